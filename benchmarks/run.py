@@ -30,7 +30,8 @@ import typer
 import convforge
 from convforge.benchmark.records import Run
 from convforge.benchmark.store import load_runs
-from convforge.cli.bench import bench, seconds
+from convforge.cli.bench import bench
+from convforge.cli.values import parse_seconds
 from convforge.course.report import ahead_png, chart_png
 from convforge.imaging.convert import to_dtype
 from convforge.imaging.files import Image, write_image
@@ -183,7 +184,7 @@ def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, out: 
     """Run every sheet's script; those that failed."""
     failed = []
     for name, part in sheets.items():
-        budget_s = seconds(budget) if budget else part.budget_s
+        budget_s = parse_seconds(budget) if budget else part.budget_s
         words = ["--device", device, "--out", str(out / "results"), "--budget", f"{budget_s:g}"]
         words += ["--resume"] * resume
         if subprocess.run([sys.executable, part.script, *words], cwd=ROOT, check=False).returncode:

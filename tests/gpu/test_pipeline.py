@@ -11,8 +11,7 @@ from tests.gpu.present import gpu, need_gpu
 
 import convforge
 from convforge.imaging.files import Image, read_image, write_image
-from convforge.imaging.pipeline.clock import Clock
-from convforge.imaging.pipeline.lanes import LANES, lanes_of
+from convforge.imaging.pipeline.lanes import LANES, Clock, lanes_of
 
 need_gpu()
 
@@ -67,20 +66,19 @@ def test_each_is_what_filter_gives_for_it_alone(kernel: str) -> None:
 
 
 def test_lanes_time_their_copies_by_the_gpus_clock() -> None:
-    from convforge.imaging.pipeline.convolver import Convolver
+    from convforge.imaging.pipeline.lanes import Convolver
 
     runtime, clock = gpu(), Clock()
     convolver = Convolver(
-        np.ones((3, 3)), channels="each", border="reflect", cval=0.0, stride=1, device="cuda", algorithm="auto",
-        clock=clock,
+        np.ones((3, 3)), clock, "cuda", channels="each", border="reflect", cval=0.0, stride=1, algorithm="auto",
     )  # fmt: skip
     image = RANDOM.random((1, 4096, 4096, 3)).astype(np.float32)
     lanes = lanes_of(runtime)
     assert len(lanes) == LANES["cuda"]
     with lanes[0] as lane:
-        convolver(lane, image, np.float32)
+        convolver(lane, image, out_dtype=np.float32)
         before = dict(clock.seconds)
-        convolver(lane, image, np.float32)
+        convolver(lane, image, out_dtype=np.float32)
     spent = {name: clock.seconds[name] - before[name] for name in ("upload", "filter", "download")}
     fastest = image.nbytes / 200e9  # no bus is faster
     assert spent["upload"] > fastest

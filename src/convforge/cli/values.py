@@ -1,19 +1,19 @@
-"""Values as people write them on a command line."""
+"""Values of options, and the device that they name."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-_UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+if TYPE_CHECKING:
+    from convforge.backends.runtime import Runtime
+
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 def parse_bytes(text: str) -> int:
-    """A number of bytes: 4096, 64MB, 1.5 GiB.
-
-    Raises
-    ------
-    ValueError
-        The text is no size.
+    """Parse a number of bytes; ``ValueError`` where it is none.
 
     Examples
     --------
@@ -23,4 +23,33 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is no size; write bytes, as in 4096, 64MB or 1.5GiB")
-    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+    return int(float(match[1]) * _BYTES[(match[2] or "").lower()])
+
+
+def parse_seconds(text: str, option: str = "--budget") -> float:
+    """Parse a time such as 60s, 5m or 500ms; ``ValueError`` where it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in _SECONDS or float(match[1]) <= 0:
+        raise ValueError(f"{option} {text!r} is not understood; write it like 60s, 5m or 500ms")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Split a list with commas.
+
+    Examples
+    --------
+    >>> words_of("direct*, im2col,")
+    ('direct*', 'im2col')
+    """
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def timed_runtime(device: str) -> Runtime:
+    """Return the runtime of a device whose times mean something; ``ValueError`` for the emulator."""
+    from convforge.call.dispatch import runtime_of
+
+    runtime = runtime_of(device)
+    if runtime.facts.backend == "emulator":
+        raise ValueError("--device emulator: its times say nothing about a GPU; choose cpu, cuda, cuda:1, ...")
+    return runtime

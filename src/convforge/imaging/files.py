@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from convforge.imaging.axes import Axes, AxesError
-from convforge.imaging.formats import jpeg, npy, png, tiff
+from convforge.imaging.formats import jpeg, npy, png, tiff, tiff_tags
+from convforge.imaging.formats.losses import lost
 from convforge.imaging.image import MAX_PIXELS, Image, ImageError, Metadata, is_sample_dtype
 from convforge.imaging.replacing import replacing
 
@@ -24,6 +26,7 @@ __all__ = [
     "ImageError",
     "Metadata",
     "check_writable",
+    "load_decoders",
     "not_kept",
     "read_image",
     "write_image",
@@ -37,39 +40,62 @@ class _Format:
     name: str
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...]
+    decoders: tuple[str, ...]  # modules; imagecodecs loads each decoder when it is named
     read: Callable[[Path, int, Axes | None], Image]
     write: Callable[[BinaryIO, Image], None]
-    lost: Callable[[Image], list[str]]
+    holds: frozenset[str]  # see `losses.lost`
+    lost: Callable[[Image], list[str]] = lambda image: []  # beside the fields that it does not hold
     dtypes: tuple[str, ...] = ()  # () is every sample type
     bands: tuple[int, ...] = ()  # () is any number
     alpha: bool = True
     pages: bool = True
 
 
+_COMMON = frozenset({"description", "resolution", "icc_profile", "exif"})
 _FORMATS = (
     _Format(
-        "PNG", (".png",), (png.SIGNATURE,), png.read, png.write, png.lost, ("uint8", "uint16"), (1, 3), pages=False
+        "PNG",
+        (".png",),
+        (png.SIGNATURE,),
+        ("imagecodecs:png_decode",),
+        png.read,
+        png.write,
+        _COMMON | {"png"},
+        dtypes=("uint8", "uint16"),
+        bands=(1, 3),
+        pages=False,
     ),
     _Format(
         "JPEG",
         (".jpg", ".jpeg"),
         (b"\xff\xd8\xff",),
+        ("PIL.JpegImagePlugin",),
         jpeg.read,
         jpeg.write,
+        _COMMON,
         jpeg.lost,
-        ("uint8",),
-        (1, 3),
+        dtypes=("uint8",),
+        bands=(1, 3),
         alpha=False,
         pages=False,
     ),
-    _Format("TIFF", (".tif", ".tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), tiff.read, tiff.write, tiff.lost),
-    _Format(".npy", (".npy",), (b"\x93NUMPY",), npy.read, npy.write, npy.lost),
+    _Format(
+        "TIFF",
+        (".tif", ".tiff"),
+        (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+        ("imagecodecs", "tifffile"),
+        tiff.read,
+        tiff.write,
+        _COMMON | {"geography"},
+        tiff_tags.lost,
+    ),
+    _Format(".npy", (".npy",), (b"\x93NUMPY",), (), npy.read, npy.write, frozenset()),
 )
 
 WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
 """File name endings that `write_image` knows."""
 
-# Named so that the message can say what the file is, not only what it is not.
+# Other files by their beginning, so that the message can name them.
 _OTHERS = (
     (b"GIF8", "a GIF"),
     (b"BM", "a BMP"),
@@ -89,15 +115,13 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
 
     PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits come as a viewer
     shows them (8 bits, black 0, white 255); samples of 9 to 15 bits keep their codes, which are what a camera measured.
-    Where a TIFF says that zero is white, its colours are inverted, alpha and other samples never. JPEG, PNG and TIFF
-    are turned upright by their orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and
-    (T, H, W, B) with up to four bands are clear. Other arrays, and TIFF pages so narrow that they may be rows of a
-    image, are refused until `axes` says how they are read.
+    Colours of a TIFF in which zero is white are inverted, alpha and other samples never. JPEG, PNG and TIFF are turned
+    upright by their orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and (T, H, W, B) with
+    up to four bands are clear. Other arrays, and TIFF pages so narrow that they may be rows of an image, need `axes`.
 
     Parameters
     ----------
     path : path-like
-        The file.
     max_pixels : int
         Largest width x height x pages accepted (bands beyond four count as further pages), checked in the header
         before anything is decoded. The default is 2**28.
@@ -139,12 +163,12 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
     except ImageError as error:
         # Image itself does not know the file.
         raise error if str(error).startswith(str(path)) else type(error)(f"{path}: {error}") from error
-    except ImportError:  # a library that is missing says nothing of the image
+    except ImportError:  # a missing library is no fault of the image
         raise
     except MemoryError as error:
         raise ImageError(f"{path}: the decoded image does not fit into memory; cut it into parts first") from error
     except Exception as error:
-        # Decoders raise whatever their libraries raise (own classes, struct.error, KeyError): one thing to a user.
+        # Decoders raise errors of many classes (their own, struct.error, KeyError): one to a user.
         raise ImageError(
             f"{path}: truncated or damaged {kind.name} ({_one_line(error)}); get it again from its source"
         ) from error
@@ -158,7 +182,7 @@ def check_writable(
     Parameters
     ----------
     path : path-like
-        Where the result shall go; its ending names the format.
+        Its ending names the format.
     dtype : dtype-like
         Sample type of the result.
     bands : int
@@ -208,14 +232,16 @@ def check_writable(
         raise ImageError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
 
 
-def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
-    """What `write_image` does not carry into this file, in words: what the source held, and what has no place here.
+def load_decoders(*paths: Path) -> None:
+    """Import the decoders of these files, so that the time of reading does not include it."""
+    suffixes = {path.suffix.lower() for path in paths}
+    for kind in _FORMATS:
+        for name in kind.decoders if suffixes.intersection(kind.suffixes) else ():
+            pkgutil.resolve_name(name)
 
-    Parameters
-    ----------
-    path : path-like
-        Its ending names the format.
-    image : Image
+
+def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
+    """Name the metadata that `write_image` does not write to `path`: of the source, and of the image.
 
     Examples
     --------
@@ -224,27 +250,27 @@ def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
     ('XMP', 'resolution')
     """
     path = Path(path)
-    words = [*image.metadata.left, *_format_for(path).lost(image)]
+    kind = _format_for(path)
+    words = [*image.metadata.left, *lost(image, kind.holds), *kind.lost(image)]
     if path.name.lower().endswith((".ome.tif", ".ome.tiff")):
         words.append(f"the OME that {''.join(path.suffixes[-2:])} promises: the file is a plain TIFF")
     return tuple(dict.fromkeys(words))
 
 
 def write_image(path: StrPath, image: Image) -> None:
-    """Write an image in the format that the name's ending says; all of it or nothing.
+    """Write an image in the format of the name's ending; all of it or nothing.
 
     The file is made under a temporary name in the same folder and renamed when complete: an existing file is replaced
-    then and only then, keeping its permissions, and a failure leaves nothing behind; what a killed process left is
+    only then, keeping its permissions, and a failure leaves nothing behind. A temporary file of a killed process is
     removed by a later write into that folder, once it is an hour old. Alpha is converted to the pixels' sample type; in
-    .npy it becomes the last band. JPEG is written at quality 95 without chroma subsampling. `not_kept` says what a
-    format has no place for (.npy: all metadata).
+    .npy it becomes the last band. JPEG is written at quality 95 without chroma subsampling. `not_kept` names the
+    metadata that a format does not hold (.npy: all).
 
     Parameters
     ----------
     path : path-like
         .png, .jpg, .jpeg, .tif, .tiff or .npy.
     image : Image
-        What to write.
 
     Raises
     ------
@@ -299,12 +325,10 @@ def _recognise(path: Path) -> _Format:
             return kind
         if any(magic.startswith(head) for magic in kind.magic):
             raise ImageError(f"{path}: truncated {kind.name}, only {len(head)} bytes; get it again from its source")
-    raise ImageError(
-        f"{path}: not an image that can be read, {_what_it_is(head)}; convert it to PNG, JPEG, TIFF or .npy"
-    )
+    raise ImageError(f"{path}: not an image that can be read, {_kind_of(head)}; convert it to PNG, JPEG, TIFF or .npy")
 
 
-def _what_it_is(head: bytes) -> str:
+def _kind_of(head: bytes) -> str:
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "it is a WebP"
     if head[4:8] == b"ftyp":

@@ -1,23 +1,27 @@
-"""What an image is between reading and writing: pixels, transparency, and what must survive the trip."""
+"""Images between reading and writing: pixels, transparency and metadata."""
 
 from __future__ import annotations
 
 import math
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from convforge.imaging.convert import to_dtype
-from convforge.imaging.formats.exif import pack_block, read_block, standing
+from convforge.imaging.formats.exif import main_of, pack_block, without_pixels
 
 Array = npt.NDArray[Any]
 Unit = Literal["inch", "centimeter", "none"]
+Number = TypeVar("Number", int, float)
 
 MAX_PIXELS = 2**28
 """Default limit of `read_image`: 268 million pixels, a 16384 x 16384 image."""
+
+# Values of the orientation tag of images that are stored by columns.
+_SIDEWAYS = range(5, 9)
 
 # Below this a wrong header costs nothing: the decoder may find the fault itself and name it better.
 HARMLESS_BYTES = 2**20
@@ -29,7 +33,7 @@ class ImageError(ValueError):
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a file says about its image beside the pixels.
+    """The metadata of an image.
 
     Parameters
     ----------
@@ -40,18 +44,18 @@ class Metadata:
     description : str
         Free text: TIFF ImageDescription, PNG Description, JPEG ImageDescription or comment.
     icc_profile : bytes, optional
-        The colour profile as it stood in the file.
+        The colour profile, unchanged.
     premultiplied : bool
         The colours are already multiplied by alpha ("associated" alpha, TIFF only).
     exif : bytes, optional
         Maker, times, exposure, place and the like, as a block of EXIF that begins with b"II"; without orientation, as
         pixels are upright, and without the maker's note and thumbnail, which would be untrue or damaged.
     png : tuple of (bytes, bytes)
-        Texts and colours that only PNG has a place for: chunks by name.
+        Chunks of text and colour that only PNG holds, by name.
     left : tuple of str
-        What the file held beside this, in words; nothing of it is written.
+        Names of further metadata of the file, none of which is written.
     storage : tuple of str
-        How a TIFF was stored that is written otherwise, in words.
+        How a TIFF was stored where it is written otherwise.
 
     Examples
     --------
@@ -125,7 +129,7 @@ class Image:
     axes: tuple[str, tuple[int, ...]] = ("", ())
 
     def __post_init__(self) -> None:
-        """Refuse what no reader makes and no writer could keep."""
+        """Refuse shapes and types that no file can hold."""
         first = 1 if self.pages else 0
         shape = self.pixels.shape
         if len(shape) not in (first + 2, first + 3):
@@ -159,7 +163,7 @@ class Image:
         return int(self.pixels.shape[0]) if self.pages else 1
 
     def filtered(self, pixels: Array, *, stride: tuple[int, int] = (1, 1)) -> Image:
-        """Return the image that a filter made of this one: new pixels, everything else carried along.
+        """Return the image with the pixels of a filter's result, and everything else of this one.
 
         Parameters
         ----------
@@ -167,7 +171,7 @@ class Image:
             The result, with the page axis of this image, any number of bands.
         stride : (int, int)
             Stride of the filter along y and x. Alpha is taken at the same steps, and a resolution of 300 pixels per
-            inch becomes 150 at stride 2. Of EXIF, what is counted in pixels is left behind where it is not 1.
+            inch becomes 150 at stride 2. Where it is not 1, entries of EXIF that are counted in pixels are removed.
 
         Raises
         ------
@@ -187,7 +191,7 @@ class Image:
             x, y = metadata.resolution
             metadata = replace(metadata, resolution=(x / step_x, y / step_y))
         if metadata.exif is not None and stride != (1, 1):
-            kept, lost = standing(read_block(metadata.exif)[0])
+            kept, lost = without_pixels(main_of(metadata.exif))
             metadata = replace(metadata, exif=pack_block(kept), left=(*metadata.left, *lost))
         done = replace(self, pixels=pixels, alpha=alpha, metadata=metadata)
         letters, sizes = self.axes
@@ -246,7 +250,7 @@ raise max_pixels (--max-pixels) to 400000000 if the file is to be trusted
 def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, ratio: int) -> None:
     """Refuse a header that declares more bytes than `stored` bytes can unpack to at `ratio` to one.
 
-    The ratios are what the compressions can reach at best, so that no honest image is refused, however blank.
+    The ratios are the best that each compression can reach, so that no honest image is refused, however blank.
 
     Raises
     ------
@@ -282,11 +286,16 @@ def upright(pixels: Array, orientation: int) -> Array:
            [6, 3]])
     """
     turned = pixels
-    if orientation in (5, 6, 7, 8):  # stored by columns: swap, then the cases are those of 1 to 4
+    if orientation in _SIDEWAYS:  # swapped, the cases are those of 1 to 4
         turned = np.swapaxes(turned, 0, 1)
-        orientation = {5: 1, 6: 2, 7: 3, 8: 4}[orientation]
+        orientation -= 4
     flips = {2: (1,), 3: (0, 1), 4: (0,)}.get(orientation)
     return np.ascontiguousarray(turned if flips is None else np.flip(turned, flips))
+
+
+def upright_pair(pair: tuple[Number, Number], orientation: int) -> tuple[Number, Number]:
+    """Swap values along x and y where `upright` swaps the axes."""
+    return (pair[1], pair[0]) if orientation in _SIDEWAYS else pair
 
 
 def alpha_as(alpha: Array, dtype: np.dtype[Any]) -> Array:

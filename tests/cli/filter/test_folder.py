@@ -20,8 +20,8 @@ from tests.cli.filter.test_mistakes import _bomb
 
 from convforge.backends.cuda import why_absent as why_no_gpu
 from convforge.backends.emulator import why_absent
-from convforge.cli.filter_folder import shares_of
 from convforge.imaging.files import read_image
+from convforge.imaging.pipeline.folder import shares_of
 
 WORDS = ("--kernel", "laplacian", "--method", "direct_naive")
 DEVICES = [

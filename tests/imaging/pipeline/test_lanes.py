@@ -14,8 +14,7 @@ from convforge.backends.cpu import cpu_runtime
 from convforge.backends.emulator import why_absent
 from convforge.backends.emulator.runtime import emulator_runtime
 from convforge.call.dispatch import find_plan
-from convforge.imaging.pipeline.clock import Clock
-from convforge.imaging.pipeline.lanes import GRAIN, LANES, DeviceLane, HostLane, lanes_of
+from convforge.imaging.pipeline.lanes import GRAIN, LANES, Clock, DeviceLane, host_lane, lanes_of
 from convforge.problem import Conv2dProblem, parse_problem
 
 RANDOM = np.random.default_rng(21)
@@ -171,7 +170,7 @@ def test_the_cpu_has_one_lane_that_copies_nothing() -> None:
     np.testing.assert_array_equal(out, expected)
     assert seconds.keys() == {"filter"}
     with lanes_of(cpu_runtime())[0] as lane:
-        assert isinstance(lane, HostLane)
+        assert lane is host_lane
 
 
 @needs_emulator

@@ -9,22 +9,23 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from convforge.imaging.axes import Axes, as_named
-from convforge.imaging.formats.exif import (
-    DESCRIPTION,
-    block_for,
-    in_words,
-    pack_block,
-    read_block,
-    read_carried,
-    text_of,
+from convforge.imaging.formats.exif import DESCRIPTION, block_for, carried_of, in_words, main_of, pack_block, text_of
+from convforge.imaging.formats.losses import matching_profile
+from convforge.imaging.image import (
+    Image,
+    ImageError,
+    Metadata,
+    Unit,
+    check_proportion,
+    check_size,
+    upright,
+    upright_pair,
 )
-from convforge.imaging.formats.losses import lost_chunks, lost_colours, lost_places, matching_profile
-from convforge.imaging.image import Image, ImageError, Metadata, Unit, check_proportion, check_size, upright
 
 EXIF = b"Exif\0\0"
 LARGEST_SEGMENT = 65533 - len(EXIF)
 
-# Segments by their beginning, in words; empty is what the image is made of or what is read elsewhere.
+# Names of segments by their beginning; empty for those that are read.
 SEGMENTS = {
     ("APP0", b""): "",
     ("APP1", EXIF): "",
@@ -53,14 +54,14 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     check_proportion(path, height * width, len(data), PIXELS_PER_BYTE)
     decoded.load()
     plain = decoded if decoded.mode in ("L", "RGB") else decoded.convert("RGB")
-    main, orientation, left = read_carried(decoded.info.get("exif", b"").removeprefix(EXIF))
+    main, orientation, left = carried_of(decoded.info.get("exif", b"").removeprefix(EXIF))
     left += _left_behind(decoded)
     profile = decoded.info.get("icc_profile")
     if plain is not decoded:  # a profile for CMYK says nothing about the RGB that we made of it
         left += [f"{decoded.mode} colours, which became RGB", *(["ICC profile"] if profile else [])]
     description, comment = text_of(main, DESCRIPTION), _comment(decoded.info)
     metadata = Metadata(
-        *_resolution(decoded.info, swapped=orientation in (5, 6, 7, 8)),
+        *_resolution(decoded.info, orientation),
         description=description or comment,
         icc_profile=profile if plain is decoded else None,
         exif=pack_block({code: entry for code, entry in main.items() if code != DESCRIPTION}),
@@ -93,18 +94,17 @@ def write(file: BinaryIO, image: Image) -> None:
 
 
 def lost(image: Image) -> list[str]:
-    """Of what an image carries, that for which a JPEG has no place."""
+    """List the metadata that this JPEG cannot hold, though others can."""
     metadata = image.metadata
-    found = lost_colours(image) + lost_places(metadata)
-    if _block(image) is None and metadata.exif is not None:
+    found = []
+    if metadata.exif is not None and _block(image) is None:
         found.append(f"{in_words(metadata.exif)}, longer than a JPEG holds")
-    found += lost_chunks(metadata)
     return found + (["ratio of resolutions"] if metadata.resolution is not None and metadata.unit == "none" else [])
 
 
 def _block(image: Image) -> bytes | None:
     metadata = image.metadata
-    main = {} if metadata.exif is None else read_block(metadata.exif)[0]
+    main = main_of(metadata.exif)
     description = metadata.description if metadata.description.isascii() else ""
     block = block_for(main, image.width, image.height, description)
     if block is not None and len(block) > LARGEST_SEGMENT:
@@ -112,7 +112,7 @@ def _block(image: Image) -> bytes | None:
     return block
 
 
-def _resolution(info: dict[Any, Any], *, swapped: bool) -> tuple[tuple[float, float] | None, Unit]:
+def _resolution(info: dict[Any, Any], orientation: int) -> tuple[tuple[float, float] | None, Unit]:
     density = info.get("jfif_density")
     units: dict[int, Unit] = {1: "inch", 2: "centimeter"}
     unit = units.get(info.get("jfif_unit", 0), "none")
@@ -121,7 +121,7 @@ def _resolution(info: dict[Any, Any], *, swapped: bool) -> tuple[tuple[float, fl
     if density is None or min(density) <= 0 or (unit == "none" and density[0] == density[1]):
         return None, "inch"
     x, y = (float(value) for value in density)
-    return ((y, x) if swapped else (x, y)), unit
+    return upright_pair((x, y), orientation), unit
 
 
 def _comment(info: dict[Any, Any]) -> str:
@@ -130,7 +130,7 @@ def _comment(info: dict[Any, Any]) -> str:
 
 
 def _left_behind(decoded: Any) -> list[str]:
-    """Segments of the file that are not carried, in words."""
+    """List the segments that are not carried, in words."""
     found = []
     for marker, body in decoded.applist:
         known = [name for (place, start), name in SEGMENTS.items() if place == marker and body.startswith(start)]

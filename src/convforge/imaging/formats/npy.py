@@ -1,4 +1,4 @@
-"""NumPy's .npy files as images: (H, W), (H, W, B), a stack (T, H, W, B), or any axes that are named."""
+"""NumPy's .npy files: (H, W), (H, W, B), a stack (T, H, W, B), or any axes that are named."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from convforge.imaging.axes import Axes, check_clear, image_of
-from convforge.imaging.formats.exif import in_words
-from convforge.imaging.formats.losses import lost_chunks
 from convforge.imaging.image import (
     SAMPLE_DTYPES,
     Array,
@@ -52,7 +50,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
 
 
 def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and element type; the file then stands where its elements begin."""
+    """Read the shape and the element type; the next byte of the file is the first element's."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):  # version 3 exists for the names of fields, which no image has
         raise ImageError(f"{path}: .npy format version {version}; save a plain array with numpy.save")
@@ -69,21 +67,11 @@ def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]
     return shape, dtype
 
 
-def lost(image: Image) -> list[str]:
-    """Of what an image carries, that for which a .npy file has no place."""
-    metadata = image.metadata
-    found = ["description"] if metadata.description else []
-    found += ["resolution"] if metadata.resolution is not None else []
-    found += ["ICC profile"] if metadata.icc_profile is not None else []
-    found += [in_words(metadata.exif)] if metadata.exif is not None else []
-    return found + lost_chunks(metadata)
-
-
 def write(file: BinaryIO, image: Image) -> None:
-    """Write the pixels with the axes that were named when they were read.
+    """Write the pixels, with the axes that were named when they were read.
 
-    Else, or where there is alpha: alpha is the last band, and a gray stack keeps a band axis so that it reads back as a
-    stack.
+    Without named axes, or with alpha, which becomes the last band, a gray stack keeps a band axis so that it reads back
+    as a stack.
     """
     pixels = image.pixels
     if pixels.ndim == 2 + image.pages and (image.pages or image.alpha is not None):

@@ -16,7 +16,6 @@ from convforge.imaging.formats.tiff_tags import (
     MASK,
     REDUCED,
     is_big,
-    lost,
     metadata_of,
     orientation_of,
     point_to_tags,
@@ -34,9 +33,8 @@ from convforge.imaging.image import (
     check_size,
     is_sample_dtype,
     upright,
+    upright_pair,
 )
-
-__all__ = ["lost", "read", "write"]
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -119,7 +117,7 @@ def write(file: BinaryIO, image: Image) -> None:
 
 @contextmanager
 def _page_chain_faults() -> Iterator[list[str]]:
-    """Collect what tifffile only logs: that the chain of pages is broken, which would lose pages without a word."""
+    """Collect what tifffile only logs: a broken chain of pages, which would lose pages."""
     faults: list[str] = []
     thread = threading.get_ident()
 
@@ -139,7 +137,7 @@ def _page_chain_faults() -> Iterator[list[str]]:
 
 
 class _Kind(NamedTuple):
-    """What the pages of a stack have in common, once they are upright."""
+    """The size and samples of a page, upright; all pages of a stack have the same."""
 
     height: int
     width: int
@@ -156,9 +154,7 @@ class _Kind(NamedTuple):
 
 def _kind(page: TiffPage) -> _Kind:
     samples = page.shaped[0] * page.shaped[4]
-    height, width = page.shaped[2:4]
-    if orientation_of(page) in (5, 6, 7, 8):
-        height, width = width, height
+    height, width = upright_pair(page.shaped[2:4], orientation_of(page))
     palette = int(page.photometric) == PALETTE
     return _Kind(height, width, samples, str(page.dtype), palette, tuple(_extra_samples(page, samples)))
 
@@ -174,7 +170,7 @@ def _check_alike(path: Path, pages: list[TiffPage]) -> None:
 
 
 def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
-    """Pages behind a single directory: how ImageJ writes stacks beyond 4 GB, and tifffile with truncate=True."""
+    """Count pages that have a single directory, as in ImageJ's stacks beyond 4 GB and tifffile's truncate=True."""
     if len(file.pages) > 1 or not (file.is_imagej or file.is_shaped):
         return None
     count = file.series[0].size // first.size if first.size else 0
@@ -201,7 +197,7 @@ def _check_page(path: Path, page: TiffPage) -> None:
 
 
 def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
-    """Every strip or tile must lie inside the file, and the declared pixels be in proportion to them."""
+    """Refuse strips or tiles beyond the end of the file, and declared pixels out of proportion to them."""
     size = path.stat().st_size
     segments = [(o, n) for o, n in zip(page.dataoffsets, page.databytecounts, strict=False) if o and n]
     if any(offset + count > size for offset, count in segments):
@@ -210,7 +206,7 @@ def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
     each = page.bitspersample if isinstance(page.bitspersample, int) else max(page.bitspersample)
     bits = depth * height * width * page.shaped[0] * page.shaped[4] * each
     stored = sum(count for _, count in segments)
-    # An empty tile stands for zeros (GDAL's sparse files): only the others need bytes; a file of empty ones is a trap.
+    # An empty tile means zeros (GDAL's sparse files), so only the others need bytes; a file of empty ones is a trap.
     share = len(segments) / len(page.dataoffsets) if segments and not undivided else 1.0
     check_proportion(path, int(bits / 8 * share), stored, BEST_RATIO.get(int(page.compression), LOOSEST_RATIO))
 
@@ -218,8 +214,7 @@ def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
 def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
     """Turn (S, 1, H, W, s), planar or contiguous, into pixels (H, W) or (H, W, B) and alpha (H, W).
 
-    The photometric interpretation is that of the colours: alpha and other extra samples are never inverted, nor looked
-    up in a palette.
+    Only colours are inverted or looked up in a palette, never alpha and other extra samples.
     """
     planes = raw[:, 0]
     samples = planes[0] if planes.shape[0] == 1 else np.moveaxis(planes[..., 0], 0, -1)
@@ -246,7 +241,7 @@ def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
 
 
 def _extra_samples(page: TiffPage, count: int) -> list[int]:
-    """The kind of each sample behind the colours; of those that the file says nothing of, 0 (unspecified)."""
+    """Return the kind of each sample behind the colours; 0 (unspecified) where the file names none."""
     said = [int(kind) for kind in page.extrasamples]
     colours = COLOURS.get(int(page.photometric), count - len(said))
     extra = max(count - colours, 0)
@@ -266,7 +261,7 @@ def _full_range(page: TiffPage, samples: Array) -> Array:
 
 
 def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> Array:
-    """Samples of which zero is white, with zero black; within `associated` alpha, which they are multiplied with."""
+    """Invert colours of which zero is white; `associated` alpha is the white of colours that are multiplied with it."""
     if associated is not None:
         top = associated[..., np.newaxis]
         return np.asarray(top - np.minimum(colours, top))

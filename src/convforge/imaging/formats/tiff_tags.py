@@ -1,4 +1,4 @@
-"""What a TIFF says of its image: resolution, description, tags; and of its storage, which is written otherwise."""
+"""The metadata of a TIFF: resolution, description, tags, and how the file is stored where ours are stored otherwise."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from convforge.imaging.formats.exif import (
     LONG8,
     RATIONAL,
     SRATIONAL,
-    Directory,
     Entry,
     ExifError,
     Form,
     carried,
+    main_of,
     pack_block,
     point_to,
-    read_block,
     read_directory,
     tag_name,
 )
-from convforge.imaging.formats.losses import lost_chunks, lost_colours, matching_profile
-from convforge.imaging.image import Image, Metadata, Unit
+from convforge.imaging.formats.losses import matching_profile
+from convforge.imaging.image import Image, Metadata, Unit, upright_pair
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -40,7 +39,7 @@ REDUCED, MASK = 1, 4  # bits of NewSubfileType
 
 
 def is_big(image: Image) -> bool:
-    """Whether the file needs the wide offsets of BigTIFF: the bytes of the pixels bound those of the file."""
+    """Tell whether the file needs the wide offsets of BigTIFF: the bytes of the pixels bound those of the file."""
     samples = image.pixels.nbytes + (0 if image.alpha is None else image.alpha.size * image.pixels.itemsize)
     return samples + 2**16 * image.page_count > BIG
 
@@ -54,18 +53,9 @@ def metadata_of(
     *,
     premultiplied: bool,
 ) -> Metadata:
-    """What the first of these pages says; what is said beside it, in words.
+    """Return the metadata of the first of `pages`, which are those of `every` that are read.
 
-    Parameters
-    ----------
-    file : TiffFile
-    every, pages : list of TiffPage
-        All of the file, and those that are read.
-    series : dict
-        The page axes that the file names, by their sizes.
-    axes : Axes or None
-        Those that the user named.
-    premultiplied : bool
+    `series` are the sizes of the page axes that the file names, `axes` those that the user named.
     """
     first = pages[0]
     profile = _tag(first, "InterColorProfile", None)
@@ -83,15 +73,12 @@ def metadata_of(
 
 
 def orientation_of(page: TiffPage) -> int:
-    """The tag Orientation."""
+    """Return the tag Orientation."""
     return int(_tag(page, "Orientation", 1))
 
 
 def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str, int]:
-    """The sizes of the axes that the file itself names beside those of a plane, where they count the pages in order.
-
-    Q is an axis without a name.
-    """
+    """Return the sizes of the page axes that the file names, if they count the pages in order; Q has no name."""
     if not (file.is_imagej or file.is_ome or file.is_shaped):
         return {}
     try:
@@ -106,7 +93,7 @@ def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str,
 
 
 def write_options(image: Image) -> dict[str, Any]:
-    """Arguments of tifffile's writer, `extratags` of the first page among them; :func:`point_to_tags` ends them."""
+    """Return arguments of tifffile's writer, with `extratags` for the first page; `point_to_tags` completes them."""
     metadata = image.metadata
     options: dict[str, Any] = {"metadata": None, "software": False}
     if metadata.resolution is not None:
@@ -118,43 +105,37 @@ def write_options(image: Image) -> dict[str, Any]:
         (code, entry.kind, entry.count, _value(entry), True)
         if isinstance(entry, Entry)
         else (code - 1, LONG8 if is_big(image) else LONG, 1, 0, True)  # see point_to
-        for code, entry in _main(metadata).items()
+        for code, entry in main_of(metadata.exif).items()
     ]
     return options
 
 
 def point_to_tags(file: BinaryIO, metadata: Metadata) -> None:
     """Append the directories of EXIF to a file that was written with `write_options`."""
-    directories = {code: entry for code, entry in _main(metadata).items() if isinstance(entry, dict)}
+    directories = {code: entry for code, entry in main_of(metadata.exif).items() if isinstance(entry, dict)}
     if directories:
         point_to(file, directories)
 
 
 def lost(image: Image) -> list[str]:
-    """Of what an image carries, that for which our TIFF has no place; and how its source was stored otherwise."""
-    metadata = image.metadata
+    """List the axes that the TIFF cannot name, and how its source was stored otherwise."""
     letters, sizes = image.axes
     axes = [f"axes {Axes(letters).pages}, whose {image.page_count} planes became pages"] if len(sizes) > 1 else []
-    storage = [word for word in metadata.storage if word != BIGTIFF or not is_big(image)]
-    return lost_colours(image) + lost_chunks(metadata) + axes + storage
+    return axes + [word for word in image.metadata.storage if word != BIGTIFF or not is_big(image)]
 
 
 BIGTIFF = "BigTIFF"
 
 
 def _value(entry: Entry) -> bytes | tuple[int, ...]:
-    """An entry's bytes; of ratios the numbers, as tifffile counts the bytes of those wrongly."""
+    """Return an entry's bytes, or the numbers of ratios, whose bytes tifffile counts wrongly."""
     if entry.kind not in (RATIONAL, SRATIONAL):
         return entry.data
     return struct.unpack(f"<{2 * entry.count}{'I' if entry.kind == RATIONAL else 'i'}", entry.data)
 
 
-def _main(metadata: Metadata) -> Directory:
-    return {} if metadata.exif is None else read_block(metadata.exif)[0]
-
-
 def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
-    """The tags that are carried, as a block of EXIF; the others by name."""
+    """Return the tags that are carried, as a block of EXIF, and the names of the others."""
     handle, form = file.filehandle, Form(file.byteorder, file.is_bigtiff)
 
     def fetch(at: int, size: int) -> bytes:
@@ -177,9 +158,9 @@ def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
 def _description(
     file: TiffFile, page: TiffPage, pages: int, series: dict[str, int], axes: Axes | None
 ) -> tuple[str, list[str]]:
-    """The description without what a filter makes untrue, and that in words.
+    """Return the description without the parts that a filter makes untrue, and those in words.
 
-    OME-XML and tifffile's own note tell of axes and types, ImageJ's description of the range that is shown.
+    OME-XML and tifffile's own note name axes and types, ImageJ's description the displayed range.
     """
     letters = "".join(series)
     if file.is_ome:
@@ -190,7 +171,7 @@ def _description(
         lost = [f"axes {letters}YX"] if named else []
         if text.startswith("shape="):  # the note of old versions
             return "", lost
-        if not text.startswith("{"):  # the user's own: the note stands in a tag behind it
+        if not text.startswith("{"):  # the user's own: the note is in a later tag
             return text, lost
         try:
             note = json.loads(text)
@@ -209,7 +190,7 @@ def _description(
 
 
 def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
-    """The names of tags by which later pages differ from the first."""
+    """Name the tags by which later pages differ from the first."""
     if file.is_ome or file.is_shaped:
         return []
     first = {code: pages[0].tags.valueof(code) for code in (DESCRIPTION, DOCUMENT, PAGE, TIME)}
@@ -222,7 +203,7 @@ def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
 
 
 def _storage(file: TiffFile, every: list[TiffPage], pages: list[TiffPage]) -> list[str]:
-    """How the file is stored that ours are not, in words."""
+    """List how the file is stored otherwise than ours."""
     first = pages[0]
     found = [BIGTIFF] if file.is_bigtiff else []
     found += [f"tiles of {first.tilewidth} x {first.tilelength} pixels"] if first.is_tiled else []
@@ -240,8 +221,7 @@ def _resolution(page: TiffPage) -> tuple[tuple[float, float] | None, Unit]:
     x, y = (_rational(_tag(page, name, None)) for name in ("XResolution", "YResolution"))
     if x is None or y is None or (unit == "none" and x == y == 1):
         return None, "inch"
-    swapped = int(_tag(page, "Orientation", 1)) in (5, 6, 7, 8)
-    return ((y, x) if swapped else (x, y)), unit
+    return upright_pair((x, y), orientation_of(page)), unit
 
 
 def _tag(page: TiffPage, name: str, default: Any) -> Any:

@@ -1,4 +1,4 @@
-"""filter_many: images, as arrays or files, and one kernel in; filtered arrays out, as they get ready."""
+"""`filter_many`: many images, as arrays or files, filtered with one kernel; results as they are ready."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms import find
-from convforge.backends.runtime import Runtime
 from convforge.call.arguments import IntPair, check_word, refuse_others, whole_number
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.axes import Axes
-from convforge.imaging.filtering import ELSEWHERE, filter_problem, kernel_array, result_shape
-from convforge.imaging.pipeline.clock import Clock
-from convforge.imaging.pipeline.convolver import Convolved, Convolver
+from convforge.imaging.filtering import ELSEWHERE, FilterOptions, filter_problem, kernel_array, result_shape
 from convforge.imaging.pipeline.flow import flow
-from convforge.imaging.pipeline.lanes import Lane, lanes_of, memory_share
+from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, lanes_of, memory_share
 from convforge.peers import every_algorithm
 
 Source = NDArray[Any] | str | os.PathLike[str]
@@ -89,35 +86,39 @@ def filter_many(
     if isinstance(images, str | os.PathLike):
         raise TypeError(f"images={images!r} must be images, not one; for one file, write [{os.fspath(images)!r}]")
     runtime, taps = runtime_of(device), kernel_array(kernel)
-    _refuse_bad_words(
-        taps, runtime, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
-        algorithm=algorithm,
-    )  # fmt: skip
+    options = FilterOptions(
+        channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype, algorithm=algorithm
+    )
+    # What no image could be filtered with is refused before anything begins.
+    check_word(algorithm, "algorithm")
+    if algorithm != "auto":
+        find("conv2d", runtime.facts.backend, algorithm, every_algorithm())
+    filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
     if axes is not None:
         check_word(axes, "axes")
         Axes(axes.upper())
     count = runtime_of("cpu").facts.cores if workers is None else whole_number(workers, "workers")
     if count < 1:
         raise ValueError(f"workers={workers} must be at least 1")
-    convolver = Convolver(
-        taps, channels=channels, border=border, cval=cval, stride=stride, device=device, algorithm=algorithm,
-        clock=Clock(),
-    )  # fmt: skip
+    convolver = Convolver(taps, Clock(), device, **options)
 
     def load(source: Source) -> _Loaded:
         return _load(source, axes)
 
     def compute(lane: Lane, loaded: _Loaded) -> tuple[Convolved, _Loaded]:
-        return convolver(lane, loaded.image, out_dtype, loaded.axes), loaded
+        return convolver(lane, loaded.image, axes=loaded.axes), loaded
 
     def store(computed: tuple[Convolved, _Loaded]) -> NDArray[Any]:
         sums, loaded = computed[0].sums, computed[1]
         out = sums.reshape(result_shape(np.shape(loaded.image), sums.shape, channels, loaded.axes))
         return out[..., 0] if loaded.is_gray_stack and channels == "each" else out
 
+    def nbytes(loaded: _Loaded) -> int:
+        return 2 * getattr(loaded.image, "nbytes", 0)  # anything but an array is refused where it is filtered
+
     def results() -> Iterator[Any]:
         done = flow(
-            images, load, compute, store, workers=count, lanes=lanes_of(runtime), size=_nbytes, nbytes=memory_share()
+            images, load, compute, store, workers=count, lanes=lanes_of(runtime), size=nbytes, nbytes=memory_share()
         )  # fmt: skip
         with closing(done):
             for _, future in done:
@@ -129,26 +130,13 @@ def filter_many(
     return results()
 
 
-def _refuse_bad_words(taps: NDArray[Any], runtime: Runtime, **options: Any) -> None:
-    """Refuse what no image could be filtered with, before anything begins."""
-    check_word(options["algorithm"], "algorithm")
-    if options["algorithm"] != "auto":
-        find("conv2d", runtime.facts.backend, options["algorithm"], every_algorithm())
-    filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
-
-
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The pixels, the axes that they were said to have, and whether they are gray pages that got a band axis."""
+    """The pixels, their axes where the user named them, and whether they are gray pages that got a band axis."""
 
     image: NDArray[Any]
     axes: str | None = None
     is_gray_stack: bool = False
-
-
-def _nbytes(loaded: _Loaded) -> int:
-    """What an image and its result take, roughly."""
-    return 2 * getattr(loaded.image, "nbytes", 0)  # what is no array is refused where it is filtered
 
 
 def _load(source: Source, axes: str | None) -> _Loaded:
