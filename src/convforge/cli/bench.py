@@ -68,18 +68,10 @@ def bench(
     if transfer and runtime.facts.backend != "cuda":
         raise ValueError(f"--transfer goes with --device cuda; on {device} nothing is transferred")
     settings = Settings(
-        methods=words_of(methods),
-        sizes=wanted_sizes,
-        strides=wanted_strides,
-        budget_s=budget_s,
-        all_configs=all_configs,
-        search=search,
-        workspace_limit=limit,
-        quick=quick,
-        heavy=heavy,
-        transfer=transfer,
+        methods=words_of(methods), sizes=wanted_sizes, strides=wanted_strides, budget_s=budget_s,
+        all_configs=all_configs, search=search, workspace_limit=limit, quick=quick, heavy=heavy, transfer=transfer,
         steps=steps,
-    )
+    )  # fmt: skip
     chosen = choose(
         settings.methods, runtime.facts.backend, {case.problem.operation for case in cases}, every_algorithm()
     )

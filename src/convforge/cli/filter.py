@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
@@ -375,23 +375,19 @@ def _count(number: int, noun: str) -> str:
 # Options, checked before anything is read.
 
 
-def _one_of(word: str, known: Sequence[str], option: str) -> str:
+def _one_of(word: str, known: Collection[str], option: str, near: str | None = None) -> str:
     if word in known:
         return word
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    if near is None:
+        near = next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)), None)
+    hint = f"; did you mean {near!r}?" if near else "."
     raise ValueError(f"{option} {word!r} is unknown{hint} Choose one of {', '.join(known)}")
 
 
 def _border(word: str) -> str:
     from convforge.problem import PADDING_ALIASES, PADDING_MODES, near_padding_mode
 
-    mode = PADDING_ALIASES.get(word, word)
-    if mode in PADDING_MODES:
-        return mode
-    near = near_padding_mode(word)
-    hint = f"; did you mean {near!r}?" if near else "."
-    raise ValueError(f"--border {word!r} is unknown{hint} Choose one of {', '.join(PADDING_MODES)}")
+    return _one_of(PADDING_ALIASES.get(word, word), PADDING_MODES, "--border", near_padding_mode(word))
 
 
 def _known_method(method: str, device: str) -> str:

@@ -42,12 +42,7 @@ class Axes:
     Parameters
     ----------
     letters : str
-        Of `LETTERS`, each once; "YX" together, and at most one letter behind them.
-
-    Raises
-    ------
-    AxesError
-        Other letters, or in another order.
+        Of `LETTERS`, each once; "YX" together, and at most one letter behind them. Others raise ``AxesError``.
 
     Examples
     --------
@@ -61,7 +56,7 @@ class Axes:
     letters: str
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be read."""
+        """Refuse letters or an order that cannot be read."""
         letters = self.letters
         wrong = next((letter for letter in letters if letter not in LETTERS), None)
         if wrong is not None:
@@ -81,17 +76,11 @@ class Axes:
 
     @property
     def pages(self) -> str:
-        """The letters of the axes along which planes follow each other."""
+        """The letters of the page axes."""
         return "".join(letter for letter in self.letters if letter not in f"YX{self.bands}")
 
     def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
-        """The size of each axis.
-
-        Raises
-        ------
-        AxesError
-            As many letters as axes there are not.
-        """
+        """Return the size of each axis; ``AxesError`` for another number of axes."""
         if len(shape) != len(self.letters):
             raise AxesError(
                 f"axes {self.letters!r} name {len(self.letters)} axes, and the array has {len(shape)}: its shape is "
@@ -100,10 +89,7 @@ class Axes:
         return dict(zip(self.letters, shape, strict=True))
 
     def stack(self, array: Any) -> Any:
-        """The array as (T, H, W, B): pages of all page axes one after the other, bands last.
-
-        A view where that is possible; the array may be any that transposes, reshapes and indexes as NumPy's do.
-        """
+        """Return an array of any library as (T, H, W, B), all page axes in one, bands last; a view where possible."""
         self.sizes(array.shape)
         letters, pages = self.letters, self.pages
         if letters.startswith(pages):  # merged where they are, which takes no copy of a contiguous array
@@ -113,7 +99,7 @@ class Axes:
         return array if len(pages) == 1 else self._merged(array, len(pages))
 
     def _merged(self, array: Any, count: int) -> Any:
-        """An array whose first `count` axes have become one."""
+        """Merge the first `count` axes into one."""
         if count < 2:
             return array if count else array[None]
         try:
@@ -125,20 +111,15 @@ class Axes:
             ) from error
 
     def unstack(self, stack: Array, pages: tuple[int, ...]) -> Array:
-        """(T, P, Q, K) with the axes that the array had, whose page axes have the sizes `pages`."""
+        """Return a stack (T, P, Q, K) with the axes of the array, whose page axes have the sizes `pages`."""
         array = stack.reshape(*pages, *stack.shape[1 : None if self.bands else 3])
         order = f"{self.pages}YX{self.bands}"
         return array.transpose([order.index(letter) for letter in self.letters])
 
     def for_filter(self, array: Any, *, summed: bool) -> Any:
-        """The array as (T, H, W, B) such that a filter's result is one run of numbers in the order of the array.
+        """Return the array as (T, H, W, B) such that a filter's result has the order of the array.
 
-        Where each plane is filtered by itself it makes no difference which of them are called bands.
-
-        Raises
-        ------
-        AxesError
-            Bands are summed, and a page axis follows YX.
+        Where bands are not summed, each plane is filtered by itself, so any axes may be called bands.
         """
         self.sizes(array.shape)
         first = self.letters.index("Y")
@@ -153,7 +134,7 @@ class Axes:
         return self.stack(array)
 
     def result_shape(self, shape: tuple[int, ...], plane: tuple[int, int], *, summed: bool) -> tuple[int, ...]:
-        """The shape of a filter's result: `plane` for Y and X, no bands where they are summed.
+        """Return the shape of a filter's result: `plane` for Y and X, no bands where they are summed.
 
         Examples
         --------
@@ -167,7 +148,7 @@ class Axes:
 
 
 def image_of(array: Array, axes: Axes, **fields: Any) -> Image:
-    """The image in an array whose axes are named; one band has no axis of its own."""
+    """Make an image of an array whose axes are named; one band has no axis of its own."""
     sizes = axes.sizes(array.shape)
     pixels = np.ascontiguousarray(axes.stack(array))
     pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
@@ -176,19 +157,9 @@ def image_of(array: Array, axes: Axes, **fields: Any) -> Image:
 
 
 def as_named(axes: Axes | None, image: Image, sizes: tuple[int, ...] = ()) -> Image:
-    """An image that a file gave, with its axes read as they were named, if they were.
+    """Read a file's image with the axes that the user named, if any.
 
-    Parameters
-    ----------
-    axes : Axes or None
-    image : Image
-    sizes : tuple of int
-        How the file itself divides its pages, if it does.
-
-    Raises
-    ------
-    AxesError
-        The image has other axes.
+    `sizes` is how the file itself divides its pages. ``AxesError`` where the image has other axes.
     """
     if axes is None:
         return image
@@ -210,14 +181,9 @@ def as_named(axes: Axes | None, image: Image, sizes: tuple[int, ...] = ()) -> Im
 
 
 def check_clear(name: str, shape: tuple[int, ...]) -> None:
-    """Refuse a shape that can be read in several ways: it is asked about.
+    """Raise ``AxesError`` for a shape that can be read in several ways, with the option for each.
 
     (H, W), and a last axis of up to four bands behind two or three others, are clear.
-
-    Raises
-    ------
-    AxesError
-        With the readings, and what to write for each.
 
     Examples
     --------
@@ -235,18 +201,12 @@ bands (axes= in Python)
 
 
 def may_hold_bands_as_columns(shape: tuple[int, ...]) -> bool:
-    """Tell whether (N, H, W) pages are so narrow that they may be rows of an (H, W, B) image.
-
-    Examples
-    --------
-    >>> may_hold_bands_as_columns((512, 512, 5)), may_hold_bands_as_columns((200, 16, 16))
-    (True, False)
-    """
+    """Tell whether (N, H, W) pages are so narrow that they may be rows of an (H, W, B) image."""
     return len(shape) == 3 and shape[2] <= NARROW and shape[2] < min(shape[:2])
 
 
 def readings(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """The usual readings of a shape, planes of one band first.
+    """Return the usual readings of a shape, planes of one band first.
 
     Examples
     --------

@@ -53,44 +53,14 @@ class _Format:
 
 _COMMON = frozenset({"description", "resolution", "icc_profile", "exif"})
 _FORMATS = (
-    _Format(
-        "PNG",
-        (".png",),
-        (png.SIGNATURE,),
-        ("imagecodecs:png_decode",),
-        png.read,
-        png.write,
-        _COMMON | {"png"},
-        dtypes=("uint8", "uint16"),
-        bands=(1, 3),
-        pages=False,
-    ),
-    _Format(
-        "JPEG",
-        (".jpg", ".jpeg"),
-        (b"\xff\xd8\xff",),
-        ("PIL.JpegImagePlugin",),
-        jpeg.read,
-        jpeg.write,
-        _COMMON,
-        jpeg.lost,
-        dtypes=("uint8",),
-        bands=(1, 3),
-        alpha=False,
-        pages=False,
-    ),
-    _Format(
-        "TIFF",
-        (".tif", ".tiff"),
-        (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
-        ("imagecodecs", "tifffile"),
-        tiff.read,
-        tiff.write,
-        _COMMON | {"geography"},
-        tiff_tags.lost,
-    ),
+    _Format("PNG", (".png",), (png.SIGNATURE,), ("imagecodecs:png_decode",), png.read, png.write, _COMMON | {"png"},
+            dtypes=("uint8", "uint16"), bands=(1, 3), pages=False),
+    _Format("JPEG", (".jpg", ".jpeg"), (b"\xff\xd8\xff",), ("PIL.JpegImagePlugin",), jpeg.read, jpeg.write, _COMMON,
+            jpeg.lost, dtypes=("uint8",), bands=(1, 3), alpha=False, pages=False),
+    _Format("TIFF", (".tif", ".tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), ("imagecodecs", "tifffile"), tiff.read,
+            tiff.write, _COMMON | {"geography"}, tiff_tags.lost),
     _Format(".npy", (".npy",), (b"\x93NUMPY",), (), npy.read, npy.write, frozenset()),
-)
+)  # fmt: skip
 
 WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
 """File name endings that `write_image` knows."""
@@ -113,11 +83,11 @@ _OTHERS = (
 def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None = None) -> Image:
     """Read a PNG, JPEG, TIFF or .npy file, recognised by its content.
 
-    PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits come as a viewer
-    shows them (8 bits, black 0, white 255); samples of 9 to 15 bits keep their codes, which are what a camera measured.
-    Colours of a TIFF in which zero is white are inverted, alpha and other samples never. JPEG, PNG and TIFF are turned
-    upright by their orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and (T, H, W, B) with
-    up to four bands are clear. Other arrays, and TIFF pages so narrow that they may be rows of an image, need `axes`.
+    PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits become 8 bits,
+    as a viewer shows them; samples of 9 to 15 bits keep their codes, which are what a camera measured. Colours of a
+    TIFF in which zero is white are inverted, alpha and other samples never. JPEG, PNG and TIFF are turned upright by
+    their orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and (T, H, W, B) with up to four
+    bands are clear. Other arrays, and TIFF pages so narrow that they may be rows of an image, need `axes`.
 
     Parameters
     ----------
@@ -195,15 +165,6 @@ def check_writable(
     ImageError
         An unknown ending, a sample type, band count, alpha or pages that the format has no place for, or a place that
         cannot be written. The message says what to do instead.
-
-    Examples
-    --------
-    >>> check_writable("edges.tif", np.float32, bands=5)
-    >>> check_writable("edges.png", np.float32)
-    Traceback (most recent call last):
-    ...
-    convforge.imaging.image.ImageError: edges.png: PNG holds uint8 or uint16, the result is float32; write .tif or \
-.npy, or add --out-dtype uint8
     """
     path = Path(path)
     kind = _format_for(path)
@@ -275,7 +236,7 @@ def write_image(path: StrPath, image: Image) -> None:
     Raises
     ------
     ImageError
-        As `check_writable`; or the disk is full, the file is write-protected, or its encoder failed.
+        A result that the format or the place cannot hold (see `check_writable`), a full disk, or a failing encoder.
 
     Examples
     --------

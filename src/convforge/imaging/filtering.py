@@ -215,25 +215,12 @@ def filter_problem(
     strides = pair(stride, "stride")
     factored = algorithm == "auto" and _two_passes_pay(taps, numbers.dtype)
     problem = Conv2dProblem(
-        n=n,
-        c=c,
-        h=h,
-        w=w,
-        k=bands,
-        r=r,
-        s=s,
-        stride=strides,
-        padding=(r // 2, r - 1 - r // 2, s // 2, s - 1 - s // 2),
-        groups=bands if channels == "each" else 1,
-        padding_mode=border,
-        padding_value=outside,
-        x_dtype=dtype_name(x),
-        w_dtype=weights.dtype.name,
-        out_dtype=result,
-        x_layout="NHWC",
-        precision="separable" if factored else "strict",
-        epilogue=Epilogue(divisor=divisor),
-    )
+        n=n, c=c, h=h, w=w, k=bands, r=r, s=s, stride=strides,
+        padding=(r // 2, r - 1 - r // 2, s // 2, s - 1 - s // 2), groups=bands if channels == "each" else 1,
+        padding_mode=border, padding_value=outside,
+        x_dtype=dtype_name(x), w_dtype=weights.dtype.name, out_dtype=result, x_layout="NHWC",
+        precision="separable" if factored else "strict", epilogue=Epilogue(divisor=divisor),
+    )  # fmt: skip
     return problem, x, weights
 
 

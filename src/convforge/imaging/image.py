@@ -33,7 +33,7 @@ class ImageError(ValueError):
 
 @dataclass(frozen=True)
 class Metadata:
-    """The metadata of an image.
+    """Metadata of an image.
 
     Parameters
     ----------
@@ -42,14 +42,14 @@ class Metadata:
     unit : {"inch", "centimeter", "none"}
         "none" means that only the ratio of the two resolutions has a meaning.
     description : str
-        Free text: TIFF ImageDescription, PNG Description, JPEG ImageDescription or comment.
+        TIFF ImageDescription, PNG Description, JPEG ImageDescription or comment.
     icc_profile : bytes, optional
         The colour profile, unchanged.
     premultiplied : bool
         The colours are already multiplied by alpha ("associated" alpha, TIFF only).
     exif : bytes, optional
-        Maker, times, exposure, place and the like, as a block of EXIF that begins with b"II"; without orientation, as
-        pixels are upright, and without the maker's note and thumbnail, which would be untrue or damaged.
+        A block of EXIF that begins with b"II"; without orientation, as pixels are upright, and without the maker's note
+        and thumbnail, which would be untrue or damaged.
     png : tuple of (bytes, bytes)
         Chunks of text and colour that only PNG holds, by name.
     left : tuple of str
@@ -74,15 +74,7 @@ class Metadata:
     storage: tuple[str, ...] = field(default=(), repr=False)
 
     def pixels_per(self, unit: Literal["inch", "centimeter"]) -> tuple[float, float] | None:
-        """Return the resolution along x and y in `unit`, or None where the file states none.
-
-        Examples
-        --------
-        >>> Metadata(resolution=(100, 50), unit="centimeter").pixels_per("inch")
-        (254.0, 127.0)
-        >>> Metadata().pixels_per("inch") is None
-        True
-        """
+        """Return the resolution along x and y in `unit`, or None where the file has none."""
         if self.resolution is None or self.unit == "none":
             return None
         x, y = self.resolution
@@ -101,14 +93,13 @@ class Image:
         (H, W) or (H, W, B); with `pages` (T, H, W) or (T, H, W, B). Integers or floats of 8 to 64 bits. One band has
         no axis of its own.
     alpha : ndarray, optional
-        (H, W), with `pages` (T, H, W). Never filtered with the bands: it is a mask, not light.
+        (H, W), with `pages` (T, H, W). It is not filtered.
     metadata : Metadata
-        Resolution, description, colour profile.
     pages : bool
-        True when the first axis counts pages.
+        The first axis counts pages.
     axes : (str, tuple of int)
-        The letters of the array that the pixels were read from, where they were asked for, and the sizes of its page
-        axes: a .npy file is written with the same axes.
+        The named axes of the array that the pixels were read from, and the sizes of its page axes, so that a .npy file
+        is written with the same axes.
 
     Raises
     ------
@@ -168,7 +159,7 @@ class Image:
         Parameters
         ----------
         pixels : ndarray
-            The result, with the page axis of this image, any number of bands.
+            With the page axis of this image, any number of bands.
         stride : (int, int)
             Stride of the filter along y and x. Alpha is taken at the same steps, and a resolution of 300 pixels per
             inch becomes 150 at stride 2. Where it is not 1, entries of EXIF that are counted in pixels are removed.
@@ -177,12 +168,6 @@ class Image:
         ------
         ImageError
             The new pixels do not fit alpha at this stride (a filter without padding shrinks the image).
-
-        Examples
-        --------
-        >>> scan = Image(np.zeros((5, 8), np.uint8), metadata=Metadata(resolution=(300, 300)))
-        >>> scan.filtered(np.zeros((3, 4), np.float32), stride=(2, 2)).metadata.resolution
-        (150.0, 150.0)
         """
         step_y, step_x = stride
         alpha = None if self.alpha is None else np.ascontiguousarray(self.alpha[..., ::step_y, ::step_x])
@@ -204,35 +189,16 @@ SAMPLE_DTYPES = "uint8/16/32/64, int8/16/32/64 or float16/32/64"
 
 
 def is_sample_dtype(dtype: np.dtype[Any]) -> bool:
-    """Tell whether an image can hold samples of this type (no bool, complex, long double or objects).
-
-    Examples
-    --------
-    >>> is_sample_dtype(np.dtype("uint16")), is_sample_dtype(np.dtype("complex64"))
-    (True, False)
-    """
+    """Tell whether an image can hold samples of this type (no bool, complex, long double or objects)."""
     return dtype.kind in "uif" and dtype.itemsize <= 8
 
 
 def check_size(
     path: str | os.PathLike[str], height: int, width: int, *, bands: int = 1, pages: int = 1, max_pixels: int
 ) -> None:
-    """Refuse an empty image, and one beyond `max_pixels`, from the header alone.
+    """Raise ``ImageError`` for an empty image, and one beyond `max_pixels`, from the header alone.
 
     Pages count; of bands, each four begun count as one more image, so that thousands of bands cannot slip through.
-
-    Raises
-    ------
-    ImageError
-        The declared size is zero or beyond the limit.
-
-    Examples
-    --------
-    >>> check_size("scan.tif", 20000, 20000, max_pixels=MAX_PIXELS)
-    Traceback (most recent call last):
-    ...
-    convforge.imaging.image.ImageError: scan.tif: declares 20000 x 20000 pixels, beyond the limit of 268435456; \
-raise max_pixels (--max-pixels) to 400000000 if the file is to be trusted
     """
     if min(height, width, bands, pages) < 1:
         raise ImageError(f"{path}: declares {width} x {height} pixels in {bands} bands; the file holds no image")
@@ -248,18 +214,9 @@ raise max_pixels (--max-pixels) to 400000000 if the file is to be trusted
 
 
 def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, ratio: int) -> None:
-    """Refuse a header that declares more bytes than `stored` bytes can unpack to at `ratio` to one.
+    """Raise ``ImageError`` for a header that declares more bytes than `stored` bytes can unpack to at `ratio` to one.
 
     The ratios are the best that each compression can reach, so that no honest image is refused, however blank.
-
-    Raises
-    ------
-    ImageError
-        The declared pixels are out of proportion to the file's bytes.
-
-    Examples
-    --------
-    >>> check_proportion("flat.png", declared=10**6, stored=10**3, ratio=1032)
     """
     if declared > stored * ratio + HARMLESS_BYTES:
         raise ImageError(
@@ -269,14 +226,7 @@ def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, r
 
 
 def upright(pixels: Array, orientation: int) -> Array:
-    """Turn pixels as the EXIF/TIFF Orientation tag (1 to 8) asks; other values leave them as they are.
-
-    Parameters
-    ----------
-    pixels : ndarray
-        (H, W) or (H, W, B).
-    orientation : int
-        The tag's value; 1 is upright.
+    """Turn pixels (H, W) or (H, W, B) upright by the EXIF/TIFF Orientation tag (1 to 8; other values change nothing).
 
     Examples
     --------
@@ -302,11 +252,6 @@ def alpha_as(alpha: Array, dtype: np.dtype[Any]) -> Array:
     """Return alpha in the samples of `dtype`: opaque is the largest integer, or 1.0.
 
     Files hold one sample type for all bands, so a float result of an 8-bit image needs a float alpha.
-
-    Examples
-    --------
-    >>> alpha_as(np.array([[0, 128, 255]], np.uint8), np.dtype("uint16"))
-    array([[    0, 32896, 65535]], dtype=uint16)
     """
     if alpha.dtype == dtype:
         return alpha

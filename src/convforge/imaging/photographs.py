@@ -22,22 +22,9 @@ PHOTOGRAPHS = {
 
 
 def photograph(name: str = "astronaut") -> npt.NDArray[np.uint8]:
-    """Return a photograph that is already on this machine.
+    """Return a photograph (H, W, 3) that is already on this machine, each side at least 512.
 
-    Parameters
-    ----------
-    name : {"astronaut", "hubble", "immunohistochemistry", "retina"}
-        Which one.
-
-    Returns
-    -------
-    ndarray of uint8
-        (H, W, 3), each side at least 512.
-
-    Raises
-    ------
-    ImageError
-        Another name, or scikit-image is not installed.
+    ``ImageError`` for a name that is not in `PHOTOGRAPHS`, or where scikit-image is not installed.
 
     Examples
     --------

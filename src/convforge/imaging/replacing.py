@@ -34,12 +34,8 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside `target`, which replaces it when the block ends well, and is removed if not.
 
     An existing target keeps its permissions. The temporary file is locked while it is written, so that other processes
-    see that it is in use. Those of killed processes are removed, once a folder and process.
-
-    Raises
-    ------
-    OSError
-        The file cannot be made, written or renamed.
+    see that it is in use. Those of killed processes are removed, once a folder and process. ``OSError`` where the file
+    cannot be made, written or renamed.
 
     Examples
     --------

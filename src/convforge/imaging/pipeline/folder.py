@@ -38,17 +38,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The images of a folder.
-
-    Attributes
-    ----------
-    jobs : tuple of Job
-        In the order of their names.
-    left_alone : int
-        Files that are hidden, or whose ending is no image's.
-    unreadable : tuple of OSError
-        Folders that cannot be listed.
-    """
+    """The images of a folder in the order of their names, the number of other files, and unreadable folders."""
 
     jobs: tuple[Job, ...]
     left_alone: int
@@ -72,15 +62,6 @@ def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str
 
     An image is a file with an ending that can be read. Hidden files and folders are left alone, links to folders are
     not followed, and `out` is left out where it is inside `folder`.
-
-    Parameters
-    ----------
-    folder, out : Path
-        `folder` exists; `out` need not.
-    recursive : bool
-        Sub-folders too.
-    suffix : str, optional
-        Such as ".png": the format of all results; by default each keeps its own.
 
     Raises
     ------
@@ -162,14 +143,8 @@ def filter_files(
 ) -> Generator[tuple[Job, Future[Written]], None, None]:
     """Filter files to files; each job comes back when it is done, with its result or its exception.
 
-    A result is complete before it replaces an earlier file; folders are made as they are needed.
-
-    Parameters
-    ----------
-    clock : Clock
-        Gets the busy seconds of `STAGES`.
-    workers : int
-        Threads that decode and encode.
+    A result is complete before it replaces an earlier file; folders are made as they are needed. The clock gets the
+    busy seconds of `STAGES`; `workers` threads decode and encode.
     """
     convolver, inside = recipe.convolver(clock), Clock()  # parts of decode and encode are not told apart
 

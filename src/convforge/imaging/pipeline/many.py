@@ -41,18 +41,16 @@ def filter_many(
 ) -> Iterator[Any]:
     """Filter many images with one kernel, reading, copying and computing side by side.
 
-    Each result is, bit for bit, what :func:`convforge.filter` gives for that image alone. Results come in the order
-    of the images, and images are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in
-    memory, however many there are, and fewer where they are so large that they would take a quarter of it. On a GPU,
-    pinned buffers are used again from image to image, and upload, kernel and download of different images
-    overlap.
+    Each result is, bit for bit, that of :func:`convforge.filter` for the image alone. Results come in the order of the
+    images, which are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in memory, and
+    fewer where they would take a quarter of it. On a GPU, pinned buffers are used again from image to image, and
+    upload, kernel and download of different images overlap.
 
     Parameters
     ----------
     images : iterable of arrays or paths
-        Arrays as :func:`convforge.filter` takes them; they must not change before their result is there. Of a file
-        (PNG, JPEG, TIFF, .npy) the pixels are filtered, as :func:`convforge.imaging.files.read_image` gives them. Of
-        any sizes and types.
+        Arrays as :func:`convforge.filter` takes them, of any sizes and types; they must not change before their result
+        is given. The pixels of a file (PNG, JPEG, TIFF, .npy) are those of :func:`convforge.imaging.files.read_image`.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm
         As in :func:`convforge.filter`.
     axes : str, optional
