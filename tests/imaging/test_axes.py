@@ -1,4 +1,4 @@
-"""Axes by letters: how arrays and stacks are read, and that unclear ones are asked about."""
+"""Axes by letters: arrays and stacks are read by them, and unclear ones are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def saved(folder: Path, array: Any) -> Path:
 
 
 def asked(path: Path, **options: Any) -> str:
-    """Return the one sentence by which a file's axes are asked about."""
+    """Return the sentence that asks for a file's axes."""
     with pytest.raises(AxesError) as caught:
         read_image(path, **options)
     message = str(caught.value)
@@ -118,7 +118,7 @@ def test_the_readings_in_words(tmp_path: Path) -> None:
         ("", ["YX, ZYX or YXC"]),
         ("XY", ["side by side in this order"]),
         ("YZX", ["side by side in this order"]),
-        ("ZZYX", ["a letter stands twice"]),
+        ("ZZYX", ["a letter occurs twice"]),
         ("YXZT", ["at most one letter may follow YX"]),
     ],
 )
@@ -164,7 +164,7 @@ def test_pages_that_may_be_rows_are_asked_about(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_image(tmp_path / "a.tif", axes="YXC").pixels, pixels)
     np.testing.assert_array_equal(read_image(tmp_path / "a.tif", axes="ZYX").pixels, pixels)
     tifffile.imwrite(tmp_path / "b.tif", pixels, metadata={"axes": "ZYX"})
-    assert read_image(tmp_path / "b.tif").page_count == 60, "who names the axes is not asked"
+    assert read_image(tmp_path / "b.tif").page_count == 60, "named axes are not asked for"
 
 
 @pytest.mark.parametrize("kind", ["ome", "imagej", "shaped", "truncated"])

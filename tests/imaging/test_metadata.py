@@ -1,4 +1,4 @@
-"""What stands beside the pixels: kept from format to format where it is true, and named where it is not kept."""
+"""Metadata: kept from format to format where it is true, and named where it is not kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written reads back: every format, sample type, number of bands, alpha, pages, and what stands beside them."""
+"""Written images read back: every format, sample type, number of bands, alpha, pages and metadata."""
 
 from __future__ import annotations
 

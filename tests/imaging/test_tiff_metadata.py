@@ -1,4 +1,4 @@
-"""What a TIFF says beside its pixels: tags, descriptions of programs, and how it is stored."""
+"""Metadata of a TIFF: tags, descriptions of programs, and its storage."""
 
 from __future__ import annotations
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from convforge.cli.output import progress
-from convforge.cli.values import parse_bytes, parse_seconds, timed_runtime, words_of
+from convforge.cli.values import (
+    Device,
+    Out,
+    Targets,
+    WorkspaceLimit,
+    parse_bytes,
+    parse_seconds,
+    timed_runtime,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from convforge.backends.runtime import Runtime
@@ -20,23 +29,20 @@ if TYPE_CHECKING:
 
 
 def bench(
-    targets: Annotated[
-        list[str],
-        typer.Argument(metavar="SUITE|PROBLEM...", help="Suites by name, CSV files, or problems' text forms."),
-    ],
+    targets: Targets,
     methods: Annotated[str, typer.Option(help="Names or patterns, such as 'direct*,im2col'; all by default.")] = "",
     sizes: Annotated[str, typer.Option(help="Only these sizes of image (or M), such as 32,64.")] = "",
     strides: Annotated[str, typer.Option(help="Only these strides, such as 1,2.")] = "",
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole run, such as 60s or 5m.")] = "",
-    out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),
+    out: Out = Path("out"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same.")] = False,
     all_configs: Annotated[bool, typer.Option("--all-configs", help="Every config, not the default alone.")] = False,
     search: Annotated[
         int,
         typer.Option(min=0, help="Of each of our methods the fastest of its first N configs, as auto finds it."),
     ] = 0,
-    workspace_limit: Annotated[str, typer.Option(help="Most workspace that a method may use, such as 64MB.")] = "",
+    workspace_limit: WorkspaceLimit = "",
     heavy: Annotated[bool, typer.Option("--heavy", help="The suite's heavy cases too.")] = False,
     transfer: Annotated[
         bool, typer.Option("--transfer", help="Time calls from host arrays to host arrays too (on a GPU).")

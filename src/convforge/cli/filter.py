@@ -18,6 +18,7 @@ import numpy as np
 import typer
 
 from convforge.cli.output import Failure, plain_table, progress
+from convforge.cli.values import Device
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def filter_command(
         ),
     ] = None,
     max_pixels: Annotated[int, typer.Option(help="Most pixels that IN may declare, pages counted.")] = MAX_PIXELS,
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     recursive: Annotated[bool, typer.Option("--recursive", help="A folder's sub-folders too.")] = False,
     format_: Annotated[
         str | None, typer.Option("--format", metavar="png|jpg|tif|npy", help="Of a folder's results. [default: IN's]")
@@ -96,7 +97,7 @@ def filter_command(
     """Filter an image or a folder: edges, blur, any kernel; alpha, resolution and description are kept.
 
     Cross-correlation, the kernel's centre over each pixel. Integers round and saturate once, at the end. A folder's
-    images go to the folder OUT, which is made, under the same names; those that fail are told at the end.
+    images go to the folder OUT, which is made, under the same names; those that fail are listed at the end.
     """
     from convforge.imaging.axes import Axes
     from convforge.imaging.kernels import load_kernel

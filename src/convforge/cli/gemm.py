@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from convforge.cli.output import progress
-from convforge.cli.values import parse_seconds, words_of
+from convforge.cli.values import Device, Out, parse_seconds, words_of
 
 if TYPE_CHECKING:
     from convforge.backends.facts import DeviceFacts
@@ -27,9 +27,9 @@ def gemm(
     methods: Annotated[str, typer.Option(help="Names or patterns, such as 'gemm_b*'; all by default.")] = "",
     dtype: Annotated[str, typer.Option(help="float32, float64, float16, bfloat16, int8 or uint8.")] = "float32",
     precision: Annotated[str, typer.Option(help="Arithmetic that is allowed: strict, or tf32 of float32.")] = "strict",
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole run, such as 60s.")] = "60s",
-    out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),
+    out: Out = Path("out"),
     save: Annotated[Path | None, typer.Option(help="Folder to write A.npy, B.npy and C.npy to.")] = None,
 ) -> None:
     """Check and time every rung of the GEMM ladder on one M, N, K."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from convforge.cli.output import progress
-from convforge.cli.values import parse_seconds, timed_runtime
+from convforge.cli.values import Device, Quick, parse_seconds, timed_runtime
 
 if TYPE_CHECKING:
     from convforge.benchmark.records import Run
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def lab(
     studies: Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help="All by default.")] = None,
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     budget: Annotated[
         str, typer.Option(help="Time for all studies together, such as 10m; each has one of its own.")
     ] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="The small form: few cases, few samples.")] = False,
+    quick: Quick = False,
     from_: Annotated[
         list[Path] | None,
         typer.Option(
@@ -63,7 +63,7 @@ def lab(
     )
     if written.without_png:
         typer.echo(
-            "Charts stand as SVG alone: no font here has Chinese signs. Install one, such as fonts-noto-cjk, for PNG.",
+            "Charts are SVG alone: no font here has Chinese signs. Install one, such as fonts-noto-cjk, for PNG.",
             err=True,
         )
 

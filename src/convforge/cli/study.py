@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from convforge.cli.output import progress
-from convforge.cli.values import parse_seconds, timed_runtime
+from convforge.cli.values import Device, Out, Quick, parse_seconds, timed_runtime
 
 if TYPE_CHECKING:
     from convforge.benchmark.records import Run
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def study(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Which study; --list shows them.")] = "",
     list_: Annotated[bool, typer.Option("--list", help="Show every study and what it asks.")] = False,
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole study, such as 60s; it has one of its own.")] = "",
-    out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),
+    out: Out = Path("out"),
     from_: Annotated[
         Path | None,
         typer.Option("--from", metavar="FILE", help="Derive findings from stored results; measure nothing."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The small form: few cases, few samples.")] = False,
+    quick: Quick = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Print the findings as JSON, with the figures they rest on.")
     ] = False,

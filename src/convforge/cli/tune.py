@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from convforge.cli.output import plain_table, progress, seconds_text
-from convforge.cli.values import parse_bytes, parse_seconds, timed_runtime
+from convforge.cli.values import Device, Targets, WorkspaceLimit, parse_bytes, parse_seconds, timed_runtime
 
 if TYPE_CHECKING:
     from convforge.benchmark.suites import Case
@@ -16,15 +16,12 @@ if TYPE_CHECKING:
 
 
 def tune(
-    targets: Annotated[
-        list[str],
-        typer.Argument(metavar="SUITE|PROBLEM...", help="Suites by name, CSV files, or problems' text forms."),
-    ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="JSON file; merged with what stands in it.")] = None,
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    targets: Targets,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="JSON file; merged with its content.")] = None,
+    device: Device = "cpu",
     level: Annotated[str, typer.Option(help="auto: the best few; max: every method and config.")] = "max",
     budget: Annotated[str, typer.Option(help="For each bucket, such as 5s; the level's own by default.")] = "",
-    workspace_limit: Annotated[str, typer.Option(help="Most workspace that a method may use, such as 64MB.")] = "",
+    workspace_limit: WorkspaceLimit = "",
     peers: Annotated[bool, typer.Option("--peers", help="Other libraries are candidates too.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Measure what is remembered, too.")] = False,
     heavy: Annotated[bool, typer.Option("--heavy", help="The suites' heavy cases too.")] = False,

@@ -1,12 +1,23 @@
-"""Values of options, and the device that they name."""
+"""Options that commands share, their values, and the device that they name."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from convforge.backends.runtime import Runtime
+
+Targets = Annotated[
+    list[str], typer.Argument(metavar="SUITE|PROBLEM...", help="Suites by name, CSV files, or problems' text forms.")
+]
+Device = Annotated[str, typer.Option(help="Where to run.")]
+WorkspaceLimit = Annotated[str, typer.Option(help="Most workspace that a method may use, such as 64MB.")]
+Out = Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")]
+Quick = Annotated[bool, typer.Option("--quick", help="The small form: few cases, few samples.")]
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}

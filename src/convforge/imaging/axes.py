@@ -1,7 +1,4 @@
-"""Axes by letters, as tifffile has them: rows and columns, bands, and the axes along which planes follow each other.
-
-An array is filtered plane by plane; the letters say which two axes a plane has, and which axis its bands are.
-"""
+"""Axes by letters, as in tifffile: rows and columns of a plane, its bands, and the page axes."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ LETTERS = {
     "T": "time",
     "I": "images of any series",
 }
-"""What each letter of `axes` means."""
+"""The letters of `axes` and their meaning."""
 
 # Beyond so many a last axis is not taken for bands by itself: gray, gray and alpha, RGB, RGBA.
 CLEAR_BANDS = 4
@@ -63,9 +60,9 @@ class Axes:
             known = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
             raise AxesError(f"axes {letters!r}: {wrong!r} is no letter of an axis; the letters are {known}")
         if len(set(letters)) < len(letters):
-            raise AxesError(f"axes {letters!r}: a letter stands twice; each axis has a letter of its own")
+            raise AxesError(f"axes {letters!r}: a letter occurs twice; each axis has a letter of its own")
         if "YX" not in letters:
-            raise AxesError(f"axes {letters!r}: Y and X must stand side by side in this order, as in YX, ZYX or YXC")
+            raise AxesError(f"axes {letters!r}: Y and X must be side by side in this order, as in YX, ZYX or YXC")
         if len(letters) - letters.index("YX") > 3:
             raise AxesError(f"axes {letters!r}: at most one letter may follow YX; move the other axes to the front")
 

@@ -158,7 +158,7 @@ def check_writable(
     bands : int
         Bands of the result, alpha not counted.
     pages, alpha : bool
-        Whether the result has pages, and alpha.
+        The result has pages, and alpha.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`convforge filter --axes`: stacks are filtered plane by plane, and one whose axes are unclear is asked about."""
+"""`convforge filter --axes`: stacks are filtered plane by plane, and one whose axes are unclear is refused."""
 
 from __future__ import annotations
 

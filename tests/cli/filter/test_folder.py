@@ -1,4 +1,4 @@
-"""`convforge filter DIR OUTDIR`: every image as if filtered alone, failures told at the end, nothing half done."""
+"""`convforge filter DIR OUTDIR`: every image as if filtered alone, failures listed at the end, no file half written."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_sub_folders_only_where_asked(folder: Path, tmp_path: Path, done: Callab
     done(folder, out, *WORDS)
     assert files(out) == list(IMAGES)
     ran = done(folder, out, *WORDS, "--recursive", "--format", "tif")
-    assert ran.line("in").startswith(f"{folder}: 8 images;"), "what stands in OUT is none of DIR's"
+    assert ran.line("in").startswith(f"{folder}: 8 images;"), "results in OUT are not read"
     assert (out / "more" / "deeper" / "rgb.tif").is_file()
 
 
@@ -325,8 +325,8 @@ def test_a_fault_that_is_no_images_ends_it_all(
     "name", ["SIGTERM", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("SIGINT", "SIGHUP"))]
 )
 def test_an_interrupt_leaves_no_half_file(tmp_path: Path, name: str) -> None:
-    """Interrupted as by Ctrl-C, a system that shuts down or a terminal that is closed, once some results are there:
-    each that is there is whole, and no thread stays.
+    """Interrupt a run, as by Ctrl-C, a shutdown or a closed terminal, after some results: each is whole, and no thread
+    stays.
     """
     place, out = tmp_path / "in", tmp_path / "out"
     place.mkdir()

@@ -1,4 +1,4 @@
-"""A run on one file that is told to end while it writes: the old file stays, and no temporary one."""
+"""A run on one file that gets a signal while it writes: the old file stays, and no temporary one."""
 
 from __future__ import annotations
 

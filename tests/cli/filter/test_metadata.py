@@ -1,4 +1,4 @@
-"""`convforge filter` keeps what stands beside the pixels, and says in one line what it does not keep."""
+"""`convforge filter` keeps metadata, and names those that it does not keep in one line."""
 
 from __future__ import annotations
 

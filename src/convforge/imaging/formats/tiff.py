@@ -47,7 +47,7 @@ STRANGE_COLOURS = {5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32844: "Lo
 CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 turn YCbCr into RGB as they decode
 
 # The most that a compression can shrink: none, LZW (a table of growing strings), Deflate, PackBits. The rest
-# (Zstandard, LZMA, LERC, wavelets) share the loosest, Zstandard's: a block of 128 KiB told in 4 bytes.
+# (Zstandard, LZMA, LERC, wavelets) share the loosest, Zstandard's: a block of 128 KiB in 4 bytes.
 BEST_RATIO = {1: 1, 5: 4096, 8: 1032, 32946: 1032, 32773: 64}
 LOOSEST_RATIO = 2**15
 
@@ -186,7 +186,7 @@ def _check_page(path: Path, page: TiffPage) -> None:
     colours = int(page.photometric)
     if colours == MIN_IS_WHITE and page.dtype.kind == "f":
         raise ImageError(
-            f"{path}: {page.dtype} samples of which zero is white; which number is black is not said, save the image "
+            f"{path}: {page.dtype} samples of which zero is white; no number is defined as black, save the image "
             "with zero as black (photometric MinIsBlack)"
         )
     name = STRANGE_COLOURS.get(colours)
@@ -242,10 +242,10 @@ def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
 
 def _extra_samples(page: TiffPage, count: int) -> list[int]:
     """Return the kind of each sample behind the colours; 0 (unspecified) where the file names none."""
-    said = [int(kind) for kind in page.extrasamples]
-    colours = COLOURS.get(int(page.photometric), count - len(said))
+    named = [int(kind) for kind in page.extrasamples]
+    colours = COLOURS.get(int(page.photometric), count - len(named))
     extra = max(count - colours, 0)
-    return ([0] * (extra - len(said)) + said)[:extra]
+    return ([0] * (extra - len(named)) + named)[:extra]
 
 
 def _full_range(page: TiffPage, samples: Array) -> Array:

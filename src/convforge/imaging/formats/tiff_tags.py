@@ -9,24 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from convforge.imaging.axes import Axes
-from convforge.imaging.formats.exif import (
-    CARRIED,
-    DESCRIPTION,
-    GEOGRAPHIC,
-    LONG,
-    LONG8,
-    RATIONAL,
-    SRATIONAL,
-    Entry,
-    ExifError,
-    Form,
-    carried,
-    main_of,
-    pack_block,
-    point_to,
-    read_directory,
-    tag_name,
-)
+from convforge.imaging.formats import exif
 from convforge.imaging.formats.losses import matching_profile
 from convforge.imaging.image import Image, Metadata, Unit, upright_pair
 
@@ -60,13 +43,13 @@ def metadata_of(
     first = pages[0]
     profile = _tag(first, "InterColorProfile", None)
     description, left = _description(file, first, len(pages), series, axes)
-    exif, lost_tags = _tags(file, first)
+    block, lost_tags = _tags(file, first)
     return Metadata(
         *_resolution(first),
         description=description,
         icc_profile=bytes(profile) if profile is not None else None,
         premultiplied=premultiplied,
-        exif=exif,
+        exif=block,
         left=(*left, *lost_tags, *_further_pages(file, pages)),
         storage=tuple(_storage(file, every, pages)),
     )
@@ -103,18 +86,18 @@ def write_options(image: Image) -> dict[str, Any]:
         options["iccprofile"] = profile
     options["extratags"] = [
         (code, entry.kind, entry.count, _value(entry), True)
-        if isinstance(entry, Entry)
-        else (code - 1, LONG8 if is_big(image) else LONG, 1, 0, True)  # see point_to
-        for code, entry in main_of(metadata.exif).items()
+        if isinstance(entry, exif.Entry)
+        else (code - 1, exif.LONG8 if is_big(image) else exif.LONG, 1, 0, True)  # see exif.point_to
+        for code, entry in exif.main_of(metadata.exif).items()
     ]
     return options
 
 
 def point_to_tags(file: BinaryIO, metadata: Metadata) -> None:
     """Append the directories of EXIF to a file that was written with `write_options`."""
-    directories = {code: entry for code, entry in main_of(metadata.exif).items() if isinstance(entry, dict)}
+    directories = {code: entry for code, entry in exif.main_of(metadata.exif).items() if isinstance(entry, dict)}
     if directories:
-        point_to(file, directories)
+        exif.point_to(file, directories)
 
 
 def lost(image: Image) -> list[str]:
@@ -127,32 +110,32 @@ def lost(image: Image) -> list[str]:
 BIGTIFF = "BigTIFF"
 
 
-def _value(entry: Entry) -> bytes | tuple[int, ...]:
+def _value(entry: exif.Entry) -> bytes | tuple[int, ...]:
     """Return an entry's bytes, or the numbers of ratios, whose bytes tifffile counts wrongly."""
-    if entry.kind not in (RATIONAL, SRATIONAL):
+    if entry.kind not in (exif.RATIONAL, exif.SRATIONAL):
         return entry.data
-    return struct.unpack(f"<{2 * entry.count}{'I' if entry.kind == RATIONAL else 'i'}", entry.data)
+    return struct.unpack(f"<{2 * entry.count}{'I' if entry.kind == exif.RATIONAL else 'i'}", entry.data)
 
 
 def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
     """Return the tags that are carried, as a block of EXIF, and the names of the others."""
-    handle, form = file.filehandle, Form(file.byteorder, file.is_bigtiff)
+    handle, form = file.filehandle, exif.Form(file.byteorder, file.is_bigtiff)
 
     def fetch(at: int, size: int) -> bytes:
         handle.seek(at)
         return bytes(handle.read(size))
 
     def wanted(code: int) -> bool:
-        return code in CARRIED or code in GEOGRAPHIC
+        return code in exif.CARRIED or code in exif.GEOGRAPHIC
 
     damaged: list[str] = []
     try:
-        main = read_directory(fetch, page.offset, form, wanted)
-    except ExifError:  # of the directories below this one, which tifffile has read
+        main = exif.read_directory(fetch, page.offset, form, wanted)
+    except exif.ExifError:  # of the directories below this one, which tifffile has read
         damaged = ["damaged EXIF"]
-        main = {tag.code: Entry(int(tag.dtype), tag.count, b"") for tag in page.tags if not wanted(tag.code)}
-    kept, left = carried(main, moved=orientation_of(page) != 1)
-    return pack_block(kept), damaged + left
+        main = {tag.code: exif.Entry(int(tag.dtype), tag.count, b"") for tag in page.tags if not wanted(tag.code)}
+    kept, left = exif.carried(main, moved=orientation_of(page) != 1)
+    return exif.pack_block(kept), damaged + left
 
 
 def _description(
@@ -193,12 +176,12 @@ def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
     """Name the tags by which later pages differ from the first."""
     if file.is_ome or file.is_shaped:
         return []
-    first = {code: pages[0].tags.valueof(code) for code in (DESCRIPTION, DOCUMENT, PAGE, TIME)}
+    first = {code: pages[0].tags.valueof(code) for code in (exif.DESCRIPTION, DOCUMENT, PAGE, TIME)}
     found = []
     for code, value in first.items():
         others = (page.tags.valueof(code) for page in pages[1:])
         if any(other is not None and other != value for other in others):
-            found.append(f"{tag_name(code)} of the pages behind the first")
+            found.append(f"{exif.tag_name(code)} of the pages behind the first")
     return found
 
 

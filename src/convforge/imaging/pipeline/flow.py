@@ -25,7 +25,7 @@ Stored = TypeVar("Stored")
 
 _Step = Callable[[Lane, Any, "Future[Any]"], None]
 
-# How urgent a step is: the least number goes first.
+# Urgency of steps: the least number goes first.
 _STOP, _STORE, _COMPUTE, _LOAD = range(4)
 
 

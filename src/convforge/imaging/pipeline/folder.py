@@ -146,7 +146,7 @@ def filter_files(
     A result is complete before it replaces an earlier file; folders are made as they are needed. The clock gets the
     busy seconds of `STAGES`; `workers` threads decode and encode.
     """
-    convolver, inside = recipe.convolver(clock), Clock()  # parts of decode and encode are not told apart
+    convolver, inside = recipe.convolver(clock), Clock()  # parts of decode and encode are not reported
 
     def decode(job: Job) -> _Sheet:
         with clock("decode"):

@@ -87,7 +87,7 @@ def filter_many(
     options = FilterOptions(
         channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype, algorithm=algorithm
     )
-    # What no image could be filtered with is refused before anything begins.
+    # Arguments that no image could be filtered with are refused before anything begins.
     check_word(algorithm, "algorithm")
     if algorithm != "auto":
         find("conv2d", runtime.facts.backend, algorithm, every_algorithm())

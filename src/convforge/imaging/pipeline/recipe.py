@@ -1,4 +1,4 @@
-"""How the command filters an image: gray, the type of the sums, magnitude, scale and rounding around a convolution."""
+"""The steps of the command around a convolution: gray, the type of the sums, magnitude, scale and rounding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPUTABLE = tuple(name for name in DTYPES.values() if name not in ADDED)
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How images are read and filtered; :meth:`stack`, :meth:`convolved` and :meth:`finished` follow each other.
+    """Reads and filters images; :meth:`stack`, :meth:`convolved` and :meth:`finished` follow each other.
 
     Attributes
     ----------
