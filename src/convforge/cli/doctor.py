@@ -24,7 +24,7 @@ _NEEDED = {
     "jinja2": "the report's page",
     "babel": "the report's page in other languages",
     "pygments": "kernels' sources on the lab's page",
-    "platformdirs": "where the caches lie",
+    "platformdirs": "places of the caches",
     "threadpoolctl": "threads of the BLAS",
 }
 _OPTIONAL = {

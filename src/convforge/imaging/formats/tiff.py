@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import numpy as np
 
 from convforge.imaging.axes import Axes, as_named, check_clear, may_hold_bands_as_columns
-from convforge.imaging.formats.tiff_tags import (
-    MASK,
-    REDUCED,
-    is_big,
-    metadata_of,
-    orientation_of,
-    point_to_tags,
-    series_shape,
-    write_options,
-)
+from convforge.imaging.formats import tiff_tags
 from convforge.imaging.image import (
     SAMPLE_DTYPES,
     Array,
@@ -60,7 +51,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
         every = [page.aspage() for page in file.pages]
         if faults or not every:
             raise ImageError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
-        pages = [page for page in every if not int(page.subfiletype) & (REDUCED | MASK)] or every
+        pages = [page for page in every if not int(page.subfiletype) & (tiff_tags.REDUCED | tiff_tags.MASK)] or every
         _check_alike(path, pages)
         first = pages[0]
         stack = _undivided_stack(file, first)
@@ -71,7 +62,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
         check_size(path, height, width, bands=bands, pages=count, max_pixels=max_pixels)
         for page in pages:
             _check_segments(path, page, len(every) == 1 and stack is not None)
-        series = series_shape(file, every, count)
+        series = tiff_tags.series_shape(file, every, count)
         if axes is None and "Q" in series and may_hold_bands_as_columns((count, height, width)):
             check_clear(str(path), (count, height, width))
         if stack is not None:
@@ -80,7 +71,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
         else:
             parts = [_turned(page, *_finish(page, np.asarray(page.asarray(squeeze=False)))) for page in pages]
         alpha = next((kind for kind in _extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
-        metadata = metadata_of(file, every, pages, series, axes, premultiplied=alpha == ASSOCIATED)
+        metadata = tiff_tags.metadata_of(file, every, pages, series, axes, premultiplied=alpha == ASSOCIATED)
     return as_named(axes, _assemble(parts, metadata), tuple(series.values()))
 
 
@@ -96,7 +87,7 @@ def write(file: BinaryIO, image: Image) -> None:
         alpha = image.alpha if image.pages else image.alpha[np.newaxis]
         pixels = np.concatenate([pixels, alpha_as(alpha, pixels.dtype)[..., np.newaxis]], axis=-1)
         extra.append("assocalpha" if image.metadata.premultiplied else "unassalpha")
-    options = write_options(image)
+    options = tiff_tags.write_options(image)
     tags = options.pop("extratags")
     options["photometric"] = "rgb" if colours == 3 else "minisblack"
     if pixels.shape[-1] == 1:
@@ -107,12 +98,12 @@ def write(file: BinaryIO, image: Image) -> None:
         options["extrasamples"] = extra
     if pixels.dtype.kind in "ui":  # differencing is read everywhere, but not its float cousin, nor on 64 bits
         options |= {"compression": "zlib", "predictor": pixels.dtype.itemsize <= 4}
-    with TiffWriter(file, bigtiff=is_big(image), byteorder="<") as writer:
+    with TiffWriter(file, bigtiff=tiff_tags.is_big(image), byteorder="<") as writer:
         for index, page in enumerate(pixels):
             text = image.metadata.description if index == 0 else ""
             more = tags if index == 0 else []
             writer.write(np.ascontiguousarray(page), description=text.encode() or None, extratags=more, **options)
-    point_to_tags(file, image.metadata)
+    tiff_tags.point_to_tags(file, image.metadata)
 
 
 @contextmanager
@@ -154,7 +145,7 @@ class _Kind(NamedTuple):
 
 def _kind(page: TiffPage) -> _Kind:
     samples = page.shaped[0] * page.shaped[4]
-    height, width = upright_pair(page.shaped[2:4], orientation_of(page))
+    height, width = upright_pair(page.shaped[2:4], tiff_tags.orientation_of(page))
     palette = int(page.photometric) == PALETTE
     return _Kind(height, width, samples, str(page.dtype), palette, tuple(_extra_samples(page, samples)))
 
@@ -272,7 +263,7 @@ def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> 
 
 
 def _turned(page: TiffPage, pixels: Array, alpha: Array | None) -> tuple[Array, Array | None]:
-    orientation = orientation_of(page)
+    orientation = tiff_tags.orientation_of(page)
     return upright(pixels, orientation), None if alpha is None else upright(alpha, orientation)
 
 

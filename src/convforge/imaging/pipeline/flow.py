@@ -49,7 +49,7 @@ class Room:
 
     def loaded(self, nbytes: int) -> None:
         """Count an item of this size."""
-        self.largest = max(self.largest, nbytes)  # two threads may overwrite each other: the next item says it again
+        self.largest = max(self.largest, nbytes)  # threads may overwrite each other, until the next item
 
     @property
     def items(self) -> int:
@@ -103,8 +103,8 @@ def flow(
     >>> [(item, future.result()) for item, future in done]
     [(0, '1'), (1, '4'), (2, '9'), (3, '16')]
     """
-    hands: _Threads[None] = _Threads("convforge-files", [nullcontext()] * workers)
-    tracks: _Threads[Lane] = _Threads("convforge-lane", lanes)
+    file_threads: _Threads[None] = _Threads("convforge-files", [nullcontext()] * workers)
+    lane_threads: _Threads[Lane] = _Threads("convforge-lane", lanes)
     room = Room(nbytes, in_flight(workers, len(lanes)))
 
     def load_it(_: None, item: Item, end: Future[Stored]) -> None:
@@ -113,23 +113,23 @@ def flow(
             room.loaded(size(loaded))
         finally:
             room.first_is_loaded.set()
-        tracks.put(_COMPUTE, compute_it, loaded, end)
+        lane_threads.put(_COMPUTE, compute_it, loaded, end)
 
     def compute_it(lane: Lane, loaded: Loaded, end: Future[Stored]) -> None:
-        hands.put(_STORE, store_it, compute(lane, loaded), end)
+        file_threads.put(_STORE, store_it, compute(lane, loaded), end)
 
     def store_it(_: None, computed: Computed, end: Future[Stored]) -> None:
         end.set_result(store(computed))
 
     def begin(item: Item) -> Future[Stored]:
         end: Future[Stored] = Future()
-        hands.put(_LOAD, load_it, item, end)
+        file_threads.put(_LOAD, load_it, item, end)
         return end
 
     under_way: deque[tuple[Item, Future[Stored]]] = deque()
     try:
-        tracks.start()
-        hands.start()
+        lane_threads.start()
+        file_threads.start()
         for item in items:
             under_way.append((item, begin(item)))
             room.first_is_loaded.wait()
@@ -138,10 +138,10 @@ def flow(
         while under_way:
             yield _next_done(under_way, ordered)
     finally:
-        hands.stop()
-        tracks.stop()
-        hands.join()
-        tracks.join()
+        file_threads.stop()
+        lane_threads.stop()
+        file_threads.join()
+        lane_threads.join()
 
 
 def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> tuple[Item, Future[Stored]]:
@@ -214,12 +214,12 @@ class _Threads(Generic[Lane]):
             try:
                 take(step, value, end)
             except BaseException as error:
-                _let_go(error)
+                _clear_frames(error)
                 end.set_exception(error)
             del value, end  # the item's memory is not kept while this thread waits for the next
 
 
-def _let_go(error: BaseException | None) -> None:
+def _clear_frames(error: BaseException | None) -> None:
     """Clear the frames of an exception and of its causes, so that no reference to it keeps an image in memory."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
