@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +16,7 @@ import numpy as np
 import typer
 
 from convforge.cli.output import Failure, plain_table, progress
-from convforge.cli.values import Device
+from convforge.cli.values import Device, at_least_1, finite, one_of
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -106,17 +104,17 @@ def filter_command(
     chosen, border = load_kernel(kernel), _border(border)
     recipe = Recipe(
         taps=chosen.values,
-        channels=_one_of(channels, ("each", "sum"), "--channels"),
+        channels=one_of(channels, ("each", "sum"), "--channels"),
         algorithm=_known_method(method, device),
         stride=_stride(stride),
         border=border,
         cval=_cval(cval, border),
-        out_dtype=None if out_dtype is None else np.dtype(_one_of(out_dtype, SAMPLE_TYPES, "--out-dtype")),
+        out_dtype=None if out_dtype is None else np.dtype(one_of(out_dtype, SAMPLE_TYPES, "--out-dtype")),
         magnitude=magnitude,
-        scale=_finite(scale, "--scale"),
+        scale=finite(scale, "--scale"),
         gray=gray,
         device=device,
-        max_pixels=_at_least_1(max_pixels, "--max-pixels"),
+        max_pixels=at_least_1(max_pixels, "--max-pixels"),
         axes=None if axes is None else Axes(axes.upper()).letters,
     )
     threads = _threads(jobs)
@@ -146,29 +144,22 @@ def _failing(*bad_use: type[Exception]) -> Iterator[None]:
 
 
 def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> None:
-    from convforge.imaging.files import (
-        WRITABLE_SUFFIXES,
-        AxesError,
-        check_writable,
-        load_decoders,
-        not_kept,
-        write_image,
-    )
+    from convforge.imaging import files
     from convforge.imaging.pipeline.lanes import Clock
     from convforge.imaging.replacing import interrupts
 
     clock, written = Clock(), False
-    load_decoders(source, target)
-    with _failing() if target.suffix.lower() in WRITABLE_SUFFIXES else nullcontext():
-        check_writable(target, np.uint8)
-    with clock("read"), _failing(AxesError):
+    files.load_decoders(source, target)
+    with _failing() if target.suffix.lower() in files.WRITABLE_SUFFIXES else nullcontext():
+        files.check_writable(target, np.uint8)
+    with clock("read"), _failing(files.AxesError):
         image = recipe.read(source)
     recipe.check_target(target, image)
     result, convolved = _filtered(source, image, recipe, clock)
     try:
         with clock("write"), interrupts() as interrupted:
             with _failing():
-                write_image(target, result)
+                files.write_image(target, result)
             written = True
             if interrupted():
                 raise KeyboardInterrupt
@@ -187,7 +178,7 @@ def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> 
         if name in clock.seconds:
             taken = clock.seconds[name]
             typer.echo(f"{name:<11} {f'{taken * 1e3:.3g} ms' if taken < 0.9995 else f'{taken:.3g} s'}{what}")
-    if lost := not_kept(target, result):
+    if lost := files.not_kept(target, result):
         typer.echo(f"convforge: {target}: not kept: {', '.join(lost)}", err=True)
 
 
@@ -249,7 +240,7 @@ def _filter_folder(
     folder: Path, out: Path, kernel: Kernel, recipe: Recipe, *, recursive: bool, suffix: str | None, jobs: int
 ) -> None:
     from convforge.call.dispatch import runtime_of
-    from convforge.imaging.files import WRITABLE_SUFFIXES
+    from convforge.imaging.files import WRITABLE_SUFFIXES, load_decoders
     from convforge.imaging.pipeline.folder import FILES, LANES, list_folder, shares_of
     from convforge.imaging.pipeline.lanes import Clock, lanes_of
 
@@ -262,6 +253,7 @@ def _filter_folder(
         deeper = "" if recursive else "; --recursive looks into its sub-folders"
         raise Failure(f"{folder}: holds no image ({_count(listing.left_alone, 'other file')} left alone){deeper}")
     _make_folder(out)
+    load_decoders(*(path for job in listing.jobs for path in (job.source, job.target)))
     clock, jobs = Clock(), min(jobs, len(listing.jobs))
     begin = perf_counter()
     written, failed = _run(listing, recipe, clock, jobs)
@@ -291,11 +283,9 @@ def _make_folder(out: Path) -> None:
 
 def _run(listing: Listing, recipe: Recipe, clock: Clock, jobs: int) -> tuple[dict[Path, Written], dict[Path, str]]:
     """Filter every image: the finished ones, and why the others failed. Other errors end the run."""
-    from convforge.imaging.files import load_decoders
     from convforge.imaging.pipeline.folder import filter_files
     from convforge.imaging.replacing import interrupts
 
-    load_decoders(*(path for job in listing.jobs for path in (job.source, job.target)))
     written: dict[Path, Written] = {}
     failed: dict[Path, str] = {}
     try:
@@ -376,19 +366,10 @@ def _count(number: int, noun: str) -> str:
 # Options, checked before anything is read.
 
 
-def _one_of(word: str, known: Collection[str], option: str, near: str | None = None) -> str:
-    if word in known:
-        return word
-    if near is None:
-        near = next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)), None)
-    hint = f"; did you mean {near!r}?" if near else "."
-    raise ValueError(f"{option} {word!r} is unknown{hint} Choose one of {', '.join(known)}")
-
-
 def _border(word: str) -> str:
     from convforge.problem import PADDING_ALIASES, PADDING_MODES, near_padding_mode
 
-    return _one_of(PADDING_ALIASES.get(word, word), PADDING_MODES, "--border", near_padding_mode(word))
+    return one_of(PADDING_ALIASES.get(word, word), PADDING_MODES, "--border", near_padding_mode(word))
 
 
 def _known_method(method: str, device: str) -> str:
@@ -413,13 +394,7 @@ def _cval(value: float | None, border: str) -> float:
         return 0.0
     if border != "constant":
         raise ValueError(f"--cval {value:g} goes with --border constant; the border is {border}")
-    return _finite(value, "--cval")
-
-
-def _finite(value: float, option: str) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"{option} {value} must be a finite number")
-    return value
+    return finite(value, "--cval")
 
 
 def _suffix(word: str | None) -> str | None:
@@ -428,17 +403,11 @@ def _suffix(word: str | None) -> str | None:
     if word is None:
         return None
     known = [suffix.removeprefix(".") for suffix in WRITABLE_SUFFIXES]
-    return f".{_one_of(word.lower().removeprefix('.'), known, '--format')}"
-
-
-def _at_least_1(value: int, option: str) -> int:
-    if value < 1:
-        raise ValueError(f"{option} {value} must be at least 1")
-    return value
+    return f".{one_of(word.lower().removeprefix('.'), known, '--format')}"
 
 
 def _threads(jobs: int | None) -> int:
     """Return the threads for files: by default one a core, but at least two, so that one reads while another writes."""
     from convforge.backends.cpu import cpu_facts
 
-    return max(cpu_facts().cores, 2) if jobs is None else _at_least_1(jobs, "--jobs")
+    return max(cpu_facts().cores, 2) if jobs is None else at_least_1(jobs, "--jobs")

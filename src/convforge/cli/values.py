@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,6 +57,30 @@ def words_of(text: str) -> tuple[str, ...]:
     ('direct*', 'im2col')
     """
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def one_of(word: str, known: Collection[str], option: str, near: str | None = None) -> str:
+    """Return a word that is known; ``ValueError`` offers `near`, by default the nearest known one."""
+    if word in known:
+        return word
+    if near is None:
+        near = next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)), None)
+    hint = f"; did you mean {near!r}?" if near else "."
+    raise ValueError(f"{option} {word!r} is unknown{hint} Choose one of {', '.join(known)}")
+
+
+def finite(value: float, option: str) -> float:
+    """Return a finite number; else ``ValueError``."""
+    if not math.isfinite(value):
+        raise ValueError(f"{option} {value} must be a finite number")
+    return value
+
+
+def at_least_1(value: int, option: str) -> int:
+    """Return a number of at least 1; else ``ValueError``."""
+    if value < 1:
+        raise ValueError(f"{option} {value} must be at least 1")
+    return value
 
 
 def timed_runtime(device: str) -> Runtime:
