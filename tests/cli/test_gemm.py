@@ -221,7 +221,7 @@ def test_a_wrong_product_is_given_no_time(
     monkeypatch.setattr(room, "every_algorithm", lambda: (fakes.Honest(), fakes.Silent()))
     ran = run(6, 5, 4)
     columns, rows = table(ran)
-    assert columns == ["case", "stride", "honest", "fastest"], "what timed nothing stands in the notes"
+    assert columns == ["case", "stride", "honest", "fastest"], "a method without a time is in the notes"
     assert rows["m6n5k4_f32"]["fastest"] == "honest"
     results = {r.algorithm: r for r in stored().results}
     assert (results["honest"].status, results["silent"].status) == ("ok", "failed")

@@ -1,4 +1,4 @@
-"""Pictures in files, and what a filter makes of them by SciPy in float64."""
+"""Images in files, and what a filter makes of them by SciPy in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from convforge.imaging.files import Picture, write_picture
+from convforge.imaging.files import Image, write_image
 
 RANDOM = np.random.default_rng(11)
 LAPLACIAN = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]])
@@ -18,9 +18,9 @@ SMALL = RANDOM.integers(0, 256, (23, 31, 3), dtype=np.uint8)
 
 
 def kept(folder: Path, name: str, pixels: Any, **fields: Any) -> Path:
-    """A picture written to a file of its own."""
+    """An image written to a file of its own."""
     path = folder / name
-    write_picture(path, Picture(np.asarray(pixels), **fields))
+    write_image(path, Image(np.asarray(pixels), **fields))
     return path
 
 

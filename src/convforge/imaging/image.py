@@ -1,35 +1,39 @@
-"""What a picture is between reading and writing: pixels, transparency, and what must survive the trip."""
+"""Images between reading and writing: pixels, transparency and metadata."""
 
 from __future__ import annotations
 
 import math
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from convforge.imaging.convert import to_dtype
-from convforge.imaging.formats.exif import pack_block, read_block, standing
+from convforge.imaging.formats.exif import main_of, pack_block, without_pixels
 
 Array = npt.NDArray[Any]
 Unit = Literal["inch", "centimeter", "none"]
+Number = TypeVar("Number", int, float)
 
 MAX_PIXELS = 2**28
-"""Default limit of `read_picture`: 268 million pixels, a 16384 x 16384 picture."""
+"""Default limit of `read_image`: 268 million pixels, a 16384 x 16384 image."""
+
+# Values of the orientation tag of images that are stored by columns.
+_SIDEWAYS = range(5, 9)
 
 # Below this a wrong header costs nothing: the decoder may find the fault itself and name it better.
 HARMLESS_BYTES = 2**20
 
 
-class PictureError(ValueError):
-    """A picture cannot be read or written; the message names the file, what is wrong, and what to do."""
+class ImageError(ValueError):
+    """An image cannot be read or written; the message names the file, what is wrong, and what to do."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a file says about its picture beside the pixels.
+    """Metadata of an image.
 
     Parameters
     ----------
@@ -38,20 +42,20 @@ class Metadata:
     unit : {"inch", "centimeter", "none"}
         "none" means that only the ratio of the two resolutions has a meaning.
     description : str
-        Free text: TIFF ImageDescription, PNG Description, JPEG ImageDescription or comment.
+        TIFF ImageDescription, PNG Description, JPEG ImageDescription or comment.
     icc_profile : bytes, optional
-        The colour profile as it stood in the file.
+        The colour profile, unchanged.
     premultiplied : bool
         The colours are already multiplied by alpha ("associated" alpha, TIFF only).
     exif : bytes, optional
-        Maker, times, exposure, place and the like, as a block of EXIF that begins with b"II"; without orientation, as
-        pixels are upright, and without the maker's note and thumbnail, which would be untrue or damaged.
+        A block of EXIF that begins with b"II"; without orientation, as pixels are upright, and without the maker's note
+        and thumbnail, which would be untrue or damaged.
     png : tuple of (bytes, bytes)
-        Texts and colours that only PNG has a place for: chunks by name.
+        Chunks of text and colour that only PNG holds, by name.
     left : tuple of str
-        What the file held beside this, in words; nothing of it is written.
+        Names of further metadata of the file, none of which is written.
     storage : tuple of str
-        How a TIFF was stored that is written otherwise, in words.
+        How a TIFF was stored where it is written otherwise.
 
     Examples
     --------
@@ -70,15 +74,7 @@ class Metadata:
     storage: tuple[str, ...] = field(default=(), repr=False)
 
     def pixels_per(self, unit: Literal["inch", "centimeter"]) -> tuple[float, float] | None:
-        """Return the resolution along x and y in `unit`, or None where the file states none.
-
-        Examples
-        --------
-        >>> Metadata(resolution=(100, 50), unit="centimeter").pixels_per("inch")
-        (254.0, 127.0)
-        >>> Metadata().pixels_per("inch") is None
-        True
-        """
+        """Return the resolution along x and y in `unit`, or None where the file has none."""
         if self.resolution is None or self.unit == "none":
             return None
         x, y = self.resolution
@@ -88,7 +84,7 @@ class Metadata:
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class Image:
     """Pixels with their transparency and metadata.
 
     Parameters
@@ -97,23 +93,22 @@ class Picture:
         (H, W) or (H, W, B); with `pages` (T, H, W) or (T, H, W, B). Integers or floats of 8 to 64 bits. One band has
         no axis of its own.
     alpha : ndarray, optional
-        (H, W), with `pages` (T, H, W). Never filtered with the bands: it is a mask, not light.
+        (H, W), with `pages` (T, H, W). It is not filtered.
     metadata : Metadata
-        Resolution, description, colour profile.
     pages : bool
-        True when the first axis counts pages.
+        The first axis counts pages.
     axes : (str, tuple of int)
-        The letters of the array that the pixels were read from, where they were asked for, and the sizes of its page
-        axes: a .npy file is written with the same axes.
+        The named axes of the array that the pixels were read from, and the sizes of its page axes, so that a .npy file
+        is written with the same axes.
 
     Raises
     ------
-    PictureError
-        Axes that do not fit `pages`, an empty picture, an alpha of another size, an unsupported sample type.
+    ImageError
+        Axes that do not fit `pages`, an empty image, an alpha of another size, an unsupported sample type.
 
     Examples
     --------
-    >>> p = Picture(np.zeros((4, 6, 3), np.uint8), alpha=np.full((4, 6), 255, np.uint8))
+    >>> p = Image(np.zeros((4, 6, 3), np.uint8), alpha=np.full((4, 6), 255, np.uint8))
     >>> p.height, p.width, p.bands, p.page_count
     (4, 6, 3, 1)
     """
@@ -125,18 +120,18 @@ class Picture:
     axes: tuple[str, tuple[int, ...]] = ("", ())
 
     def __post_init__(self) -> None:
-        """Refuse what no reader makes and no writer could keep."""
+        """Refuse shapes and types that no file can hold."""
         first = 1 if self.pages else 0
         shape = self.pixels.shape
         if len(shape) not in (first + 2, first + 3):
             wanted = "(T, H, W) or (T, H, W, B)" if self.pages else "(H, W) or (H, W, B)"
-            raise PictureError(f"pixels have shape {shape}; a picture with pages={self.pages} is {wanted}")
+            raise ImageError(f"pixels have shape {shape}; an image with pages={self.pages} is {wanted}")
         if 0 in shape:
-            raise PictureError(f"pixels have shape {shape}; a picture has at least one pixel")
+            raise ImageError(f"pixels have shape {shape}; an image has at least one pixel")
         if not is_sample_dtype(self.pixels.dtype):
-            raise PictureError(f"pixels are {self.pixels.dtype}; use {SAMPLE_DTYPES}")
+            raise ImageError(f"pixels are {self.pixels.dtype}; use {SAMPLE_DTYPES}")
         if self.alpha is not None and self.alpha.shape != shape[: first + 2]:
-            raise PictureError(f"alpha has shape {self.alpha.shape}; pixels of shape {shape} need {shape[: first + 2]}")
+            raise ImageError(f"alpha has shape {self.alpha.shape}; pixels of shape {shape} need {shape[: first + 2]}")
 
     @property
     def height(self) -> int:
@@ -155,30 +150,24 @@ class Picture:
 
     @property
     def page_count(self) -> int:
-        """Pages; 1 for a plain picture."""
+        """Pages; 1 for a plain image."""
         return int(self.pixels.shape[0]) if self.pages else 1
 
-    def filtered(self, pixels: Array, *, stride: tuple[int, int] = (1, 1)) -> Picture:
-        """Return the picture that a filter made of this one: new pixels, everything else carried along.
+    def filtered(self, pixels: Array, *, stride: tuple[int, int] = (1, 1)) -> Image:
+        """Return the image with the pixels of a filter's result, and everything else of this one.
 
         Parameters
         ----------
         pixels : ndarray
-            The result, with the page axis of this picture, any number of bands.
+            With the page axis of this image, any number of bands.
         stride : (int, int)
             Stride of the filter along y and x. Alpha is taken at the same steps, and a resolution of 300 pixels per
-            inch becomes 150 at stride 2. Of EXIF, what is counted in pixels is left behind where it is not 1.
+            inch becomes 150 at stride 2. Where it is not 1, entries of EXIF that are counted in pixels are removed.
 
         Raises
         ------
-        PictureError
-            The new pixels do not fit alpha at this stride (a filter without padding shrinks the picture).
-
-        Examples
-        --------
-        >>> scan = Picture(np.zeros((5, 8), np.uint8), metadata=Metadata(resolution=(300, 300)))
-        >>> scan.filtered(np.zeros((3, 4), np.float32), stride=(2, 2)).metadata.resolution
-        (150.0, 150.0)
+        ImageError
+            The new pixels do not fit alpha at this stride (a filter without padding shrinks the image).
         """
         step_y, step_x = stride
         alpha = None if self.alpha is None else np.ascontiguousarray(self.alpha[..., ::step_y, ::step_x])
@@ -187,7 +176,7 @@ class Picture:
             x, y = metadata.resolution
             metadata = replace(metadata, resolution=(x / step_x, y / step_y))
         if metadata.exif is not None and stride != (1, 1):
-            kept, lost = standing(read_block(metadata.exif)[0])
+            kept, lost = without_pixels(main_of(metadata.exif))
             metadata = replace(metadata, exif=pack_block(kept), left=(*metadata.left, *lost))
         done = replace(self, pixels=pixels, alpha=alpha, metadata=metadata)
         letters, sizes = self.axes
@@ -200,79 +189,44 @@ SAMPLE_DTYPES = "uint8/16/32/64, int8/16/32/64 or float16/32/64"
 
 
 def is_sample_dtype(dtype: np.dtype[Any]) -> bool:
-    """Tell whether a picture can hold samples of this type (no bool, complex, long double or objects).
-
-    Examples
-    --------
-    >>> is_sample_dtype(np.dtype("uint16")), is_sample_dtype(np.dtype("complex64"))
-    (True, False)
-    """
+    """Tell whether an image can hold samples of this type (no bool, complex, long double or objects)."""
     return dtype.kind in "uif" and dtype.itemsize <= 8
 
 
 def check_size(
     path: str | os.PathLike[str], height: int, width: int, *, bands: int = 1, pages: int = 1, max_pixels: int
 ) -> None:
-    """Refuse an empty picture, and one beyond `max_pixels`, from the header alone.
+    """Raise ``ImageError`` for an empty image, and one beyond `max_pixels`, from the header alone.
 
-    Pages count; of bands, each four begun count as one more picture, so that thousands of bands cannot slip through.
-
-    Raises
-    ------
-    PictureError
-        The declared size is zero or beyond the limit.
-
-    Examples
-    --------
-    >>> check_size("scan.tif", 20000, 20000, max_pixels=MAX_PIXELS)
-    Traceback (most recent call last):
-    ...
-    convforge.imaging.picture.PictureError: scan.tif: declares 20000 x 20000 pixels, beyond the limit of 268435456; \
-raise max_pixels (--max-pixels) to 400000000 if the file is to be trusted
+    Pages count; of bands, each four begun count as one more image, so that thousands of bands cannot slip through.
     """
     if min(height, width, bands, pages) < 1:
-        raise PictureError(f"{path}: declares {width} x {height} pixels in {bands} bands; the file holds no picture")
+        raise ImageError(f"{path}: declares {width} x {height} pixels in {bands} bands; the file holds no image")
     count = height * width * pages * math.ceil(bands / 4)
     if count > max_pixels:
         what = f"{width} x {height} pixels"
         what += f" in {bands} bands" if bands > 4 else ""
         what += f" on {pages} pages" if pages > 1 else ""
-        raise PictureError(
+        raise ImageError(
             f"{path}: declares {what}, beyond the limit of {max_pixels}; "
             f"raise max_pixels (--max-pixels) to {count} if the file is to be trusted"
         )
 
 
 def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, ratio: int) -> None:
-    """Refuse a header that declares more bytes than `stored` bytes can unpack to at `ratio` to one.
+    """Raise ``ImageError`` for a header that declares more bytes than `stored` bytes can unpack to at `ratio` to one.
 
-    The ratios are what the compressions can reach at best, so that no honest picture is refused, however blank.
-
-    Raises
-    ------
-    PictureError
-        The declared pixels are out of proportion to the file's bytes.
-
-    Examples
-    --------
-    >>> check_proportion("flat.png", declared=10**6, stored=10**3, ratio=1032)
+    The ratios are the best that each compression can reach, so that no honest image is refused, however blank.
     """
     if declared > stored * ratio + HARMLESS_BYTES:
-        raise PictureError(
+        raise ImageError(
             f"{path}: the header declares {declared} bytes of pixels, out of proportion to the {stored} bytes of pixel "
             "data in the file; it is truncated or was made to exhaust memory, get it again from its source"
         )
 
 
 def upright(pixels: Array, orientation: int) -> Array:
-    """Turn pixels as the EXIF/TIFF Orientation tag (1 to 8) asks; other values leave them as they are.
-
-    Parameters
-    ----------
-    pixels : ndarray
-        (H, W) or (H, W, B).
-    orientation : int
-        The tag's value; 1 is upright.
+    """Turn pixels (H, W) or (H, W, B) upright by the EXIF/TIFF Orientation tag (1 to 8; other values change nothing).
 
     Examples
     --------
@@ -282,22 +236,22 @@ def upright(pixels: Array, orientation: int) -> Array:
            [6, 3]])
     """
     turned = pixels
-    if orientation in (5, 6, 7, 8):  # stored by columns: swap, then the cases are those of 1 to 4
+    if orientation in _SIDEWAYS:  # swapped, the cases are those of 1 to 4
         turned = np.swapaxes(turned, 0, 1)
-        orientation = {5: 1, 6: 2, 7: 3, 8: 4}[orientation]
+        orientation -= 4
     flips = {2: (1,), 3: (0, 1), 4: (0,)}.get(orientation)
     return np.ascontiguousarray(turned if flips is None else np.flip(turned, flips))
+
+
+def upright_pair(pair: tuple[Number, Number], orientation: int) -> tuple[Number, Number]:
+    """Swap values along x and y where `upright` swaps the axes."""
+    return (pair[1], pair[0]) if orientation in _SIDEWAYS else pair
 
 
 def alpha_as(alpha: Array, dtype: np.dtype[Any]) -> Array:
     """Return alpha in the samples of `dtype`: opaque is the largest integer, or 1.0.
 
-    Files hold one sample type for all bands, so a float result of an 8-bit picture needs a float alpha.
-
-    Examples
-    --------
-    >>> alpha_as(np.array([[0, 128, 255]], np.uint8), np.dtype("uint16"))
-    array([[    0, 32896, 65535]], dtype=uint16)
+    Files hold one sample type for all bands, so a float result of an 8-bit image needs a float alpha.
     """
     if alpha.dtype == dtype:
         return alpha

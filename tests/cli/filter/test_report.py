@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.commands import Ran
-from tests.cli.filter.pictures import RANDOM, SMALL, correlated, kept
+from tests.cli.filter.images import RANDOM, SMALL, correlated, kept
 
 import convforge
-from convforge.imaging.files import read_picture
+from convforge.imaging.files import read_image
 
 
 @pytest.mark.parametrize("name", [a.name for a in convforge.algorithms() if a.operation == "conv2d"])
-def test_every_method_gives_the_same_picture_or_says_why_not(
-    tmp_path: Path, run: Callable[..., Ran], name: str
-) -> None:
+def test_every_method_gives_the_same_image_or_says_why_not(tmp_path: Path, run: Callable[..., Ran], name: str) -> None:
     pixels = RANDOM.random((40, 45)).astype(np.float32)
     source, target = kept(tmp_path, "a.tif", pixels), tmp_path / "b.tif"
     ran = run(source, target, "--kernel", "gaussian:5:1.1", "--method", name)
@@ -28,10 +26,10 @@ def test_every_method_gives_the_same_picture_or_says_why_not(
         assert "asked for by name" in ran.line("method")
         steps = np.exp(-((np.arange(5) - 2) ** 2) / (2 * 1.1**2))
         kernel = np.outer(steps, steps) / steps.sum() ** 2
-        np.testing.assert_allclose(read_picture(target).pixels, correlated(pixels, kernel), atol=3e-6)
+        np.testing.assert_allclose(read_image(target).pixels, correlated(pixels, kernel), atol=3e-6)
     else:
         assert ran.code == 2
-        assert re.fullmatch(rf"convforge: --method {name} cannot filter this picture \({name}: .+\)\n", ran.err)
+        assert re.fullmatch(rf"convforge: --method {name} cannot filter this image \({name}: .+\)\n", ran.err)
         assert not target.exists()
 
 
@@ -59,7 +57,7 @@ def test_a_kernel_that_factors_is_run_as_two_passes_and_its_rank_told(tmp_path: 
     assert "rank 1" in ran.line("method")
 
 
-def test_compiling_is_told_apart_and_done_on_a_part_of_a_large_picture(
+def test_compiling_is_told_apart_and_done_on_a_part_of_a_large_image(
     tmp_path: Path, done: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from convforge.algorithms.contract import Plan
