@@ -23,7 +23,6 @@ from convforge.algorithms.implicit_gemm.few_channels import (
     steps_of,
 )
 from convforge.algorithms.implicit_gemm.split_few_channels import TILES as SPLIT_TILES
-from convforge.algorithms.implicit_gemm.split_few_channels import SplitFewChannelsConfig
 from convforge.problem import parse_problem
 from convforge.verify import check_nan_spread, check_plan, make_inputs
 
@@ -31,11 +30,11 @@ METHOD: Any = method_of("conv2d", "implicit_gemm_few_channels")
 pytestmark = needs_hopper
 
 # Every tile as a config of a layer.
-CONFIGS = [FewChannelsConfig(*tile) for tile in TILES]
+CONFIGS = list(TILES)
 SPLIT: Any = method_of("conv2d", "implicit_gemm_split_few_channels")
 BOTH = pytest.mark.parametrize(
     ("method", "configs", "dtype"),
-    [(METHOD, CONFIGS, "f16"), (SPLIT, [SplitFewChannelsConfig(*tile) for tile in SPLIT_TILES], "f32")],
+    [(METHOD, CONFIGS, "f16"), (SPLIT, list(SPLIT_TILES), "f32")],
     ids=["f16", "f32"],
 )
 # Of 1 to 4 channels, in even runs of numbers and odd ones; strides of 1 to 4; stores of 8, 2 and 1 results; many steps.

@@ -25,7 +25,7 @@ from convforge.verify import check_nan_spread, check_plan, make_inputs
 METHOD: Any = method_of("conv2d", "implicit_gemm_few_outputs")
 pytestmark = needs_hopper
 
-CONFIGS = [FewOutputsConfig(*tile, rows=3) for tile in TILES]
+CONFIGS = [replace(tile, rows=3, resident=512) for tile in TILES]
 # A narrow strip, bands of several rows that go down and up.
 SMALL = FewOutputsConfig(2, 1, 32, 3, rows=4)
 # Of one chunk of channels and of several, with one that is not full; factors in registers and in shared memory; columns

@@ -20,7 +20,7 @@ METHOD: Any = method_of("conv2d", "implicit_gemm_mma")
 pytestmark = needs_hopper
 
 # Every tile as a config of a layer.
-CONFIGS = [ImplicitMmaConfig(*tile) for tile in TILES]
+CONFIGS = list(TILES)
 PROBLEMS = [
     "n2c16h9w10_k24r3s3_p1_f16_nhwc", "n1c64h7w7_k72r3s3_p1_bf16_nhwc_+bias+relu", "n3c40h8w5_k33r1s1_f16_nhwc",
     "n1c13h9w10_k7r3s2_st2_p1x0x2x1_reflect_f16_nchw", "n1c3h19w21_k16r7s7_st2_p3_f16_nchw",

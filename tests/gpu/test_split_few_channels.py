@@ -26,7 +26,7 @@ METHOD: Any = method_of("conv2d", "implicit_gemm_split_few_channels")
 pytestmark = needs_hopper
 
 # Every tile as a config of a layer.
-CONFIGS = [SplitFewChannelsConfig(*tile) for tile in TILES]
+CONFIGS = list(TILES)
 # Of 1 to 4 channels, in even runs of numbers and odd ones; strides of 1 to 4; numbers of steps even and odd.
 PROBLEMS = (
     "n2c3h19w21_k16r7s7_st2_p3_f32_nchw", "n1c3h9w32_k40r3s3_p1_f32_nchw_+bias+relu", "n1c3h11w37_k72r3s3_p1_f32_nhwc",

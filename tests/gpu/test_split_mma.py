@@ -19,7 +19,7 @@ from convforge.verify import check_nan_spread, check_plan
 METHOD: Any = method_of("conv2d", "implicit_gemm_split_mma")
 pytestmark = needs_hopper
 
-CONFIGS = [SplitMmaConfig(*tile) for tile in TILES]
+CONFIGS = list(TILES)
 # Ragged tiles, slices of channels that are not whole, every border, strides, dilation, groups, epilogues, both layouts.
 PROBLEMS = (
     "n2c8h9w7_k8r3s3_p1_f32_nhwc", "n2c24h7w6_k40r3s2_p1_f32_nhwc_+bias+relu", "n3c64h6w5_k64r1s1_f32_nhwc",

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tifffile
 
-from convforge.imaging.formats import tiff_tags
 from convforge.imaging.files import Picture, not_kept, read_picture, write_picture
+from convforge.imaging.formats import tiff_tags
 
 STACK = np.random.default_rng(5).integers(0, 256, (2, 3, 4, 20, 30), dtype=np.uint8)
 PLANE = STACK[0, 0, 0]

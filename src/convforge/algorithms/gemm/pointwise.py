@@ -31,7 +31,6 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
     preference = Preference(Rank.POINTWISE, "a 1x1 filter is a matrix product of the picture where it lies")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if (problem.r, problem.s) != (1, 1):
             return Reason("the filter is {own}, not {wanted}", own=f"{problem.r}x{problem.s}", wanted="1x1")
         if problem.stride != (1, 1) or any(problem.padding):
@@ -49,11 +48,9 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         groups, outputs, channels = problem.groups, problem.k_per_group, problem.c_per_group
         gemm = GemmProblem(m=outputs, n=problem.h * problem.w, k=channels, dtype=problem.acc_dtype)
         child = GemmBlas().plan(gemm, config, runtime)

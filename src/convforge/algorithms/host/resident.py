@@ -1,4 +1,4 @@
-"""A kernel compiled so that a multiprocessor holds as many threads as a config asks for, and a grid of as many."""
+"""A kernel compiled so that an SM holds as many threads as a config asks for, and a grid of as many."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 
-# Blocks that a multiprocessor of any architecture can hold; and those of data centres.
+# Blocks that an SM of any architecture can hold; and those of data centres.
 MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32
 
-# Bytes of a block's shared memory that the driver takes; registers and threads of a multiprocessor whose facts are not
+# Bytes of a block's shared memory that the driver takes; registers and threads of an SM whose facts are not
 # known.
 DRIVER_BYTES, REGISTERS, THREADS = 1024, 1 << 16, 2048
 
@@ -25,7 +25,7 @@ SHARED_UNIT = 128
 
 
 def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int, **numbers: int) -> Any:
-    """The kernel with BLOCKS, how many blocks a multiprocessor must be able to hold: `resident` threads of them.
+    """The kernel with BLOCKS, how many blocks an SM must be able to hold: `resident` threads of them.
 
     That bounds the registers of a thread: with fewer registers it keeps fewer loads in flight, but more threads do the
     same. Where it leaves so few that numbers would spill to memory, fewer threads are asked for.
@@ -35,7 +35,7 @@ def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int
     threads : int
         Of a block.
     resident : int
-        Threads that a multiprocessor shall hold.
+        Threads that an SM shall hold.
     **numbers
         Further compile-time constants, such as the block's shape.
     """
@@ -51,7 +51,7 @@ def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int
 
 
 def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: int) -> int:
-    """How many blocks a multiprocessor holds at once, at least one: what a model of its time goes by.
+    """How many blocks an SM holds at once, at least one: what a model of its time goes by.
 
     Parameters
     ----------
@@ -68,10 +68,10 @@ def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: in
 
 
 def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-    """A launch as its runtime describes it, with shared memory enough that no multiprocessor takes more than its share.
+    """A launch as its runtime describes it, with shared memory enough that no SM takes more than its share.
 
     The blocks of the next early launch in a stream come as soon as there is room for them, and wait (wait_for_earlier).
-    Those multiprocessors that are done first, or that had less to do, take as many of them as they can hold, and the
+    Those SMs that are done first, or that had less to do, take as many of them as they can hold, and the
     last ones get none; so they can hold a share and no more. That takes as little as keeps one more away: what is left
     is the first level cache. Where there are more blocks than run at once, nothing is changed.
     """
@@ -88,7 +88,7 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
 
 
 def persistent(tiles: int, facts: DeviceFacts, of_cluster: int = 1) -> tuple[int, ...]:
-    """The grid of a kernel whose blocks, one a multiprocessor, take tile after tile: no more than there are tiles.
+    """The grid of a kernel whose blocks, one an SM, take tile after tile: no more than there are tiles.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> Launc
     info : LaunchInfo
         As the runtime described it.
     resident : int
-        Threads that a multiprocessor holds, for devices that do not know.
+        Threads that an SM holds, for devices that do not know.
     """
     held = resident if info.occupancy is None else round(info.occupancy * facts.threads)
     return replace(info, grid=(min(info.grid[0], facts.cores * max(1, held // _in_warps(math.prod(info.block)))),))

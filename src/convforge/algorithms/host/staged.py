@@ -14,7 +14,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import WIDE, itemsize
 
-# Of shared memory that a block may spend on the filter: with more, fewer blocks share a multiprocessor.
+# Of shared memory that a block may spend on the filter: with more, fewer blocks share an SM.
 STAGED_BYTES = 8 << 10
 
 

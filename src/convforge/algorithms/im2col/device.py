@@ -11,15 +11,10 @@ from convforge.algorithms.gemm.by_convolution import GemmSplitMma, GemmTf32Mma
 from convforge.algorithms.gemm.device import LADDER, GemmStep
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMma, device_refusal
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
-from convforge.algorithms.host.conv import WeightPacker, address
+from convforge.algorithms.host.conv import WeightPacker
 from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.im2col.by_convolution import (
-    ConvolvedProduct,
-    chosen,
-    ways_of_convolved,
-    why_not_convolved,
-)  # fmt: skip
-from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_near
+from convforge.algorithms.im2col.by_convolution import ConvolvedProduct, chosen, ways_of_convolved, why_not_convolved
+from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_contiguous
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -60,7 +55,7 @@ class Im2colConfig(Config):
         The step of the GEMM ladder that multiplies. For gemm_mma, on tensor cores, numbers of 16 bits are not widened.
         gemm_split_mma multiplies float32 on tensor cores; the workspace then holds the halves of the numbers besides.
     tile : int
-        Which of that step's tilings: 0 is the one that it puts first.
+        Index of that step's tiling; the step puts the best first.
     """
 
     columns: int
@@ -85,7 +80,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     convolved: ClassVar[str] = GemmSplitMma.name  # the product that is a convolution
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """See :class:`Algorithm`. The whole matrix or what an eighth of the memory holds, then smaller chunks."""
+        """The whole matrix or what an eighth of the memory holds, then smaller chunks."""
         total = problem.n * problem.p * problem.q
         least = _least_columns(total)
         narrow = why_not_narrow(problem, facts) is None
@@ -111,7 +106,6 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         return [Im2colConfig(columns, self.convolved, tile) for tile in range(TILINGS)]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if not 1 <= config.columns <= MOST_COLUMNS:
             raise ValueError(f"columns={config.columns} of a chunk must be 1 to {MOST_COLUMNS}")
         if config.gemm == self.convolved:
@@ -120,7 +114,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
             known = ", ".join((*self.steps, self.convolved))
             raise ValueError(f"gemm={config.gemm!r} of {self.name} is unknown; choose one of {known}")
         total, taps = problem.n * problem.p * problem.q, problem.taps
-        entries, near = entries_of(problem, config.gemm), pixels_near(problem)
+        entries, pixels = entries_of(problem, config.gemm), pixels_contiguous(problem)
         size = itemsize(entries)
         expansion = Expansion(problem, runtime, entries)
         widest = min(config.columns, total)
@@ -133,8 +127,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
             def operands(buffers: Buffers) -> Any:
                 columns = columns_at(buffers)
                 args = product.output(buffers, count, taps, first)
-                args.a = operand(address(buffers["w"].tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
-                if near:
+                if pixels:
                     args.b = operand(columns, size, 1, count, False, taps * count)
                 else:
                     args.b = operand(columns, size, taps * problem.groups, 1, True, taps)
@@ -146,7 +139,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
             step for first in range(0, total, config.columns)
             for step in steps(first, min(config.columns, total - first))
         ]  # fmt: skip
-        prepare = WeightPacker(problem, runtime, "CRSK" if near else "RSCK", entries)
+        prepare = WeightPacker(problem, runtime, "CRSK" if pixels else "RSCK", entries)
         nbytes = expansion.nbytes(widest) + ALIGNMENT - 1 if total else 0
         return Plan(self, problem, config, runtime, steps=launches, prepare=prepare, workspace_bytes=nbytes)
 
@@ -160,15 +153,13 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         )  # fmt: skip
 
     def ways(self, problem: Conv2dProblem, config: Im2colConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         return ways_of_convolved(problem, config.gemm) if config.gemm == self.convolved else ()
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. The matrix, of the entries that the first config has, is written and read besides."""
+        """The matrix of the first config is written and read besides."""
         return Work(blocked_flops(problem), problem.least_bytes + 2 * _matrix_bytes(problem))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         columns, outputs, channels = problem.n * problem.p * problem.q, problem.k_per_group, problem.c_per_group
         long = problem.taps >= MATRIX_TAPS and outputs >= MATRIX_CHANNELS
         if long and 1 < channels <= 8 and columns * problem.k >= MATRIX_OUTPUTS * facts.cores:
@@ -196,19 +187,18 @@ class Im2colTf32(Im2col):
     convolved = GemmTf32Mma.name
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return why_not_convolved(problem, self.convolved, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """See :class:`Algorithm`. Tilings of the convolution, with chunks of an eighth of the memory at most."""
+        """Tilings of the convolution, with chunks of an eighth of the memory at most."""
         return self._convolved_configs(problem, facts)
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. The matrix is written and read besides."""
+        """The matrix is written and read besides."""
         return Work(2 * problem.flops / PRODUCTS, problem.least_bytes + 2 * _matrix_bytes(problem))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`. Methods that write no matrix have the same arithmetic."""
+        """Methods that write no matrix have the same arithmetic, so it is never chosen by rule."""
         return None
 
 
@@ -240,7 +230,7 @@ def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> 
     size = itemsize(entries)
     choices = step.choices(problem.k_per_group, config.columns, problem.taps, problem.groups, size, runtime.facts)
     tiles = chosen(choices, config.tile, config.gemm)
-    return step.product(tiles, runtime, False, not pixels_near(problem), entries, problem)
+    return step.product(tiles, runtime, False, not pixels_contiguous(problem), entries, problem)
 
 
 def entries_of(problem: Conv2dProblem, gemm: str) -> str:
@@ -249,7 +239,7 @@ def entries_of(problem: Conv2dProblem, gemm: str) -> str:
 
 
 def why_not_narrow(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-    """Why gemm_mma cannot multiply numbers as they are; None if it can."""
+    """The reason why gemm_mma cannot multiply 16-bit numbers directly; None if it can."""
     return _types_refusal(problem) or device_refusal(facts)
 
 

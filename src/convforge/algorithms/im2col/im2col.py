@@ -23,7 +23,6 @@ from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, R
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem, partition
 
 _GEMMS: dict[str, Algorithm[GemmProblem, Any]] = {g.name: g for g in (GemmBlas(), GemmBlocked(), GemmLoops())}
@@ -83,12 +82,8 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     look = Mark("amber", "diamond")
     preference = Preference(Rank.GENERAL_MATRIX, GENERAL)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return None
-
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """See :class:`Algorithm`. The default has chunks of at most eight times L2, at least one a core."""
+        """The default has chunks of at most eight times L2, at least one a core."""
         row = problem.c * problem.r * problem.s * problem.q * float_sums(problem).itemsize
         found: list[Im2colConfig] = []
         for chunk in (8 * facts.l2_bytes, 2 * facts.l2_bytes, facts.l2_bytes // 2, 1):
@@ -102,7 +97,6 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         return found + [Im2colConfig(first.pictures, first.tile_p, name) for name in _GEMMS if name != "gemm_blas"]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if config.gemm not in _GEMMS:
             raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(_GEMMS)}")
         dtype = float_sums(problem)

@@ -1,6 +1,6 @@
 """Host side of implicit GEMM: blocks of registers, tiles, packed weights.
 
-The kernels stand in cpu.py, with vectors along the pixels, and in cpu_outputs.py, with vectors along the outputs.
+The kernels are in cpu.py, with vectors along the pixels, and in cpu_outputs.py, with vectors along the outputs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from convforge.algorithms.host.strip import Strip, strip, tap_offsets
 from convforge.algorithms.host.views import view
 from convforge.algorithms.host.weights import filter_to_pack, float_sums
 from convforge.algorithms.host.widened import takes_bfloat16
-from convforge.algorithms.implicit_gemm.shared_pixels import shared_pixels
-from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, shared_pixels
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 _VECTOR_BYTES = 32
@@ -104,15 +102,10 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
     look = Mark("teal", "square")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         return shared_pixels(problem, Rank.MATRIX) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return None
-
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
-        """See :class:`Algorithm`. The cheapest by :func:`modelled_steps`: some of each block whose tiles fit L2."""
+        """The cheapest by :func:`modelled_steps`: some of each block whose tiles fit L2."""
         size = float_sums(problem).itemsize
         found = [
             modelled
@@ -128,7 +121,6 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         return [config for _, config in sorted(found, key=itemgetter(0))]
 
     def plan(self, problem: Conv2dProblem, config: ImplicitGemmConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.implicit_gemm import cpu, cpu_outputs
 
         g, dtype = geometry(problem), float_sums(problem)
