@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -125,12 +125,9 @@ class Plan:
         self._holds_forks = runtime.facts.backend == "cpu" and "scipy" in algorithm.versions()
 
     def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Flip, cast, transform or pack the weights for this plan.
+        """Flip, cast, transform or pack the weights, of the problem's `w_shape`, for this plan.
 
-        Parameters
-        ----------
-        w : array of the problem's `w_shape`
-            For a matrix product, B; ignored where there are no weights.
+        For a matrix product they are B; where there are no weights, `w` is ignored.
         """
         with np.errstate(all="ignore"), self._no_fork():
             return self._prepare(w, stream)
@@ -197,13 +194,7 @@ class Plan:
         return out
 
     def enough_workspace(self, workspace: Any, stream: Any = None) -> Any:
-        """The caller's workspace, or a new one where the caller has none.
-
-        Raises
-        ------
-        WorkspaceTooSmall
-            The workspace has fewer than `workspace_bytes` bytes.
-        """
+        """The caller's workspace, or a new one if the caller has none; WorkspaceTooSmall if it is too small."""
         if not self.workspace_bytes:
             return workspace
         if workspace is None:
@@ -310,9 +301,9 @@ class Algorithm(ABC, Generic[P, C]):
         """The reason why it cannot do the problem on the device; None if it can, as by default."""
         return None
 
-    @abstractmethod
     def configs(self, problem: P, facts: DeviceFacts) -> Sequence[C]:
-        """The configs worth trying, the default first. Called only for problems that it does not refuse."""
+        """The configs worth trying, the default first; by default one without fields. Only for problems it can do."""
+        return [cast(C, Config())]
 
     @abstractmethod
     def plan(self, problem: P, config: C, runtime: Runtime) -> Plan:

@@ -105,13 +105,7 @@ class Launch:
 class Call:
     """A step that is not declared: work of a library, copies, kernels of the CPU. A GPU's plan with one is not cached.
 
-    Attributes
-    ----------
-    info : LaunchInfo
-    run : callable
-        Of the call's buffers and the stream.
-    role, least_bytes
-        As a :class:`Launch` has them.
+    `run` takes the call's buffers and the stream; `role` and `least_bytes` are those of a :class:`Launch`.
     """
 
     info: LaunchInfo
@@ -172,11 +166,7 @@ class Preparation:
 class Child:
     """A step that runs another plan on parts of the buffers, such as the matrix product inside im2col.
 
-    Attributes
-    ----------
-    plan : Plan
-    parts : callable
-        The buffers of the call -> those of each call of the other plan.
+    `parts` gives, for the buffers of the call, those of each call of the other plan.
     """
 
     plan: Plan

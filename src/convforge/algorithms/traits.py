@@ -130,16 +130,7 @@ class Way(NamedTuple):
 
 
 def handed_on(name: str, nbytes: int, arrays: str | Reason) -> Way:
-    """The way of arrays whose vectors are not aligned to their size: the plan of a simpler method computes them.
-
-    Parameters
-    ----------
-    name : str
-        Of that method.
-    nbytes : int
-    arrays : str or Reason
-        Names of the arrays that must be aligned.
-    """
+    """The way of arrays whose vectors are not aligned to so many bytes: the simpler method `name` computes them."""
     words = Reason(
         "if the address or a stride of {arrays} is no multiple of {bytes} bytes, or the elements of a row do not lie "
         "side by side, {method} computes the result: its plan is compiled when it is first needed",

@@ -45,10 +45,8 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
     ----------
     convolution : type
         The method that computes.
-    products : int
-        Products of the tensor cores, of 16 bits, in the time of one of this method.
-    at_once : float
-        Products of 16 bits in the time of a multiply-add of float32.
+    products, at_once : float
+        Products of 16 bits in the time of a product of this method, and of a multiply-add of float32.
     preferred : Preference
         Of large matrices.
     lacks : callable
@@ -126,14 +124,9 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
 
 
 class Columns(Preparation):
-    """Prepares the columns of B by a convolution's preparation of filters.
+    """Prepares the columns of B by a convolution's preparation of filters, `lent` where nobody changes B.
 
     Filters are read along K. Where neighbours of B are columns, :class:`ColumnRows` first writes rows along K.
-
-    Parameters
-    ----------
-    filters, lent : Preparation
-        Of filters, and of filters that nobody changes.
     """
 
     def __init__(self, filters: Preparation, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:

@@ -54,13 +54,7 @@ class GemmStep(OnDevice[GemmProblem, C]):
 
     @abstractmethod
     def tiling(self, config: C, size: int) -> Tiling:
-        """The config in terms of the kernel.
-
-        Raises
-        ------
-        ValueError
-            No kernel can have this config.
-        """
+        """The config in terms of the kernel; ValueError is raised where no kernel can have it."""
 
     def product(
         self, config: C, runtime: Runtime, a_k_major: bool, b_k_major: bool, dtype: str,
@@ -299,7 +293,7 @@ class GemmVectorised(_Tiled):
 
 @dataclass(frozen=True, slots=True)
 class WarpTile(Config):
-    """How warp_tile.cuh divides a block's tile of C.
+    """The division of a block's tile of C by warp_tile.cuh.
 
     Attributes
     ----------
@@ -320,12 +314,9 @@ class WarpTile(Config):
     thread_n: int
 
     def tiling(self, size: int, stages: int) -> Tiling:
-        """The tile in terms of a kernel that keeps `stages` tiles of each operand, of elements of `size` bytes.
+        """The tile for a kernel with `stages` tiles of each operand, of elements of `size` bytes.
 
-        Raises
-        ------
-        ValueError
-            No kernel can have this tile.
+        Raises ValueError where no kernel can have it.
         """
         warps = self.block_m // self.warp_m * (self.block_n // self.warp_n)
         if (reason := self._refusal()) is not None:

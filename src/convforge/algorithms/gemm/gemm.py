@@ -42,9 +42,6 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
     look = Mark("purple", "square")
     preference = Preference(Rank.THIRD, FASTEST)
 
-    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
-
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> Plan:
         from convforge.algorithms.gemm import cpu
 
@@ -121,9 +118,6 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
         if is_integer(problem.dtype):
             return Reason("a BLAS multiplies floats, not {dtype}", dtype=problem.dtype)
         return None
-
-    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> Plan:
         info = LaunchInfo("numpy.matmul", (1,), (1,))

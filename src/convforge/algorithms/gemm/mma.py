@@ -121,12 +121,7 @@ def device_refusal(facts: DeviceFacts) -> Reason | None:
 def tiling(config: GemmMmaConfig, size: int = SIZE, *, k_major: bool = False) -> Tiling:
     """The block's tile, threads, shared memory and constants of a kernel that includes mma_tiles.cuh.
 
-    Parameters
-    ----------
-    size : int
-        Bytes of a number.
-    k_major : bool
-        All tiles are K-major, so that block_m and block_n need not be powers of 2.
+    Where all tiles are `k_major`, block_m and block_n need not be powers of 2. `size` is that of a number in bytes.
 
     Raises
     ------

@@ -52,20 +52,10 @@ def _gemm_struct(types: ElementTypes | None = None, wide: bool = False) -> type[
 
 
 def operand(data: int, size: int, along: int, along_k: int, k_major: bool, group: int = 0) -> Operand:
-    """One operand of a call.
+    """One operand of a call, K-major or MN-major as the kernel was compiled.
 
-    Parameters
-    ----------
-    data : int
-        Address.
-    size : int
-        Bytes of an element.
-    along, along_k : int
-        Strides in elements: along M or N, and along K.
-    k_major : bool
-        As the kernel was compiled.
-    group : int
-        From one group's matrix to the next, in elements.
+    Strides `along` M or N and `along_k` are in elements, `size` in bytes of an element, and `group` in elements from
+    one group's matrix to the next.
 
     Raises
     ------
@@ -84,16 +74,8 @@ def operand(data: int, size: int, along: int, along_k: int, k_major: bool, group
 class Tiling:
     """A config of a ladder's step in terms of its kernel.
 
-    Attributes
-    ----------
-    block_m, block_n : int
-        The part of C that a block computes.
-    threads : tuple of int
-        Of a block.
-    constants : tuple of (str, int)
-        Further constants of the kernel.
-    shared_bytes : int
-        Dynamic shared memory of a block.
+    A block of `threads` computes `block_m` x `block_n` of C, with so many bytes of dynamic shared memory; `constants`
+    are further constants of the kernel.
     """
 
     block_m: int
@@ -112,20 +94,14 @@ class Product:
 
     Parameters
     ----------
-    path, name : str
-        The .cu file, and its kernel.
-    a_k_major, b_k_major : bool
-        Whether A and B are K-major; else they are MN-major.
-    dtype : str
-        Of A and B.
+    dtype, b_dtype : str
+        Of A and B; `b_dtype` differs for integers alone.
     convolution : Conv2dProblem, optional
         Whose output C is; by default C is a matrix of `dtype`, or of int32 where that is an integer type.
     constants : tuple of str
         Further lines of the prelude.
     around : callable, optional
         struct Gemm -> the struct that the kernel takes, where that is not struct Gemm itself.
-    b_dtype : str, optional
-        Of B, where that differs from A's: of integers alone.
     """
 
     def __init__(
@@ -150,13 +126,7 @@ class Product:
         self.kernel = runtime.compile(source)
 
     def info(self, m: int, n: int, groups: int = 1, early: bool = False) -> LaunchInfo:
-        """The launch of a product of this size; one with PDL gets an occupancy cap.
-
-        Raises
-        ------
-        ValueError
-            It takes more blocks than a grid has room for.
-        """
+        """The launch of a product of this size, with an occupancy cap for PDL; ValueError for too many blocks."""
         tiles = self.tiling.tiles(m, n, groups)
         if tiles > MOST_TILES:
             raise ValueError(f"{self.name}: {m} x {n} takes {tiles} blocks of {self.tiling.block_m} x "

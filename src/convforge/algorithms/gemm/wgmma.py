@@ -17,14 +17,8 @@ from convforge.algorithms.host.conv import address
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import OnDevice
 from convforge.algorithms.host.resident import evenly, persistent
+from convforge.algorithms.implicit_gemm import on_wgmma
 from convforge.algorithms.implicit_gemm import wgmma_configs as model
-from convforge.algorithms.implicit_gemm.on_wgmma import (
-    MAPS_KEPT,
-    TENSOR_PRODUCTS,
-    WithMaps,
-    device_refusal,
-    wgmma_lines,
-)  # fmt: skip
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -85,7 +79,7 @@ class GemmWgmmaConfig(Config):
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: struct Memory of wgmma.cu, and its alignment."""
+        """Shared memory of a block: struct Memory of wgmma.cu, and its alignment."""
         return (4 * ROW + self.stages * (self.block_m + self.block_n)) * ROW * SIZE + 1024
 
 
@@ -111,7 +105,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     look = Mark("pink", "circle")
 
     def work_for(self, problem: GemmProblem) -> Work:
-        return Work(problem.flops / TENSOR_PRODUCTS, problem.least_bytes)
+        return Work(problem.flops / on_wgmma.TENSOR_PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
         if problem.dtype not in TYPES:
@@ -123,7 +117,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         return Way("tensor_cores", "default", stored), handed_on(GemmMma.name, ALIGNMENT, Reason("A, B or C"))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        if (reason := device_refusal(facts)) is not None:
+        if (reason := on_wgmma.device_refusal(facts)) is not None:
             return reason
         if problem.dtype not in TYPES:
             return Reason("A and B must be of one type of {names}, not {dtype}", names=", ".join(TYPES),
@@ -169,7 +163,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             SHARED_BYTES=config.shared_bytes,
         )  # fmt: skip
         types = ElementTypes(out=problem.dtype, acc="float32").prelude()
-        lines = (*types, *prelude, *wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
+        lines = (*types, *prelude, *on_wgmma.wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
         struct = _struct()
         kernel = runtime.compile(
             KernelSource("algorithms/gemm/wgmma.cu", "gemm_wgmma", lines, struct, "Wgmma", feature="a")
@@ -177,7 +171,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         cluster = (of_cluster,) if config.paired else ()
         grid = persistent(math.prod(tiles) * of_cluster, runtime.facts, of_cluster)
         info = LaunchInfo("gemm_wgmma", grid, (THREADS,), config.shared_bytes, cluster=cluster, early=True)
-        kept = lru_cache(maxsize=MAPS_KEPT)
+        kept = lru_cache(maxsize=on_wgmma.MAPS_KEPT)
         maps = {
             "a": kept(partial(matrix_map, block=config.block_m, across=a_across)),
             "b": kept(partial(matrix_map, block=config.block_n // of_cluster, across=b_across)),
@@ -191,7 +185,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
                 tensor_map = maps[name](address(array), tuple(array.shape), tuple(array.strides))
                 if tensor_map is None:
                     return None
-                args.put_map(name, tensor_map, cast(WithMaps, runtime).tensor_map(tensor_map))
+                args.put_map(name, tensor_map, cast(on_wgmma.WithMaps, runtime).tensor_map(tensor_map))
             args.tiles_m, args.tiles_n = tiles
             args.steps = -(-problem.k // ROW)
             args.boxes_a = copies_of(problem.m, config.block_m, a_across)

@@ -30,17 +30,9 @@ class _Packing(ctypes.Structure):
 class ChannelsNear(Preparation):
     """Packs the weights in the order K, R, S, C, in cross-correlation order, of the type that they have.
 
-    Its tensor "w" has the shape (K, R, S, channels).
-
-    Parameters
-    ----------
-    whole : int
-        A tap's channels are padded with zeros to multiples of so many elements, 8 at most.
-
-    Attributes
-    ----------
-    borrow : Preparation
-        Takes weights that are stored so already without a copy: those of models in channels_last.
+    Its tensor "w" has the shape (K, R, S, channels): a tap's channels are padded with zeros to multiples of `whole`
+    elements, 8 at most. `borrow` takes weights that are stored so already without a copy: those of models in
+    channels_last.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1) -> None:
@@ -84,11 +76,7 @@ class ChannelsNear(Preparation):
 class WhereTheyLie(Preparation):
     """Passes the weights themselves to a kernel that can take them; else packs them.
 
-    Parameters
-    ----------
-    packed : Preparation
-    lies : callable
-        Tells if the kernel can take an array whose address is a multiple of 16 bytes.
+    `lies` tells if the kernel can take an array whose address is a multiple of 16 bytes.
     """
 
     def __init__(

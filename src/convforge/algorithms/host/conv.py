@@ -116,10 +116,7 @@ def _operand(array: Any, problem: Conv2dProblem) -> int:
 def strides(array: Any, layout: str, wide: bool) -> Strides:
     """Strides of an image or an output in this layout; `wide` says that the kernel's indices have 64 bits.
 
-    Raises
-    ------
-    ValueError
-        They have 32, and the array has gaps too large for them.
+    Raises ValueError where they have 32, and the array has gaps too large for them.
     """
     return _strides(tuple(array.shape), tuple(array.strides), array.itemsize, layout, wide)
 
@@ -139,17 +136,11 @@ def _strides(shape: tuple[int, ...], nbytes: tuple[int, ...], itemsize: int, lay
 def is_aligned(
     address: int | None, strides: Strides, sizes: Mapping[str, int], run: Mapping[str, int], vector: int, nbytes: int
 ) -> bool:
-    """Tell if vectors of contiguous elements are aligned to their size.
+    """Tell if vectors of `vector` contiguous elements are aligned to their size.
 
-    Parameters
-    ----------
-    sizes : mapping of str to int
-        Of the axes outside a contiguous run, by name: the stride of an axis of size 1 does not matter.
-    run : mapping of str to int
-        The strides that the axes within a run must have: ``{"w": 1}``, or ``{"c": 1, "w": 3}`` for pixels of three
-        channels. Empty where elements are read one by one.
-    vector, nbytes : int
-        Elements of a vector; bytes of an element.
+    `sizes` are those of the axes outside a contiguous run, by name: the stride of an axis of size 1 does not matter.
+    `run` are the strides that the axes within a run must have: ``{"w": 1}``, or ``{"c": 1, "w": 3}`` for pixels of
+    three channels. It is empty where elements are read one by one.
 
     Examples
     --------
@@ -180,12 +171,8 @@ class _Weights(ctypes.Structure):
 class WeightPacker(Preparation):
     """Casts, flips and reorders the weights on the device, as most methods prepare them.
 
-    Parameters
-    ----------
-    order : str
-        The axes K, C, R, S of the packed filter, slowest first.
-    dtype : str
-        Its element type; by default the type of the sums.
+    `order` are the axes K, C, R, S of the packed filter, slowest first; `dtype` is its type, by default that of the
+    sums.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "") -> None:

@@ -42,26 +42,9 @@ class Chunk(NamedTuple):
 class ConvolvedProduct:
     """Steps and preparation of a plan whose product is a convolution.
 
-    Parameters
-    ----------
-    gemm : str
-        A key of :data:`BY_CONVOLUTION`.
-    columns : int
-        Columns of a chunk, at most; but a chunk has at least a row of outputs.
-    tile : int
-        Index of the convolution's config.
-
-    Attributes
-    ----------
-    steps : list of Launch
-        An expansion for each chunk, and the launches of its product.
-    prepare : Preparation
-    workspace_bytes : int
-
-    Raises
-    ------
-    ValueError
-        The convolution has fewer configs.
+    `gemm` is a key of :data:`BY_CONVOLUTION`. A chunk has at most `columns`, but at least a row of outputs. `tile` is
+    the index of the convolution's config; ValueError is raised where it has fewer. The steps are an expansion for each
+    chunk, and the launches of its product.
     """
 
     def __init__(self, problem: Conv2dProblem, gemm: str, columns: int, tile: int, runtime: Runtime) -> None:
@@ -91,13 +74,7 @@ class ConvolvedProduct:
 
 
 def chosen(configs: Sequence[C], tile: int, gemm: str) -> C:
-    """The config with this index.
-
-    Raises
-    ------
-    ValueError
-        There are fewer.
-    """
+    """The config with this index; ValueError where there are fewer."""
     if not 0 <= tile < len(configs):
         raise ValueError(f"tile={tile} of im2col: {gemm} has tilings 0 to {len(configs) - 1}")
     return configs[tile]

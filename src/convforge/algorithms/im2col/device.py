@@ -64,7 +64,7 @@ class Im2colConfig(Config):
 
 
 class Im2col(DeviceConvolution[Im2colConfig]):
-    """out (K x NPQ) = w (K x CRS) x columns (CRS x NPQ), where each column is what one output sees of x.
+    """out (K x NPQ) = w (K x CRS) x columns (CRS x NPQ), where each column is the window of one output in x.
 
     Source: Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing, 2006.
     The product writes the output straight into its layout, through the epilogue.
@@ -83,7 +83,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         """The whole matrix or what an eighth of the memory holds, then smaller chunks."""
         total = problem.n * problem.p * problem.q
         least = _least_columns(total)
-        narrow = why_not_narrow(problem, facts) is None
+        narrow = (_why_not_narrow(problem) or device_refusal(facts)) is None
         first = GemmMma.name if narrow else "gemm_warp_tiled"
         row = problem.c * problem.r * problem.s * itemsize(entries_of(problem, first))
         chunks = list(dict.fromkeys(
@@ -109,7 +109,11 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         if not 1 <= config.columns <= MOST_COLUMNS:
             raise ValueError(f"columns={config.columns} of a chunk must be 1 to {MOST_COLUMNS}")
         if config.gemm == self.convolved:
-            return self._plan_by_convolution(problem, config, runtime)
+            if (reason := why_not_convolved(problem, config.gemm, runtime.facts)) is not None:
+                raise ValueError(f"{config}: {reason}")
+            by = ConvolvedProduct(problem, config.gemm, config.columns, config.tile, runtime)
+            nbytes = by.workspace_bytes
+            return Plan(self, problem, config, runtime, steps=by.steps, prepare=by.prepare, workspace_bytes=nbytes)
         if config.gemm not in self.steps:
             known = ", ".join((*self.steps, self.convolved))
             raise ValueError(f"gemm={config.gemm!r} of {self.name} is unknown; choose one of {known}")
@@ -135,22 +139,11 @@ class Im2col(DeviceConvolution[Im2colConfig]):
 
             return [expansion.launch(first, count), Launch(infos[count], product.kernel, operands, runtime, "product")]
 
-        launches = [
-            step for first in range(0, total, config.columns)
-            for step in steps(first, min(config.columns, total - first))
-        ]  # fmt: skip
+        chunks = [(first, min(config.columns, total - first)) for first in range(0, total, config.columns)]
+        launches = [step for chunk in chunks for step in steps(*chunk)]
         prepare = WeightPacker(problem, runtime, "CRSK" if pixels else "RSCK", entries)
         nbytes = expansion.nbytes(widest) + ALIGNMENT - 1 if total else 0
         return Plan(self, problem, config, runtime, steps=launches, prepare=prepare, workspace_bytes=nbytes)
-
-    def _plan_by_convolution(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
-        if (reason := why_not_convolved(problem, config.gemm, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        product = ConvolvedProduct(problem, config.gemm, config.columns, config.tile, runtime)
-        return Plan(
-            self, problem, config, runtime, steps=product.steps, prepare=product.prepare,
-            workspace_bytes=product.workspace_bytes,
-        )  # fmt: skip
 
     def ways(self, problem: Conv2dProblem, config: Im2colConfig) -> tuple[Way, ...]:
         return ways_of_convolved(problem, config.gemm) if config.gemm == self.convolved else ()
@@ -205,7 +198,7 @@ class Im2colTf32(Im2col):
 def _matrix_bytes(problem: Conv2dProblem) -> int:
     """Bytes of the whole matrix, of entries as the first config has them where there are tensor cores."""
     entries = problem.n * problem.c * problem.r * problem.s * problem.p * problem.q
-    return entries * itemsize(entries_of(problem, GemmMma.name if _types_refusal(problem) is None else ""))
+    return entries * itemsize(entries_of(problem, GemmMma.name if _why_not_narrow(problem) is None else ""))
 
 
 def _least_columns(total: int) -> int:
@@ -223,7 +216,8 @@ def _chunk(total: int, columns: int) -> int:
 
 
 def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Product:
-    if config.gemm == GemmMma.name and (reason := why_not_narrow(problem, runtime.facts)) is not None:
+    reason = _why_not_narrow(problem) or device_refusal(runtime.facts)
+    if config.gemm == GemmMma.name and reason is not None:
         raise ValueError(f"{config}: {reason}")
     step = STEPS[config.gemm](runtime.facts.backend)
     entries = entries_of(problem, config.gemm)
@@ -238,12 +232,8 @@ def entries_of(problem: Conv2dProblem, gemm: str) -> str:
     return problem.x_dtype if gemm == GemmMma.name else problem.acc_dtype
 
 
-def why_not_narrow(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-    """The reason why gemm_mma cannot multiply 16-bit numbers directly; None if it can."""
-    return _types_refusal(problem) or device_refusal(facts)
-
-
-def _types_refusal(problem: Conv2dProblem) -> Reason | None:
+def _why_not_narrow(problem: Conv2dProblem) -> Reason | None:
+    """The reason why gemm_mma cannot multiply x and w directly, in 16 bits; None if it can."""
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         types = ", ".join(sorted({problem.x_dtype, problem.w_dtype}))
         return Reason(

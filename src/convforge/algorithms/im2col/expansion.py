@@ -27,13 +27,7 @@ FEWEST_CONTIGUOUS = 16
 
 
 class Expansion:
-    """The expansion's kernel for one problem.
-
-    Parameters
-    ----------
-    entries : str
-        The type of the matrix's entries.
-    """
+    """The expansion's kernel for one problem; `entries` is the type of the matrix's entries."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, entries: str) -> None:
         self._problem, self._runtime = problem, runtime

@@ -13,8 +13,7 @@ from convforge.algorithms.contract import Algorithm, Buffers, Call, Child, Chunk
 from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.host.ends import ends, values_dtype
-from convforge.algorithms.host.geometry import geometry
-from convforge.algorithms.host.strip import Strip, strip, tap_offsets
+from convforge.algorithms.host.geometry import Strip, geometry, strip, tap_offsets
 from convforge.algorithms.host.views import logical, view
 from convforge.algorithms.host.weights import correlation_filter, float_sums
 from convforge.algorithms.host.widened import takes_bfloat16
@@ -68,7 +67,7 @@ class _Chunk:
 
 @takes_bfloat16
 class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
-    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), where each column is what one output sees of x.
+    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), where each column is the window of one output in x.
 
     Source: Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing, 2006.
     The expansion is done a chunk at a time, so the workspace stays small and the chunk in the cache.
@@ -130,7 +129,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         product: _Product,
         straight: bool,
     ) -> tuple[Call | Child, ...]:
-        """Expand, multiply, store one chunk; where the product may be written to its place, the last is left out."""
+        """Expand, multiply and store one chunk; a product that is written straight to the output needs no store."""
         from convforge.algorithms.im2col import cpu
 
         pictures, height = chunk.n1 - chunk.n0, chunk.p1 - chunk.p0
@@ -140,7 +139,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         where = (chunk.n0, chunk.p0, chunk.p1)
 
         def products(buffers: Buffers) -> NDArray[Any]:
-            """Where the matrix product of (picture, k) goes: (pictures, K, cells)."""
+            """The target of the matrix products: (images, K, cells)."""
             if straight and (place := _place(buffers["out"], chunk)) is not None:
                 return place
             return carve(buffers["workspace"], parts)[1]
@@ -178,7 +177,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
     @staticmethod
     def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, height: int) -> _Product:
-        """What all chunks of so many output rows share: there may be thousands of them."""
+        """The product that all chunks of so many output rows share: there may be thousands of them."""
         gemm = GemmProblem(m=problem.k_per_group, n=height * problem.q, k=problem.taps, dtype=float_sums(problem).name)
         child, tile = _GEMMS[config.gemm], strip(problem, height, 1)
         plan = child.plan(gemm, child.configs(gemm, runtime.facts)[0], runtime)
@@ -188,14 +187,14 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 def _buffers(
     problem: Conv2dProblem, pictures: int, height: int, dtype: np.dtype[np.generic]
 ) -> list[tuple[tuple[int, ...], np.dtype[np.generic]]]:
-    """Shapes of the expanded matrices and of their products, for so many pictures and output rows."""
+    """Shapes of the expanded matrices and of their products, for so many images and output rows."""
     cells = height * problem.q
     columns = (pictures, problem.c * problem.r * problem.s, cells)
     return [(columns, dtype), ((pictures, problem.k, cells), dtype)]
 
 
 def _place(out: NDArray[Any], chunk: _Chunk) -> NDArray[Any] | None:
-    """The chunk's part of an NCHW output as (pictures, K, cells), a view; None where rows do not follow each other."""
+    """A view of the chunk's part of an NCHW output as (images, K, cells); None where rows are not contiguous."""
     part = logical(out, "NCHW")[chunk.n0 : chunk.n1, :, chunk.p0 : chunk.p1]
     n, k, p, q = part.shape
     item = out.itemsize

@@ -73,12 +73,12 @@ class FewChannelsConfig(Config):
 
     @property
     def warps(self) -> int:
-        """Of a block."""
+        """Warps of a block."""
         return self.tile_h * self.tile_w // OUTPUTS // self.fragments * (self.block_n // self.warp_n)
 
     @property
     def sums(self) -> int:
-        """Of a lane."""
+        """Sums of a lane."""
         return self.fragments * self.warp_n // 2
 
 
@@ -98,11 +98,8 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
 
     Attributes
     ----------
-    tiles : tuple of config
-    names : tuple of str
-        Lines that make the file's kernel this one.
-    fields : dict
-        Further fields of the struct.
+    names, fields : tuple of str, dict
+        Lines that make the file's kernel this one, and further fields of its struct.
     parts : int
         Products of the tensor cores for one product.
     filters : int
@@ -254,10 +251,7 @@ def packing(
 ) -> Launch:  # fmt: skip
     """The step that packs filters into the buffer "filters", in the order in which lanes multiply them.
 
-    Parameters
-    ----------
-    given : callable
-        Gives the filters and, of split ones, the numbers from their high halves to their low halves.
+    `given` gives the filters and, of split ones, the numbers from their high halves to their low halves.
     """
     (length,), dtype = packed_filters(problem, config)
     halves = halves_of(problem)

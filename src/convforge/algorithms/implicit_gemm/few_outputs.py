@@ -207,7 +207,7 @@ class TapColumns(Preparation):
 
 
 class Grid(NamedTuple):
-    """How blocks share the outputs: `useful` columns of a strip, `rows` of a band, and the blocks of all bands."""
+    """The division of the outputs among blocks: `useful` columns of a strip, `rows` of a band, and all blocks."""
 
     useful: int
     rows: int

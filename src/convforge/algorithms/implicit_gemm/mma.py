@@ -285,10 +285,7 @@ def together(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -
 def pixel_run(problem: Conv2dProblem, config: ImplicitMmaConfig) -> int:
     """Pixels of a filter that a thread has side by side, limited by the config, its own pixels, and 16 bytes.
 
-    Raises
-    ------
-    ValueError
-        The config asks for a number that is no power of 2.
+    Raises ValueError where the config asks for a number that is no power of 2.
     """
     if config.run < 1 or config.run & (config.run - 1):
         raise ValueError(f"{config}: run={config.run} is no power of 2")

@@ -27,18 +27,8 @@ def begins(at: int) -> int:
 class Squares(ABC):
     """A step that reads an image square after square, and writes it to the workspace in another form.
 
-    Parameters
-    ----------
-    problem, rows : Conv2dProblem
-        As given, and on the rows: a border other than zeros is written out.
-
-    Attributes
-    ----------
-    kernel, struct : str
-        Name of the file and the kernel, and of the kernel's struct.
-    launch : Launch
-    nbytes : int
-        Of the workspace.
+    `problem` is the given one, and `rows` the one on the rows: a border other than zeros is written out. `kernel` is
+    the name of the file and of the kernel, `struct` that of its struct.
     """
 
     kernel: ClassVar[str]
@@ -111,10 +101,7 @@ class PixelRows(Squares):
 class SplitPixels(Squares):
     """The step that writes float32 pixels as rows of halves, all high ones before all low ones, and their scales.
 
-    Attributes
-    ----------
-    pitch, slices : int
-        Halves, and scales, of a pixel.
+    A pixel has `pitch` halves and `slices` scales.
     """
 
     kernel, struct = "split_pixels", "SplitPixels"

@@ -13,27 +13,12 @@ import numpy as np
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.algorithms.host.conv import ArrayView, Strides, address
 from convforge.algorithms.implicit_gemm import split_tiles as tiles
+from convforge.algorithms.implicit_gemm import wgmma_tiles
 from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal
 from convforge.algorithms.implicit_gemm.pixel_rows import SplitPixels, Squares
-from convforge.algorithms.implicit_gemm.split_tiles import (
-    IN_FULL,
-    PRODUCTS,
-    REACH,
-    ROW_CHANNELS,
-    TOP,
-    SplitConfig,
-    padded_channels,
-)  # fmt: skip
+from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_shares, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_configs import in_pairs
-from convforge.algorithms.implicit_gemm.wgmma_tiles import (
-    ROW_BYTES,
-    filters_held,
-    im2col_map,
-    pixels_map,
-    rows_map,
-    rows_problem,
-)  # fmt: skip
 from convforge.algorithms.traits import Mark, MethodCost, Way
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -51,6 +36,9 @@ FEWEST, WHY = 32, "many channels: three products of 16 bits on tensor cores for 
 # Bytes of a filter up to which split_filters holds it in shared memory; threads of its blocks, all together.
 MOST_HELD, FILTER_THREADS = 200 << 10, 128 << 10
 NEIGHBOURS = 16  # filters of one tap that split_filters.cu compares
+
+# Exponents of 2 in texts: of numbers that halves hold.
+LIMITS = {"above": tiles.REACH + 1, "least": tiles.IN_FULL, "ratio": tiles.IN_FULL - tiles.TOP}
 
 # Fields of a kernel's struct for filters split by :class:`SplitFilters`; put_filters fills them.
 FILTER_FIELDS: Mapping[str, Any] = {"scales": ctypes.c_void_p, "w_strides": Strides, "redone": ctypes.c_void_p}
@@ -78,7 +66,7 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     look = Mark("teal", "diamond")
     path, kernel, struct = "algorithms/implicit_gemm/split.cu", "implicit_gemm_split", "Split"
     fields = FILTER_FIELDS
-    products, fewest, why = PRODUCTS, FEWEST, WHY
+    products, fewest, why = tiles.PRODUCTS, FEWEST, WHY
 
     config_refusal, smallest = staticmethod(tiles.config_refusal), staticmethod(tiles.smallest)
     # Channels of the next group count as zeros where they are split.
@@ -100,10 +88,10 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         return *products, *x, *ways_of_arrays(config, False), *shares
 
     def numbers(self, problem: Conv2dProblem, config: SplitConfig) -> dict[str, Any]:
-        held = filters_held(problem, config, ROW_CHANNELS)
+        held = wgmma_tiles.filters_held(problem, config, tiles.ROW_CHANNELS)
         top, _, left, _ = problem.padding
         outside = config.split_first and problem.padding_mode != "zeros"  # rows contain the border
-        return {"NUMBER_BYTES": 2, "ROW_BYTES": ROW_BYTES, "HALVES": 2, "FILTER_STAGES": held,
+        return {"NUMBER_BYTES": 2, "ROW_BYTES": wgmma_tiles.ROW_BYTES, "HALVES": 2, "FILTER_STAGES": held,
                 "BY_PIXELS": config.by_pixels, "FILTER_CHANNELS": problem.c_per_group,
                 "SPLIT_FIRST": config.split_first, "ROWS_TOP": outside * top, "ROWS_LEFT": outside * left}  # fmt: skip
 
@@ -111,20 +99,20 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         return "f16"
 
     def maps(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: SplitConfig) -> Maps:
-        channels = padded_channels(problem)
+        channels = tiles.padded_channels(problem)
         steps, first = (2 * channels, 2 * channels * problem.r * problem.s), config.split_first
         rows = tiles.split_rows(problem) if first else loaded
 
         def halves(at: int, strides: tuple[int, ...]) -> AnyMap:
-            return rows_map(problem, config, at, "u16", channels, steps, ROW_CHANNELS, halves=2)
+            return wgmma_tiles.rows_map(problem, config, at, "u16", channels, steps, tiles.ROW_CHANNELS, halves=2)
 
         def downs(at: int, strides: tuple[int, ...]) -> AnyMap:
             sizes = (strides[2] // strides[3], rows.w, rows.h, problem.n)
-            plain = im2col_map(rows, config, at, strides, "u32")
+            plain = wgmma_tiles.im2col_map(rows, config, at, strides, "u32")
             return replace(plain, sizes=sizes, channels=tiles.SCALES, pixels=config.block[0], swizzle=0)
 
-        pixels = partial(im2col_map, rows, config, element="u16")
-        floats = partial(pixels_map, loaded, config, element="u32")
+        pixels = partial(wgmma_tiles.im2col_map, rows, config, element="u16")
+        floats = partial(wgmma_tiles.pixels_map, loaded, config, element="u32")
         return {
             "pixels": (pixels, "pixels") if first else (floats, "x"),
             "filters": (halves, "halves"),
@@ -135,7 +123,7 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         self, problem: Conv2dProblem, loaded: Conv2dProblem, config: SplitConfig, runtime: Runtime
     ) -> Squares | None:
         if config.split_first:
-            return SplitPixels(problem, rows_problem(problem, problem.c), runtime)
+            return SplitPixels(problem, wgmma_tiles.rows_problem(problem, problem.c), runtime)
         return super().rows(problem, loaded, config, runtime)
 
     def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
@@ -172,14 +160,14 @@ def types_refusal(problem: Conv2dProblem, fewest: int) -> Reason | None:
 
 def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
     """The ways of products of halves, with pixels split beforehand or in tiles."""
-    limits = {"above": REACH + 1, "below": -REACH, "least": IN_FULL, "top": TOP, "ratio": IN_FULL - TOP}
+    limits = {**LIMITS, "below": -tiles.REACH, "top": tiles.TOP}
     words = Reason(
         "if {channels} channels of a tile of x hold Inf or NaN, or their largest value is 2^{above} or more or "
         "below 2^{below}, or every value of one channel or of one pixel times the scale is below 2^{least}, the "
         "tile is computed by multiply-adds of float32, in the same launch. The scale brings the largest value to "
         "2^{top} or more, so such a channel or pixel is below 2^{ratio} of it; zeros do not count. {note} says how "
         "many tiles were computed so",
-        channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
+        channels=min(tiles.ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
     )  # fmt: skip
     if split_first:
         words = Reason(
@@ -187,7 +175,7 @@ def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
             "a quarter of them are below 2^{ratio} of the largest, or one channel is so in each of 64 neighbouring "
             "pixels, the outputs that see the pixel are computed by multiply-adds of float32, in the same launch; "
             "zeros do not count. {note} says in how many parts of tiles",
-            channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
+            channels=min(tiles.ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
         )  # fmt: skip
     ways = (way_of_products(), Way("plain_tiles", "values", words), way_of_filters(problem))
     if not split_first:
@@ -195,7 +183,7 @@ def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
     first = Reason(
         "every call first writes x to a workspace, as rows of channels (NHWC) of two numbers of 16 bits each, "
         "with a scale for each pixel and {channels} channels: tiles would split the same pixels many times",
-        channels=ROW_CHANNELS,
+        channels=tiles.ROW_CHANNELS,
     )  # fmt: skip
     return ways[0], Way("plain_pixels", "values", words), ways[2], Way("split_pixels", "default", first)
 
@@ -205,19 +193,18 @@ def way_of_products() -> Way:
     words = Reason(
         "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
         "product; pixels and filters are first multiplied by scales, which are powers of two",
-        count=PRODUCTS,
+        count=tiles.PRODUCTS,
     )
     return Way("tensor_cores", "default", words)
 
 
 def way_of_filters(problem: Conv2dProblem) -> Way:
     """The way of filters that halves do not hold."""
-    limits = {"above": REACH + 1, "least": IN_FULL, "ratio": IN_FULL - TOP}
     filters = Reason(
         "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or every value of one of its "
         "channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the largest, its outputs "
         "are computed by multiply-adds of float32, in the same launch. {note} says how many filters were",
-        **limits, note="Filter.note",
+        **LIMITS, note="Filter.note",
     )  # fmt: skip
     if problem.r * problem.s == 1:
         filters = Reason(
@@ -225,7 +212,7 @@ def way_of_filters(problem: Conv2dProblem) -> Way:
             "its values are below 2^{ratio} of the largest, or one channel is so in each of {count} neighbouring "
             "filters, its outputs are computed by multiply-adds of float32, in the same launch; zeros do not "
             "count. {note} says how many filters were",
-            count=NEIGHBOURS, **limits, note="Filter.note",
+            count=NEIGHBOURS, **LIMITS, note="Filter.note",
         )  # fmt: skip
     return Way("plain_filters", "values", filters)
 
@@ -243,22 +230,14 @@ class SplitFilters(Preparation):
     """Splits the filters on the device.
 
     Its tensors: "w" (K, C, R, S), float32 in cross-correlation order; "halves" (2, K, R, S, channels), float16, high
-    and low; "scales" (K,), float32, 0 where a filter is computed from its floats; "redone", the tiles that were.
-
-    Parameters
-    ----------
-    keeps : bool
-        "w" is a copy; else the weights themselves, for calls that end before these change.
-
-    Attributes
-    ----------
-    borrow : Preparation
-        The same without a copy.
+    and low; "scales" (K,), float32, 0 where a filter is computed from its floats; "redone", the tiles that were. "w" is
+    a copy if it `keeps` the weights; else the weights themselves, for calls that end before these change, as `borrow`
+    does.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, keeps: bool = True) -> None:
         k, c, r, s = problem.w_shape
-        channels, held = padded_channels(problem), c * (r * s | 1) * 4
+        channels, held = tiles.padded_channels(problem), c * (r * s | 1) * 4
         if held > MOST_HELD:
             held = 0
         # A block a filter: of few filters, each block has more threads.

@@ -8,14 +8,8 @@ from typing import Any
 from convforge.algorithms.contract import Buffers, Plan, Preparation, PreparedFilter
 from convforge.algorithms.host.conv import Strides, address
 from convforge.algorithms.host.staged import Filter
-from convforge.algorithms.implicit_gemm import split
-from convforge.algorithms.implicit_gemm.few_channels import (
-    FewChannelsConfig,
-    OnPatch,
-    packed_filters,
-    packing,
-    words_of_patch,
-)  # fmt: skip
+from convforge.algorithms.implicit_gemm import few_channels, split
+from convforge.algorithms.implicit_gemm.few_channels import FewChannelsConfig, OnPatch
 from convforge.algorithms.implicit_gemm.split_tiles import IN_FULL, PRODUCTS, REACH, TOP, padded_channels
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way
 from convforge.backends.facts import DeviceFacts
@@ -100,7 +94,7 @@ class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
             most=MOST_LOST, note="Filter.note",
         )  # fmt: skip
         return (
-            split.way_of_products(), Way("patch", "default", words_of_patch(problem, config)),
+            split.way_of_products(), Way("patch", "default", few_channels.words_of_patch(problem, config)),
             Way("plain_tiles", "values", tiles), split.way_of_filters(problem),
         )  # fmt: skip
 
@@ -128,11 +122,11 @@ class SplitFewFilters(split.SplitFilters):
         tap = padded_channels(problem)
         row, finish_split = problem.s * tap, self.finish
         strides = Strides(problem.r * row, 1, row, tap)
-        step = packing(
+        step = few_channels.packing(
             problem, config, runtime,
             lambda buffers: (Filter(address(buffers["halves"]), strides), problem.k * problem.r * row),
         )  # fmt: skip
-        self.pieces = {**self.pieces, "filters": packed_filters(problem, config)}
+        self.pieces = {**self.pieces, "filters": few_channels.packed_filters(problem, config)}
         self.steps = (*self.steps, step)
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:

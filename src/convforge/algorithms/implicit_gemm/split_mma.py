@@ -165,10 +165,7 @@ def spans_of(problem: Conv2dProblem) -> int:
 def tiles_of(config: SplitMmaConfig) -> Tiling:
     """The block's tile, threads, shared memory and constants: two tiles for each operand, and scales.
 
-    Raises
-    ------
-    ValueError
-        Warps cannot share the tile as the config says.
+    Raises ValueError where warps cannot share the tile as the config says.
     """
     shape = tiling(GemmMmaConfig(config.block_m, config.block_n, BLOCK_K, config.warp_m, config.warp_n, config.stages))
     if (sums := config.warp_m * config.warp_n // 32) > MOST_SUMS:

@@ -8,24 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Self
 
+from convforge.algorithms.implicit_gemm import wgmma_tiles
 from convforge.algorithms.implicit_gemm.wgmma_configs import Ring, sharing_cycles, splits_worth_a_look
-from convforge.algorithms.implicit_gemm.wgmma_tiles import (
-    EXTRA_BYTES,
-    MOST_RESIDENT,
-    ROW_BYTES,
-    TILE_W,
-    TilesConfig,
-    copies_refusal,
-    filters_held,
-    loaded_problem,
-    patch_of,
-    room_refusal,
-    rows_problem,
-    split_refusal,
-    steps_of,
-    tiling,
-    tma_loads,
-)  # fmt: skip
+from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig
 from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -124,38 +109,38 @@ def whole_groups(problem: Conv2dProblem) -> int:
 
 def needs_rows(problem: Conv2dProblem) -> bool:
     """Tell if x must first be written as rows, because the TMA cannot load it."""
-    return not tma_loads(problem) or whole_groups(problem) != problem.c_per_group
+    return not wgmma_tiles.tma_loads(problem) or whole_groups(problem) != problem.c_per_group
 
 
 def split_rows(problem: Conv2dProblem) -> Conv2dProblem:
     """The problem on rows of halves in a workspace: twice as many images, the first ones of high halves."""
     channels = -(-problem.c // 8) * 8
-    return rows_problem(problem, channels).replace(x_dtype="float16", w_dtype="float16", n=2 * problem.n)
+    return wgmma_tiles.rows_problem(problem, channels).replace(x_dtype="float16", w_dtype="float16", n=2 * problem.n)
 
 
 def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
     """Shared memory of a block: struct Memory of split.cu, and its alignment."""
     pixels, filters = config.block
-    rows = math.prod(patch_of(problem, config)) if config.patch else pixels
-    stage = -(-rows * ROW_BYTES // 1024) * 1024
-    held = filters_held(problem, config, ROW_CHANNELS) * 2 * filters * ROW_BYTES
+    rows = math.prod(wgmma_tiles.patch_of(problem, config)) if config.patch else pixels
+    stage = -(-rows * wgmma_tiles.ROW_BYTES // 1024) * 1024
+    held = wgmma_tiles.filters_held(problem, config, ROW_CHANNELS) * 2 * filters * wgmma_tiles.ROW_BYTES
     return config.pixel_stages * 2 * stage + held + 1024
 
 
 def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> float:
     """Estimate the cycles of a call: those of the SM with the most tiles, by its products or its splits."""
-    most = -(-tiling(problem, config)[0] // facts.cores)
-    steps = steps_of(problem, ROW_CHANNELS, config.split_k)
-    read = (64 + config.columns) * ROW_BYTES
+    most = -(-wgmma_tiles.tiling(problem, config)[0] // facts.cores)
+    steps = wgmma_tiles.steps_of(problem, ROW_CHANNELS, config.split_k)
+    read = (64 + config.columns) * wgmma_tiles.ROW_BYTES
     multiplied = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
     added = ADD_CYCLES + ADD_COLUMN * config.columns
     alone = PRODUCTS * multiplied + added
     products = steps * (alone if config.ping_pong else max(2 * PRODUCTS * multiplied, alone))
     stages = steps // (problem.r * problem.s) if config.patch else steps
-    pixels = math.prod(patch_of(problem, config)) if config.patch else config.block[0]
+    pixels = math.prod(wgmma_tiles.patch_of(problem, config)) if config.patch else config.block[0]
     split = stages * (pixels * SPLIT_CYCLES + STAGE_CYCLES) * (1 if config.columns <= MOST_ALONE else TOGETHER)
     if config.split_first:
-        split = steps * sum(config.block) * 2 * ROW_BYTES / LOADED_A_CYCLE
+        split = steps * sum(config.block) * 2 * wgmma_tiles.ROW_BYTES / LOADED_A_CYCLE
     tile = max(products, split)
     if config.pixel_stages < 2:  # nothing is split while a tile is multiplied
         tile = products + split
@@ -177,7 +162,7 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
         return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=COLUMNS[-1])
     if config.by_pixels and (config.ping_pong or not config.filters_on_m):
         return Reason("two warpgroups share pixels only of a tile that they share, and where pixels are columns")
-    if (reason := split_refusal(problem, config, ROW_CHANNELS)) is not None:
+    if (reason := wgmma_tiles.split_refusal(problem, config, ROW_CHANNELS)) is not None:
         return reason
     if config.filter_stages < 2 and not config.resident:
         return Reason("a stage is free one step after its products: at least two are needed")
@@ -190,18 +175,18 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
     elif not config.turned and needs_rows(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, and zeros outside: turn it first")
     else:
-        loaded = loaded_problem(problem, config, whole_groups(problem))
-    if (reason := copies_refusal(loaded, config)) is not None:
+        loaded = wgmma_tiles.loaded_problem(problem, config, whole_groups(problem))
+    if (reason := wgmma_tiles.copies_refusal(loaded, config)) is not None:
         return reason
-    beside = EXTRA_BYTES + SPLIT_BYTES - 1024
+    beside = wgmma_tiles.EXTRA_BYTES + SPLIT_BYTES - 1024
     if config.split_first:
         beside += config.pixel_stages * config.block[0] * SCALES * 4
-    return room_refusal(problem, config, shared_bytes(problem, config) + beside, facts)
+    return wgmma_tiles.room_refusal(problem, config, shared_bytes(problem, config) + beside, facts)
 
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
-    steps = steps_of(problem, ROW_CHANNELS)
+    steps = wgmma_tiles.steps_of(problem, ROW_CHANNELS)
     for patch, way, columns in product((True, False), WAYS, COLUMNS):
         if patch and (problem.r * problem.s == 1 or way.split_first):
             continue
@@ -209,10 +194,10 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]
             continue
         base = replace(way, patch=patch, columns=columns, turned=needs_rows(problem) and not way.split_first)
         pixels, filters = base.block
-        if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
+        if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // wgmma_tiles.TILE_W >= 2 * problem.p):
             continue
         rings = PATCH_RINGS if patch else RINGS
-        if filters >= problem.k and problem.groups == 1 and steps <= MOST_RESIDENT:
+        if filters >= problem.k and problem.groups == 1 and steps <= wgmma_tiles.MOST_RESIDENT:
             rings = (*RESIDENT_RINGS[: 1 if patch else 2], *rings)
         for many in (1, *splits_worth_a_look(problem, base, ROW_CHANNELS, facts)):
             for ring in rings:

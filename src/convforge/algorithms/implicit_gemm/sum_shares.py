@@ -29,18 +29,9 @@ def ordered_with_shares(
 ) -> list[C]:  # fmt: skip
     """The configs that fit a device, those that waste least of it first.
 
-    A config with fewer tiles than SMs comes a second time, with blocks that share the steps of a tile.
-
-    Parameters
-    ----------
-    shapes : mapping of config to Tiling
-        Rows are output pixels, columns filters.
-    steps : callable
-        A config's steps of a tile.
-    fewest : int
-        Steps of a block that shares, at least.
-    share : callable
-        Gives a config with so many blocks that share.
+    A config with fewer tiles than SMs comes a second time, with blocks that share the steps of a tile: each has at
+    least `fewest` of its `steps`, and `share` gives the config with so many blocks. Rows of a Tiling are output pixels,
+    and columns filters.
     """
     pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
     found: dict[C, float] = {}
@@ -62,21 +53,7 @@ def problem_of_shares(problem: Conv2dProblem) -> Conv2dProblem:
 
 
 class SumShares:
-    """The step that adds up sums in the workspace, and takes them through the epilogue.
-
-    Parameters
-    ----------
-    count : int
-        Shares.
-    offset : int
-        Bytes of the workspace before the sums.
-
-    Attributes
-    ----------
-    launch : Launch
-    nbytes : int
-        Of the workspace.
-    """
+    """The step that adds up `count` shares, `offset` bytes into the workspace, and applies the epilogue."""
 
     def __init__(self, problem: Conv2dProblem, count: int, offset: int, runtime: Runtime) -> None:
         self._shape, self._offset = problem_of_shares(problem).out_shape, offset
@@ -104,12 +81,7 @@ class SumShares:
 class Stages:
     """The kernels around a product: one writes x to the workspace as rows, one adds up the sums of shares.
 
-    Parameters
-    ----------
-    rows : Squares or None
-        None where the product reads x itself.
-    split_k : int
-        Shares; with 1 the product writes the result.
+    Without `rows` the product reads x itself; with `split_k` 1 it writes the result.
     """
 
     def __init__(self, problem: Conv2dProblem, rows: Squares | None, split_k: int, runtime: Runtime) -> None:

@@ -104,10 +104,7 @@ class ImplicitGemmTf32(ImplicitGemmWgmma):
 class FilterRows(ChannelsNear):
     """The weights with the channels of a tap side by side, as rows of an operand.
 
-    Attributes
-    ----------
-    borrow : Preparation
-        Takes weights that are stored so already without a copy: those of 1x1, and of models in channels_last.
+    `borrow` takes weights that are stored so already without a copy: those of 1x1, and of models in channels_last.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:

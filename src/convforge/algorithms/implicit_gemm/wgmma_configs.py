@@ -9,19 +9,7 @@ from itertools import islice, product
 from typing import Any, NamedTuple, TypeVar
 
 from convforge.algorithms.implicit_gemm import wgmma_tiles as tiles
-from convforge.algorithms.implicit_gemm.wgmma_tiles import (
-    MOST_RESIDENT,
-    PRODUCT_BYTES,
-    ROW_BYTES,
-    ROWS,
-    TILE_W,
-    TilesConfig,
-    WgmmaConfig,
-    row_channels,
-    slices_of,
-    steps_of,
-    tiling,
-)  # fmt: skip
+from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, WgmmaConfig
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
@@ -68,7 +56,7 @@ DEEP, SHALLOW = 4, 0.083
 
 def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: int, facts: DeviceFacts) -> list[int]:
     """Numbers of shares of the channels: one that gives each SM a tile, and one that gives half of them a tile."""
-    count, slices = tiling(problem, config)[0], slices_of(problem, channels)
+    count, slices = tiles.tiling(problem, config)[0], tiles.slices_of(problem, channels)
     if problem.groups > 1 or config.resident or not count:
         return []
     most = [min(slices, facts.cores // (count * share)) for share in (1, 2)]
@@ -79,7 +67,7 @@ def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
     """The first configs with tiles that can share filters, or pixels; changed so that pairs of blocks share these."""
 
     def several(config: C, along: str) -> bool:
-        count, tiles_k, *_ = tiling(problem, config)
+        count, tiles_k, *_ = tiles.tiling(problem, config)
         along_filters = tiles_k > config.split_k * problem.groups
         return along_filters and not config.patch if along == "pixels" else count > tiles_k
 
@@ -94,13 +82,13 @@ def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
 def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> float:
     """Estimate the cycles of a call: those of the SM with the most tiles, by its products or its loads."""
     pixels, filters = config.block
-    most = -(-tiling(problem, config)[0] // facts.cores)
-    row, channels = config.row, row_channels(problem, config)
-    steps = steps_of(problem, channels, config.split_k)
+    most = -(-tiles.tiling(problem, config)[0] // facts.cores)
+    row, channels = config.row, tiles.row_channels(problem, config)
+    steps = tiles.steps_of(problem, channels, config.split_k)
     read = 64 * row + config.columns * row  # of a step, for 64 rows
     each = max(64 * config.columns * row / 2 / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
-    if slices_of(problem, channels) == 1:  # a row has all channels, and what follows is not multiplied
-        each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // PRODUCT_BYTES) * PRODUCT_BYTES / row
+    if tiles.slices_of(problem, channels) == 1:  # a row has all channels, and what follows is not multiplied
+        each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // tiles.PRODUCT_BYTES) * tiles.PRODUCT_BYTES / row
     each += STEP_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
     stages = steps // (problem.r * problem.s) if config.patch else steps
@@ -132,7 +120,7 @@ def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
     """Configs worth a look with rows of so many bytes, each with the deepest rings that fit."""
-    steps, k = steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
+    steps, k = tiles.steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
     ways: dict[str, Any] = {"turned": tiles.needs_rows(problem), "scattered": not tiles.tma_stores(problem)}
     widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
@@ -143,12 +131,12 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[Wg
         idle = on_m and columns < COLUMNS[0]
         # Threads store NCHW in pairs of pixels, which are columns.
         idle |= not on_m and columns >= COLUMNS[0] and ways["scattered"] and problem.out_layout == "NCHW"
-        if idle or filters >= 2 * max(k, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
+        if idle or filters >= 2 * max(k, 64) or (patch and pixels // tiles.TILE_W >= 2 * problem.p):
             continue
         rings = PATCH_RINGS if patch else RINGS
-        if filters >= k and problem.groups == 1 and steps <= MOST_RESIDENT:
+        if filters >= k and problem.groups == 1 and steps <= tiles.MOST_RESIDENT:
             rings = (*RESIDENT_RINGS, *rings)
-        splits = splits_worth_a_look(problem, base, row_channels(problem, base), facts)
+        splits = splits_worth_a_look(problem, base, tiles.row_channels(problem, base), facts)
         for many, how in ((1, ways), *((many, {**ways, "scattered": True}) for many in splits)):
             for ring in rings:
                 config = replace(base, **ring._asdict(), split_k=many, **how)
@@ -160,7 +148,7 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[Wg
 def shortest_row(problem: Conv2dProblem) -> int:
     """Bytes of the shortest row that holds all channels of a group, or the longest row."""
     nbytes = problem.c_per_group * itemsize(problem.x_dtype)
-    return next(row for row in ROWS if row >= min(nbytes, ROW_BYTES))
+    return next(row for row in tiles.ROWS if row >= min(nbytes, tiles.ROW_BYTES))
 
 
 def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
@@ -174,8 +162,8 @@ def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
         fit = dict.fromkeys(fitting(problem, facts, row))
         return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
 
-    found, row = by_cycles(ROW_BYTES), shortest_row(problem)
-    short = by_cycles(row) if row < ROW_BYTES else []
+    found, row = by_cycles(tiles.ROW_BYTES), shortest_row(problem)
+    short = by_cycles(row) if row < tiles.ROW_BYTES else []
     if problem.stride == (1, 1):
         first, others = found[:1], short[:OTHERS]
     else:

@@ -372,14 +372,9 @@ def im2col_map(
 
 
 def filter_steps(problem: Conv2dProblem, strides: tuple[int, ...]) -> tuple[int, int] | None:
-    """Bytes from one tap's channels to the next tap's, and from one filter to the next.
+    """Bytes from one tap's channels to the next tap's, and from one filter to the next, of weights (K, C, R, S).
 
     None where the TMA cannot load them: a tap's channels are not contiguous or not aligned to 16 bytes.
-
-    Parameters
-    ----------
-    strides : tuple of int
-        Bytes, of the weights as (K, C, R, S).
 
     Examples
     --------
