@@ -96,23 +96,12 @@ class Plan:
     choice: Reason | None = None
 
     def __init__(
-        self,
-        algorithm: Algorithm[Any, Any],
-        problem: Any,
-        config: Config,
-        runtime: Runtime,
-        *,
-        steps: Sequence[Step],
+        self, algorithm: Algorithm[Any, Any], problem: Any, config: Config, runtime: Runtime, *, steps: Sequence[Step],
         prepare: Callable[[Any, Any], PreparedFilter] = nothing_to_prepare,
-        borrow: Callable[[Any, Any], PreparedFilter] | None = None,
-        workspace_bytes: int = 0,
-    ) -> None:
-        self.algorithm = algorithm
-        self.problem = problem
-        self.config = config
-        self.runtime = runtime
-        self.steps = tuple(steps)
-        self.workspace_bytes = workspace_bytes
+        borrow: Callable[[Any, Any], PreparedFilter] | None = None, workspace_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        self.algorithm, self.problem, self.config, self.runtime = algorithm, problem, config, runtime
+        self.steps, self.workspace_bytes = tuple(steps), workspace_bytes
         self.ways: tuple[tuple[str, str, Reason | str], ...] = algorithm.ways(problem, config)
         first, *others = problem.operands
         self.input = first.name

@@ -134,12 +134,9 @@ class Preparation:
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        pieces: Mapping[str, tuple[tuple[int, ...], Any]],
-        steps: Sequence[Launch],
+        self, runtime: Runtime, pieces: Mapping[str, tuple[tuple[int, ...], Any]], steps: Sequence[Launch],
         finish: Callable[[Buffers, Any], PreparedFilter] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.pieces, self.steps = pieces, tuple(steps)
         self.finish = self._all_pieces if finish is None else finish
         self._runtime = runtime

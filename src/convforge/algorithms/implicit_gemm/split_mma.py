@@ -116,7 +116,8 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
         if not can_share(spans := spans_of(problem), config.split_k):
             raise ValueError(f"{config}: {spans} steps of a tap are not shared out among {config.split_k} blocks")
         own = problem if config.split_k == 1 else problem_of_shares(problem)
-        of_group = group_pitch(problem)
+        # Of several groups, the channels of each begin with a scale of its own.
+        of_group = problem.c if problem.groups == 1 else -(-problem.c_per_group // SIDE) * SIDE
         loaded = rows_problem(problem, of_group)
         rows = SplitPixels(problem, loaded, runtime)
         stages = Stages(problem, rows, config.split_k, runtime)
@@ -150,11 +151,6 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
 
         launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime)
         return stages.plan(self, problem, config, launch, split.SplitFilters(problem, runtime))
-
-
-def group_pitch(problem: Conv2dProblem) -> int:
-    """Channels of a group in rows of halves: of several groups, each begins with a scale of its own."""
-    return problem.c if problem.groups == 1 else -(-problem.c_per_group // SIDE) * SIDE
 
 
 def spans_of(problem: Conv2dProblem) -> int:

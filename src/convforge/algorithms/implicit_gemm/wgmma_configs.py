@@ -145,12 +145,6 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[Wg
                     break
 
 
-def shortest_row(problem: Conv2dProblem) -> int:
-    """Bytes of the shortest row that holds all channels of a group, or the longest row."""
-    nbytes = problem.c_per_group * itemsize(problem.x_dtype)
-    return next(row for row in tiles.ROWS if row >= min(nbytes, tiles.ROW_BYTES))
-
-
 def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
     """Configs worth a look, the fastest by the model of cycles first.
 
@@ -162,7 +156,8 @@ def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
         fit = dict.fromkeys(fitting(problem, facts, row))
         return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
 
-    found, row = by_cycles(tiles.ROW_BYTES), shortest_row(problem)
+    found, channels = by_cycles(tiles.ROW_BYTES), problem.c_per_group * itemsize(problem.x_dtype)
+    row = next(row for row in tiles.ROWS if row >= min(channels, tiles.ROW_BYTES))
     short = by_cycles(row) if row < tiles.ROW_BYTES else []
     if problem.stride == (1, 1):
         first, others = found[:1], short[:OTHERS]
