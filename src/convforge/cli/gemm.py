@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from convforge.cli.output import progress
-from convforge.cli.values import Device, Out, parse_seconds, words_of
+from convforge.cli.values import Device, Out, parse_seconds, timed_runtime, words_of
 
 if TYPE_CHECKING:
     from convforge.backends.facts import DeviceFacts
@@ -36,7 +36,6 @@ def gemm(
     from convforge.benchmark.runner import Runner, Settings, begin, choose, rows_of
     from convforge.benchmark.store import load_run
     from convforge.benchmark.suites import Case
-    from convforge.call.dispatch import runtime_of
     from convforge.cli.bench import show
     from convforge.peers import every_algorithm
     from convforge.problem import GemmProblem
@@ -45,7 +44,7 @@ def gemm(
     if save is not None and save.exists() and not save.is_dir():
         raise ValueError(f"--save {save} is a file; give a folder")
     problem = GemmProblem(m=m, n=n, k=k, dtype=dtype, precision=precision)
-    runtime = runtime_of(device)
+    runtime = timed_runtime(device)
     names = words_of(methods)
     settings = Settings(methods=names, budget_s=parse_seconds(budget))
     chosen = choose(names, runtime.facts.backend, {"gemm"}, every_algorithm())
