@@ -103,7 +103,7 @@ FEW_CHANNELS_FAULTS = [
         ("the first run for all", "i / OF_RUN : i - WHOLE", "0 : i - WHOLE"),
         ("one pair of a lane for both", "step * STEP_PAIRS + 4 * word + t", "step * STEP_PAIRS + t"),
     ),
-    *of_file("device/eights.cuh", FILTERS,
+    *of_file("device/mma.cuh", FILTERS,
         ("lanes in another order", "line / 2 % 4 * 8", "(3 - line / 2 % 4) * 8"),
         ("products in another order", "line / 8 % 4 * 2", "(3 - line / 8 % 4) * 2"),
     ),

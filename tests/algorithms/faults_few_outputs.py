@@ -1,4 +1,4 @@
-"""Planted faults of few_outputs.cu, tap_columns.cu and few_outputs.cuh; see faults.py."""
+"""Planted faults of few_outputs.cu, tap_columns.cu and filter.cuh; see faults.py."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ FEW_OUTPUTS_FAULTS = [
         ("no turn of lines", "load_rows<CHANNELS_NEAR>(a[i], tile", "load_rows<!CHANNELS_NEAR>(a[i], tile", PLANES),
         ("the first run of pixels for all", "tile, i * MMA_ROWS, k * MMA_HALVES", "tile, 0, k * MMA_HALVES", TWO),
         ("16 channels for all", "tile, i * MMA_ROWS, k * MMA_HALVES", "tile, i * MMA_ROWS, 0"),
-        ("columns beyond the last", "if (TAP_COLUMNS % MMA_COLUMNS && column >= TAP_COLUMNS) continue;", ""),
+        ("columns beyond the last",
+         "if (TapMatrix::COLUMNS % MMA_COLUMNS && column >= TapMatrix::COLUMNS) continue;", ""),
         ("the first warp's pixels for all", "put_products(shared.products[i % 2], warp * WARP_M",
          "put_products(shared.products[i % 2], 0"),
         ("the first warp's columns for all", "first + warp * WARP_M, end", "first, end"),
@@ -123,14 +124,14 @@ FEW_OUTPUTS_FAULTS = [
         ("the first channels for all", "const int c = step * 16 + j", "const int c = j"),
         ("two channels for four", "j / 2 * 8 + lane", "lane"),
         ("rows as they are for blocks that go up", "i < FACTORS ? row : R - 1 - row", "row"),
-        ("channels that do not exist", "column < TAP_COLUMNS && c < C", "column < TAP_COLUMNS", NAN),
+        ("channels that do not exist", "column < TapMatrix::COLUMNS && c < C", "column < TapMatrix::COLUMNS", NAN),
         ("filters of the way down alone", "if (i >= 2 * FACTORS) return;", "if (i >= FACTORS) return;"),
         ("the upper channels twice", "args.packed[i].words[1] = factors.word.bits[1]",
          "args.packed[i].words[1] = factors.word.bits[0]"),
     ),
-    *of_file("device/few_outputs.cuh", LAYER,
+    *of_file("device/filter.cuh", LAYER,
         ("filters before columns of taps", "return (r * S + s) * K + k;", "return (k * R + r) * S + s;"),
-        ("one product too few", "(TAP_COLUMNS + 7) / 8", "TAP_COLUMNS / 8"),
+        ("one product too few", "(COLUMNS + 7) / 8", "COLUMNS / 8"),
         ("channels that are left over", "(C + 15) / 16", "C / 16"),
     ),
 ]  # fmt: skip

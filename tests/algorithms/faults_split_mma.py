@@ -1,4 +1,4 @@
-"""Planted faults of split_mma.cu and split_plain.cuh; see faults.py. gemm_split_mma runs the same kernels.
+"""Planted faults of split_mma.cu and border.cuh; see faults.py. gemm_split_mma runs the same kernels.
 
 Where a fault makes sums NaN, their outputs are computed from floats, and are right: nobody can notice a tile that is
 read before it is there, which the emulator fills with NaN.
@@ -71,7 +71,7 @@ SPLIT_MMA_FAULTS = [
          FILTER),
         ("another output computed from floats", "bit / 2 % COLUMNS, bit % 2", "bit / 2 % COLUMNS, 0", CHANNEL),
     ),
-    *of_file("device/split_plain.cuh", CHANNEL,
+    *of_file("device/border.cuh", CHANNEL,
         ("the first row alone", "tap / S * of_w.h", "0"),
         ("the first column alone", "tap % S * of_w.w", "0"),
         ("the first filter for all", "k * of_w.n", "0"),

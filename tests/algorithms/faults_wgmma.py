@@ -87,8 +87,8 @@ WGMMA_FAULTS = [
     *of_file("implicit_gemm/wgmma.cu", PATCHES,
         ("the first slice of channels twice", "c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS", "c = at.c"),
         ("16 channels of each row alone", "PIXEL_PITCH) + PIECES * i", "PIXEL_PITCH)"),
-        ("the neighbour's bias", "ended(conv, out.n, k[i], out.p, out.q, sums[i])",
-         "ended(conv, out.n, k[i] ^ 1, out.p, out.q, sums[i])"),
+        ("the neighbour's bias", "epilogue_value(conv, out.n, k[i], out.p, out.q, sums[i])",
+         "epilogue_value(conv, out.n, k[i] ^ 1, out.p, out.q, sums[i])"),
         ("pieces of a result in plain order", "(piece ^ pixel % 8) * 16", "piece * 16"),
         ("pairs of a result the wrong way round", "narrow_pair<out_t>(first, second)",
          "narrow_pair<out_t>(second, first)",
@@ -113,7 +113,7 @@ WGMMA_FAULTS = [
 ]  # fmt: skip
 
 ROWS_FAULTS = [
-    *of_file("device/squares.cuh", TURNED,
+    *of_file("device/pixels.cuh", TURNED,
         ("the next pixel", "row = pixel / args.width;", "row = (pixel + 1) / args.width;"),
         ("no padding on the left", "row * args.width - args.left", "row * args.width"),
         ("the first group's channels for all", "(group * C_GROUP + in_group) *", "in_group *"),

@@ -21,7 +21,7 @@ pytestmark = needs_emulator
 
 # A box is a row of 32 numbers of x.
 KERNEL = """
-#include "clusters.cuh"
+#include "tma.cuh"
 struct Args {
     Map x;
     unsigned *out;

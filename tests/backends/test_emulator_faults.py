@@ -142,7 +142,7 @@ BOX_FAULTS = {
 
 def run_boxes(folder: Path, body: str, runtime: EmulatorRuntime) -> NDArray[np.float32]:
     """A kernel over a map of X, with 128 bytes of dynamic shared memory, and 64 floats of output."""
-    head = '#include "bulk.cuh"\n#include "types.cuh"\nstruct Args { Map map; float *out; };\n'
+    head = '#include "tma.cuh"\n#include "types.cuh"\nstruct Args { Map map; float *out; };\n'
     text = f'{head}extern "C" __global__ void tried(const __grid_constant__ Args args) {{\n#line 1\n{body}\n}}\n'
     path = folder / "tried.cu"
     path.write_text(text)

@@ -22,7 +22,7 @@ pytestmark = needs_emulator
 
 # A times B of COLUMNS columns, both brought by the accelerator, as the body says.
 KERNEL = """
-#include "tensor_copies.cuh"
+#include "tma.cuh"
 #include "wgmma.cuh"
 struct Args {
     Map a, b, c;

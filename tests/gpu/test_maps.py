@@ -20,7 +20,7 @@ from convforge.backends.structs import MapField, struct_with_maps
 pytestmark = needs_hopper
 
 KERNEL = """
-#include "tensor_copies.cuh"
+#include "tma.cuh"
 struct Bring {
     int c, w, h, n, off_w, off_h, bytes;
     Map other;

@@ -4,7 +4,7 @@
 //           together in memory; a grid that just fills the GPU and goes on in steps is slower.
 // Launches  in a row begin early, as the kernels' own do that are held against it.
 // Limit     memory bandwidth, read and write together.
-#include "device.cuh"
+#include "memory.cuh"
 
 struct Copy {
     const float4 *source;

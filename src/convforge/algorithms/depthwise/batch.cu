@@ -23,13 +23,10 @@
 //           16 bits, as tensor cores cut sums off where others round them.
 // Limit     memory, beside which the tensor cores' products of all blocks stand at about the same time.
 #include "border.cuh"
-#include "device.cuh"
-#include "ends.cuh"
-#include "given.cuh"
-#include "lines.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 #include "mma.cuh"
-#include "turns.cuh"
-#include "vector.cuh"
 
 constexpr int THREADS = 32 * CHANNELS, WINDOWS = (Q - 1) / MMA_COLUMNS + 1, NEXT = MMA_COLUMNS * STRIDE_W;
 constexpr int WINDOW = (R - 1) * DILATION_H;                           // rows of pixels below an output's first

@@ -17,19 +17,17 @@
 // Limit     memory for small filters: a pixel is read (OUT_P + R - 1) (OUT_Q + S - 1) / (OUT_P OUT_Q) times, all but
 //           the first from L1. From 7 x 7 on loads of weights: depthwise_planes is ahead there, in float16
 //           only beyond 7 x 7.
-#include "device.cuh"
-#include "ends.cuh"
-#include "given.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 #include "pixels.cuh"
-#include "turns.cuh"
-#include "vector.cuh"
 
 constexpr int COLUMNS = (OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
 constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
 constexpr int VECTORS = K / VEC, BLOCKS_C = (VECTORS + BLOCK_C - 1) / BLOCK_C;
 constexpr int WEIGHTS = VEC * sizeof(acc_t) > 16 ? 16 / sizeof(acc_t) : VEC;  // a load of weights
 constexpr int THREADS = BLOCK_C * BLOCK_Q * BLOCK_P, BLOCK_K = BLOCK_C * VEC;
-constexpr int TAP_LOAD = 16 / sizeof(acc_t), PITCH = (BLOCK_K + 2 * TAP_LOAD - 1) / TAP_LOAD * TAP_LOAD;  // more: fewer conflicts
+constexpr int PITCH = (BLOCK_K + 2 * TAP_LOAD - 1) / TAP_LOAD * TAP_LOAD;  // more: fewer conflicts
 
 static_assert(K % VEC == 0, "vectors hold whole channels");
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");

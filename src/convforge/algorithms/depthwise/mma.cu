@@ -22,13 +22,11 @@
 //           memory; outputs of 16 bits, as tensor cores cut sums off where others round them.
 // Limit     memory up to about 7 x 7 where warps walk; else loads of shared memory, four of windows for each product.
 #include "border.cuh"
-#include "device.cuh"
-#include "divide.cuh"
-#include "ends.cuh"
-#include "given.cuh"
-#include "lines.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 #include "mma.cuh"
-#include "vector.cuh"
 
 constexpr int TEAM_THREADS = 32 * TEAM, THREADS = TEAM_THREADS * PLANES;
 constexpr int SPAN = LEAD + (MMA_COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;

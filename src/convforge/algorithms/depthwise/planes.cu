@@ -19,18 +19,17 @@
 // Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
 // Limit     FMA from about 9 x 9 on; below, memory: each pixel is read once a block, halos twice, from L2.
 #include "border.cuh"
-#include "device.cuh"
-#include "ends.cuh"
-#include "given.cuh"
-#include "held.cuh"
-#include "lines.cuh"
-#include "plane_tiles.cuh"
-#include "vector.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
+#include "pixels.cuh"
 
 constexpr int TILE_P = STRIPS_Y * OUT_P, TILE_Q = STRIPS_X * OUT_Q, THREADS = PLANES * STRIPS_Y * STRIPS_X;
 constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;  // of the window of a thread
 constexpr int TILE_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
 constexpr int TILE_W = SHIFT + (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
+constexpr bool COPIES = CAN_COPY<RAW, FILL>;  // pixels may come by asynchronous copies of vectors
 constexpr int FILLS = (TILE_W + FILL - 1) / FILL;    // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t);
 
@@ -60,7 +59,7 @@ constexpr int SHARE = THREADS / PLANES, WIDE = FILLS < SHARE ? FILLS : SHARE, LI
 constexpr int TURNS = (TILE_H + LINES - 1) / LINES;
 
 // Ask for the tile of plane `slot`, with what stands outside of the picture; the thread is number u of the plane's.
-__device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &tile, int slot, int u) {
+__device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile &tile, int slot, int u) {
     if (slot >= tile.planes || u >= WIDE * LINES) return;
     const Conv &conv = args.conv;
     const int k = tile.k + slot, first = u / WIDE;
@@ -81,7 +80,7 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &til
                 const int h = inside(h0 + i, conv.H);
                 const bool there = h >= 0 && whole;
                 if (h < 0 && !BLANK)
-                    for (int e = 0; e < FILL; e++) target[i * PITCH + e] = held<tile_t>(conv, nullptr);
+                    for (int e = 0; e < FILL; e++) target[i * PITCH + e] = held<RAW, tile_t>(conv, nullptr);
                 else if constexpr (FILL * sizeof(x_t) == 16)
                     copy_of_line16(target + i * PITCH, line + max(h, 0) * step_h, there);
                 else if constexpr (COPIES)
@@ -94,14 +93,14 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &til
                 for (int e = 0; e < FILL; e++) {
                     const int x = inside(w + e, conv.W);
                     const bool there = h >= 0 && x >= 0;
-                    target[i * PITCH + e] = held<tile_t>(conv, there ? plane + (h * step_h + x * step_w) : nullptr);
+                    target[i * PITCH + e] = held<RAW, tile_t>(conv, there ? plane + (h * step_h + x * step_w) : nullptr);
                 }
             }
         }
     }
 }
 
-__device__ inline void copy_filters(const Filter &filter, Held &to, const Tile &tile) {
+__device__ inline void copy_filters(const Filter &filter, Held &to, const PlaneTile &tile) {
     for (int i = threadIdx.x; i < PLANES * R * S; i += THREADS) {
         const int slot = i / (R * S), tap = i % (R * S), r = tap / S, s = tap % S;
         if (slot < tile.planes)
@@ -121,7 +120,7 @@ __device__ inline void add_taps(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q], c
         const auto values = load_vector<LOAD>(pixels + v);
 #pragma unroll
         for (int e = 0; e < LOAD; e++)
-            if (v + e < SPAN) row[v + e] = taken(conv, values.at[e]);
+            if (v + e < SPAN) row[v + e] = taken<RAW>(conv, values.at[e]);
     }
 #pragma unroll
     for (int p = 0; p < OUT_P; p++) {
@@ -192,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_planes(c
     const int t = threadIdx.x;
     const int slot = CHANNELS_LAST ? t % PLANES : t / SHARE, strip = CHANNELS_LAST ? t / PLANES : t % SHARE;
     const int y = BESIDE ? strip / STRIPS_X : strip % STRIPS_Y, x = BESIDE ? strip % STRIPS_X : strip / STRIPS_Y;
-    const Tile tile = tile_of<PLANES, TILE_P, TILE_Q>(args.tiles, conv, blockIdx.x);
+    const PlaneTile tile = tile_of<PLANES, TILE_P, TILE_Q>(args.tiles, conv, blockIdx.x);
     wait_for_earlier();
     copy_pixels(args, *held, tile, slot, strip);
     copy_async_commit();

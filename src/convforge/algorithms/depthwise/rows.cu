@@ -20,13 +20,10 @@
 // Needs     all planes of a block in shared memory, a row and its sums in registers.
 // Limit     memory up to about 7 x 7, which the block that computes shares with those that wait for pixels; FMA beyond.
 #include "border.cuh"
-#include "device.cuh"
-#include "ends.cuh"
-#include "given.cuh"
-#include "held.cuh"
-#include "lines.cuh"
-#include "turns.cuh"
-#include "vector.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
+#include "pixels.cuh"
 
 constexpr int TEAM = (P - 1) / OUT_P + 1, THREADS = PLANES * TEAM, WEIGHT_LOAD = 16 / sizeof(acc_t);
 constexpr int WINDOW = (OUT_P - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;  // rows of pixels that a thread's outputs see
@@ -36,6 +33,7 @@ constexpr int X_ROW = PITCH > 0 ? PITCH : W, OUT_ROW = OUT_PITCH > 0 ? OUT_PITCH
 constexpr bool UNROLLED = R * S * Q <= 1024;
 
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
+constexpr bool COPIES = CAN_COPY<RAW, FILL>;  // pixels may come by asynchronous copies of vectors
 static_assert(RAW && K == C, "planes lie as they are stored, and an output has one of its own");
 static_assert((PITCH == 0 || W % FILL == 0) && (OUT_PITCH == 0 || Q % STORE == 0), "rows are whole vectors");
 

@@ -1,5 +1,5 @@
-// What stands outside the picture. A padded position is mapped to a position in the picture, or to -1, where
-// conv.outside stands.
+// Pixels of the image and what stands outside it; the sum of an output as it is defined. A padded position is mapped to a
+// position in the image, or to -1, where conv.outside stands.
 #pragma once
 #include "conv.cuh"
 
@@ -41,4 +41,58 @@ __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
     w = inside(w, conv.W);
     if (h < 0 || w < 0) return outside(conv);
     return centred(conv, conv.x[place(conv.x_strides, n, c, h, w)]);
+}
+
+// Sum of output (n, k, p, q) over the filter at `w`, in the order (C_GROUP, R, S). Whether the whole window lies inside
+// the picture is asked once an output: only windows across the border test each of their taps.
+__device__ inline acc_t window_sum(const Conv &conv, const acc_t *w, int n, int k, int p, int q) {
+    constexpr int EXTENT_H = DILATION_H * (R - 1) + 1, EXTENT_W = DILATION_W * (S - 1) + 1;  // of the filter, in pixels
+    // Loops over taps are unrolled while the code stays small; rolled ones cost an index sum a tap.
+    constexpr int UNROLL_S = S <= 16 ? S : 1, UNROLL_R = R * S <= 64 ? R : 1, UNROLL_C = C_GROUP * R * S <= 64 ? C_GROUP : 1;
+    const int c0 = k / K_GROUP * C_GROUP, h0 = p * STRIDE_H - conv.top, w0 = q * STRIDE_W - conv.left;
+    acc_t sum = 0;
+    if (h0 >= 0 && w0 >= 0 && h0 + EXTENT_H <= conv.H && w0 + EXTENT_W <= conv.W) {
+        const x_t *corner = conv.x + place(conv.x_strides, n, c0, h0, w0);
+        const index_t step_c = conv.x_strides.c, step_h = DILATION_H * conv.x_strides.h;
+        const index_t step_w = DILATION_W * conv.x_strides.w;
+#pragma unroll UNROLL_C
+        for (int c = 0; c < C_GROUP; c++)
+#pragma unroll UNROLL_R
+            for (int r = 0; r < R; r++) {
+                const x_t *row = corner + (c * step_c + r * step_h);
+#pragma unroll UNROLL_S
+                for (int s = 0; s < S; s++)
+                    sum = multiply_add(w[(c * R + r) * S + s], centred(conv, row[s * step_w]), sum);
+            }
+    } else {
+#pragma unroll 1
+        for (int c = 0; c < C_GROUP; c++)
+#pragma unroll 1
+            for (int r = 0; r < R; r++)
+#pragma unroll UNROLL_S
+                for (int s = 0; s < S; s++) {
+                    const acc_t x = pixel(conv, n, c0 + c, h0 + r * DILATION_H, w0 + s * DILATION_W);
+                    sum = multiply_add(w[(c * R + r) * S + s], x, sum);
+                }
+    }
+    return sum;
+}
+
+// Sum of an output over filter k and so many channels, from `first_c` of the image and `first` of the filter on, whose
+// strides are `of_w`: multiply-adds, one after the other. For outputs whose numbers halves do not hold (split.cuh).
+__device__ inline acc_t plain_sum(const Conv &conv, const Strides &of_w, const Column &output, int k, int first_c, int first,
+                                  int channels) {
+    acc_t sum = 0;
+#pragma unroll 1
+    for (int tap = 0; tap < R * S; tap++) {
+        const int h = inside(output.p * STRIDE_H - conv.top + tap / S * DILATION_H, conv.H);
+        const int w = inside(output.q * STRIDE_W - conv.left + tap % S * DILATION_W, conv.W);
+        const bool there = h >= 0 && w >= 0;
+        const x_t *x = conv.x + (there ? place(conv.x_strides, output.n, first_c, h, w) : 0);
+        const acc_t *weights = conv.w + k * of_w.n + first * of_w.c + tap / S * of_w.h + tap % S * of_w.w;
+        const index_t step = conv.x_strides.c;
+#pragma unroll 4
+        for (int c = 0; c < channels; c++) sum = multiply_add(there ? as<acc_t>(x[c * step]) : conv.outside, weights[c * of_w.c], sum);
+    }
+    return sum;
 }

@@ -5,7 +5,6 @@
 // 4 * g + t has pairs t and t + 4.
 #pragma once
 #include "conv.cuh"
-#include "eights.cuh"
 #include "mma.cuh"
 
 // Runs of the filter, RUN numbers each; pairs of numbers, the first WHOLE of which are two of a run.

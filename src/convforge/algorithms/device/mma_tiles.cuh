@@ -20,6 +20,10 @@
 //                                          and 2 t + 1 of row g of matrix j; TURNED, of its column g. Two numbers of 16
 //                                          bits may be one float, or four bytes; then nothing is turned, and lines lie
 //                                          along K
+// TurnedCopies<SPAN> copy(...);            copy(tile, k0) brings this thread's part of the tile at k0, as LineCopies does, of
+//                                          bytes whose neighbours in memory lie along M or N, turned on the way: ldmatrix
+//                                          turns matrices of 16-bit numbers alone, and products take bytes that are
+//                                          neighbours along K
 #pragma once
 #include "loader.cuh"
 #include "mma.cuh"
@@ -127,14 +131,6 @@ __device__ inline bool whole_pieces(const Operand &from, int length, int depth) 
 }
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
-// As copy_async16 of device.cuh, by way of the first level cache, which keeps what is asked for again.
-__device__ __forceinline__ void copy_kept16(void *shared, const void *global, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
-                 "l"(__cvta_generic_to_global(global)),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-
 // mma.m16n8k8: with lane = 4 * g + t, a[0] is row g and column t of the first matrix, a[1] row g + 8, a[2] and a[3] column
 // t + 4; b[0] is row t and column g of the second, b[1] row t + 4.
 __device__ __forceinline__ void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
@@ -158,9 +154,6 @@ __device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
 #else  // the emulator
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
-inline void copy_kept16(void *shared, const void *global, bool there, AT) {
-    copy_async16(shared, global, there, line, file);
-}
 inline void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
     emulator::here()->services->multiply_fragments({"multiply_tf32", file, line}, "tf32", sums, a, b);
 }
@@ -285,3 +278,56 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
     }
     copy_async_wait();
 }
+
+// A thread loads four neighbours along M or N for each of AT_ONCE of K, and stores so many bytes of each of four lines.
+// Every four numbers begin at a multiple of 4 bytes and end inside the matrix; see `whole_pieces`.
+template <int SPAN>
+struct TurnedCopies {
+    using Lines = OperandTile<SPAN, true>;
+    static constexpr int ACROSS = 4;
+    static constexpr int AT_ONCE = ROWS * COLUMNS > 16 ? 8 : PIECE;  // beside many sums there are registers for no more
+    static constexpr int OF_LINE = BLOCK_K / AT_ONCE, PARTS = SPAN / ACROSS * OF_LINE;
+    const Operand &from;
+    const int x0, length, depth;
+
+    __device__ TurnedCopies(const Operand &from, int x0, int length, int depth)
+        : from(from), x0(x0), length(length), depth(depth) {}
+
+    __device__ __forceinline__ void operator()(Lines &tile, int k0) const {
+#pragma unroll 1
+        for (int i = 0; i < (PARTS + THREADS - 1) / THREADS; i++) {
+            const int part = threadIdx.x + i * THREADS;
+            if (PARTS % THREADS && part >= PARTS) break;
+            const int line = part / OF_LINE * ACROSS, k = part % OF_LINE * AT_ONCE;
+            const int left = x0 + line < length ? depth - k0 - k : 0;
+            const math_t *place = at(from, x0 + line, k0 + k);
+            unsigned words[AT_ONCE / 4][4];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                words[j / 4][j % 4] = j < left ? load_vector<ACROSS>(place).word.bits : 0;
+                place += from.deep;
+            }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE / 4; j++)
+                transpose_bytes(words[j], words[j][0], words[j][1], words[j][2], words[j][3]);
+#pragma unroll
+            for (int x = 0; x < ACROSS; x++) {
+                Vector<math_t, AT_ONCE> turned;
+#pragma unroll
+                for (int j = 0; j < AT_ONCE / 4; j++) turned.word.bits[j] = words[j][x];
+                store_vector(tile.piece(line + x, k / PIECE) + k % PIECE, turned);
+            }
+        }
+    }
+};
+
+// Whether a tile's lines lie along K: where its operand's do, and of bytes always.
+template <bool DEEP> constexpr bool TILE_DEEP = DEEP || sizeof(factor_t) == 1;
+
+// What brings the tiles of an operand whose neighbours lie along K, DEEP, or along M or N.
+template <int SPAN, bool DEEP, bool WHOLE, bool TURNED = WHOLE && TILE_DEEP<DEEP> != DEEP> struct copies {
+    using type = LineCopies<SPAN, TILE_DEEP<DEEP>, WHOLE>;
+};
+template <int SPAN, bool DEEP, bool WHOLE> struct copies<SPAN, DEEP, WHOLE, true> { using type = TurnedCopies<SPAN>; };
+template <int SPAN, bool DEEP, bool WHOLE>
+using Copies = typename copies<SPAN, DEEP, WHOLE>::type;

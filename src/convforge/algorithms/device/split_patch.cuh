@@ -5,13 +5,12 @@
 // Range     halves do not hold a patch that has Inf, NaN or numbers out of reach; or a pixel or a channel whose numbers are
 //           all so small beside the largest of the patch that they lose bits; or more than MOST_LOST such numbers. An
 //           output may be the sum of those alone. Zeros do not count. The outputs of such a tile are computed from the
-//           floats (split_plain.cuh), and so are those of filters that split_filters.cu marks.
+//           floats (border.cuh), and so are those of filters that split_filters.cu marks.
 // Sums      tensor cores cut sums off, floats round them. So both sums of 32 of K begin at zero (split.cuh).
 #pragma once
 #include "border.cuh"
 #include "mma.cuh"
 #include "split.cuh"
-#include "split_plain.cuh"
 
 constexpr int MOST_LOST = 8;  // numbers of a patch that may lose bits, if others of their pixels and channels do not
 

@@ -18,7 +18,7 @@
 // The host writes what depends on N and on the type (wgmma_lines): WGMMA, the instruction up to its sums; SUM_NAMES and
 // SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands behind them; MAJORS, which of A and B are MN-major.
 #pragma once
-#include "device.cuh"
+#include "memory.cuh"
 #include "types.cuh"
 
 constexpr int SUMS = BLOCK_N / 2;  // of a thread, of 64 rows

@@ -26,9 +26,9 @@
 // bring_windows(...);             one thread asks for the pixels that a tap sees, in im2col mode
 // tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
 #pragma once
-#include "clusters.cuh"
-#include "divide.cuh"
-#include "ends.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "tma.cuh"
 #include "wgmma.cuh"
 
 constexpr int ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES;

@@ -3,7 +3,7 @@
 //
 // Since direct_tiled: what limits direct_tiled is the second level cache, which hands out the halo of every block again. A
 //           block's tile is larger here, as shared memory holds it and not registers, and what is under way takes no
-//           register either: one thread asks for a whole box of pixels, halo included (see bulk.cuh). What stands outside
+//           register either: one thread asks for a whole box of pixels, halo included (see tma.cuh). What stands outside
 //           the picture is zero without a test.
 // Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels, from rows of the box that it reads in vectors.
 //           Of a block: TILE_P x TILE_Q outputs, from one box.
@@ -22,19 +22,19 @@
 //           the warp (SHARES): runs overlap, and shared memory was read up to three times.
 // Border    zeros come with the box. Others are written into it by all threads once it is there (FILLED), in tiles at the
 //           edge alone.
-// Weights   staged in shared memory (see staged.cuh), and held in registers where they are few.
-// Bytes     where pixels and weights are bytes, four products are one instruction (DOTS, see dots.cuh).
+// Weights   staged in shared memory (see filter.cuh), and held in registers where they are few.
+// Bytes     where pixels and weights are bytes, four products are one instruction (DOTS, see mma.cuh).
 // Vectors   STORE elements a store, where the host finds rows of the output so aligned.
 // Needs     sm_90; rows of whole 16 bytes; LANES * OUT_Q * STRIDE_W * CHUNK elements a multiple of 16 bytes.
 // Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Small pictures: the latency of
 //           memory, as a block has few tiles. Larger filters: FMA.
-#include "bulk.cuh"
-#include "divide.cuh"
-#include "dots.cuh"
-#include "ends.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
+#include "mma.cuh"
 #include "pixels.cuh"
-#include "staged.cuh"
-#include "vector.cuh"
+#include "tma.cuh"
 
 constexpr int TILE_P = STRIPS * OUT_P, TILE_Q = LANES * OUT_Q, THREADS = STRIPS * LANES;
 constexpr int C_SLICE = C / SLICES, K_SLICE = K / SLICES, PLANES = C_SLICE / CHUNK;
@@ -61,8 +61,9 @@ constexpr bool HOLDS = OUT_K * (CHUNK > 1 ? C_GROUP : 1) * R * S <= 32;
 // Bytes of pixels: the words of a row of the window, which begin where its first vector does, and the packed taps.
 constexpr int LOAD_WORDS = DOTS ? LOAD / 4 : 1, WORDS = DOTS ? (LOADS - SHIFT / LOAD) * LOAD_WORDS : 1;
 constexpr int BEFORE = SHIFT % LOAD;
-constexpr int PACKED_TAPS = DOTS ? K * C_GROUP * TURNS * S : 1;
-constexpr bool HOLDS_DOTS = DOTS && OUT_K * (CHUNK > 1 ? C_GROUP : 1) * TURNS * S <= 32;
+using DotTaps = TapWords<R, STRIDE_H>;
+constexpr int PACKED_TAPS = DOTS ? K * C_GROUP * DotTaps::PLACES * S : 1;
+constexpr bool HOLDS_DOTS = DOTS && OUT_K * (CHUNK > 1 ? C_GROUP : 1) * DotTaps::PLACES * S <= 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
 constexpr bool SATURATES = DOTS && sizeof(out_t) == 1 && STORE % 4 == 0 && !HAS_EPILOGUE;
@@ -188,13 +189,13 @@ __device__ inline void share_run(const Conv &conv, acc_t (&row)[RUN], const x_t 
 }
 
 // Row r of the taps of the tile's output k, and of channel ch of a plane.
-__device__ inline void taps_of(acc_t (&taps)[S], const acc_t (&staged)[STAGED], const Tile &tile, int k, int plane,
+__device__ inline void taps_of(acc_t (&taps)[S], const acc_t (&staged)[STAGED_TAPS<STAGED_WEIGHTS>], const Tile &tile, int k, int plane,
                                int ch, int r) {
     staged_taps(taps, staged, min(tile.k + k, K - 1), (plane * CHUNK + ch) % C_GROUP, r);  // beyond: not stored
 }
 
 // Sum the products of all channels; x and y are the thread's.
-__device__ inline void add_products(const Conv &conv, const Box &box, const acc_t (&staged)[STAGED],
+__device__ inline void add_products(const Conv &conv, const Box &box, const acc_t (&staged)[STAGED_TAPS<STAGED_WEIGHTS>],
                                     acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int x, int y) {
 #pragma unroll(UNROLL_PLANES)
     for (int plane = 0; plane < PLANES; plane++) {
@@ -242,10 +243,10 @@ __device__ inline void add_products(const Conv &conv, const Box &box, const acc_
 
 // Pack the taps that are staged, for dot(): of output k and channel c, for every place of a word against the window.
 template <class Sum>
-__device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&staged)[STAGED], int thread) {
+__device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&staged)[STAGED_TAPS<STAGED_WEIGHTS>], int thread) {
     for (int i = thread; i < PACKED_TAPS; i += THREADS) {
-        const int s = i % S, turn = i / S % TURNS, filter = i / (S * TURNS);
-        packed[i] = column_of_taps(staged + filter * R * TAP_PITCH + s, TAP_PITCH, FIRST + turn);
+        const int s = i % S, turn = i / S % DotTaps::PLACES, filter = i / (S * DotTaps::PLACES);
+        packed[i] = DotTaps::column(staged + filter * R * TAP_PITCH + s, TAP_PITCH, DotTaps::FIRST + turn);
     }
 }
 
@@ -253,23 +254,23 @@ __device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&st
 template <class X, class W, class Sum>
 __device__ inline void add_dots(const Box &box, const unsigned (&packed)[PACKED_TAPS],
                                 Sum (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int x, int y) {
-    constexpr int ALL_WORDS = (ROWS + BASE - 1) / BASE, KEPT = HOLDS_DOTS ? OUT_K : 1, KEPT_CH = HOLDS_DOTS ? CHUNK : 1;
+    constexpr int ALL_WORDS = (ROWS + DotTaps::BASE - 1) / DotTaps::BASE, KEPT = HOLDS_DOTS ? OUT_K : 1, KEPT_CH = HOLDS_DOTS ? CHUNK : 1;
 #pragma unroll(UNROLL_PLANES)
     for (int plane = 0; plane < PLANES; plane++) {
-        unsigned held[KEPT][KEPT_CH][HOLDS_DOTS ? TURNS : 1][S];
+        unsigned held[KEPT][KEPT_CH][HOLDS_DOTS ? DotTaps::PLACES : 1][S];
         const auto taps_at = [&](int k, int ch) {
-            return packed + (min(tile.k + k, K - 1) * C_GROUP + (plane * CHUNK + ch) % C_GROUP) * (TURNS * S);
+            return packed + (min(tile.k + k, K - 1) * C_GROUP + (plane * CHUNK + ch) % C_GROUP) * (DotTaps::PLACES * S);
         };
         if constexpr (HOLDS_DOTS) {
 #pragma unroll
-            for (int i = 0; i < OUT_K * CHUNK * TURNS * S; i++) {
-                const int k = i / (CHUNK * TURNS * S), ch = i / (TURNS * S) % CHUNK, place = i % (TURNS * S);
+            for (int i = 0; i < OUT_K * CHUNK * DotTaps::PLACES * S; i++) {
+                const int k = i / (CHUNK * DotTaps::PLACES * S), ch = i / (DotTaps::PLACES * S) % CHUNK, place = i % (DotTaps::PLACES * S);
                 if (ch / C_GROUP == k / K_GROUP) held[k][ch][place / S][place % S] = taps_at(k, ch)[place];
             }
         }
 #pragma unroll(UNROLL_ROWS == 1 ? 1 : ALL_WORDS)
         for (int i = 0; i < ALL_WORDS; i++) {
-            const int b = i * BASE;
+            const int b = i * DotTaps::BASE;
             unsigned rows[4][WORDS];
 #pragma unroll
             for (int j = 0; j < 4; j++) {  // the last word may reach beyond the window, where its taps are zero
@@ -284,11 +285,11 @@ __device__ inline void add_dots(const Box &box, const unsigned (&packed)[PACKED_
             }
             unsigned columns[WORDS][4];
 #pragma unroll
-            for (int v = 0; v < WORDS; v++) turn(columns[v], rows[0][v], rows[1][v], rows[2][v], rows[3][v]);
+            for (int v = 0; v < WORDS; v++) transpose_bytes(columns[v], rows[0][v], rows[1][v], rows[2][v], rows[3][v]);
 #pragma unroll
             for (int p = 0; p < OUT_P; p++) {
-                if (!takes_word(p, b)) continue;
-                const int place = b - p * STRIDE_H - FIRST;
+                if (!DotTaps::takes(p, b)) continue;
+                const int place = b - p * STRIDE_H - DotTaps::FIRST;
 #pragma unroll
                 for (int k = 0; k < OUT_K; k++)
 #pragma unroll
@@ -365,7 +366,7 @@ __device__ inline void store(const Boxes &args, const acc_t (&sums)[OUT_K][OUT_P
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_boxes(const __grid_constant__ Boxes args) {
     BOX_SHARED(Box, boxes);
-    __shared__ __align__(16) acc_t staged[STAGED];
+    __shared__ __align__(16) acc_t staged[STAGED_TAPS<STAGED_WEIGHTS>];
     __shared__ unsigned packed[PACKED_TAPS];
     __shared__ __align__(8) unsigned long long bars[STAGES];
     const int x = threadIdx.x % LANES, y = threadIdx.x / LANES;

@@ -9,9 +9,10 @@
 // Grid      blocks along y and z (planes) go on in steps of the grid: a grid has at most 65535 of them.
 // Needs     K * C_GROUP * R * S weights of the sums' type in 64 KB: what a module's constant memory holds.
 // Limit     a pixel is read through L1 once for every tap of every output channel: at 3 x 3 nine times.
-#include "ends.cuh"
-#include "window.cuh"
+#include "border.cuh"
+#include "epilogue.cuh"
 
+constexpr int TAPS = C_GROUP * R * S;
 static_assert(sizeof(acc_t) * K * TAPS <= 65536, "constant memory holds 64 KB");
 
 __constant__ acc_t weights[K * TAPS];

@@ -22,15 +22,11 @@
 //           in NHWC divide 16 or 12; rows of whole 16 bytes; a filter of at most 8 KiB.
 // Limit     memory: each pixel is read once, and what windows of neighbouring warps share from L2.
 #include "border.cuh"
-#include "device.cuh"
-#include "divide.cuh"
-#include "dots.cuh"
-#include "ends.cuh"
-#include "given.cuh"
-#include "lines.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 #include "mma.cuh"
-#include "settled.cuh"
-#include "vector.cuh"
 
 constexpr int THREADS = 32 * WARPS, SPAN = MMA_ROWS * OUTS * SETS, STEPS = WINDOW / MMA_BYTES;
 // A row in shared memory begins BEFORE bytes before the span, a multiple of 16; its first window SHIFT bytes before it,

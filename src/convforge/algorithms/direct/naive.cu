@@ -10,8 +10,8 @@
 // Grid      blocks along y and z (planes) go on in steps of the grid: a grid has at most 65535 of them.
 // Limit     every product reads its pixel and its weight through L1: at 3 x 3 nine loads of each for nine FMAs. By row,
 //           neighbouring threads read pixels a whole row apart, so each load of a warp touches 32 lines.
-#include "ends.cuh"
-#include "window.cuh"
+#include "border.cuh"
+#include "epilogue.cuh"
 
 static_assert(BLOCK_X * BLOCK_Y >= 32 && BLOCK_X * BLOCK_Y <= 1024, "a block has 32 to 1024 threads");
 
@@ -30,6 +30,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, BLOCKS) direct_n
         for (int p0 = (blockIdx.y * BLOCK_Y + threadIdx.y) * args.per_p; p0 < conv.P; p0 += step_p)
             for (int p = p0; p < min(p0 + args.per_p, conv.P); p++)
                 for (int q = q0; q < q1; q++)
-                    finish(conv, n, k, p, q, window_sum(conv, conv.w + static_cast<index_t>(k) * TAPS, n, k, p, q));
+                    finish(conv, n, k, p, q, window_sum(conv, conv.w + static_cast<index_t>(k) * (C_GROUP * R * S), n, k, p, q));
     }
 }

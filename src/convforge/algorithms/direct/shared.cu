@@ -12,10 +12,12 @@
 // Needs     TILE_C * TILE_H * TILE_W numbers of the sums' type in shared memory: the host sizes and checks it.
 // Limit     two barriers a slice, and every element goes through the load unit three times: from global memory, to
 //           shared memory, and from there. At 3 x 3 the last is (PER_P + 2) / PER_P * 3 loads for nine multiply-adds.
-#include "device.cuh"
-#include "ends.cuh"
 #include "border.cuh"
-#include "weights.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
+
+__constant__ acc_t weights[CONSTANT_TAPS<CONSTANT_WEIGHTS>];  // where the filter fits there
 
 constexpr int THREADS = BLOCK_X * BLOCK_Y;
 constexpr int TILE_P = BLOCK_Y * PER_P, TILES_K = (K_GROUP + TILE_K - 1) / TILE_K;
@@ -90,7 +92,7 @@ __device__ inline void add_products(const Conv &conv, const acc_t *tile, acc_t (
             for (int s = 0; s < S; s++)
 #pragma unroll
                 for (int j = 0; j < TILE_K; j++) {
-                    const acc_t w = weight(conv, min(k + j, K - 1), c + i, r, s);  // beyond the last: not stored
+                    const acc_t w = weight<CONSTANT_WEIGHTS>(weights, conv, min(k + j, K - 1), c + i, r, s);  // beyond the last: not stored
 #pragma unroll
                     for (int p = 0; p < PER_P; p++)
                         sums[j][p] = multiply_add(

@@ -3,18 +3,18 @@
 // Since direct_tiled: a small picture is over before memory or arithmetic are at work, so what limits it is how many trips
 //           to memory stand behind one another. direct_tiled brings the filter to shared memory and then loads pixels:
 //           two. Here pixels and filter are under way at once: one. No tile, no row that slides; and every address is
-//           worked out before the launch may begin to read (see settled.cuh).
+//           worked out before the launch may begin to read (see memory.cuh).
 // Threads   thread (x, y) of BLOCK_X x BLOCK_Y takes the output q = blockIdx.x * BLOCK_X + x, p = blockIdx.y * BLOCK_Y + y
 //           of OUT_K channels.
 // Grid      a block along z for each picture, group and tile of channels.
 // Registers C_GROUP x R x S pixels, OUT_K sums, and SHARE taps of the filter; BLOCKS blocks share a multiprocessor's.
-// Weights   staged in shared memory by each block, in the order of staged.cuh.
+// Weights   staged in shared memory by each block, in the order of filter.cuh.
 // Needs     a window of few numbers, a filter of few bytes, and a grid that no axis is too long for.
 // Limit     latency: a launch, a trip to memory there and one back. Larger pictures: loads, as neighbours share none.
 #include "border.cuh"
-#include "ends.cuh"
-#include "settled.cuh"
-#include "staged.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 
 constexpr int TILES_K = (K_GROUP + OUT_K - 1) / OUT_K, THREADS = BLOCK_X * BLOCK_Y;
 constexpr int TAPS = K * C_GROUP * R * S, SHARE = (TAPS + THREADS - 1) / THREADS;  // of the filter, and of a thread
@@ -32,7 +32,7 @@ __device__ inline const w_t *given_at(const Filter &filter, int i) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_small(const __grid_constant__ Small args) {
-    __shared__ __align__(16) acc_t staged[STAGED];
+    __shared__ __align__(16) acc_t staged[STAGED_TAPS<STAGED_WEIGHTS>];
     const Conv &conv = args.conv;
     const int t = threadIdx.y * BLOCK_X + threadIdx.x;
     const int q = blockIdx.x * BLOCK_X + threadIdx.x, p = blockIdx.y * BLOCK_Y + threadIdx.y;

@@ -10,18 +10,19 @@
 // Run       RUN elements side by side in memory, one row of the window: CHUNK = 1 channel in NCHW, all C channels of
 //           its pixels in NHWC where they are few. Left padding decides how a run lies against multiples of LOAD
 //           elements, so the host gives it at compile time: a run begins SHIFT elements behind such a multiple.
-// Weights   staged in shared memory by each block (see staged.cuh), or packed beforehand (see weights.cuh). A staged
+// Weights   staged in shared memory by each block, or packed beforehand (see filter.cuh). A staged
 //           filter needs no launch before this one, which may then begin before the one in front of it has ended.
 // Vectors   LOAD elements a load and STORE a store, where the host finds rows so aligned and the tile lies inside the
 //           picture with its vectors; nothing is tested there. Elsewhere every pixel and output is, one by one.
 // Registers BLOCKS blocks share a multiprocessor's: fewer threads have more loads in flight each.
 // Needs     OUT_Q * STRIDE_W * CHUNK a multiple of LOAD, so that all threads' runs lie alike.
 // Limit     memory: each pixel is read once, and ROWS / (OUT_P * STRIDE_H) times from L1 or L2. Larger filters: FMA.
-#include "ends.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 #include "pixels.cuh"
-#include "staged.cuh"
-#include "vector.cuh"
-#include "weights.cuh"
+
+__constant__ acc_t weights[CONSTANT_TAPS<CONSTANT_WEIGHTS>];  // where the filter fits there
 
 constexpr int COLUMNS = (OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1, RUN = COLUMNS * CHUNK;
 constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
@@ -59,10 +60,10 @@ struct Tile {
 };
 
 // Row r of the taps of output k and channel c, c counted within the group.
-__device__ inline void taps_of(acc_t (&taps)[S], const Conv &conv, const acc_t (&staged)[STAGED], int k, int c, int r) {
+__device__ inline void taps_of(acc_t (&taps)[S], const Conv &conv, const acc_t (&staged)[STAGED_TAPS<STAGED_WEIGHTS>], int k, int c, int r) {
     if constexpr (STAGED_WEIGHTS) return staged_taps(taps, staged, k, c, r);
 #pragma unroll
-    for (int s = 0; s < S; s++) taps[s] = weight(conv, k, c, r, s);
+    for (int s = 0; s < S; s++) taps[s] = weight<CONSTANT_WEIGHTS>(weights, conv, k, c, r, s);
 }
 
 // A row of the window inside the picture. A vector of which the window takes half or less comes one by one.
@@ -101,7 +102,7 @@ enum Where { INSIDE, TESTED, EITHER };
 
 // Sum the products of all channels.
 template <Where WHERE>
-__device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAGED],
+__device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAGED_TAPS<STAGED_WEIGHTS>],
                                     acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, bool found_inside) {
     const bool is_inside = WHERE == EITHER ? found_inside : WHERE == INSIDE;
     const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
@@ -179,7 +180,7 @@ __device__ inline void store_tested(const Conv &conv, const acc_t (&sums)[OUT_K]
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_tiled(const __grid_constant__ Tiled args) {
     const Conv &conv = args.conv;
-    __shared__ __align__(16) acc_t staged[STAGED];
+    __shared__ __align__(16) acc_t staged[STAGED_TAPS<STAGED_WEIGHTS>];
     if constexpr (STAGED_WEIGHTS) {
         wait_for_earlier();
         stage(args.filter, staged, threadIdx.y * BLOCK_X + threadIdx.x, THREADS);

@@ -8,7 +8,7 @@
 // In place  x may be the output itself: a thread reads an element before it writes it, and no other thread reads it.
 // Index     64 bits: the few additions are nothing beside the loads.
 // Limit     memory: each element is read once and written once.
-#include "vector.cuh"
+#include "memory.cuh"
 
 constexpr int WIDTH = 16 / sizeof(x_t), RUN = THREADS * VECTORS;
 

@@ -16,9 +16,9 @@
 // Limit     shared memory, 12 passes of a block's numbers, and FMA: 10 log2(SIZE) operations a number each way. Halos:
 //           of 128 x 128 numbers a 31 x 31 filter leaves 98 x 98 outputs.
 #include "border.cuh"
-#include "device.cuh"
-#include "dft.cuh"
-#include "ends.cuh"
+#include "epilogue.cuh"
+#include "fft.cuh"
+#include "memory.cuh"
 
 constexpr int SIZE = A * B, PITCH = SIZE + 1;
 
@@ -69,24 +69,24 @@ __device__ inline void inner(Complex *tile) {
 }
 
 // The first output of a tile; beyond the last tile, one that lies below the picture.
-struct Corner {
+struct TileOutput {
     int p, q;
 };
 
-__device__ inline Corner corner_of(const Fused &args, int tile) {
+__device__ inline TileOutput corner_of(const Fused &args, int tile) {
     const int row = tile / args.across;
     return {row * args.tile_p, (tile - row * args.across) * args.tile_q};
 }
 
 // Pixel (row, column) of a tile.
-__device__ inline acc_t number(const Fused &args, const Corner &corner, int n, int c, int row, int column) {
+__device__ inline acc_t number(const Fused &args, const TileOutput &corner, int n, int c, int row, int column) {
     const Conv &conv = args.conv;
     if (row >= args.span_h || column >= args.span_w) return 0;
     return pixel(conv, n, c, corner.p * STRIDE_H - conv.top + row, corner.q * STRIDE_W - conv.left + column);
 }
 
 // Store the output whose sum stands at (row, column) of a tile, where there is one.
-__device__ inline void keep(const Fused &args, const Corner &corner, int n, int k, int row, int column, acc_t sum) {
+__device__ inline void keep(const Fused &args, const TileOutput &corner, int n, int k, int row, int column, acc_t sum) {
     if (row % STRIDE_H != 0 || column % STRIDE_W != 0) return;
     const int i = row / STRIDE_H, j = column / STRIDE_W, p = corner.p + i, q = corner.q + j;
     if (i < args.tile_p && j < args.tile_q && p < args.conv.P && q < args.conv.Q) finish(args.conv, n, k, p, q, sum);
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fft_fused(const __grid_con
     DYNAMIC_SHARED(Complex, tile);
     const unsigned pairs = (args.tiles + 1) / 2, plane = blockIdx.x / pairs, pair = blockIdx.x - plane * pairs;
     const int n = plane / K, k = plane % K, c = k / K_GROUP;
-    const Corner first = corner_of(args, 2 * pair), second = corner_of(args, 2 * pair + 1);
+    const TileOutput first = corner_of(args, 2 * pair), second = corner_of(args, 2 * pair + 1);
     for (int item = threadIdx.x; item < SIZE * B; item += THREADS) {
         const int column = item % SIZE, row = item / SIZE;
         Complex v[A];

@@ -11,7 +11,7 @@
 // Grid      blocks in one dimension: boxes of a tile, channels, tiles.
 // Limit     memory; a chunk of tiles that stays in L2 is written there and read from there by the transform.
 #include "border.cuh"
-#include "tiles.cuh"
+#include "fft.cuh"
 
 constexpr int COLUMNS = 32, ROWS = NEAR < 32 ? 32 / NEAR : 1, BOX = ROWS * COLUMNS * NEAR, THREADS = 256;
 constexpr int PER = (BOX + THREADS - 1) / THREADS;

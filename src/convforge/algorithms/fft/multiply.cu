@@ -8,7 +8,7 @@
 // In place  where every filter sees one channel of its own, products may be spectra: each is read before it is written,
 //           by the thread that writes it.
 // Limit     memory or L2 for few channels (C_GROUP * K_GROUP below about 16), else FMA and L1.
-#include "dft.cuh"
+#include "fft.cuh"
 
 constexpr int THREADS = 128, K_PARTS = (K_GROUP + TILE_K - 1) / TILE_K;
 

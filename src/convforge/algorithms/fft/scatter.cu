@@ -7,8 +7,8 @@
 //           row, turned in shared memory, stored pixel by pixel.
 // Grid      blocks in one dimension: boxes of a tile, channels, tiles.
 // Limit     memory: what is written; a chunk of tiles that stays in L2 comes from there.
-#include "ends.cuh"
-#include "tiles.cuh"
+#include "epilogue.cuh"
+#include "fft.cuh"
 
 constexpr int COLUMNS = 32, ROWS = NEAR < 32 ? 32 / NEAR : 1, BOX = ROWS * COLUMNS * NEAR, THREADS = 256;
 constexpr int PER = (BOX + THREADS - 1) / THREADS;

@@ -307,7 +307,7 @@ class GemmVectorised(_Tiled):
 
 @dataclass(frozen=True, slots=True)
 class WarpTile(Config):
-    """How warp_tile.cuh shares a block's tile of C out.
+    """How gemm.cuh shares a block's tile of C out.
 
     Attributes
     ----------

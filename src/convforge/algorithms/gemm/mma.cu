@@ -6,7 +6,7 @@
 //           16 of K.
 // Tiles     STAGES of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B, in the order that they have in memory
 //           (mma_tiles.cuh): nothing is transposed by hand, ldmatrix reads either way. Lines of bytes lie along K always:
-//           copies turn the others (turned_bytes.cuh).
+//           copies turn the others (mma_tiles.cuh).
 // Copies    STAGES - 1 tiles ahead, by cp.async; and from shared memory to registers, the factors for 16 of K while those
 //           for the 16 before are multiplied.
 // Bytes     int8 or uint8 each, 32 of K in a product, which adds whole numbers to sums of int32.
@@ -15,7 +15,6 @@
 //           WARP_M x WARP_N x 16 products.
 #include "gemm.cuh"
 #include "mma_tiles.cuh"
-#include "turned_bytes.cuh"
 
 // Store a warp's sums, of which a lane has two neighbouring columns of rows g and g + 8 of each product.
 __device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int n0, const WarpSums &sums) {

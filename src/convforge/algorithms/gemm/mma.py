@@ -26,7 +26,7 @@ PRODUCTS = 7
 LINE_BYTES = 64
 # Sums of a lane, at most: its registers hold them and the factors of the products under way.
 MOST_SUMS = 128
-# Those that leave registers for bytes that are turned on their way: turned_bytes.cuh.
+# Those that leave registers for bytes that are turned on their way: mma_tiles.cuh.
 TURNING_SUMS = 64
 
 

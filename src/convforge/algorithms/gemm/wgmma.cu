@@ -21,7 +21,7 @@
 // Any       M, N, K: the TMA loads zeros beyond the ends and stores nothing there. Needs rows, addresses and strides
 //           that are multiples of 16 bytes.
 // Limit     tensor cores; with small tiles, L2.
-#include "clusters.cuh"
+#include "tma.cuh"
 #include "types.cuh"
 #include "wgmma.cuh"
 

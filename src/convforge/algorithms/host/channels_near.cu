@@ -6,8 +6,7 @@
 // Shared    the part, where w has a channel's taps side by side (`dense`): it comes as one run of memory, 16 bytes a
 //           thread where `vectors` says that both ends allow it. Of any other w each thread reads what it writes.
 // Limit     memory: both sides are whole lines.
-#include "device.cuh"
-#include "vector.cuh"
+#include "memory.cuh"
 
 typedef Word<NUMBER_BYTES> Number;
 constexpr int PART_BYTES = 36864, IN_VECTOR = 16 / NUMBER_BYTES;

@@ -137,5 +137,5 @@ class ConstantWeights:
 
 
 def either_weights(problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> ConstantWeights | GlobalWeights:
-    """Constant memory where the filter fits there: what weights.cuh does under CONSTANT_WEIGHTS."""
+    """Constant memory where the filter fits there: what filter.cuh does under CONSTANT_WEIGHTS."""
     return (ConstantWeights if fits_constant_memory(problem) else GlobalWeights)(problem, runtime, kernel)

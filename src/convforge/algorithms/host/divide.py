@@ -1,4 +1,4 @@
-"""The host's side of divide.cuh: what division by a number takes."""
+"""The host's side of conv.cuh: what division by a number takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LIMIT_BITS = 30
 
 
 class Divisor(ctypes.Structure):
-    """struct Divisor of divide.cuh."""
+    """struct Divisor of conv.cuh."""
 
     _fields_ = (("by", ctypes.c_int), ("factor", ctypes.c_uint), ("shift", ctypes.c_int))
 

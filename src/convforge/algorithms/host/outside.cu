@@ -5,7 +5,7 @@
 // Threads   THREADS a block, an output each: along a row in NCHW, along the channels of a pixel in NHWC (NEAR_K).
 // Grid      blocks in one dimension, over all outputs of the batch.
 // Limit     the launch: few outputs are stored, and nothing is read but the epilogue's operands.
-#include "ends.cuh"
+#include "epilogue.cuh"
 
 constexpr int THREADS = 256;
 

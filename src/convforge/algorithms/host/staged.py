@@ -1,4 +1,4 @@
-"""The host's side of staged.cuh: filters that blocks read as their users gave them."""
+"""The host's side of filter.cuh: filters that blocks read as their users gave them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STAGED_BYTES = 8 << 10
 
 
 class Filter(ctypes.Structure):
-    """struct Filter of staged.cuh."""
+    """struct Filter of filter.cuh."""
 
     _fields_ = (("taps", ctypes.c_void_p), ("strides", Strides))
 

@@ -6,7 +6,7 @@
 //           writes it the other way round where NEAR_K says that the packed filter has outputs side by side.
 // Shared    the square, whose rows are one longer, so that a column of it meets no bank twice.
 // Limit     memory: both sides are whole lines, but for the runs of taps that a packed order takes apart.
-#include "device.cuh"
+#include "memory.cuh"
 #include "types.cuh"
 
 constexpr int SIDE = 32, ROWS = 8;

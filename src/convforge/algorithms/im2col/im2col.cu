@@ -13,8 +13,8 @@
 //           point: that of the sums, or of x where tensor cores multiply.
 // Limit     memory: each pixel is read about once and written R * S times, then read again by the product.
 #include "border.cuh"
-#include "columns.cuh"
-#include "vector.cuh"
+#include "conv.cuh"
+#include "memory.cuh"
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 

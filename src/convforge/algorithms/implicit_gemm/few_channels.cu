@@ -26,11 +26,11 @@
 // Limit     memory, most of which is the result; with large filters the loads from shared memory, and with SPLIT the
 //           tensor cores, which have three products to do.
 #include "border.cuh"
-#include "ends.cuh"
+#include "epilogue.cuh"
 #include "few_channels.cuh"
-#include "vector.cuh"
+#include "memory.cuh"
 #ifdef SPLIT
-#include "split_plain.cuh"
+#include "border.cuh"
 constexpr int HALVES = 2;  // of a number
 static_assert(PATCHES == 1, "a patch is split when all of it is there");
 #else

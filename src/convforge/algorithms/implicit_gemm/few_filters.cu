@@ -5,8 +5,8 @@
 // Halves    of split filters, the blocks that come second along y write the low halves, behind the high ones.
 // Limit     the launch: filters of few channels are few numbers.
 #include "few_channels.cuh"
-#include "given.cuh"
-#include "vector.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 
 struct FewFilters {
     Filter filter;

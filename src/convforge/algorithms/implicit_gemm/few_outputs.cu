@@ -18,10 +18,11 @@
 //           sums of R - 1 outputs that are not complete in registers.
 // Limit     memory: the read of x.
 #include "border.cuh"
-#include "ends.cuh"
-#include "few_outputs.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
 #include "mma_tiles.cuh"
 
+constexpr int STEPS = TapMatrix::STEPS, PRODUCTS = TapMatrix::PRODUCTS, FACTORS = TapMatrix::FACTORS;
 static_assert(sizeof(x_t) == 2 && sizeof(w_t) == 2 && sizeof(math_t) == 2, "products are of 16-bit numbers");
 static_assert(GROUPS == 1 && STRIDE_H == 1 && STRIDE_W == 1, "every pixel is multiplied by every tap");
 static_assert(WARPS_N == 1, "a warp has all columns of its pixels");
@@ -48,7 +49,7 @@ struct FewOutputs {
 
 // BLOCK_K channels of a warp's pixels of a row. A line is a pixel, or a channel.
 using PixelTile = LineTile<CHANNELS_NEAR ? WARP_M : BLOCK_K, CHANNELS_NEAR ? BLOCK_K : WARP_M>;
-using Products = float[TAP_COLUMNS][PITCH];  // of a row of pixels, by column and pixel
+using Products = float[TapMatrix::COLUMNS][PITCH];  // of a row of pixels, by column and pixel
 using Sums = float[ROWS][PRODUCTS][4];
 
 struct Shared {
@@ -182,7 +183,7 @@ __device__ __forceinline__ void put_products(Products &products, int first, cons
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int column = j * MMA_COLUMNS + 2 * t + e;
-            if (TAP_COLUMNS % MMA_COLUMNS && column >= TAP_COLUMNS) continue;
+            if (TapMatrix::COLUMNS % MMA_COLUMNS && column >= TapMatrix::COLUMNS) continue;
 #pragma unroll
             for (int i = 0; i < 2 * ROWS; i++) products[column][first + 8 * i + g] = sums[i / 2][j][i % 2 * 2 + e];
         }
@@ -237,9 +238,9 @@ struct Outputs {
             float taps[R];
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                taps[r] = from[column_of_tap(r, 0, 0) * PITCH];
+                taps[r] = from[TapMatrix::column(r, 0, 0) * PITCH];
 #pragma unroll
-                for (int s = 1; s < S; s++) taps[r] += from[column_of_tap(r, s, 0) * PITCH + s * DILATION_W];
+                for (int s = 1; s < S; s++) taps[r] += from[TapMatrix::column(r, s, 0) * PITCH + s * DILATION_W];
             }
             const float sum = complete(kept[j], taps);
             if (done >= 0) finish(conv, band.n, k, band.p + done * band.step, q, sum);

@@ -6,7 +6,7 @@
 //           c), so where BLOCK_K divides C_GROUP a step has one tap: then a thread finds the pixel and looks for the
 //           border once a step, and adds strides for the channels.
 // Threads   WARPS_M x WARPS_N warps of LANES_M x LANES_N threads; a thread has THREAD_M x THREAD_N sums (see
-//           warp_tile.cuh). When gathering, neighbouring threads take neighbours in memory: pixels of a row in NCHW,
+//           gemm.cuh). When gathering, neighbouring threads take neighbours in memory: pixels of a row in NCHW,
 //           channels in NHWC, there several by one load.
 // Tiles     two of BLOCK_M x BLOCK_K of the weights and of BLOCK_K x BLOCK_N of the columns; the next ones are asked for
 //           before the products of these are taken and wait in registers, where pixels take the type of the sums.
@@ -14,8 +14,11 @@
 // Any       stride, padding, border, dilation, groups, layout. Where a window begins is worked out once a block.
 // Limit     FMAs, less what gathering costs: a load and a few sums for each BLOCK_M products of a warp's threads.
 #include "border.cuh"
-#include "device.cuh"
-#include "warp_tile.cuh"
+#include "gemm.cuh"
+#include "memory.cuh"
+
+using Warps = WarpTile<BLOCK_M, BLOCK_N, WARP_M, WARP_N, THREAD_M, THREAD_N>;
+constexpr int THREADS = Warps::THREADS;
 
 constexpr int DEPTH = R * S * C_GROUP;
 constexpr bool ONE_TAP = C_GROUP % BLOCK_K == 0;
@@ -28,7 +31,7 @@ struct Corner {
 };
 
 struct Memory {
-    math_t a[2][BLOCK_K][PITCH_A], b[2][BLOCK_K][PITCH_B];
+    math_t a[2][BLOCK_K][Warps::PITCH_A], b[2][BLOCK_K][Warps::PITCH_B];
     Corner corners[BLOCK_N];
 };
 static_assert(sizeof(Memory) <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
@@ -87,7 +90,7 @@ struct ColumnPart {
         }
     }
 
-    __device__ void store(math_t (&tile)[BLOCK_K][PITCH_B]) const {
+    __device__ void store(math_t (&tile)[BLOCK_K][Warps::PITCH_B]) const {
         const S share(threadIdx.x);
 #pragma unroll
         for (int i = 0; i < S::COUNT; i++) {
@@ -119,14 +122,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) implicit_gemm(co
     const Conv &conv = product.store.conv;
     const Tile tile = tile_of(product);
     const Operand a = of_group(product.a, tile.group);
-    const Lane lane = lane_of(threadIdx.x);
+    const Warps::Lane lane = Warps::lane_of(threadIdx.x);
     wait_for_earlier();
     for (int n = threadIdx.x; n < BLOCK_N; n += THREADS)  // columns beyond the last see what the last sees
         memory->corners[n] = corner_of(product.store, tile.group, min(tile.n + n, product.N - 1));
     __syncthreads();
     const MatrixLoader<BLOCK_M, BLOCK_K, THREADS, false> weights = {a, tile.m, product.M, DEPTH};
     const ColumnLoader columns = {conv, args.vectors, memory->corners};
-    const Squares<THREAD_M, THREAD_N, LANES_M * 4, LANES_N * 4> multiply = {lane.m, lane.n};
-    const SquaresStore<LANES_M * 4, LANES_N * 4> put = {product.store, product.M, product.N, tile, lane.m, lane.n};
+    const Squares<THREAD_M, THREAD_N, Warps::LANES_M * 4, Warps::LANES_N * 4> multiply = {lane.m, lane.n};
+    const SquaresStore<Warps::LANES_M * 4, Warps::LANES_N * 4> put = {product.store, product.M, product.N, tile, lane.m, lane.n};
     ::product(weights, columns, multiply, put, memory->a, memory->b, DEPTH);
 }

@@ -20,9 +20,9 @@
 // Limit     as of gemm_mma; with few channels, gathering.
 // implicit_gemm_tf32_mma is this kernel on floats: the host gives it that name.
 #include "border.cuh"
-#include "columns.cuh"
-#include "eights.cuh"
-#include "ends.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "mma.cuh"
 #include "mma_tiles.cuh"
 
 constexpr int PITCH = (C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = R * S;

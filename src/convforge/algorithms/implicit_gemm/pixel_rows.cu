@@ -8,8 +8,10 @@
 // Out       rows of CHANNELS, PITCH apart, of (N, height, width) pixels, which are those of the padded picture where the
 //           border is not zeros. Each group's channels are followed by zeros up to WHOLE_GROUP.
 // Limit     memory: both sides in whole lines.
-#include "squares.cuh"
+#include "pixels.cuh"
 
+using Squares = PixelSquares<CHANNELS, WHOLE_GROUP, CHANNELS_NEAR>;
+constexpr int SIDE = Squares::SIDE, LINES = Squares::LINES;
 constexpr int WORD = 4 / sizeof(x_t);  // of four bytes
 
 struct PixelRows {
@@ -23,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(32 * LINES) pixel_rows(const __grid
     const int lane = threadIdx.x, line = threadIdx.y;
     const int n = blockIdx.x / args.squares, first = blockIdx.x % args.squares * SIDE, c0 = blockIdx.y * SIDE;
     wait_for_earlier();
-    bring_square(args, n, first, c0, [&](int pixel, int c, x_t value) { square[pixel][c] = value; });
+    Squares::bring_square(args, n, first, c0, [&](int pixel, int c, x_t value) { square[pixel][c] = value; });
     __syncthreads();
     const int pixels = args.height * args.width, c = lane * WORD;
     x_t *to = args.rows + (static_cast<long long>(n) * pixels + first + line) * PITCH + c0 + c;

@@ -21,8 +21,8 @@
 // Needs     NHWC, zeros at the border, C a multiple of 4, addresses and strides of 16 bytes. pixel_rows.cu makes such
 //           pixels of others.
 // Limit     tensor cores, which have three products to do; where filters are few, shared memory.
+#include "border.cuh"
 #include "split.cuh"
-#include "split_plain.cuh"
 #include "wgmma_tiles.cuh"
 
 // Threads that split. With 128 columns sums take so many registers that there is none for another warpgroup.

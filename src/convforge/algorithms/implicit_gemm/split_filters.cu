@@ -14,7 +14,7 @@
 //           computed from its floats if some channel is that small in all NEIGHBOURS filters around it, or if more than
 //           a quarter of its numbers are.
 // Limit     memory.
-#include "device.cuh"
+#include "memory.cuh"
 #include "split.cuh"
 
 constexpr int WARPS = THREADS / 32, TAPS = R * S, PITCH = TAPS | 1;

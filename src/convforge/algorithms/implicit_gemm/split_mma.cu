@@ -9,15 +9,15 @@
 //           added to the sum in floats, multiplied by the pixel's scale: tensor cores cut sums off, floats round them.
 // Range     split_pixels.cu marks a pixel whose halves would not do, split_filters.cu such a filter. A marked pixel makes
 //           the sums of all that see it NaN. Where a sum is NaN, or its filter is marked, the output is computed from the
-//           floats (split_plain.cuh). *redone counts the warps that met marked pixels.
+//           floats (border.cuh). *redone counts the warps that met marked pixels.
 // Shares    with SPLIT_K, several blocks have a part of the channels each, and leave sums that sum_shares.cu adds up.
 // Any       stride, padding, border, dilation, groups, layout, C and K: split_pixels.cu brings x in any form.
 // Limit     tensor cores, which have three products to do, and shared memory, which has two tiles for one.
 #define FACTORS_ARE_HALVES
-#include "ends.cuh"
+#include "border.cuh"
+#include "epilogue.cuh"
 #include "mma_tiles.cuh"
 #include "split.cuh"
-#include "split_plain.cuh"
 
 constexpr int TAPS = R * S, SLICE = 64;                   // channels that share a pixel's scale
 constexpr int SPANS = (FILTER_PITCH + BLOCK_K - 1) / BLOCK_K;  // steps of a tap

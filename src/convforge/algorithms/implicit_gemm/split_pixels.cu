@@ -1,7 +1,7 @@
 // split_pixels: a picture of any layout, strides and border as rows of halves (split.cuh), with a scale for each pixel
 // and 64 channels. implicit_gemm_split then has nothing to split, where it would split the same pixels many times.
 //
-// Threads   32 x LINES a block, a square of SIDE pixels and SIDE channels (squares.cuh).
+// Threads   32 x LINES a block, a square of SIDE pixels and SIDE channels (pixels.cuh).
 // Shared    the square, first as floats, then as halves in their place, whose lines are four bytes longer.
 // Layout    halves[half][n][pixel][c], c up to PITCH, a multiple of 8, of which those beyond C are zeros;
 //           downs[n][pixel][slice], what a sum of products of this pixel's 64 channels is multiplied by, and so many
@@ -12,9 +12,11 @@
 //           channels, are so small beside the largest of their pixels that they lose bits. An output may be the sum of
 //           those alone.
 // Limit     memory: both sides in whole lines.
+#include "pixels.cuh"
 #include "split.cuh"
-#include "squares.cuh"
 
+using Squares = PixelSquares<CHANNELS, WHOLE_GROUP, CHANNELS_NEAR>;
+constexpr int SIDE = Squares::SIDE, LINES = Squares::LINES;
 constexpr int THREADS = 32 * LINES, PARTS = THREADS / SIDE, OF_PART = SIDE / PARTS;  // of a pixel's channels
 constexpr int PAIRS = OF_PART / 2, WORDS = PITCH / 2;
 constexpr int MOST_LOST = 4;     // of so many numbers of a pixel, one
@@ -36,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_pixels(const __grid_
     const int n = blockIdx.x / args.squares, first = blockIdx.x % args.squares * SIDE, c0 = blockIdx.y * SIDE;
     const int pixels = args.height * args.width;
     wait_for_earlier();
-    bring_square(args, n, first, c0, [&](int pixel, int c, float value) { square[pixel][c] = value; });
+    Squares::bring_square(args, n, first, c0, [&](int pixel, int c, float value) { square[pixel][c] = value; });
     if (thread < SIDE) column[thread] = 0, balance[thread] = 0;
     __syncthreads();
     // Each pixel's scale.

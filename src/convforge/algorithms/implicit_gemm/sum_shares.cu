@@ -4,8 +4,8 @@
 // Threads   THREADS a block, each with LANES neighbouring filters of a pixel.
 // Layout    sums[share][pixel of all pictures][filter], floats.
 // Limit     memory, mostly L2, which still has the sums.
-#include "device.cuh"
-#include "ends.cuh"
+#include "epilogue.cuh"
+#include "memory.cuh"
 
 constexpr int THREADS = 256, LANES = K % 4 == 0 ? 4 : 1;
 

@@ -82,7 +82,7 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
     for (int i = 0; i < 2; i++) {
         Output out{};
         if (RESIDUAL) out = output_of(conv, args.tiling, at, pixel[i]);
-        if (k[i] < K && (!RESIDUAL || out.there)) values[i] = ended(conv, out.n, k[i], out.p, out.q, sums[i]);
+        if (k[i] < K && (!RESIDUAL || out.there)) values[i] = epilogue_value(conv, out.n, k[i], out.p, out.q, sums[i]);
     }
     return narrow_pair<out_t>(values[0], values[1]);  // one instruction for both
 }

@@ -15,7 +15,7 @@
 // NaN       from sm_80 on a float's maximum is one instruction, which gives the canonical NaN whatever NaN was there.
 // Limit     memory: every pixel is read once, and (extent - stride) / (OUT_P * stride) of them once more from a cache.
 //           Large windows: R * S / OUT_P comparisons an output.
-#include "vector.cuh"
+#include "memory.cuh"
 
 __device__ constexpr int gcd(int a, int b) { return b ? gcd(b, a % b) : a; }
 

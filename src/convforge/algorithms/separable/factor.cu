@@ -12,7 +12,7 @@
 // Shared    the filter's elements, in double; in global memory where they are too many.
 // NaN       A filter that holds NaN or Inf has no factors: they are all NaN, and so are its outputs.
 // Limit     latency: barriers and shuffles of one block, about as many for a large filter as for a small one.
-#include "device.cuh"
+#include "memory.cuh"
 #include "types.cuh"
 
 constexpr int LINES = R < S ? R : S, LENGTH = R < S ? S : R, WARPS = THREADS / 32;

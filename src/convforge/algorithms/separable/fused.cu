@@ -25,16 +25,16 @@
 // Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
 // Limit     FMA from about 15 x 15 on; below, memory: each pixel is read once a block, halos twice or more, from L2.
 #include "border.cuh"
-#include "device.cuh"
-#include "ends.cuh"
-#include "held.cuh"
-#include "plane_tiles.cuh"
-#include "vector.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "memory.cuh"
+#include "pixels.cuh"
 
 constexpr int TILE_P = STRIPS_Y * OUT_P, THREADS = PLANES * TILE_Q * STRIPS_Y;
 constexpr int ROWS = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
 constexpr int TILE_W = SHIFT + (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
 constexpr int NEAR = IN_CHANNELS_LAST ? PLANES : 1;       // planes whose pixels stand beside each other in memory
+constexpr bool COPIES = CAN_COPY<RAW, FILL>;  // pixels may come by asynchronous copies of vectors
 constexpr int FILLS = (TILE_W + FILL - 1) / FILL * NEAR;  // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t), SUMS = 16 / sizeof(acc_t);
 constexpr int ROW_PITCH = (S + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
@@ -70,16 +70,16 @@ struct Held {
 struct Step {
     int at;
     int c, i, products;
-    Tile tile;
+    PlaneTile tile;
 };
 
-__device__ inline Tile tile_of(const Separable &args, int at) {
+__device__ inline PlaneTile tile_of(const Separable &args, int at) {
     return tile_of<PLANES, TILE_P, TILE_Q>(args.tiles, args.conv, at);
 }
 
 // Ask for the tile of every plane, with what stands outside of the picture. WIDE threads stand side by side and keep to
 // their columns, LINES rows of the tile at a time.
-__device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &tile, int c) {
+__device__ inline void copy_pixels(const Separable &args, Held &to, const PlaneTile &tile, int c) {
     constexpr int WIDE = FILLS < THREADS ? FILLS : THREADS, LINES = THREADS / WIDE;
     const Conv &conv = args.conv;
     const index_t step_h = conv.x_strides.h, step_w = conv.x_strides.w;
@@ -108,7 +108,7 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &
             for (int row = first; row < ROWS; row += LINES) {
                 const int h = inside(h0 + row, conv.H);
                 if (h < 0 && !BLANK) {
-                    for (int e = 0; e < FILL; e++) target[row * PITCH + e] = held<tile_t>(conv, nullptr);
+                    for (int e = 0; e < FILL; e++) target[row * PITCH + e] = held<RAW, tile_t>(conv, nullptr);
                 } else if constexpr (COPIES) {
                     const bool there = h >= 0 && whole;
                     copy_async<FILL * sizeof(x_t)>(target + row * PITCH,
@@ -121,7 +121,7 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &
                 const int h = inside(h0 + row, conv.H);
                 for (int e = 0; e < FILL; e++) {
                     const bool there = h >= 0 && at[e] >= 0;
-                    target[row * PITCH + e] = held<tile_t>(conv, there ? plane + h * step_h + at[e] * step_w : nullptr);
+                    target[row * PITCH + e] = held<RAW, tile_t>(conv, there ? plane + h * step_h + at[e] * step_w : nullptr);
                 }
             }
         }
@@ -129,12 +129,12 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &
 }
 
 // Which filter is that of channel `c` of a plane.
-__device__ inline index_t filter_of(const Tile &tile, int slot, int c) {
+__device__ inline index_t filter_of(const PlaneTile &tile, int slot, int c) {
     return static_cast<index_t>((tile.k + slot) % K) * C_GROUP + c;
 }
 
 // The most products that channel `c` has in a plane.
-__device__ inline int products_of(const Separable &args, const Tile &tile, int c) {
+__device__ inline int products_of(const Separable &args, const PlaneTile &tile, int c) {
     int most = 0;
 #pragma unroll
     for (int slot = 0; slot < PLANES; slot++)
@@ -143,7 +143,7 @@ __device__ inline int products_of(const Separable &args, const Tile &tile, int c
 }
 
 // Ask for the rows and columns that are product `i` of channel `c`, of every plane; zeros where its rank is less.
-__device__ inline void copy_factors(const Separable &args, Factors &to, const Tile &tile, int c, int i) {
+__device__ inline void copy_factors(const Separable &args, Factors &to, const PlaneTile &tile, int c, int i) {
     for (int e = threadIdx.x; e < PLANES * (R + S); e += THREADS) {
         const int slot = e / (R + S), tap = e % (R + S);
         if (slot >= tile.planes) break;
@@ -199,7 +199,7 @@ __device__ inline void add_along(const Conv &conv, acc_t (&sums)[ALONG], const t
             for (int q = 0; q < ALONG; q++) {
                 const int beyond = v + e - SHIFT - q * STRIDE_W, s = beyond / DILATION_W;
                 if (beyond < 0 || beyond % DILATION_W != 0 || s >= COUNT) continue;
-                sums[q] = multiply_add(taps[s], taken(conv, values.at[e]), sums[q]);
+                sums[q] = multiply_add(taps[s], taken<RAW>(conv, values.at[e]), sums[q]);
             }
     }
 }
@@ -282,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __
         advance(args, next);
         copy_async_wait();
         __syncthreads();  // pixels and factors are there, and nobody reads sums along rows any more
-        const Tile tile = step.tile;
+        const PlaneTile tile = step.tile;
         pass_along(conv, *held, held->factors[turn], tile.planes);
         __syncthreads();  // sums along rows are there, and nobody reads pixels any more
         if (next.at < args.count) ask(args, *held, held->factors[turn ^ 1], next);

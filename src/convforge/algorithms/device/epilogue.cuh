@@ -20,7 +20,7 @@ __device__ inline epilogue_t activated(epilogue_t y, epilogue_t alpha) {
 }
 
 // The value of a sum of output (n, k, p, q), before it is rounded to the output's type.
-__device__ inline epilogue_t ended(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
+__device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
     epilogue_t value = static_cast<epilogue_t>(sum);
     if constexpr (DIVISOR != 1) value /= DIVISOR;
     if constexpr (SCALE) value *= conv.scale[k * conv.scale_channels];
@@ -32,7 +32,7 @@ __device__ inline epilogue_t ended(const Conv &conv, int n, int k, int p, int q,
 // The value that is stored for it.
 __device__ inline out_t finished(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
     if constexpr (!HAS_EPILOGUE) return stored<out_t>::of(sum);
-    return stored<out_t>::of(ended(conv, n, k, p, q, sum));
+    return stored<out_t>::of(epilogue_value(conv, n, k, p, q, sum));
 }
 
 // Store a sum as output (n, k, p, q).
