@@ -57,7 +57,7 @@ SPLIT_FEW_CHANNELS_FAULTS = [
         ("the first word's halves twice", "split_pair(numbers[2 * j], numbers[2 * j + 1]",
          "split_pair(numbers[0], numbers[1]"),
         ("high halves for low ones", "shared.patches[1], i, low);", "shared.patches[1], i, high);"),
-        ("floats of one pixel twice", "shared.patches[number / C][0]", "shared.patches[0][0]"),
+        ("floats of one pixel twice", "shared.patches[number / cfg::C][0]", "shared.patches[0][0]"),
         ("high halves of pixels twice", "pixels + half * LOW_PIXELS", "pixels"),
         ("the first 16 of a step twice", "words, first + part)", "words, first)", ODD),
         ("a step beyond the last",
@@ -75,6 +75,6 @@ SPLIT_FEW_CHANNELS_FAULTS = [
          replace(WIDELY, problem="n1c3h9w20_k40r3s3_p1_f32_nhwc")),
         ("every filter computed from floats but those", "shared.scales[k - n0] != 0) continue;",
          "shared.scales[k - n0] == 0) continue;", FILTERS),
-        ("one row of outputs computed from floats", "tile.p + i / TILE_W, tile.q", "tile.p, tile.q", FAR),
+        ("one row of outputs computed from floats", "tile.p + i / cfg::TILE_W, tile.q", "tile.p, tile.q", FAR),
     ),
 ]  # fmt: skip

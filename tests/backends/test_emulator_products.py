@@ -31,19 +31,19 @@ struct Args {
 __device__ inline void write_out(float *out, const float (&sums)[SUMS]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int e = 0; e < SUMS; e++)
-        out[(16 * warp + lane / 4 + 8 * (e / 2 % 2)) * BLOCK_N + e / 4 * 8 + lane % 4 * 2 + e % 2] = sums[e];
+        out[(16 * warp + lane / 4 + 8 * (e / 2 % 2)) * cfg::BLOCK_N + e / 4 * 8 + lane % 4 * 2 + e % 2] = sums[e];
 }
 extern "C" __global__ void tried(const __grid_constant__ Args args) {
     BOX_SHARED(unsigned char, room);
     __shared__ unsigned long long bar;
     unsigned char *const a = room + (-shared_address(room) & 1023), *const b = a + 64 * 128;
     if (threadIdx.x == 0) {
-        init_barrier(&bar, ARRIVALS);
+        init_barrier(&bar, cfg::ARRIVALS);
         barriers_are_there();
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        expect_bytes(&bar, (64 + BLOCK_N) * 128);
+        expect_bytes(&bar, (64 + cfg::BLOCK_N) * 128);
         copy_box(a, args.a, 0, 0, 0, &bar);
         copy_box(b, args.b, 0, 0, 0, &bar);
     }

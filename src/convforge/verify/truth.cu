@@ -34,12 +34,12 @@ extern "C" __global__ void truth_conv2d(const Convolution args) {
     const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
     for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < args.outputs; i += threads) {
         // The axes after N, the last first: K, Q, P in NHWC, else Q, P, K.
-        const int sizes[3] = {CHANNELS_LAST ? args.K : args.Q, CHANNELS_LAST ? args.Q : args.P,
-                              CHANNELS_LAST ? args.P : args.K};
+        const int sizes[3] = {cfg::CHANNELS_LAST ? args.K : args.Q, cfg::CHANNELS_LAST ? args.Q : args.P,
+                              cfg::CHANNELS_LAST ? args.P : args.K};
         const long long line = i / sizes[0], plane = line / sizes[1], n = plane / sizes[2];
         const int last = i % sizes[0], middle = line % sizes[1], outer = plane % sizes[2];
-        const int k = CHANNELS_LAST ? last : outer, p = CHANNELS_LAST ? outer : middle;
-        const int q = CHANNELS_LAST ? middle : last, first = k / args.filters * args.channels;
+        const int k = cfg::CHANNELS_LAST ? last : outer, p = cfg::CHANNELS_LAST ? outer : middle;
+        const int q = cfg::CHANNELS_LAST ? middle : last, first = k / args.filters * args.channels;
         const pixel_t *picture = args.x + n * args.x_n + first * args.x_c;
         const double *weight = args.w + static_cast<long long>(k) * args.channels * args.R * args.S;
         double total = 0, beside = 0;

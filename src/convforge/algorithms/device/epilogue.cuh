@@ -5,27 +5,28 @@
 
 enum Activation { IDENTITY, RELU, LEAKY_RELU, CLIPPED_RELU, SIGMOID, TANH, SILU, GELU };
 
-constexpr bool HAS_EPILOGUE = DIVISOR != 1 || SCALE || BIAS || RESIDUAL || ACTIVATION != IDENTITY;
+constexpr bool HAS_EPILOGUE =
+    cfg::DIVISOR != 1 || cfg::SCALE || cfg::BIAS || cfg::RESIDUAL || cfg::ACTIVATION != IDENTITY;
 
 // The activation; NaN stays NaN.
 __device__ inline epilogue_t activated(epilogue_t y, epilogue_t alpha) {
-    if constexpr (ACTIVATION == RELU) return y < 0 ? 0 : y;
-    if constexpr (ACTIVATION == LEAKY_RELU) return y < 0 ? y * alpha : y;
-    if constexpr (ACTIVATION == CLIPPED_RELU) return y < 0 ? 0 : (y > alpha ? alpha : y);
-    if constexpr (ACTIVATION == SIGMOID) return 1 / (1 + exp(-y));
-    if constexpr (ACTIVATION == TANH) return tanh(y);
-    if constexpr (ACTIVATION == SILU) return y / (1 + exp(-y));
-    if constexpr (ACTIVATION == GELU) return y * erfc(y * static_cast<epilogue_t>(-0.7071067811865476)) / 2;
+    if constexpr (cfg::ACTIVATION == RELU) return y < 0 ? 0 : y;
+    if constexpr (cfg::ACTIVATION == LEAKY_RELU) return y < 0 ? y * alpha : y;
+    if constexpr (cfg::ACTIVATION == CLIPPED_RELU) return y < 0 ? 0 : (y > alpha ? alpha : y);
+    if constexpr (cfg::ACTIVATION == SIGMOID) return 1 / (1 + exp(-y));
+    if constexpr (cfg::ACTIVATION == TANH) return tanh(y);
+    if constexpr (cfg::ACTIVATION == SILU) return y / (1 + exp(-y));
+    if constexpr (cfg::ACTIVATION == GELU) return y * erfc(y * static_cast<epilogue_t>(-0.7071067811865476)) / 2;
     return y;
 }
 
 // The value of a sum of output (n, k, p, q), before it is rounded to the output's type.
 __device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
     epilogue_t value = static_cast<epilogue_t>(sum);
-    if constexpr (DIVISOR != 1) value /= DIVISOR;
-    if constexpr (SCALE) value *= conv.scale[k * conv.scale_channels];
-    if constexpr (BIAS) value += conv.bias[k];
-    if constexpr (RESIDUAL) value += as<epilogue_t>(conv.residual[place(conv.residual_strides, n, k, p, q)]);
+    if constexpr (cfg::DIVISOR != 1) value /= cfg::DIVISOR;
+    if constexpr (cfg::SCALE) value *= conv.scale[k * conv.scale_channels];
+    if constexpr (cfg::BIAS) value += conv.bias[k];
+    if constexpr (cfg::RESIDUAL) value += as<epilogue_t>(conv.residual[place(conv.residual_strides, n, k, p, q)]);
     return activated(value, conv.alpha);
 }
 

@@ -90,11 +90,11 @@ struct Tile {
 __device__ inline Column column_at(const Store &store, int n) { return column_of(store.conv, store.first + n); }
 __device__ inline Column after(const Store &store, const Column &column) { return after(store.conv, column); }
 __device__ inline out_t *start(const Store &store, int group, const Column &at) {
-    return store.conv.out + place(store.conv.out_strides, at.n, group * K_GROUP, at.p, at.q);
+    return store.conv.out + place(store.conv.out_strides, at.n, group * cfg::K_GROUP, at.p, at.q);
 }
 __device__ inline index_t row_step(const Store &store) { return store.conv.out_strides.c; }
 __device__ inline out_t value(const Store &store, int group, int m, const Column &at, acc_t sum) {
-    return finished(store.conv, at.n, group * K_GROUP + m, at.p, at.q, sum);
+    return finished(store.conv, at.n, group * cfg::K_GROUP + m, at.p, at.q, sum);
 }
 #else
 using Column = int;
@@ -148,8 +148,8 @@ __device__ inline void put_squares(const Store &store, const int &M, const int &
                         Vector<out_t, AT_ONCE> several;
 #pragma unroll
                         for (int w = 0; w < AT_ONCE; w++)
-                            several.at[w] = C_NEAR_M ? values[v + w][u] : values[u][v + w];
-                        store_vector(C_NEAR_M ? starts[u] + (m + v) : starts[v] + (m + u) * step, several);
+                            several.at[w] = cfg::C_NEAR_M ? values[v + w][u] : values[u][v + w];
+                        store_vector(cfg::C_NEAR_M ? starts[u] + (m + v) : starts[v] + (m + u) * step, several);
                     }
                 continue;
             }
@@ -186,10 +186,11 @@ struct Gemm {
 };
 
 __device__ inline Tile tile_of(const Gemm &args) {
-    const unsigned rows = (args.M + BLOCK_M - 1) / BLOCK_M, columns = (args.N + BLOCK_N - 1) / BLOCK_N;
+    const unsigned rows = (args.M + cfg::BLOCK_M - 1) / cfg::BLOCK_M,
+                   columns = (args.N + cfg::BLOCK_N - 1) / cfg::BLOCK_N;
     const unsigned row = blockIdx.x % rows, rest = blockIdx.x / rows;
-    return {static_cast<int>(rest / columns), static_cast<int>(row * BLOCK_M),
-            static_cast<int>(rest % columns * BLOCK_N)};
+    return {static_cast<int>(rest / columns), static_cast<int>(row * cfg::BLOCK_M),
+            static_cast<int>(rest % columns * cfg::BLOCK_N)};
 }
 
 // A block's part of C through registers: two tiles of each operand in shared memory; the next ones wait in registers

@@ -49,12 +49,16 @@ template <> struct narrow<bfloat16_t> { using type = bfloat16_t; };
 using Narrow = narrow<factor_t>::type;
 
 // From the prelude: BLOCK_M x BLOCK_N of C a block, in steps of BLOCK_K; WARP_M x WARP_N of that a warp.
-constexpr int WARPS_M = BLOCK_M / WARP_M, WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
-constexpr int ROWS = WARP_M / MMA_ROWS, COLUMNS = WARP_N / MMA_COLUMNS;  // products of a warp for each MMA_DEPTH of K
-static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps cover the block's tile exactly");
-static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp loads 16 x 16 numbers at once");
-static_assert(BLOCK_K % (2 * MMA_DEPTH) == 0, "factors of one product are multiplied while the next ones are loaded");
-static_assert(STAGES >= 2, "one tile is used while another is on its way");
+constexpr int WARPS_M = cfg::BLOCK_M / cfg::WARP_M, WARPS_N = cfg::BLOCK_N / cfg::WARP_N,
+              THREADS = 32 * WARPS_M * WARPS_N;
+// Products of a warp for each MMA_DEPTH of K.
+constexpr int ROWS = cfg::WARP_M / MMA_ROWS, COLUMNS = cfg::WARP_N / MMA_COLUMNS;
+static_assert(cfg::BLOCK_M % cfg::WARP_M == 0 && cfg::BLOCK_N % cfg::WARP_N == 0,
+              "warps cover the block's tile exactly");
+static_assert(cfg::WARP_M % 16 == 0 && cfg::WARP_N % 16 == 0, "a warp loads 16 x 16 numbers at once");
+static_assert(cfg::BLOCK_K % (2 * MMA_DEPTH) == 0,
+              "factors of one product are multiplied while the next ones are loaded");
+static_assert(cfg::STAGES >= 2, "one tile is used while another is on its way");
 
 // The sums of a lane: of each product two neighbouring columns of row g, then of row g + 8.
 using WarpSums = sum_t[ROWS][COLUMNS][4];
@@ -75,14 +79,14 @@ struct alignas(128) LineTile {
 
 // A tile of an operand: SPAN of its rows or columns, BLOCK_K along K.
 template <int SPAN, bool DEEP>
-using OperandTile = LineTile<DEEP ? SPAN : BLOCK_K, DEEP ? BLOCK_K : SPAN>;
+using OperandTile = LineTile<DEEP ? SPAN : cfg::BLOCK_K, DEEP ? cfg::BLOCK_K : SPAN>;
 
 // How threads bring an operand's tiles, SPAN of its rows or columns from x0 on, one after the other along K. WHOLE, every
 // piece begins at a multiple of 16 bytes and ends inside the matrix; see `whole_pieces`.
 template <int SPAN, bool DEEP, bool WHOLE>
 struct LineCopies {
     using Lines = OperandTile<SPAN, DEEP>;
-    static constexpr int LINES = DEEP ? SPAN : BLOCK_K, TOGETHER = THREADS / Lines::PIECES;
+    static constexpr int LINES = DEEP ? SPAN : cfg::BLOCK_K, TOGETHER = THREADS / Lines::PIECES;
     static constexpr int MINE = (LINES + TOGETHER - 1) / TOGETHER;  // pieces of a thread, of lines TOGETHER apart
     static_assert(THREADS % Lines::PIECES == 0, "a thread has the same piece of each of its lines");
     const Operand &from;
@@ -236,7 +240,7 @@ struct Factors {
 // Ask for the tiles of the first STAGES - 1 steps. ask(step, tiles) asks for this thread's part of a step's copies.
 template <class Tiles, class Ask>
 __device__ __forceinline__ void begin_steps(Tiles *stages, const Ask &ask) {
-    for (int stage = 0; stage < STAGES - 1; stage++) {
+    for (int stage = 0; stage < cfg::STAGES - 1; stage++) {
         ask(stage, stages[stage]);
         copy_async_commit();  // for every step, so that waiting can count them
     }
@@ -252,26 +256,26 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
         copy_async_commit();
     };
     const auto meet = [] {
-        copy_async_wait<STAGES - 2>();  // this thread's part of the next tile has landed,
+        copy_async_wait<cfg::STAGES - 2>();  // this thread's part of the next tile has landed,
         __syncthreads();                // so has every other's, and all have loaded what they need of the last one
     };
     Factors factors[2];
     meet();
-    ask_for(STAGES - 1, stages[STAGES - 1]);
+    ask_for(cfg::STAGES - 1, stages[cfg::STAGES - 1]);
     factors[0].template load<DEEP_A, DEEP_B>(stages[0], m0, n0, 0);
     int stage = 0;
     for (int step = 0; step < steps; step++) {
         Tiles &now = stages[stage];
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        stage = stage + 1 == cfg::STAGES ? 0 : stage + 1;
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; k += MMA_DEPTH) {
+        for (int k = 0; k < cfg::BLOCK_K; k += MMA_DEPTH) {
             Factors &next = factors[(k / MMA_DEPTH + 1) % 2];
-            if (k + MMA_DEPTH < BLOCK_K) {
+            if (k + MMA_DEPTH < cfg::BLOCK_K) {
                 next.template load<DEEP_A, DEEP_B>(now, m0, n0, k + MMA_DEPTH);
             } else {
                 meet();
                 if (step + 1 < steps) next.template load<DEEP_A, DEEP_B>(stages[stage], m0, n0, 0);
-                ask_for(step + STAGES, now);
+                ask_for(step + cfg::STAGES, now);
             }
             factors[k / MMA_DEPTH % 2].multiply(sums);
         }
@@ -286,7 +290,7 @@ struct TurnedCopies {
     using Lines = OperandTile<SPAN, true>;
     static constexpr int ACROSS = 4;
     static constexpr int AT_ONCE = ROWS * COLUMNS > 16 ? 8 : PIECE;  // beside many sums there are registers for no more
-    static constexpr int OF_LINE = BLOCK_K / AT_ONCE, PARTS = SPAN / ACROSS * OF_LINE;
+    static constexpr int OF_LINE = cfg::BLOCK_K / AT_ONCE, PARTS = SPAN / ACROSS * OF_LINE;
     const Operand &from;
     const int x0, length, depth;
 

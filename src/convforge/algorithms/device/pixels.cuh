@@ -28,7 +28,7 @@ __device__ inline acc_t centred(const Conv &conv, const Vector<x_t, COUNT> &valu
 // has a value that their type may not hold.
 //
 // BLANK: what stands outside the image is all zero bits.
-constexpr bool BLANK = BORDER == ZEROS && !HAS_ZERO;
+constexpr bool BLANK = cfg::BORDER == ZEROS && !HAS_ZERO;
 
 // Pixels may come by asynchronous copies of FILL of them.
 template <bool RAW, int FILL> constexpr bool CAN_COPY = RAW && FILL * sizeof(x_t) >= 4;
@@ -77,15 +77,15 @@ struct PixelSquares {
     template <int STEP, class Args, class Put>
     __device__ static __forceinline__ void bring(const Args &args, const Source &source, int c, const Put &put) {
         const index_t stride = args.conv.x_strides.c;
-        const x_t outside = BORDER == CONSTANT && source.seen ? stored<x_t>::of(args.conv.outside) : x_t{};
-        const x_t *from = source.first + (GROUPS == 1 ? c * stride : 0);
+        const x_t outside = cfg::BORDER == CONSTANT && source.seen ? stored<x_t>::of(args.conv.outside) : x_t{};
+        const x_t *from = source.first + (cfg::GROUPS == 1 ? c * stride : 0);
 #pragma unroll
         for (int i = 0; i < SIDE / STEP; i++, c += STEP) {
-            const int group = GROUPS == 1 ? 0 : c / WHOLE_GROUP, in_group = c - group * WHOLE_GROUP;
-            if (GROUPS > 1) from = source.first + (group * C_GROUP + in_group) * stride;
+            const int group = cfg::GROUPS == 1 ? 0 : c / WHOLE_GROUP, in_group = c - group * WHOLE_GROUP;
+            if (cfg::GROUPS > 1) from = source.first + (group * cfg::C_GROUP + in_group) * stride;
             x_t value{};
-            if (c < CHANNELS && in_group < C_GROUP) value = source.inside ? *from : outside;
-            if (GROUPS == 1) from += STEP * stride;
+            if (c < CHANNELS && in_group < cfg::C_GROUP) value = source.inside ? *from : outside;
+            if (cfg::GROUPS == 1) from += STEP * stride;
             put(i * STEP, value);
         }
     }

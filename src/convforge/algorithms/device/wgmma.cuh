@@ -21,7 +21,7 @@
 #include "memory.cuh"
 #include "types.cuh"
 
-constexpr int SUMS = BLOCK_N / 2;  // of a thread, of 64 rows
+constexpr int SUMS = cfg::BLOCK_N / 2;  // of a thread, of 64 rows
 
 template <int ROW = 128>
 __device__ inline unsigned long long matrix_at(const void *place, int pitch) {

@@ -12,38 +12,38 @@
 // Limit     FMAs: an issue slot in ten goes to loads and addresses. Few tiles leave multiprocessors idle.
 #include "gemm.cuh"
 
-using Warps = WarpTile<BLOCK_M, BLOCK_N, WARP_M, WARP_N, THREAD_M, THREAD_N>;
+using Warps = WarpTile<cfg::BLOCK_M, cfg::BLOCK_N, cfg::WARP_M, cfg::WARP_N, cfg::THREAD_M, cfg::THREAD_N>;
 constexpr int THREADS = Warps::THREADS;
 
-static_assert(STAGES >= 2, "one tile is used while another is on its way");
+static_assert(cfg::STAGES >= 2, "one tile is used while another is on its way");
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_warp_tiled(const __grid_constant__ Gemm args) {
     struct Tiles {
-        math_t a[BLOCK_K][Warps::PITCH_A], b[BLOCK_K][Warps::PITCH_B];
+        math_t a[cfg::BLOCK_K][Warps::PITCH_A], b[cfg::BLOCK_K][Warps::PITCH_B];
     };
     DYNAMIC_SHARED(Tiles, stages);
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const Warps::Lane lane = Warps::lane_of(threadIdx.x);
-    const MatrixCopies<BLOCK_M, THREADS, A_DEEP> copy_a = {a, tile.m, args.M, args.K};
-    const MatrixCopies<BLOCK_N, THREADS, B_DEEP> copy_b = {b, tile.n, args.N, args.K};
-    const Squares<THREAD_M, THREAD_N, Warps::LANES_M * 4, Warps::LANES_N * 4> multiply = {lane.m, lane.n};
+    const MatrixCopies<cfg::BLOCK_M, THREADS, cfg::A_DEEP> copy_a = {a, tile.m, args.M, args.K};
+    const MatrixCopies<cfg::BLOCK_N, THREADS, cfg::B_DEEP> copy_b = {b, tile.n, args.N, args.K};
+    const Squares<cfg::THREAD_M, cfg::THREAD_N, Warps::LANES_M * 4, Warps::LANES_N * 4> multiply = {lane.m, lane.n};
     const SquaresStore<Warps::LANES_M * 4, Warps::LANES_N * 4> put = {args.store, args.M, args.N, tile, lane.m, lane.n};
     const auto ask = [&](int k0) {  // a commit for every step, so that waiting can count them
         if (k0 < args.K) {
-            Tiles &target = stages[k0 / BLOCK_K % STAGES];
+            Tiles &target = stages[k0 / cfg::BLOCK_K % cfg::STAGES];
             copy_a.copy(target.a, k0);
             copy_b.copy(target.b, k0);
         }
         copy_async_commit();
     };
-    for (int stage = 0; stage < STAGES - 1; stage++) ask(stage * BLOCK_K);
-    acc_t sums[THREAD_M][THREAD_N] = {};
-    for (int k0 = 0; k0 < args.K; k0 += BLOCK_K) {
-        copy_async_wait<STAGES - 2>();  // this thread's part of the tile has landed,
+    for (int stage = 0; stage < cfg::STAGES - 1; stage++) ask(stage * cfg::BLOCK_K);
+    acc_t sums[cfg::THREAD_M][cfg::THREAD_N] = {};
+    for (int k0 = 0; k0 < args.K; k0 += cfg::BLOCK_K) {
+        copy_async_wait<cfg::STAGES - 2>();  // this thread's part of the tile has landed,
         __syncthreads();                // so has every other's, and all are done with the tile before it
-        ask(k0 + (STAGES - 1) * BLOCK_K);
-        const Tiles &now = stages[k0 / BLOCK_K % STAGES];
+        ask(k0 + (cfg::STAGES - 1) * cfg::BLOCK_K);
+        const Tiles &now = stages[k0 / cfg::BLOCK_K % cfg::STAGES];
         multiply(sums, now.a, now.b);
     }
     put(sums);

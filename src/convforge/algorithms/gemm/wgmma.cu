@@ -26,13 +26,13 @@
 #include "wgmma.cuh"
 
 constexpr int WARPGROUP = 128, CONSUMERS = 2, THREADS = WARPGROUP * (1 + CONSUMERS);
-constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;              // warpgroups that share a tile
-constexpr int ROWS_64 = BLOCK_M / (64 * GROUPS_OF_TILE);       // products of 64 rows of a warpgroup
+constexpr int GROUPS_OF_TILE = cfg::PING_PONG ? 1 : 2;         // warpgroups that share a tile
+constexpr int ROWS_64 = cfg::BLOCK_M / (64 * GROUPS_OF_TILE);  // products of 64 rows of a warpgroup
 constexpr int STEP_K = 64, ROW_BYTES = 128, BOX_BYTES = 64 * ROW_BYTES;
-constexpr int OF_CLUSTER = PAIRED ? 2 : 1;                     // blocks, one below the other
+constexpr int OF_CLUSTER = cfg::PAIRED ? 2 : 1;                // blocks, one below the other
 constexpr int PRODUCTS = STEP_K / 16;                          // of 16 along K, in a step
-static_assert(ROWS_64 >= 1 && BLOCK_M == 64 * GROUPS_OF_TILE * ROWS_64, "warpgroups multiply whole 64 rows");
-static_assert(BLOCK_N % 64 == 0 && BLOCK_N <= 256, "results are stored 64 columns at a time");
+static_assert(ROWS_64 >= 1 && cfg::BLOCK_M == 64 * GROUPS_OF_TILE * ROWS_64, "warpgroups multiply whole 64 rows");
+static_assert(cfg::BLOCK_N % 64 == 0 && cfg::BLOCK_N <= 256, "results are stored 64 columns at a time");
 
 struct Wgmma {
     Map a, b, c;
@@ -42,13 +42,14 @@ struct Wgmma {
 
 struct Memory {
     alignas(1024) unsigned char results[CONSUMERS][2][BOX_BYTES];
-    alignas(1024) unsigned char a[STAGES][BLOCK_M * ROW_BYTES];
-    alignas(1024) unsigned char b[STAGES][BLOCK_N * ROW_BYTES];
+    alignas(1024) unsigned char a[cfg::STAGES][cfg::BLOCK_M * ROW_BYTES];
+    alignas(1024) unsigned char b[cfg::STAGES][cfg::BLOCK_N * ROW_BYTES];
 };
-static_assert(sizeof(Memory) + 1024 - 128 <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
+static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
+              "the host asks for the shared memory that a block uses");
 
 struct Barriers {
-    unsigned long long loaded[STAGES], read[STAGES];
+    unsigned long long loaded[cfg::STAGES], read[cfg::STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
 };
 
@@ -57,18 +58,20 @@ struct Place {
     int m, n;
 };
 __device__ inline Place place_of(const Wgmma &args, int tile) {
-    const int all = tile / OF_CLUSTER, group = all / (GROUP * args.tiles_n), first = group * GROUP;
-    const int rows = min(args.tiles_m - first, GROUP), in_group = all - first * args.tiles_n;
-    return {((first + in_group % rows) * OF_CLUSTER + tile % OF_CLUSTER) * BLOCK_M, in_group / rows * BLOCK_N};
+    const int all = tile / OF_CLUSTER, group = all / (cfg::GROUP * args.tiles_n), first = group * cfg::GROUP;
+    const int rows = min(args.tiles_m - first, cfg::GROUP), in_group = all - first * args.tiles_n;
+    return {((first + in_group % rows) * OF_CLUSTER + tile % OF_CLUSTER) * cfg::BLOCK_M,
+            in_group / rows * cfg::BLOCK_N};
 }
 __device__ inline int tiles_of(const Wgmma &args) { return args.tiles_m * args.tiles_n * OF_CLUSTER; }
 
 // Producer: one thread loads one operand, IS_A or B.
 template <bool IS_A>
 __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers &bars) {
-    constexpr bool ACROSS = IS_A ? A_ACROSS : B_ACROSS;
-    constexpr bool SHARED = PAIRED && !IS_A;  // half of it comes from here, for both blocks
-    constexpr int BYTES = (IS_A ? BLOCK_M : BLOCK_N) * ROW_BYTES, BLOCK = IS_A ? BLOCK_M : BLOCK_N / OF_CLUSTER;
+    constexpr bool ACROSS = IS_A ? cfg::A_ACROSS : cfg::B_ACROSS;
+    constexpr bool SHARED = cfg::PAIRED && !IS_A;  // half of it comes from here, for both blocks
+    constexpr int BYTES = (IS_A ? cfg::BLOCK_M : cfg::BLOCK_N) * ROW_BYTES,
+                  BLOCK = IS_A ? cfg::BLOCK_M : cfg::BLOCK_N / OF_CLUSTER;
     const Map &map = IS_A ? args.a : args.b;
     const int boxes = IS_A ? args.boxes_a : args.boxes_b;
     const int part = SHARED ? block_of_cluster() : 0;
@@ -76,7 +79,7 @@ __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers 
         if (SHARED) copy_box_to(3, to, map, x, y, z, loaded);
         else copy_box(to, map, x, y, z, loaded);
     };
-    Ring<STAGES> ring{0, 1};
+    Ring<cfg::STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < tiles_of(args); tile += gridDim.x) {
         const Place at = place_of(args, tile);
         const int x = (IS_A ? at.m : at.n) + part * BLOCK;
@@ -97,15 +100,15 @@ __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers 
 // Consumer: the products of a step, added to the sums where there are any yet.
 __device__ __forceinline__ void multiply_step(float (&sums)[ROWS_64][SUMS], const unsigned char *a,
                                               const unsigned char *b, int share, bool adds) {
-    constexpr int NEXT_A = A_ACROSS ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ACROSS ? 16 * ROW_BYTES / 16 : 2;
-    const auto of_b = B_ACROSS ? matrix_across(b, BOX_BYTES) : matrix_at(b, 8 * ROW_BYTES);
+    constexpr int NEXT_A = cfg::A_ACROSS ? 16 * ROW_BYTES / 16 : 2, NEXT_B = cfg::B_ACROSS ? 16 * ROW_BYTES / 16 : 2;
+    const auto of_b = cfg::B_ACROSS ? matrix_across(b, BOX_BYTES) : matrix_at(b, 8 * ROW_BYTES);
 #pragma unroll
     for (int i = 0; i < PRODUCTS; i++)
 #pragma unroll
         for (int t = 0; t < ROWS_64; t++) {
             // 64 rows of A are as many bytes either way: 64 rows of a K-major part, or one MN-major box.
             const unsigned char *rows = a + (share * ROWS_64 + t) * BOX_BYTES;
-            const auto of_a = A_ACROSS ? matrix_across(rows, BOX_BYTES) : matrix_at(rows, 8 * ROW_BYTES);
+            const auto of_a = cfg::A_ACROSS ? matrix_across(rows, BOX_BYTES) : matrix_at(rows, 8 * ROW_BYTES);
             multiply(sums[t], of_a + NEXT_A * i, of_b + NEXT_B * i, adds || i > 0);
         }
 }
@@ -127,17 +130,17 @@ __device__ inline void round_results(const float (&sums)[SUMS], int first, unsig
 
 __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
     const bool asks = threadIdx.x % WARPGROUP == 0;
-    const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
-    Ring<STAGES> ring;
+    const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows
+    Ring<cfg::STAGES> ring;
     int turn = 0;
     unsigned parity = warpgroup ^ 1;
     for (int tile = blockIdx.x; tile < tiles_of(args); tile += gridDim.x, turn ^= 1) {
-        if (PING_PONG && turn != warpgroup) {
+        if (cfg::PING_PONG && turn != warpgroup) {
             ring.skip(args.steps);
             continue;
         }
         float sums[ROWS_64][SUMS];
-        if (PING_PONG) {
+        if (cfg::PING_PONG) {
             await_bytes(&bars.turn[warpgroup], parity);
             parity ^= 1;
         }
@@ -148,19 +151,19 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             multiply_step(sums, memory->a[ring.stage], memory->b[ring.stage], share, step > 0);
             products_are_asked();
             await_products<1>();
-            stage_is_read<PAIRED>(&bars.read[max(before, 0)], before >= 0);
+            stage_is_read<cfg::PAIRED>(&bars.read[max(before, 0)], before >= 0);
             before = ring.stage;
         }
         await_products<0>();
-        stage_is_read<PAIRED>(&bars.read[before], true);
-        arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
+        stage_is_read<cfg::PAIRED>(&bars.read[before], true);
+        arrive_when(&bars.turn[warpgroup ^ 1], asks && cfg::PING_PONG);
 
         const Place at = place_of(args, tile);
 #pragma unroll
         for (int t = 0; t < ROWS_64; t++)
 #pragma unroll
-            for (int first = 0; first < BLOCK_N; first += 64) {
-                unsigned char *box = memory->results[warpgroup][(t * (BLOCK_N / 64) + first / 64) % 2];
+            for (int first = 0; first < cfg::BLOCK_N; first += 64) {
+                unsigned char *box = memory->results[warpgroup][(t * (cfg::BLOCK_N / 64) + first / 64) % 2];
                 if (asks) stores_have_read<1>();  // the box before may still be on its way
                 warpgroup_meets(warpgroup);
                 round_results(sums[t], first, box);
@@ -172,7 +175,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
                 }
             }
         // The next tile begins with the first box again: it must not be the one asked for last.
-        if (asks && ROWS_64 * (BLOCK_N / 64) % 2) stores_have_read();
+        if (asks && ROWS_64 * (cfg::BLOCK_N / 64) % 2) stores_have_read();
     }
     if (asks) stores_are_done();
 }
@@ -183,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid
     __shared__ Barriers bars;
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
+        for (int i = 0; i < cfg::STAGES; i++) {
             init_barrier(&bars.loaded[i], 2);  // the threads that load A and B
             init_barrier(&bars.read[i], GROUPS_OF_TILE * OF_CLUSTER);
         }
@@ -193,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid
         prefetch_map(args.b);
         prefetch_map(args.c);
     }
-    blocks_begin<PAIRED>();
+    blocks_begin<cfg::PAIRED>();
     wait_for_earlier();
     if (warpgroup == 0) {
         give_registers<40>();
@@ -203,5 +206,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid
         take_registers<232>();
         multiply_tiles(args, memory, bars, warpgroup - 1);
     }
-    if (PAIRED) cluster_meets();
+    if (cfg::PAIRED) cluster_meets();
 }

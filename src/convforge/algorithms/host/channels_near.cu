@@ -8,8 +8,8 @@
 // Limit     memory: both sides are whole lines.
 #include "memory.cuh"
 
-typedef Word<NUMBER_BYTES> Number;
-constexpr int PART_BYTES = 36864, IN_VECTOR = 16 / NUMBER_BYTES;
+typedef Word<cfg::NUMBER_BYTES> Number;
+constexpr int PART_BYTES = 36864, IN_VECTOR = 16 / cfg::NUMBER_BYTES;
 
 struct Packing {
     const Number *w;

@@ -26,18 +26,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) store_outside(const __grid
     long long rest = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;
     if (rest >= args.outputs) return;
     int k = 0;
-    if constexpr (NEAR_K) {
-        k = rest % K;
-        rest /= K;
+    if constexpr (cfg::NEAR_K) {
+        k = rest % cfg::K;
+        rest /= cfg::K;
     }
     const int q = rest % conv.Q;
     rest /= conv.Q;
     const int p = rest % conv.P;
     rest /= conv.P;
-    if constexpr (!NEAR_K) {
-        k = rest % K;
-        rest /= K;
+    if constexpr (!cfg::NEAR_K) {
+        k = rest % cfg::K;
+        rest /= cfg::K;
     }
-    if (!meets<R, DILATION_H>(p * STRIDE_H - conv.top, conv.H) || !meets<S, DILATION_W>(q * STRIDE_W - conv.left, conv.W))
+    if (!meets<cfg::R, cfg::DILATION_H>(p * cfg::STRIDE_H - conv.top, conv.H) ||
+        !meets<cfg::S, cfg::DILATION_W>(q * cfg::STRIDE_W - conv.left, conv.W))
         finish(conv, static_cast<int>(rest), k, p, q, 0);
 }

@@ -41,7 +41,7 @@ extern "C" __global__ void pack_weights(const __grid_constant__ Weights args) {
             square[i][x] = stored<acc_t>::of(widen(args.w[weight_at(args, args.strides, k0 + i, column0 + x, args.flip)]));
     __syncthreads();
     for (int i = y; i < SIDE; i += ROWS) {
-        const int k = k0 + (NEAR_K ? x : i), column = column0 + (NEAR_K ? i : x);
+        const int k = k0 + (cfg::NEAR_K ? x : i), column = column0 + (cfg::NEAR_K ? i : x);
         if (k < args.K && column < columns)
             args.packed[weight_at(args, args.packed_strides, k, column, false)] = square[k - k0][column - column0];
     }

@@ -10,7 +10,7 @@
 // Limit     memory: both sides in whole lines.
 #include "pixels.cuh"
 
-using Squares = PixelSquares<CHANNELS, WHOLE_GROUP, CHANNELS_NEAR>;
+using Squares = PixelSquares<cfg::CHANNELS, cfg::WHOLE_GROUP, cfg::CHANNELS_NEAR>;
 constexpr int SIDE = Squares::SIDE, LINES = Squares::LINES;
 constexpr int WORD = 4 / sizeof(x_t);  // of four bytes
 
@@ -28,11 +28,11 @@ extern "C" __global__ void __launch_bounds__(32 * LINES) pixel_rows(const __grid
     Squares::bring_square(args, n, first, c0, [&](int pixel, int c, x_t value) { square[pixel][c] = value; });
     __syncthreads();
     const int pixels = args.height * args.width, c = lane * WORD;
-    x_t *to = args.rows + (static_cast<long long>(n) * pixels + first + line) * PITCH + c0 + c;
+    x_t *to = args.rows + (static_cast<long long>(n) * pixels + first + line) * cfg::PITCH + c0 + c;
 #pragma unroll
-    for (int i = 0; i < SIDE; i += LINES, to += LINES * PITCH)
+    for (int i = 0; i < SIDE; i += LINES, to += LINES * cfg::PITCH)
 #pragma unroll
         for (int j = 0; j < SIDE; j += 32 * WORD)
-            if (first + line + i < pixels && c0 + c + j < PITCH)
+            if (first + line + i < pixels && c0 + c + j < cfg::PITCH)
                 *reinterpret_cast<unsigned *>(to + j) = *reinterpret_cast<const unsigned *>(&square[line + i][c + j]);
 }

@@ -15,10 +15,10 @@
 #include "pixels.cuh"
 #include "split.cuh"
 
-using Squares = PixelSquares<CHANNELS, WHOLE_GROUP, CHANNELS_NEAR>;
+using Squares = PixelSquares<cfg::CHANNELS, cfg::WHOLE_GROUP, cfg::CHANNELS_NEAR>;
 constexpr int SIDE = Squares::SIDE, LINES = Squares::LINES;
 constexpr int THREADS = 32 * LINES, PARTS = THREADS / SIDE, OF_PART = SIDE / PARTS;  // of a pixel's channels
-constexpr int PAIRS = OF_PART / 2, WORDS = PITCH / 2;
+constexpr int PAIRS = OF_PART / 2, WORDS = cfg::PITCH / 2;
 constexpr int MOST_LOST = 4;     // of so many numbers of a pixel, one
 constexpr float LEAST = 1e-30f;  // what stands for smaller numbers that are not zero
 
@@ -69,9 +69,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_pixels(const __grid_
     kept = float_of(column[at]);
     const bool lost = __syncthreads_or(kept > 0 && kept < IN_FULL);
     if (part == 0 && first + at < pixels) {
-        float *downs = args.downs + (static_cast<long long>(n) * pixels + first + at) * SLICES;
+        float *downs = args.downs + (static_cast<long long>(n) * pixels + first + at) * cfg::SLICES;
         downs[c0 / SIDE] = lost || balance[at] > 0 || cannot_split(most) ? -1 : scale.down;
-        for (int slice = c0 / SIDE + 1; c0 + SIDE >= CHANNELS && slice < SLICES; slice++) downs[slice] = 0;
+        for (int slice = c0 / SIDE + 1; c0 + SIDE >= cfg::CHANNELS && slice < cfg::SLICES; slice++) downs[slice] = 0;
     }
     // The halves, in the place of the floats that a thread has: high ones, then low ones.
     unsigned high[PAIRS], low[PAIRS];

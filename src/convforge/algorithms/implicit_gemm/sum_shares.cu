@@ -7,7 +7,7 @@
 #include "epilogue.cuh"
 #include "memory.cuh"
 
-constexpr int THREADS = 256, LANES = K % 4 == 0 ? 4 : 1;
+constexpr int THREADS = 256, LANES = cfg::K % 4 == 0 ? 4 : 1;
 
 struct SumShares {
     Conv conv;
@@ -26,14 +26,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(const __grid_co
     if (first >= args.count) return;
     Sums sums = *reinterpret_cast<const Sums *>(args.sums + first);
 #pragma unroll
-    for (int share = 1; share < SPLIT_K; share++) {
+    for (int share = 1; share < cfg::SPLIT_K; share++) {
         const float *from = args.sums + static_cast<long long>(share) * args.count + first;
         const Sums more = *reinterpret_cast<const Sums *>(from);
 #pragma unroll
         for (int i = 0; i < LANES; i++) sums.at[i] += more.at[i];
     }
-    const int pixel = first / K, row = pixel / conv.Q, n = row / conv.P;
+    const int pixel = first / cfg::K, row = pixel / conv.Q, n = row / conv.P;
 #pragma unroll
     for (int i = 0; i < LANES; i++)
-        finish(conv, n, first - pixel * K + i, row - n * conv.P, pixel - row * conv.Q, sums.at[i]);
+        finish(conv, n, first - pixel * cfg::K + i, row - n * conv.P, pixel - row * conv.Q, sums.at[i]);
 }

@@ -15,16 +15,17 @@ struct TapColumns {
 };
 
 extern "C" __global__ void tap_columns(const __grid_constant__ TapColumns args) {
-    const int i = blockIdx.x * THREADS + threadIdx.x, lane = i % 32;
+    const int i = blockIdx.x * cfg::THREADS + threadIdx.x, lane = i % 32;
     wait_for_earlier();
     if (i >= 2 * FACTORS) return;
     const int column = i / 32 % PRODUCTS * 8 + lane / 4, step = i / (32 * PRODUCTS) % STEPS;
-    const int k = column % K, s = column / K % S, row = column / (K * S), r = i < FACTORS ? row : R - 1 - row;
+    const int k = column % cfg::K, s = column / cfg::K % cfg::S, row = column / (cfg::K * cfg::S),
+              r = i < FACTORS ? row : cfg::R - 1 - row;
     Vector<w_t, 4> factors;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const int c = step * 16 + j / 2 * 8 + lane % 4 * 2 + j % 2;
-        const bool there = column < TapMatrix::COLUMNS && c < C;
+        const bool there = column < TapMatrix::COLUMNS && c < cfg::C;
         factors.at[j] = there ? args.filter.taps[place(args.filter.strides, k, c, r, s)] : w_t{};
     }
     args.packed[i].words[0] = factors.word.bits[0];
