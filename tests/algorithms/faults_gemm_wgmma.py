@@ -36,7 +36,7 @@ GEMM_WGMMA_FAULTS = [
          "NEXT_B = 2"),
         ("a step of MN-major A as if it were K-major",
          "NEXT_A = cfg::A_ACROSS ? 16 * ROW_BYTES / 16 : 2", "NEXT_A = 2", TURNED),
-        ("64 columns of B for all", "matrix_across(b, BOX_BYTES)", "matrix_across(b, 0)"),
+        ("64 columns of B for all", "mn_major_matrix(b, BOX_BYTES)", "mn_major_matrix(b, 0)"),
         ("the upper rows of A twice", "(share * ROWS_64 + t) * BOX_BYTES", "t * BOX_BYTES"),
         ("the upper rows of a ping-pong tile twice",
          "(share * ROWS_64 + t) * BOX_BYTES", "share * BOX_BYTES", PING_PONG),

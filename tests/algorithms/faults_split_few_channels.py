@@ -24,7 +24,7 @@ WIDELY, FAR, PIXELS, CHANNEL, FILTERS = (
     replace(SMALL, kind=kind) for kind in ("wide", "far pixels", "small pixels", "unseen channel", "uneven filters")
 )
 
-CROSS = "multiply_halves<math_t>(cross"
+CROSS = "mma_halves<math_t>(cross"
 
 SPLIT_FEW_CHANNELS_FAULTS = [
     *of_file("implicit_gemm/few_channels.cu", LAYER,
@@ -61,7 +61,8 @@ SPLIT_FEW_CHANNELS_FAULTS = [
         ("high halves of pixels twice", "pixels + half * LOW_PIXELS", "pixels"),
         ("the first 16 of a step twice", "words, first + part)", "words, first)", ODD),
         ("a step beyond the last",
-         "if (STEPS % STEP_PARTS && first + part == STEPS) continue;\n                    multiply", "multiply", ODD),
+         "if (STEPS % STEP_PARTS && first + part == STEPS) continue;\n                    mma_halves",
+         "mma_halves", ODD),
         ("high halves of filters twice", "half * STEPS + first + part", "first + part"),
         ("the first 16 filters of a warp for all", "* NEXT_STEP + j * 32]", "* NEXT_STEP]",
          replace(WIDE, config=SplitFewChannelsConfig(2, 32, 32, 2, 32))),

@@ -14,11 +14,11 @@
 struct Convolution {
     const pixel_t *x;
     const double *w;            // (K, channels, R, S), in cross-correlation order
-    const int *rows, *columns;  // where each padded row and column lies in the picture; -1 for `outside`
+    const int *rows, *columns;  // where each padded row and column lies in the image; -1 for `outside`
     double *totals, *beside;    // as the output lies in memory: sums of products, sums of their absolute values
     long long outputs;          // elements of either
     long long x_n, x_c, x_h, x_w;  // strides of x in elements
-    double outside, zero;       // what stands beyond the picture; what is subtracted from every pixel
+    double outside, zero;       // what stands beyond the image; what is subtracted from every pixel
     int K, P, Q, channels, filters, R, S;  // channels and filters of a group
     int stride_h, stride_w, dilation_h, dilation_w;
 };

@@ -1,9 +1,9 @@
-// depthwise_batch: windows of a row of several pictures are a matrix, and a warp goes down one channel of all of them.
+// depthwise_batch: windows of a row of several images are a matrix, and a warp goes down one channel of all of them.
 //
 // Since depthwise_mma: a plane of few windows a row fills the 16 rows of a product only with strips below each other,
 //           each of which begins with rows that its neighbour has, or with tiles, which load every row of pixels R times.
-//           But all pictures of a batch see the same filter. So the windows beside each other of one row, of as many
-//           pictures as make up 16, go down together: no row is loaded twice, and none outside the picture multiplied.
+//           But all images of a batch see the same filter. So the windows beside each other of one row, of as many
+//           images as make up 16, go down together: no row is loaded twice, and none outside the image multiplied.
 // Window    the pixels of a row that eight outputs see, from an even number of columns before the plane on; where a row
 //           has no more than eight outputs, and few enough pixels, the row itself (FIRST, STEPS).
 // Warp      PICTURES planes of one channel. A row of their pixels is loaded once, multiplied by the banded matrices of
@@ -13,9 +13,9 @@
 // Sizes     H, W, P and Q are compile-time constants: a kernel is made for one size of planes, and goes down them without
 //           a loop where that is not too long (ALL_ROWS).
 // Threads   THREADS = 32 * CHANNELS, a warp a channel; warps do not wait for each other.
-// Grid      blocks in one dimension: channels, then pictures.
-// Pixels    of a plane are one run of memory. The pictures' planes lie APART in shared memory, such that the windows of a
-//           load meet in few banks. Columns outside the picture are masked.
+// Grid      blocks in one dimension: channels, then images.
+// Pixels    of a plane are one run of memory. The images' planes lie APART in shared memory, such that the windows of a
+//           load meet in few banks. Columns outside the image are masked.
 // Outputs   take the place of pixels that have been multiplied, or one behind them (OUTPUTS), and leave as runs too.
 // Inf, NaN  times a zero of a matrix would reach outputs that do not see them. So outputs that are a NaN are taken again,
 //           from their own windows alone, in memory.
@@ -49,12 +49,12 @@ struct Batch {
     int aligned_x, aligned_out;  // whether runs lie as one, and vectors of FILL pixels and STORE outputs may be moved
 };
 
-// A warp's planes: channel k of pictures n and on, as many as `pictures`; and lane 4 g + t of it.
+// A warp's planes: channel k of images n and on, as many as `images`; and lane 4 g + t of it.
 struct Planes {
     int n, k, pictures, g, t;
 };
 
-// Move vectors of VECTOR numbers of a warp's planes, of LENGTH each: move(picture, place in its plane).
+// Move vectors of VECTOR numbers of a warp's planes, of LENGTH each: move(image, place in its plane).
 template <int LENGTH, int VECTOR, class Move>
 __device__ inline void move_planes(int pictures, Move move) {
     constexpr int VECTORS = LENGTH / VECTOR;
@@ -64,7 +64,7 @@ __device__ inline void move_planes(int pictures, Move move) {
         move(picture, (i - picture * VECTORS) * VECTOR);
     };
     if (pictures == cfg::PICTURES) {
-        in_turns<cfg::PICTURES * VECTORS, 32>(lane, [&](int at, int t) { vector(at + t); });
+        strided_loop<cfg::PICTURES * VECTORS, 32>(lane, [&](int at, int t) { vector(at + t); });
     } else {
 #pragma unroll 1
         for (int i = lane; i < pictures * VECTORS; i += 32) vector(i);
@@ -79,7 +79,7 @@ __device__ inline void copy_pixels(const Batch &args, x_t *to, const Planes &pla
         const index_t next = static_cast<index_t>(conv.x_strides.n);
         move_planes<cfg::H * cfg::W, cfg::FILL>(planes.pictures, [&](int picture, int e) {
             x_t *const target = to + picture * cfg::APART + e;
-            if constexpr (cfg::FILL == 8) copy_of_line16(target, from + (picture * next + e), true);
+            if constexpr (cfg::FILL == 8) copy_async16_l2_128b(target, from + (picture * next + e), true);
             else if constexpr (cfg::FILL > 1)
                 copy_async<cfg::FILL * sizeof(x_t)>(target, from + (picture * next + e), true);
         });
@@ -240,7 +240,7 @@ __device__ inline bool walk(const Batch &args, const Planes &planes, const unsig
                               slot = (above + PERIOD) / cfg::STRIDE_H % RING;
                     if ((above + PERIOD) % cfg::STRIDE_H != 0) continue;
                     if (ALL_ROWS == cfg::H && (above < 0 || above / cfg::STRIDE_H >= cfg::P)) continue;
-                    multiply_halves<x_t>(sums[slot], a[step], b[r][step]);
+                    mma_halves<x_t>(sums[slot], a[step], b[r][step]);
                 }
             const int above = d - 1 + cfg::TOP - WINDOW;  // of the outputs whose last row of pixels was the one before
             if ((above + PERIOD) % cfg::STRIDE_H == 0) {
@@ -299,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_bat
     x_t *const pixels = held + slot * cfg::ROOM;
     out_t *const outputs = reinterpret_cast<out_t *>(pixels + cfg::OUTPUTS);
     w_t *const taps = reinterpret_cast<w_t *>(pixels + cfg::TAPS);
-    wait_for_earlier();
+    pdl_wait();
     if (k >= cfg::K) return;
     copy_pixels(args, pixels, planes);
     copy_async_commit();

@@ -3,15 +3,15 @@
 // Since direct_tiled: pixels whose channels lie side by side (NHWC) are loaded in vectors of VEC channels, so that rows
 //           need no alignment and neighbouring threads, in neighbouring channels, read neighbouring bytes. Each pixel
 //           serves all outputs of the thread's tile whose windows cover it. There is no shared memory and no barrier.
-// Tile      of a thread: OUT_P x OUT_Q outputs of VEC channels. Of the picture it takes ROWS x COLUMNS pixels.
+// Tile      of a thread: OUT_P x OUT_Q outputs of VEC channels. Of the image it takes ROWS x COLUMNS pixels.
 // Threads   (x, y, z) of BLOCK_C x BLOCK_Q x BLOCK_P take vectors of channels, then tiles along q, then along p:
 //           tiles that share pixels lie in one block, which finds them in L1.
-// Grid      along x vectors of channels and columns of blocks, along y rows of blocks, along z pictures; blocks along
+// Grid      along x vectors of channels and columns of blocks, along y rows of blocks, along z images; blocks along
 //           y and z go on in steps of the grid.
 // Filter    staged in shared memory by each block, the taps of its BLOCK_K channels side by side: the weights of VEC
 //           channels are one load. A small window is UNROLLED, and its weights stay in registers; of a larger one a row
 //           is taken at a time, each weight from shared memory for OUT_Q * VEC multiply-adds.
-// Borders   a pixel outside the picture is read at its edge and not taken: no load waits for a branch. A tile that lies
+// Borders   a pixel outside the image is read at its edge and not taken: no load waits for a branch. A tile that lies
 //           inside whole, in an array whose pixels lie side by side, needs neither tests nor addresses of its own.
 // Multiplier K_GROUP outputs of each channel: with more than one the pixels of a vector come one by one.
 // Limit     memory for small filters: a pixel is read (OUT_P + R - 1) (OUT_Q + S - 1) / (OUT_P OUT_Q) times, all but
@@ -39,7 +39,7 @@ struct Channels {
     int dense;                   // whether, besides, pixels lie side by side in both
 };
 
-// The tile of a thread: picture, first channel of the output, first output.
+// The tile of a thread: image, first channel of the output, first output.
 struct Tile {
     int n, k, p, q;
 };
@@ -52,7 +52,7 @@ struct Taps {
 // Bring the filters of BLOCK_K outputs from k on; a barrier has to follow.
 __device__ inline void stage(const Filter &filter, Taps &taps, int k) {
     const int thread = threadIdx.x + cfg::BLOCK_C * (threadIdx.y + cfg::BLOCK_Q * threadIdx.z);
-    in_turns<BLOCK_K * cfg::R * cfg::S, THREADS>(thread, [&](int at, int t) {
+    strided_loop<BLOCK_K * cfg::R * cfg::S, THREADS>(thread, [&](int at, int t) {
         const int i = at + t, slot = i / (cfg::R * cfg::S), tap = i % (cfg::R * cfg::S);
         taps.at[tap][slot] = given_tap(filter, min(k + slot, cfg::K - 1), 0, tap / cfg::S, tap % cfg::S);
     });
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
               right = left + (cfg::BLOCK_Q - 1) * cfg::OUT_Q * cfg::STRIDE_W + COLUMNS;
     const bool columns_inside = left >= 0 && right <= conv.W && q0 + cfg::BLOCK_Q * cfg::OUT_Q <= conv.Q;
     __shared__ Taps taps;
-    wait_for_earlier();
+    pdl_wait();
     stage(args.filter, taps, blockIdx.x % BLOCKS_C * BLOCK_K);
     __syncthreads();
     if (vector >= VECTORS || q >= conv.Q) return;

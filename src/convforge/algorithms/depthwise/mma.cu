@@ -66,7 +66,7 @@ __device__ inline void clear(const Mma &args, x_t *held) {
 }
 
 __device__ inline void copy_fill(x_t *to, const x_t *from) {
-    if constexpr (cfg::FILL == 8) copy_of_line16(to, from, true);
+    if constexpr (cfg::FILL == 8) copy_async16_l2_128b(to, from, true);
     else copy_async<cfg::FILL * sizeof(x_t)>(to, from, true);
 }
 
@@ -191,7 +191,7 @@ __device__ inline void add_products(const Mma &args, const Plane &plane, acc_t (
             for (int i = 0; i < cfg::TILES; i++) {
                 unsigned a[4];
                 load_windows(a, from[i][0], from[i][1], step);
-                multiply_halves<math_t>(sums[i], a, b[step]);
+                mma_halves<math_t>(sums[i], a, b[step]);
             }
 #pragma unroll
         for (int i = 0; i < cfg::TILES; i++)
@@ -281,7 +281,7 @@ __device__ inline void walk(const Mma &args, const Plane &plane) {
                 load_windows(a, strips[0].from, strips[1].from, step);
 #pragma unroll
                 for (int r = 0; r < cfg::R; r++)
-                    multiply_halves<math_t>(sums[(d - r + cfg::R) % cfg::R], a, b[r][step]);
+                    mma_halves<math_t>(sums[(d - r + cfg::R) % cfg::R], a, b[r][step]);
             }
             store_row(args, plane, strips, sums[(d + 1) % cfg::R], row + d);
             __syncwarp();  // tensor cores take a whole warp
@@ -297,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_mma
     const Plane plane = {n, k, pixels, held + slot * (cfg::R * LINE), threadIdx.x / 32 % cfg::TEAM, lane / 4, lane % 4};
     clear(args, held);
     __syncthreads();  // zeros are written
-    wait_for_earlier();
+    pdl_wait();
     if (n < args.conv.N) {
         copy_pixels(args, plane);
         copy_async_commit();

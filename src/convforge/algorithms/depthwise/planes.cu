@@ -11,11 +11,11 @@
 //           is odd, so that the eight threads whose 16-byte loads are served together meet in no bank.
 // Grid      blocks in one dimension, of which there are enough: tiles of a plane, then planes.
 // Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
-//           pixels of the picture is one in shared memory. LOAD pixels are one load from there.
+//           pixels of the image is one in shared memory. LOAD pixels are one load from there.
 // Copies    the threads of a plane bring its rows, a thread always the same columns: a vector takes a test and a product.
 // Filters   of a plane FILTER numbers, in rows of FILTER_PITCH; in NCHW all threads of a warp mostly want the same.
 // Balance   with CHUNK = 8, 7 x 8 outputs: 448 multiply-adds of 4 loads of pixels and 14 of weights. In cycles of a
-//           multiprocessor: 112 of multiply-adds beside 16 + 14 of shared memory.
+//           SM: 112 of multiply-adds beside 16 + 14 of shared memory.
 // Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
 // Limit     FMA from about 9 x 9 on; below, memory: each pixel is read once a block, halos twice, from L2.
 #include "border.cuh"
@@ -63,7 +63,7 @@ struct Held {
 constexpr int SHARE = THREADS / cfg::PLANES, WIDE = FILLS < SHARE ? FILLS : SHARE, LINES = SHARE / WIDE;
 constexpr int TURNS = (TILE_H + LINES - 1) / LINES;
 
-// Ask for the tile of plane `slot`, with what stands outside of the picture; the thread is number u of the plane's.
+// Ask for the tile of plane `slot`, with what stands outside of the image; the thread is number u of the plane's.
 __device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile &tile, int slot, int u) {
     if (slot >= tile.planes || u >= WIDE * LINES) return;
     const Conv &conv = args.conv;
@@ -76,7 +76,7 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile
         const int column = (v + u % WIDE) * cfg::FILL, w = w0 + column;
         if (FILLS % WIDE && column >= FILLS * cfg::FILL) break;
         tile_t *const target = to.pixels + (slot * cfg::PLANE + first * cfg::PITCH + column);
-        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
+        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the image, or none of it
         if (COPIES && args.aligned_x && (whole || BLANK)) {
             const x_t *const line = plane + (whole ? w * step_w : 0);
 #pragma unroll(TURNS <= 16 ? TURNS : 4)
@@ -88,7 +88,7 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile
                     for (int e = 0; e < cfg::FILL; e++)
                         target[i * cfg::PITCH + e] = held<cfg::RAW, tile_t>(conv, nullptr);
                 else if constexpr (cfg::FILL * sizeof(x_t) == 16)
-                    copy_of_line16(target + i * cfg::PITCH, line + max(h, 0) * step_h, there);
+                    copy_async16_l2_128b(target + i * cfg::PITCH, line + max(h, 0) * step_h, there);
                 else if constexpr (COPIES)
                     copy_async<cfg::FILL * sizeof(x_t)>(target + i * cfg::PITCH, line + max(h, 0) * step_h, there);
             }
@@ -205,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     const int y = BESIDE ? strip / cfg::STRIPS_X : strip % cfg::STRIPS_Y,
               x = BESIDE ? strip % cfg::STRIPS_X : strip / cfg::STRIPS_Y;
     const PlaneTile tile = tile_of<cfg::PLANES, TILE_P, TILE_Q>(args.tiles, conv, blockIdx.x);
-    wait_for_earlier();
+    pdl_wait();
     copy_pixels(args, *held, tile, slot, strip);
     copy_async_commit();
     copy_filters(args.filter, *held, tile);  // while the pixels are under way

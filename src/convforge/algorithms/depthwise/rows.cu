@@ -16,7 +16,7 @@
 //           plane, rows of the plane (BY_PIXELS), of which each wants another row of the filter, an odd number of
 //           vectors apart.
 // Balance   7 x 7 over 56 x 56 of float32: a row takes 14 loads of pixels, 2 of weights and 380 multiply-adds. In cycles
-//           of a multiprocessor: 95 of multiply-adds beside 58 of shared memory.
+//           of an SM: 95 of multiply-adds beside 58 of shared memory.
 // Needs     all planes of a block in shared memory, a row and its sums in registers.
 // Limit     memory up to about 7 x 7, which the block that computes shares with those that wait for pixels; FMA beyond.
 #include "border.cuh"
@@ -61,7 +61,7 @@ template <int COUNT, class Move>
 __device__ inline void move_vectors(int count, Move move) {
     const int t = threadIdx.x;
     if (count == COUNT) {
-        in_turns<COUNT, THREADS>(t, move);
+        strided_loop<COUNT, THREADS>(t, move);
     } else {
 #pragma unroll 1
         for (int at = 0; at + t < count; at += THREADS) move(at, t);
@@ -77,7 +77,7 @@ __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int pla
         move_vectors<cfg::PLANES * PIXELS / cfg::FILL>(count, [&](int at, int t) {
             const x_t *const source = from + t * cfg::FILL + at * cfg::FILL;
             x_t *const target = to + place_of_vector<cfg::W, X_ROW, cfg::FILL>(at, t);
-            if constexpr (cfg::FILL * sizeof(x_t) == 16) copy_of_line16(target, source, true);
+            if constexpr (cfg::FILL * sizeof(x_t) == 16) copy_async16_l2_128b(target, source, true);
             else if constexpr (COPIES) copy_async<cfg::FILL * sizeof(x_t)>(target, source, true);
         });
         if constexpr (PIXELS % cfg::FILL != 0) {  // what is left of the last plane
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_row
     const int planes = left < cfg::PLANES ? static_cast<int>(left) : cfg::PLANES;
     const int plane = static_cast<int>(first) + slot, n = plane / cfg::K, k = plane - n * cfg::K;
     acc_t *const filter = reinterpret_cast<acc_t *>(pixels + cfg::ROOM) + slot * cfg::FILTER;
-    wait_for_earlier();
+    pdl_wait();
     copy_pixels(args, pixels, static_cast<int>(first), planes);
     copy_async_commit();
     copy_filter(args.filter, filter, k, row);  // while the pixels are under way; of a plane that is not there, another's

@@ -5,7 +5,7 @@
 
 enum Border { ZEROS, CONSTANT, REFLECT, SYMMETRIC, REPLICATE, CIRCULAR };
 
-// The position in the picture that stands at position i of an axis of `size`, i counted from the picture's edge.
+// The position in the image that stands at position i of an axis of `size`, i counted from the image's edge.
 __device__ inline int inside(int i, int size) {
     if (0 <= i && i < size) return i;
     if constexpr (cfg::BORDER == REPLICATE) return i < 0 ? 0 : size - 1;
@@ -32,10 +32,10 @@ __device__ inline acc_t centred(const Conv &conv, x_t value) {
     return HAS_ZERO ? as<acc_t>(value) - conv.zero : as<acc_t>(value);
 }
 
-// What stands outside the picture, where the border mode has one value for it; less the zero point too.
+// What stands outside the image, where the border mode has one value for it; less the zero point too.
 __device__ inline acc_t outside(const Conv &conv) { return HAS_ZERO ? conv.outside - conv.zero : conv.outside; }
 
-// Pixel (n, c, h, w), h and w counted from the picture's edge, as `centred` gives it.
+// Pixel (n, c, h, w), h and w counted from the image's edge, as `centred` gives it.
 __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
     h = inside(h, conv.H);
     w = inside(w, conv.W);
@@ -44,7 +44,7 @@ __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
 }
 
 // Sum of output (n, k, p, q) over the filter at `w`, in the order (C_GROUP, R, S). Whether the whole window lies inside
-// the picture is asked once an output: only windows across the border test each of their taps.
+// the image is asked once an output: only windows across the border test each of their taps.
 __device__ inline acc_t window_sum(const Conv &conv, const acc_t *w, int n, int k, int p, int q) {
     // Of the filter, in pixels.
     constexpr int EXTENT_H = cfg::DILATION_H * (cfg::R - 1) + 1, EXTENT_W = cfg::DILATION_W * (cfg::S - 1) + 1;

@@ -60,15 +60,15 @@ __device__ inline void dft(Complex (&v)[N]) {
 // size of image or of transform compiles nothing.
 struct Tiles {
     acc_t *data;
-    int first;           // tile of the batch: pictures, then rows of tiles, then tiles of a row
+    int first;           // tile of the batch: images, then rows of tiles, then tiles of a row
     int channel;         // first channel, or output channel
     int channels;        // of each tile
     int size_h, pitch;   // rows of a tile, numbers of a row
     int tile_p, tile_q;  // outputs of a tile
-    int across, down;    // tiles of a picture
+    int across, down;    // tiles of an image
 };
 
-// The picture that a tile belongs to, and its first output.
+// The image that a tile belongs to, and its first output.
 struct Corner {
     int n, p, q;
 };

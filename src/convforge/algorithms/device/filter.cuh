@@ -40,7 +40,7 @@ __device__ inline void staged_taps(acc_t (&taps)[cfg::S], const acc_t (&staged)[
         union {
             Quad quad;
             acc_t at[TAP_LOAD];
-        } several = {read_here(row + s)};
+        } several = {load_shared16(row + s)};
 #pragma unroll
         for (int v = 0; v < TAP_LOAD; v++)
             if (s + v < cfg::S) taps[s + v] = several.at[v];

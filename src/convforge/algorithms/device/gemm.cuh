@@ -175,7 +175,7 @@ struct SquaresStore {
     }
 };
 
-// Blocks that a multiprocessor must have room for, as far as registers go. Sums of 8 bytes take twice the registers:
+// Blocks that an SM must have room for, as far as registers go. Sums of 8 bytes take twice the registers:
 // left to itself the compiler spills a few for the sake of more blocks. 0 leaves the choice to it.
 constexpr int RESIDENT = sizeof(acc_t) > 4 ? 1 : 0;
 

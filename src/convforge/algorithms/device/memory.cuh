@@ -4,20 +4,20 @@
 // load_vector<4>(x + i);            4 neighbours by one instruction; store_vector(to, values)
 // DYNAMIC_SHARED(float, tile);      tile points to the block's dynamic shared memory, aligned to 16 bytes
 // copy_async16(tile + i, x + j);    asynchronous from sm_80 on, at once before that
-// copy_of_line16(tile + i, x + j, there);
+// copy_async16_l2_128b(tile + i, x + j, there);
 //                                   the same; L2 reads the whole line of 128 bytes: for rows that begin and end within
 //                                   lines, whose neighbours ask for the rest
-// copy_kept16(tile + i, x + j, there);
+// copy_async16_l1(tile + i, x + j, there);
 //                                   the same through L1, which keeps what is asked for again
 // copy_async_commit();              what was asked for since the last commit is one group
 // copy_async_wait<1>();             until all groups but the last one have landed; then a barrier, as ever
-// read_here(tile + i);              16 bytes of shared memory, aligned so, that no compiler keeps in registers
-// wait_for_earlier();               for kernels that are launched early: nothing is read or written before it
-// threads_meet<128>(1);             so many threads of a block, whole warps, meet at a barrier with a number, 1 to 15
-// settled(value);                   the value, or address, in its register from here on. A compiler would rather compute an
+// load_shared16(tile + i);          16 bytes of shared memory, aligned so, that no compiler keeps in registers
+// pdl_wait();                       for kernels that are launched early: nothing is read or written before it
+// named_barrier<128>(1);            so many threads of a block, whole warps, meet at a barrier with a number, 1 to 15
+// in_register(value);               the value, or address, in its register from here on. A compiler would rather compute an
 //                                   address again for every load than keep it: between a launch's beginning and its first
 //                                   load that is most of the way
-// in_turns<COUNT, THREADS>(thread, body);
+// strided_loop<COUNT, THREADS>(thread, body);
 //                                   a strided loop with a compile-time trip count
 #pragma once
 #include "types.cuh"
@@ -102,14 +102,14 @@ __device__ inline void copy_async16(void *shared, const void *global, bool there
 }
 
 template <int COUNT>
-__device__ inline void threads_meet(int barrier) {
+__device__ inline void named_barrier(int barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(COUNT) : "memory");
 }
 
 // A launch may begin before the one in front of it has ended (LaunchInfo.early; from sm_90 on): its blocks come as soon
 // as there is room, and stand here until all that the earlier launch wrote is there. So what a launch costs is spent
 // beside the launch before it. The next one is called first: it may come once all blocks of this one have.
-__device__ inline void wait_for_earlier() {
+__device__ inline void pdl_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -117,7 +117,7 @@ __device__ inline void wait_for_earlier() {
 }
 
 // 16 bytes of shared memory, read here and now: what is read again and again takes no registers in between.
-__device__ inline Quad read_here(const void *shared) {
+__device__ inline Quad load_shared16(const void *shared) {
     Quad quad;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(quad.bits[0]), "=r"(quad.bits[1]), "=r"(quad.bits[2]), "=r"(quad.bits[3])
@@ -125,7 +125,7 @@ __device__ inline Quad read_here(const void *shared) {
     return quad;
 }
 
-__device__ inline void copy_of_line16(void *shared, const void *global, bool there) {
+__device__ inline void copy_async16_l2_128b(void *shared, const void *global, bool there) {
 #if __CUDA_ARCH__ < 800
     copy_async16(shared, global, there);
 #else
@@ -136,7 +136,7 @@ __device__ inline void copy_of_line16(void *shared, const void *global, bool the
 #endif
 }
 
-__device__ __forceinline__ void copy_kept16(void *shared, const void *global, bool there) {
+__device__ __forceinline__ void copy_async16_l1(void *shared, const void *global, bool there) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
                  "l"(__cvta_generic_to_global(global)),
                  "r"(there ? 16 : 0)
@@ -144,18 +144,18 @@ __device__ __forceinline__ void copy_kept16(void *shared, const void *global, bo
 }
 
 // A number, in its register from here on.
-__device__ inline int settled(int value) {
+__device__ inline int in_register(int value) {
     asm volatile("" : "+r"(value));
     return value;
 }
-__device__ inline long long settled(long long value) {
+__device__ inline long long in_register(long long value) {
     asm volatile("" : "+l"(value));
     return value;
 }
 
 // A place in global memory, likewise.
 template <class T>
-__device__ inline T *settled(T *place) {
+__device__ inline T *in_register(T *place) {
     size_t at = __cvta_generic_to_global(place);
     asm volatile("" : "+l"(at));
     return static_cast<T *>(__cvta_global_to_generic(at));
@@ -163,7 +163,7 @@ __device__ inline T *settled(T *place) {
 
 // A place in shared memory, in its register from here on.
 template <class T>
-__device__ inline T *settled_shared(T *place) {
+__device__ inline T *shared_in_register(T *place) {
     unsigned at = shared_address(place);
     asm volatile("" : "+r"(at));
     return static_cast<T *>(__cvta_shared_to_generic(at));
@@ -194,28 +194,28 @@ inline void copy_async_wait() {
 }
 
 template <int COUNT>
-inline void threads_meet(int barrier, AT) {
-    emulator::here()->services->meet({"threads_meet", file, line}, barrier, COUNT);
+inline void named_barrier(int barrier, AT) {
+    emulator::here()->services->meet({"named_barrier", file, line}, barrier, COUNT);
 }
 
-inline void wait_for_earlier() { emulator::here()->waited++; }
+inline void pdl_wait() { emulator::here()->waited++; }
 
-inline Quad read_here(const void *shared) { return *static_cast<const Quad *>(shared); }
+inline Quad load_shared16(const void *shared) { return *static_cast<const Quad *>(shared); }
 
-inline void copy_of_line16(void *shared, const void *global, bool there, AT) {
+inline void copy_async16_l2_128b(void *shared, const void *global, bool there, AT) {
     copy_async16(shared, global, there, line, file);
 }
 
-inline void copy_kept16(void *shared, const void *global, bool there, AT) {
+inline void copy_async16_l1(void *shared, const void *global, bool there, AT) {
     copy_async16(shared, global, there, line, file);
 }
 
 template <class T>
-inline T settled(T value) {
+inline T in_register(T value) {
     return value;
 }
 template <class T>
-inline T *settled_shared(T *place) {
+inline T *shared_in_register(T *place) {
     return place;
 }
 
@@ -226,7 +226,7 @@ inline T *settled_shared(T *place) {
 // body(at, thread) for all numbers at + thread below COUNT, where `at` is a multiple of THREADS: without a test in all
 // passes but the last, so that loads of several passes are in flight together.
 template <int COUNT, int THREADS, class Body>
-__device__ inline void in_turns(int thread, Body body) {
+__device__ inline void strided_loop(int thread, Body body) {
     constexpr int PASSES = COUNT / THREADS;
 #pragma unroll(PASSES <= 16 ? PASSES : 4)
     for (int pass = 0; pass < PASSES; pass++) body(pass * THREADS, thread);

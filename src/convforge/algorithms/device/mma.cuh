@@ -1,7 +1,7 @@
 // Products of small numbers: dp4a, four products of bytes and their sum in one instruction; and products of matrices by a
 // warp, on tensor cores (sm_80 and later): of bytes 16 x 32 by 32 x 8, added to 16 x 8 sums.
 //
-// multiply_bytes<A, B>(sums, a, b);     A and B are signed or unsigned char
+// mma_bytes<A, B>(sums, a, b);     A and B are signed or unsigned char
 //
 // With lane = 4 * g + t, a lane holds, as PTX has it (mma.m16n8k32):
 //   a[0], a[1]    row g and row g + 8 of the first matrix, columns 4 t to 4 t + 3, a byte each
@@ -9,11 +9,11 @@
 //   b[0], b[1]    column g of the second matrix, rows 4 t to 4 t + 3, and 16 + 4 t and on
 //   sums[0], [1]  row g, columns 2 t and 2 t + 1;  sums[2], [3] of row g + 8
 //
-// multiply_halves<T>(sums, a, b);       T is half_t or bfloat16_t: 16 x 16 by 16 x 8, floats as sums (mma.m16n8k16)
+// mma_halves<T>(sums, a, b);       T is half_t or bfloat16_t: 16 x 16 by 16 x 8, floats as sums (mma.m16n8k16)
 //   a[0], a[1]    row g and row g + 8 of the first matrix, columns 2 t and 2 t + 1;  a[2], a[3] columns 8 + 2 t and on
 //   b[0], b[1]    column g of the second matrix, rows 2 t and 2 t + 1, and 8 + 2 t and on
 //
-// dot<X, W>(pixels, taps, sum);         dp4a: pixels lie in rows, so four rows of four are turned into four columns first
+// dp4a<X, W>(pixels, taps, sum);         dp4a: pixels lie in rows, so four rows of four are turned into four columns first
 // transpose_bytes(columns, ...);        that
 #pragma once
 #include "memory.cuh"
@@ -32,7 +32,7 @@ constexpr int MMA_ROWS = 16, MMA_COLUMNS = 8, MMA_BYTES = 32, MMA_HALVES = 16;
 
 // `next` may be `sums` or other numbers: what was summed so far need not stay where it was.
 template <class A, class B>
-__device__ inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+__device__ inline void mma_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                                       const int (&sums)[4]) {
     constexpr bool SIGNED_A = limits<A>::low < 0, SIGNED_B = limits<B>::low < 0;
     if constexpr (SIGNED_A && SIGNED_B) MULTIPLY_BYTES("s8.s8");
@@ -43,11 +43,11 @@ __device__ inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], co
 
 #undef MULTIPLY_BYTES
 
-template <class T> __device__ void multiply_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+template <class T> __device__ void mma_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 
 #define MULTIPLY_HALVES(type, name)                                                                                  \
     template <>                                                                                                      \
-    __device__ inline void multiply_halves<type>(float(&sums)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {    \
+    __device__ inline void mma_halves<type>(float(&sums)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {    \
         asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 "                                           \
             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                        \
             : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                             \
@@ -64,11 +64,11 @@ MULTIPLY_HALVES(bfloat16_t, "bf16")
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
 template <class A, class B>
-inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2], const int (&sums)[4], AT) {
+inline void mma_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2], const int (&sums)[4], AT) {
     constexpr bool SIGNED_A = limits<A>::low < 0, SIGNED_B = limits<B>::low < 0;
     const char *types = SIGNED_A ? SIGNED_B ? "s8.s8" : "s8.u8" : SIGNED_B ? "u8.s8" : "u8.u8";
     int found[4] = {sums[0], sums[1], sums[2], sums[3]};
-    emulator::here()->services->multiply_fragments({"multiply_bytes", file, line}, types, found, a, b);
+    emulator::here()->services->multiply_fragments({"mma_bytes", file, line}, types, found, a, b);
     for (int i = 0; i < 4; i++) next[i] = found[i];
 }
 
@@ -76,8 +76,8 @@ inline const char *type_name(half_t) { return "f16"; }
 inline const char *type_name(bfloat16_t) { return "bf16"; }
 
 template <class T>
-inline void multiply_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
-    emulator::here()->services->multiply_fragments({"multiply_halves", file, line}, type_name(T{}), sums, a, b);
+inline void mma_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
+    emulator::here()->services->multiply_fragments({"mma_halves", file, line}, type_name(T{}), sums, a, b);
 }
 
 #undef AT
@@ -105,7 +105,7 @@ __device__ constexpr int lane_column(int j, int t) {
 
 // The sum of four products: of bytes of `pixels`, each an X, and of `taps`, each a W.
 template <class X, class W>
-__device__ inline int dot(unsigned pixels, unsigned taps, int sum) {
+__device__ inline int dp4a(unsigned pixels, unsigned taps, int sum) {
     [[maybe_unused]] constexpr bool SIGNED_X = limits<X>::low < 0, SIGNED_W = limits<W>::low < 0;
 #ifdef __CUDA_ARCH__
     int next;

@@ -9,13 +9,13 @@
 // LineTile<LINES, LENGTH> tile;            tile.piece(line, i) is where piece i of a line lies
 // LineCopies<SPAN, DEEP, WHOLE> copy(...); copy(tile, k0) asks for this thread's part of the tile at k0, 16 bytes at once
 //                                          or number by number; 0 where the matrix ends
-// load_rows<DEEP>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of multiply_halves; 32 of
-//                                          K are those of multiply_bytes
+// load_rows<DEEP>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of mma_halves; 32 of
+//                                          K are those of mma_bytes
 // load_columns<DEEP>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
 //                                          b[3] of the others
 // begin_steps(stages, ask);                asks for the first steps' tiles of the operands
 // multiply_steps<DEEP_A, DEEP_B>(...);     a warp's sums of all steps: the loop of copies, loads and products
-// load_matrices<TURNED>(words, row);       four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
+// ldmatrix<TURNED>(words, row);            four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
 //                                          of matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t
 //                                          and 2 t + 1 of row g of matrix j; TURNED, of its column g. Two numbers of 16
 //                                          bits may be one float, or four bytes; then nothing is turned, and lines lie
@@ -43,7 +43,7 @@ using sum_t = int;
 using sum_t = float;
 #endif
 
-// What `multiply_halves` is of: of floats and bytes nobody asks.
+// What `mma_halves` is of: of floats and bytes nobody asks.
 template <class T> struct narrow { using type = half_t; };
 template <> struct narrow<bfloat16_t> { using type = bfloat16_t; };
 using Narrow = narrow<factor_t>::type;
@@ -137,14 +137,14 @@ __device__ inline bool whole_pieces(const Operand &from, int length, int depth) 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
 // mma.m16n8k8: with lane = 4 * g + t, a[0] is row g and column t of the first matrix, a[1] row g + 8, a[2] and a[3] column
 // t + 4; b[0] is row t and column g of the second, b[1] row t + 4.
-__device__ __forceinline__ void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+__device__ __forceinline__ void mma_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 template <bool TURNED>
-__device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
+__device__ inline void ldmatrix(unsigned (&words)[4], const void *row) {
     const unsigned at = shared_address(row);
     if constexpr (TURNED)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -158,12 +158,12 @@ __device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
 #else  // the emulator
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
-inline void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
-    emulator::here()->services->multiply_fragments({"multiply_tf32", file, line}, "tf32", sums, a, b);
+inline void mma_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
+    emulator::here()->services->multiply_fragments({"mma_tf32", file, line}, "tf32", sums, a, b);
 }
 template <bool TURNED>
-inline void load_matrices(unsigned (&words)[4], const void *row, AT) {
-    emulator::here()->services->load_fragments({"load_matrices", file, line}, words, row, TURNED);
+inline void ldmatrix(unsigned (&words)[4], const void *row, AT) {
+    emulator::here()->services->load_fragments({"ldmatrix", file, line}, words, row, TURNED);
 }
 
 #undef AT
@@ -174,16 +174,16 @@ inline void load_matrices(unsigned (&words)[4], const void *row, AT) {
 template <bool DEEP, int LINES, int LENGTH>
 __device__ inline void load_rows(unsigned (&a)[4], const LineTile<LINES, LENGTH> &tile, int m, int k) {
     const int lane = threadIdx.x % 32;
-    if constexpr (DEEP) load_matrices<false>(a, tile.piece(m + lane % 16, k / PIECE + lane / 16));
-    else load_matrices<true>(a, tile.piece(k + lane / 16 * 8 + lane % 8, m / PIECE + lane / 8 % 2));
+    if constexpr (DEEP) ldmatrix<false>(a, tile.piece(m + lane % 16, k / PIECE + lane / 16));
+    else ldmatrix<true>(a, tile.piece(k + lane / 16 * 8 + lane % 8, m / PIECE + lane / 8 % 2));
 }
 
 // Here the four are eight columns and eight of K, the same columns and the next eight of K, then the other columns.
 template <bool DEEP, int LINES, int LENGTH>
 __device__ inline void load_columns(unsigned (&b)[4], const LineTile<LINES, LENGTH> &tile, int n, int k) {
     const int lane = threadIdx.x % 32;
-    if constexpr (DEEP) load_matrices<false>(b, tile.piece(n + lane / 16 * 8 + lane % 8, k / PIECE + lane / 8 % 2));
-    else load_matrices<true>(b, tile.piece(k + lane % 16, n / PIECE + lane / 16));
+    if constexpr (DEEP) ldmatrix<false>(b, tile.piece(n + lane / 16 * 8 + lane % 8, k / PIECE + lane / 8 % 2));
+    else ldmatrix<true>(b, tile.piece(k + lane % 16, n / PIECE + lane / 16));
 }
 
 // Of floats the tensor cores see the upper 19 bits. Half of the last of those is added, so that numbers are rounded and not
@@ -201,10 +201,10 @@ __device__ __forceinline__ void round_factors(unsigned (&words)[4]) {
 // bytes, whose fragments are of the same words.
 __device__ __forceinline__ void multiply_factors(sum_t (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #ifdef FACTORS_ARE_BYTES
-    multiply_bytes<x_t, w_t>(sums, a, b, sums);
+    mma_bytes<x_t, w_t>(sums, a, b, sums);
 #else
-    if constexpr (sizeof(factor_t) == 4) multiply_tf32(sums, a, b);
-    else multiply_halves<Narrow>(sums, a, b);
+    if constexpr (sizeof(factor_t) == 4) mma_tf32(sums, a, b);
+    else mma_halves<Narrow>(sums, a, b);
 #endif
 }
 

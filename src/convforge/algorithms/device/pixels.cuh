@@ -33,7 +33,7 @@ constexpr bool BLANK = cfg::BORDER == ZEROS && !HAS_ZERO;
 // Pixels may come by asynchronous copies of FILL of them.
 template <bool RAW, int FILL> constexpr bool CAN_COPY = RAW && FILL * sizeof(x_t) >= 4;
 
-// What is held of a pixel; of what stands outside the picture, where there is none.
+// What is held of a pixel; of what stands outside the image, where there is none.
 template <bool RAW, class T>
 __device__ inline T held(const Conv &conv, const x_t *pixel) {
     if constexpr (RAW) return pixel == nullptr ? stored<T>::of(conv.outside) : *pixel;
@@ -57,7 +57,7 @@ template <int CHANNELS, int WHOLE_GROUP, bool NEAR>
 struct PixelSquares {
     static constexpr int SIDE = 64, LINES = 8;
 
-    // A pixel of the rows: where its first channel lies in x, if it is `seen`, in the picture and not outside.
+    // A pixel of the rows: where its first channel lies in x, if it is `seen`, in the image and not outside.
     struct Source {
         const x_t *first;
         bool seen, inside;

@@ -114,9 +114,9 @@ __device__ __forceinline__ void multiply_halves_of_patch(WarpSums &sums, const u
 #pragma unroll
                 for (int part = 0; part < STEP_PARTS; part++) {
                     if (STEPS % STEP_PARTS && first + part == STEPS) continue;
-                    multiply_halves<math_t>(main, a[part][0][fragment], b[part][0].words[eight]);
-                    multiply_halves<math_t>(cross, a[part][0][fragment], b[part][1].words[eight]);
-                    multiply_halves<math_t>(cross, a[part][1][fragment], b[part][0].words[eight]);
+                    mma_halves<math_t>(main, a[part][0][fragment], b[part][0].words[eight]);
+                    mma_halves<math_t>(cross, a[part][0][fragment], b[part][1].words[eight]);
+                    mma_halves<math_t>(cross, a[part][1][fragment], b[part][0].words[eight]);
                 }
 #pragma unroll
                 for (int e = 0; e < 4; e++) sums[fragment][2 * j + eight][e] += fmaf(cross[e], 1 / LOW, main[e]);

@@ -19,7 +19,7 @@
 //
 // place_of(tiling, tile);         where a tile begins
 // output_of(conv, tiling, place, pixel);
-//                                 picture, row and column of one of a tile's pixels
+//                                 image, row and column of one of a tile's pixels
 // forward(conv, output);          on by 8 of the tile's pixels
 // store_sums(...);                threads store 64 rows of sums, in any layout, behind the epilogue
 // bring_filters(...);             one thread asks for filters, ahead of the products in their ring
@@ -74,12 +74,12 @@ static_assert(!cfg::PAIRS_PIXELS || !cfg::PATCH, "a patch comes once for all tap
 
 struct Tiling {
     int tiles;
-    Divisor tiles_k, across, down;  // along the filters; of a picture, along its rows and columns
+    Divisor tiles_k, across, down;  // along the filters; of an image, along its rows and columns
     Divisor P, Q;
 };
 
 struct Place {
-    int k, c, first;  // filter; channel; pixel of all pictures, counted on
+    int k, c, first;  // filter; channel; pixel of all images, counted on
     int share;        // of the channels
     int q, p, n;
     __device__ int end() const {
@@ -87,7 +87,7 @@ struct Place {
     }  // of the group's filters
 };
 
-// Picture, row and column of a number that counts them on.
+// Image, row and column of a number that counts them on.
 __device__ inline void taken_apart(int number, const Divisor &rows, const Divisor &columns, int &n, int &p, int &q) {
     const int row = quotient(number, columns);
     q = number - row * columns.by;
@@ -249,23 +249,23 @@ __device__ constexpr int tap_offset(int tap) {
                       : 0;
 }
 
-__device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
+__device__ inline void bring_filters(const TensorMap &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
                                      unsigned long long *there, unsigned long long *read) {
     Ring<cfg::FILTER_STAGES> ring{0, 1};
     // Of the filters, or where they are halves, high or low.
-    const int half = cfg::PAIRS_FILTERS ? block_of_cluster() : 0;
+    const int half = cfg::PAIRS_FILTERS ? cluster_rank() : 0;
     for (int tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
         int k, c, share;
         filters_of(tiling, tile, k, c, share);
         for (int step = 0; step < STEPS; step++, ring.next()) {
-            await_bytes(&read[ring.stage], ring.parity);
-            expect_bytes(&there[ring.stage], FILTER_BYTES);
+            mbarrier_wait(&read[ring.stage], ring.parity);
+            mbarrier_expect_tx(&there[ring.stage], FILTER_BYTES);
             const int channel = share * SHARE_CHANNELS + step / TAPS * ROW_CHANNELS, tap = step % TAPS;
             if (cfg::PAIRS_FILTERS) {
                 const int first = k + (cfg::HALVES == 1 ? half * BLOCK_FILTERS / 2 : 0);
-                copy_box_to(3, filters[ring.stage] + half * FILTER_BYTES / 2, map, channel, tap, first,
+                tma_load_multicast(3, filters[ring.stage] + half * FILTER_BYTES / 2, map, channel, tap, first,
                             cfg::HALVES == 1 ? 0 : half, &there[ring.stage]);
-            } else copy_box(filters[ring.stage], map, channel, tap, k, 0, &there[ring.stage]);
+            } else tma_load(filters[ring.stage], map, channel, tap, k, 0, &there[ring.stage]);
         }
         if (cfg::RESIDENT) return;
     }
@@ -278,15 +278,15 @@ struct Windows {
 
 __device__ inline Windows windows_of(const Conv &conv, const Tiling &tiling, const Place &at) {
     int q = at.q, p = at.p, n = at.n;
-    if (cfg::PAIRS_PIXELS) taken_apart(at.first + block_of_cluster() * BLOCK_PIXELS / 2, tiling.P, tiling.Q, n, p, q);
+    if (cfg::PAIRS_PIXELS) taken_apart(at.first + cluster_rank() * BLOCK_PIXELS / 2, tiling.P, tiling.Q, n, p, q);
     return {q * cfg::STRIDE_W - conv.left, p * cfg::STRIDE_H - conv.top, n};
 }
 
-__device__ inline void bring_windows(unsigned char *to, const Map &map, int c, const Windows &from, int tap,
+__device__ inline void bring_windows(unsigned char *to, const TensorMap &map, int c, const Windows &from, int tap,
                                      unsigned long long *there) {
     const int right = tap % cfg::S * cfg::DILATION_W, down = tap / cfg::S * cfg::DILATION_H;
     if (cfg::PAIRS_PIXELS)
-        copy_pixels_to(3, to + block_of_cluster() * BLOCK_PIXELS / 2 * cfg::ROW_BYTES, map, c, from.w, from.h, from.n,
+        tma_load_im2col_multicast(3, to + cluster_rank() * BLOCK_PIXELS / 2 * cfg::ROW_BYTES, map, c, from.w, from.h, from.n,
                        right, down, there);
-    else copy_pixels(to, map, c, from.w, from.h, from.n, right, down, there);
+    else tma_load_im2col(to, map, c, from.w, from.h, from.n, right, down, there);
 }

@@ -1,22 +1,22 @@
-// direct_boxes: a block takes tile after tile of the picture, and the tensor memory accelerator brings the next ones to
+// direct_boxes: a block takes tile after tile of the image, and the TMA brings the next ones to
 // shared memory meanwhile.
 //
-// Since direct_tiled: what limits direct_tiled is the second level cache, which hands out the halo of every block again. A
+// Since direct_tiled: what limits direct_tiled is L2, which hands out the halo of every block again. A
 //           block's tile is larger here, as shared memory holds it and not registers, and what is under way takes no
 //           register either: one thread asks for a whole box of pixels, halo included (see tma.cuh). What stands outside
-//           the picture is zero without a test.
+//           the image is zero without a test.
 // Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels, from rows of the box that it reads in vectors.
 //           Of a block: TILE_P x TILE_Q outputs, from one box.
 // Threads   thread x + LANES * y takes outputs x * OUT_Q and on, y * OUT_P and on, of the block's tile.
 // Grid      as many blocks as run at once; block i takes tiles i, i + gridDim.x, ...: columns, then rows, then tiles of
-//           channels, slices and pictures.
+//           channels, slices and images.
 // Stages    boxes that are there or under way. When all threads have read a box, the one STAGES tiles ahead takes its place.
 // Slice     the channels of a box, C_SLICE, and the outputs that see them, K_SLICE: those of a group in NCHW, all of them
 //           in NHWC. A box has PLANES planes; CHUNK channels lie side by side in each.
 // Run       as in direct_tiled: RUN elements side by side, one row of the window. It begins SHIFT elements behind a
 //           multiple of GRAIN, where boxes begin, so the host gives it at compile time.
 // Grain     elements of which a row of a box begins at a multiple, in memory and in shared memory: a line of the second
-//           level cache where rows of the picture allow it. The accelerator asks that cache for each line that a row
+//           level cache where rows of the image allow it. The accelerator asks that cache for each line that a row
 //           touches, and twice where the row crosses a line of shared memory within one; those requests were the limit.
 // Shares    with one output channel, threads load their own vectors of a run, and have the rest from their neighbours in
 //           the warp (SHARES): runs overlap, and shared memory was read up to three times.
@@ -26,7 +26,7 @@
 // Bytes     where pixels and weights are bytes, four products are one instruction (DOTS, see mma.cuh).
 // Vectors   STORE elements a store, where the host finds rows of the output so aligned.
 // Needs     sm_90; rows of whole 16 bytes; LANES * OUT_Q * STRIDE_W * CHUNK elements a multiple of 16 bytes.
-// Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Small pictures: the latency of
+// Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Small images: the latency of
 //           memory, as a block has few tiles. Larger filters: FMA.
 #include "conv.cuh"
 #include "epilogue.cuh"
@@ -84,7 +84,7 @@ static_assert(!cfg::SHARES || cfg::CHUNK == 1 && RUN <= BEFORE_OWN + 2 * OWN,
               "a run reaches no further than one neighbour");
 
 struct Boxes {
-    Map map;
+    TensorMap map;
     Conv conv;
     Filter filter;
     int tiles;             // all of them
@@ -96,7 +96,7 @@ struct alignas(128) Box {
     x_t at[PLANES][BOX_H][BOX_W];
 };
 
-// A block's tile: picture, slice, first output channel, first output.
+// A block's tile: image, slice, first output channel, first output.
 struct Tile {
     int n, slice, k, p, q;
 };
@@ -113,8 +113,8 @@ __device__ inline void bring(const Boxes &args, Box &box, unsigned long long *ba
     if (i >= args.tiles) return;
     const Tile tile = tile_of(args, i);
     const int h0 = tile.p * cfg::STRIDE_H - args.conv.top, w0 = tile.q * cfg::STRIDE_W - args.conv.left;
-    expect_bytes(bar, sizeof(x_t) * PLANES * BOX_H * BOX_W);
-    copy_box(&box, args.map, (w0 * cfg::CHUNK - cfg::SHIFT) / cfg::UNIT, h0,
+    mbarrier_expect_tx(bar, sizeof(x_t) * PLANES * BOX_H * BOX_W);
+    tma_load(&box, args.map, (w0 * cfg::CHUNK - cfg::SHIFT) / cfg::UNIT, h0,
              (tile.n * cfg::SLICES + tile.slice) * PLANES, bar);
 }
 
@@ -128,7 +128,7 @@ __device__ inline void fill_cell(const Conv &conv, Box &box, const Tile &tile, i
     box.at[plane][i][cfg::SHIFT + e] = value;
 }
 
-// Fill what stands outside the picture and is seen by outputs: whole rows above and below it, then both ends of the rows
+// Fill what stands outside the image and is seen by outputs: whole rows above and below it, then both ends of the rows
 // between.
 __device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile) {
     const int h0 = tile.p * cfg::STRIDE_H - conv.top, w0 = tile.q * cfg::STRIDE_W - conv.left;
@@ -148,7 +148,7 @@ __device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile
         const int e = i % ends, row = i / ends % rows, plane = i / ends / rows;
         fill_cell(conv, box, tile, plane, above + row, e < left * cfg::CHUNK ? e : e + whole - ends);
     }
-    copies_may_overwrite();
+    fence_proxy_async();
     __syncthreads();
 }
 
@@ -252,7 +252,7 @@ __device__ inline void add_products(const Conv &conv, const Box &box,
     }
 }
 
-// Pack the taps that are staged, for dot(): of output k and channel c, for every place of a word against the window.
+// Pack the taps that are staged, for dp4a(): of output k and channel c, for every place of a word against the window.
 template <class Sum>
 __device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
                                  int thread) {
@@ -320,7 +320,7 @@ __device__ inline void add_dots(const Box &box, const unsigned (&packed)[PACKED_
 #pragma unroll
                             for (int q = 0; q < cfg::OUT_Q; q++) {
                                 const int e = BEFORE + (q * cfg::STRIDE_W + s * cfg::DILATION_W) * cfg::CHUNK + ch;
-                                sums[k][p][q] = dot<X, W>(columns[e / 4][e % 4], taps, sums[k][p][q]);
+                                sums[k][p][q] = dp4a<X, W>(columns[e / 4][e % 4], taps, sums[k][p][q]);
                             }
                         }
                     }
@@ -383,17 +383,17 @@ __device__ inline void store(const Boxes &args, const acc_t (&sums)[cfg::OUT_K][
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_boxes(const __grid_constant__ Boxes args) {
-    BOX_SHARED(Box, boxes);
+    TMA_SHARED(Box, boxes);
     __shared__ __align__(16) acc_t staged[STAGED_TAPS<cfg::STAGED_WEIGHTS>];
     __shared__ unsigned packed[PACKED_TAPS];
     __shared__ __align__(8) unsigned long long bars[cfg::STAGES];
     const int x = threadIdx.x % cfg::LANES, y = threadIdx.x / cfg::LANES;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < cfg::STAGES; i++) init_barrier(bars + i);
-        barriers_are_there();
-        prefetch_map(args.map);
+        for (int i = 0; i < cfg::STAGES; i++) mbarrier_init(bars + i);
+        mbarrier_init_fence();
+        prefetch_tensormap(args.map);
     }
-    wait_for_earlier();
+    pdl_wait();
     if (threadIdx.x == 0)
         for (int i = 0; i < cfg::STAGES; i++) bring(args, boxes[i], bars + i, blockIdx.x + i * gridDim.x);
     stage(args.filter, staged, threadIdx.x, THREADS);
@@ -406,7 +406,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_boxes(
     unsigned parity = 0;
     for (int i = blockIdx.x; i < args.tiles; i += gridDim.x) {
         const Tile tile = tile_of(args, i);
-        await_bytes(bars + now, parity);
+        mbarrier_wait(bars + now, parity);
         if constexpr (cfg::FILLED) fill_outside(args.conv, boxes[now], tile);
         acc_t sums[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q] = {};
         if constexpr (cfg::DOTS) add_dots<x_t, w_t>(boxes[now], packed, sums, tile, x, y);

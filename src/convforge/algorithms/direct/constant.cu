@@ -5,7 +5,7 @@
 //           operand of the multiply-add itself: half of the loads are gone.
 // Threads   as direct_naive by pixel: block of BLOCK_X x BLOCK_Y, thread (x, y) takes output
 //           q = blockIdx.x * BLOCK_X + x, p = blockIdx.y * BLOCK_Y + y of plane (n, k).
-// Registers as direct_naive; weights take none, so that a multiprocessor can hold all the threads that it has room for.
+// Registers as direct_naive; weights take none, so that an SM can hold all the threads that it has room for.
 // Grid      blocks along y and z (planes) go on in steps of the grid: a grid has at most 65535 of them.
 // Needs     K * C_GROUP * R * S weights of the sums' type in 64 KB: what a module's constant memory holds.
 // Limit     a pixel is read through L1 once for every tap of every output channel: at 3 x 3 nine times.

@@ -3,21 +3,21 @@
 // Since direct_boxes: what limits it on bytes is instructions, a product of four bytes each. A tensor core multiplies
 //           16 x 32 bytes by 32 x 8 in one, so that a filter's whole row is one product for 128 outputs, however long
 //           it is, though most of its factors are zeros.
-// Matrix    of pixels: each row is a window, WINDOW bytes of a row of the picture: all of it that OUTS bytes of outputs
+// Matrix    of pixels: each row is a window, WINDOW bytes of a row of the image: all of it that OUTS bytes of outputs
 //           see; the next window lies OUTS bytes further on. Of taps: column o holds row r of the filter where output o
 //           sees it, and zeros elsewhere (a Toeplitz matrix); no channel sees another group's.
-// Sums      row i of the picture is row r of what output row i - r sees. So its products are added to R rows of sums;
+// Sums      row i of the image is row r of what output row i - r sees. So its products are added to R rows of sums;
 //           those of output row i - R + 1 are whole then, and each product leaves its sums a row further on.
 // Columns   output 4 t + 2 h + j of a window is column 2 t + j of product h: a thread so has four neighbouring outputs.
 // Tile      of a warp: SPAN bytes of outputs along a row, args.rows rows. It needs no other warp.
 // Threads   lane 4 g + t takes outputs 4 t to 4 t + 3 of windows g, g + 8, ... of the span.
-// Grid      a block's warps take spans side by side, then those of the strip of rows below; planes of a picture, or whole
-//           pictures where channels lie side by side (CHUNK), take blocks of their own.
+// Grid      a block's warps take spans side by side, then those of the strip of rows below; planes of an image, or whole
+//           images where channels lie side by side (CHUNK), take blocks of their own.
 // Stages    gangs of GANG rows of a warp's pixels in shared memory, there or under way, by asynchronous copies that have
-//           the second level cache read whole lines: a span begins and ends within one.
+//           L2 read whole lines: a span begins and ends within one.
 // Inner     gangs, most of a strip's, ask nothing but where their rows lie: a warp has few neighbours here that would
 //           hide what a branch costs.
-// Border    copies bring zeros where the picture is not. Other borders are written over them (FILLED).
+// Border    copies bring zeros where the image is not. Other borders are written over them (FILLED).
 // Needs     sm_80; bytes of pixels and taps; no stride, no dilation, no zero point; as many outputs as channels, which
 //           in NHWC divide 16 or 12; rows of whole 16 bytes; a filter of at most 8 KiB.
 // Limit     memory: each pixel is read once, and what windows of neighbouring warps share from L2.
@@ -90,8 +90,8 @@ struct Tap {
 __device__ inline Tap tap_of(const Filter &filter, const Strip &strip, int i) {
     const int s = i % cfg::S, r = i / cfg::S % cfg::R, c = i / (cfg::S * cfg::R) % cfg::C_GROUP,
               k = i / (cfg::S * cfg::R * cfg::C_GROUP);
-    return {settled(filter.taps + place(filter.strides, strip.k + k, c, r, s)),
-            settled((k * cfg::R + r) * LINE + ZEROS_BEFORE + s * cfg::CHUNK + k / cfg::K_GROUP * cfg::C_GROUP + c)};
+    return {in_register(filter.taps + place(filter.strides, strip.k + k, c, r, s)),
+            in_register((k * cfg::R + r) * LINE + ZEROS_BEFORE + s * cfg::CHUNK + k / cfg::K_GROUP * cfg::C_GROUP + c)};
 }
 
 // Four bytes that begin anywhere: `turn` bits behind `words`.
@@ -103,21 +103,21 @@ __device__ inline unsigned four_bytes(const unsigned *words, int turn) {
 struct Source {
     const x_t *from[BRINGS];  // in row 0
     int row[BRINGS];          // of the strip's first gang
-    int kind[BRINGS];         // 0: nothing is left to bring; 1: zeros; 2: what the picture has there
+    int kind[BRINGS];         // 0: nothing is left to bring; 1: zeros; 2: what the image has there
     index_t step;             // from row to row
     int height;
 };
 
 __device__ inline Source source_of(const Conv &conv, const Strip &strip, int lane) {
     Source source;
-    source.step = settled(static_cast<index_t>(conv.x_strides.h)), source.height = settled(conv.H);
+    source.step = in_register(static_cast<index_t>(conv.x_strides.h)), source.height = in_register(conv.H);
 #pragma unroll
     for (int c = 0; c < BRINGS; c++) {
         const int copy = 32 * c + lane, at = strip.at - BEFORE + 16 * (copy % COPIES);
         const bool there = at >= 0 && at < conv.W * cfg::CHUNK && copy < cfg::GANG * COPIES;
-        source.row[c] = settled(strip.p - conv.top + copy / COPIES);
-        source.kind[c] = settled(copy >= cfg::GANG * COPIES ? 0 : there ? 2 : 1);
-        source.from[c] = settled(strip.plane + (there ? at : 0));
+        source.row[c] = in_register(strip.p - conv.top + copy / COPIES);
+        source.kind[c] = in_register(copy >= cfg::GANG * COPIES ? 0 : there ? 2 : 1);
+        source.from[c] = in_register(strip.plane + (there ? at : 0));
     }
     return source;
 }
@@ -128,18 +128,18 @@ __device__ inline void bring(const Source &source, unsigned char *target, int do
     for (int c = 0; c < BRINGS; c++) {
         const int h = inside(source.row[c] + down, source.height);
         if (source.kind[c] != 0)
-            copy_of_line16(target + 16 * 32 * c, source.from[c] + max(h, 0) * source.step, source.kind[c] == 2 && h >= 0);
+            copy_async16_l2_128b(target + 16 * 32 * c, source.from[c] + max(h, 0) * source.step, source.kind[c] == 2 && h >= 0);
     }
 }
 
-// Bring one of rows that the picture has, from where its first row's bytes are.
+// Bring one of rows that the image has, from where its first row's bytes are.
 __device__ inline void bring_inner(const Source &source, unsigned char *target, const x_t *const (&from)[BRINGS]) {
 #pragma unroll
     for (int c = 0; c < BRINGS; c++)
-        if (source.kind[c] != 0) copy_of_line16(target + 16 * 32 * c, from[c], source.kind[c] == 2);
+        if (source.kind[c] != 0) copy_async16_l2_128b(target + 16 * 32 * c, from[c], source.kind[c] == 2);
 }
 
-// What stands outside the picture along a row, and is seen by outputs of the strip: the first `left` bytes and those
+// What stands outside the image along a row, and is seen by outputs of the strip: the first `left` bytes and those
 // from `behind` on, of `seen`. Where they are few, and the row has what the border puts there, a lane copies one.
 struct Fill {
     int needed;  // 0: none; 1: a byte a lane; 2: as many as there are
@@ -161,12 +161,12 @@ __device__ inline Fill fill_of(const Conv &conv, const Strip &strip, int lane) {
     const int count = left + seen - behind, e = lane < left ? lane : behind + lane - left;
     const int from = lane < count ? held_of(conv, strip, e) : BEFORE;
     const bool simple = count <= 32 && __all_sync(0xffffffffu, from >= 0);
-    return {settled(count <= 0 ? 0 : simple ? 1 : 2),
+    return {in_register(count <= 0 ? 0 : simple ? 1 : 2),
             seen,
             left,
             behind,
-            settled(from),
-            settled(lane < count ? BEFORE - conv.left * cfg::CHUNK + e : -1)};
+            in_register(from),
+            in_register(lane < count ? BEFORE - conv.left * cfg::CHUNK + e : -1)};
 }
 
 // Write it over a gang of rows, `down` rows below the strip's first.
@@ -212,7 +212,7 @@ __device__ inline void store_four(const Conv &conv, const Strip &strip, int p, i
 // Store such of them as are there.
 __device__ inline void store_some(const Mma &args, const Strip &strip, int p, int at, const int (&sums)[4], out_t *to) {
     const Conv &conv = args.conv;
-    at = settled(at);  // what few strips ask is not worked out before the loop
+    at = in_register(at);  // what few strips ask is not worked out before the loop
     if (args.aligned_out && at + 4 <= conv.Q * cfg::CHUNK) {
         store_four(conv, strip, p, at, sums, to);
         return;
@@ -235,7 +235,7 @@ struct Walk {
     long long step;                  // which the next row's are so many bytes behind
     unsigned char *ring, *target;    // the warp's rows; what the lane brings of the first
     const unsigned char *window;     // of the lane, in the first row
-    const x_t *ahead[BRINGS];        // what the lane brings AHEAD rows below row i, if the picture has it,
+    const x_t *ahead[BRINGS];        // what the lane brings AHEAD rows below row i, if the image has it,
     long long further;               // and from gang to gang
     int i, now;                      // the row of pixels that is next, and where in the ring it is
     unsigned taps[cfg::R][STEPS][HALVES][2];  // of the matrices, as a lane holds them
@@ -244,15 +244,15 @@ struct Walk {
     __device__ inline void begin(unsigned char *warps_ring, unsigned char *lanes_target, const unsigned *lines) {
         const Conv &conv = args.conv;
         const int g = lane / 4, t = lane % 4, across = strip.at + g * cfg::OUTS + 4 * t;
-        at = settled(4 * t < cfg::OUTS ? across : conv.Q * cfg::CHUNK);  // of 12 outputs the last lane of four has none
-        step = settled(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
+        at = in_register(4 * t < cfg::OUTS ? across : conv.Q * cfg::CHUNK);  // of 12 outputs the last lane of four has none
+        step = in_register(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
         out_t *const first = conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + across;
-        to = reinterpret_cast<char *>(settled(first)) - (cfg::R - 1) * step;
+        to = reinterpret_cast<char *>(in_register(first)) - (cfg::R - 1) * step;
         ring = warps_ring, target = lanes_target;
-        window = settled_shared(ring + BEFORE - cfg::SHIFT + g * cfg::OUTS + 4 * t);
-        further = settled(static_cast<long long>(cfg::GANG) * source.step);
+        window = shared_in_register(ring + BEFORE - cfg::SHIFT + g * cfg::OUTS + 4 * t);
+        further = in_register(static_cast<long long>(cfg::GANG) * source.step);
 #pragma unroll
-        for (int c = 0; c < BRINGS; c++) ahead[c] = settled(source.from[c] + (source.row[c] + AHEAD) * source.step);
+        for (int c = 0; c < BRINGS; c++) ahead[c] = in_register(source.from[c] + (source.row[c] + AHEAD) * source.step);
         i = now = 0;
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
@@ -271,7 +271,7 @@ struct Walk {
     }
 
     // Until which row gangs from here on are inner ones: each of their rows ends one of outputs, in whole vectors, and
-    // neither their rows nor those that they bring lie outside the picture. Most gangs are inner; and what is asked of
+    // neither their rows nor those that they bring lie outside the image. Most gangs are inner; and what is asked of
     // the others costs more than their products.
     __device__ inline int inner_end() const {
         const Conv &conv = args.conv;
@@ -321,7 +321,7 @@ struct Walk {
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         before[e] = m > 0 ? sums[set][h][r][e] : r > 0 ? sums[set][h][max(r - 1, 0)][e] : 0;
-                    multiply_bytes<x_t, w_t>(sums[set][h][r], pixels[row][set][m], taps[r][m][h], before);
+                    mma_bytes<x_t, w_t>(sums[set][h][r], pixels[row][set][m], taps[r][m][h], before);
                 }
             const int p = i + row - (cfg::R - 1);
             if (INNER || (p >= 0 && i + row < strip.rows)) store_row<INNER>(strip.p + p);
@@ -350,15 +350,15 @@ struct Walk {
 extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_mma(const __grid_constant__ Mma args) {
     __shared__ __align__(16) unsigned char rings[cfg::WARPS][cfg::STAGES][cfg::GANG * PITCH];
     __shared__ unsigned lines[LINES];
-    const int thread = settled(static_cast<int>(threadIdx.x)), lane = thread % 32;
+    const int thread = in_register(static_cast<int>(threadIdx.x)), lane = thread % 32;
     const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);  // so that branches on it are known to be a warp's
     const Strip strip = strip_of(args, warp);
     const Source source = source_of(args.conv, strip, lane);
     const Tap own = tap_of(args.filter, strip, min(thread, TAPS - 1));
-    unsigned char *const ring = settled_shared(rings[warp][0]), *const target = settled_shared(ring + 16 * lane);
+    unsigned char *const ring = shared_in_register(rings[warp][0]), *const target = shared_in_register(ring + 16 * lane);
     for (int i = thread; i < LINES; i += THREADS) lines[i] = 0;
     __syncthreads();
-    wait_for_earlier();
+    pdl_wait();
     const w_t first = *own.from;  // on its way before pixels
 #pragma unroll 1
     for (int i = 0; i < AHEAD; i += cfg::GANG) {

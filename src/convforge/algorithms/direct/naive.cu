@@ -5,8 +5,8 @@
 //           rows of threads. Thread (x, y) takes the outputs q0 .. q0 + per_q, p0 .. p0 + per_p of a plane (n, k), with
 //           q0 = (blockIdx.x * BLOCK_X + x) * per_q and p0 = (blockIdx.y * BLOCK_Y + y) * per_p.
 // Partition by pixel: 1 x 1 outputs a thread; by block: a few rows and columns; by row: a whole row; by column: a whole
-//           column. per_p and per_q come at run time, as they may be the size of the picture.
-// Registers BLOCKS blocks share a multiprocessor's: enough threads that some can compute while others wait for memory.
+//           column. per_p and per_q come at run time, as they may be the size of the image.
+// Registers BLOCKS blocks share an SM's: enough threads that some can compute while others wait for memory.
 // Grid      blocks along y and z (planes) go on in steps of the grid: a grid has at most 65535 of them.
 // Limit     every product reads its pixel and its weight through L1: at 3 x 3 nine loads of each for nine FMAs. By row,
 //           neighbouring threads read pixels a whole row apart, so each load of a warp touches 32 lines.

@@ -1,14 +1,14 @@
-// direct_shared: a block copies its part of the picture to shared memory, and takes all taps from there.
+// direct_shared: a block copies its part of the image to shared memory, and takes all taps from there.
 //
 // Since direct_constant: the tile, with the halo that the filter reaches beyond it, is read from global memory once a
 //           block; borders are dealt with while it is copied, so that taps test nothing; a thread has several outputs.
-// Tile      BLOCK_X outputs wide, BLOCK_Y * PER_P high, TILE_K channels deep. Of the picture it takes TILE_H x TILE_W
+// Tile      BLOCK_X outputs wide, BLOCK_Y * PER_P high, TILE_K channels deep. Of the image it takes TILE_H x TILE_W
 //           pixels of TILE_C channels at a time: the sums wait in registers while the next slice of channels comes in.
 // Threads   thread (x, y) takes outputs q = blockIdx.x * BLOCK_X + x, p = (blockIdx.y * BLOCK_Y + y) * PER_P + i, for i
 //           below PER_P, of TILE_K channels. Neighbours in x read neighbouring words: no two threads of a warp meet in
 //           a bank while STRIDE_W is odd; at stride 2, two do.
-// Registers BLOCKS blocks share a multiprocessor's.
-// Grid      blocks along y and z (picture, group, tile of channels) go on in steps of the grid.
+// Registers BLOCKS blocks share an SM's.
+// Grid      blocks along y and z (image, group, tile of channels) go on in steps of the grid.
 // Needs     TILE_C * TILE_H * TILE_W numbers of the sums' type in shared memory: the host sizes and checks it.
 // Limit     two barriers a slice, and every element goes through the load unit three times: from global memory, to
 //           shared memory, and from there. At 3 x 3 the last is (PER_P + 2) / PER_P * 3 loads for nine multiply-adds.
@@ -40,12 +40,12 @@ struct Shared {
 // makes for sm_75 to sm_90, and so reads and adds what lies beyond the last channel.
 constexpr bool RAGGED = cfg::C_GROUP % cfg::TILE_C != 0;
 
-// Where a slice of channels of the picture begins, and how many channels it has.
+// Where a slice of channels of the image begins, and how many channels it has.
 struct Slice {
     int n, c, h, w, channels;
 };
 
-// A row of the picture as it lies in memory: the pixels of one channel, or of all channels of the slice.
+// A row of the image as it lies in memory: the pixels of one channel, or of all channels of the slice.
 constexpr int NEAR = cfg::CHANNELS_LAST ? cfg::TILE_C : 1, ROW = TILE_W * NEAR;
 
 // Copy element `e` of row `h`, from channel `plane` of the slice on.
@@ -58,7 +58,7 @@ __device__ inline void copy_element(const Conv &conv, acc_t *tile, const x_t *co
                                                  : pixel(conv, from.n, from.c + c, from.h + h, from.w + w);
 }
 
-// Copy a slice, with what stands outside of the picture where it is not INSIDE. A row of threads takes rows of it,
+// Copy a slice, with what stands outside of the image where it is not INSIDE. A row of threads takes rows of it,
 // BLOCK_X neighbours at a time; the few columns that are left over are shared out among all threads.
 template <bool INSIDE>
 __device__ inline void fill_tile(const Conv &conv, acc_t *tile, const Slice &from) {

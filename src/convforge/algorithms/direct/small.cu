@@ -1,16 +1,16 @@
 // direct_small: a thread asks for all pixels of its window before the filter is there.
 //
-// Since direct_tiled: a small picture is over before memory or arithmetic are at work, so what limits it is how many trips
+// Since direct_tiled: a small image is over before memory or arithmetic are at work, so what limits it is how many trips
 //           to memory stand behind one another. direct_tiled brings the filter to shared memory and then loads pixels:
 //           two. Here pixels and filter are under way at once: one. No tile, no row that slides; and every address is
 //           worked out before the launch may begin to read (see memory.cuh).
 // Threads   thread (x, y) of BLOCK_X x BLOCK_Y takes the output q = blockIdx.x * BLOCK_X + x, p = blockIdx.y * BLOCK_Y + y
 //           of OUT_K channels.
-// Grid      a block along z for each picture, group and tile of channels.
-// Registers C_GROUP x R x S pixels, OUT_K sums, and SHARE taps of the filter; BLOCKS blocks share a multiprocessor's.
+// Grid      a block along z for each image, group and tile of channels.
+// Registers C_GROUP x R x S pixels, OUT_K sums, and SHARE taps of the filter; BLOCKS blocks share an SM's.
 // Weights   staged in shared memory by each block, in the order of filter.cuh.
 // Needs     a window of few numbers, a filter of few bytes, and a grid that no axis is too long for.
-// Limit     latency: a launch, a trip to memory there and one back. Larger pictures: loads, as neighbours share none.
+// Limit     latency: a launch, a trip to memory there and one back. Larger images: loads, as neighbours share none.
 #include "border.cuh"
 #include "epilogue.cuh"
 #include "filter.cuh"
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_small(
     const int part = blockIdx.z / TILES_K, n = part / cfg::GROUPS, g = part % cfg::GROUPS;
     const int first = g * cfg::K_GROUP, k0 = first + blockIdx.z % TILES_K * cfg::OUT_K;
 
-    // Where the window's rows and columns lie; what the picture does not have is read from its first, and not taken.
+    // Where the window's rows and columns lie; what the image does not have is read from its first, and not taken.
     const x_t *rows[cfg::C_GROUP][cfg::R];
     index_t columns[cfg::S];
     bool has_row[cfg::R], has_column[cfg::S];
@@ -51,22 +51,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_small(
         has_row[r] = h >= 0;
 #pragma unroll
         for (int c = 0; c < cfg::C_GROUP; c++)
-            rows[c][r] = settled(conv.x + place(conv.x_strides, n, g * cfg::C_GROUP + c, max(h, 0), 0));
+            rows[c][r] = in_register(conv.x + place(conv.x_strides, n, g * cfg::C_GROUP + c, max(h, 0), 0));
     }
 #pragma unroll
     for (int s = 0; s < cfg::S; s++) {
         const int w = inside(q * cfg::STRIDE_W - conv.left + s * cfg::DILATION_W, conv.W);
         has_column[s] = w >= 0;
-        columns[s] = settled(max(w, 0) * static_cast<index_t>(conv.x_strides.w));
+        columns[s] = in_register(max(w, 0) * static_cast<index_t>(conv.x_strides.w));
     }
     const w_t *given[SHARE];
 #pragma unroll
-    for (int i = 0; i < SHARE; i++) given[i] = settled(given_at(args.filter, min(t + i * THREADS, TAPS - 1)));
+    for (int i = 0; i < SHARE; i++) given[i] = in_register(given_at(args.filter, min(t + i * THREADS, TAPS - 1)));
     out_t *outs[cfg::OUT_K];
 #pragma unroll
-    for (int k = 0; k < cfg::OUT_K; k++) outs[k] = settled(conv.out + place(conv.out_strides, n, k0 + k, p, q));
+    for (int k = 0; k < cfg::OUT_K; k++) outs[k] = in_register(conv.out + place(conv.out_strides, n, k0 + k, p, q));
     const bool stores = p < conv.P && q < conv.Q;
-    wait_for_earlier();
+    pdl_wait();
 
     w_t taken[SHARE];
 #pragma unroll

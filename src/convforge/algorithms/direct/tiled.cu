@@ -1,20 +1,20 @@
 // direct_tiled: a thread computes a small tile of outputs from rows of pixels that it holds in registers.
 //
 // Since direct_shared: the window lies in registers, which need no barrier and no second load. It slides down the
-//           picture: a row is loaded once, in vectors of up to 16 bytes, and serves every output row whose window
+//           image: a row is loaded once, in vectors of up to 16 bytes, and serves every output row whose window
 //           covers it; only the few columns of halo beside it are loaded by two threads, the second time from L1.
-// Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels. Of the picture it takes ROWS x COLUMNS pixels.
+// Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels. Of the image it takes ROWS x COLUMNS pixels.
 // Threads   thread (x, y) of BLOCK_X x BLOCK_Y takes outputs q0 = (blockIdx.x * BLOCK_X + x) * OUT_Q and on,
 //           p0 = (blockIdx.y * BLOCK_Y + y) * OUT_P and on.
-// Grid      blocks along y and z (picture, group, tile of channels) go on in steps of the grid.
+// Grid      blocks along y and z (image, group, tile of channels) go on in steps of the grid.
 // Run       RUN elements side by side in memory, one row of the window: CHUNK = 1 channel in NCHW, all C channels of
 //           its pixels in NHWC where they are few. Left padding decides how a run lies against multiples of LOAD
 //           elements, so the host gives it at compile time: a run begins SHIFT elements behind such a multiple.
 // Weights   staged in shared memory by each block, or packed beforehand (see filter.cuh). A staged
 //           filter needs no launch before this one, which may then begin before the one in front of it has ended.
 // Vectors   LOAD elements a load and STORE a store, where the host finds rows so aligned and the tile lies inside the
-//           picture with its vectors; nothing is tested there. Elsewhere every pixel and output is, one by one.
-// Registers BLOCKS blocks share a multiprocessor's: fewer threads have more loads in flight each.
+//           image with its vectors; nothing is tested there. Elsewhere every pixel and output is, one by one.
+// Registers BLOCKS blocks share an SM's: fewer threads have more loads in flight each.
 // Needs     OUT_Q * STRIDE_W * CHUNK a multiple of LOAD, so that all threads' runs lie alike.
 // Limit     memory: each pixel is read once, and ROWS / (OUT_P * STRIDE_H) times from L1 or L2. Larger filters: FMA.
 #include "epilogue.cuh"
@@ -32,12 +32,12 @@ constexpr int TILES_K = (cfg::K_GROUP + cfg::OUT_K - 1) / cfg::OUT_K;
 
 // Unrolled as far as the code stays small: by the multiply-adds of one slice of channels, and of all of them. Tested
 // loads take registers for their addresses too, so fewer are in flight. Where blocks of several tiles of channels share a
-// multiprocessor, each reads its own weights, and less code goes through them more evenly.
+// SM, each reads its own weights, and less code goes through them more evenly.
 constexpr int PRODUCTS = cfg::OUT_K * cfg::OUT_P * cfg::OUT_Q * cfg::R * cfg::S * cfg::CHUNK;
 constexpr int UNROLL_C =
     PRODUCTS * (cfg::C_GROUP / cfg::CHUNK) <= (TILES_K > 1 ? 1024 : 1536) ? cfg::C_GROUP / cfg::CHUNK : 1;
 constexpr int UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1, UNROLL_TESTED = RUN * ROWS <= 32 ? ROWS : 1;
-// A small picture is all border, and has few threads, with registers for it.
+// A small image is all border, and has few threads, with registers for it.
 constexpr int THREADS = cfg::BLOCK_X * cfg::BLOCK_Y;
 constexpr bool IS_SMALL = RUN * ROWS * (cfg::C_GROUP / cfg::CHUNK) <= 48 && THREADS * cfg::BLOCKS <= 512;
 constexpr int UNROLL_TESTED_C = IS_SMALL ? cfg::C_GROUP / cfg::CHUNK : 1;
@@ -58,7 +58,7 @@ struct Tiled {
     int aligned_x, aligned_out;  // whether rows allow vectors of LOAD and STORE elements
 };
 
-// The tile of a thread: picture, first output channel and input channel, first output.
+// The tile of a thread: image, first output channel and input channel, first output.
 struct Tile {
     int n, k, c, p, q;
 };
@@ -71,7 +71,7 @@ __device__ inline void taps_of(acc_t (&taps)[cfg::S], const Conv &conv,
     for (int s = 0; s < cfg::S; s++) taps[s] = weight<cfg::CONSTANT_WEIGHTS>(weights, conv, k, c, r, s);
 }
 
-// A row of the window inside the picture. A vector of which the window takes half or less comes one by one.
+// A row of the window inside the image. A vector of which the window takes half or less comes one by one.
 __device__ inline void load_inside(const Conv &conv, acc_t (&row)[RUN], const x_t *run) {
 #pragma unroll
     for (int v = 0; v < LOADS; v++) {
@@ -89,7 +89,7 @@ __device__ inline void load_inside(const Conv &conv, acc_t (&row)[RUN], const x_
     }
 }
 
-// A row that reaches beyond the picture, or whose rows are not aligned. `h` and `columns` are places in the picture, -1
+// A row that reaches beyond the image, or whose rows are not aligned. `h` and `columns` are places in the image, -1
 // where there is none.
 __device__ inline void load_tested(const Conv &conv, acc_t (&row)[RUN], const x_t *plane, int h,
                                    const int (&columns)[COLUMNS]) {
@@ -102,7 +102,7 @@ __device__ inline void load_tested(const Conv &conv, acc_t (&row)[RUN], const x_
     }
 }
 
-// Where a window lies: inside the picture, with aligned rows; where each pixel must be tested; or either, as found.
+// Where a window lies: inside the image, with aligned rows; where each pixel must be tested; or either, as found.
 enum Where { INSIDE, TESTED, EITHER };
 
 // Sum the products of all channels.
@@ -193,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_tiled(
     const Conv &conv = args.conv;
     __shared__ __align__(16) acc_t staged[STAGED_TAPS<cfg::STAGED_WEIGHTS>];
     if constexpr (cfg::STAGED_WEIGHTS) {
-        wait_for_earlier();
+        pdl_wait();
         stage(args.filter, staged, threadIdx.y * cfg::BLOCK_X + threadIdx.x, THREADS);
         __syncthreads();
     }

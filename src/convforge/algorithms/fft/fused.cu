@@ -8,11 +8,11 @@
 //           Outer: numbers a * B + n of a line, for each n; A of them are transformed, result k turned by
 //           exp(-2 pi i n k / SIZE). Inner: B neighbours are transformed. So frequency k + A * m ends up in place k * B + m.
 //           Nobody puts them in order: the filter's spectrum has the same, and the way back begins there.
-// Order     columns, then rows; back rows, then columns. The first outer stage takes its numbers from the picture, the
+// Order     columns, then rows; back rows, then columns. The first outer stage takes its numbers from the image, the
 //           last one stores outputs; the inner stage of rows multiplies and begins the way back, in registers.
 // Threads   THREADS a block. A column's stages have lanes along a row, a row's along a column: with rows of SIZE + 1
 //           numbers neither meets a bank twice, and pixels, spectra (which lie transposed) and outputs are whole lines.
-// Grid      blocks in one dimension: pairs of a plane, then output channels, then pictures.
+// Grid      blocks in one dimension: pairs of a plane, then output channels, then images.
 // Limit     shared memory, 12 passes of a block's numbers, and FMA: 10 log2(SIZE) operations a number each way. Halos:
 //           of 128 x 128 numbers a 31 x 31 filter leaves 98 x 98 outputs.
 #include "border.cuh"
@@ -68,7 +68,7 @@ __device__ inline void inner(Complex *tile) {
     }
 }
 
-// The first output of a tile; beyond the last tile, one that lies below the picture.
+// The first output of a tile; beyond the last tile, one that lies below the image.
 struct TileOutput {
     int p, q;
 };

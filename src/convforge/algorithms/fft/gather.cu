@@ -1,7 +1,7 @@
-// fft_gather: what each overlap-save tile reads of the picture, halo and border included, in the type of the sums.
+// fft_gather: what each overlap-save tile reads of the image, halo and border included, in the type of the sums.
 //
 // First of five steps: gather, transform, multiply, transform back, scatter. The transforms are a library's.
-// Tile      SPAN_H x SPAN_W pixels of the padded picture, then zeros up to the transform's size and the row's pitch.
+// Tile      SPAN_H x SPAN_W pixels of the padded image, then zeros up to the transform's size and the row's pitch.
 //           They overlap by the filter's extent less one. Every number of a row is written, as a transform in place
 //           may read it.
 // Threads   THREADS a block, which takes a box of ROWS x COLUMNS numbers of NEAR channels, PER a thread: all are loaded

@@ -17,7 +17,7 @@ static_assert(cfg::BLOCK_M % cfg::THREAD_M == 0 && cfg::BLOCK_N % cfg::THREAD_N 
               "threads cover the block's tile exactly");
 static_assert(cfg::THREAD_M % 4 == 0 && cfg::THREAD_N % 4 == 0, "a thread's sums lie in squares of four by four");
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
-// With 64 sums of 4 bytes a thread 128 registers do: 512 threads fit a multiprocessor, and one block works while another
+// With 64 sums of 4 bytes a thread 128 registers do: 512 threads fit an SM, and one block works while another
 // waits.
 constexpr int TOGETHER = sizeof(acc_t) == 4 && THREADS <= 512 ? 512 / THREADS : 1;
 

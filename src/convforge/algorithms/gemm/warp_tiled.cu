@@ -9,7 +9,7 @@
 //           neighbours lie along K is transposed by copies of one element.
 // Any       M, N, K, alignment: copies of 16 bytes only where they are aligned and the tile is whole; elements outside
 //           are not read but filled with 0.
-// Limit     FMAs: an issue slot in ten goes to loads and addresses. Few tiles leave multiprocessors idle.
+// Limit     FMAs: an issue slot in ten goes to loads and addresses. Few tiles leave SMs idle.
 #include "gemm.cuh"
 
 using Warps = WarpTile<cfg::BLOCK_M, cfg::BLOCK_N, cfg::WARP_M, cfg::WARP_N, cfg::THREAD_M, cfg::THREAD_N>;

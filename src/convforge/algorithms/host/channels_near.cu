@@ -27,7 +27,7 @@ extern "C" __global__ void pack_channels(const __grid_constant__ Packing args) {
     const int count = min(args.channels, args.C - c0);
     const int room = min(args.channels, static_cast<int>(args.pitch) - c0);
     const Number *from = args.w + k * args.strides[0] + c0 * args.strides[1];
-    wait_for_earlier();
+    pdl_wait();
     if (args.dense) {
         const int all = count * taps, whole = args.vectors ? all / IN_VECTOR : 0;
 #pragma unroll 4

@@ -70,7 +70,7 @@ def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: in
 def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
     """A launch as its runtime describes it, with shared memory enough that no multiprocessor takes more than its share.
 
-    The blocks of the next early launch in a stream come as soon as there is room for them, and wait (wait_for_earlier).
+    The blocks of the next early launch in a stream come as soon as there is room for them, and wait (pdl_wait).
     Those multiprocessors that are done first, or that had less to do, take as many of them as they can hold, and the
     last ones get none; so they can hold a share and no more. That takes as little as keeps one more away: what is left
     is the first level cache. Where there are more blocks than run at once, nothing is changed.

@@ -35,7 +35,7 @@ extern "C" __global__ void pack_weights(const __grid_constant__ Weights args) {
     const int columns = args.C_GROUP * args.R * args.S;
     const int across = (columns + SIDE - 1) / SIDE, x = threadIdx.x, y = threadIdx.y;
     const int k0 = blockIdx.x / across * SIDE, column0 = blockIdx.x % across * SIDE;
-    wait_for_earlier();
+    pdl_wait();
     for (int i = y; i < SIDE; i += ROWS)
         if (k0 + i < args.K && column0 + x < columns)
             square[i][x] = stored<acc_t>::of(widen(args.w[weight_at(args, args.strides, k0 + i, column0 + x, args.flip)]));

@@ -1,11 +1,11 @@
-// im2col: expands the picture, so that a convolution becomes one matrix product: a column holds what an output sees.
+// im2col: expands the image, so that a convolution becomes one matrix product: a column holds what an output sees.
 //
 // out (K x NPQ) = weights (K x CRS) times columns (CRS x NPQ), for each group.
 // Threads   THREADS a block; a thread takes one channel of a column, or of PER neighbouring columns, and writes their
 //           R * S entries of the matrix: PER at once where rows of the matrix are whole vectors.
-// Order     of the matrix follows that of the picture, so that neighbouring threads read and write neighbours in memory.
+// Order     of the matrix follows that of the image, so that neighbouring threads read and write neighbours in memory.
 //           PIXELS_NEAR: threads lie side by side along the output's pixels; entry (c, r, s) of a column is a row of the
-//           matrix, and rows are `count` long. Else they lie along the channels, as a picture's in NHWC: a column is one
+//           matrix, and rows are `count` long. Else they lie along the channels, as an image's in NHWC: a column is one
 //           run of memory, in each group's part the entries (r, s, c).
 // Grid      PIXELS_NEAR: x along the columns, y along the channels in steps of the grid; else x along both, flattened.
 // Chunks    columns [first, first + count) of the whole matrix: it need not fit into memory at once.
@@ -25,7 +25,7 @@ struct Expansion {
     int count;
 };
 
-// What stands at a tap, which may be outside the picture.
+// What stands at a tap, which may be outside the image.
 template <class Entry>
 __device__ inline Entry entry(const Conv &conv, bool there, const x_t *pixel) {
     if constexpr (sizeof(Entry) == 2)  // of x's own type

@@ -41,7 +41,7 @@ constexpr int ROW_FRAGMENTS = cfg::TILE_W / MMA_ROWS, WARPS_M = cfg::TILE_H * RO
 constexpr int WARPS_N = cfg::BLOCK_N / cfg::WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int COLUMNS = cfg::WARP_N / MMA_COLUMNS;                 // products of a fragment for each 16 of K
 constexpr int PARTS = (cfg::K + cfg::BLOCK_N - 1) / cfg::BLOCK_N;  // of the filters: a block has one
-constexpr int STEPS_AT_ONCE = STEPS <= 24 ? STEPS : 8;  // straight-line code: the first level cache of it is small
+constexpr int STEPS_AT_ONCE = STEPS <= 24 ? STEPS : 8;  // straight-line code: L1 of it is small
 
 // Rows of the patch, and pixels of one, which are staged by two. A row begins at an even number.
 constexpr int ROWS_SEEN = (cfg::TILE_H - 1) * cfg::STRIDE_H + (cfg::R - 1) * cfg::DILATION_H + 1;
@@ -129,7 +129,7 @@ __device__ inline void keep_filters(Filters &filters, const Columns *from, int p
     copy_async_commit();
 }
 
-// A tile: its picture and its first output.
+// A tile: its image and its first output.
 struct Tile {
     int n, p, q;
 };
@@ -147,7 +147,7 @@ struct Stager {
     const Conv &conv;
     const Tile tile;
     const bool needed;
-    int w[SEGMENTS][2];  // columns of the picture, or of its border's value
+    int w[SEGMENTS][2];  // columns of the image, or of its border's value
 
     __device__ __forceinline__ Stager(const Conv &conv, const Tile &tile, bool needed)
         : conv(conv), tile(tile), needed(needed) {
@@ -307,8 +307,8 @@ __device__ __forceinline__ void multiply_patch(WarpSums &sums, const unsigned *p
             const Columns b = filters[(step * (cfg::BLOCK_N / 16) + j) * 32];
 #pragma unroll
             for (int i = 0; i < cfg::FRAGMENTS; i++) {
-                multiply_halves<math_t>(sums[i][2 * j], a[i], b.words[0]);
-                multiply_halves<math_t>(sums[i][2 * j + 1], a[i], b.words[1]);
+                mma_halves<math_t>(sums[i][2 * j], a[i], b.words[0]);
+                mma_halves<math_t>(sums[i][2 * j + 1], a[i], b.words[1]);
             }
         }
     }
@@ -420,7 +420,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     const Columns *const filters = &shared->filters[0][0][warp_n / 16][lane];
     index_t i = blockIdx.x / PARTS;
     list_words(*shared);
-    wait_for_earlier();
+    pdl_wait();
     keep_filters(shared->filters, args.filters, blockIdx.x % PARTS);
 #ifdef SPLIT
     const bool some_plain = keep_scales(*shared, args, tile_n);

@@ -17,7 +17,7 @@ struct FewFilters {
 extern "C" __global__ void few_filters(const __grid_constant__ FewFilters args) {
     constexpr int ACROSS = (cfg::K + cfg::BLOCK_N - 1) / cfg::BLOCK_N, COUNT = ACROSS * STEPS * (cfg::BLOCK_N / 8) * 32;
     const int i = blockIdx.x * cfg::THREADS + threadIdx.x, lane = i % 32;
-    wait_for_earlier();
+    pdl_wait();
     if (i >= COUNT) return;
     const int eight = i / 32 % (cfg::BLOCK_N / 8), step = i / (4 * cfg::BLOCK_N) % STEPS,
               tile = i / (4 * cfg::BLOCK_N * STEPS);

@@ -174,7 +174,7 @@ __device__ __forceinline__ void multiply_chunk(Sums &sums, const PixelTile &tile
         for (int j = 0; j < PRODUCTS; j++) {
             const TapFactors b = factors(step, j);
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) multiply_halves<Narrow>(sums[i][j], a[i], b.words);
+            for (int i = 0; i < ROWS; i++) mma_halves<Narrow>(sums[i][j], a[i], b.words);
         }
     }
 }
@@ -286,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     // Pieces of pixels begin at multiples of 8 columns.
     const int seen = band.q - conv.left, first = cfg::CHANNELS_NEAR || !cfg::WHOLE_PIECES ? seen : seen & ~(PIECE - 1);
     const int end = seen + args.useful + (cfg::S - 1) * cfg::DILATION_W;
-    wait_for_earlier();
+    pdl_wait();
     if (band.count <= 0) return;
     const TapFactors *const factors = args.filters + (band.up() ? FACTORS : 0);
     PixelCopies copies(conv, band, first + warp * cfg::WARP_M, end);

@@ -1,6 +1,6 @@
-// implicit_gemm: im2col's product without its matrix: tiles of columns are gathered from the picture as they are needed.
+// implicit_gemm: im2col's product without its matrix: tiles of columns are gathered from the image as they are needed.
 //
-// Since im2col: a block brings the entries of its own columns straight into shared memory. The picture is read R * S
+// Since im2col: a block brings the entries of its own columns straight into shared memory. The image is read R * S
 // times, from L2 and L1 mostly, and nothing is written but the output.
 // Product   out (K x NPQ) = weights (K x RSC) times columns (RSC x NPQ), for each group. Entries of a column go (r, s,
 //           c), so where BLOCK_K divides C_GROUP a step has one tap: then a thread finds the pixel and looks for the
@@ -43,7 +43,7 @@ __device__ inline Corner corner_of(const Store &store, int group, int n) {
             column.q * cfg::STRIDE_W - conv.left};
 }
 
-// The first channel of the pixel that a column sees by a tap; null outside of the picture.
+// The first channel of the pixel that a column sees by a tap; null outside of the image.
 __device__ inline const x_t *seen_by(const Conv &conv, const Corner &corner, int tap) {
     const int h = inside(corner.h + tap / cfg::S * cfg::DILATION_H, conv.H);
     const int w = inside(corner.w + tap % cfg::S * cfg::DILATION_W, conv.W);
@@ -52,7 +52,7 @@ __device__ inline const x_t *seen_by(const Conv &conv, const Corner &corner, int
                      w * static_cast<index_t>(conv.x_strides.w));
 }
 
-// A thread's part of a tile of columns, which it gathers from the picture.
+// A thread's part of a tile of columns, which it gathers from the image.
 struct ColumnPart {
     using Parts = Share<cfg::BLOCK_N, cfg::BLOCK_K, THREADS, cfg::CHANNELS_NEAR, PER>;
     math_t entries[Parts::COUNT][PER];
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) implicit_gemm(co
     const Tile tile = tile_of(product);
     const Operand a = of_group(product.a, tile.group);
     const Warps::Lane lane = Warps::lane_of(threadIdx.x);
-    wait_for_earlier();
+    pdl_wait();
     for (int n = threadIdx.x; n < cfg::BLOCK_N; n += THREADS)  // columns beyond the last see what the last sees
         memory->corners[n] = corner_of(product.store, tile.group, min(tile.n + n, product.N - 1));
     __syncthreads();

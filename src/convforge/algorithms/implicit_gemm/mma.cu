@@ -1,12 +1,12 @@
 // implicit_gemm_mma: implicit GEMM of 16-bit types on the tensor cores of any GPU since Ampere.
 //
-// Since gemm_mma: the rows of A are what an output pixel sees, and are gathered from the picture as they are needed; the
+// Since gemm_mma: the rows of A are what an output pixel sees, and are gathered from the image as they are needed; the
 // columns of B are filters. Out (NPQ x K) = columns (NPQ x RSC) times filters (RSC x K), for each group.
 // Threads   WARPS_M x WARPS_N warps, each with WARP_M pixels x WARP_N filters of the tile.
 // Order     along K of the product: taps, and of each tap the channels, as many as make whole pieces of 16 bytes (PITCH).
 // Copies    a thread has one piece of several lines: of so many pixels, and of so many filters. From step to step it goes
 //           on by BLOCK_K channels, and on to the next tap, without a division. Where a window begins, and which of its
-//           rows and columns are inside the picture (a bit each), it works out once.
+//           rows and columns are inside the image (a bit each), it works out once.
 // Pixels    pieces of 8 channels by cp.async, where channels are neighbours at multiples of 16 bytes (WHOLE_PIECES): in
 //           NHWC, or in the rows that pixel_rows.cu writes of any other x. Else number by number. What stands outside is
 //           a zero of the copy, or the border's value.
@@ -36,12 +36,12 @@ struct ImplicitMma {
 
 static_assert(!cfg::WHOLE_PIECES || cfg::C_GROUP == PITCH, "the last piece of a tap is whole");
 
-// Whether bits tell what of a window is inside the picture; else each tap looks at where it is.
+// Whether bits tell what of a window is inside the image; else each tap looks at where it is.
 constexpr bool BY_BITS = cfg::BORDER == ZEROS && cfg::R <= 15 && cfg::S <= 16;
 
 // The window of an output.
 struct Window {
-    index_t first;  // BY_BITS: place of its first tap, which may be outside; else of the picture's first channel of the group
+    index_t first;  // BY_BITS: place of its first tap, which may be outside; else of the image's first channel of the group
     int h, w;       // of its first tap
     unsigned seen;  // bit i: whether row i is inside; bit 16 + i: column i
 };
@@ -121,7 +121,7 @@ __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &wi
     const int left = at.r < cfg::R ? cfg::C_GROUP - at.c : 0;  // channels of the tap from here on
     if (cfg::BORDER == CONSTANT && left > 0 && !there)
         put_piece(to, left, [&](int) { return stored<math_t>::of(conv.outside); });
-    else if (cfg::WHOLE_PIECES || !there) copy_kept16(to, from, there);
+    else if (cfg::WHOLE_PIECES || !there) copy_async16_l1(to, from, there);
     else
         put_piece(to, left, [&](int j) { return from[j * static_cast<index_t>(conv.x_strides.c)]; });
 }
@@ -180,7 +180,7 @@ struct Loader {
             if (cfg::BLOCK_M % LINES && line + i * LINES >= cfg::BLOCK_M) break;
             math_t *to = tiles.a.piece(line + i * LINES, piece);
             if constexpr (cfg::WHOLE_PIECES && BY_BITS)
-                copy_kept16(to, conv.x + (windows[i].first + tap), (windows[i].seen & needed) == needed);
+                copy_async16_l1(to, conv.x + (windows[i].first + tap), (windows[i].seen & needed) == needed);
             else
                 copy_pixel(to, conv, windows[i], along);
         }
@@ -270,7 +270,7 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
     }
 }
 
-// A lane has a run of pixels of two filters of each product. Those that are stored as one are of one picture.
+// A lane has a run of pixels of two filters of each product. Those that are stored as one are of one image.
 template <class Out>
 __device__ inline void finish_pixels(const ImplicitMma &args, int group, int share, index_t m0, int n0,
                                      const WarpSums &sums) {
@@ -321,7 +321,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
     Loader load(args);
     const auto ask = [&](int, Tiles &to) { load.ask(to); };
     Part part = part_of(blockIdx.x);
-    wait_for_earlier();
+    pdl_wait();
     load.begin(part);
     begin_steps(stages, ask);
     for (unsigned i = blockIdx.x;;) {

@@ -46,7 +46,7 @@ constexpr int SCALES = 4;         // of a pixel's, 64 channels each, that come a
 
 struct Split {
     Conv conv;
-    Map pixels, filters, downs;  // downs: of pixels that were split first
+    TensorMap pixels, filters, downs;  // downs: of pixels that were split first
     Tiling tiling;
     int together;  // so many neighbouring outputs may be stored as one
     const float *scales;  // of filters
@@ -71,7 +71,7 @@ struct Barriers {
     alignas(128) float of_pixels[cfg::SPLIT_FIRST ? cfg::PIXEL_STAGES : 1][cfg::SPLIT_FIRST ? PIXEL_ROWS : 1][SCALES];
 };
 
-__device__ inline void splitters_meet() { threads_meet<SPLITTERS>(3); }
+__device__ inline void splitters_meet() { named_barrier<SPLITTERS>(3); }
 
 // A 16-byte piece of a pixel's row in shared memory, pieces swizzled.
 __device__ inline int piece_at(int pixel, int piece) { return pixel * cfg::ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
@@ -88,21 +88,21 @@ __device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers 
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned long long *there = cfg::SPLIT_FIRST ? &bars.pixels_there[ring.stage] : &bars.raw_there[ring.stage];
             const int tap = cfg::PATCH ? 0 : i % TAPS, first_c = at.c + (cfg::PATCH ? i : i / TAPS) * ROW_CHANNELS;
-            await_bytes(&bars.pixels_read[ring.stage], ring.parity);
-            expect_bytes(there, 2 * PIXEL_ROWS * cfg::ROW_BYTES + (cfg::SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0));
+            mbarrier_wait(&bars.pixels_read[ring.stage], ring.parity);
+            mbarrier_expect_tx(there, 2 * PIXEL_ROWS * cfg::ROW_BYTES + (cfg::SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0));
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 unsigned char *to = memory->pixels[ring.stage] + half * PIXEL_BYTES;
                 const int c = cfg::SPLIT_FIRST ? first_c : first_c + half * RAW_CHANNELS;
                 const Windows here{from.w, from.h, cfg::SPLIT_FIRST ? from.n + half * conv.N : from.n};
-                if (cfg::PATCH) copy_box(to, args.pixels, c, here.w, here.h, here.n, there);
+                if (cfg::PATCH) tma_load(to, args.pixels, c, here.w, here.h, here.n, there);
                 else bring_windows(to, args.pixels, c, here, tap, there);
             }
             if (cfg::SPLIT_FIRST) {
                 const int scales = first_c / ROW_CHANNELS / SCALES * SCALES;
                 const int w = at.q * cfg::STRIDE_W - conv.left + cfg::ROWS_LEFT,
                           h = at.p * cfg::STRIDE_H - conv.top + cfg::ROWS_TOP;
-                copy_pixels(bars.of_pixels[ring.stage], args.downs, scales, w, h, at.n, tap % cfg::S * cfg::DILATION_W,
+                tma_load_im2col(bars.of_pixels[ring.stage], args.downs, scales, w, h, at.n, tap % cfg::S * cfg::DILATION_W,
                             tap / cfg::S * cfg::DILATION_H, there);
             }
         }
@@ -199,16 +199,16 @@ __device__ inline void split_pixels(const Split &args, Memory *memory, Barriers 
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned char *stage = memory->pixels[ring.stage];
             const int first_c = (cfg::PATCH ? i : i / TAPS) * ROW_CHANNELS;
-            await_bytes(&bars.raw_there[ring.stage], ring.parity);
+            mbarrier_wait(&bars.raw_there[ring.stage], ring.parity);
             const Largest largest = largest_of_raw(stage, bars, first_c, thread);
             const Scale scale = scale_of(largest.all, SHIFT);
             const bool channels = largest.least * scale.up >= IN_FULL;
             const bool rows = split_raw(stage, scale.up, first_c, thread);
             const bool keep = __all_sync(0xffffffffu, channels && rows) && !cannot_split(largest.all);
             if (thread % 32 == 0) bars.down[ring.stage][thread / 32] = keep ? scale.down : 0;
-            copies_may_overwrite();
+            fence_proxy_async();
             __syncwarp();
-            arrive_when(&bars.pixels_there[ring.stage], thread % 32 == 0);
+            mbarrier_arrive_if(&bars.pixels_there[ring.stage], thread % 32 == 0);
             splitters_meet();
         }
     }
@@ -284,12 +284,12 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
 #pragma unroll
         for (int i = 0; i < SUMS; i++) sums[i] = 0;
         if (cfg::PING_PONG) {
-            await_bytes(&bars.turn[warpgroup], parity);
+            mbarrier_wait(&bars.turn[warpgroup], parity);
             parity ^= 1;
         }
         int filters_before = -1;  // a stage that products under way may still read
         for (int i = 0; i < STAGES_OF_TILE; i++) {
-            await_bytes(&bars.pixels_there[pixels.stage], pixels.parity);
+            mbarrier_wait(&bars.pixels_there[pixels.stage], pixels.parity);
             float down[2];  // of the thread's rows
 #pragma unroll
             for (int j = 0; j < 2; j++) {
@@ -303,35 +303,35 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                 }
             }
             // Places are added to the descriptor of the first: one for each tap would take its registers from the sums.
-            const auto x_first = matrix_at(memory->pixels[pixels.stage] + pixels_in, PIXEL_PITCH);
+            const auto x_first = k_major_matrix(memory->pixels[pixels.stage] + pixels_in, PIXEL_PITCH);
 #pragma unroll 3
             for (int tap = 0; tap < TAPS_OF_STAGE; tap++) {
                 const int stage = cfg::RESIDENT ? i * TAPS_OF_STAGE + tap : filters.stage;
                 if (!cfg::RESIDENT || first)
-                    await_bytes(&bars.filters_there[stage], cfg::RESIDENT ? 0 : filters.parity);
+                    mbarrier_wait(&bars.filters_there[stage], cfg::RESIDENT ? 0 : filters.parity);
                 const auto x_high = x_first + tap_offset(tap) / 16, x_low = x_high + PIXEL_BYTES / 16;
-                const auto w_high = matrix_at(memory->filters[stage] + filters_in, EIGHT_ROWS);
+                const auto w_high = k_major_matrix(memory->filters[stage] + filters_in, EIGHT_ROWS);
                 const auto w_low = w_high + FILTER_BYTES / 2 / 16;
                 const auto a_high = cfg::FILTERS_ON_M ? w_high : x_high, a_low = cfg::FILTERS_ON_M ? w_low : x_low;
                 const auto b_high = cfg::FILTERS_ON_M ? x_high : w_high, b_low = cfg::FILTERS_ON_M ? x_low : w_low;
 #pragma unroll
                 for (int part = 0; part < PARTS; part++) {
-                    products_begin();
+                    wgmma_fence();
 #pragma unroll
                     for (int j = 0; j < OF_PART; j++) {
                         const int at = PIECE * (part * OF_PART + j);
-                        multiply(main, a_high + at, b_high + at, j);
+                        wgmma(main, a_high + at, b_high + at, j);
                     }
-                    products_are_asked();
+                    wgmma_commit();
 #pragma unroll
                     for (int j = 0; j < OF_PART; j++) {
                         const int at = PIECE * (part * OF_PART + j);
-                        multiply(cross, a_high + at, b_low + at, tap | part | j);
-                        multiply(cross, a_low + at, b_high + at, 1);
+                        wgmma(cross, a_high + at, b_low + at, tap | part | j);
+                        wgmma(cross, a_low + at, b_high + at, 1);
                     }
-                    products_are_asked();
-                    await_products<1>();
-                    stage_is_read<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
+                    wgmma_commit();
+                    wgmma_wait<1>();
+                    release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
                                                       !cfg::RESIDENT && part == 0 && filters_before >= 0);
 #pragma unroll
                     for (int e = 0; e < SUMS; e++) sums[e] = fmaf(main[e], down[e / 2 % 2], sums[e]);
@@ -339,15 +339,15 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                 filters_before = stage;
                 if (!cfg::RESIDENT) filters.next();
             }
-            await_products<0>();
-            stage_is_read<cfg::PAIRS_PIXELS>(&bars.pixels_read[pixels.stage], true);
+            wgmma_wait<0>();
+            release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_read[pixels.stage], true);
             pixels.next();
 #pragma unroll
             for (int e = 0; e < SUMS; e++) sums[e] = fmaf(cross[e], down[e / 2 % 2] * (1 / LOW), sums[e]);
         }
         first = false;
-        stage_is_read<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !cfg::RESIDENT);
-        arrive_when(&bars.turn[warpgroup ^ 1], asks && cfg::PING_PONG);
+        release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !cfg::RESIDENT);
+        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], asks && cfg::PING_PONG);
         if (cfg::PING_PONG) skip_tile();
         finish_tile(args, at, sums, share, plain);
         if (cfg::SPLIT_FIRST) {  // a thread knows of its own pixels alone, and each warp counts for itself
@@ -359,36 +359,36 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(const __grid_constant__ Split args) {
-    BOX_SHARED(unsigned char, shared);
+    TMA_SHARED(unsigned char, shared);
     Memory *memory = reinterpret_cast<Memory *>(shared + (-shared_address(shared) & 1023));
     __shared__ Barriers bars;
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
         for (int i = 0; i < cfg::PIXEL_STAGES; i++) {
-            init_barrier(&bars.raw_there[i], 1);
-            init_barrier(&bars.pixels_there[i], cfg::SPLIT_FIRST ? 1 : SPLITTERS / 32);
-            init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE * (cfg::PAIRS_PIXELS ? 2 : 1));
+            mbarrier_init(&bars.raw_there[i], 1);
+            mbarrier_init(&bars.pixels_there[i], cfg::SPLIT_FIRST ? 1 : SPLITTERS / 32);
+            mbarrier_init(&bars.pixels_read[i], GROUPS_OF_TILE * (cfg::PAIRS_PIXELS ? 2 : 1));
         }
         for (int i = 0; i < cfg::FILTER_STAGES; i++) {
-            init_barrier(&bars.filters_there[i], 1);
-            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE * (cfg::PAIRS_FILTERS ? 2 : 1));
+            mbarrier_init(&bars.filters_there[i], 1);
+            mbarrier_init(&bars.filters_read[i], GROUPS_OF_TILE * (cfg::PAIRS_FILTERS ? 2 : 1));
         }
-        for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
-        barriers_are_there();
-        prefetch_map(args.pixels);
-        prefetch_map(args.filters);
-        if (cfg::SPLIT_FIRST) prefetch_map(args.downs);
+        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(&bars.turn[i], 1);
+        mbarrier_init_fence();
+        prefetch_tensormap(args.pixels);
+        prefetch_tensormap(args.filters);
+        if (cfg::SPLIT_FIRST) prefetch_tensormap(args.downs);
     }
-    blocks_begin<PAIRED>();
-    wait_for_earlier();
+    cluster_begin<PAIRED>();
+    pdl_wait();
     const int thread = threadIdx.x % WARPGROUP;
     if (warpgroup > CONSUMERS) {
-        give_registers<ASKING_REGISTERS>();
+        setmaxnreg_dec<ASKING_REGISTERS>();
         if (thread == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
         if (thread == 32) bring_pixels(args, memory, bars);
     } else if (warpgroup == 0) {
-        give_registers<SPLITTER_REGISTERS>();
+        setmaxnreg_dec<SPLITTER_REGISTERS>();
         const int splitter = thread - (WARPGROUP - SPLITTERS);
         if (splitter >= 0 && !cfg::SPLIT_FIRST) split_pixels(args, memory, bars, splitter);
         else if (thread == 0)
@@ -396,8 +396,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         else if (thread == (cfg::SPLIT_FIRST ? 32 : 1))  // of another warp, where those do not split
             bring_pixels(args, memory, bars);
     } else {
-        take_registers<CONSUMER_REGISTERS>();
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
         multiply_tiles(args, memory, bars, warpgroup - 1);
     }
-    if (PAIRED) cluster_meets();
+    if (PAIRED) cluster_sync();
 }

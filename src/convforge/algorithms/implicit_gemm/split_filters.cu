@@ -84,7 +84,7 @@ __device__ inline bool loses_outputs(const SplitFilters &args, const float *held
 extern "C" __global__ void __launch_bounds__(cfg::THREADS) split_filters(const __grid_constant__ SplitFilters args) {
     __shared__ float largest_of_warp[WARPS], least_of_warp[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = blockIdx.x;
-    wait_for_earlier();
+    pdl_wait();
     DYNAMIC_SHARED(float, held);
     if (cfg::IS_HELD) {
         const bool near = args.strides[1] == 1;  // channels lie side by side

@@ -31,7 +31,7 @@ struct SplitMma {
     const float *downs, *scales;     // what takes back the scales of pixels, and of filters
     Strides w_strides;               // of conv.w, the filters as floats: filter, channel, row and column
     unsigned *redone;
-    int height, width;  // of the pictures of halves, which have what stands outside where that is not zeros
+    int height, width;  // of the images of halves, which have what stands outside where that is not zeros
     int pairs;          // whether two neighbouring outputs, the first of them even, may be stored as one
 };
 
@@ -41,7 +41,7 @@ struct Tiles {
     float downs[cfg::BLOCK_M];
 };
 
-// The window of an output in the picture of halves.
+// The window of an output in the image of halves.
 struct Window {
     int h, w;       // of its first tap, which may be outside
     index_t first;  // which pixel that is, counted along w, h and n
@@ -96,8 +96,8 @@ struct Loader {
             const bool inside = 0 <= window.h + h && window.h + h < args.height && 0 <= window.w + w && window.w + w < args.width;
             const long long pixel = window.first + tap;
             const half_t *from = pixels + pixel * cfg::PIXEL_PITCH;
-            copy_kept16(tiles.pixels[0].piece(m, piece), from, some && inside);
-            copy_kept16(tiles.pixels[1].piece(m, piece), from + lows, some && inside);
+            copy_async16_l1(tiles.pixels[0].piece(m, piece), from, some && inside);
+            copy_async16_l1(tiles.pixels[1].piece(m, piece), from + lows, some && inside);
             if (piece == 0)
                 copy_async<4>(&tiles.downs[m],
                               args.downs + (pixel * cfg::SLICES + (group * cfg::GROUP_PITCH + c) / SLICE),
@@ -156,9 +156,9 @@ __device__ __forceinline__ void multiply_step(WarpSums &sums, bool &marked, cons
                 const auto &of_columns = columns[part];
                 const unsigned high[2] = {of_columns[0][j / 2][j % 2 * 2], of_columns[0][j / 2][j % 2 * 2 + 1]};
                 const unsigned low[2] = {of_columns[1][j / 2][j % 2 * 2], of_columns[1][j / 2][j % 2 * 2 + 1]};
-                multiply_halves<half_t>(main, rows[part][0], high);
-                multiply_halves<half_t>(cross, rows[part][0], low);
-                multiply_halves<half_t>(cross, rows[part][1], high);
+                mma_halves<half_t>(main, rows[part][0], high);
+                mma_halves<half_t>(cross, rows[part][0], low);
+                mma_halves<half_t>(cross, rows[part][1], high);
             }
 #pragma unroll
             for (int e = 0; e < 4; e++)
@@ -233,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) implicit_gemm_split_mma(co
     const index_t tile_m = static_cast<index_t>(rest % down) * cfg::BLOCK_M;
     const int warp = threadIdx.x / 32, m0 = warp / WARPS_N * cfg::WARP_M, n0 = warp % WARPS_N * cfg::WARP_N;
     const int steps = TAPS * min(SHARE_SPANS, SPANS - share * SHARE_SPANS);
-    wait_for_earlier();
+    pdl_wait();
     Loader load(args, group, share, tile_m, tile_n);
     WarpSums sums = {};
     bool marked = false;

@@ -1,11 +1,11 @@
-// split_pixels: a picture of any layout, strides and border as rows of halves (split.cuh), with a scale for each pixel
+// split_pixels: an image of any layout, strides and border as rows of halves (split.cuh), with a scale for each pixel
 // and 64 channels. implicit_gemm_split then has nothing to split, where it would split the same pixels many times.
 //
 // Threads   32 x LINES a block, a square of SIDE pixels and SIDE channels (pixels.cuh).
 // Shared    the square, first as floats, then as halves in their place, whose lines are four bytes longer.
 // Layout    halves[half][n][pixel][c], c up to PITCH, a multiple of 8, of which those beyond C are zeros;
 //           downs[n][pixel][slice], what a sum of products of this pixel's 64 channels is multiplied by, and so many
-//           slices that they are a multiple of 16 bytes, the last ones 0. Pixels are those of the padded picture where the border is not
+//           slices that they are a multiple of 16 bytes, the last ones 0. Pixels are those of the padded image where the border is not
 //           zeros.
 // Range     a pixel's down is -1 where the halves would not do, and its outputs are computed from the floats: it has Inf,
 //           NaN or numbers out of reach; or more than a quarter of its numbers, or all numbers of one of the square's
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_pixels(const __grid_
     const int part = thread / SIDE, from = part * OF_PART;
     const int n = blockIdx.x / args.squares, first = blockIdx.x % args.squares * SIDE, c0 = blockIdx.y * SIDE;
     const int pixels = args.height * args.width;
-    wait_for_earlier();
+    pdl_wait();
     Squares::bring_square(args, n, first, c0, [&](int pixel, int c, float value) { square[pixel][c] = value; });
     if (thread < SIDE) column[thread] = 0, balance[thread] = 0;
     __syncthreads();

@@ -2,7 +2,7 @@
 // takes the sums through the epilogue to out.
 //
 // Threads   THREADS a block, each with LANES neighbouring filters of a pixel.
-// Layout    sums[share][pixel of all pictures][filter], floats.
+// Layout    sums[share][pixel of all images][filter], floats.
 // Limit     memory, mostly L2, which still has the sums.
 #include "epilogue.cuh"
 #include "memory.cuh"
@@ -22,7 +22,7 @@ struct alignas(4 * LANES) Sums {
 extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(const __grid_constant__ SumShares args) {
     const Conv &conv = args.conv;
     const int first = (blockIdx.x * THREADS + threadIdx.x) * LANES;
-    wait_for_earlier();
+    pdl_wait();
     if (first >= args.count) return;
     Sums sums = *reinterpret_cast<const Sums *>(args.sums + first);
 #pragma unroll

@@ -16,7 +16,7 @@ struct TapColumns {
 
 extern "C" __global__ void tap_columns(const __grid_constant__ TapColumns args) {
     const int i = blockIdx.x * cfg::THREADS + threadIdx.x, lane = i % 32;
-    wait_for_earlier();
+    pdl_wait();
     if (i >= 2 * FACTORS) return;
     const int column = i / 32 % PRODUCTS * 8 + lane / 4, step = i / (32 * PRODUCTS) % STEPS;
     const int k = column % cfg::K, s = column / cfg::K % cfg::S, row = column / (cfg::K * cfg::S),

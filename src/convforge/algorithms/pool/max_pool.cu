@@ -1,14 +1,14 @@
-// max_pool: the largest pixel of each window, compared in registers; NaN wins, what lies outside the picture never.
+// max_pool: the largest pixel of each window, compared in registers; NaN wins, what lies outside the image never.
 //
 // Tile      of a thread: OUT_P rows by OUT_Q columns of outputs, of one channel in NCHW, of CHANNELS neighbours in NHWC.
 //           Every row of pixels under it is read once: its maxima along the window go to each output row above it.
 // Threads   THREADS a block, in one dimension. Thread i takes tile i, counted along q, p, c, n in NCHW and along c, q, p,
-//           n in NHWC: neighbours in memory, and no thread idles beside a narrow picture. Where there are more tiles
+//           n in NHWC: neighbours in memory, and no thread idles beside a narrow image. Where there are more tiles
 //           than threads of a grid, a thread goes on in steps of the grid.
 // Vectors   of LOAD and STORE elements, up to 16 bytes: along a row in NCHW, along the channels in NHWC, where the host
 //           finds that memory is cut so; elsewhere elements come one by one. In NCHW left padding decides how a tile lies
 //           against whole vectors of its row, so the host gives at compile time that it begins SHIFT elements behind one.
-// Border    loads go to the nearest place inside the picture, so that none waits for a test and all are on their way at
+// Border    loads go to the nearest place inside the image, so that none waits for a test and all are on their way at
 //           once; then what is outside is replaced by the least value. A vector lies inside as a whole, or outside.
 // Needs     OUT_Q * STRIDE_W a multiple of LOAD, so that all tiles lie alike; a pixel in every window, as the problem
 //           promises, or the least value would be a result.
@@ -56,7 +56,7 @@ struct Pool {
 
 using Maxima = acc_t[cfg::OUT_P][cfg::OUT_Q][cfg::CHANNELS];
 
-// A tile's picture, first channel and first output.
+// A tile's image, first channel and first output.
 struct Tile {
     int n, c, p, q;
 };
@@ -172,7 +172,7 @@ __device__ inline void store(const Pool &pool, const Maxima &maxima, const Tile 
     }
 }
 
-// One block a multiprocessor is all that is asked for: else the compiler saves registers, and loads wait in line.
+// One block an SM is all that is asked for: else the compiler saves registers, and loads wait in line.
 extern "C" __global__ void __launch_bounds__(cfg::THREADS, 1) max_pool(const __grid_constant__ Pool pool) {
     const long long step = static_cast<long long>(gridDim.x) * cfg::THREADS;
     for (long long i = static_cast<long long>(blockIdx.x) * cfg::THREADS + threadIdx.x; i < pool.tiles; i += step) {

@@ -289,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(cfg::THREADS, 1) factor(const __gri
     double *const matrix = cfg::IN_SHARED ? room : args.scratch + static_cast<size_t>(blockIdx.x) * (cfg::R * cfg::S);
     const int k = blockIdx.x / args.C_GROUP, c = blockIdx.x % args.C_GROUP;
     Filter filter = {args, args.w + k * args.strides[0] + c * args.strides[1], 0, true};
-    wait_for_earlier();
+    pdl_wait();
     int turn = 0, rank = 1;
     bool finite = true, whole = true;
     Survey found = NOTHING;

@@ -17,11 +17,11 @@
 // Ahead     once all sums along rows are there, nobody reads pixels any more: those of the next step come while this one
 //           goes down. Factors are read down too, so there is room for two.
 // Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
-//           pixels of the picture is one in shared memory. LOAD pixels are one load from there.
+//           pixels of the image is one in shared memory. LOAD pixels are one load from there.
 // Balance   for 31 x 31 at 96 x 64 outputs, ALONG = 16, OUT_P = 24, of one product: an output takes 31 + 31 * 126 / 96
 //           = 72 multiply-adds. Of shared memory it takes 1.9 words to copy pixels in, 3 * 1.31 to load them along the
 //           row, 1.31 to store those sums and 54 / 24 to load them down the column: 9.4, that is 38 bytes. In cycles of
-//           a multiprocessor: 0.56 of multiply-adds beside 0.29 of shared memory.
+//           an SM: 0.56 of multiply-adds beside 0.29 of shared memory.
 // Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
 // Limit     FMA from about 15 x 15 on; below, memory: each pixel is read once a block, halos twice or more, from L2.
 #include "border.cuh"
@@ -81,7 +81,7 @@ __device__ inline PlaneTile tile_of(const Separable &args, int at) {
     return tile_of<cfg::PLANES, TILE_P, cfg::TILE_Q>(args.tiles, args.conv, at);
 }
 
-// Ask for the tile of every plane, with what stands outside of the picture. WIDE threads stand side by side and keep to
+// Ask for the tile of every plane, with what stands outside of the image. WIDE threads stand side by side and keep to
 // their columns, LINES rows of the tile at a time.
 __device__ inline void copy_pixels(const Separable &args, Held &to, const PlaneTile &tile, int c) {
     constexpr int WIDE = FILLS < THREADS ? FILLS : THREADS, LINES = THREADS / WIDE;
@@ -97,7 +97,7 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const PlaneT
         const int w = w0 + column;
         int at[cfg::FILL];
         for (int e = 0; e < cfg::FILL; e++) at[e] = inside(w + e, conv.W);
-        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
+        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the image, or none of it
         const x_t *plane =
             conv.x + place(conv.x_strides, tile.n + k / cfg::K, k % cfg::K / cfg::K_GROUP * cfg::C_GROUP + c, 0, 0);
         tile_t *target = to.pixels + (slot * cfg::PLANE + column);
@@ -287,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) separable(con
               u = cfg::OUT_CHANNELS_LAST ? t / cfg::PLANES : t;
     const int x = u % cfg::TILE_Q, y = u / cfg::TILE_Q % cfg::STRIPS_Y;
     acc_t sums[cfg::OUT_P] = {};
-    wait_for_earlier();
+    pdl_wait();
     Step step = {static_cast<int>(blockIdx.x), 0, 0, 0, tile_of(args, blockIdx.x)};
     step.products = products_of(args, step.tile, 0);
     ask(args, *held, held->factors[0], step);
