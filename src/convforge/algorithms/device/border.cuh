@@ -1,26 +1,26 @@
-// What stands outside the picture. A padded position is mapped to a position in the picture, or to -1, where
-// conv.outside stands.
+// Pixels of the image and what stands outside it; the sum of an output as it is defined. A padded position is mapped to a
+// position in the image, or to -1, where conv.outside stands.
 #pragma once
 #include "conv.cuh"
 
 enum Border { ZEROS, CONSTANT, REFLECT, SYMMETRIC, REPLICATE, CIRCULAR };
 
-// The position in the picture that stands at position i of an axis of `size`, i counted from the picture's edge.
+// The position in the image that stands at position i of an axis of `size`, i counted from the image's edge.
 __device__ inline int inside(int i, int size) {
     if (0 <= i && i < size) return i;
-    if constexpr (BORDER == REPLICATE) return i < 0 ? 0 : size - 1;
-    if constexpr (BORDER == REFLECT) {  // the edge is not repeated: period 2 (size - 1)
+    if constexpr (cfg::BORDER == REPLICATE) return i < 0 ? 0 : size - 1;
+    if constexpr (cfg::BORDER == REFLECT) {  // the edge is not repeated: period 2 (size - 1)
         if (size == 1) return 0;
         int period = 2 * (size - 1);
         i = (i % period + period) % period;
         return i < size ? i : period - i;
     }
-    if constexpr (BORDER == SYMMETRIC) {  // the edge is repeated: period 2 size
+    if constexpr (cfg::BORDER == SYMMETRIC) {  // the edge is repeated: period 2 size
         int period = 2 * size;
         i = (i % period + period) % period;
         return i < size ? i : period - 1 - i;
     }
-    if constexpr (BORDER == CIRCULAR) return (i % size + size) % size;
+    if constexpr (cfg::BORDER == CIRCULAR) return (i % size + size) % size;
     return -1;
 }
 
@@ -32,13 +32,70 @@ __device__ inline acc_t centred(const Conv &conv, x_t value) {
     return HAS_ZERO ? as<acc_t>(value) - conv.zero : as<acc_t>(value);
 }
 
-// What stands outside the picture, where the border mode has one value for it; less the zero point too.
+// What stands outside the image, where the border mode has one value for it; less the zero point too.
 __device__ inline acc_t outside(const Conv &conv) { return HAS_ZERO ? conv.outside - conv.zero : conv.outside; }
 
-// Pixel (n, c, h, w), h and w counted from the picture's edge, as `centred` gives it.
+// Pixel (n, c, h, w), h and w counted from the image's edge, as `centred` gives it.
 __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
     h = inside(h, conv.H);
     w = inside(w, conv.W);
     if (h < 0 || w < 0) return outside(conv);
     return centred(conv, conv.x[place(conv.x_strides, n, c, h, w)]);
+}
+
+// Sum of output (n, k, p, q) over the filter at `w`, in the order (C_GROUP, R, S). Whether the whole window lies inside
+// the image is asked once an output: only windows across the border test each of their taps.
+__device__ inline acc_t window_sum(const Conv &conv, const acc_t *w, int n, int k, int p, int q) {
+    // Of the filter, in pixels.
+    constexpr int EXTENT_H = cfg::DILATION_H * (cfg::R - 1) + 1, EXTENT_W = cfg::DILATION_W * (cfg::S - 1) + 1;
+    // Loops over taps are unrolled while the code stays small; rolled ones cost an index sum a tap.
+    constexpr int UNROLL_S = cfg::S <= 16 ? cfg::S : 1, UNROLL_R = cfg::R * cfg::S <= 64 ? cfg::R : 1,
+                  UNROLL_C = cfg::C_GROUP * cfg::R * cfg::S <= 64 ? cfg::C_GROUP : 1;
+    const int c0 = k / cfg::K_GROUP * cfg::C_GROUP, h0 = p * cfg::STRIDE_H - conv.top,
+              w0 = q * cfg::STRIDE_W - conv.left;
+    acc_t sum = 0;
+    if (h0 >= 0 && w0 >= 0 && h0 + EXTENT_H <= conv.H && w0 + EXTENT_W <= conv.W) {
+        const x_t *corner = conv.x + place(conv.x_strides, n, c0, h0, w0);
+        const index_t step_c = conv.x_strides.c, step_h = cfg::DILATION_H * conv.x_strides.h;
+        const index_t step_w = cfg::DILATION_W * conv.x_strides.w;
+#pragma unroll UNROLL_C
+        for (int c = 0; c < cfg::C_GROUP; c++)
+#pragma unroll UNROLL_R
+            for (int r = 0; r < cfg::R; r++) {
+                const x_t *row = corner + (c * step_c + r * step_h);
+#pragma unroll UNROLL_S
+                for (int s = 0; s < cfg::S; s++)
+                    sum = multiply_add(w[(c * cfg::R + r) * cfg::S + s], centred(conv, row[s * step_w]), sum);
+            }
+    } else {
+#pragma unroll 1
+        for (int c = 0; c < cfg::C_GROUP; c++)
+#pragma unroll 1
+            for (int r = 0; r < cfg::R; r++)
+#pragma unroll UNROLL_S
+                for (int s = 0; s < cfg::S; s++) {
+                    const acc_t x = pixel(conv, n, c0 + c, h0 + r * cfg::DILATION_H, w0 + s * cfg::DILATION_W);
+                    sum = multiply_add(w[(c * cfg::R + r) * cfg::S + s], x, sum);
+                }
+    }
+    return sum;
+}
+
+// Sum of an output over filter k and so many channels, from `first_c` of the image and `first` of the filter on, whose
+// strides are `of_w`: multiply-adds, one after the other. For outputs whose numbers halves do not hold (split.cuh).
+__device__ inline acc_t plain_sum(const Conv &conv, const Strides &of_w, const Column &output, int k, int first_c, int first,
+                                  int channels) {
+    acc_t sum = 0;
+#pragma unroll 1
+    for (int tap = 0; tap < cfg::R * cfg::S; tap++) {
+        const int h = inside(output.p * cfg::STRIDE_H - conv.top + tap / cfg::S * cfg::DILATION_H, conv.H);
+        const int w = inside(output.q * cfg::STRIDE_W - conv.left + tap % cfg::S * cfg::DILATION_W, conv.W);
+        const bool there = h >= 0 && w >= 0;
+        const x_t *x = conv.x + (there ? place(conv.x_strides, output.n, first_c, h, w) : 0);
+        const acc_t *weights = conv.w + k * of_w.n + first * of_w.c + tap / cfg::S * of_w.h + tap % cfg::S * of_w.w;
+        const index_t step = conv.x_strides.c;
+#pragma unroll 4
+        for (int c = 0; c < channels; c++) sum = multiply_add(there ? as<acc_t>(x[c * step]) : conv.outside, weights[c * of_w.c], sum);
+    }
+    return sum;
 }

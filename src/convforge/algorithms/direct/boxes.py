@@ -323,7 +323,7 @@ def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
 
 
 def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
-    """Of shared memory that the filter takes: staged, and packed for dot() beside that, TURNS of dots.cuh a column."""
+    """Of shared memory that the filter takes: staged, and packed for dot() beside that, PLACES of mma.cuh a column."""
     turns = 5 - problem.r if problem.r < 4 else problem.r + 3
     packed = 4 * problem.k * problem.c_per_group * turns * problem.s
     return staged_bytes(problem) + (packed if _by_dots(problem, box) else 0)

@@ -293,7 +293,7 @@ class GemmVectorised(_Tiled):
 
 @dataclass(frozen=True, slots=True)
 class WarpTile(Config):
-    """The division of a block's tile of C by warp_tile.cuh.
+    """The division of a block's tile of C by gemm.cuh.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ TYPES, SIZE = ("float16", "bfloat16"), 2  # and bytes of a number
 PRODUCTS = 7
 LINE_BYTES = 64  # of a line of a tile, at least: the factors of two products
 MOST_SUMS = 128  # of a lane: its registers hold them and the factors of the products in flight
-TRANSPOSING_SUMS = 64  # the same where bytes are transposed as they are loaded: turned_bytes.cuh
+TRANSPOSING_SUMS = 64  # the same where bytes are transposed as they are loaded: mma_tiles.cuh
 
 
 @dataclass(frozen=True, slots=True)

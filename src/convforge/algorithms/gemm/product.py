@@ -34,7 +34,7 @@ class Operand(ctypes.Structure):
 
 
 class _Store(ctypes.Structure):
-    """struct Store of store.cuh for a plain matrix."""
+    """struct Store of gemm.cuh for a plain matrix."""
 
     _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int) for name in ("row", "column", "vectors")))
 

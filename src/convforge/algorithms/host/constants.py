@@ -133,5 +133,5 @@ class ConstantWeights:
 
 
 def either_weights(problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> ConstantWeights | GlobalWeights:
-    """Constant memory if the filter fits there, as CONSTANT_WEIGHTS says in weights.cuh; else global memory."""
+    """Constant memory if the filter fits there, as CONSTANT_WEIGHTS says in filter.cuh; else global memory."""
     return (ConstantWeights if fits_constant_memory(problem) else GlobalWeights)(problem, runtime, kernel)

@@ -1,4 +1,4 @@
-"""The host's side of divide.cuh: the factor and shift that replace a division."""
+"""The host's side of conv.cuh: the factor and shift that replace a division."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LIMIT_BITS = 30  # of numbers that are divided
 
 
 class Divisor(ctypes.Structure):
-    """struct Divisor of divide.cuh."""
+    """struct Divisor of conv.cuh."""
 
     _fields_ = (("by", ctypes.c_int), ("factor", ctypes.c_uint), ("shift", ctypes.c_int))
 

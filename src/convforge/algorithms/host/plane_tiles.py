@@ -1,4 +1,4 @@
-"""The host's side of plane_tiles.cuh: tiles of neighbouring planes, and their layout in shared memory."""
+"""The host's side of conv.cuh: tiles of neighbouring planes, and their layout in shared memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PlaneTiles:
         )
 
     def divisors(self) -> _PlaneTiles:
-        """struct PlaneTiles of plane_tiles.cuh."""
+        """struct PlaneTiles of conv.cuh."""
         return _PlaneTiles(divisor(self.across), divisor(self.down))
 
 

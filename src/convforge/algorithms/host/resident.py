@@ -45,7 +45,7 @@ def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: in
 def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
     """A described launch with an occupancy cap: so much shared memory that no SM holds more than its share of blocks.
 
-    With PDL, the blocks of the next launch in a stream start as soon as there is room, and wait (wait_for_earlier).
+    With PDL, the blocks of the next launch in a stream start as soon as there is room, and wait (pdl_wait).
     Without the cap, SMs that finish first would take as many of them as they can hold, and the last SMs none. The cap
     takes no more shared memory than needed, because the rest is L1. A grid with more blocks than run at once is not
     changed.

@@ -1,4 +1,4 @@
-"""The host's side of staged.cuh: filters that blocks read as their users gave them."""
+"""The host's side of filter.cuh: filters that blocks read as their users gave them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAGED_BYTES = 8 << 10  # of shared memory, for the filter: with more, fewer blo
 
 
 class Filter(ctypes.Structure):
-    """struct Filter of staged.cuh."""
+    """struct Filter of filter.cuh."""
 
     _fields_ = (("taps", ctypes.c_void_p), ("strides", Strides))
 
