@@ -137,8 +137,6 @@ FAULTS = [
         ("no check at the ragged edge", "min(q0 + args.per_q, conv.Q)", "q0 + args.per_q"),
         ("one filter for all outputs", "static_cast<index_t>(k) * (cfg::C_GROUP",
          "static_cast<index_t>(0) * (cfg::C_GROUP"),
-    ),
-    *of_file("device/border.cuh", NAIVE,
         ("no border above", "if (h0 >= 0 && w0 >= 0", "if (w0 >= 0"),
         ("off by one at the border", "w0 + EXTENT_W <= conv.W", "w0 + EXTENT_W <= conv.W + 1"),
         ("height for width", "h0 + EXTENT_H <= conv.H && w0 + EXTENT_W <= conv.W",

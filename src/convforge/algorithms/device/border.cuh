@@ -1,5 +1,4 @@
-// Pixels of the image and what stands outside it; the sum of an output as it is defined. A padded position is mapped to a
-// position in the image, or to -1, where conv.outside stands.
+// Pixels of the image and of its border. A padded position is mapped to a position in the image, or to -1: conv.outside.
 #pragma once
 #include "conv.cuh"
 
@@ -41,44 +40,6 @@ __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
     w = inside(w, conv.W);
     if (h < 0 || w < 0) return outside(conv);
     return centred(conv, conv.x[place(conv.x_strides, n, c, h, w)]);
-}
-
-// Sum of output (n, k, p, q) over the filter at `w`, in the order (C_GROUP, R, S). Whether the whole window lies inside
-// the image is asked once an output: only windows across the border test each of their taps.
-__device__ inline acc_t window_sum(const Conv &conv, const acc_t *w, int n, int k, int p, int q) {
-    // Of the filter, in pixels.
-    constexpr int EXTENT_H = cfg::DILATION_H * (cfg::R - 1) + 1, EXTENT_W = cfg::DILATION_W * (cfg::S - 1) + 1;
-    // Loops over taps are unrolled while the code stays small; rolled ones cost an index sum a tap.
-    constexpr int UNROLL_S = cfg::S <= 16 ? cfg::S : 1, UNROLL_R = cfg::R * cfg::S <= 64 ? cfg::R : 1,
-                  UNROLL_C = cfg::C_GROUP * cfg::R * cfg::S <= 64 ? cfg::C_GROUP : 1;
-    const int c0 = k / cfg::K_GROUP * cfg::C_GROUP, h0 = p * cfg::STRIDE_H - conv.top,
-              w0 = q * cfg::STRIDE_W - conv.left;
-    acc_t sum = 0;
-    if (h0 >= 0 && w0 >= 0 && h0 + EXTENT_H <= conv.H && w0 + EXTENT_W <= conv.W) {
-        const x_t *corner = conv.x + place(conv.x_strides, n, c0, h0, w0);
-        const index_t step_c = conv.x_strides.c, step_h = cfg::DILATION_H * conv.x_strides.h;
-        const index_t step_w = cfg::DILATION_W * conv.x_strides.w;
-#pragma unroll UNROLL_C
-        for (int c = 0; c < cfg::C_GROUP; c++)
-#pragma unroll UNROLL_R
-            for (int r = 0; r < cfg::R; r++) {
-                const x_t *row = corner + (c * step_c + r * step_h);
-#pragma unroll UNROLL_S
-                for (int s = 0; s < cfg::S; s++)
-                    sum = multiply_add(w[(c * cfg::R + r) * cfg::S + s], centred(conv, row[s * step_w]), sum);
-            }
-    } else {
-#pragma unroll 1
-        for (int c = 0; c < cfg::C_GROUP; c++)
-#pragma unroll 1
-            for (int r = 0; r < cfg::R; r++)
-#pragma unroll UNROLL_S
-                for (int s = 0; s < cfg::S; s++) {
-                    const acc_t x = pixel(conv, n, c0 + c, h0 + r * cfg::DILATION_H, w0 + s * cfg::DILATION_W);
-                    sum = multiply_add(w[(c * cfg::R + r) * cfg::S + s], x, sum);
-                }
-    }
-    return sum;
 }
 
 // Sum of an output over filter k and so many channels, from `first_c` of the image and `first` of the filter on, whose
