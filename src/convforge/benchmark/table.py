@@ -150,7 +150,7 @@ def doubts(run: Run) -> Iterator[str]:
 
 
 def caption(run: Run) -> str:
-    """Where, when and from which commit a run was measured, and the ceilings there."""
+    """Caption of a run's table: device, date, commit, and its ceilings."""
     facts, best = run.machine.get("facts", {}), run.best_ceilings
     cores = cores_in_words(facts.get("cores", "?"), facts.get("backend", ""))
     said = [f"Measured {run.started[:10]} on {run.where}, {cores}, {run.tree or 'no commit known'}", searched(run)]

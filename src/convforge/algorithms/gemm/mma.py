@@ -92,7 +92,7 @@ class GemmMma(GemmStep[GemmMmaConfig]):
         return device_refusal(facts)
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
-        """Where bytes are transposed as they are loaded, those that leave registers for it come first."""
+        """Order the tiles: those that leave registers for transposing bytes come first where bytes are transposed."""
         found = super().configs(problem, facts)
         if problem.dtype not in BYTES or (problem.transpose_b and not problem.transpose_a):
             return found

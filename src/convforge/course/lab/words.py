@@ -84,7 +84,7 @@ def roofline_tables(book: Book) -> tuple[Table, Table]:
 
 
 def roofline_words(book: Book) -> str:
-    """Which methods come nearest to and least near the roof on the case of the headline; empty where there is none."""
+    """Name the methods nearest to and farthest from the roof on the headline's case; empty where there is none."""
     found, whole = [e for e in charts.on_one_case(book) if not e.nominal], book.whole
     ceilings = whole.run.best_ceilings
     if not found or ceilings is None:

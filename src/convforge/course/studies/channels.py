@@ -32,7 +32,7 @@ def _series(run: Run) -> list[Series]:
 
 
 def winners(run: Run) -> Iterator[Finding]:
-    """Which method is fastest at how many channels."""
+    """Find the fastest method for each number of channels."""
     found = _series(run)
     if not found:
         yield undecided("winner-by-channels", "channels/none")

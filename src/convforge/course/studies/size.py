@@ -61,7 +61,7 @@ def _series(run: Run, **more: object) -> list[Series]:
 
 
 def winners(run: Run) -> Iterator[Finding]:
-    """Which method is fastest at which size."""
+    """Find the fastest method for each size."""
     for one in _series(run):
         yield from rules.winners_along(one, "winner-by-size")
 
