@@ -285,7 +285,8 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
 
 // A thread loads four neighbours along M or N for each of AT_ONCE of K, and stores so many bytes of each of four lines.
 // Every four numbers begin at a multiple of 4 bytes and end inside the matrix; see `whole_pieces`.
-template <int SPAN>
+// T is a parameter so that kernels of wider numbers, which never copy so, need no such vectors.
+template <int SPAN, class T = math_t>
 struct TurnedCopies {
     using Lines = OperandTile<SPAN, true>;
     static constexpr int ACROSS = 4;
@@ -316,7 +317,7 @@ struct TurnedCopies {
                 transpose_bytes(words[j], words[j][0], words[j][1], words[j][2], words[j][3]);
 #pragma unroll
             for (int x = 0; x < ACROSS; x++) {
-                Vector<math_t, AT_ONCE> turned;
+                Vector<T, AT_ONCE> turned;
 #pragma unroll
                 for (int j = 0; j < AT_ONCE / 4; j++) turned.word.bits[j] = words[j][x];
                 store_vector(tile.piece(line + x, k / PIECE) + k % PIECE, turned);
