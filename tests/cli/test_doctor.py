@@ -21,11 +21,10 @@ from convforge.backends.cuda import facts as cuda_facts
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 # What convforge cannot do without, and what gets each thing that it can.
-NEEDED = (
-    *("numpy", "ml_dtypes", "scipy", "numba", "pillow", "tifffile", "imagecodecs", "altair", "vl-convert-python"),
-    *("typer", "rich"),
-)
+NEEDED = (*("numpy", "ml_dtypes", "scipy", "numba", "pillow", "tifffile", "imagecodecs", "typer", "rich"),)
+LAB = ("pandas", "altair", "vl-convert-python", "jinja2", "babel", "pygments", "psutil")
 OPTIONAL = {
+    **dict.fromkeys(LAB, "pip install 'convforge[lab]'"),
     "torch": "pip install torch",
     "opencv-python-headless": "pip install opencv-python-headless",
     "scikit-image": "pip install 'convforge[demo]'",
@@ -125,13 +124,7 @@ def test_a_needed_package_that_is_missing(done: Callable[..., Ran], installed: d
     assert all(row[2] == "" for other, row in rows.items() if other in installed), "and nothing else"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("torch", "opencv-python-headless"),
-        "scikit-image",
-    ],
-)
+@pytest.mark.parametrize("name", OPTIONAL)
 def test_an_optional_package_that_is_not_installed(
     done: Callable[..., Ran], installed: dict[str, str], name: str
 ) -> None:
@@ -159,6 +152,7 @@ def test_it_asks_for_nothing_that_the_project_does_not() -> None:
     assert set(NEEDED) <= names
     extras = PROJECT["optional-dependencies"]
     assert any(text.startswith("scikit-image") for text in extras["demo"]), "what 'convforge[demo]' gets"
+    assert set(LAB) == {re.split(r"[<>=!~\[; ]", text)[0] for text in extras["lab"]}
     for name in ("torch", "opencv-python-headless"):
         assert any(text.startswith(name) for text in extras["peers"])
 

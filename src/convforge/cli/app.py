@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
 from convforge.cli.output import Failure
 
-# Of the extra "lab", by the names that are imported.
-LAB = {"altair", "babel", "jinja2", "pandas", "psutil", "pygments", "vl_convert"}
+# Modules of the extra "lab", and the commands that need them.
+LAB = ("altair", "babel", "jinja2", "pandas", "psutil", "pygments", "vl_convert")
+LAB_COMMANDS = ("bench", "gemm", "study", "lab", "report")
 
 app = typer.Typer(
     name="convforge",
@@ -60,7 +64,19 @@ def _register() -> None:
     for command in (filter_command, bench, gemm, explain, tune, study, lab, check, report, doctor):
         name = command.__name__.removesuffix("_command")
         if name not in known:
-            app.command(name)(command)
+            app.command(name)(_with_lab(command) if name in LAB_COMMANDS else command)
+
+
+def _with_lab(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that names what it lacks of the extra "lab" before it measures anything."""
+
+    @functools.wraps(command)
+    def checked(*args: Any, **options: Any) -> None:
+        if missing := [name for name in LAB if find_spec(name) is None]:
+            raise Failure(f"{command.__name__} needs {', '.join(missing)}; get it with: pip install 'convforge[lab]'")
+        command(*args, **options)
+
+    return checked
 
 
 def main() -> None:
@@ -77,11 +93,6 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _say("interrupted")
         sys.exit(130)
-    except ModuleNotFoundError as missing:
-        if missing.name not in LAB:
-            raise
-        _say(f"this needs {missing.name}, which is not installed; get it with: pip install 'convforge[lab]'")
-        sys.exit(1)
     except _failures() as failure:  # looked up once something was raised
         _say(str(failure))
         sys.exit(1)
