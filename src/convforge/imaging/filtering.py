@@ -126,7 +126,7 @@ def filter(  # noqa: A001
         shape = result_shape(home.read(image, "image").shape, problem.out_shape, channels, axes)
         output = home.output(None, shape, problem.out_dtype)
         prepared = None if stream is None else _prepared(plan, w, stream)
-        execute(plan, x, w, {}, output.seen.reshape(problem.out_shape), prepared, stream)
+        execute(plan, x, w, {}, output.view.reshape(problem.out_shape), prepared, stream)
         return output.finish(stream)
 
 

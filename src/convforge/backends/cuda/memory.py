@@ -21,7 +21,7 @@ GRAIN = 512
 
 
 class Block:
-    """A piece of GPU memory; when nothing refers to it any more, it goes back to its pool."""
+    """A piece of GPU memory; it returns to its pool when nothing refers to it any more."""
 
     __slots__ = ("__weakref__", "address", "nbytes")
 
@@ -43,7 +43,7 @@ class Pool:
         self._limit_bytes = limit_bytes
         self._free: dict[tuple[int, int], list[int]] = {}
         self._free_bytes = 0
-        # What came back while a graph was made or run: its launches use that memory again, so the driver must not.
+        # What came back while a graph was made or run: the graph's launches use that memory again.
         self._held: list[tuple[int, int, int]] = []
         self._holders = 0
         self._lock = threading.RLock()
@@ -145,11 +145,3 @@ def pinned(nbytes: int) -> NDArray[np.uint8]:
         The host has no such piece.
     """
     return np.asarray(_Pinned(nbytes)) if nbytes else np.empty(0, np.uint8)
-
-
-def memory_use() -> tuple[int, int]:
-    """Free and total bytes of the current GPU."""
-    from cuda.bindings import driver
-
-    free, total = checked(driver.cuMemGetInfo())
-    return int(free), int(total)

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.cpu.facts import cpu_facts
-from convforge.backends.cpu.fft import HostFft
-from convforge.backends.cpu.runtime import CpuRuntime
+from convforge.backends.cpu.runtime import CpuRuntime, HostFft
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
 from convforge.backends.emulator.facts import emulator_facts
 from convforge.backends.emulator.library import (
@@ -30,7 +29,6 @@ from convforge.backends.emulator.library import (
     kernel_of,
     scheduler,
 )
-from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap
@@ -88,7 +86,6 @@ class EmulatedFft(HostFft):
     workspace_bytes = 1000
 
     def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
-        """See :class:`convforge.backends.fft.Transform`."""
         if workspace is None or workspace.nbytes < self.workspace_bytes:
             raise ValueError(f"{self.kernel} needs {self.workspace_bytes} bytes of workspace")
         workspace.fill(POISON)
@@ -96,8 +93,10 @@ class EmulatedFft(HostFft):
         super().__call__(data)
 
 
-class EmulatorRuntime:
-    """Runs CUDA kernels on the CPU. Safe from many threads; a stream has no meaning here and is ignored.
+class EmulatorRuntime(CpuRuntime):
+    """Runs CUDA kernels on the CPU; its times say nothing about a GPU.
+
+    Safe from many threads. A stream is a number; a launch returns when its work is done.
 
     Parameters
     ----------
@@ -112,26 +111,15 @@ class EmulatorRuntime:
     def __init__(self, order: str = "forward", seed: int = 0, portable: bool = False) -> None:
         if order not in ORDERS:
             raise ValueError(f"order={order!r} must be one of {', '.join(ORDERS)}")
-        self.facts: DeviceFacts = emulator_facts()
+        super().__init__(emulator_facts())
         self.order, self.seed = order, seed
         self._portable = portable
         self._host = _host()
         self._streams = count(1)
 
     def compile(self, kernel: KernelSource) -> EmulatorKernel:
-        """A kernel for this CPU, compiled or taken from the disk.
-
-        Raises
-        ------
-        EmulatorUnavailable
-            There is no g++, or this is not Linux.
-        CompileError
-            It refuses the kernel.
-        """
+        """Return a kernel for this CPU; see :func:`convforge.backends.emulator.compiler.compile_kernel`."""
         return kernel_of(kernel)
-
-    def compile_ahead(self, kernels: Sequence[KernelSource]) -> None:
-        """Nothing: no search runs here, so nobody waits for many kernels."""
 
     def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
         """Run a kernel over ``info.grid`` blocks of ``info.block`` threads; ended when this returns.
@@ -206,10 +194,6 @@ class EmulatorRuntime:
         if ctypes.sizeof(args) != (nbytes := ctypes.sizeof(kernel.source.arguments)):
             raise ValueError(f"{name} takes a struct of {nbytes} bytes, not of {ctypes.sizeof(args)}")
 
-    def describe(self, kernel: EmulatorKernel, info: LaunchInfo) -> LaunchInfo:
-        """Nothing to add: registers and occupancy are a GPU's."""
-        return info
-
     def instance(self, kernel: EmulatorKernel) -> EmulatorKernel:
         """The same kernel in a library of its own, with constant memory of its own."""
         return kernel.instance()
@@ -236,21 +220,12 @@ class EmulatorRuntime:
         """A number that tells streams apart."""
         return _handle(stream)
 
-    def current(self) -> AbstractContextManager[None]:
-        """Nothing to do: every thread may use the emulator."""
-        return nullcontext()
-
-    def is_current(self) -> bool:
-        """It always is."""
-        return True
-
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
         """Run tasks one after the other: a launch takes every core by itself."""
         for task in tasks:
             task(0)
 
     def fft(self, fft: RealFft) -> EmulatedFft:
-        """A batch of transforms by SciPy, for which there is nothing to be emulated."""
         return EmulatedFft(fft, self._host.facts.cores)
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
@@ -258,7 +233,7 @@ class EmulatorRuntime:
         if isinstance(stream, CallerStream) and stream.take is not None and nbytes:
             raw = _memory(nbytes, *stream.take(nbytes))
         else:
-            raw = self._host.allocate(nbytes)
+            raw = super().allocate(nbytes)
         raw.fill(POISON)
         return raw
 
@@ -277,13 +252,11 @@ class EmulatorRuntime:
         return copy
 
     def download(self, array: Any, stream: Any = None, *, room: Callable[[int], Any] | None = None) -> Any:
-        """The array itself."""
         return array
 
     def fill(self, array: Any, byte: int, stream: Any = None) -> None:
-        """Set every byte of a contiguous array."""
         _handle(stream)
-        self._host.fill(array, byte)
+        super().fill(array, byte)
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
         """Copy bytes between two addresses."""
@@ -293,44 +266,6 @@ class EmulatorRuntime:
     def stream(self) -> AbstractContextManager[int]:
         """A number that no other stream has."""
         return nullcontext(next(self._streams))
-
-    def pinned(self, nbytes: int) -> Any:
-        """Plain memory, aligned to 64, poisoned."""
-        return self.allocate(nbytes)
-
-    def send(self, target: Any, source: Any, stream: Any = None) -> None:
-        """Copy an array."""
-        self._host.send(target, source)
-
-    def fetch(self, target: Any, source: Any, stream: Any = None) -> None:
-        """Copy an array."""
-        self._host.fetch(target, source)
-
-    def mark(self, stream: Any = None) -> float:
-        """The time of the wall clock."""
-        return self._host.mark()
-
-    def seconds(self, begin: float, end: float) -> float:
-        """Seconds of wall clock; they say nothing about a GPU."""
-        return self._host.seconds(begin, end)
-
-    def writable(self, out: Any) -> Any:
-        """The output itself, or a plain array where its elements are not aligned, or not whole elements apart."""
-        return self._host.writable(out)
-
-    def synchronize(self, stream: Any = None) -> None:
-        """Nothing to wait for: a launch returns when its work is done."""
-
-    def is_capturing(self, stream: Any = None) -> bool:
-        """Never: there are no graphs here."""
-        return False
-
-    def release(self) -> None:
-        """Nothing is kept."""
-
-    def time(self, run: Callable[[], None], repeats: int) -> float:
-        """Seconds of wall clock that `repeats` calls take; they say nothing about a GPU."""
-        return self._host.time(run, repeats)
 
 
 def _handle(stream: Any) -> int:
