@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.backends.cuda.arrays import DeviceArray
+from convforge.backends.cuda.arrays import DeviceArray, address
 from convforge.backends.streams import CallerStream
 from convforge.call.libraries import library_of
 from convforge.call.libraries.contract import Library
@@ -257,11 +257,6 @@ def repeats(array: View) -> bool:
                 return True
             extent += step * (size - 1)
     return False
-
-
-def address(array: View) -> int:
-    """Address of an array's first element."""
-    return array.address if isinstance(array, DeviceArray) else int(array.__array_interface__["data"][0])
 
 
 def span(array: View) -> tuple[int, int]:

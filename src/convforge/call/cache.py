@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter, Step
-from convforge.backends.cuda.arrays import DeviceArray
+from convforge.backends.cuda.arrays import DeviceArray, address
 from convforge.backends.maps import MAP_BYTES, AnyMap
 from convforge.backends.streams import CallerStream
 from convforge.backends.structs import Template, address_places
-from convforge.call.arrays import Home, View, address, overlap, repeats, span
+from convforge.call.arrays import Home, View, overlap, repeats, span
 from convforge.call.libraries import cached_library
 from convforge.call.libraries.contract import Library
 

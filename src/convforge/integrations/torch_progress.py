@@ -8,18 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(total: int, wanted: bool) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error, which goes when it is done; nothing where that is no terminal, or it is not wanted.
+    """Show a bar on standard error if that is a terminal and `wanted`; remove it at the end.
 
-    Parameters
-    ----------
-    total : int
-        Things that are measured.
-    wanted : bool
-
-    Yields
-    ------
-    callable
-        To be called with the name of the next thing, before it is measured.
+    Yields a function to call with the name of each of the `total` things before it is measured.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from convforge.backends.cuda.arrays import address
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.timing.ring import COLD_FACTOR, Cycle, last_level_cache, poison_of, ring_limit, ring_size
@@ -52,7 +53,7 @@ def copying(runtime: Runtime, source: Any, target: Any) -> Callable[[], None]:
     count = source.size // 4
     on_gpu = runtime.compile(KernelSource("timing/copy.cu", "copy", (), _Copy, "Copy"))
     grid, struct = LaunchInfo("copy", (-(-count // GPU_THREADS),), (GPU_THREADS,), early=True), _Copy(0, 0, count)
-    struct.source, struct.target = _address(source), _address(target)
+    struct.source, struct.target = address(source), address(target)
     return lambda: runtime.launch(on_gpu, grid, struct)
 
 
@@ -127,8 +128,3 @@ class Copies:
             copying(runtime, random[: part.size], part)()
         runtime.synchronize()
         return sources, targets
-
-
-def _address(array: Any) -> int:
-    found = getattr(array, "address", None)
-    return int(array.__array_interface__["data"][0]) if found is None else int(found)

@@ -121,3 +121,8 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, address={self.address:#x})"
+
+
+def address(array: NDArray[Any] | DeviceArray) -> int:
+    """Address of an array's first element."""
+    return array.address if isinstance(array, DeviceArray) else int(array.__array_interface__["data"][0])
