@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.call import libraries
 from convforge.problem.types import numpy_dtype
 

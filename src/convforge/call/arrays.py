@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.backends.cuda.arrays import DeviceArray, address
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.call.libraries import library_of
 from convforge.call.libraries.contract import Library
 from convforge.problem.types import ADDED, SHORT_NAMES, numpy_dtype
@@ -35,14 +35,6 @@ def dtype_name(array: View) -> str:
 def _name(dtype: np.dtype[Any]) -> str:
     """NumPy derives a dtype's name anew on every call, which takes microseconds."""
     return dtype.name
-
-
-def as_array(value: Any, name: str, ranks: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """Check an argument, which must be an array of the host; see :meth:`Home.read`."""
-    home = home_of(**{name: value})
-    if not home.on_host:
-        raise TypeError(f"{name} is on {home.device}; here it must be on the host: copy it there first")
-    return home.read(value, name, ranks)  # type: ignore[no-any-return]
 
 
 def _instead_of(word: str, dtypes: tuple[str, ...]) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter, Step
 from convforge.backends.cuda.arrays import DeviceArray, address
 from convforge.backends.maps import MAP_BYTES, AnyMap
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.backends.structs import Template, address_places
 from convforge.call.arrays import Home, View, overlap, repeats, span
 from convforge.call.libraries import cached_library

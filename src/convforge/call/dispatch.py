@@ -13,8 +13,7 @@ from convforge.algorithms import find, import_libraries, make_config, refusal
 from convforge.algorithms.contract import Buffers, Config, Plan, PreparedFilter
 from convforge.backends.cuda.arrays import address
 from convforge.backends.forks import no_fork
-from convforge.backends.runtime import Runtime
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream, Runtime
 from convforge.call.arguments import check_word, whole_number
 from convforge.call.arrays import Home
 from convforge.call.cache import ALIGNMENT, HostReady, Ready, ready_for

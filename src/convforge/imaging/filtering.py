@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Plan, PreparedFilter
 from convforge.backends.forks import no_fork
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.call.arguments import IntPair, check_word, pair, refuse_others
 from convforge.call.arrays import dtype_name, home_of
 from convforge.call.dispatch import at_home, execute, find_plan

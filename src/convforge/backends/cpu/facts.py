@@ -1,4 +1,4 @@
-"""Facts of the CPU that this process runs on, read from the operating system; estimates where it does not say."""
+"""Facts of this machine's CPU from the operating system, or estimates."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ from pathlib import Path
 
 from convforge.backends.facts import DeviceFacts
 
-# Where the system names no cache sizes (Windows, macOS): those of a plain desktop core.
+# Cache sizes where the system does not name them (Windows, macOS): those of a desktop core.
 _USUAL_L1, _USUAL_L2, _USUAL_L3 = 32 << 10, 512 << 10, 8 << 20
 
 
 @cache
 def cpu_facts() -> DeviceFacts:
-    """Facts of this machine's CPU.
-
-    Examples
-    --------
-    >>> cpu_facts().backend, cpu_facts().cores >= 1
-    ('cpu', True)
-    """
     caches = _caches()
     flags = _cpuinfo("flags").split()
     vector = 64 if "avx512f" in flags else 32 if "avx2" in flags else 16

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib.util import find_spec
 
-# Of the CUDA driver interface that an extra's wheels need.
+# CUDA version that an extra's wheels need from the driver.
 LEAST_DRIVER = {13: 13000, 12: 12000}
 INSTALL = "pip install 'convforge[cuda13]' (drivers 580 and later) or 'convforge[cuda12]' (older drivers and cards)"
 
 
 class CudaUnavailable(RuntimeError):
-    """There is no GPU to use; the text says why, and what would mend it."""
+    """No GPU can be used; the text has reason and remedy."""
 
 
 @cache

@@ -27,8 +27,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import AnyMap
-from convforge.backends.runtime import LaunchInfo
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream, LaunchInfo
 from convforge.backends.structs import Template
 
 # A block may ask for more shared memory than this, but the kernel must be told.
@@ -162,12 +161,12 @@ class CudaRuntime:
         return CudaKernel(kernel.about, self._gpu)
 
     def constant(self, kernel: CudaKernel, symbol: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array of the kernel's module; all its launches read the same."""
+        """Address and bytes of a ``__constant__`` array, which all launches of the kernel share."""
         return kernel.symbol(symbol)
 
-    def tensor_map(self, seen: AnyMap) -> bytes:
-        """Encode a map: 128 bytes that a kernel takes in its struct; see :mod:`convforge.backends.maps`."""
-        return encoded(seen)
+    def tensor_map(self, array: AnyMap) -> bytes:
+        """Encode a map for a kernel's struct; see :mod:`convforge.backends.maps`."""
+        return encoded(array)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
         """Add registers, spills and occupancy on this GPU, and whether it has PDL."""
@@ -225,14 +224,10 @@ class CudaRuntime:
 
     def upload(self, array: NDArray[Any], stream: Any = None) -> DeviceArray:
         """Return a contiguous copy of a host array on the GPU."""
-        from cuda.bindings import driver
-
         plain = np.asarray(array, order="C")  # keeps a shape of ()
         copy = self.empty(plain.shape, plain.dtype, stream)
-        if plain.nbytes:
-            handle = self.stream_handle(stream)
-            checked(driver.cuMemcpyHtoDAsync(copy.address, plain.ctypes.data, plain.nbytes, handle))
-            checked(driver.cuStreamSynchronize(handle))  # the host's copy may go
+        self.send(copy, plain, stream)
+        self.synchronize(stream)  # the host's copy may be freed
         return copy
 
     def download(

@@ -1,6 +1,6 @@
-"""The emulator's runtime: a launch runs the blocks of its grid on the CPU's threads, and says what went wrong.
+"""The emulator's runtime: a launch runs the blocks of its grid on a pool of threads, and reports errors.
 
-Blocks are handed to a pool of threads, as the CPU's own kernels are; a block stays on one of them.
+A block stays on one thread.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from convforge.backends.emulator.library import (
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap
-from convforge.backends.runtime import LaunchInfo
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream, LaunchInfo
 from convforge.backends.structs import Template
 
-# In which the threads of a block run: each until it waits or returns.
+# Orders in which the threads of a block run, each until it waits or returns.
 ORDERS = ("forward", "backward", "shuffled")
 
-# What memory holds before it is written: a NaN as a float, -1 as an integer.
+# Byte of unwritten memory: a NaN as a float, -1 as an integer.
 POISON = 0xFF
 
 # Bytes of poison before and behind every array that is uploaded.
@@ -48,24 +47,23 @@ MARGIN = 1 << 12
 # Blocks of a cluster: MOST_OF_CLUSTER of clusters.h.
 MOST_OF_CLUSTER = 16
 
-# Blocks of this many threads together are handed to an OS thread at once: enough to be worth it, few enough that an
-# interrupt is soon noticed.
+# CUDA threads whose blocks an OS thread takes at once: enough to be worth it, few enough to notice an interrupt soon.
 LEAST_THREADS, MOST_THREADS = 1 << 11, 1 << 16
 
 Place = tuple[int, int, int]
 
 
 class EmulatorError(RuntimeError):
-    """A kernel did something wrong, or was launched as no GPU would.
+    """An error in a kernel, or a launch that a GPU refuses.
 
     Attributes
     ----------
     kernel : str
-        Its name.
+        Name of the kernel.
     what : str
-        What it did.
+        Description of the error.
     block, thread : tuple of int or None
-        Who did it, where that is known.
+        Where it happened, if known.
     """
 
     def __init__(self, kernel: str, what: str, block: Place | None = None, thread: Place | None = None) -> None:
@@ -76,12 +74,12 @@ class EmulatorError(RuntimeError):
 
 @cache
 def _host() -> CpuRuntime:
-    """Return the thread pool that runs blocks. Its threads never poll, so that a check does not load Numba."""
+    """Return the runtime whose threads run blocks; they do not poll, so that Numba need not be loaded."""
     return CpuRuntime(cpu_facts(), watches=False)
 
 
 class EmulatedFft(HostFft):
-    """Transforms of the CPU, which spoil the workspace that they ask for, as a GPU's do."""
+    """Transforms of the CPU that overwrite a workspace, as a GPU's do."""
 
     workspace_bytes = 1000
 
@@ -101,11 +99,11 @@ class EmulatorRuntime(CpuRuntime):
     Parameters
     ----------
     order : {"forward", "backward", "shuffled"}
-        Of the threads of a block, and of the blocks.
+        Order of a block's threads, and of the blocks.
     seed : int
         Of the shuffle.
     portable : bool
-        Switch stacks by ucontext, as on processors for which no switch was written by hand.
+        Switch stacks by ucontext instead of assembly.
     """
 
     def __init__(self, order: str = "forward", seed: int = 0, portable: bool = False) -> None:
@@ -122,13 +120,7 @@ class EmulatorRuntime(CpuRuntime):
         return kernel_of(kernel)
 
     def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
-        """Run a kernel over ``info.grid`` blocks of ``info.block`` threads; ended when this returns.
-
-        Raises
-        ------
-        EmulatorError
-            The kernel did something wrong, or no GPU would launch it so.
-        """
+        """Run a kernel over ``info.grid`` blocks of ``info.block`` threads. Raises ``EmulatorError``."""
         self._check(kernel, info, args)
         job = self._job(kernel, info, args)
         clusters, threads = math.prod(info.grid) // job.cluster, math.prod(info.block) * job.cluster
@@ -147,7 +139,6 @@ class EmulatorRuntime(CpuRuntime):
         self._host.launch(run_blocks, LaunchInfo(kernel.source.name, (clusters,), (share,)), ())
 
     def _job(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure) -> Job:
-        """A launch as the scheduler takes it."""
         return Job(
             kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
             ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes,
@@ -167,7 +158,7 @@ class EmulatorRuntime(CpuRuntime):
         return again
 
     def _check(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure) -> None:
-        """Refuse what a GPU would refuse."""
+        """Raise ``EmulatorError`` for a launch that a GPU would refuse."""
         name, facts = kernel.source.name, self.facts
         grid, block = (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3]
         for what, sizes, least, most in (
@@ -195,33 +186,25 @@ class EmulatorRuntime(CpuRuntime):
             raise ValueError(f"{name} takes a struct of {nbytes} bytes, not of {ctypes.sizeof(args)}")
 
     def instance(self, kernel: EmulatorKernel) -> EmulatorKernel:
-        """The same kernel in a library of its own, with constant memory of its own."""
         return kernel.instance()
 
     def constant(self, kernel: EmulatorKernel, symbol: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array of a kernel; all launches of the kernel read the same."""
         return kernel.symbol(symbol)
 
-    def tensor_map(self, seen: AnyMap) -> bytes:
-        """Return the map by which a kernel loads tiles of an array; see :class:`TiledMap`.
-
-        Raises
-        ------
-        EmulatorError
-            No GPU could see the array so, or it is read in im2col mode and has not four axes.
-        """
-        if (reason := seen.refusal()) is not None:
+    def tensor_map(self, array: AnyMap) -> bytes:
+        """Encode a map. Raises ``EmulatorError`` for one that TMA, or the emulator's im2col mode, does not take."""
+        if (reason := array.refusal()) is not None:
             raise EmulatorError("tensor_map", reason)
-        if isinstance(seen, Im2colMap) and len(seen.sizes) != 4:
-            raise EmulatorError("tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {seen}")
-        return bytes(TensorMap.of(seen)).ljust(MAP_BYTES, b"\0")
+        if isinstance(array, Im2colMap) and len(array.sizes) != 4:
+            raise EmulatorError("tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {array}")
+        return bytes(TensorMap.of(array)).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:
         """A number that tells streams apart."""
         return _handle(stream)
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run tasks one after the other: a launch takes every core by itself."""
+        # One after the other: a launch takes every core by itself.
         for task in tasks:
             task(0)
 
@@ -229,7 +212,7 @@ class EmulatorRuntime(CpuRuntime):
         return EmulatedFft(fft, self._host.facts.cores)
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
-        """A workspace of `nbytes` bytes, aligned to 64, poisoned."""
+        """Return a workspace of `nbytes` bytes, aligned to 64, filled with poison."""
         if isinstance(stream, CallerStream) and stream.take is not None and nbytes:
             raw = _memory(nbytes, *stream.take(nbytes))
         else:
@@ -238,12 +221,11 @@ class EmulatorRuntime(CpuRuntime):
         return raw
 
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
-        """An array that is not yet written, poisoned."""
         dtype = np.dtype(dtype)
         return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: Any, stream: Any = None) -> Any:
-        """A copy of an array between margins of poison, so that what a kernel reads beside it shows."""
+        """Copy an array between margins of poison, which show reads outside of it."""
         array = np.asarray(array)
         room = self.allocate(array.nbytes + 2 * MARGIN)
         strides = np.empty_like(array).strides
@@ -259,17 +241,14 @@ class EmulatorRuntime(CpuRuntime):
         super().fill(array, byte)
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy bytes between two addresses."""
         _handle(stream)
         ctypes.memmove(target, source, nbytes)
 
     def stream(self) -> AbstractContextManager[int]:
-        """A number that no other stream has."""
         return nullcontext(next(self._streams))
 
 
 def _handle(stream: Any) -> int:
-    """A stream's number."""
     return stream.handle if isinstance(stream, CallerStream) else int(stream or 0)
 
 
@@ -293,13 +272,7 @@ def _portable_scheduler() -> Scheduler:
 
 @cache
 def emulator_runtime(order: str = "forward", seed: int = 0) -> EmulatorRuntime:
-    """The emulator, one a process for each order.
-
-    Raises
-    ------
-    EmulatorUnavailable
-        There is no g++, or this is not Linux.
-    """
+    """The emulator, one a process for each order. Raises ``EmulatorUnavailable`` without g++ or Linux."""
     if (reason := why_absent()) is not None:
         raise EmulatorUnavailable(reason)
     return EmulatorRuntime(order, seed)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 
 
 class Library(Protocol):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.call.libraries.contract import Library
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.call.libraries.contract import Library
 from convforge.problem.types import numpy_dtype
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.call.libraries.contract import Library
 from convforge.problem.types import numpy_dtype
 
