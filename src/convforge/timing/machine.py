@@ -33,7 +33,7 @@ def device_slug(facts: DeviceFacts) -> str:
 
 
 def machine_table(facts: DeviceFacts) -> dict[str, Any]:
-    """The machine and its state now, as a mapping that JSON can hold; None where the system does not say."""
+    """The machine and its present state for JSON; None for unknown values."""
     return {
         "facts": facts.to_table(),
         "os": platform.platform(),
@@ -48,7 +48,7 @@ def machine_table(facts: DeviceFacts) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that measure and compute, and the BLAS that NumPy calls."""
+    """Versions of the libraries that measure and compute, and of NumPy's BLAS."""
     import numpy as np
 
     found = {}
@@ -65,14 +65,7 @@ def versions() -> dict[str, str]:
 
 
 def repository(package: Path | None = None) -> tuple[str | None, bool]:
-    """Commit of the checkout that the package runs from, and whether it has uncommitted changes.
-
-    Returns
-    -------
-    commit : str or None
-        None where the package is installed, or there is no git.
-    dirty : bool
-    """
+    """Commit of the package's checkout, None without one, and True if it has uncommitted changes."""
     package = package or Path(__file__).parents[1]
     # A package installed into an environment inside another repository is not of that repository.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
@@ -101,6 +94,6 @@ def _read(path: str) -> str | None:
 
 
 def _clocks() -> list[float] | None:
-    """Clock of every processor in MHz, where Linux tells."""
+    """Clock of every core in MHz, on Linux."""
     text = _read("/proc/cpuinfo") or ""
     return [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", text, re.MULTILINE)] or None

@@ -36,23 +36,14 @@ __all__ = [
 
 
 def load(path: str | os.PathLike[str]) -> int:
-    """Use the choices of a file that ``convforge tune`` wrote, from now on.
-
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    int
-        Choices in the file, those of other devices included.
+    """Use the choices of a file that ``convforge tune`` wrote; return their number, with those of other devices.
 
     Raises
     ------
     OSError
-        It cannot be read.
+        The file cannot be read.
     ValueError
-        It is no such file; the text names it and says what is wrong.
+        It holds no tuned choices; the text names the file and the fault.
 
     Examples
     --------
