@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from convforge.problem.borders import PADDING_MODES
 from convforge.problem.epilogue import Epilogue
 from convforge.problem.partition import Tile, split
-from convforge.problem.protocol import Operand, ProblemBase
+from convforge.problem.protocol import LARGEST, Operand, ProblemBase, check_sizes
 from convforge.problem.types import (
     PRECISIONS,
     WIDE,
@@ -38,9 +38,6 @@ WORDS: dict[str, tuple[str, ...]] = {
     "w_layout": FILTER_LAYOUTS,
     "precision": tuple(PRECISIONS),
 }
-
-# Most pixels of a stride, a dilation, a padding and a side of the padded image.
-LARGEST = 2**31 - 1
 
 
 class Geometry(ProblemBase):
@@ -179,19 +176,7 @@ class Conv2dProblem(Geometry):
         )
 
     def _check_sizes(self) -> None:
-        if self.n < 0:
-            raise ValueError(f"n={self.n}: a batch has 0 or more pictures")
-        for name in ("c", "h", "w", "k", "r", "s", "groups"):
-            if (size := getattr(self, name)) < 1:
-                raise ValueError(f"{name}={size} must be at least 1")
-        for name, pair in (("stride", self.stride), ("dilation", self.dilation)):
-            if min(pair) < 1:
-                raise ValueError(f"{name}={pair} must be at least 1 on both axes")
-        for name, values in (("stride", self.stride), ("dilation", self.dilation), ("padding", self.padding)):
-            if max(values) > LARGEST:
-                raise ValueError(f"{name}={values} must be at most {LARGEST}")
-        if min(self.padding) < 0:
-            raise ValueError(f"padding={self.padding} (top, bottom, left, right) must not be negative")
+        check_sizes(self, ("c", "h", "w", "k", "r", "s", "groups"))
         if self.c % self.groups or self.k % self.groups:
             raise ValueError(
                 f"groups={self.groups} must divide the {self.c} channels of x and the {self.k} output channels"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
-from convforge.problem.protocol import Operand, ProblemBase
+from convforge.problem.protocol import Operand, ProblemBase, check_sizes
 from convforge.problem.types import WIDE, check_dtype, itemsize
 
 
@@ -78,20 +78,7 @@ class Pool2dProblem(Geometry):
     layout: str = "NCHW"
 
     def __post_init__(self) -> None:
-        if self.n < 0:
-            raise ValueError(f"n={self.n}: a batch has 0 or more pictures")
-        for name in ("c", "h", "w", "r", "s"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("stride", "dilation"):
-            if min(getattr(self, name)) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1 on both axes")
-        limit = 2**31 - 1
-        for name, values in (("stride", self.stride), ("dilation", self.dilation), ("padding", self.padding)):
-            if max(values) > limit:
-                raise ValueError(f"{name}={values} must be at most {limit}")
-        if min(self.padding) < 0:
-            raise ValueError(f"padding={self.padding} (top, bottom, left, right) must not be negative")
+        check_sizes(self, ("c", "h", "w", "r", "s"))
         if self.layout not in ("NCHW", "NHWC"):
             raise ValueError(f"layout={self.layout!r} is unknown; choose NCHW or NHWC")
         check_dtype(self.dtype, "dtype")

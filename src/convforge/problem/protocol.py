@@ -8,6 +8,26 @@ from typing import Any, ClassVar, Self
 
 from convforge.problem.types import itemsize
 
+# Most pixels of a stride, a dilation, a padding and a side of the padded image.
+LARGEST = 2**31 - 1
+
+
+def check_sizes(problem: Any, sizes: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` where a size, or a field of a problem's sliding window, is out of range."""
+    if problem.n < 0:
+        raise ValueError(f"n={problem.n}: a batch has 0 or more pictures")
+    for name in sizes:
+        if (size := getattr(problem, name)) < 1:
+            raise ValueError(f"{name}={size} must be at least 1")
+    for name, pair in (("stride", problem.stride), ("dilation", problem.dilation)):
+        if min(pair) < 1:
+            raise ValueError(f"{name}={pair} must be at least 1 on both axes")
+    for name, values in (("stride", problem.stride), ("dilation", problem.dilation), ("padding", problem.padding)):
+        if max(values) > LARGEST:
+            raise ValueError(f"{name}={values} must be at most {LARGEST}")
+    if min(problem.padding) < 0:
+        raise ValueError(f"padding={problem.padding} (top, bottom, left, right) must not be negative")
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:

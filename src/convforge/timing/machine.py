@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from convforge.backends.cpu.facts import read_cpuinfo
 from convforge.backends.facts import DeviceFacts
 
 _LIBRARIES = ("convforge", "numpy", "numba", "llvmlite", "scipy")
@@ -39,7 +40,7 @@ def machine_table(facts: DeviceFacts) -> dict[str, Any]:
         "os": platform.platform(),
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
-        "load": _load(),
+        "load": [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None,
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "clock_mhz": _clocks(),
         "threads": {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")},
@@ -82,10 +83,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _load() -> list[float] | None:
-    return [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None
-
-
 def _read(path: str) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
@@ -95,5 +92,5 @@ def _read(path: str) -> str | None:
 
 def _clocks() -> list[float] | None:
     """Clock of every core in MHz, on Linux."""
-    text = _read("/proc/cpuinfo") or ""
-    return [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", text, re.MULTILINE)] or None
+    found = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", read_cpuinfo(), re.MULTILINE)
+    return [float(value) for value in found] or None

@@ -43,12 +43,16 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _cpuinfo(field: str) -> str:
+def read_cpuinfo() -> str:
+    """The text of /proc/cpuinfo; empty on other systems than Linux."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    for line in text.splitlines():
+
+
+def _cpuinfo(field: str) -> str:
+    for line in read_cpuinfo().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == field:
             return value.strip()

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from convforge.backends.cache import DiskCache, cache_folder
+from convforge.backends.cpu.facts import read_cpuinfo
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
 from convforge.backends.kernel import HEADERS, KernelSource
 from convforge.backends.notices import compiling
@@ -124,11 +125,8 @@ def _room_digest() -> str:
 @cache
 def _processor() -> str:
     """Features of this CPU that -march=native uses, because several machines may share the cache."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return os.uname().machine
-    lines = (line for line in text.split("\n\n")[0].splitlines() if line.partition(":")[0].strip() in _NAMES)
+    first = read_cpuinfo().split("\n\n")[0]
+    lines = (line for line in first.splitlines() if line.partition(":")[0].strip() in _NAMES)
     return "\n".join([os.uname().machine, *lines])
 
 
