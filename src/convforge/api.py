@@ -269,7 +269,7 @@ _PLAN_OPTIONS: dict[str, Any] = {
     "algorithm": "auto", "config": None, "device": None, "workspace_limit": None, "tune": None, "deterministic": False,
 }  # fmt: skip
 _PROBLEM_OPTIONS = {
-    *("stride", "padding", "dilation", "groups", "layout", "padding_mode", "mode", "activation", "precision"),
+    *("stride", "padding", "dilation", "groups", "layout", "padding_mode", "mode", "activation", "precision")
 }
 
 

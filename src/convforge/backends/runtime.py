@@ -25,7 +25,7 @@ class LaunchInfo:
     grid : tuple of int
         Blocks of a GPU grid; on the CPU, (work items,).
     block : tuple of int
-        Threads of a GPU block; on the CPU, (work items handed to a thread at once,).
+        Threads of a GPU block; on the CPU, (work items that a thread takes at once,).
     scratch_bytes : int
         Dynamic shared memory of a block; on the CPU, the cache-resident tile of one thread. Not part of the workspace.
     registers, spills : int or None

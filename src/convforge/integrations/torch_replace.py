@@ -235,7 +235,7 @@ def replace(
 
 
 def _left(layer: Any, places: int) -> str:
-    """Reason why a convolution is left as it is; empty for other modules."""
+    """Reason why a convolution is not replaced; empty for other modules."""
     if isinstance(layer, FoldedConv2d):
         return "replaced before, with what is folded into it"
     if isinstance(layer, nn.ConvTranspose2d):

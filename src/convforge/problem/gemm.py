@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from convforge.problem.protocol import Operand, ProblemBase
-from convforge.problem.types import (
-    FP8,
-    PRECISIONS,
-    accumulation_dtype,
-    itemsize,
-    magnitude,
-    numpy_dtype,
-    output_dtype,
-)
+from convforge.problem.types import FP8, PRECISIONS, accumulation_dtype, itemsize, magnitude, numpy_dtype, output_dtype
 
 # Element types of matrices.
 FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -108,10 +100,7 @@ class GemmProblem(ProblemBase):
         m, n, k = self.m, self.n, self.k
         a = ((k, m), "KM") if self.transpose_a else ((m, k), "MK")
         b = ((n, k), "NK") if self.transpose_b else ((k, n), "KN")
-        return (
-            Operand("a", "input", a[0], self.dtype, a[1]),
-            Operand("b", "weights", b[0], self.b_dtype, b[1]),
-        )
+        return (Operand("a", "input", a[0], self.dtype, a[1]), Operand("b", "weights", b[0], self.b_dtype, b[1]))
 
     @property
     def results(self) -> tuple[Operand, ...]:

@@ -6,16 +6,7 @@ import os
 
 from convforge.tuning.choices import CHOICES, Remembered, key_of
 from convforge.tuning.heuristic import Choice, choose
-from convforge.tuning.tuner import (
-    LEVELS,
-    check_method,
-    compile_for,
-    decide,
-    may_measure,
-    remembered,
-    tune,
-    with_peers,
-)
+from convforge.tuning.tuner import LEVELS, check_method, compile_for, decide, may_measure, remembered, tune, with_peers
 
 __all__ = [
     "CHOICES",

@@ -19,8 +19,8 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 # (CU_TENSOR_MAP_L2_PROMOTION_L2_128B); elements outside the array are zeros (CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE).
 _INTERLEAVE, _PROMOTION, _FILL = 0, 2, 0
 
-# Drivers up to this version set a bit in the maps of tensors below this size for which a copy reads what it must not;
-# with the bit cleared it reads as it does for larger ones.
+# Drivers up to this version set a bit in the maps of tensors below this size, with which a copy reads outside of the
+# tensor; without the bit it reads as it does for larger ones.
 _FAULTY_DRIVER, _SMALL_BYTES, _FAULTY_BIT = 13010, 128 << 10, 1 << 21
 _SECOND_WORD = struct.Struct("<Q")
 

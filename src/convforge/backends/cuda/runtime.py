@@ -201,7 +201,7 @@ class CudaRuntime:
         """Plan a batch of transforms by cuFFT. Raises ``CufftError`` where cuFFT refuses it."""
 
         def handle_of(stream: Any) -> int:
-            self._gpu.set_current()  # cuFFT asks which GPU is the thread's own
+            self._gpu.set_current()  # cuFFT uses the thread's current GPU
             return self.stream_handle(stream)
 
         self._gpu.set_current()

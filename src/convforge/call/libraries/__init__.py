@@ -1,6 +1,6 @@
 """Adapters for NumPy, PyTorch, CuPy and JAX: an array's device, its stream, its library's memory.
 
-No library is imported here: whoever has an array has imported its library.
+No library is imported here: a caller with an array has imported its library.
 """
 
 from __future__ import annotations

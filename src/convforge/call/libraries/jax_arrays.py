@@ -18,7 +18,7 @@ class Jax(Library):
     """JAX's arrays. It does not show its streams, so work on a GPU runs on a stream of ours; DLPack orders the two.
 
     ``__dlpack__(stream=ours)`` of an input makes our stream wait until it is computed. A result is memory of JAX's that
-    we write to, handed back through a capsule that makes JAX's stream wait for ours.
+    we write to, returned through a capsule that makes JAX's stream wait for ours.
     """
 
     kind = "a JAX array"

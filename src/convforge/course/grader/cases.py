@@ -8,7 +8,7 @@ from functools import cached_property
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.verify import Judge, make_inputs
 
-# Timed where no problem is named: a picture of three channels to eight, 3x3.
+# Timed by default: an image of three channels to eight, 3x3.
 TIMED = "n1c3h512w512_k8r3s3_st1_p1_f32_nchw"
 
 
