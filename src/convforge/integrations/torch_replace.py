@@ -16,8 +16,8 @@ from torch import nn
 from convforge.api import compile_ahead
 from convforge.integrations.torch_folding import PASSED, Fold, FoldedConv2d, fold_of, folds
 from convforge.integrations.torch_functional import Conv2d, arguments_of
-from convforge.integrations.torch_progress import progress as shown
 from convforge.integrations.torch_timing import check_whole, compared, told
+from convforge.integrations.torch_timing import progress as shown
 from convforge.timing import Order, order
 
 # Ends of sentences about two times, by their order.
