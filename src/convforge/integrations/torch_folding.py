@@ -17,6 +17,7 @@ import torch
 from torch import fx, nn
 from torch.nn.modules import module as hooks_of_all
 
+from convforge.backends.cuda.absent import first_line
 from convforge.integrations.torch_functional import Conv2d, conv2d
 
 # Activation modules that a convolution can compute, and their names there.
@@ -190,8 +191,7 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
     try:
         graph = _traced(model)
     except Exception as fault:  # whatever a model does that cannot be traced
-        reason = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
-        notes.append(f"Nothing was folded: the model cannot be traced ({reason}).")
+        notes.append(f"Nothing was folded: the model cannot be traced ({first_line(fault)}).")
         return {}
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}

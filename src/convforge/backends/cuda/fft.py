@@ -14,6 +14,7 @@ from ctypes import POINTER, byref, c_int, c_longlong, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
+from convforge.backends.cuda.absent import first_line
 from convforge.backends.fft import RealFft
 
 INSTALL = "pip install nvidia-cufft (CUDA 13) or nvidia-cufft-cu12 (CUDA 12)"
@@ -58,8 +59,7 @@ def why_no_fft() -> str:
     try:
         _library()
     except (ImportError, OSError, RuntimeError) as fault:  # pathfinder's "not found" is a RuntimeError
-        first = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
-        return f"cuFFT, NVIDIA's Fourier transforms, cannot be loaded ({first}): {INSTALL}"
+        return f"cuFFT, NVIDIA's Fourier transforms, cannot be loaded ({first_line(fault)}): {INSTALL}"
     return ""
 
 
