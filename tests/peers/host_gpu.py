@@ -18,7 +18,7 @@ import numpy as np
 from convforge.algorithms import find
 from convforge.backends.cpu import cpu_facts
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.peers import PEERS, cudnn_library, libraries
+from convforge.peers import PEERS, libraries
 from convforge.peers import cublas as cublas_peer
 from convforge.peers import npp as npp_peer
 from convforge.problem import parse_problem
@@ -26,11 +26,10 @@ from convforge.verify import Judge, check_plan, make_inputs
 
 FACTS = dataclasses.replace(cpu_facts(), backend="cuda", name="a GPU played by the host")
 STREAM = 7
-WORKSPACE_BYTES = 512
 
 
 class HostRuntime:
-    """What plans ask of a runtime; arrays are the GPU's kind, at addresses of the host."""
+    """A runtime for plans; its arrays are of the GPU's kind, at addresses of the host."""
 
     facts = FACTS
     device = 0
@@ -166,105 +165,6 @@ def correlated(
     return total
 
 
-class Cudnn:
-    """cuDNN: descriptors are numbers, the convolution is NumPy's.
-
-    Parameters
-    ----------
-    refused : dict of int to bytes
-        Algorithms that it does not take, with what it says.
-    late : dict of int to bytes
-        Those that it refuses only when they are called.
-    """
-
-    def __init__(self, refused: dict[int, bytes] | None = None, late: dict[int, bytes] | None = None) -> None:
-        self.about: dict[int, tuple[Any, ...]] = {}
-        self.refused, self.late = refused or {}, late or {}
-        self.called: list[int] = []
-        self.destroyed: list[int] = []
-        self._said = b""
-        for kind in ("Tensor", "Filter", "Convolution"):
-            setattr(self, f"cudnnCreate{kind}Descriptor", lambda made: self._create(made))
-            setattr(self, f"cudnnDestroy{kind}Descriptor", lambda made: self.destroyed.append(made.value) or 0)
-        for name in ("SetTensor4d", "SetFilter4d", "SetConvolution2d"):
-            setattr(self, f"cudnn{name}Descriptor", lambda made, *a: self._set(made, a))
-        for name in ("GroupCount", "MathType"):
-            setattr(self, f"cudnnSetConvolution{name}", lambda made, value: self._add(made, value))
-        functions = {
-            "cudnnCreate": self._handle, "cudnnSetStream": self._stream, "cudnnGetErrorString": self._error_string,
-            "cudnnGetVersion": self._version, "cudnnGetConvolutionForwardWorkspaceSize": self._workspace_size,
-            "cudnnConvolutionForward": self._forward,
-        }  # fmt: skip
-        for name, method in functions.items():  # functions take argtypes, bound methods do not
-            setattr(self, name, lambda *a, method=method: method(*a))
-
-    def _create(self, made: Any) -> int:
-        made._obj.value = 100 + len(self.about)
-        self.about[made._obj.value] = ()
-        return 0
-
-    def _set(self, made: Any, arguments: tuple[Any, ...]) -> int:
-        self.about[made.value] = arguments
-        return 0
-
-    def _add(self, made: Any, value: int) -> int:
-        self.about[made.value] += (value,)
-        return 0
-
-    def _handle(self, handle: Any) -> int:
-        handle._obj.value = 1
-        return 0
-
-    def _stream(self, handle: Any, stream: int) -> int:
-        assert stream == STREAM
-        return 0
-
-    def _error_string(self, status: int) -> bytes:
-        return self._said
-
-    def _version(self) -> int:
-        return 91900
-
-    def _refuse(self, table: dict[int, bytes], algorithm: int) -> int:
-        self._said = table.get(algorithm, b"")
-        return 3000 if algorithm in table else 0
-
-    def _workspace_size(
-        self, handle: Any, x: Any, w: Any, convolution: Any, out: Any, algorithm: int, nbytes: Any
-    ) -> int:
-        nbytes._obj.value = WORKSPACE_BYTES * (algorithm == 1)
-        return self._refuse(self.refused, algorithm)
-
-    def _forward(
-        self, handle: Any, alpha: Any, x_about: Any, x: int, w_about: Any, w: int, convolution: Any, algorithm: int,
-        workspace: int | None, nbytes: int, beta: Any, out_about: Any, out: int,
-    ) -> int:  # fmt: skip
-        assert (workspace is not None) == (nbytes > 0) == (algorithm == 1)
-        if status := self._refuse(self.late, algorithm):
-            return status
-        self.called.append(algorithm)
-        pad_h, pad_w, u, v, dil_h, dil_w, mode, sums, groups, _ = self.about[convolution.value]
-        sums_type = (np.float32, np.float64)[sums]
-        form, kind, *sizes = self.about[x_about.value]
-        kind_w, form_w, *sizes_w = self.about[w_about.value]
-        assert (kind_w, form_w) == (kind, form)
-        source = self._tensor(x, form, kind, sizes).astype(np.float64)
-        weights = self._tensor(w, form, kind, sizes_w).astype(np.float64)
-        weights = weights if mode == 1 else weights[:, :, ::-1, ::-1]
-        target = self._tensor(out, *self.about[out_about.value][:2], self.about[out_about.value][2:])
-        source = np.pad(source, ((0, 0), (0, 0), (pad_h, pad_h), (pad_w, pad_w)))
-        total = correlated(source, weights, target.shape, (u, v), (dil_h, dil_w), groups)
-        target[...] = total.astype(sums_type)
-        return 0
-
-    def _tensor(self, address: int, form: int, kind: int, sizes: Any) -> Any:
-        """Memory in a descriptor's format, seen as N, C, H, W (K, C, R, S)."""
-        n, c, h, w = sizes
-        dtype = (np.float32, np.float64, np.float16)[kind]
-        array = memory(address, (n, c, h, w) if form == 0 else (n, h, w, c), dtype)
-        return array if form == 0 else array.transpose(0, 3, 1, 2)
-
-
 def cupy() -> dict[str, Any]:
     """CuPy by NumPy, its ndimage by SciPy's: modules by name."""
     from scipy import ndimage
@@ -371,5 +271,5 @@ def open_library(monkeypatch: Any, name: str, library: Any) -> None:
     def shared(asked: str) -> Any:
         return library if asked == name else None
 
-    for module in (libraries, cublas_peer, cudnn_library, npp_peer):
+    for module in (libraries, cublas_peer, npp_peer):
         monkeypatch.setattr(module, "shared_library", shared)

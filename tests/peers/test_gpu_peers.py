@@ -52,7 +52,6 @@ def test_an_absent_library_is_a_refusal_with_the_line_that_installs_it(peer: Any
         "PyTorch is not installed: pip install torch",
         "CuPy is not installed: pip install cupy-cuda13x",
         "cuBLAS is not installed: pip install nvidia-cublas",
-        "cuDNN is not installed: pip install nvidia-cudnn-cu13",
         "cuDNN's frontend is not installed: pip install nvidia-cudnn-frontend==1.18.0",
         "NPP is not installed: pip install nvidia-npp",
     }
@@ -76,6 +75,15 @@ def test_a_library_is_looked_for_in_the_wheels_folders(monkeypatch: Any, tmp_pat
     assert libraries._first_that_opens(libraries._in_wheels("cudnn")) is None, "it is no library"
 
 
+def test_a_library_without_a_function_says_so(monkeypatch: Any) -> None:
+    library = host_gpu.cublas([])
+    del library.cublasSgemm_v2
+    open_library(monkeypatch, "cublas", library)
+    assert str(refusal(peer_of("gemm", "cublas"), parse_problem(TEXTS["gemm"]), FACTS)) == (
+        "the cuBLAS that is installed has no cublasSgemm_v2 any more: install an older one to measure it"
+    )
+
+
 def test_a_pytorch_without_cuda_is_a_refusal() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
@@ -93,14 +101,13 @@ def test_a_pytorch_without_cuda_is_a_refusal() -> None:
         ("gemm", "torch_matmul", "m4n8k8_i8", "int8 holds no such sums"),
         ("gemm", "cublas", "m4n8k8_u8-i8", "multiplies int8 by int8, not uint8 by int8"),
         ("gemm", "cublas", "m4n6k8_i8", "multiples of 4 bytes; B has rows of 6"),
-        ("conv2d", "cudnn_legacy", "n1c3h9w9_k2r3s3_u8-f32-u8-f32_nchw", "takes float32, float64, float16, the same"),
-        ("conv2d", "cudnn_legacy_fft", "n1c3h9w9_k2r3s3_f64_nchw", "takes float32, the same"),
-        ("conv2d", "cudnn_legacy", "n1c3h9w9_k2r3s3_p1x0x1x1_f32_nchw", "as many on one side as on the other"),
-        ("conv2d", "cudnn_legacy", "n1c3h9w9_k2r3s3_p1_reflect_f32_nchw", "pads with zeros"),
-        ("conv2d", "cudnn_legacy", "n1c3h9w9_k2r3s3_f32_nchw_+relu", "has no epilogue +relu"),
-        ("conv2d", "cudnn_legacy", "n1c3h9w9_k2r3s3_f32_nhwc-kcrs-nchw", "asked for one layout"),
-        ("conv2d", "cudnn_legacy", "n0c3h9w9_k2r3s3_f32_nchw", "no empty batch"),
-        ("conv2d", "cudnn_legacy", "n1c3h9w9_k2r3s3_f32-f32-f32-f64_nchw", "a type of its own choice"),
+        ("conv2d", "cudnn", "n1c3h9w9_k2r3s3_u8-f32-u8-f32_nchw", "float32, float16 and bfloat16 alone, the same"),
+        ("conv2d", "cudnn", "n1c3h9w9_k2r3s3_f64_nchw", "float32, float16 and bfloat16 alone"),
+        ("conv2d", "cudnn", "n1c3h9w9_k2r3s3_p1_reflect_f32_nchw", "pads with zeros"),
+        ("conv2d", "cudnn", "n1c3h9w9_k2r3s3_f32_nchw_+relu", "without an epilogue"),
+        ("conv2d", "cudnn", "n1c3h9w9_k2r3s3_f32_nhwc-kcrs-nchw", "asked for one layout"),
+        ("conv2d", "cudnn", "n0c3h9w9_k2r3s3_f32_nchw", "no empty batch"),
+        ("conv2d", "cudnn_tf32", "n1c3h9w9_k2r3s3_f16_nchw", "TF32 is about float32"),
         ("conv2d", "torch_conv2d", "n1c3h9w9_k2r3s3_f32_nchw_+residual", "it has no epilogue +residual"),
         ("conv2d", "torch_conv2d", "n1c3h9w9_k2r3s3_p1_symmetric_f32_nchw", "has no symmetric border"),
         ("conv2d", "torch_conv2d", "n1c3h9w9_k2r3s3_u16-f32-u16-f32_nchw", "no uint16 on a GPU"),

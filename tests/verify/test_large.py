@@ -1,4 +1,4 @@
-"""What large results are compared by: the compiled passes say what the NumPy ones say; bits; inputs made in pieces."""
+"""Comparison of large results: the compiled passes agree with the NumPy ones; bits; inputs made in pieces."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from convforge.benchmark.suites import load
 from convforge.problem import parse_problem
 from convforge.verify import Judge, make_inputs, verdict, warm_up
 from convforge.verify import inputs as inputs_of
-from convforge.verify.bits import PIECE, filled, same
+from convforge.verify.host_memory import PIECE, HostMemory, filled, same
 from convforge.verify.inputs import output_dtype
-from convforge.verify.rooms import Rooms
 from convforge.verify.scans import BLOCK
 from convforge.verify.truth import launch
 
@@ -212,18 +211,18 @@ def test_warming_up_compiles_what_large_results_need(monkeypatch: pytest.MonkeyP
     assert (len(scans.limits.signatures), len(scans.compare.signatures)) == before  # type: ignore[attr-defined]
 
 
-def test_rooms_are_used_again_and_hold_what_was_brought_last() -> None:
+def test_host_memory_is_used_again_and_holds_what_was_brought_last() -> None:
     from tests.peers.host_gpu import HostRuntime
 
-    rooms, runtime = Rooms(), HostRuntime()
-    first = rooms.bring(runtime, runtime.upload(np.arange(6.0).reshape(2, 3)), "a")
+    memory, runtime = HostMemory(), HostRuntime()
+    first = memory.bring(runtime, runtime.upload(np.arange(6.0).reshape(2, 3)), "a")
     assert first.tolist() == [[0, 1, 2], [3, 4, 5]]
-    second = rooms.bring(runtime, runtime.upload(np.arange(6, dtype=np.int32)), "a")
+    second = memory.bring(runtime, runtime.upload(np.arange(6, dtype=np.int32)), "a")
     assert second.tolist() == [0, 1, 2, 3, 4, 5]
     assert np.shares_memory(first, second)
-    other = rooms.copy(np.arange(8)[::2], "b")
+    other = memory.copy(np.arange(8)[::2], "b")
     assert other.tolist() == [0, 2, 4, 6]
     assert not np.shares_memory(second, other)
-    assert rooms.room("a", 49).size == 49  # larger than what was kept
+    assert memory.piece("a", 49).size == 49  # larger than what was kept
     on_host = np.arange(3)
-    assert rooms.bring(cpu_runtime(), on_host, "a") is on_host
+    assert memory.bring(cpu_runtime(), on_host, "a") is on_host

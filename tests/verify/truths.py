@@ -1,4 +1,4 @@
-"""What the truth of a device is held to, on the emulator and on GPUs: the sums of the loops, to the last bit."""
+"""The truth of a device, on the emulator and on GPUs: the sums of the loops, to the last bit."""
 
 from __future__ import annotations
 

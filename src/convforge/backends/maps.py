@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-# Bytes of an encoded map (struct Map of bulk.cuh), and alignment of its field in a struct.
+# Bytes of an encoded map (struct TensorMap of tma.cuh), and alignment of its field in a struct.
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
 # Addresses, strides and rows of a box are multiples of so many bytes; a box has at most so many elements along an axis.

@@ -35,8 +35,8 @@ class LaunchInfo:
     static_bytes : int
         Static shared memory of a block, if known.
     early : bool
-        Programmatic dependent launch (PDL): the kernel itself waits for earlier launches (wait_for_earlier of
-        device.cuh), so that a GPU may begin it before they have ended.
+        Programmatic dependent launch (PDL): the kernel itself waits for earlier launches (pdl_wait of
+        memory.cuh), so that a GPU may begin it before they have ended.
     cluster : tuple of int
         Blocks of a cluster on GPUs from sm_90 on, of which the grid is a multiple; () without clusters.
     """

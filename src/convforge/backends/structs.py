@@ -19,7 +19,7 @@ _POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
 class MapField(ctypes.Structure):
-    """struct Map of bulk.cuh: an array's layout, for TMA."""
+    """struct TensorMap of tma.cuh: an array's layout, for TMA."""
 
     _fields_ = (("bytes", ctypes.c_ubyte * MAP_BYTES),)
 

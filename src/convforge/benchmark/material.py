@@ -1,4 +1,4 @@
-"""What the methods of one case share: inputs, their truths, and the ring of buffers that calls cycle through."""
+"""Material of one case, which its methods share: inputs, their truths, and the ring of buffers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.timing.ring import Ring, last_level_cache
-from convforge.verify.bits import same
-from convforge.verify.rooms import Rooms
+from convforge.verify.host_memory import HostMemory, same
 
 # Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
 TWO_SETS_FLOPS = 2 * 10**9
@@ -25,7 +24,7 @@ MEMORY_SHARE = 0.6
 
 
 class Checker(Protocol):
-    """What the bench asks of :mod:`convforge.verify`."""
+    """The part of :mod:`convforge.verify` that the bench uses."""
 
     def make_inputs(self, problem: Problem, kind: str = "normal", seed: int = 0) -> Any:
         """Inputs of a problem."""
@@ -37,7 +36,7 @@ class Checker(Protocol):
         ...
 
     def truth_on_device(self, problem: Problem, runtime: Runtime | None) -> bool:
-        """Whether a judge that is given this runtime has its device compute the truth."""
+        """True if a judge with this runtime computes the truth on its device."""
         ...
 
     def warm_up(self, problem: Problem) -> None:
@@ -75,12 +74,12 @@ class Material:
         sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
         self.judges = [check.Judge(case.problem, inputs, runtime=truth_runtime(runtime)) for inputs in sets]
         self.runtime = runtime
-        self._rooms = Rooms()
+        self._memory = HostMemory()
         self.ring = Ring(case.problem, sets, runtime)
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is anything to prepare."""
+        """True if the methods have weights to prepare."""
         return self.ring.slots[0].w is not None
 
     def verify(self, precision: str, count: int, accepted: dict[int, Any]) -> Any:
@@ -101,14 +100,14 @@ class Material:
         """
         worst = None
         for slot in self.ring.slots[:count]:
-            out = self._rooms.bring(self.runtime, slot.result, "out")
+            out = self._memory.bring(self.runtime, slot.result, "out")
             if slot.kind in accepted and same(out, accepted[slot.kind]):
                 continue
             verdict = self.judges[slot.kind].verdict(precision, out)
             if not verdict.ok:
                 return verdict
             if slot.kind not in accepted:  # of one method at a time
-                accepted[slot.kind] = self._rooms.copy(out, f"accepted {slot.kind}")
+                accepted[slot.kind] = self._memory.copy(out, f"accepted {slot.kind}")
             if worst is None or verdict.rms > worst.rms:
                 worst = verdict
         return worst
@@ -120,7 +119,7 @@ def truth_runtime(runtime: Runtime) -> Runtime | None:
 
 
 def memory_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
-    """Why a case cannot be measured in the device's memory; None if it can."""
+    """Return why a case does not fit into the device's memory, or None."""
     x, w, out = problem.input.size, problem.weights.size if problem.weights else 0, problem.outputs
     sets = _sets(problem)
     item = np.dtype(problem.input.dtype).itemsize

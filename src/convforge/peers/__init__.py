@@ -1,7 +1,7 @@
-"""Other libraries under the same contract as our methods, marked not ours: what we measure ourselves against.
+"""Other libraries under the same contract as our methods, marked not ours: our methods are measured against them.
 
-:func:`every_algorithm` joins both lists, for the rooms that show or take methods of either.
-No library is imported before a plan of its is made; one that is absent refuses, with the line that installs it.
+:func:`every_algorithm` joins both lists. Making a plan imports its library; one that is absent refuses, with the line
+that installs it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from convforge.algorithms.contract import Algorithm
 from convforge.peers.contract import PeerPlan
 from convforge.peers.cublas import Cublas, CublasTf32
 from convforge.peers.cudnn import Cudnn, CudnnTf32
-from convforge.peers.cudnn_legacy import CudnnLegacy, CudnnLegacyFft, CudnnLegacyTf32, CudnnLegacyWinograd
 from convforge.peers.cupy import CupyNdimage
 from convforge.peers.npp import NppFilter
 from convforge.peers.opencv import OpencvFilter2d, OpencvFilter2dDft, OpencvSepFilter2d
@@ -43,10 +42,6 @@ PEERS: tuple[Algorithm[Any, Any], ...] = (
     TorchRelu(),
     Cudnn(),
     CudnnTf32(),
-    CudnnLegacy(),
-    CudnnLegacyTf32(),
-    CudnnLegacyWinograd(),
-    CudnnLegacyFft(),
     TorchConv2dCuda(),
     TorchConv2dCudaTf32(),
     TorchConv2dCudaChannelsLast(),

@@ -1,10 +1,10 @@
-"""What all peers share: how an absent library is said, and a plan whose result may be the library's own array."""
+"""The parts that all peers share: refusals, and a plan whose result may be the library's own array."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, nothing_to_prepare
 from convforge.algorithms.host.conv import address
+from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -22,7 +23,7 @@ EXACT_IN_FLOAT32 = 2**24
 
 
 def absence(module: str, name: str, package: str) -> Reason | None:
-    """Why a library cannot be used, with the line that installs it; None if it is here. Imports nothing.
+    """The refusal of a library that is not installed, with the line that installs it. Imports nothing.
 
     Examples
     --------
@@ -37,7 +38,7 @@ def absence(module: str, name: str, package: str) -> Reason | None:
 
 
 def version(*packages: str) -> str:
-    """The version of the first of these packages that is installed; without importing it."""
+    """The version of the first of these packages that is installed, or "unknown"; imports none of them."""
     for package in packages:
         try:
             return importlib.metadata.version(package)
@@ -46,10 +47,15 @@ def version(*packages: str) -> str:
     return "unknown"
 
 
-def sums_dtype(problem: Conv2dProblem) -> str:
-    """The float type in which a library without integer convolution gives the sums that the problem asks for.
+def one_config(self: Any, problem: Any, facts: DeviceFacts) -> Sequence[Config]:
+    """`configs` of a method without parameters."""
+    return [Config()]
 
-    Integer sums are exact in float32 up to 2^24, in float64 up to 2^53, which int32 sums never reach.
+
+def sums_dtype(problem: Conv2dProblem) -> str:
+    """The float type in which a library without integer convolution computes the sums that the problem asks for.
+
+    Integer sums are exact in float32 up to 2^24, and in float64 up to 2^53, which int32 sums never reach.
     """
     if not is_integer(problem.acc_dtype):
         return problem.acc_dtype
@@ -57,7 +63,7 @@ def sums_dtype(problem: Conv2dProblem) -> str:
 
 
 def dtype_refusal(problem: Conv2dProblem) -> Reason | None:
-    """What no peer computes: bfloat16, and int32 out of float sums."""
+    """The refusal of types that no peer computes: bfloat16, and int32 out of float sums."""
     if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
         return Reason("other libraries are not asked for bfloat16 here; cast to float32")
     if problem.out_dtype == "int32" and not is_integer(problem.acc_dtype):
@@ -66,10 +72,10 @@ def dtype_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def readable(array: NDArray[Any]) -> NDArray[Any]:
-    """An array as other libraries read it; a copy only where they cannot read it as it lies.
+    """The array as other libraries can read it; a copy only where they cannot.
 
-    They take elements that are aligned, and strides that are positive, of whole elements, also along axes of size 1.
-    An axis of stride 0 that has several elements is read well by some and wrongly by others.
+    They need aligned elements and positive strides of whole elements, also along axes of size 1. Some of them read an
+    axis of several elements with stride 0 wrongly.
 
     Examples
     --------
@@ -88,11 +94,10 @@ def readable(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class PeerPlan(Plan):
-    """A plan that one call of another library, or a few, carry out.
+    """A plan that calls another library.
 
-    Called with ``out``, it leaves the result there, as every plan does. Called with ``out=None``, it returns the
-    result, which is then the library's own array where `allocates` says so: a copy into ``out`` is no part of what the
-    library does, so it is timed without.
+    With ``out`` it leaves the result there, as every plan does. With ``out=None`` it returns the result, which is the
+    library's own array where `allocates` is true: the library does not copy it into ``out``, so the copy is not timed.
 
     Parameters
     ----------
@@ -101,7 +106,7 @@ class PeerPlan(Plan):
     kernel : str
         The library's name of the call.
     allocates : bool
-        The library gives back an array of its own, already of the type and layout that the problem asks for.
+        The library returns an array of its own, in the type and layout of the problem.
     """
 
     def __init__(
@@ -130,13 +135,7 @@ class PeerPlan(Plan):
         self._compute = compute
 
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
-        """Compute into the output, or return the library's own array where there is none.
-
-        Raises
-        ------
-        WorkspaceTooSmall
-            The workspace has fewer than `workspace_bytes` bytes.
-        """
+        """Compute into the output, or return the library's own array. WorkspaceTooSmall as for every plan."""
         if buffers.get(self.result) is not None:
             return super().__call__(buffers, stream)
         workspace = self.enough_workspace(buffers.get("workspace"), stream)
@@ -144,12 +143,12 @@ class PeerPlan(Plan):
 
 
 def packed_address(array: Any, library: str) -> int:
-    """Where an array lies in its device's memory, for a library that is told no strides.
+    """The address of an array on its device, for a library that takes no strides.
 
     Raises
     ------
     ValueError
-        Its elements do not lie side by side.
+        The array has gaps between its elements.
     """
     if not array.is_contiguous:
         raise ValueError(

@@ -1,14 +1,14 @@
-"""cuBLAS: the matrix product that every ladder of GEMM kernels is held against, in int8, 16 bits to float64, and TF32.
+"""cuBLAS: the matrix product that every ladder of GEMM kernels is compared with, in int8, 16 bits to float64, and TF32.
 
-cuBLAS reads matrices column by column, as Fortran does; here they lie row by row. Nothing need be transposed for that.
-A row-major matrix read column by column is its transpose, so what cuBLAS must leave in C's memory is::
+cuBLAS reads matrices column by column, as Fortran does; ours are stored row by row. Nothing is transposed for that. A
+row-major matrix read column by column is its transpose, so cuBLAS must leave in C's memory::
 
     C^T = (op(A) op(B))^T = op(B)^T op(A)^T
 
-which is a column-major product in itself, of N by M, whose first factor is B and whose second is A. B as it lies, read
-column by column, already is B^T: where B is stored as (K, N) the flag is "no transpose", where it is stored as (N, K)
-it is "transpose", and likewise for A. So the rule is: hand over B first and A second, exchange M and N, and keep the
-flags. A leading dimension is then what it always was here: the elements from one row to the next.
+This is a column-major product of N by M whose first factor is B and whose second is A. B's memory, read column by
+column, already is B^T: the flag is "no transpose" where B is stored as (K, N) and "transpose" where it is stored as
+(N, K), and likewise for A. So pass B first and A second, exchange M and N, and keep the flags. A leading dimension
+remains the number of elements from one row to the next.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from convforge.peers.libraries import missing_library, shared_library, signature
 from convforge.problem import GemmProblem
 from convforge.problem.types import is_integer
 
-# What cuBLAS asks for on Hopper (its documentation, cublasSetWorkspace); with a smaller one it has fewer algorithms.
+# cuBLAS asks for this workspace on Hopper (documentation of cublasSetWorkspace); with less it has fewer algorithms.
 WORKSPACE_BYTES = 32 << 20
 
-# cublasMath_t and cublasOperation_t. The default keeps every bit of float32 and float64, but may use tensor cores of
-# float64; pedantic keeps to the textbook's algorithm.
+# cublasMath_t and cublasOperation_t. The default keeps every bit of float32 and float64, but may use float64
+# tensor cores; pedantic keeps to the textbook's algorithm.
 MATH = {"default": 0, "pedantic": 2, "tf32": 3}
 OPERATION = {"N": 0, "T": 1}
 _NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
@@ -48,7 +48,7 @@ _CALLS = {
 
 
 class Typed(NamedTuple):
-    """What cublasGemmEx is told of types: cudaDataType of the factors and of the result, and cublasComputeType."""
+    """Type arguments of cublasGemmEx: cudaDataType of the factors and of the result, and cublasComputeType."""
 
     factors: int
     result: int
@@ -60,23 +60,15 @@ class Typed(NamedTuple):
 TYPES = {"float16": Typed(2, 2, 68), "bfloat16": Typed(14, 14, 68), "int8": Typed(3, 10, 72)}
 DEFAULT_METHOD, WIDE_SUMS = -1, 16  # CUBLAS_GEMM_DEFAULT
 
-# Rows of int8 begin at multiples of so many bytes.
+# Rows of int8 begin at multiples of this many bytes.
 BYTES_OF_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMajor:
-    """Arguments of a column-major gemm, ``first`` and ``second`` named by our operands.
+    """Arguments of a column-major gemm: its sizes `m`, `n`, `k`, and leading dimensions `ld_*` in elements.
 
-    Attributes
-    ----------
-    first, second : {"a", "b"}
-        Which of our matrices each factor is.
-    op_first, op_second : {"N", "T"}
-    m, n, k : int
-        Rows and columns of the column-major product, and products in an element.
-    ld_first, ld_second, ld_out : int
-        Leading dimensions, in elements.
+    `first` and `second` name the matrix of ours ("a" or "b") that each factor is; `op_*` are "N" or "T".
     """
 
     first: str
@@ -92,13 +84,9 @@ class ColumnMajor:
 
 
 def column_major(problem: GemmProblem, ld_a: int, ld_b: int, ld_out: int) -> ColumnMajor:
-    """The column-major gemm that leaves a row-major product: the factors exchanged, the flags kept.
+    """The column-major gemm that computes a row-major product: the factors exchanged, the flags kept.
 
-    Parameters
-    ----------
-    problem : GemmProblem
-    ld_a, ld_b, ld_out : int
-        Elements from one row of A, B and C, as they are stored, to the next.
+    `ld_a`, `ld_b` and `ld_out` are elements from one stored row of A, B and C to the next.
 
     Examples
     --------
@@ -121,13 +109,7 @@ def column_major(problem: GemmProblem, ld_a: int, ld_b: int, ld_out: int) -> Col
 
 
 def leading_dimension(array: Any, name: str) -> int:
-    """Elements from one row to the next.
-
-    Raises
-    ------
-    ValueError
-        The elements of a row do not lie side by side, or rows overlap or run backwards.
-    """
+    """Elements from one row to the next. ValueError where cuBLAS cannot address the rows."""
     rows, columns = array.shape
     step = int(array.strides[0] // array.itemsize if rows > 1 else columns)
     if (columns > 1 and array.strides[1] != array.itemsize) or step < columns or array.strides[0] % array.itemsize:
@@ -140,13 +122,7 @@ def leading_dimension(array: Any, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CublasConfig(Config):
-    """How cuBLAS may compute.
-
-    Attributes
-    ----------
-    math : str
-        A key of :data:`MATH`.
-    """
+    """Arithmetic of cuBLAS: `math` is a key of :data:`MATH`."""
 
     math: str = "default"
 
@@ -162,7 +138,6 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
     look = Mark("cublas", "circle", (6, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if not problem.m * problem.n * problem.k:
             return Reason("cuBLAS is asked for products that sum at least one number")
         if max(problem.m, problem.n, problem.k) > 2**31 - 1:
@@ -178,11 +153,9 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
         return missing_library("cublas", "cublasSetWorkspace_v2", _CALLS[problem.dtype])
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[CublasConfig]:
-        """See :class:`Algorithm`."""
         return [CublasConfig("default")] if is_integer(problem.dtype) else [CublasConfig(), CublasConfig("pedantic")]
 
     def plan(self, problem: GemmProblem, config: CublasConfig, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         handle = _handle(getattr(runtime, "device", 0))
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -196,7 +169,6 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
         return plan
 
     def versions(self) -> dict[str, str]:
-        """cuBLAS's version."""
         library = shared_library("cublas")
         if library is None:
             return {"cublas": "unknown"}
@@ -207,7 +179,7 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
 
 
 class CublasTf32(Cublas):
-    """The same on tensor cores: the factors are rounded to TF32, the sums are float32's."""
+    """The same on tensor cores: factors rounded to TF32, sums in float32."""
 
     name = "cublas_tf32"
     summary = "cuBLAS, factors rounded to TF32"
@@ -216,16 +188,14 @@ class CublasTf32(Cublas):
     look = Mark("cublas", "square", (6, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return Reason("TF32 is about float32") if problem.dtype != "float32" else super().refuses(problem, facts)
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[CublasConfig]:
-        """See :class:`Algorithm`."""
         return [CublasConfig("tf32")]
 
 
 class _Handle:
-    """cuBLAS's state on one GPU. Its stream, workspace and math mode belong to the handle, so calls take turns."""
+    """cuBLAS's state on one GPU. Stream, workspace and math mode belong to the handle, so calls take turns."""
 
     def __init__(self, device: int) -> None:
         _make_current(device)
@@ -255,8 +225,8 @@ class _Handle:
         one, zero = number(1), number(0)
         matrices = {"a": address(a), "b": address(b)}
         with self._lock:
-            # The workspace comes after the stream: with a new stream cuBLAS goes back to a workspace of its own, which
-            # it would have to allocate while a graph is captured.
+            # The workspace is set after the stream: for a new stream cuBLAS returns to a workspace of its own, which it
+            # would have to allocate while a graph is captured.
             self._check("cublasSetStream", self._set_stream(self._handle, runtime.stream_handle(stream)))
             self._check("cublasSetWorkspace", self._set_workspace(self._handle, address(workspace), workspace.nbytes))
             floats = types is not None and not is_integer(problem.dtype)
@@ -277,7 +247,7 @@ class _Handle:
 
 
 def _make_current(device: int) -> None:
-    """Make a GPU the one that cuBLAS sees."""
+    """Make a GPU the current one of this thread."""
     from cuda.core import Device
 
     Device(device).set_current()
@@ -285,5 +255,5 @@ def _make_current(device: int) -> None:
 
 @cache
 def _handle(device: int) -> _Handle:
-    """The handle of one GPU, one a process."""
+    """The one handle of a GPU in this process."""
     return _Handle(device)

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from convforge.algorithms.contract import Algorithm, Buffers, Config, Plan
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Plan, PreparedFilter
+from convforge.algorithms.host.channels_near import ChannelsNear
 from convforge.algorithms.host.conv import address
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, packed_address, version
-from convforge.peers.cudnn_filter import CudnnFilter
 from convforge.peers.short_list import Excluded, LibraryFault, ShortList, short_list
 from convforge.problem import Conv2dProblem
 
-# What the frontend says of a plan that deselect_numeric_notes has barred.
+# The frontend's text for a plan that deselect_numeric_notes has excluded.
 _DESELECTED = "Deselecting execution plan"
 _EXCLUSION = Reason("tensor cores, Winograd or FFT")
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
@@ -28,22 +28,16 @@ _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 @dataclass(frozen=True, slots=True)
 class CudnnConfig(Config):
-    """One of cuDNN's plans.
-
-    Attributes
-    ----------
-    plan : str
-        Its number, or "best": the fastest of all.
-    """
+    """One of cuDNN's plans: `plan` is its number, or "best" for the fastest of all."""
 
     plan: str = "best"
 
 
 class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
-    """cuDNN's convolution in the picture's own layout.
+    """cuDNN's convolution in the layout of the image.
 
-    Strict: plans that use tensor cores, Winograd's transforms or the FFT are left out, for their errors are larger than
-    the class allows.
+    Plans that use tensor cores, Winograd's transforms or the FFT are excluded: their errors exceed what strict
+    arithmetic allows.
     """
 
     name = "cudnn"
@@ -54,7 +48,6 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
     look = Mark("cudnn", "square", (2, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := absence("cudnn", "cuDNN's frontend", "nvidia-cudnn-frontend==1.18.0"):
             return reason
         if {problem.x_dtype, problem.w_dtype, problem.out_dtype} != {problem.x_dtype} or problem.x_dtype not in _TYPES:
@@ -76,18 +69,12 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[CudnnConfig]:
-        """See :class:`Algorithm`. The best plan, then each by its number."""
+        """The best plan, then each by its number."""
         count = _graph(problem, self.precision).count
         return [CudnnConfig(), *(CudnnConfig(str(number)) for number in range(count))]
 
     def plan(self, problem: Conv2dProblem, config: CudnnConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`.
-
-        Raises
-        ------
-        UnsupportedProblem
-            cuDNN refuses the plan, or all of them; the text is its message.
-        """
+        """Raises UnsupportedProblem, with cuDNN's message, where cuDNN refuses the plan or all of them."""
         graph = _graph(problem, self.precision)
         found = graph.best(problem, runtime) if config.plan == "best" else None
         if found is not None and found.best is None:
@@ -115,7 +102,6 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
         return plan
 
     def versions(self) -> dict[str, str]:
-        """Versions of cuDNN and of its frontend."""
         import cudnn
 
         return {"cudnn": str(cudnn.backend_version()), "cudnn-frontend": version("nvidia-cudnn-frontend")}
@@ -130,12 +116,35 @@ class CudnnTf32(Cudnn):
     look = Mark("cudnn", "triangle-right", (2, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return Reason("TF32 is about float32") if problem.x_dtype != "float32" else super().refuses(problem, facts)
 
 
+class CudnnFilter:
+    """Prepares filters for one problem: beside an NHWC image cuDNN wants the filter's channels last too.
+
+    Filters keep their order of taps, as cuDNN flips them itself. `note` says in the prepared filter which plan runs.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, note: Reason | None) -> None:
+        self._note = note
+        self._packer = None
+        if problem.x_layout == "NHWC":
+            self._packer = ChannelsNear(problem.replace(mode="cross-correlation"), runtime)
+
+    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
+        packed = w if self._packer is None else self._packer(w, stream).tensors["w"]
+        return PreparedFilter({"w": packed}, packed.nbytes, self._note)
+
+    def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
+        """The same, without a copy where the filter has that order already."""
+        size, (_, c, r, s) = w.itemsize, w.shape
+        if self._packer is not None and tuple(w.strides) == (c * r * s * size, size, c * s * size, c * size):
+            return PreparedFilter({"w": w.transpose(0, 2, 3, 1)}, 0, self._note)
+        return self(w, stream)
+
+
 class _Graph:
-    """A convolution as cuDNN's graph, its plans built when first asked for."""
+    """A convolution as cuDNN's graph; builds each plan on first use."""
 
     def __init__(self, problem: Conv2dProblem, precision: str) -> None:
         import cudnn
@@ -149,7 +158,7 @@ class _Graph:
         self._found: ShortList | None = None
 
     def _described(self, problem: Conv2dProblem, precision: str) -> Any:
-        """The convolution as a graph, with its plans."""
+        """The graph of the convolution, with its plans."""
         import cudnn
 
         kind = getattr(cudnn.data_type, _TYPES[problem.x_dtype])
@@ -184,7 +193,7 @@ class _Graph:
             return str(self._graph.get_plan_name_at_index(number))
 
     def build(self, number: int) -> tuple[str, int]:
-        """Build a plan; its name, and the bytes of its workspace. LibraryFault where cuDNN refuses it."""
+        """Build a plan; its name and workspace in bytes. LibraryFault where cuDNN refuses it."""
         with self._lock:
             if number not in self._built:
                 with _faults():
@@ -221,7 +230,7 @@ class _Graph:
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """The frontend's own exceptions as a LibraryFault with their message; all others pass."""
+    """Turns the frontend's own exceptions into a LibraryFault with their message; others pass."""
     import cudnn
 
     try:
@@ -237,6 +246,6 @@ def _graph(problem: Conv2dProblem, precision: str) -> _Graph:
 
 
 def _strides(shape: tuple[int, ...], channels_last: bool) -> list[int]:
-    """Strides of a packed tensor, given in the order of `shape`."""
+    """Strides of a packed tensor, in the order of `shape`."""
     _, c, h, w = shape
     return [c * h * w, 1, w * c, c] if channels_last else [c * h * w, h * w, w, 1]

@@ -1,9 +1,8 @@
-"""CuPy's ndimage on NVIDIA GPUs: pictures filtered plane by plane, as SciPy does on the CPU."""
+"""CuPy's ndimage on NVIDIA GPUs: filters images plane by plane, as SciPy does on the CPU."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,14 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, absence, dtype_refusal, version
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, one_config, version
 from convforge.peers.planes import MOST_FILTERINGS, Placement, placement
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
 CALL = "cupyx.scipy.ndimage.correlate"
-# Ours -> the border of CuPy's filters, and of cupy.pad where the output reaches beyond the picture. Its "wrap" is an
-# interpolation's, whose period is a pixel shorter, in some functions; "grid-wrap" is ours in all.
+# Our padding modes -> borders of CuPy's filters, and of cupy.pad where the output reaches beyond the image. In some
+# functions CuPy's "wrap" is an interpolation's, whose period is a pixel shorter; "grid-wrap" is ours in all.
 BORDERS = {
     "zeros": "constant",
     "constant": "constant",
@@ -40,11 +39,11 @@ PADS = {
 
 
 class CupyNdimage(Algorithm[Conv2dProblem, Config]):
-    """``cupyx.scipy.ndimage.correlate``: one kernel a plane, every tap read from memory where its weight is not zero.
+    """``cupyx.scipy.ndimage.correlate``: one kernel a plane, which reads every tap of a non-zero weight from memory.
 
-    The outputs of every plane are as many as its pixels: with a stride, all are computed and every stride-th is kept.
-    Sums over channels are added up plane by plane. A border comes with the kernel; one that reaches beyond the filter
-    is written out first. Integer weights are summed in float64, which holds every int32 sum exactly.
+    Every plane gets as many outputs as it has pixels: with a stride, all are computed and every stride-th is kept. Sums
+    over channels are added up plane by plane. The kernel handles the border, except one that reaches beyond the filter,
+    which is padded first. Integer weights are summed in float64, which holds every int32 sum exactly.
     """
 
     name = "cupy_ndimage"
@@ -53,17 +52,13 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
     backend = "cuda"
     ours = False
     look = Mark("cupy", "diamond", (8, 3, 2, 3))
+    configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := absence("cupy", "CuPy", "cupy-cuda13x") or dtype_refusal(problem):
             return reason
         if not problem.epilogue.is_identity:
-            return Reason(
-                "{call} has no epilogue {epilogue}",
-                call=CALL,
-                epilogue=str(problem.epilogue),
-            )
+            return Reason("{call} has no epilogue {epilogue}", call=CALL, epilogue=str(problem.epilogue))
         calls = problem.n * problem.k * problem.c_per_group
         if not 0 < calls <= MOST_FILTERINGS:
             return Reason(
@@ -76,12 +71,7 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
             return Reason("CuPy sums {pixels} in {own}, not in float64", pixels=problem.x_dtype, own=sums_type(problem))
         return None
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         where = placement(problem, list(BORDERS))
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
@@ -109,7 +99,6 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
                         kernel="cupyx.scipy.ndimage.correlate")  # fmt: skip
 
     def versions(self) -> dict[str, str]:
-        """CuPy's version, by whichever of its packages is installed."""
         return {"cupy": version("cupy-cuda13x", "cupy-cuda12x", "cupy")}
 
 
@@ -121,7 +110,7 @@ def sums_type(problem: Conv2dProblem) -> str:
 
 
 class _Stream:
-    """A handle of a stream, as libraries hand streams to each other."""
+    """A stream's handle under the protocol by which libraries exchange streams."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -141,7 +130,7 @@ def current_stream(runtime: Any, stream: Any) -> Any:
 
 
 def _filter(problem: Conv2dProblem, w: Any) -> Any:
-    """(K, C, R, S) filters in cross-correlation order, zeros between dilated taps; the caller's own where it is so."""
+    """(K, C, R, S) filters in cross-correlation order, dilated with zeros; a copy only if needed."""
     import cupy
 
     if problem.mode == "convolution":
@@ -155,7 +144,7 @@ def _filter(problem: Conv2dProblem, w: Any) -> Any:
 
 
 def _picture(problem: Conv2dProblem, where: Placement, picture: Any, w: Any, result: Any) -> None:
-    """All output channels of one picture: (C, H, W) -> (K, P, Q)."""
+    """Compute all output channels of one image: (C, H, W) -> (K, P, Q)."""
     import cupy
 
     if where.pads:
@@ -190,10 +179,9 @@ def _correlate(problem: Conv2dProblem, where: Placement, plane: Any, kernel: Any
 
 
 def _rounded(problem: Conv2dProblem, sums: Any) -> Any:
-    """Sums as the output's type holds them: integers nearest, ties to even, saturated, NaN to 0.
+    """Sums in the output's type: integers are rounded half to even and saturated, NaN becomes 0.
 
-    All of it by kernels with plain numbers as arguments: ``cupy.nan_to_num`` would wait for the GPU, which it must not
-    on a stream that is being captured.
+    ``cupy.nan_to_num`` would wait for the GPU, which is forbidden while a stream is captured.
     """
     import cupy
 

@@ -1,4 +1,4 @@
-"""NVIDIA's libraries, opened where they lie: in the wheels that PyTorch brings, in conda's folders or the system's."""
+"""Opens NVIDIA's libraries: those of PyTorch's wheels, of conda's folders or of the system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from convforge.errors import Reason
 
-# Name of a library -> what a person calls it, and the wheel that brings it.
+# Name of a library -> its title, and its wheel.
 PACKAGES = {
     "cublas": ("cuBLAS", "nvidia-cublas"),
     "cudnn": ("cuDNN", "nvidia-cudnn-cu13"),
@@ -21,7 +21,7 @@ PACKAGES = {
 
 @cache
 def shared_library(name: str) -> ctypes.CDLL | None:
-    """One of :data:`PACKAGES`, opened; None where it is not installed."""
+    """Open one of :data:`PACKAGES`; None where it is not installed."""
     if name == "cudnn":  # cuda.pathfinder does not look for it, and it opens cuBLAS by name
         shared_library("cublas")
         return _first_that_opens([*_in_wheels(name), "libcudnn.so.9", "libcudnn.so"])
@@ -31,13 +31,13 @@ def shared_library(name: str) -> ctypes.CDLL | None:
         return None
     try:
         found = load_nvidia_dynamic_lib(name).abs_path
-    except DynamicLibNotFoundError:  # it looks into Python's own folders alone, not into others of its path
+    except DynamicLibNotFoundError:  # it searches Python's own folders alone, not the others on its path
         return _first_that_opens(_in_wheels(name))
     return None if found is None else ctypes.CDLL(found)
 
 
 def missing_library(name: str, *symbols: str) -> Reason | None:
-    """Why a library cannot be used: it is absent, or has none of these functions any more. None if it can."""
+    """The refusal of a library that is absent or lacks one of these functions; None if it can be used."""
     title, package = PACKAGES[name]
     library = shared_library(name)
     if library is None:
@@ -53,7 +53,7 @@ def missing_library(name: str, *symbols: str) -> Reason | None:
 
 
 def signature(library: Any, name: str, *arguments: Any, result: Any = ctypes.c_int) -> Any:
-    """A function of a library with the types of its arguments; most return a status."""
+    """A function of a library with the types of its arguments; most functions return a status."""
     function = getattr(library, name)
     function.argtypes, function.restype = arguments, result
     return function
@@ -70,6 +70,6 @@ def _first_that_opens(files: list[str]) -> ctypes.CDLL | None:
     for file in files:
         try:
             return ctypes.CDLL(file)
-        except OSError:  # not there, or what it needs is not
+        except OSError:  # it, or a library that it needs, is missing
             continue
     return None

@@ -1,19 +1,19 @@
-"""NPP, NVIDIA's library of image functions: pictures filtered by ``nppiFilterBorder``, into the caller's array.
+"""NPP, NVIDIA's library of image functions: filters images with ``nppiFilterBorder``, into the caller's array.
 
-NPP computes a convolution in the mathematical sense, its filter turned round, about an anchor (a, b)::
+NPP computes a mathematical convolution, with a flipped filter, about an anchor (a, b)::
 
-    out[y, x] = sum over j, i of  K[j, i] * picture[y + b - j, x + a - i]
+    out[y, x] = sum over j, i of  K[j, i] * image[y + b - j, x + a - i]
 
-and what lies outside the picture is its nearest pixel. A cross-correlation with padding (top, left) is that with the
-filter turned round once more and the anchor at (S - 1 - left, R - 1 - top): put i = S - 1 - s. Filters lie on the GPU.
+where a pixel outside the image is its nearest pixel. A cross-correlation with padding (top, left) is that with the
+filter flipped once more and the anchor at (S - 1 - left, R - 1 - top): put i = S - 1 - s. Filters are in GPU memory.
 
-Pixels that lie side by side (C3R, C4R) share one filter; planes (C1R) are filtered one by one, each by its own.
+Interleaved pixels (C3R, C4R) share one filter; planes (C1R) are filtered one by one, each with its own.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import c_int, c_size_t, c_uint, c_void_p
 from functools import cache, lru_cache
 from typing import Any
@@ -24,14 +24,14 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, packed_address
+from convforge.peers.contract import PeerPlan, one_config, packed_address
 from convforge.peers.libraries import missing_library, shared_library, signature
 from convforge.peers.planes import MOST_FILTERINGS
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
-REPLICATE = 2  # NppiBorderType: the one that these functions have
-# Type of the pixels -> the function, but for its channels: by filters of float32, and of int32 with a divisor.
+REPLICATE = 2  # NppiBorderType: the only one of these functions
+# Type of the pixels -> the function without its channels: for filters of float32, and of int32 with a divisor.
 BY_FLOATS = {"float32": "nppiFilterBorder_32f", "float16": "nppiFilterBorder32f_16f"}
 BY_INTEGERS = {"uint8": "nppiFilterBorder_8u", "uint16": "nppiFilterBorder_16u", "int16": "nppiFilterBorder_16s"}
 CALL = "nppiFilterBorder"
@@ -51,7 +51,7 @@ class Point(ctypes.Structure):
 
 
 class Context(ctypes.Structure):
-    """NppStreamContext: the stream to work on, and what NPP would else ask the driver on every call."""
+    """NppStreamContext: the stream, and GPU properties that NPP would otherwise query on every call."""
 
     _fields_ = (
         ("hStream", c_void_p),
@@ -70,10 +70,10 @@ class Version(ctypes.Structure):
 
 
 class NppFilter(Algorithm[Conv2dProblem, Config]):
-    """``nppiFilterBorder`` on a picture's pixels as they lie, or on its planes, one call each.
+    """``nppiFilterBorder`` on interleaved pixels, or on planes, one call each.
 
-    Pixels of 8 and 16 bits go with filters of whole numbers, whose sums are exact and saturate. By a filter of floats
-    NPP cuts their fractions off, where the problem rounds.
+    Pixels of 8 and 16 bits need filters of whole numbers, whose sums are exact and saturate: with a filter of floats
+    NPP truncates where the problem rounds.
     """
 
     name = "npp_filter"
@@ -82,18 +82,13 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
     backend = "cuda"
     ours = False
     look = Mark("npp", "triangle-right", (4, 2, 1, 2))
+    configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         reason = missing_library("nppif") or type_refusal(problem) or form_refusal(problem) or border_refusal(problem)
         return reason or missing_library("nppif", function_name(problem))
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         name = function_name(problem)
         call = _function(name)
         size, region = Size(problem.w, problem.h), Size(problem.q, problem.p)
@@ -124,7 +119,6 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
         return plan
 
     def versions(self) -> dict[str, str]:
-        """NPP's version."""
         library = shared_library("nppc")
         if library is None:
             return {"npp": "unknown"}
@@ -133,7 +127,7 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
 
 
 def type_refusal(problem: Conv2dProblem) -> Reason | None:
-    """What NPP's filters do not take of types and epilogues."""
+    """The refusal of types and epilogues that NPP's filters do not take."""
     if not problem.epilogue.is_identity:
         return Reason("{call} has no epilogue {epilogue}", call=CALL, epilogue=str(problem.epilogue))
     if problem.x_dtype not in BY_FLOATS | BY_INTEGERS:
@@ -162,7 +156,7 @@ def type_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def form_refusal(problem: Conv2dProblem) -> Reason | None:
-    """What NPP's filters do not take of channels, strides and layouts."""
+    """The refusal of channels, strides and layouts that NPP's filters do not take."""
     if problem.c_per_group > 1:
         return Reason("{call} filters channels by themselves; it adds up none", call=CALL)
     if problem.stride != (1, 1) or problem.dilation != (1, 1):
@@ -191,7 +185,7 @@ def form_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def border_refusal(problem: Conv2dProblem) -> Reason | None:
-    """What NPP's filters do not take of borders."""
+    """The refusal of borders that NPP's filters do not take."""
     top, bottom, left, right = problem.padding
     if any(problem.padding) and problem.padding_mode != "replicate":
         return Reason(
@@ -206,18 +200,18 @@ def border_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def channels(problem: Conv2dProblem) -> int:
-    """Channels of a pixel as NPP sees it: those of NHWC, one of planes."""
+    """Channels of a pixel for NPP: those of NHWC, one of planes."""
     return problem.c if problem.x_layout == "NHWC" else 1
 
 
 def function_name(problem: Conv2dProblem) -> str:
-    """The function of NPP that filters such pixels."""
+    """NPP's function for such pixels."""
     kinds = BY_INTEGERS if is_integer(problem.x_dtype) else BY_FLOATS
     return f"{kinds[problem.x_dtype]}_C{channels(problem)}R_Ctx"
 
 
 def parts_of(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
-    """Where the pictures or planes of each call begin in x, in the output, and in the filters, in bytes."""
+    """Byte offsets of each call's image or plane in x, in the output, and of its filter."""
     beside, bytes_each = channels(problem), itemsize(problem.x_dtype)
     source = problem.h * problem.w * beside * bytes_each
     target = problem.p * problem.q * beside * bytes_each
@@ -232,7 +226,7 @@ def parts_of(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
 
 
 class _Turning:
-    """Turns the filters round on the GPU, as float32 or int32."""
+    """Flips the filters on the GPU, as float32 or int32."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, name: str) -> None:
         self._problem, self._runtime, self._name = problem, runtime, name
@@ -242,14 +236,9 @@ class _Turning:
         )
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The filters of these weights. Where channels share one they are compared first, which waits for the GPU.
+        """The flipped filters; UnsupportedProblem where channels of a pixel have filters that differ.
 
-        On a stream that is being captured nothing can be waited for: who captures has prepared the weights before.
-
-        Raises
-        ------
-        UnsupportedProblem
-            Interleaved channels have filters that differ.
+        Comparing them waits for the GPU, which a capture forbids: captured weights were prepared, and compared, before.
         """
         packed = self._pack(w, stream)
         shared = channels(self._problem) > 1
@@ -263,7 +252,7 @@ class _Turning:
 
 
 def stream_context(runtime: Any, stream: Any) -> Context:
-    """What NPP is told of a stream; its GPU becomes the calling thread's."""
+    """NPP's context of a stream; makes its GPU the calling thread's."""
     from cuda.core import Device
 
     Device(runtime.device).set_current()
@@ -273,7 +262,7 @@ def stream_context(runtime: Any, stream: Any) -> Context:
 
 @lru_cache(maxsize=64)
 def _flags(handle: int) -> int:
-    """The flags of a stream. They cannot be asked for during a capture, so a stream is used once before."""
+    """The flags of a stream. A capture forbids asking for them, so a stream must be used once before."""
     from cuda.bindings import driver
 
     from convforge.backends.cuda.driver import checked

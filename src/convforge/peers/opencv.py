@@ -22,28 +22,26 @@ from convforge.peers.planes import Placement, Plane, PlaneFilter, Terms, dilated
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
-# From so many taps filter2D goes through the discrete Fourier transform; with SSE3, and for all but float64.
+# filter2D uses the discrete Fourier transform from this many taps on: with SSE3 and not in float64, and otherwise.
 DFT_TAPS, DFT_TAPS_ELSE = 130, 50
 
-# Arrays of so few elements may mean a pixel's channels to OpenCV, not a picture.
+# OpenCV may take an array of so few elements for a pixel's channels, not for an image.
 SCALAR = 4
 
-# Most channels of a picture that every version of OpenCV takes.
+# Every version of OpenCV takes images of up to this many channels.
 MOST_CHANNELS = 128
 
 
 class Opencv(PlaneFilter):
-    """What filter2D and sepFilter2D share."""
+    """The parts that filter2D and sepFilter2D share."""
 
     borders = ("zeros", "reflect", "symmetric", "replicate")
     interleaves = True
 
     def missing(self) -> Reason | None:
-        """See :class:`PlaneFilter`."""
         return absence("cv2", "OpenCV", "opencv-python-headless")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := super().refuses(problem, facts):
             return reason
         if "float16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
@@ -51,22 +49,18 @@ class Opencv(PlaneFilter):
         return None
 
     def versions(self) -> dict[str, str]:
-        """OpenCV's version."""
         return {"opencv": version("opencv-python-headless", "opencv-python", "opencv-contrib-python")}
 
     def start(self, facts: DeviceFacts) -> None:
-        """See :class:`PlaneFilter`."""
         import cv2
 
         if cv2.getNumThreads() != facts.cores:
             cv2.setNumThreads(facts.cores)
 
     def interleavable(self, problem: Conv2dProblem) -> bool:
-        """See :class:`PlaneFilter`."""
         return super().interleavable(problem) and problem.c <= MOST_CHANNELS
 
     def pad(self, problem: Conv2dProblem, plane: Plane, value: float, target: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         import cv2
 
         channels = 1 if plane.ndim == 2 else plane.shape[2]
@@ -79,7 +73,6 @@ class Opencv(PlaneFilter):
         _keep(padded, target)
 
     def split(self, picture: Plane, targets: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         import cv2
 
         if picture.shape[2] > MOST_CHANNELS:
@@ -88,7 +81,6 @@ class Opencv(PlaneFilter):
             cv2.split(_input(picture), list(targets))
 
     def merge(self, planes: Plane, target: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         import cv2
 
         if len(planes) > MOST_CHANNELS:
@@ -97,7 +89,6 @@ class Opencv(PlaneFilter):
             _keep(cv2.merge(list(planes), _target(target)), target)
 
     def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         import cv2
 
         nhwc = problem.x_layout == "NHWC"
@@ -116,13 +107,11 @@ class Opencv(PlaneFilter):
             cv2.addWeighted(target, 1, plane, float(factor), 0, target, depth)
 
     def add(self, a: Plane, b: Plane, target: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         import cv2
 
         _keep(cv2.add(a, b, _target(target), dtype=_depth(target.dtype)), target)
 
     def store(self, plane: Plane, target: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         import cv2
 
         if plane.size <= SCALAR:
@@ -138,9 +127,9 @@ class Opencv(PlaneFilter):
 class OpencvFilter2d(Opencv):
     """``cv2.filter2D`` where it sums tap by tap.
 
-    A uint8 plane goes straight to a uint8 plane; all else is cast to the sums' type first, which is faster than
-    filter2D's own mixtures of types. Taps that are zero are skipped, so with such filters a picture that holds a NaN or
-    an infinity is refused.
+    It reads and writes uint8 planes directly; all else is cast to the sums' type first, which is faster than filter2D's
+    own mixtures of types. It skips taps of 0, so under such filters an image that holds a NaN or an infinity is
+    refused.
     """
 
     name = "opencv_filter2d"
@@ -150,7 +139,6 @@ class OpencvFilter2d(Opencv):
     look = Mark("opencv", "square", (2, 2))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := super().refuses(problem, facts):
             return reason
         taps, limit = problem.extent_h * problem.extent_w, _dft_taps(problem, facts)
@@ -169,17 +157,15 @@ class OpencvFilter2d(Opencv):
         return None
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """See :class:`PlaneFilter`. Zeros are skipped; those between dilated taps rightly."""
+        """It skips zeros; for those between dilated taps that is right."""
         return not self.by_dft and bool((w == 0).any())
 
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
-        """See :class:`PlaneFilter`."""
         types = (problem.x_dtype, problem.out_dtype, sums_dtype(problem))
         straight = types == ("uint8", "uint8", "float32") and problem.c_per_group == 1
         return straight, straight
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         import cv2
 
         anchor, border = where.anchor[::-1], _border(border_of(problem, where))
@@ -187,7 +173,7 @@ class OpencvFilter2d(Opencv):
 
 
 class OpencvFilter2dDft(OpencvFilter2d):
-    """``cv2.filter2D`` where it goes through the discrete Fourier transform, block by block, in float32."""
+    """``cv2.filter2D`` where it uses the discrete Fourier transform, block by block, in float32."""
 
     name = "opencv_filter2d_dft"
     summary = "OpenCV's filter2D of a large filter, by the Fourier transform"
@@ -197,7 +183,6 @@ class OpencvFilter2dDft(OpencvFilter2d):
     look = Mark("opencv", "triangle-right", (6, 2, 2, 2))
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         filtered = super().correlate
         in_range(lambda source, result: filtered(problem, source, kernel, where, result), plane, target)
 
@@ -205,10 +190,10 @@ class OpencvFilter2dDft(OpencvFilter2d):
 class OpencvSepFilter2d(Opencv):
     """``cv2.sepFilter2D``: two 1D passes, for filters of rank one; `prepare` finds the factors (SVD).
 
-    A filter that is of rank one over its channels, too, mixes the channels first. The sums stay in float: to a uint8
+    A filter that is of rank one over its channels too mixes the channels first. The sums stay in float: for a uint8
     output OpenCV would round a smooth filter's factors to 8 bits. With symmetric factors OpenCV adds pixels in pairs
-    before it multiplies, so float pixels of planes that are not mixed overflow from half the largest number of their
-    type on: to look for them would take a part of the time that is measured.
+    before it multiplies, so float pixels of unmixed planes overflow from half the largest number of their type on.
+    Looking for such pixels would take a part of the measured time.
     """
 
     name = "opencv_sepfilter2d"
@@ -219,20 +204,18 @@ class OpencvSepFilter2d(Opencv):
     look = Mark("opencv", "cross", (4, 4))
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`. Its `prepare` raises ``UnsupportedProblem`` for a filter of a higher rank."""
+        """Its `prepare` raises ``UnsupportedProblem`` for a filter of a higher rank."""
         return super().plan(problem, config, runtime)
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """See :class:`PlaneFilter`. The middle of an antisymmetric factor is skipped, and no zero between taps is."""
+        """It skips the middle of an antisymmetric factor, but no zero between taps."""
         return problem.dilation != (1, 1) or bool((w == 0).any())
 
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
-        """See :class:`PlaneFilter`."""
         mixed_types = problem.c_per_group > 1 and placement(problem, self.borders).pads
         return problem.x_dtype == "uint8" and sums_dtype(problem) == "float32" and not mixed_types, False
 
     def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
-        """See :class:`PlaneFilter`."""
         if not np.isfinite(w).all():
             reason = Reason(
                 "sepFilter2D takes filters of rank 1; this one has a tap that is NaN or infinite, and no rank"
@@ -259,7 +242,6 @@ class OpencvSepFilter2d(Opencv):
         return PreparedFilter({"terms": terms}, packed.nbytes, Reason("rank one, over the channels too"))
 
     def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
-        """See :class:`PlaneFilter`."""
         factors = _rank_one(kernel, is_integer(problem.acc_dtype))
         if factors is None:
             values = np.linalg.svd(kernel.astype(np.float64), compute_uv=False)
@@ -269,12 +251,11 @@ class OpencvSepFilter2d(Opencv):
         column, row = factors
         size = row.dtype.type(2.0 ** np.ceil(np.log2(np.abs(row).sum()))) if row.any() else row.dtype.type(1)
         larger = column * size
-        # Rows come first: of a size of at most 1 their sums do not overflow where the outputs do not.
+        # OpenCV filters rows first: taps that sum to at most 1 overflow only where the outputs do.
         fits = problem.x_dtype == row.dtype and np.isfinite(larger).all()
         return (larger, row / size) if fits else (column, row)
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         import cv2
 
         column, row = kernel
@@ -284,7 +265,7 @@ class OpencvSepFilter2d(Opencv):
 
 
 def _rank_one(matrix: Plane, whole: bool) -> tuple[Plane, Plane] | None:
-    """Factors a, b of a matrix a b^T, the larger of a about 1, or whole numbers; None where the rank is higher."""
+    """Factors a, b of a matrix a b^T, the larger of a about 1, or whole numbers; None for a higher rank."""
     u, values, v = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
     if (values[1:] > _tolerance(matrix) * values[0]).any():
         return None
@@ -302,18 +283,18 @@ def _rank_one(matrix: Plane, whole: bool) -> tuple[Plane, Plane] | None:
 
 
 def _tolerance(matrix: Plane) -> float:
-    """Singular values below this share of the largest are rounding."""
+    """Singular values below this share of the largest are rounding errors."""
     return float(min(matrix.shape) * np.finfo(matrix.dtype).eps / 2)
 
 
 def _dft_taps(problem: Conv2dProblem, facts: DeviceFacts) -> int:
-    """From how many taps on filter2D takes the Fourier transform (OpenCV's filter.dispatch.cpp)."""
+    """Taps from which on filter2D uses the Fourier transform (OpenCV's filter.dispatch.cpp)."""
     x86 = facts.architecture.lower() in ("x86_64", "amd64")
     return DFT_TAPS if x86 and sums_dtype(problem) == "float32" else DFT_TAPS_ELSE
 
 
 def border_of(problem: Conv2dProblem, where: Placement) -> str:
-    """The border that OpenCV is to read; zeros where no output reaches beyond the plane, for it has no circular one."""
+    """The border that OpenCV reads; zeros where no output needs one, as it has no circular one."""
     return "zeros" if where.pads or not any(problem.padding) else problem.padding_mode
 
 
@@ -356,12 +337,12 @@ def _input(array: Plane) -> Plane:
 
 
 def _target(array: Plane) -> Plane | None:
-    """The array that OpenCV writes into, or None where it must allocate."""
+    """The array for OpenCV to write into, or None where it must allocate."""
     return array if _understood(array) else None
 
 
 def _understood(array: Plane) -> bool:
-    """Rows that go on in memory, one below the other, pixels side by side."""
+    """True if rows are one below the other and pixels side by side."""
     item = array.itemsize
     pixel = item if array.ndim == 2 else item * array.shape[2]
     side_by_side = array.strides[1] == pixel and (array.ndim == 2 or array.strides[2] == item)
@@ -369,6 +350,6 @@ def _understood(array: Plane) -> bool:
 
 
 def _keep(result: Plane, target: Plane) -> None:
-    """Copy what OpenCV gave back, unless it stands in the target already."""
+    """Copy OpenCV's result, unless OpenCV wrote it into the target."""
     if result is not target and (result.ctypes.data != target.ctypes.data or not _understood(target)):
         np.copyto(target, result.reshape(target.shape))

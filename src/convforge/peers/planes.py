@@ -1,7 +1,7 @@
-"""What libraries that filter one plane at a time share: planes in, borders, sums over channels, strides, planes out.
+"""The parts that libraries which filter one plane at a time share: planes, borders, sums over channels, strides.
 
-Such a library gives every output of a plane as large as its input. A smaller output is cut out of it; with a stride,
-all outputs are computed and every stride-th is kept: the library has no other way.
+Such a library gives a plane as many outputs as pixels. A smaller output is cut out of them; with a stride, all outputs
+are computed and every stride-th is kept, as the library has no other way.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from convforge.algorithms.host.workspace import Part, carve, nbytes
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, dtype_refusal, readable, sums_dtype
+from convforge.peers.contract import PeerPlan, dtype_refusal, one_config, readable, sums_dtype
 from convforge.problem import Conv2dProblem, border_indices
 
 Plane = NDArray[Any]
 
-# A network's layer would be so many calls for one picture that their overhead is all there is to measure.
+# With more calls for one image, as of a network's layer, only their overhead would be measured.
 MOST_FILTERINGS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the outputs lie in a filtered plane.
+    """Place of the outputs in a filtered plane.
 
     Attributes
     ----------
     pads : bool
         The plane must be padded first: the library has no such border, or the output reaches beyond the plane.
     anchor : tuple of int
-        Row and column of the dilated filter that lies over the output's pixel.
+        Row and column of the dilated filter over the output's pixel.
     shape : tuple of int
         Rows and columns of the filtered plane.
     whole : bool
@@ -55,12 +55,9 @@ class Placement:
 
 
 def placement(problem: Conv2dProblem, borders: Sequence[str]) -> Placement:
-    """With the anchor at (top, left) output p is row p * stride of the filtered plane, as long as that many rows exist.
+    """Place the anchor at (top, left): output p is then row p * stride of the filtered plane, if it has that many rows.
 
-    Parameters
-    ----------
-    borders : sequence of str
-        Padding modes that the library has itself.
+    `borders` are the padding modes that the library has itself.
 
     Examples
     --------
@@ -86,13 +83,13 @@ class Terms:
     Attributes
     ----------
     mixes : array of shape (M, C), or None
-        Each row mixes the channels into one plane ahead of the filter; None where channels are filtered as they are.
+        Each row mixes the channels into one plane before the filter; None where channels are filtered separately.
     outputs : tuple
-        For each output channel, pairs of a plane's index and what :meth:`PlaneFilter.kernel` made of its filter.
+        For each output channel, pairs of a plane's index and the result of :meth:`PlaneFilter.kernel` for its filter.
     interleaved : bool
-        Every channel has the same filter and lies beside the others: all are filtered at once.
+        All channels of an interleaved image have the same filter, and are filtered at once.
     finite : bool
-        The library has these filters right for finite pictures alone.
+        The library's results under these filters are right for finite images alone.
     """
 
     mixes: NDArray[Any] | None
@@ -102,16 +99,16 @@ class Terms:
 
 
 class PlaneFilter(Algorithm[Conv2dProblem, Config]):
-    """Convolution by a library that filters planes. What the library does is in the methods below `plan`."""
+    """Convolution by a library that filters planes. The methods below `plan` are the library's."""
 
     operation = "conv2d"
     ours = False
+    configs = one_config
     borders: ClassVar[tuple[str, ...]] = ()
-    interleaves: ClassVar[bool] = False  # filters all channels of an NHWC picture at once
+    interleaves: ClassVar[bool] = False  # filters all channels of an NHWC image at once
     call: ClassVar[str]
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := self.missing() or dtype_refusal(problem):
             return reason
         if not problem.epilogue.is_identity:
@@ -126,12 +123,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
             )
         return None
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         self.start(runtime.facts)
         pictures = Pictures(self, problem)
         return PeerPlan(
@@ -146,13 +138,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         )
 
     def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
-        """Weights -> :class:`Terms`. Channels that share one filter are added up ahead of it.
-
-        Raises
-        ------
-        UnsupportedProblem
-            The library does not compute with such weights.
-        """
+        """Weights -> :class:`Terms`. Channels that share a filter are added up first. Raises as `kernel` does."""
         correlation = correlation_filter(problem, w, sums_dtype(problem))
         packed = dilated(problem, correlation)
         mixes, note = None, None
@@ -176,17 +162,17 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         depthwise = problem.groups == problem.c == problem.k > 1
         return self.interleaves and depthwise and problem.x_layout == problem.out_layout == "NHWC"
 
-    # What the library does.
+    # The library's part.
 
     @abstractmethod
     def missing(self) -> Reason | None:
-        """Why the library cannot be used; None if it is here."""
+        """The refusal of a library that is absent; None if it is installed."""
 
     def start(self, facts: DeviceFacts) -> None:
         """Set the library's threads."""
 
     def borders_of(self, problem: Conv2dProblem) -> tuple[str, ...]:
-        """Padding modes that the library has itself, of this problem's size."""
+        """Padding modes that the library has itself for this size."""
         return self.borders
 
     def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
@@ -194,11 +180,11 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         return kernel
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """Whether a NaN or an infinity in x spreads otherwise than by products with these taps, not yet dilated."""
+        """True if a NaN or infinity in x spreads otherwise than by products with these undilated taps."""
         return False
 
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
-        """Whether planes are filtered in x's type, and straight into the output's, though the sums' type is another."""
+        """Flags: planes are filtered in x's type, and into the output's, though the sums' type differs."""
         return False, False
 
     @abstractmethod
@@ -213,24 +199,24 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         if mode != "constant" and (max(top, bottom) >= problem.h or max(left, right) >= problem.w):
             rows = border_indices(problem.h, top, bottom, problem.padding_mode)
             columns = border_indices(problem.w, left, right, problem.padding_mode)
-            np.copyto(target, plane[rows[:, None], columns])  # so wide, np.pad gets borders of one side alone wrong
+            np.copyto(target, plane[rows[:, None], columns])  # np.pad gets borders this wide of one side alone wrong
             return
         values = {"constant_values": value} if mode == "constant" else {}
         np.copyto(target, np.pad(plane, ((top, bottom), (left, right)), mode, **values))
 
     def split(self, picture: Plane, targets: Plane) -> None:
-        """The channels of an (H, W, C) picture as (C, H, W) planes."""
+        """Copy the channels of an (H, W, C) image into (C, H, W) planes."""
         np.copyto(targets, picture.transpose(2, 0, 1))
 
     def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
-        """The sum of row[c] * channel c of a picture in x's layout."""
+        """The sum of row[c] * channel c of an image in x's layout."""
         channels = picture if problem.x_layout == "NCHW" else picture.transpose(2, 0, 1)
         np.multiply(channels[0], row[0], out=target, dtype=target.dtype, casting="unsafe")
         for plane, factor in zip(channels[1:], row[1:], strict=True):
             np.add(target, plane if factor == 1 else plane * factor, out=target, casting="unsafe")
 
     def add(self, a: Plane, b: Plane, target: Plane) -> None:
-        """a + b, rounded and saturated where `target` is of an integer type; a may be overwritten."""
+        """a + b, rounded and saturated for a `target` of an integer type; may overwrite a."""
         np.add(a, b, out=a)
         self.store(a, target)
 
@@ -244,12 +230,12 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         np.copyto(target, plane, casting="unsafe")
 
     def merge(self, planes: Plane, target: Plane) -> None:
-        """(K, P, Q) planes as an (P, Q, K) picture."""
+        """Copy (K, P, Q) planes into a (P, Q, K) image."""
         np.copyto(target, planes.transpose(1, 2, 0))
 
 
 class Pictures:
-    """The call of one plan: picture by picture, output channel by output channel."""
+    """One plan's call: image by image, output channel by output channel."""
 
     def __init__(self, library: PlaneFilter, problem: Conv2dProblem) -> None:
         self.library = library
@@ -262,7 +248,7 @@ class Pictures:
         self.parts = self._parts()
 
     def _parts(self) -> list[Part]:
-        """Scratch: split channels, cast channels, padded planes, mixtures, a filtered plane, another, results."""
+        """Scratch: split channels, cast channels, padded planes, mixtures, two filtered planes, results."""
         p, sums = self.problem, self.sums
         source, filtered = (p.c, p.h, p.w), self.where.shape
         summed = p.c_per_group > 1
@@ -280,7 +266,6 @@ class Pictures:
         ]
 
     def compute(self, buffers: Buffers, stream: Any) -> Any:
-        """The whole batch."""
         problem = self.problem
         out = np.empty(problem.out_shape, problem.out_dtype) if buffers["out"] is None else buffers["out"]
         terms: Terms = buffers["w"].tensors["terms"]
@@ -311,7 +296,7 @@ class Pictures:
             self.library.merge(finished, result)
 
     def _sources(self, picture: Plane, terms: Terms, scratch: list[Plane]) -> list[Plane]:
-        """The planes to filter: channels or mixtures of them, in the sums' type, padded where the library cannot."""
+        """The planes to filter: channels or mixtures in the sums' type, padded where the library cannot pad."""
         split, cast, padded, mixed = scratch[:4]
         outside = [self.problem.outside] * self.problem.c
         if terms.mixes is not None:
@@ -339,7 +324,7 @@ class Pictures:
         return planes
 
     def _output(self, sources: list[Plane], pairs: Any, target: Plane, total: Plane, part: Plane) -> None:
-        """One output plane: filter, add up, keep what is asked for."""
+        """Filter and add up one output plane, and keep the wanted outputs."""
         library, problem, where = self.library, self.problem, self.where
         (first, kernel), *rest = pairs
         if not rest and where.whole and target.dtype == self.given:
@@ -356,7 +341,7 @@ class Pictures:
         library.store(_kept(problem, filtered), target)
 
     def _interleaved(self, picture: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
-        """All channels at once: a plane whose elements are pixels."""
+        """Filter all channels at once: a plane whose elements are pixels."""
         problem, where = self.problem, self.where
         if scratch[1].size:
             cast = scratch[1].reshape(picture.shape)
@@ -383,8 +368,8 @@ def _kept(problem: Conv2dProblem, filtered: Plane) -> Plane:
 def share_of_channel(problem: Conv2dProblem, w: NDArray[Any]) -> float:
     """The factor of every channel in a sum of channels that never overflows: a power of two, at most 1 / C.
 
-    The filter makes up for it; 0 where it cannot. Powers of two round nothing but pixels below the smallest normal
-    number times C. Integers and float16 need none: their sums are taken in a wider type.
+    The filter compensates for it; 0 where it cannot. A power of two rounds only pixels below the smallest normal number
+    times C. Integers and float16 need no factor: their sums are taken in a wider type.
     """
     share = 2.0 ** -math.ceil(math.log2(problem.c_per_group)) if problem.x_dtype == w.dtype else 1.0
     return share if np.isfinite(w / share).all() else 0.0  # infinite products of several channels may give NaN
@@ -393,7 +378,7 @@ def share_of_channel(problem: Conv2dProblem, w: NDArray[Any]) -> float:
 def in_range(correlate: Callable[[Plane, Plane], None], plane: Plane, target: Plane) -> None:
     """Filter a plane by a Fourier transform, whose sums over many pixels may overflow where the outputs do not.
 
-    Where they did, it is done again of a plane scaled down by 2^64: more than the square of the pixels of any plane.
+    Where they did, the plane is filtered again, scaled down by 2^64: more than the square of the pixels of any plane.
     """
     correlate(plane, target)
     if plane.dtype.kind != "f":

@@ -14,28 +14,26 @@ from convforge.peers.contract import absence, version
 from convforge.peers.planes import Placement, Plane, PlaneFilter, in_range
 from convforge.problem import PADDING_MODES, Conv2dProblem
 
-# What scipy.ndimage calls zero: DBL_EPSILON.
+# scipy.ndimage takes taps up to DBL_EPSILON for zero.
 SKIPPED = float(np.finfo(np.float64).eps)
 
 
 class Scipy(PlaneFilter):
-    """What both share."""
+    """The parts that both share."""
 
     def missing(self) -> Reason | None:
-        """See :class:`PlaneFilter`."""
         return absence("scipy", "SciPy", "scipy")
 
     def versions(self) -> dict[str, str]:
-        """SciPy's version."""
         return {"scipy": version("scipy")}
 
 
 class ScipyNdimage(Scipy):
     """``scipy.ndimage.correlate``: tap by tap in float64, on one core.
 
-    Taps of an absolute value of at most 2.2e-16 and those that are NaN are taken as zero, and zeros are skipped. So
-    filters with taps that are NaN, or as small but not 0, are refused, and of filters with zeros a picture that holds a
-    NaN or an infinity.
+    It takes taps of an absolute value of at most 2.2e-16, and NaN, for zero, and skips zeros. So filters with taps that
+    are NaN, or that small but not 0, are refused, and under filters with zeros an image that holds a NaN or an
+    infinity.
     """
 
     name = "scipy_ndimage"
@@ -45,17 +43,16 @@ class ScipyNdimage(Scipy):
     look = Mark("scipy", "diamond", (8, 3, 2, 3))
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """See :class:`PlaneFilter`. Zeros are skipped; those between dilated taps rightly."""
+        """It skips zeros; for those between dilated taps that is right."""
         return bool((w == 0).any())
 
     def borders_of(self, problem: Conv2dProblem) -> tuple[str, ...]:
-        """See :class:`PlaneFilter`. Where a border is wider than the picture, SciPy's mirrors go wrong."""
+        """SciPy's mirrors go wrong where a border is wider than the image."""
         top, bottom, left, right = problem.padding
         wide = max(top, bottom) > problem.h or max(left, right) > problem.w
         return ("zeros", "replicate") if wide else self.borders
 
     def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
-        """See :class:`PlaneFilter`."""
         skipped = (kernel != 0) & ~(np.abs(kernel) > SKIPPED)  # NaN is among them
         if skipped.any():
             reason = Reason(
@@ -69,7 +66,6 @@ class ScipyNdimage(Scipy):
         return kernel
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
-        """See :class:`PlaneFilter`."""
         from scipy import ndimage
 
         mode: Any = "constant" if where.pads else PADDING_MODES[problem.padding_mode][0].partition(",")[0]
@@ -88,7 +84,7 @@ class ScipyOaconvolve(Scipy):
     look = Mark("scipy", "triangle-down", (5, 3))
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
-        """See :class:`PlaneFilter`. The outputs that the window fills lie at the top left."""
+        """The outputs of whole windows are at the top left."""
         in_range(lambda source, result: self._convolved(source, kernel, result), plane, target)
 
     def _convolved(self, plane: Plane, kernel: Plane, target: Plane) -> None:

@@ -1,7 +1,7 @@
-"""The fastest of a library's own ways to do a problem, timed on random numbers out of cache, and the fate of each way.
+"""Times all of a library's own ways to do a problem, on random numbers out of cache, and finds the fastest.
 
-None is left out in silence: a way that wants too much workspace, that the library refuses, or that fails when it is run
-stays in the list with the reason.
+A way that needs too much workspace, that the library refuses, or that fails when it runs stays in the list with the
+reason.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from convforge.problem.types import is_integer, numpy_dtype
 WORKSPACE_SHARE, LEAST_LIMIT = 4, 4 << 30
 # Ways whose first timing is within this factor of the best are timed again, in turns.
 CLOSE = 1.25
-# Samples of each way's first timing, and of the second, enough for ranks; seconds after which they end although noisy.
+# Samples of each way's first and second timing, enough for ranks; seconds after which a noisy timing ends.
 FIRST_SAMPLES, FINAL_SAMPLES = 5, 15
 FIRST_S, FINAL_S = 0.3, 2.0
-# Seconds after which they end with fewer samples.
+# Seconds after which a timing ends with fewer samples.
 FIRST_BUDGET_S, FINAL_BUDGET_S = 1.0, 10.0
-# Different random numbers that arrays repeat: a prime, so that no rows or planes are alike.
+# Arrays repeat this many random numbers: a prime, so that no rows or planes are alike.
 DIFFERENT = (1 << 16) + 1
 
 Outcome = Literal["run", "large", "failed", "excluded"]
@@ -43,21 +43,14 @@ class LibraryFault(RuntimeError):
 
 
 class Excluded(LibraryFault):
-    """A way that was left out by the caller's own choice, such as for its arithmetic."""
+    """A way that the caller excluded, such as for its arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way, and what became of it.
+    """One way of the library.
 
-    Attributes
-    ----------
-    name : str
-    outcome : {"run", "large", "failed", "excluded"}
-    reason : str
-        Of one that did not run.
-    seconds : float or None
-        Of one that ran, the median of a call.
+    `reason` says why it did not run; `seconds` is the median time of a call of one that ran.
     """
 
     name: str
@@ -73,19 +66,19 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class ShortList:
-    """All ways of a library, and which is the fastest.
+    """All ways of a library, and the fastest.
 
     Attributes
     ----------
     ways : tuple of Way
     best : int or None
-        Place of the fastest; None where none runs.
+        Index of the fastest; None where none runs.
     noun : str
-        What the library calls its ways, in the plural.
+        The library's name for its ways, in the plural.
     limit_bytes : int
         Workspace that a way may take.
     exclusion : Reason or None
-        What the excluded ways have in common.
+        The common property of the excluded ways.
     """
 
     ways: tuple[Way, ...]
@@ -96,7 +89,7 @@ class ShortList:
 
     @property
     def words(self) -> Reason:
-        """How many ways there are, and what became of them.
+        """Counts of the ways by outcome.
 
         Examples
         --------
@@ -128,7 +121,6 @@ class ShortList:
 
 
 def _counted(noun: str, count: int, run: int) -> Reason:
-    """How many ways there are, and how many of them run."""
     counts = {"count": count, "run": run}
     if noun == "plans":
         one, many = Reason("{count} plan: {run} run", **counts), Reason("{count} plans: {run} run", **counts)
@@ -141,8 +133,6 @@ def _counted(noun: str, count: int, run: int) -> Reason:
 def gib(nbytes: int) -> str:
     """Bytes in GiB.
 
-    Examples
-    --------
     >>> gib(20 << 30), gib(5 << 28)
     ('20 GiB', '1.25 GiB')
     """
@@ -150,7 +140,6 @@ def gib(nbytes: int) -> str:
 
 
 def workspace_limit(facts: DeviceFacts) -> int:
-    """Most bytes of workspace that a way may take on a device."""
     return max(facts.memory_bytes // WORKSPACE_SHARE, LEAST_LIMIT)
 
 
@@ -169,13 +158,13 @@ def short_list(
     Parameters
     ----------
     names : sequence of str
-        Of the ways; a way is known by its place.
+        Names of the ways; a way is known by its index.
     build : callable
-        Make a way ready; bytes of its workspace. :class:`LibraryFault` where the library refuses it.
+        Prepares a way and returns its workspace in bytes.
     execute : callable
-        Run a way on the buffers of a call. :class:`LibraryFault` where the library refuses it.
-    noun, exclusion : str
-        For :class:`ShortList`.
+        Runs a way on the buffers of a call. As `build`, it raises :class:`LibraryFault` where the library refuses.
+    noun, exclusion
+        Of :class:`ShortList`.
     """
     from convforge.timing.ring import Cycle
     from convforge.timing.stopping import StoppingRule
@@ -222,7 +211,7 @@ def short_list(
 
 
 def random_array(shape: tuple[int, ...], dtype: str, runtime: Runtime, seed: int) -> Any:
-    """Random normal numbers on a device; whole numbers of an integer type's lower half of bits."""
+    """Random normal numbers on a device; for an integer type, whole numbers of the lower half of its bits."""
     count, rng = math.prod(shape), np.random.default_rng(seed)
     some = rng.standard_normal(min(count, DIFFERENT)).astype(np.float32)
     kind = numpy_dtype(dtype)
@@ -233,7 +222,7 @@ def random_array(shape: tuple[int, ...], dtype: str, runtime: Runtime, seed: int
 
 
 def _slots(problem: Conv2dProblem, runtime: Runtime) -> list[tuple[Any, Any, Any]]:
-    """x, w and output of so many calls that none finds them in the cache."""
+    """x, w and output of a ring of calls, so large that no call finds them in the cache."""
     from convforge.timing.ring import ring_limit, ring_size
 
     new = partial(random_array, runtime=runtime)

@@ -1,14 +1,13 @@
-"""PyTorch's convolution on the CPU (oneDNN): as the layout comes, in channels_last, and with weights packed ahead.
+"""PyTorch's convolution on the CPU (oneDNN): in the layout of the problem, in channels_last, and with packed weights.
 
-NumPy arrays are seen as tensors without a copy. PyTorch's thread count belongs to the process: a plan sets it to the
-cores that convforge may use.
+Tensors share the memory of the NumPy arrays. PyTorch's thread count belongs to the process: a plan sets it to the cores
+that convforge may use.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,11 +21,11 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, absence, dtype_refusal, readable, sums_dtype, version
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, one_config, readable, sums_dtype, version
 from convforge.problem import Conv2dProblem, border_indices
 from convforge.problem.types import is_integer
 
-# Ours -> torch.nn.functional.pad's; "symmetric" is not among them, and is gathered.
+# Our padding modes -> those of torch.nn.functional.pad, which has no "symmetric".
 PAD_MODES = {
     "zeros": "constant",
     "constant": "constant",
@@ -37,7 +36,7 @@ PAD_MODES = {
 
 
 def missing() -> Reason | None:
-    """Why PyTorch cannot be used; None if it is here."""
+    """The refusal of an absent PyTorch."""
     return absence("torch", "PyTorch", "torch")
 
 
@@ -51,7 +50,7 @@ def ready(facts: DeviceFacts) -> Any:
 
 
 def tensor(array: NDArray[Any]) -> Any:
-    """An array as a tensor that shares its memory; a copy only where it must be, as :func:`readable` says."""
+    """A tensor that shares an array's memory; a copy only where :func:`readable` makes one."""
     import torch
 
     array = readable(array)
@@ -64,12 +63,12 @@ def tensor(array: NDArray[Any]) -> Any:
 
 
 class TorchConv2d(Algorithm[Conv2dProblem, Config]):
-    """``torch.nn.functional.conv2d`` on the layout as it comes.
+    """``torch.nn.functional.conv2d`` in the layout of the problem.
 
-    oneDNN computes float32 directly (its direct and brgemm kernels, never Winograd here), small and float64 problems go
-    through PyTorch's own im2col: all as exact as a sequential loop. float16 and integer pictures are cast to float32
-    (float64 where sums pass 2^24) inside the time, into the workspace. ``conv2d`` takes no `out`: the result is the
-    tensor that it allocates, unless the problem asks for another type.
+    oneDNN computes float32 directly (direct and brgemm kernels, never Winograd here); small and float64 problems go
+    through PyTorch's own im2col: all as exact as a sequential loop. float16 and integer images are cast to float32
+    (float64 where sums pass 2^24) into the workspace, within the measured time. ``conv2d`` takes no `out`: the result
+    is its own tensor, unless the problem asks for another type.
     """
 
     name = "torch_conv2d"
@@ -78,17 +77,12 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     ours = False
     channels_last: ClassVar[bool] = False
     look = Mark("torch", "circle", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return missing() or dtype_refusal(problem) or epilogue_refusal(problem)
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         ready(runtime.facts)
         parts = self._parts(problem)
         keeps = problem.x_layout if not self.channels_last else "NHWC"  # the layout that conv2d's own result has
@@ -106,11 +100,10 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
         )
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}
 
     def _parts(self, problem: Conv2dProblem) -> list[Part]:
-        """What must be held beside x: x in another type or order."""
+        """Workspace for x in another type or order."""
         turned = self.channels_last and problem.x_layout == "NCHW" and problem.c > 1
         if not turned and problem.x_dtype == sums_dtype(problem):
             return []
@@ -128,7 +121,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
         return PreparedFilter({"w": packed}, packed.nbytes)
 
     def _check_taps(self, problem: Conv2dProblem, w: NDArray[Any]) -> None:
-        """Raise ``UnsupportedProblem`` for a NaN or an infinity that conv2d would not multiply with its padding."""
+        """Raise ``UnsupportedProblem`` for a NaN or infinity that conv2d would not multiply with its padding."""
         if any(problem.padding) and not explicit_padding(problem) and not np.isfinite(w).all():
             reason = Reason(
                 "conv2d of PyTorch multiplies nothing by the zeros of its padding, and w holds a NaN or an infinity: "
@@ -162,8 +155,8 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
 class TorchConv2dChannelsLast(TorchConv2d):
     """The same with input and weights in PyTorch's channels_last memory format.
 
-    An NHWC problem is seen so without a copy. Of an NCHW problem, x is copied into the workspace and the result back,
-    inside the time.
+    An NHWC problem has it already. Of an NCHW problem, x is copied into the workspace and the result back, within the
+    measured time.
     """
 
     name = "torch_conv2d_channels_last"
@@ -174,10 +167,10 @@ class TorchConv2dChannelsLast(TorchConv2d):
 
 
 class TorchConv2dPacked(TorchConv2dChannelsLast):
-    """channels_last, with weights packed ahead into the order that oneDNN's kernel reads.
+    """channels_last, with weights packed beforehand in the order of oneDNN's kernel.
 
-    It is what ``torch.compile`` runs when it freezes a network, through the same operators; they are PyTorch's
-    internals, so a version that lacks them refuses. The activation is not fused: oneDNN's fused ReLU turns NaN into 0.
+    ``torch.compile`` runs the same operators when it freezes a network. They are PyTorch's internals, so a version
+    without them refuses. The activation is not fused: oneDNN's fused ReLU turns NaN into 0.
     """
 
     name = "torch_conv2d_packed"
@@ -186,7 +179,6 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
     look = Mark("torch", "triangle-up", (3, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := super().refuses(problem, facts):
             return reason
         if sums_dtype(problem) != "float32":
@@ -199,13 +191,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
         return None
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`.
-
-        Raises
-        ------
-        UnsupportedProblem
-            This build of PyTorch has no oneDNN, or not its operators for packed weights.
-        """
+        """Raises UnsupportedProblem where PyTorch has no oneDNN, or no operators for packed weights."""
         torch = ready(runtime.facts)
         operators = ("_reorder_convolution_weight", "_convolution_pointwise")
         if not (torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in operators)):
@@ -236,7 +222,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
 
 
 def epilogue_refusal(problem: Conv2dProblem) -> Reason | None:
-    """What stands behind the sums that PyTorch's conv2d has not; None where it has all."""
+    """The refusal of an epilogue that PyTorch's conv2d lacks; None where it has all of it."""
     epilogue = problem.epilogue
     if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point or epilogue.divisor != 1:
         return Reason(
@@ -249,23 +235,23 @@ def epilogue_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def explicit_padding(problem: Conv2dProblem) -> bool:
-    """Whether the padding must be written out first: conv2d itself pads with zeros, the same on either side."""
+    """True if x must be padded first: conv2d itself pads with zeros, the same on opposite sides."""
     top, bottom, left, right = problem.padding
     zeros = problem.padding_mode == "zeros" or (problem.padding_mode == "constant" and problem.padding_value == 0)
     return any(problem.padding) and not (zeros and top == bottom and left == right)
 
 
 def pad_mode(problem: Conv2dProblem) -> str | None:
-    """The mode of ``torch.nn.functional.pad`` that pads so; None where it has none, or not so wide."""
+    """The mode of ``torch.nn.functional.pad`` for this padding; None where it has none, or not so wide."""
     top, bottom, left, right = problem.padding
-    # Widest padding that it takes: a mirror holds one pixel less than the picture.
+    # The widest padding that it takes: a mirror has one pixel less than the image.
     room = {"reflect": (problem.h - 1, problem.w - 1), "circular": (problem.h, problem.w)}.get(problem.padding_mode)
     fits = room is None or (max(top, bottom) <= room[0] and max(left, right) <= room[1])
     return PAD_MODES.get(problem.padding_mode) if fits else None
 
 
 def padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
-    """x, padded where conv2d cannot, and the padding that is left to it."""
+    """x, padded where conv2d cannot, and the padding that remains for conv2d."""
     import torch
 
     top, bottom, left, right = problem.padding
@@ -282,7 +268,7 @@ def padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def activated(problem: Conv2dProblem, y: Any) -> Any:
-    """The activation, in place where PyTorch has it so."""
+    """The activation, in place where PyTorch has an in-place form."""
     import torch
 
     name, alpha = problem.epilogue.activation, problem.epilogue.alpha
@@ -300,7 +286,7 @@ def activated(problem: Conv2dProblem, y: Any) -> Any:
 
 
 def rounded(problem: Conv2dProblem, y: Any) -> Any:
-    """Sums as an integer output holds them, still floats: nearest, ties to even, saturated, NaN to 0; in place."""
+    """Sums as an integer output holds them, still floats: half to even, saturated, NaN to 0; in place."""
     import torch
 
     if not is_integer(problem.out_dtype):
@@ -313,7 +299,7 @@ def rounded(problem: Conv2dProblem, y: Any) -> Any:
 
 
 def _stored(problem: Conv2dProblem, y: Any, out: Any) -> Any:
-    """The result in the problem's layout and type: in `out`, or PyTorch's own where it is None."""
+    """The result in the problem's layout and type: in `out`, or in PyTorch's own array for None."""
     import torch
 
     dtype = getattr(torch, problem.out_dtype)

@@ -1,14 +1,14 @@
-"""PyTorch's eager convolution on NVIDIA GPUs: cuDNN as PyTorch chooses it, in the layout as it comes or channels_last.
+"""PyTorch's eager convolution on NVIDIA GPUs: cuDNN as PyTorch chooses it, in the problem's layout or channels_last.
 
-Our arrays are seen as tensors without a copy, through ``__cuda_array_interface__``, and work goes to the caller's
-stream. PyTorch's flags belong to the process: for the time of a call they say what is asked for here (cuDNN's search
-for its fastest algorithm, TF32 or not), and are then as they were. Other threads that use PyTorch meanwhile see them.
+Tensors share our arrays' memory, through ``__cuda_array_interface__``, and work goes to the caller's stream. PyTorch's
+flags belong to the process: a call sets them (cuDNN's search for its fastest algorithm, TF32 or not) and restores them.
+Other threads that use PyTorch meanwhile see them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, dtype_refusal, sums_dtype, version
+from convforge.peers.contract import PeerPlan, dtype_refusal, one_config, sums_dtype, version
 from convforge.peers.short_list import random_array
 from convforge.peers.torch import activated, epilogue_refusal, explicit_padding, missing, pad_mode, padded, rounded
 from convforge.problem import Conv2dProblem
@@ -30,7 +30,7 @@ _FLAGS = threading.RLock()
 
 
 def missing_cuda() -> Reason | None:
-    """Why PyTorch cannot be used on a GPU; None if it can."""
+    """The refusal of a PyTorch that is absent or can use no GPU."""
     if reason := missing():
         return reason
     import torch
@@ -51,7 +51,7 @@ def missing_cuda() -> Reason | None:
 
 
 def tensor(array: Any) -> Any:
-    """An array in a GPU's memory as a tensor that shares it. The interface between them knows no bfloat16."""
+    """A tensor that shares the memory of an array on a GPU. The interface between them has no bfloat16."""
     import torch
 
     if array.dtype == numpy_dtype("bfloat16"):
@@ -66,7 +66,7 @@ def _shared(array: Any) -> Any:
 
 
 def device_array(found: Any) -> DeviceArray:
-    """A contiguous tensor as an array of ours that shares its memory and keeps it."""
+    """A contiguous tensor as an array of ours that shares and keeps its memory."""
     dtype = str(found.dtype).removeprefix("torch.")
     flat = DeviceArray.at(found.data_ptr(), found.numel() * found.element_size(), found)
     return flat.view(dtype).reshape(*found.shape)
@@ -74,9 +74,9 @@ def device_array(found: Any) -> DeviceArray:
 
 @contextmanager
 def flags(tf32: bool) -> Iterator[None]:
-    """PyTorch's flags for one call: cuDNN's search on, TF32 as asked; then as they were.
+    """PyTorch's flags for one call: cuDNN's search on, TF32 as asked; restored afterwards.
 
-    Calls of ours take turns meanwhile, so that none runs under the flags of another.
+    Our calls take turns, so that none runs under the flags of another.
     """
     import torch
 
@@ -92,7 +92,7 @@ def flags(tf32: bool) -> Iterator[None]:
 
 @contextmanager
 def running(runtime: Any, stream: Any, tf32: bool = False) -> Iterator[None]:
-    """PyTorch on a stream of the caller's, under :func:`flags`, recording nothing for gradients."""
+    """PyTorch on a stream of the caller's, under :func:`flags`, without gradients."""
     import torch
 
     device = torch.device("cuda", runtime.device)
@@ -102,12 +102,12 @@ def running(runtime: Any, stream: Any, tf32: bool = False) -> Iterator[None]:
 
 
 class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
-    """``torch.nn.functional.conv2d`` on the layout as it comes.
+    """``torch.nn.functional.conv2d`` in the layout of the problem.
 
-    PyTorch searches for the fastest of cuDNN's algorithms (or takes a kernel of its own for depthwise filters) when a
-    shape first comes by; that is before any timing, as a plan is called once when it is made. Nothing keeps it from
-    Winograd's transforms: where its error is then larger than strict arithmetic allows, it fails the check. Where
-    factors and output are of one type of 16 bits, the sums are float32's; other types are cast first, inside the time.
+    PyTorch searches for the fastest of cuDNN's algorithms (or takes a kernel of its own for depthwise filters) on the
+    first call of a shape. That is before any timing, as making a plan calls it once. The search may find Winograd's
+    transforms: where their error is larger than strict arithmetic allows, the result fails the check. Where factors and
+    output are of one 16-bit type, sums are in float32; other types are cast first, within the measured time.
     """
 
     name = "torch_conv2d"
@@ -118,10 +118,10 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     reads = "forward"
     channels_last: ClassVar[bool] = False
     look = Mark("torch", "circle", (7, 3))
+    configs = one_config
     _plan: ClassVar[type[PeerPlan]] = PeerPlan
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         dtype = None if compute_dtype(problem) == "bfloat16" else dtype_refusal(problem)
         if reason := missing() or dtype or epilogue_refusal(problem):
             return reason
@@ -139,12 +139,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
             return Reason("PyTorch is asked for no empty batch")
         return _border_refusal(problem) or missing_cuda()
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         dtype = compute_dtype(problem)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
@@ -169,11 +164,10 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         return plan
 
     def versions(self) -> dict[str, str]:
-        """Versions of PyTorch and of the cuDNN beside it."""
         return {"torch": version("torch"), "cudnn": version("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")}
 
     def _filter(self, problem: Conv2dProblem, w: Any, dtype: str) -> Any:
-        """The filter in cross-correlation order; the caller's own memory where nothing is to be changed."""
+        """The filter in cross-correlation order; a copy only if something changes."""
         import torch
 
         w = w.flip(2, 3) if problem.mode == "convolution" else w
@@ -182,20 +176,19 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         )
 
     def _is_last(self, problem: Conv2dProblem) -> bool:
-        """Whether conv2d sees channels_last."""
+        """True if conv2d sees channels_last."""
         return self.channels_last or problem.x_layout == "NHWC"
 
     def _keeps(self, problem: Conv2dProblem) -> bool:
-        """Whether conv2d's own result lies as the problem asks."""
+        """True if conv2d's own result has the problem's layout."""
         layout = "NHWC" if self._is_last(problem) else "NCHW"
         return layout == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
 
     def _own(self, y: Any) -> DeviceArray:
-        """A result as an array of ours."""
         return device_array(y.contiguous())
 
     def _conv2d(self, problem: Conv2dProblem, x: Any, w: Any, bias: Any, dtype: str) -> Any:
-        """The result in the order of the problem's output axes; a view where they are not PyTorch's."""
+        """The result with the problem's output axes, as a view where PyTorch's differ."""
         import torch
 
         x = logical_tensor(x, problem.x_layout).to(_torch_type(dtype))
@@ -220,15 +213,14 @@ class TorchConv2dCudaTf32(TorchConv2dCuda):
     look = Mark("torch", "square", (7, 3))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return Reason("TF32 is about float32") if problem.x_dtype != "float32" else super().refuses(problem, facts)
 
 
 class TorchConv2dCudaChannelsLast(TorchConv2dCuda):
     """The same with input and weights in PyTorch's channels_last memory format.
 
-    An NHWC problem is seen so without a copy. Of an NCHW problem, x is turned and the result turned back, inside the
-    time.
+    An NHWC problem has it already. Of an NCHW problem, x is transposed and the result transposed back, within the
+    measured time.
     """
 
     name = "torch_conv2d_channels_last"
@@ -249,18 +241,17 @@ class TorchConv2dCudaChannelsLastTf32(TorchConv2dCudaTf32):
 
 
 class _InNchw(PeerPlan):
-    """A plan whose input is turned to NCHW beforehand, and seen as NHWC."""
+    """A plan whose input is transposed to NCHW beforehand, and viewed as NHWC."""
 
     def lay(self, x: Any) -> Any:
-        """See :class:`Plan`."""
         with running(self.runtime, None):
             return _turned(device_array(logical_tensor(tensor(x), "NHWC").contiguous()))
 
 
 class TorchConv2dCudaNchw(TorchConv2dCuda):
-    """The same in NCHW, PyTorch's default: of an NHWC problem, the picture is turned beforehand, outside of the time.
+    """The same in NCHW, PyTorch's default: the image of an NHWC problem is transposed before the measured time.
 
-    The result stays in NCHW. It is what a caller who may choose the layout would compare.
+    The result stays in NCHW. A caller who may choose the layout would compare with this.
     """
 
     name = "torch_conv2d_nchw"
@@ -270,7 +261,6 @@ class TorchConv2dCudaNchw(TorchConv2dCuda):
     _plan = _InNchw
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := super().refuses(problem, facts):
             return reason
         if (problem.x_layout, problem.out_layout) != ("NHWC", "NHWC"):
@@ -288,12 +278,12 @@ class TorchConv2dCudaNchw(TorchConv2dCuda):
 
 
 def _turned(array: DeviceArray) -> DeviceArray:
-    """An array in NCHW seen as NHWC."""
+    """A view of an NCHW array as NHWC."""
     return array.transpose(0, 2, 3, 1)
 
 
 def compute_dtype(problem: Conv2dProblem) -> str:
-    """The type that conv2d is called with: 16 bits where nothing follows it that would round twice, else the sums'."""
+    """The type that conv2d computes in: 16 bits where nothing after it would round twice, else the sums'."""
     types = {problem.x_dtype, problem.w_dtype, problem.out_dtype}
     halves = len(types) == 1 and problem.x_dtype in ("float16", "bfloat16") and problem.acc_dtype == "float32"
     if halves and not problem.epilogue.bias and problem.epilogue.activation in ("identity", "relu"):
@@ -302,7 +292,7 @@ def compute_dtype(problem: Conv2dProblem) -> str:
 
 
 def _border_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why PyTorch's pad, which writes a border into x itself, cannot hold the border's value."""
+    """The refusal of a border value that PyTorch's pad, which writes it in x's type, cannot hold."""
     value = problem.padding_value
     if problem.padding_mode != "constant" or not any(problem.padding) or compute_dtype(problem) != "float16":
         return None
@@ -316,7 +306,7 @@ def _border_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def logical_tensor(x: Any, layout: str) -> Any:
-    """A tensor with its axes in the order N, C, H, W; a view."""
+    """A view of a tensor with its axes in the order N, C, H, W."""
     return x if layout == "NCHW" else x.permute(0, 3, 1, 2)
 
 
@@ -327,7 +317,7 @@ def _torch_type(dtype: str) -> Any:
 
 
 def _first_call(plan: PeerPlan, problem: Conv2dProblem, runtime: Runtime) -> None:
-    """Call a plan once on random numbers: PyTorch searches for its algorithm, which a captured graph must not hold."""
+    """Call a plan once on random numbers: PyTorch then searches for its algorithm, outside of any capture."""
     x = random_array(problem.x_shape, problem.x_dtype, runtime, 0)
     w = random_array(problem.w_shape, problem.w_dtype, runtime, 1)
     operands = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config
@@ -11,7 +10,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, version
+from convforge.peers.contract import PeerPlan, one_config, version
 from convforge.peers.torch import missing
 from convforge.peers.torch_cuda import device_array, logical_tensor, missing_cuda, running, tensor
 from convforge.peers.torch_parts import pooling
@@ -20,7 +19,7 @@ from convforge.problem.types import is_integer
 
 
 class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
-    """``torch.nn.functional.max_pool2d``; NHWC is seen as channels_last, without a copy."""
+    """``torch.nn.functional.max_pool2d``; an NHWC image is a channels_last tensor, without a copy."""
 
     name = "torch_max_pool2d"
     summary = "PyTorch's max_pool2d"
@@ -29,9 +28,9 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
     ours = False
     reads = "forward"
     look = Mark("torch", "triangle-left", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if is_integer(problem.dtype):
@@ -40,12 +39,7 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
             )
         return missing_cuda() if problem.n else Reason("PyTorch is asked for no empty batch")
 
-    def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         pool = pooling(problem)
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -61,12 +55,11 @@ class TorchMaxPool2dCuda(Algorithm[Pool2dProblem, Config]):
                         kernel="torch.nn.functional.max_pool2d", allocates=True)  # fmt: skip
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}
 
 
 class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
-    """``torch.matmul`` into the caller's array: cuBLAS, or cuBLASLt, as PyTorch chooses it."""
+    """``torch.matmul`` into the caller's array: cuBLAS or cuBLASLt, as PyTorch chooses."""
 
     name = "torch_matmul"
     summary = "PyTorch's matmul"
@@ -75,9 +68,9 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
     ours = False
     reads = "forward"
     look = Mark("torch", "triangle-right", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if not problem.m * problem.n * problem.k:
             return Reason("PyTorch is asked for products that sum at least one number")
         if is_integer(problem.dtype):
@@ -85,12 +78,7 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
                           dtype=problem.dtype)  # fmt: skip
         return missing_cuda()
 
-    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         import torch
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -109,7 +97,6 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
         return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
 
     def versions(self) -> dict[str, str]:
-        """Versions of PyTorch and of the cuBLAS beside it."""
         return {"torch": version("torch"), "cublas": version("nvidia-cublas", "nvidia-cublas-cu12")}
 
 
@@ -123,12 +110,11 @@ class TorchMatmulCudaTf32(TorchMatmulCuda):
     look = Mark("torch", "triangle-down", (7, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return Reason("TF32 is about float32") if problem.dtype != "float32" else super().refuses(problem, facts)
 
 
 class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
-    """``torch.clamp_min`` into the caller's array: ReLU that takes an `out`. NaN stays NaN."""
+    """``torch.clamp_min`` into the caller's array: a ReLU that takes an `out`. NaN stays NaN."""
 
     name = "torch_relu"
     summary = "PyTorch's clamp_min at 0"
@@ -137,9 +123,9 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
     ours = False
     reads = "forward"
     look = Mark("torch", "triangle-left", (3, 3))
+    configs = one_config
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if problem.dtype == "uint16":
@@ -148,12 +134,7 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
             )
         return missing_cuda() if problem.size else Reason("PyTorch is asked for no empty array")
 
-    def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         import torch
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -167,5 +148,4 @@ class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
                         kernel="torch.clamp_min")  # fmt: skip
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,41 +15,36 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, version
+from convforge.peers.contract import PeerPlan, one_config, version
 from convforge.peers.torch import missing, ready, tensor
 from convforge.problem import ElementwiseProblem, GemmProblem, Pool2dProblem
 from convforge.problem.types import is_integer, itemsize
 
 
 class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
-    """``torch.nn.functional.max_pool2d``; NHWC is seen as channels_last, without a copy."""
+    """``torch.nn.functional.max_pool2d``; an NHWC image is a channels_last tensor, without a copy."""
 
     name = "torch_max_pool2d"
     summary = "PyTorch's max_pool2d"
     operation = "max_pool2d"
     ours = False
     look = Mark("torch", "triangle-left", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if problem.dtype in ("bfloat16", "uint16"):
             return Reason("max_pool2d of PyTorch takes no NumPy array of {dtype}; cast to float32", dtype=problem.dtype)
         return None
 
-    def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         ready(runtime.facts)
         pool = pooling(problem)
 
         def compute(buffers: Buffers, stream: Any) -> Any:
             x = tensor(logical(buffers["x"], problem.layout))
-            if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the pictures' own type
+            if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the images' own type
                 x = x.contiguous()
             y = pool(x)
             y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
@@ -66,14 +61,13 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
         )
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}
 
 
 def pooling(problem: Pool2dProblem) -> Callable[[Any], Any]:
     """``max_pool2d`` of a tensor with axes N, C, H, W.
 
-    PyTorch pads either side alike, by at most half a window; other padding is written out, up to the last window.
+    PyTorch pads opposite sides alike, by at most half a window; other padding is written first, up to the last window.
     """
     import torch
 
@@ -108,9 +102,9 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
     operation = "gemm"
     ours = False
     look = Mark("torch", "triangle-right", (7, 3))
+    configs = one_config
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if is_integer(problem.dtype):
             return Reason("matmul of PyTorch has results of the factors' type; {dtype} holds no such sums",
                           dtype=problem.dtype)  # fmt: skip
@@ -119,12 +113,7 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
                           dtype=problem.dtype)  # fmt: skip
         return missing()
 
-    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         torch = ready(runtime.facts)
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -138,33 +127,27 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
         return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}
 
 
 class TorchRelu(Algorithm[ElementwiseProblem, Config]):
-    """``torch.clamp_min`` into the caller's array: ReLU that takes an `out`. NaN stays NaN."""
+    """``torch.clamp_min`` into the caller's array: a ReLU that takes an `out`. NaN stays NaN."""
 
     name = "torch_relu"
     summary = "PyTorch's clamp_min at 0"
     operation = "relu"
     ours = False
     look = Mark("torch", "triangle-left", (3, 3))
+    configs = one_config
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if reason := missing():
             return reason
         if problem.dtype in ("bfloat16", "uint16"):
             return Reason("clamp_min of PyTorch takes no NumPy array of {dtype}; cast to float32", dtype=problem.dtype)
         return None
 
-    def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """See :class:`Algorithm`."""
         torch = ready(runtime.facts)
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -176,5 +159,4 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
         return PeerPlan(self, problem, config, runtime, compute=compute, kernel="torch.clamp_min")
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's version."""
         return {"torch": version("torch")}

@@ -1,9 +1,8 @@
-"""Whether a result is right: the float64 truth, the error that honest arithmetic may make, and the verdict."""
+"""Judges results: the float64 truth, the error that honest arithmetic may make, and the verdict."""
 
 from convforge.verify.inputs import KINDS, Inputs, make_inputs
-from convforge.verify.plans import check_plan
+from convforge.verify.plans import check_nan_spread, check_plan
 from convforge.verify.sample import Sample
-from convforge.verify.spread import check_nan_spread
 from convforge.verify.truth import Truth, truth
 from convforge.verify.truth_device import truth_on_device
 from convforge.verify.verdict import Judge, Verdict, compare, warm_up

@@ -1,8 +1,8 @@
-"""How far an honest result may lie from the truth: an elementwise bound for each class of arithmetic.
+"""Bounds of the error that an honest result may have: elementwise, for each class of arithmetic.
 
 u is the unit roundoff of a type (2^-24 for float32) and gamma_n = n u / (1 - n u). A sum of n products in any order,
 with or without FMA, errs by at most gamma_n (|x| conv |w|): N. J. Higham, Accuracy and Stability of Numerical
-Algorithms, 2nd edition, section 3.1. The bound lets TF32 through; the gate on RMS errors in gate.py does not.
+Algorithms, 2nd edition, section 3.1. The bound admits TF32; the gate on RMS errors in gate.py does not.
 """
 
 from __future__ import annotations
@@ -10,42 +10,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Problem
-from convforge.problem.types import finfo, is_integer, to_float
+from convforge.problem.types import finfo, is_integer, numpy_dtype, to_float
 from convforge.verify.inputs import Inputs
 from convforge.verify.truth import Floats, Truth, conv2d_truth, matrices
 
-# Unit roundoff of the types that factors are narrowed to, doubled where hardware is free to truncate; of FP8 e5m2's.
+# Unit roundoff of the types that factors are narrowed to, doubled where hardware may truncate; for FP8 that of e5m2.
 NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-3}
 
-# Class -> what a factor may lose by underflow, and over the array's largest value, where factors are scaled.
+# Class -> absolute loss of a factor by underflow, and its loss over the array's largest value where factors are scaled.
 UNDERFLOW: dict[str, tuple[float, float]] = {"fp16": (2.0**-25, 0.0), "fp8": (2.0**-10, 2.0**-10 / 448)}
 
-
-class Stored(NamedTuple):
-    """A float type: explicit bits of its mantissa, least normal and largest exponent."""
-
-    bits: int
-    smallest: int
-    largest: int
-
-
-STORED: dict[str, Stored] = {
-    "bfloat16": Stored(7, -126, 127),
-    "float16": Stored(10, -14, 15),
-    "float32": Stored(23, -126, 127),
-    "float64": Stored(52, -1022, 1023),
-}
 
 # An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
 ACTIVATION_ROUNDINGS = 16
 
-# Pixels that a norm is taken over at a time: few enough for the cache.
+# Pixels of which a norm is taken at a time: few enough for the cache.
 NORM_BLOCK = 1 << 17
 
 
@@ -53,7 +38,7 @@ NORM_BLOCK = 1 << 17
 class Bound:
     """An elementwise bound: ``factor`` times the truth's magnitude, ``constant``, and ``more`` where that is not None.
 
-    A factor of 0 means 0, whatever the magnitude.
+    A factor of 0 gives 0, whatever the magnitude.
     """
 
     factor: float
@@ -61,38 +46,22 @@ class Bound:
     more: Floats | None = None
 
     def over(self, magnitude: Floats) -> Floats:
-        """The bound of every output."""
         with np.errstate(invalid="ignore", over="ignore"):
             bound = self.factor * magnitude + self.constant if self.factor else np.full_like(magnitude, self.constant)
             return bound if self.more is None else bound + self.more
 
 
 def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Floats:
-    """The largest error that arithmetic of this class may make before the result is rounded to the output's type.
+    """The largest error that arithmetic of a class may make before the result is rounded to the output's type.
 
-    Parameters
-    ----------
-    problem : Problem
-    precision : str
-        Class of the arithmetic that computed: a key of :data:`convforge.problem.PRECISIONS`.
-    truth : Truth
-    inputs : Inputs
-
-    Returns
-    -------
-    array of float64, in the output's layout
-        Zero where every order of summation gives the exact result.
-
-    Raises
-    ------
-    ValueError
-        No bound is known for the class.
+    `precision` is a key of :data:`convforge.problem.PRECISIONS`. The array, of float64 in the output's layout, is zero
+    where every order of summation gives the exact result. ValueError for a class without a bound.
     """
     return bound_of(problem, precision, truth, inputs).over(truth.magnitude)
 
 
 def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
-    """What :func:`error_bound` is made of."""
+    """The terms of :func:`error_bound`."""
     return _BOUNDS[problem.operation](problem, precision, truth, inputs) if problem.multiplies else Bound(0.0, 0.0)
 
 
@@ -118,8 +87,10 @@ def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inpu
         return Bound(factor, constant)
     if precision in NARROWED:
         return Bound(factor + _narrowing(precision, n), constant, _lost(problem, precision, inputs))
+    if precision not in _METHODS:
+        raise ValueError(f"no error bound is known for precision {precision!r} of a convolution")
     with np.errstate(invalid="ignore", over="ignore"):
-        return Bound(factor, constant, _METHODS[_known(precision)](problem, inputs, u))
+        return Bound(factor, constant, _METHODS[precision](problem, inputs, u))
 
 
 # Operation -> its bound, given problem, class, truth and inputs.
@@ -135,7 +106,7 @@ def unit_roundoff(dtype: str) -> float:
 
 
 def gamma(n: int, u: float) -> float:
-    """Higham's constant for n roundings; infinite where nothing is left to say.
+    """Higham's constant for n roundings; infinite where it bounds nothing.
 
     Examples
     --------
@@ -146,11 +117,11 @@ def gamma(n: int, u: float) -> float:
 
 
 def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool:
-    """Whether all products and sums of these very inputs are exact, so that no error at all is allowed.
+    """True if all products and sums of these inputs are exact, so that no error is allowed.
 
-    So it is where everything is a whole number of quarters, and four times the magnitude stays below 1/u; integer sums
-    always are, unless an epilogue works on them. Exact sums that are divided once are rounded as the truth is where
-    they stay below half of that: a quotient then lies on its own side of every tie (:func:`convforge.filter`).
+    This holds where everything is a whole number of quarters and four times the magnitude stays below 1/u; integer sums
+    always are, unless an epilogue changes them. Exact sums that are divided once are rounded as the truth is if they
+    stay below half of that: a quotient is then on its own side of every tie (:func:`convforge.filter`).
     """
     ends = problem.epilogue
     alone = ends == Epilogue(x_zero_point=ends.x_zero_point, divisor=ends.divisor)
@@ -172,17 +143,22 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
 
 
 def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
-    """Values as the output's type holds them: nearest, ties to even, integers saturated and NaN to 0; in float64."""
+    """Values in the output's type, as float64: half to even, integers saturated and NaN to 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         if not is_integer(dtype.name):
             return to_float(np.asarray(values), dtype).astype(np.float64)
-        limits = np.iinfo(dtype)
-        whole = np.clip(np.rint(values), float(limits.min), float(limits.max))
-        return np.asarray(np.nan_to_num(whole, nan=0.0), np.float64)
+        return np.asarray(np.nan_to_num(within_range(np.rint(values), dtype), nan=0.0), np.float64)
+
+
+def within_range(values: Floats, dtype: np.dtype[Any]) -> Floats:
+    """Values as an integer type saturates them, which is no error; those of a float type unchanged."""
+    if not is_integer(dtype.name):
+        return values
+    return np.clip(values, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
 
 
 def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
-    """Half the distance between numbers of the output's type at each value: what rounding to it may cost."""
+    """Half the distance between numbers of the output's type at each value: the error of rounding to it."""
     if is_integer(dtype.name):
         return np.full_like(values, 0.5)
     info = finfo(dtype)
@@ -191,9 +167,9 @@ def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
 
 
 def beyond_rounding(values: Floats, truth: Floats, dtype: str) -> Floats:
-    """How far the truth lies outside of the numbers that round to each value of a type; 0 where it is one of them.
+    """Distance of the truth from the numbers that round to each value of a type; 0 where the truth is one of them.
 
-    A sum that errs by d before it is rounded lies at most |d| outside, and most often 0.
+    A sum that errs by d before it is rounded gives at most |d|, and most often 0.
 
     Examples
     --------
@@ -202,11 +178,11 @@ def beyond_rounding(values: Floats, truth: Floats, dtype: str) -> Floats:
     """
     if is_integer(dtype):
         return np.asarray(np.maximum(np.abs(values - truth) - 0.5, 0))
-    form = STORED[dtype]
-    size = np.where(np.isinf(values), math.ldexp(1.0, form.largest + 1), np.abs(values))
+    form = finfo(numpy_dtype(dtype))
+    size = np.where(np.isinf(values), math.ldexp(1.0, form.maxexp), np.abs(values))
     mantissa, exponent = np.frexp(size)
-    half = np.ldexp(0.5, np.maximum(exponent - 1, form.smallest) - form.bits)
-    inward = np.where((mantissa == 0.5) & (exponent - 1 > form.smallest), half / 2, half)
+    half = np.ldexp(0.5, np.maximum(exponent - 1, form.minexp) - form.nmant)
+    inward = np.where((mantissa == 0.5) & (exponent - 1 > form.minexp), half / 2, half)
     outward = np.where(np.isinf(values), np.inf, half)
     along = np.where(values < 0, -truth, truth) - size
     return np.asarray(np.maximum(np.maximum(along - outward, -along - inward), 0))
@@ -228,7 +204,7 @@ def _fits(magnitude: Floats, u: float) -> bool:
 
 
 def _smallest(dtype: str) -> float:
-    """The smallest positive number: what a product may lose by underflow."""
+    """The smallest positive number: the loss of a product by underflow."""
     return float(finfo(dtype).smallest_subnormal)
 
 
@@ -243,7 +219,7 @@ def _narrowing(precision: str, n: int) -> float:
 
 
 def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | None:
-    """What products lose where factors are too small for their type: |dx| sum |w| + |dw| sum |x|, the largest x's."""
+    """Loss of products where factors underflow: |dx| sum |w| + |dw| sum |x|, with the largest x."""
     if precision not in UNDERFLOW:
         return None
     assert inputs.w is not None
@@ -258,7 +234,7 @@ def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | No
 
 
 def _lost_by_a_product(problem: GemmProblem, precision: str, inputs: Inputs) -> Floats | None:
-    """The same of a matrix product, shape (M, N)."""
+    """The same for a matrix product, shape (M, N)."""
     if precision not in UNDERFLOW:
         return None
     a, b = (np.abs(matrix.astype(np.float64)) for matrix in matrices(problem, inputs))
@@ -282,14 +258,8 @@ def _epilogue_roundings(problem: Conv2dProblem) -> int:
     return simple + (3 if ends.activation in ("leaky_relu", "clipped_relu") else ACTIVATION_ROUNDINGS)
 
 
-def _known(precision: str) -> str:
-    if precision not in _METHODS:
-        raise ValueError(f"no error bound is known for precision {precision!r} of a convolution")
-    return precision
-
-
 def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
-    """What the epilogue multiplies errors of the sums by, shape (K, 1, 1) or (1, 1, K) as the output's layout asks."""
+    """Factor of the epilogue on errors of the sums, shape (K, 1, 1) or (1, 1, K) as the output's layout asks."""
     scale = np.full(problem.k, 1 / problem.epilogue.divisor)
     if problem.epilogue.scale != "none":
         scale = scale * np.abs(np.asarray(inputs.operands["scale"], np.float64))
@@ -299,11 +269,11 @@ def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
 
 
 def _separable(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """A filter W = sum of s_i u_i v_i^T is applied factor by factor.
+    """The bound of a filter W = sum of s_i u_i v_i^T that is applied factor by factor.
 
     Elementwise, sum s_i |u_i||v_i|^T is at most s_1, the largest singular value (Cauchy-Schwarz over rows of
-    orthonormal columns), so every product is bounded with s_1 in place of |w|. The factors are rounded (2 u), the
-    passes add R and S products, and singular values down to min(R, S) u s_1 may be dropped.
+    orthonormal columns), so s_1 in place of |w| bounds every product. The factors are rounded (2 u), the passes add R
+    and S products, and singular values down to min(R, S) u s_1 may be dropped.
     """
     assert inputs.w is not None
     largest = np.linalg.svd(inputs.w.astype(np.float64), compute_uv=False)[..., 0]
@@ -328,12 +298,12 @@ WINOGRAD_ROW_SUMS = (19.0, 1.0, 10.0)
 
 
 def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """Each transform is a sum, so its error follows the row sums of absolute values, once for each axis.
+    """The bound of transforms: each is a sum, so its error follows the row sums of absolute values, once for each axis.
 
     |error| <= gamma |A^T| (sum over c of |G||w||G^T| * |B^T||d||B|) |A| (B. Barabasz, A. Anderson, K. M. Soodhalter and
     D. Gregg, Error analysis and improving the accuracy of Winograd convolution for deep neural networks, ACM TOMS 46,
     2020, theorem 3), here with the largest |d| of each channel and the largest |w| of each filter, for F(4x4, 3x3):
-    F(2x2, 3x3) errs less. The class's RMS gate is what binds.
+    F(2x2, 3x3) errs less. The class's RMS gate is stricter.
     """
     assert inputs.w is not None
     factor = math.prod(WINOGRAD_ROW_SUMS) ** 2
@@ -344,7 +314,7 @@ def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
 
 
 def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The error is relative to the norm of the whole picture, wherever it is.
+    """The bound of the FFT, relative to the norm of the whole image, at every output.
 
     A transform of N points errs by at most eta log2 N in norm, with eta about 7 u (Higham, theorem 24.2). Three
     transforms and a product: |error| <= 3 * 7 u log2 N ||x|| ||w||.
@@ -357,26 +327,23 @@ def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
 
 
 def fft_levels(problem: Conv2dProblem) -> float:
-    """log2 of the points of a transform of the whole padded picture."""
+    """log2 of the points of a transform of the whole padded image."""
     return math.log2(2 * (problem.padded_h + problem.extent_h) * (problem.padded_w + problem.extent_w))
 
 
 def fft_energy(problem: Conv2dProblem, inputs: Inputs) -> Floats:
-    """Sum of squares of each padded channel, shape (N, C); at most what mirrored or wrapped padding can make it."""
-    rows = problem.padded_h / problem.h if problem.padding_mode != "zeros" else 1.0
-    columns = problem.padded_w / problem.w if problem.padding_mode != "zeros" else 1.0
+    """Sum of squares of each padded channel, shape (N, C); at most the largest that padding can make of it."""
+    pixels = problem.padded_h * problem.padded_w
     if problem.padding_mode in ("zeros", "constant"):
-        energy = _picture_norms(problem, inputs, np.square, np.add)
-        return energy + problem.padding_value**2 * problem.padded_h * problem.padded_w
+        return _picture_norms(problem, inputs, np.square, np.add) + problem.padding_value**2 * pixels
     # A border pixel may be repeated in all of the padding.
-    largest = _picture_norms(problem, inputs, np.square, np.maximum)
-    return largest * problem.h * problem.w * rows * columns
+    return _picture_norms(problem, inputs, np.square, np.maximum) * pixels
 
 
 def _picture_norms(problem: Conv2dProblem, inputs: Inputs, size: Any, gather: np.ufunc) -> Floats:
-    """Sizes of the finite pixels, none negative, gathered to one of each channel of each picture, shape (N, C).
+    """Sizes of the finite pixels, none negative, gathered to one for each channel of each image, shape (N, C).
 
-    Rows of a picture are taken together, as in either layout they lie so.
+    Rows of an image are taken together, as both layouts store them so.
     """
     x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
     norms, step = np.zeros(x.shape[:2]), max(1, NORM_BLOCK // max(problem.c * problem.w, 1))
@@ -388,11 +355,16 @@ def _picture_norms(problem: Conv2dProblem, inputs: Inputs, size: Any, gather: np
     return norms
 
 
-def _per_picture(problem: Conv2dProblem, inputs: Inputs, of_x: Floats, of_w: Floats) -> Floats:
-    """The sum over a group's channels of of_x[n, c] * of_w[k, c], times the epilogue's gain; it broadcasts to out."""
+def sums_of_groups(problem: Conv2dProblem, of_x: Floats, of_w: Floats) -> Floats:
+    """The sum over a group's channels of of_x[n, c] * of_w[k, c], shape (N, K)."""
     grouped = of_x.reshape(problem.n, problem.groups, problem.c_per_group)
     filters = of_w.reshape(problem.groups, problem.k_per_group, problem.c_per_group)
-    sums = np.einsum("ngc,gkc->ngk", grouped, filters).reshape(problem.n, problem.k)
+    return np.asarray(np.einsum("ngc,gkc->ngk", grouped, filters).reshape(problem.n, problem.k))
+
+
+def _per_picture(problem: Conv2dProblem, inputs: Inputs, of_x: Floats, of_w: Floats) -> Floats:
+    """The same sums times the epilogue's gain, in a shape that broadcasts to the output's."""
+    sums = sums_of_groups(problem, of_x, of_w)
     placed = sums[:, :, None, None] if problem.out_layout == "NCHW" else sums[:, None, None, :]
     return np.asarray(placed * _gain(problem, inputs), np.float64)
 

@@ -1,7 +1,7 @@
-"""How each class of arithmetic may round the factors of its products.
+"""Ways in which each class of arithmetic may round the factors of its products.
 
-A class allows several roundings: hardware cuts bits off or rounds them, ties go to even or away from zero, and a method
-may scale its factors first. Each is honest, so a result is held against the nearest of them.
+A class allows several: hardware truncates or rounds, ties go to even or away from zero, and a method may scale its
+factors first. Each is honest, so the gate compares a result with the nearest of them.
 """
 
 from __future__ import annotations
@@ -40,16 +40,9 @@ E5M2 = Format(2, -14, 57344.0)
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """One way to round both factors.
+    """Both factors rounded in one way.
 
-    Attributes
-    ----------
-    words : str
-        For a message.
-    inputs : Inputs
-        The rounded ones.
-    problem : Conv2dProblem or GemmProblem
-        The problem that they are inputs of: its padding value is rounded as x is.
+    `words` name the way in a message; `problem` is the problem with its padding value rounded as x is.
     """
 
     words: str
@@ -58,13 +51,7 @@ class Factors:
 
 
 def ways(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Factors]:
-    """Every way in which a class may round the factors, as they are included; equal ones once.
-
-    Parameters
-    ----------
-    precision : str
-        A key of :data:`ROUNDINGS`.
-    """
+    """Every way in which a class of :data:`ROUNDINGS` may round the factors, unrounded included; equal ones once."""
     assert inputs.w is not None
     of_x = _different(_as_float32(inputs.x), ROUNDINGS[precision])
     of_w = _different(_as_float32(inputs.w), ROUNDINGS[precision])
@@ -119,13 +106,13 @@ def to_nearest(array: NDArray[np.float32], bits: int, *, away: bool = False) -> 
 
 
 def cut_off(array: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
-    """The numbers without the bits beyond `bits` explicit ones."""
+    """The numbers truncated to `bits` explicit bits."""
     whole = np.ascontiguousarray(array).view(np.uint32)
     return _finite_alone(array, whole & _kept(FLOAT32_BITS - bits))
 
 
 def to_format(array: NDArray[Any], form: Format) -> NDArray[np.float32]:
-    """The nearest numbers of a format, ties to even; what is beyond its largest becomes that, as FP8 units do."""
+    """The nearest numbers of a format, ties to even; saturated at its largest, as in FP8 units."""
     values = np.asarray(array, np.float64)
     exponent = np.maximum(np.frexp(values)[1] - 1, form.smallest) - form.bits
     nearest = np.ldexp(np.rint(np.ldexp(values, -exponent)), exponent)
@@ -137,7 +124,7 @@ def _kept(drop: int) -> np.uint32:
 
 
 def _finite_alone(array: NDArray[np.float32], whole: NDArray[np.uint32]) -> NDArray[np.float32]:
-    """The words as numbers; Inf and NaN as they were."""
+    """The words as numbers; Inf and NaN unchanged."""
     return np.asarray(np.where(np.isfinite(array), whole.view(np.float32), array), np.float32)
 
 
@@ -146,7 +133,7 @@ def _to_float16(array: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _scaled(array: NDArray[np.float32], form: Format, power_of_two: bool) -> NDArray[np.float32]:
-    """Rounded to a format after a scale that brings the largest value to the format's, or less by a power of two."""
+    """Rounded to a format after scaling the largest value to the format's, or by a power of two to less."""
     largest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
     if not largest:
         return array
@@ -177,9 +164,8 @@ def _of_format(name: str, form: Format) -> dict[str, Rounding]:
     }
 
 
-# Class -> how it may round its factors besides leaving them as they are, the most precise way first. Tensor cores that
-# are handed float32 numbers cut off what TF32 does not hold. float16 has a range of its own; with a scale that keeps
-# out of its ends only its bits count.
+# Class -> the ways in which it may round its factors, besides not at all, the most precise first. Tensor cores truncate
+# float32 numbers to TF32. float16 has a smaller range; with a scale that avoids its ends only its bits count.
 ROUNDINGS: dict[str, dict[str, Rounding]] = {
     "tf32": _of_bits(10) | {"cut off": partial(cut_off, bits=10)},
     "fp16": _of_bits(10) | {"in float16": _to_float16},

@@ -1,4 +1,4 @@
-"""Names for wrong results: each known fault is computed on the same inputs, and the nearest to the result is named."""
+"""Names wrong results: computes each known fault on the same inputs, and names the one nearest to the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convforge.problem import PADDING_MODES, Conv2dProblem, Epilogue, Problem
 from convforge.problem.types import is_integer
 from convforge.verify.bounds import rounded
 from convforge.verify.inputs import Inputs, output_dtype
-from convforge.verify.rows import border_of
+from convforge.verify.rows import border_of, only_border
 from convforge.verify.truth import Floats, Truth, conv2d_truth, from_rows, to_rows, truth
 
 # A fault is named where it explains all but this part of the RMS error.
@@ -30,18 +30,7 @@ Suspect = tuple[str, Callable[[], Floats]]
 
 
 def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs) -> str:
-    """What a wrong result looks like.
-
-    Parameters
-    ----------
-    got : array of the output's shape
-    right : Truth
-
-    Returns
-    -------
-    str
-        The known fault that explains nearly all of the error; failing that, where the error lies.
-    """
+    """The known fault that explains nearly all of the error of `got`, or else the place of the error."""
     dtype = output_dtype(problem)
     expected = rounded(right.value, dtype)
     values = got.astype(np.float64)
@@ -64,15 +53,10 @@ def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs
 
 
 def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs) -> list[str]:
-    """Every known fault whose result a wrong result is, element by element, up to rounding.
+    """Every known fault that gives a wrong result element by element, up to rounding; empty where none does.
 
-    Small whole numbers as inputs tell faults apart best: there is no rounding, and what two faults give is seldom the
-    same. Outputs that a fault does not determine are passed over, unless nothing wrong is left.
-
-    Returns
-    -------
-    list of str
-        Empty where no known fault gives this result.
+    Small whole numbers as inputs tell faults apart best: there is no rounding, and two faults seldom give the same.
+    Outputs that a fault does not determine are skipped, unless no wrong one remains.
     """
     values = got.astype(np.float64)
     expected = rounded(right.value, output_dtype(problem))
@@ -87,10 +71,10 @@ def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: I
 
 
 def agrees(values: Floats, suspected: Floats, right: Floats) -> bool:
-    """Whether a wrong result is the one that a fault gives.
+    """True if a wrong result is the one that a fault gives.
 
-    Where `suspected` is NaN, the fault does not say what comes out; where it is Inf, memory outside of the picture,
-    which is NaN where there are guard bands.
+    Where `suspected` is NaN, the fault does not determine the output; where it is Inf, the output depends on memory
+    outside of the image, which is NaN where there are guard bands.
     """
     slack = 1e-5 * float(np.abs(right[np.isfinite(right)]).max(initial=1e-30))
     compared = np.isfinite(suspected)
@@ -112,7 +96,7 @@ def _rms(values: Floats) -> float:
 def _suspects(
     problem: Problem, right: Truth, inputs: Inputs, values: Floats, known: NDArray[np.bool_]
 ) -> Iterator[Suspect]:
-    """Known faults: what they are called, and the result that they would give before it is rounded."""
+    """Known faults: the name of each, and the result that it would give before rounding."""
     yield from _of_values(right, values, known)
     if problem.multiplies:
         for label, bits in (("TF32", 10), ("bfloat16", 7)):
@@ -125,7 +109,7 @@ def _suspects(
 
 
 def _of_values(right: Truth, values: Floats, known: NDArray[np.bool_]) -> Iterator[Suspect]:
-    """Faults that need nothing computed: all zero, a constant factor."""
+    """Faults that need no computation: all zero, a constant factor."""
     yield "all outputs are zero", lambda: np.zeros_like(right.value)
     reference = np.where(known, right.value, 0.0)
     energy = float(np.sum(reference**2))
@@ -147,74 +131,70 @@ def _narrowed(inputs: Inputs, bits: int) -> Inputs:
     return dataclasses.replace(inputs, x=narrow(inputs.x), w=narrow(inputs.w))
 
 
+def _of(problem: Conv2dProblem, inputs: Inputs, **changed: Any) -> Callable[[], Floats]:
+    """The result with another x or w."""
+
+    def compute() -> Floats:
+        arrays: dict[str, Any] = {name: np.ascontiguousarray(array) for name, array in changed.items()}
+        return conv2d_truth(problem, dataclasses.replace(inputs, **arrays)).value
+
+    return compute
+
+
 def _of_filters(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
     w = inputs.w
     assert w is not None
-
-    def with_filter(changed: NDArray[Any]) -> Callable[[], Floats]:
-        return lambda: conv2d_truth(problem, dataclasses.replace(inputs, w=np.ascontiguousarray(changed))).value
-
-    yield "flipped filter", with_filter(w[:, :, ::-1, ::-1])
+    with_w = partial(_of, problem, inputs)
+    yield "flipped filter", with_w(w=w[:, :, ::-1, ::-1])
     if problem.r > 1 and problem.s > 1:
-        yield "filter flipped along its height", with_filter(w[:, :, ::-1])
-        yield "filter flipped along its width", with_filter(w[:, :, :, ::-1])
-    if problem.r == problem.s > 1:
-        yield "swapped H and W of the filter", with_filter(w.transpose(0, 1, 3, 2))
-    elif problem.r > 1 and problem.s > 1:
-        yield "swapped H and W of the filter", with_filter(w.transpose(0, 1, 3, 2).reshape(w.shape))
+        yield "filter flipped along its height", with_w(w=w[:, :, ::-1])
+        yield "filter flipped along its width", with_w(w=w[:, :, :, ::-1])
+        yield "swapped H and W of the filter", with_w(w=w.transpose(0, 1, 3, 2).reshape(w.shape))
     if problem.k > 1:
         for k in dict.fromkeys((0, 1, problem.k - 1)):
-            yield (
-                f"one filter for all outputs: that of channel {k}",
-                with_filter(np.broadcast_to(w[k : k + 1], w.shape)),
-            )
+            one = np.broadcast_to(w[k : k + 1], w.shape)
+            yield f"one filter for all outputs: that of channel {k}", with_w(w=one)
     for axis, size, name in ((2, problem.r, "row"), (3, problem.s, "column")):
         if size > 1:
             for end, place in ((size - 1, "last"), (0, "first")):
                 short = w.copy()
                 short[(slice(None),) * axis + (end,)] = 0
-                yield f"{place} {name} of the filter left out", with_filter(short)
+                yield f"{place} {name} of the filter left out", with_w(w=short)
     if problem.k_per_group == problem.c_per_group > 1 and problem.groups == 1:
-        yield "swapped K and C of the filter", with_filter(w.transpose(1, 0, 2, 3))
+        yield "swapped K and C of the filter", with_w(w=w.transpose(1, 0, 2, 3))
     if problem.c_per_group > 1:
-        channels = dict.fromkeys([problem.c_per_group - 1, *range(min(problem.c_per_group, MOST_CHANNELS))])
-        for c in channels:
+        for c in dict.fromkeys([problem.c_per_group - 1, *range(min(problem.c_per_group, MOST_CHANNELS))]):
             silent = w.copy()
             silent[:, c] = 0
-            yield f"ignored channel {c}", with_filter(silent)
+            yield f"ignored channel {c}", with_w(w=silent)
         first = w.copy()
         first[:, 1:] = 0
-        yield "only the first channel counts", with_filter(first)
-        yield "one filter channel for all channels", with_filter(np.broadcast_to(w[:, :1], w.shape))
+        yield "only the first channel counts", with_w(w=first)
+        yield "one filter channel for all channels", with_w(w=np.broadcast_to(w[:, :1], w.shape))
 
 
 def _of_pictures(problem: Conv2dProblem, right: Truth, inputs: Inputs) -> Iterator[Suspect]:
     x = inputs.x
-
-    def with_picture(changed: NDArray[Any]) -> Callable[[], Floats]:
-        return lambda: conv2d_truth(problem, dataclasses.replace(inputs, x=np.ascontiguousarray(changed))).value
+    with_x = partial(_of, problem, inputs)
 
     def swapped(array: NDArray[Any], layout: str) -> NDArray[Any]:
-        return array.transpose((0, 1, 3, 2) if layout == "NCHW" else (0, 2, 1, 3))
+        return array.transpose((0, 1, 3, 2) if layout == "NCHW" else (0, 2, 1, 3)).reshape(array.shape)
 
-    yield "swapped H and W of the picture", with_picture(swapped(x, problem.x_layout).reshape(x.shape))
+    yield "swapped H and W of the picture", with_x(x=swapped(x, problem.x_layout))
     if problem.p != 1 and problem.q != 1:
-        transposed = swapped(right.value, problem.out_layout)
-        yield "swapped H and W of the output", lambda: transposed.reshape(right.value.shape)
+        yield "swapped H and W of the output", lambda: swapped(right.value, problem.out_layout)
     if problem.c > 1:
-        axes = (0, 2, 3, 1) if problem.x_layout == "NHWC" else (0, 3, 1, 2)
-        yield "NCHW read as NHWC, or the reverse", with_picture(_reread(problem, x, axes))
+        yield "NCHW read as NHWC, or the reverse", with_x(x=_reread(problem, x))
     if problem.n > 1:
-        yield "one picture for the whole batch", with_picture(np.broadcast_to(x[:1], x.shape))
+        yield "one picture for the whole batch", with_x(x=np.broadcast_to(x[:1], x.shape))
     if problem.groups > 1:
-        channels = x if problem.x_layout == "NCHW" else x.transpose(0, 3, 1, 2)
-        first = np.concatenate([channels[:, : problem.c_per_group]] * problem.groups, axis=1)
-        placed = first if problem.x_layout == "NCHW" else first.transpose(0, 2, 3, 1)
-        yield "every group reads the channels of the first", with_picture(placed)
+        axis, first = (1 if problem.x_layout == "NCHW" else 3), slice(problem.c_per_group)
+        group = x[:, first] if axis == 1 else x[..., first]
+        yield "every group reads the channels of the first", with_x(x=np.concatenate([group] * problem.groups, axis))
 
 
-def _reread(problem: Conv2dProblem, x: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
-    """The same memory taken for the other layout."""
+def _reread(problem: Conv2dProblem, x: NDArray[Any]) -> NDArray[Any]:
+    """The same memory read in the other layout."""
     n, c, h, w = problem.n, problem.c, problem.h, problem.w
     flat = np.ascontiguousarray(x).reshape(-1)
     if problem.x_layout == "NCHW":
@@ -227,42 +207,36 @@ def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
         def compute() -> Floats:
             try:
                 other = problem.replace(**fields)
-            except ValueError:  # there is no such problem, so nobody computed it
+            except ValueError:  # there is no such problem, so no method computed it
                 return np.full(problem.out_shape, np.nan)
             return _cropped(problem, other, inputs)
 
         return compute
 
-    if problem.stride != (1, 1):
-        yield "stride ignored", changed(stride=(1, 1))
-        if problem.stride[0] != problem.stride[1]:
-            yield "swapped H and W of the stride", changed(stride=problem.stride[::-1])
-    if problem.dilation != (1, 1):
-        yield "dilation ignored", changed(dilation=(1, 1))
     top, bottom, left, right = problem.padding
-    if (top, bottom) != (left, right):
-        yield "swapped H and W of the padding", changed(padding=(left, right, top, bottom))
-    if (top, left) != (bottom, right):
-        yield "swapped sides of the padding", changed(padding=(bottom, top, right, left))
-    if any(problem.padding):
-        yield "padding ignored", changed(padding=(0, top + bottom, 0, left + right))
-        if problem.stride != (1, 1):
-            stretched = (top * problem.stride[0], bottom, left * problem.stride[1], right)
-            yield "stride applied to the padding too", changed(padding=stretched)
-    for name, shifted in (
-        ("down", (top + 1, bottom - 1, left, right)),
-        ("up", (top - 1, bottom + 1, left, right)),
-        ("to the right", (top, bottom, left + 1, right - 1)),
-        ("to the left", (top, bottom, left - 1, right + 1)),
-    ):
-        if min(shifted) >= 0:
-            yield f"one pixel off: the picture moved {name}", changed(padding=shifted)
+    others: list[tuple[str, str, tuple[int, ...]]] = [
+        ("stride ignored", "stride", (1, 1)),
+        ("swapped H and W of the stride", "stride", problem.stride[::-1]),
+        ("dilation ignored", "dilation", (1, 1)),
+        ("swapped H and W of the padding", "padding", (left, right, top, bottom)),
+        ("swapped sides of the padding", "padding", (bottom, top, right, left)),
+        ("padding ignored", "padding", (0, top + bottom, 0, left + right)),
+        ("stride applied to the padding too", "padding",
+         (top * problem.stride[0], bottom, left * problem.stride[1], right)),
+        ("one pixel off: the picture moved down", "padding", (top + 1, bottom - 1, left, right)),
+        ("one pixel off: the picture moved up", "padding", (top - 1, bottom + 1, left, right)),
+        ("one pixel off: the picture moved to the right", "padding", (top, bottom, left + 1, right - 1)),
+        ("one pixel off: the picture moved to the left", "padding", (top, bottom, left - 1, right + 1)),
+    ]  # fmt: skip
+    for label, field, value in others:
+        if value != getattr(problem, field) and min(value) >= 0:
+            yield label, changed(**{field: value})
     small = problem.n * problem.c * problem.p * problem.q <= MOST_PIXELS
     if small and problem.padding_mode == "zeros" and problem.x_layout == "NCHW" and any(problem.padding):
-        for checked, words in (
-            ((False, False), "neither rows nor columns are"),
-            ((True, False), "only rows are"),
-            ((False, True), "only columns are"),
+        for words, *checked in (
+            ("neither rows nor columns are", False, False),
+            ("only rows are", True, False),
+            ("only columns are", False, True),
         ):
             yield f"border reads neighbouring memory: {words} checked", partial(_unchecked, problem, inputs, *checked)
     for mode in PADDING_MODES:
@@ -275,7 +249,7 @@ def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
 
 
 def _cropped(problem: Conv2dProblem, other: Conv2dProblem, inputs: Inputs) -> Floats:
-    """The result of a problem of the same pictures, cut or filled with NaN to this problem's output."""
+    """The result of a problem of the same images, cropped or filled with NaN to this problem's output."""
     if problem.epilogue.residual:
         return np.full(problem.out_shape, np.nan)
     rows = to_rows(other, conv2d_truth(other, inputs).value).reshape(other.n, other.p, other.k, other.q)
@@ -286,7 +260,7 @@ def _cropped(problem: Conv2dProblem, other: Conv2dProblem, inputs: Inputs) -> Fl
 
 
 def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: bool, columns_checked: bool) -> Floats:
-    """The result where a pixel outside of the picture is whatever lies at its place in memory; Inf outside of x."""
+    """The result where a pixel outside the image is whatever its address holds; Inf outside of x."""
     if problem.groups > 1 or not problem.epilogue.is_plain or problem.mode != "cross-correlation":
         return np.full(problem.out_shape, np.nan)
     assert inputs.w is not None
@@ -320,23 +294,18 @@ def _border_skipped(problem: Conv2dProblem, value: Floats) -> Floats:
 
 
 def _of_epilogues(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
-    ends = problem.epilogue
-    without: list[tuple[str, dict[str, Any]]] = []
-    if ends.bias:
-        without.append(("missing bias", {"bias": False}))
-    if ends.residual:
-        without.append(("missing residual", {"residual": False}))
-    if ends.divisor != 1:
-        without.append(("not divided", {"divisor": 1}))
-    if ends.scale != "none":
-        without.append(("missing scale", {"scale": "none"}))
-    if ends.activation != "identity":
-        without.append(("missing activation", {"activation": "identity", "alpha": None}))
-    if ends.x_zero_point:
-        without.append(("zero point ignored", {"x_zero_point": 0}))
-    for label, fields in without:
-        plain: Epilogue = dataclasses.replace(ends, **fields)
-        yield label, partial(_with_epilogue, problem, inputs, plain)
+    others: dict[str, dict[str, Any]] = {
+        "missing bias": {"bias": False},
+        "missing residual": {"residual": False},
+        "not divided": {"divisor": 1},
+        "missing scale": {"scale": "none"},
+        "missing activation": {"activation": "identity", "alpha": None},
+        "zero point ignored": {"x_zero_point": 0},
+    }
+    for label, fields in others.items():
+        plain = dataclasses.replace(problem.epilogue, **fields)
+        if plain != problem.epilogue:
+            yield label, partial(_with_epilogue, problem, inputs, plain)
 
 
 def _with_epilogue(problem: Conv2dProblem, inputs: Inputs, plain: Epilogue) -> Floats:
@@ -344,7 +313,7 @@ def _with_epilogue(problem: Conv2dProblem, inputs: Inputs, plain: Epilogue) -> F
 
 
 def _place(problem: Problem, values: Floats, expected: Floats) -> str:
-    """Where the errors lie, when no known fault explains them."""
+    """The place of the errors, when no known fault explains them."""
     with np.errstate(invalid="ignore"):
         error = np.abs(values - expected)
     error = np.where(np.isnan(error) & ~(np.isnan(values) & np.isnan(expected)), np.inf, np.nan_to_num(error, nan=0.0))
@@ -352,11 +321,9 @@ def _place(problem: Problem, values: Floats, expected: Floats) -> str:
     if not large.any():
         return "unknown: small errors"
     if isinstance(problem, Conv2dProblem):
-        rows, columns = border_of(problem)
-        wrong = to_rows(problem, large).reshape(problem.n, problem.p, problem.k, problem.q)
-        inside = wrong[:, ~rows][..., ~columns]
-        if inside.size and not inside.any():
+        if only_border(problem, large):
             return "wrong at the border alone"
+        wrong = to_rows(problem, large).reshape(problem.n, problem.p, problem.k, problem.q)
         channels = np.flatnonzero(wrong.any(axis=(0, 1, 3)))
         if channels.size < problem.k:
             return f"wrong in output channels {', '.join(map(str, channels[:8]))} alone"

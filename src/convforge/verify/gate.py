@@ -1,24 +1,23 @@
-"""The gate on RMS errors: per output channel, and apart for border rows, border columns and the inside.
+"""The gate on RMS errors: per output channel, and separately for border rows, border columns and the inside.
 
 An elementwise bound must admit the worst case, which no real data reach, and so admits arithmetic a thousand times
-coarser than was promised. The gate compares with what honest loops do on the same data:
+coarser than promised. The gate compares with honest loops on the same data:
 
 - `strict`, `separable` and `winograd`: with one FMA after the other.
-- `tf32`, `fp16`, `bf16` and `fp8`: the result is held against the truth of rounded factors, in the way of rounding that
-  comes nearest. What is left is the error of the sums alone, so that narrower factors show, and narrower sums too,
-  though they err less than honest factors do.
-- `strict` on arrays of 16-bit floats: products are exact, and the rounding of the result hides the sums. What counts is
-  how far the truth lies outside of the numbers that round to the result.
+- `tf32`, `fp16`, `bf16` and `fp8`: with the truth of rounded factors, in the nearest way of rounding. The rest is the
+  error of the sums alone, so narrower factors show, and narrower sums too, though they err less than honest factors do.
+- `strict` on 16-bit floats: products are exact, and the rounding of the result hides the sums. The error is the
+  distance of the truth from the numbers that round to the result.
 
-Tensor cores sum in FP32, but cut partial sums off where others round. For the last two a loop that cuts off is honest
-too. What it errs is mostly one factor, the same for all outputs; so errors without the part that is proportional to the
-output are compared as well.
+Tensor cores sum in FP32, but truncate partial sums where others round. For the last two a loop that truncates is honest
+too. Its error is mostly one factor, the same for all outputs; so errors without their part proportional to the output
+are compared as well.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,18 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.problem import Conv2dProblem, Problem
-from convforge.problem.types import is_integer
-from convforge.verify.bounds import STORED, beyond_rounding, fft_energy, fft_levels, unit_roundoff
-from convforge.verify.factors import ROUNDINGS, Factors, rounded, ways
-from convforge.verify.honest import (
-    Honest,
-    Way,
-    apart_from_scale,
-    baseline,
-    sampled_items,
+from convforge.problem.types import finfo, is_integer
+from convforge.verify.bounds import (
+    beyond_rounding,
+    fft_energy,
+    fft_levels,
+    sums_of_groups,
+    unit_roundoff,
     within_range,
 )
-from convforge.verify.inputs import Inputs
+from convforge.verify.factors import ROUNDINGS, Factors, rounded, ways
+from convforge.verify.honest import Honest, Way, apart_from_scale, baseline, sampled_items
+from convforge.verify.inputs import Inputs, output_dtype
 from convforge.verify.rows import Band, rows_of
 from convforge.verify.truth import Floats, Truth, to_rows
 
@@ -48,43 +47,38 @@ from convforge.verify.truth import Floats, Truth, to_rows
 # sequential sum of nine products hardly errs. Transforms or passes in TF32: hundreds and more.
 ALLOWED: dict[str, float] = {"strict": 2.0, "separable": 6.0, "winograd": 64.0}
 
-# What an honest method is expected to reach at most, of which luck in a small band makes more; half of what is allowed
-# where nothing is said.
+# Class -> the largest factor expected of an honest method, before luck in a small band; by default half of ALLOWED.
 USUAL: dict[str, float] = {"strict": math.sqrt(2)}
 
-# Sums of tensor cores -> how many times the loop's error of that style is allowed beside twice the sequential one's,
-# and how many times is usual. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times a loop
-# that cuts every product's sum off, and 1 times the two levels that it is a model of.
+# Style of tensor cores' sums -> the factor of that loop's error that is allowed beside twice the sequential one's, and
+# the usual factor. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times a loop that truncates
+# the sum after every product, and 1 times the two levels that it is a model of.
 TENSOR: dict[str, tuple[float, float]] = {"cut": (2.0, 1.3), "two levels": (2.5, 1.6)}
 
-# A result this many times as near the truth as rounded factors are is more exact than its class asks, however computed.
+# A result whose error is at most this share of that of rounded factors is more exact than its class asks.
 FINER = 0.25
 
-# From so many independent outputs on, errors are compared without their proportional part as well.
+# From this many independent outputs on, errors are compared without their proportional part as well.
 ENOUGH = 8
 
-# A way of rounding that leaves less than this share of what is allowed is taken for the way; honest sums of many
-# products leave up to a half.
+# A way of rounding that leaves less than this share of the allowed error is accepted; honest sums of many products
+# leave up to a half.
 LITTLE = 0.5
 
-# Rows from which the way of rounding is told, and the likeliest ways that are tried.
+# Rows by which ways of rounding are ordered, for how many FLOPs all rows are taken, and how many ways are tried.
 FEW_ROWS, FEW_FLOPS, TRIED = 4, 2e7, 6
 
-# The FFT's RMS error grows as u sqrt(log N) times the picture's norm (Gentleman and Sande, Fast Fourier transforms for
+# The FFT's RMS error grows as u sqrt(log N) times the image's norm (Gentleman and Sande, Fast Fourier transforms for
 # fun and profit, AFIPS 1966; measured over many libraries at 0.3 to 0.8 u sqrt(log2 N), fftw.org/accuracy).
 FFT_CONSTANT = 4.0
 
 # A false alarm has at most the probability exp(-RARE) for each channel and band.
 RARE = 20.0
 
-# Explicit bits of the mantissas of float types.
-_BITS = {name: form.bits for name, form in STORED.items()}
-_HALVES = frozenset({"float16", "bfloat16"})
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The RMS error of one channel in one band, what is allowed there, and a note on how the error was taken."""
+    """The RMS error of one channel in one band, the allowed error, and a note on how the error was measured."""
 
     channel: int
     band: str
@@ -94,7 +88,7 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """Times what is allowed; above 1 the gate is not passed."""
+        """Error over allowed error; above 1 the gate is not passed."""
         return self.rms / self.allowed if self.allowed > 0 else math.inf if self.rms > 0 else 0.0
 
     def __str__(self) -> str:
@@ -105,62 +99,45 @@ class Measured:
 
 
 class Gate:
-    """The gate of a problem on one set of inputs. What does not depend on a result is computed once.
+    """The gate of a problem on one set of inputs. Computes once what does not depend on a result.
 
     Parameters
     ----------
     problem : Problem
-        Whose outputs are sums of products.
+        With outputs that are sums of products.
     inputs : Inputs
     truth : Truth
-        Of the whole output, or of those rows that `items` are, shape (items, K, Q) or (items, 1, N).
+        Of the whole output, or of the rows `items`, shape (items, K, Q) or (items, 1, N).
     items : array of int, optional
-        Output rows that results will consist of: n * P + p. By default results are whole, and rows are sampled.
+        Output rows of which results will consist: n * P + p. By default results are whole, and rows are sampled.
 
     Notes
     -----
-    In a band of few outputs an RMS error is a matter of luck. With m errors of equal variance it exceeds
-    1 + sqrt(2 t / m) times its expectation with a probability of at most exp(-t) (B. Laurent and P. Massart, Adaptive
-    estimation of a quadratic functional by model selection, Ann. Statist. 28, 2000, lemma 1).
+    In a band of few outputs an RMS error depends on luck. With m errors of equal variance it exceeds 1 + sqrt(2 t / m)
+    times its expectation with a probability of at most exp(-t) (B. Laurent and P. Massart, Adaptive estimation of a
+    quadratic functional by model selection, Ann. Statist. 28, 2000, lemma 1).
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        inputs: Inputs,
-        truth: Truth,
-        items: NDArray[np.int64] | None = None,
-    ) -> None:
+    def __init__(self, problem: Problem, inputs: Inputs, truth: Truth, items: NDArray[np.int64] | None = None) -> None:
         self._problem, self._inputs, self._output_rows = problem, inputs, rows_of(problem)
         self._whole, self._magnitude = truth.value, truth.magnitude
-        self._items = items
+        self._items, self._dtype = items, output_dtype(problem)
         self._ways: dict[str, Way] = {}  # by the words for a way of rounding, which are unique
-        self._fft: Floats | None = None  # allowed in each picture and channel
+        self._fft: Floats | None = None  # allowed in each image and channel
         self._likely: dict[str, str] = {}  # class -> the words for the way that a result passed
 
     def excess(self, precision: str, got: NDArray[Any]) -> Measured | None:
-        """The worst channel and band whose RMS error exceeds what the class allows; None if none does.
+        """The worst channel and band whose RMS error exceeds what the class `precision` allows; None if none does.
 
-        Parameters
-        ----------
-        precision : str
-            Class of the arithmetic that computed `got`.
-        got : array
-            The whole output, or the rows that the gate was made for.
-
-        Raises
-        ------
-        ValueError
-            The class has no gate.
+        `got` is the whole output, or the rows of the gate. ValueError where the class has no gate.
         """
         found = self.measured(precision, got)
         return found if found is not None and found.ratio > 1 else None
 
     def measured(self, precision: str, got: NDArray[Any]) -> Measured | None:
-        """The channel and band that come nearest to what the class allows, or exceed it by most.
+        """The channel and band with the largest error relative to the allowed one; parameters as for :meth:`excess`.
 
-        None where there is nothing to measure: no output, or sums of integers, which are exact, and of which the bound
-        demands as much. The others are as for :meth:`excess`.
+        None where nothing is measured: no output, or sums of integers, which are exact, as the bound demands.
         """
         problem = self._problem
         if not self._whole.size or is_integer(problem.acc_dtype):
@@ -175,7 +152,7 @@ class Gate:
         return self._judge(precision, self._strict, values)
 
     def _rows(self, whole: NDArray[Any]) -> NDArray[Any]:
-        """The rows that are looked at, of a whole output or of what are such rows already."""
+        """The sampled rows of a whole output, or the rows of the gate themselves."""
         if self._items is not None:
             return whole
         return self._output_rows.taken(whole, self._rows_seen)
@@ -189,36 +166,34 @@ class Gate:
         return self._output_rows.bands(self._rows_seen)
 
     @cached_property
-    def _types(self) -> tuple[set[str], str, str]:
-        """Element types of the factors, of the sums and of the output."""
-        problem = self._problem
-        factors = {operand.dtype for operand in problem.operands if operand.role in ("input", "weights")}
-        return factors, problem.acc_dtype, problem.out_dtype
-
-    @property
     def _is_stored_whole(self) -> bool:
-        """Whether sums are stored as they are, and not rounded to a narrower type."""
-        _, sums, out = self._types
-        return not is_integer(out) and _BITS[out] >= _BITS[sums]
+        """True if sums are stored without rounding them to a narrower type."""
+        return not is_integer(self._dtype.name) and finfo(self._dtype).nmant >= finfo(self._problem.acc_dtype).nmant
 
     @cached_property
     def _strict(self) -> Way:
-        """The factors as they are."""
-        factors, sums, _ = self._types
-        styles = ("sequential", "cut") if factors <= _HALVES and sums == "float32" else ("sequential",)
-        return Way(baseline(self._problem, self._inputs, self._rows_seen, self._rows(self._whole), styles), self._bands)
+        """The baseline of unrounded factors."""
+        problem = self._problem
+        factors = {operand.dtype for operand in problem.operands if operand.role in ("input", "weights")}
+        halves = factors <= {"float16", "bfloat16"} and problem.acc_dtype == "float32"
+        styles = ("sequential", "cut") if halves else ("sequential",)
+        return Way(baseline(problem, self._inputs, self._rows_seen, self._rows(self._whole), styles), self._bands)
+
+    def _true(self, factors: Factors, items: NDArray[np.int64]) -> Floats:
+        """The truth of rounded factors in some rows, within the output type's range."""
+        return within_range(rows_of(factors.problem).true(factors.inputs, items).value, self._dtype)
 
     def _error(self, values: Floats, reference: Floats) -> Floats:
-        """Errors with their signs; where the result is rounded, how far the truth lies outside of what rounds to it."""
-        out = self._types[2]
+        """Signed errors; where the result is rounded, the distance of the truth from the numbers that round to it."""
         with np.errstate(invalid="ignore"):
-            return values - reference if self._is_stored_whole else beyond_rounding(values, reference, out)
+            if self._is_stored_whole:
+                return values - reference
+            return beyond_rounding(values, reference, self._dtype.name)
 
     def _measured_narrow(self, precision: str, values: Floats) -> Measured | None:
-        """What is left beside the way of rounding the factors that leaves least of the likeliest.
+        """The error that remains for the best of the likeliest ways of rounding the factors.
 
-        Of very many products the errors of sums hide which way it was in a few rows, so others are tried until one
-        leaves little.
+        With very many products a few rows do not show the way of rounding, so others are tried until one leaves little.
         """
         least: Measured | None = None
         for words, way in self._tried(precision, values):
@@ -232,13 +207,13 @@ class Gate:
         return least if least is not None and least.ratio <= 1 else self._finer(precision, values) or least
 
     def _tried(self, precision: str, values: Floats) -> Iterator[tuple[str, Way]]:
-        """Ways of rounding with their baselines: the one that a result passed before, then the nearest few."""
+        """Ways of rounding with their baselines: first the one that a result passed before, then the nearest few."""
         before = self._likely.get(precision)
         if before is not None:
             yield before, self._ways[before]
         for factors in self._nearest(precision, values):
             if factors.words not in self._ways:
-                reference = rows_of(factors.problem).true(factors.inputs, self._rows_seen).value
+                reference = self._true(factors, self._rows_seen)
                 styles = ("sequential", "two levels" if precision == "fp8" else "cut")
                 loops = baseline(factors.problem, factors.inputs, self._rows_seen, reference, styles)
                 self._ways[factors.words] = Way(loops, self._bands, factors.words)
@@ -246,17 +221,17 @@ class Gate:
                 yield factors.words, self._ways[factors.words]
 
     def _nearest(self, precision: str, values: Floats) -> list[Factors]:
-        """The ways of rounding whose truths lie nearest to a result in a few rows, the likeliest first.
+        """The ways of rounding whose truths are nearest to a result in a few rows, the likeliest first.
 
-        Sums that are cut off lie below all of them on positive numbers, so that errors count both as they are and
-        without what is proportional to the output.
+        Truncated sums are below all of them on positive numbers, so errors count both in full and without their part
+        proportional to the output.
         """
-        items = self._rows_seen
-        step = 1 if self._problem.flops * items.size <= FEW_FLOPS * self._all_rows else max(items.size // FEW_ROWS, 1)
+        items, rows = self._rows_seen, self._output_rows.pictures * self._output_rows.height
+        step = 1 if self._problem.flops * items.size <= FEW_FLOPS * rows else max(items.size // FEW_ROWS, 1)
         few = Band("", np.ones(items[::step].size, bool), np.ones(values.shape[2], bool))
         found, errors = [], []
         for factors in ways(self._problem, self._inputs, precision):
-            reference = within_range(self._problem, rows_of(factors.problem).true(factors.inputs, items[::step]).value)
+            reference = self._true(factors, items[::step])
             error = self._error(values[::step], reference)
             known = np.isfinite(error) & np.isfinite(reference)
             along = few.sums(reference**2, known)
@@ -266,21 +241,15 @@ class Gate:
         orders = np.argsort(np.array(errors), axis=0, kind="stable")  # a column for each kind of error
         return [found[i] for i in list(dict.fromkeys(orders.ravel().tolist()))[:TRIED]]
 
-    @property
-    def _all_rows(self) -> int:
-        return self._output_rows.pictures * self._output_rows.height
-
     def _finer(self, precision: str, values: Floats) -> Measured | None:
-        """The worst band of a result that is nearer the truth than rounded factors are; None where one band is not."""
-        truth, factors = (
-            within_range(self._problem, self._rows(self._whole)),
-            rounded(self._problem, self._inputs, precision),
-        )
-        coarse = within_range(self._problem, rows_of(factors.problem).true(factors.inputs, self._rows_seen).value)
+        """The worst band of a result that is nearer the truth than rounded factors; None if any band is not."""
+        factors = rounded(self._problem, self._inputs, precision)
+        truth = within_range(self._rows(self._whole), self._dtype)
+        coarse = self._true(factors, self._rows_seen)
         with np.errstate(invalid="ignore"):
             errors, allowed = self._error(values, truth) ** 2, (FINER * (coarse - truth)) ** 2
         known = np.isfinite(errors) & np.isfinite(allowed)
-        found: Measured | None = None
+        found = []
         for band in self._bands:
             count = np.maximum((known & band.mask).sum(axis=(0, 2)), 1)
             rms, most = (np.sqrt(band.sums(squares, known) / count) for squares in (errors, allowed))
@@ -288,59 +257,59 @@ class Gate:
                 return None
             worst = int(np.argmax(rms / np.maximum(most, np.finfo(np.float64).tiny)))
             note = f"more exact than {factors.words}"
-            this = Measured(worst, band.name, float(rms[worst]), float(most[worst]), note)
-            found = this if found is None or this.ratio > found.ratio else found
-        return found
+            found.append(Measured(worst, band.name, float(rms[worst]), float(most[worst]), note))
+        return _worst(found)
 
     def _judge(self, precision: str, way: Way, values: Floats) -> Measured | None:
         error = self._error(values, way.baseline.reference)
         chosen = way.baseline.known
         if not np.isfinite(error).all():  # the bound has judged them
             chosen = np.isfinite(error) if chosen is None else chosen & np.isfinite(error)
-        found: Measured | None = None
+        kinds = (False, True) if len(way.baseline.loops) > 1 and self._is_stored_whole else (False,)
+        found = []
         for number, band in enumerate(self._bands):
             honest = way.honest(number, precision, chosen)
-            for apart in (False, True) if len(way.baseline.loops) > 1 and self._is_stored_whole else (False,):
-                worst = _worst_channel(way, band, honest, error, chosen, precision, apart)
-                if worst and (not found or worst.ratio > found.ratio):
-                    found = worst
-        return found
+            found += [_worst_channel(way, band, honest, error, chosen, precision, apart) for apart in kinds]
+        return _worst(found)
 
     def _measured_fft(self, problem: Conv2dProblem, got: NDArray[Any]) -> Measured | None:
-        """The FFT spreads its error over the whole picture: one RMS for each picture and channel."""
-        whole = self._items is None
-        rows, reference = (to_rows(problem, got), to_rows(problem, self._whole)) if whole else (got, self._whole)
-        picture = (np.arange(problem.n * problem.p) if self._items is None else self._items) // problem.p
+        """The FFT spreads its error over the whole image: one RMS for each image and channel."""
+        rows, reference, items = got, self._whole, self._items
+        if items is None:
+            rows, reference = to_rows(problem, got), to_rows(problem, self._whole)
+            items = np.arange(problem.n * problem.p)
+        picture = items // problem.p
         if self._fft is None:
             self._fft = _fft_allowed(problem, self._inputs, self._magnitude)
-        found: Measured | None = None
+        found = []
         for n in np.unique(picture):
-            values, truth = rows[picture == n].astype(np.float64), within_range(problem, reference[picture == n])
+            values, truth = rows[picture == n].astype(np.float64), within_range(reference[picture == n], self._dtype)
             error = self._error(values, truth)
             finite = np.isfinite(error)
             count = np.maximum(finite.sum(axis=(0, 2)), 1)
             rms = np.sqrt((np.where(finite, error, 0.0) ** 2).sum(axis=(0, 2)) / count)
             allowed = np.maximum(self._fft[n], np.finfo(np.float64).tiny)
             worst = int(np.argmax(rms / allowed))
-            this = Measured(worst, f"picture {n}", float(rms[worst]), float(allowed[worst]))
-            found = this if found is None or this.ratio > found.ratio else found
-        return found
+            found.append(Measured(worst, f"picture {n}", float(rms[worst]), float(allowed[worst])))
+        return _worst(found)
+
+
+def _worst(found: Iterable[Measured | None]) -> Measured | None:
+    return max((each for each in found if each is not None), key=lambda each: each.ratio, default=None)
 
 
 def _fft_allowed(problem: Conv2dProblem, inputs: Inputs, magnitude: Floats) -> Floats:
-    """The RMS error that is allowed in each picture and channel, shape (N, K)."""
+    """The allowed RMS error of each image and channel, shape (N, K)."""
     assert inputs.w is not None
     # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
     absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
-    energy = np.sqrt(fft_energy(problem, inputs)).reshape(problem.n, problem.groups, -1)
-    filters = absolute.reshape(problem.groups, problem.k_per_group, -1)
-    norm = np.einsum("ngc,gkc->ngk", energy, filters).reshape(problem.n, problem.k)
+    norm = sums_of_groups(problem, np.sqrt(fft_energy(problem, inputs)), absolute)
     dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
     u = unit_roundoff(problem.acc_dtype)
     norm = norm / problem.epilogue.divisor
     if problem.epilogue.scale != "none":
         norm = norm * np.abs(np.asarray(inputs.operands["scale"], np.float64))
-    # The epilogue comes on top.
+    # The epilogue adds roundings of its own.
     largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
     allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
     return np.asarray(allowed + 4 * u * largest, np.float64)
@@ -386,7 +355,7 @@ def _worst_channel(
 
 
 def _allowed(honest: Honest, precision: str, independent: Floats, apart: bool) -> Floats:
-    """The sum of squares that is allowed in each channel: what the class allows, or what luck makes of few outputs."""
+    """The allowed sum of squares of each channel: what the class allows, or the luck of few outputs."""
     luck = 1 + np.sqrt(2 * RARE / np.maximum(independent, 1))
     total = np.zeros_like(honest.along)
     for style, squares, squares_apart in honest.squares:

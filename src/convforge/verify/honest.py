@@ -1,4 +1,4 @@
-"""How far honest sums lie from the truth: loops of FMAs on the same data, over sampled rows of the output."""
+"""Errors of honest sums: loops of FMAs on the same data, over sampled rows of the output."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.problem import Problem
-from convforge.problem.types import is_integer, limits
-from convforge.verify.inputs import Inputs
+from convforge.verify.bounds import within_range
+from convforge.verify.inputs import Inputs, output_dtype
 from convforge.verify.rows import Band, rows_of
 from convforge.verify.truth import Floats
 
@@ -22,18 +22,18 @@ BY_TILE = ("winograd", "separable")
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What honest loops make of rows.
+    """Results of honest loops on rows.
 
     Attributes
     ----------
     reference : array of float64, shape (items, K, Q)
         The truth, within the output type's range.
     loops : dict of str to tuple of arrays
-        Style of the sums -> errors of the loop from the first tap to the last, and of that from the last to the first:
-        on smooth or widely spread pixels one of them errs several times as much as the other. The rounding of the
-        result to a type narrower than the sums' is left out.
+        Style of the sums -> errors of the loop from the first tap to the last, and from the last to the first: on
+        smooth or widely spread pixels one of them errs several times as much as the other. Without the rounding of the
+        result to a type narrower than the sums'.
     variance : array
-        What theory expects of a sequential loop's squared errors, whether it has FMAs or rounds products first.
+        Squared errors that theory expects of a sequential loop, with FMAs or with products rounded first.
     known : array of bool, or None
         Where all of these are finite; None for everywhere.
     """
@@ -48,14 +48,14 @@ def baseline(
     problem: Problem, inputs: Inputs, items: NDArray[np.int64], reference: Floats, styles: tuple[str, ...]
 ) -> Baseline:
     """Run the loops; `styles` are those of :func:`convforge.verify.truth.conv2d_sums`, "sequential" first."""
-    rows = rows_of(problem)
-    reference, loops, variances = within_range(problem, reference), {}, []
+    rows, out = rows_of(problem), output_dtype(problem)
+    reference, loops, variances = within_range(reference, out), {}, []
     for style in styles:
         errors = []
         for backward in (False, True):
             value, variance = rows.by_loop(inputs, items, style, backward)
             with np.errstate(invalid="ignore"):
-                errors.append(within_range(problem, value) - reference)
+                errors.append(within_range(value, out) - reference)
             if style == "sequential":
                 variances.append(variance)
         loops[style] = (errors[0], errors[1])
@@ -67,16 +67,8 @@ def baseline(
     return Baseline(reference, loops, expected, None if known.all() else known)
 
 
-def within_range(problem: Problem, values: Floats) -> Floats:
-    """Values as an integer output saturates them, which is no error; those of a float output as they are."""
-    if not is_integer(problem.out_dtype):
-        return values
-    low, high = limits(problem.out_dtype)
-    return np.clip(values, float(low), float(high))
-
-
 def sampled_items(problem: Problem) -> NDArray[np.int64]:
-    """Rows to look at: all of a small problem; of a large one border rows, and others evenly spread."""
+    """Rows to sample: all of a small problem; of a large one border rows, and others evenly spread."""
     seen = rows_of(problem)
     rows = seen.pictures * seen.height
     affordable = int(SAMPLED_FLOPS * rows / max(problem.flops, 1))
@@ -87,18 +79,10 @@ def sampled_items(problem: Problem) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """What a band's errors may be, by channel.
+    """The errors that a band may have, by channel.
 
-    Attributes
-    ----------
-    count : array of int
-        Outputs.
-    independent : array
-        How many of them count as independent.
-    squares : tuple of (style, array, array)
-        Sums of squared errors of the loops, and of those without their proportional part.
-    along : array
-        Sum of the squared truth.
+    `count` outputs, of which `independent` count as such; `squares`: style of the sums, sum of the loop's squared
+    errors, and that without their proportional part; `along`: sum of the squared truth.
     """
 
     count: NDArray[np.int64]
@@ -108,7 +92,7 @@ class Honest:
 
 
 class Way:
-    """The baseline of one way of rounding the factors, and what follows from it for each band."""
+    """The baseline of one way of rounding the factors, and its honest errors in each band."""
 
     def __init__(self, loops: Baseline, bands: tuple[Band, ...], words: str = "") -> None:
         self.baseline, self.words = loops, words
@@ -151,7 +135,7 @@ class Way:
 def apart_from_scale(
     band: Band, error: Floats, reference: Floats, along: Floats, chosen: NDArray[np.bool_] | None
 ) -> Floats:
-    """The sum of squares of errors without the part that is proportional to the output."""
+    """The sum of squared errors without their part proportional to the output."""
     with np.errstate(invalid="ignore", divide="ignore"):
         proportional = np.where(along > 0, band.sums(error * reference, chosen) ** 2 / along, 0)
     return np.maximum(band.sums(error**2, chosen) - proportional, 0)

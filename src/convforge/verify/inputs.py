@@ -1,4 +1,4 @@
-"""Inputs to check with: seeded, of a problem's types, with channels and filters that all differ."""
+"""Inputs for checks: seeded, in the problem's types, with channels and filters that all differ."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from convforge.problem.types import is_integer
 # Random numbers that are made at a time, in float64: few enough for the cache.
 CHUNK = 1 << 16
 
-# Different numbers of arrays that repeat them: a prime, so that no rows or planes are alike.
+# Arrays that repeat numbers have this many: a prime, so that no rows or planes are alike.
 DIFFERENT = (1 << 16) + 1
 
-# Kind -> what it is for.
+# Kind -> its purpose.
 KINDS: dict[str, str] = {
     "normal": "random normal numbers; the full range of an integer type",
     "repeated": "normal, the same numbers again and again: soon made, for large arrays of which a sample is checked",
@@ -31,7 +31,7 @@ KINDS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What one call reads.
+    """The arrays of one call.
 
     Attributes
     ----------
@@ -40,12 +40,12 @@ class Inputs:
     w : array of the problem's `w_shape`, or None
         For a matrix product, B as stored; None where there are no weights.
     operands : dict of str to array
-        "scale" and "bias" in the problem's `operand_dtype`; "residual" in the output's layout and type. Those that the
-        epilogue lacks are left out.
+        "scale" and "bias" in the problem's `operand_dtype`; "residual" in the output's layout and type. Without those
+        that the epilogue lacks.
     kind, seed
-        How it was made, for the line that reproduces a failure; "given" where it was not made here.
+        Arguments of :func:`make_inputs`, for the line that reproduces a failure; "given" if it was not made there.
     own_weights : bool
-        The weights were not made with the rest but replaced by others, of a rank that counts.
+        Others, of a rank that matters, replaced the weights that were made.
     """
 
     x: NDArray[Any]
@@ -57,19 +57,9 @@ class Inputs:
 
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
-    """Inputs of this kind for a problem; the same seed gives the same numbers.
+    """Inputs of a kind of :data:`KINDS` for a problem; the same seed gives the same numbers.
 
-    Parameters
-    ----------
-    problem : Problem
-    kind : str
-        A key of :data:`KINDS`.
-    seed : int
-
-    Raises
-    ------
-    ValueError
-        The kind is unknown, or is one of NaN and Inf for integers.
+    ValueError where the kind is unknown, or is NaN or Inf for integers.
 
     Examples
     --------
@@ -100,12 +90,11 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
 
 
 def output_dtype(problem: Problem) -> np.dtype[Any]:
-    """Element type of the output of any problem."""
     return np.dtype(problem.out_dtype)
 
 
 def _channels(problem: Problem, x: NDArray[Any]) -> NDArray[Any]:
-    """x as (pictures, channels, ...): a view."""
+    """A view of x as (images, channels, ...)."""
     if x.ndim == 4:
         return x if problem.input.layout == "NCHW" else x.transpose(0, 3, 1, 2)
     return x.reshape(1, *x.shape) if x.ndim > 1 else x.reshape(1, 1, -1)
@@ -130,7 +119,7 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: 
 
 
 def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str, Any]:
-    """The epilogue's tensors. Whole numbers go with quarters of a scale: products stay exact, and ties come up."""
+    """The epilogue's tensors. Whole numbers come with quarters as scales: products stay exact, and ties occur."""
     if not isinstance(problem, Conv2dProblem):
         return {}
     dtype = problem.operand_dtype
@@ -158,9 +147,9 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
 
 
 def _any_size(rng: np.random.Generator, shape: tuple[int, ...], out_dtype: str) -> NDArray[np.int32]:
-    """Whole numbers of int32 with as many bits as not, its limits among them; three in four within a narrower output.
+    """Whole numbers of int32 of evenly drawn bit lengths, its limits among them; three in four fit a narrower output.
 
-    Evenly drawn, nearly all would be so large that no sum beside them counts.
+    Evenly drawn numbers would nearly all be so large that no sum beside them counts.
     """
     low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
     bits = rng.uniform(0, 33, shape)  # beyond 31 bits is a limit

@@ -1,7 +1,7 @@
-"""The definition of convolution and of the matrix product as plain loops in float64: kernels of :mod:`.truth`.
+"""The definitions of convolution, matrix product and maximum as plain loops in float64: kernels of :mod:`.truth`.
 
-Nothing here is shared with the methods that it judges. Compiled without contraction or reordering: what is written is
-what is computed.
+They share nothing with the methods that they judge. Compiled without contraction or reordering, so the machine computes
+what is written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from convforge.backends.cpu.jit import jit_exact
 
-# How a product is added to a row of sums, and what is kept beside it.
+# Styles of sums: how a product is added, and the figures beside the sums.
 PLAIN = 0  # in float64; beside it the sum of absolute values
 COMPENSATED = 1  # as if in twice float64's precision; beside it the sum of absolute values
 SEQUENTIAL32 = 2  # one float32 FMA after the other; beside it the sum of squares of what :func:`roundings` says
@@ -38,16 +38,16 @@ def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, s
     w : (K, C / groups, R, S) array of float64
         In cross-correlation order.
     rows, columns : 1-D int array
-        Where each padded row and column lies in the picture; -1 for `outside`.
+        Index in the image of each padded row and column; -1 for `outside`.
     zero : float
         Subtracted from every pixel.
     stride, dilation : pair of int
     items : 1-D int array
-        Output rows wanted: n * P + p.
+        Output rows: n * P + p.
     backward : bool
         Sum from the last tap to the first.
     totals, beside : (items, K, Q) array of float64
-        What they hold, the style says. Zero on entry.
+        As the style says. Zero on entry.
     """
     K, channels, R, S = w.shape
     Q = totals.shape[2]
@@ -79,7 +79,7 @@ def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, s
 @jit_exact
 def multiply(a: Any, b: Any, items: Any, style: Any, backward: Any, totals: Any, beside: Any, begin: Any,
              end: Any) -> None:  # fmt: skip
-    """totals[i, n] = sum over k of a[items[i], k] * b[k, n]; the others as in :func:`convolve`."""
+    """totals[i, n] = sum over k of a[items[i], k] * b[k, n]; other parameters as in :func:`convolve`."""
     low = np.empty(b.shape[1])
     for i in range(begin, end):
         low[:] = 0
@@ -112,7 +112,7 @@ def maximum(x: Any, r: Any, s: Any, stride: Any, dilation: Any, padding: Any, ou
 
 @jit_exact
 def add_products(style: Any, t: Any, totals: Any, beside: Any, low: Any, weight: Any, pixels: Any) -> None:
-    """Add weight * pixels[q] to each sum of a row, as its product number t."""
+    """Add weight * pixels[q], its product number t, to each sum of a row."""
     if style == PLAIN:
         for q in range(totals.size):
             product = weight * pixels[q]
@@ -157,10 +157,10 @@ def add_products(style: Any, t: Any, totals: Any, beside: Any, low: Any, weight:
 
 @jit_exact
 def roundings(product: Any, before: Any, total: Any, inexact: Any) -> Any:
-    """Sum of squares of the numbers that are rounded as a product is added to a sum, with or without an FMA.
+    """Sum of squares of the numbers that are rounded when a product is added to a sum, with or without an FMA.
 
-    An FMA rounds the new sum alone. Without one the product is rounded first, where its type does not hold it; a first
-    product is then the sum itself.
+    An FMA rounds the new sum alone. Without one the product is rounded first, unless its type holds it; a first product
+    is then the sum itself.
     """
     if product == 0:
         return 0.0
@@ -169,7 +169,7 @@ def roundings(product: Any, before: Any, total: Any, inexact: Any) -> Any:
 
 @jit_exact
 def add_rest(style: Any, totals: Any, low: Any) -> None:
-    """Add what was gathered apart: rounding errors, which mean nothing where a sum is Inf or NaN; or partial sums."""
+    """Add what was accumulated separately: partial sums, or rounding errors, which mean nothing for Inf and NaN."""
     if style == COMPENSATED:
         for q in range(totals.size):
             if np.isfinite(totals[q]):
@@ -181,7 +181,7 @@ def add_rest(style: Any, totals: Any, low: Any) -> None:
 
 @jit_exact
 def cut_to_float32(value: Any) -> Any:
-    """The float32 next to a float64 on the side of zero."""
+    """A float64 truncated to float32."""
     near = np.float64(np.float32(value))
     # A 2^-24th is half a unit in the last place or more: what is left of `near` rounds to the number below.
     return np.float64(np.float32(near - near * 2.0**-24)) if abs(near) > abs(value) else near
@@ -189,7 +189,7 @@ def cut_to_float32(value: Any) -> Any:
 
 @jit_exact
 def cut_beside(value: Any, other: Any, bits: Any) -> Any:
-    """A float64 without what is behind `bits` explicit bits of the larger of two: as if the two were aligned."""
+    """A float64 truncated behind `bits` explicit bits of the larger of two, as if the two were aligned."""
     if value == 0 or not np.isfinite(value):
         return value
     exponent = math.frexp(value)[1]
@@ -200,7 +200,7 @@ def cut_beside(value: Any, other: Any, bits: Any) -> Any:
 
 @jit_exact
 def cut_to_bits(value: Any, bits: Any) -> Any:
-    """A float64 without what is behind `bits` explicit bits of its mantissa."""
+    """A float64 truncated to `bits` explicit bits of its mantissa."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(np.trunc(math.ldexp(mantissa, bits + 1)), exponent - bits - 1)
 

@@ -1,4 +1,4 @@
-"""A plan, run as a stranger would run it: poisoned outputs, guard bands, other inputs, awkward strides."""
+"""Checks of a plan: poisoned outputs, guard bands, other inputs, awkward strides, and how far a NaN spreads."""
 
 from __future__ import annotations
 
@@ -13,30 +13,34 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Plan, PreparedFilter
 from convforge.backends.runtime import Runtime, upload_weights
 from convforge.problem import Conv2dProblem, Problem
-from convforge.verify.bits import PIECE, filled, same
+from convforge.problem.types import is_integer
+from convforge.verify.bounds import error_bound
+from convforge.verify.host_memory import PIECE, HostMemory, filled, same
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
-from convforge.verify.rooms import Rooms
-from convforge.verify.rows import border_of
-from convforge.verify.truth import to_rows
-from convforge.verify.verdict import Judge, Verdict, reproduction
+from convforge.verify.rows import only_border
+from convforge.verify.truth import truth
+from convforge.verify.verdict import Judge, Verdict, reproduction, within
 
 # Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
 POISONS = (0xFF, 0x5A)
 
-# Bytes on either side of an output or a workspace that must stay as they were: more than a plane of a small picture, so
-# that a kernel which goes on to the next one is found out before it harms the process.
+# Bytes on either side of an output or a workspace that must stay as they were: more than a plane of a small image, so
+# that a kernel which continues into the next plane is found before it harms the process.
 GUARD = 1 << 16
 
 # Beyond this many FLOPs the run on other inputs is only compared with the run on the first.
 SECOND_TRUTH_FLOPS = 100_000_000
 
+# A method that declares "tile" may carry a NaN this many outputs beyond the windows that hold it: no tile is larger.
+TILE_REACH = 16
+
 
 def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter | None = None) -> Verdict:
-    """Run a plan several times and hold it against the truth.
+    """Run a plan several times and compare it with the truth.
 
-    The output is poisoned, twice and differently, so that an element that is not written shows. Guard bands around
-    output and workspace show writes outside of them. The runs go: the inputs, twice; other inputs, which a stored
-    result cannot answer; the first again, into an output with gaps. The inputs must stay as they were.
+    The output is poisoned, twice and differently, so that an unwritten element shows. Guard bands around output and
+    workspace show writes outside of them. The runs are: the inputs, twice; other inputs, which a stored result cannot
+    answer; the first again, into an output with gaps. The inputs must stay as they were.
 
     Parameters
     ----------
@@ -44,17 +48,17 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
     judge : Judge, optional
         Of the plan's problem, with the inputs to run on; by default, random normal ones.
     prepared : PreparedFilter, optional
-        Of the judge's weights; by default, what the plan makes of them.
+        Of the judge's weights; by default, the plan prepares them.
 
     Returns
     -------
     Verdict
-        On the first run, or of the first thing that went wrong.
+        On the first run, or on the first failure.
     """
     problem: Problem = plan.problem
     judge = Judge(problem, make_inputs(problem)) if judge is None else judge
     inputs = judge.inputs
-    bench = _Bench(plan, judge.rooms)
+    bench = _Bench(plan, judge.memory)
     there = bench.upload(inputs)
     prepared = plan.prepare(there.w) if prepared is None else prepared
 
@@ -64,13 +68,10 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
         return _failed(plan, inputs, stray)
     if (unwritten := _unwritten(first, again)) is not None:
         index = tuple(int(i) for i in np.argwhere(unwritten)[0])
-        fault = "border skipped: output not written there" if _at_border(problem, unwritten) else "output not written"
-        return _failed(
-            plan,
-            inputs,
-            fault,
-            f"{int(unwritten.sum())} of {unwritten.size} outputs, the first at {index}, are not written",
-        )
+        at_border = isinstance(problem, Conv2dProblem) and only_border(problem, unwritten)
+        fault = "border skipped: output not written there" if at_border else "output not written"
+        count = f"{int(unwritten.sum())} of {unwritten.size} outputs"
+        return _failed(plan, inputs, fault, f"{count}, the first at {index}, are not written")
     if names := bench.changed(there, inputs):
         return _failed(plan, inputs, "input modified", f"{', '.join(names)} changed")
     verdict_of_first = _judge(plan, first, judge)
@@ -84,41 +85,73 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
     return verdict_of_first
 
 
-_NAMES = ("x", "w", "scale", "bias", "residual")
+def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
+    """Plant a NaN or an Inf in the middle of x, and check which outputs it reaches.
+
+    Outputs whose window holds it must not be finite where the truth is not. All others must be right, except those
+    that the method's `nan_spread` excuses: "tile", those within :data:`TILE_REACH`; "picture", those of its image.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of a problem of floats; integers hold no NaN, and pass.
+    kind : {"nan", "inf"}
+    seed : int
+    """
+    problem: Problem = plan.problem
+    if is_integer(problem.input.dtype) or not problem.outputs:
+        return Verdict(True, 0.0, 0.0, 0.0)
+    inputs = make_inputs(problem, kind, seed)
+    right = truth(problem, inputs)
+    runtime, there = plan.runtime, upload_inputs(plan.runtime, inputs)
+    out = runtime.upload(np.full(problem.out_shape, 7, output_dtype(problem)))
+    plan(plan.buffers(there.x, plan.prepare(there.w), there.operands, out))
+    got = runtime.download(out)
+
+    precision, spread = plan.algorithm.precision, plan.algorithm.nan_spread
+    bound = error_bound(problem, precision, right, inputs)
+    good = within(problem, precision, got.astype(np.float64), right, bound)
+    planted = ~np.isfinite(right.value) if problem.multiplies else np.isnan(right.value)
+    wrong = ~good & ~(_excused(problem, spread, planted) & ~planted)
+    if not wrong.any():
+        return Verdict(True, 0.0, 0.0, 0.0)
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    fault = f"{kind} does not arrive" if planted[index] else f"{kind} spreads beyond {spread!r}"
+    values = f"expected {float(right.value[index])!r}, got {got[index].item()!r}"
+    return _failed(plan, inputs, fault, f"at {index} {values}; it declares nan_spread={spread!r}")
 
 
-def _arrays(inputs: Inputs) -> tuple[Any, ...]:
-    return (inputs.x, inputs.w, *(inputs.operands.get(name) for name in _NAMES[2:]))
+def upload_inputs(runtime: Runtime, inputs: Inputs, layout: str = "") -> Inputs:
+    """Copies of a call's inputs on a device; `layout` is that of the weights."""
+    w = None if inputs.w is None else upload_weights(runtime, inputs.w, layout)
+    operands = {name: runtime.upload(array) for name, array in inputs.operands.items()}
+    return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=operands)
 
 
 def _on_other_inputs(
     plan: Plan, bench: _Bench, judge: Judge, there: Inputs, prepared: PreparedFilter, first: NDArray[Any]
 ) -> Iterator[Verdict]:
-    """Other inputs, then the first again into an output with gaps."""
-    problem: Problem = plan.problem
-    inputs = judge.inputs
-    others = judge.other_inputs
+    """Run on other inputs, then on the first again into an output with gaps."""
+    inputs, others = judge.inputs, judge.other_inputs
+    stale = "stale result", "other inputs gave the result of the call before"
     others_there = bench.upload(others)
     result = bench.run(others_there, plan.prepare(others_there.w), POISONS[0], "again")
-    if problem.flops <= SECOND_TRUTH_FLOPS:
-        other = judge.other
-        verdict = _judge(plan, result, other)
-        if not verdict.ok and same(result, first) and not np.array_equal(judge.truth.value, other.truth.value):
-            verdict = _failed(plan, others, "stale result", "other inputs gave the result of the call before")
+    if plan.problem.flops <= SECOND_TRUTH_FLOPS:
+        verdict = _judge(plan, result, judge.other)
+        if not verdict.ok and same(result, first) and not np.array_equal(judge.truth.value, judge.other.truth.value):
+            verdict = _failed(plan, others, *stale)
         yield verdict
     elif others.kind in ("normal", "integers") and same(result, first):
-        yield _failed(plan, others, "stale result", "other inputs gave the result of the call before")
+        yield _failed(plan, others, *stale)
     if not plan.takes_gaps:
         return
     with_gaps = bench.run_with_gaps(there, prepared, POISONS[1])
+    where = "with an output that has gaps between its elements"
     if fault := bench.outside():
-        yield _failed(plan, inputs, fault, "with an output that has gaps between its elements")
+        yield _failed(plan, inputs, fault, where)
     if not same(first, with_gaps):
         verdict = _judge(plan, with_gaps, judge)
-        if not verdict.ok:
-            yield dataclasses.replace(
-                verdict, message=f"{verdict.message}\n  with an output that has gaps between its elements"
-            )
+        yield dataclasses.replace(verdict, message=f"{verdict.message}\n  {where}")
 
 
 def _judge(plan: Plan, got: NDArray[Any], judge: Judge) -> Verdict:
@@ -134,36 +167,35 @@ def _failed(plan: Plan, inputs: Inputs, fault: str, detail: str = "") -> Verdict
     return Verdict(False, math.inf, math.inf, math.inf, fault, message)
 
 
+def _arrays(inputs: Inputs) -> dict[str, Any]:
+    return {"x": inputs.x, "w": inputs.w, **inputs.operands}
+
+
 class _Bench:
     """Buffers on the plan's device, with guard bands around them."""
 
-    def __init__(self, plan: Plan, rooms: Rooms) -> None:
-        self.plan = plan
-        self.rooms = rooms
-        self.runtime = plan.runtime
+    def __init__(self, plan: Plan, memory: HostMemory) -> None:
+        self.plan, self.runtime, self.memory = plan, plan.runtime, memory
         self.shape, self.dtype = plan.problem.out_shape, output_dtype(plan.problem)
         self._guards: list[tuple[str, Any, int]] = []
         self._gap_written = False
 
     def upload(self, inputs: Inputs) -> Inputs:
-        """The same inputs on the device, in copies."""
         weights = self.plan.problem.weights
         return upload_inputs(self.runtime, inputs, weights.layout if weights else "")
 
     def changed(self, there: Inputs, inputs: Inputs) -> list[str]:
-        """Which of the inputs differ from what was uploaded."""
-        pairs = zip(_NAMES, _arrays(there), _arrays(inputs), strict=True)
-        return [
-            name for name, a, b in pairs if a is not None and not same(self.rooms.bring(self.runtime, a, "gaps"), b)
-        ]
+        """Names of the inputs that differ from what was uploaded."""
+        pairs = ((name, _arrays(there)[name], array) for name, array in _arrays(inputs).items() if array is not None)
+        return [name for name, a, b in pairs if not same(self.memory.bring(self.runtime, a, "gaps"), b)]
 
-    def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, room: str) -> NDArray[Any]:
-        """One call; the output comes back, from a device into this room."""
+    def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, piece: str) -> NDArray[Any]:
+        """One call; the output comes back, from a device into this piece of memory."""
         size = math.prod(self.shape) * self.dtype.itemsize
         inner = self._guarded("output", size, poison)
         out = inner.view(self.dtype).reshape(self.shape)
         self._call(inputs, prepared, out, poison)
-        return self.rooms.bring(self.runtime, out, room)
+        return self.memory.bring(self.runtime, out, piece)
 
     def run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
         """One call into every second column of a larger array whose rows are longer still; returns a copy."""
@@ -172,8 +204,8 @@ class _Bench:
         whole = inner.view(self.dtype).reshape(padded)
         columns, bits = (..., slice(1, 2 * self.shape[-1], 2)), np.dtype(f"u{self.dtype.itemsize}")
         self._call(inputs, prepared, whole[columns], poison)
-        written = self.rooms.bring(self.runtime, whole, "gaps")
-        result = self.rooms.copy(written[columns], "again")
+        written = self.memory.bring(self.runtime, whole, "gaps")
+        result = self.memory.copy(written[columns], "again")
         lines = written.reshape(-1, padded[-1])
         for begin in range(0, len(lines), step := max(PIECE // (padded[-1] * self.dtype.itemsize), 1)):
             gaps = lines[begin : begin + step].copy()
@@ -196,19 +228,12 @@ class _Bench:
         return raw[GUARD : GUARD + nbytes]
 
     def outside(self) -> str | None:
-        """What was written around, if anything; the bands are then forgotten."""
+        """The fault if a guard band was written to; the bands are then dropped."""
         guards, self._guards = self._guards, []
         for name, band, poison in guards:
             if not filled(self.runtime.download(band), poison):
                 return f"writes outside its {name}"
         return "writes outside its output" if self._gap_written else None
-
-
-def upload_inputs(runtime: Runtime, inputs: Inputs, layout: str = "") -> Inputs:
-    """Copies of a call's inputs on a device; `layout` is that of the weights."""
-    w = None if inputs.w is None else upload_weights(runtime, inputs.w, layout)
-    operands = {name: runtime.upload(array) for name, array in inputs.operands.items()}
-    return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=operands)
 
 
 def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_] | None:
@@ -225,10 +250,18 @@ def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_] | 
     return None
 
 
-def _at_border(problem: Problem, unwritten: NDArray[np.bool_]) -> bool:
-    """Whether what is not written lies at the border alone, and something lies inside."""
-    if not isinstance(problem, Conv2dProblem):
-        return False
-    rows, columns = border_of(problem)
-    inside = to_rows(problem, unwritten).reshape(problem.n, problem.p, problem.k, problem.q)[:, ~rows][..., ~columns]
-    return inside.size > 0 and not inside.any()
+def _excused(problem: Problem, spread: str, planted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Outputs that may have any value, given those that hold the NaN by definition."""
+    excused = np.zeros_like(planted)
+    if spread == "exact" or planted.ndim != 4:
+        return excused
+    order = (0, 1, 2, 3) if problem.results[0].layout == "NCHW" else (0, 3, 1, 2)
+    seen, where = excused.transpose(order), planted.transpose(order)
+    if spread == "picture":
+        seen[0] = True
+        return excused
+    rows, columns = np.flatnonzero(where.any(axis=(0, 1, 3))), np.flatnonzero(where.any(axis=(0, 1, 2)))
+    if rows.size:
+        top, left = max(rows[0] - TILE_REACH, 0), max(columns[0] - TILE_REACH, 0)
+        seen[0, :, top : rows[-1] + TILE_REACH + 1, left : columns[-1] + TILE_REACH + 1] = True
+    return excused

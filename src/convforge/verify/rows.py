@@ -1,14 +1,14 @@
-"""Rows of an output: how those of a convolution and of a matrix product are counted, computed, taken and named.
+"""Rows of the output of a convolution or a matrix product: counts, computes, takes and names them.
 
-A row holds every channel and column: of a convolution, row p of picture n is item n * P + p. Arrays of rows are
-(items, K, Q); of a matrix product, which has one channel, (items, 1, N).
+A row holds every channel and column. Row p of image n of a convolution is item n * P + p. Arrays of rows are
+(items, K, Q); those of a matrix product, which has one channel, (items, 1, N).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 from convforge.verify.bounds import ACTIVATION_ROUNDINGS, unit_roundoff
 from convforge.verify.inputs import Inputs
-from convforge.verify.truth import Floats, Truth, activate, conv2d_sums, epilogue, from_rows, gemm_sums, some_rows
+from convforge.verify.truth import (
+    Floats,
+    Truth,
+    activate,
+    conv2d_sums,
+    epilogue,
+    from_rows,
+    gemm_sums,
+    some_rows,
+    to_rows,
+)
 
 Items = NDArray[np.int64]
 
@@ -26,7 +36,7 @@ ROUNDING_VARIANCE = 0.18
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Outputs that are judged together: masks over the sampled rows and over the columns."""
+    """Outputs that are judged together: masks over the sampled rows and the columns."""
 
     name: str
     rows: NDArray[np.bool_]
@@ -34,81 +44,33 @@ class Band:
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """Both, shape (items, 1, Q)."""
+        """Shape (items, 1, Q)."""
         return (self.rows[:, None] & self.columns[None, :])[:, None, :]
 
     def sums(self, values: Floats, chosen: NDArray[np.bool_] | None) -> Floats:
-        """Sums by channel over the band's outputs, or those of them that are chosen."""
+        """Sums by channel over the band's outputs, or over the chosen ones of them."""
         if chosen is not None:
             return np.asarray(np.where(chosen & self.mask, values, 0).sum(axis=(0, 2)))
         columns = values if self.columns.all() else values[:, :, self.columns]
         return np.asarray(columns.sum(axis=2)[self.rows].sum(axis=0))
 
 
-class Rows(Protocol):
-    """The rows of one problem's output.
-
-    Attributes
-    ----------
-    pictures, height : int
-        Pictures, and rows of each.
-    """
-
-    pictures: int
-    height: int
-
-    def true(self, inputs: Inputs, items: Items) -> Truth:
-        """The truth of some rows, before it is rounded to the output's type."""
-        ...
-
-    def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
-        """Rows by one kind of sums, the epilogue included, and the variance that theory expects of sequential sums.
-
-        The result is not rounded to a type narrower than the sums'.
-        """
-        ...
-
-    def taken(self, out: NDArray[Any], items: Items) -> NDArray[Any]:
-        """Some rows of a whole output."""
-        ...
-
-    def brought(self, out: Any, items: Items, download: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
-        """Some rows of a device's whole output, row by row."""
-        ...
-
-    def place(self, item: int, channel: int, column: int) -> str:
-        """Where an output is, in words."""
-        ...
-
-    def edges(self) -> Items:
-        """Rows that no sample leaves out."""
-        ...
-
-    def bands(self, items: Items) -> tuple[Band, ...]:
-        """The inside, border rows and border columns of some rows; a matrix product has no border."""
-        ...
-
-    def outputs_in(self, band: str, channel: int) -> NDArray[np.bool_]:
-        """The outputs of one channel in a band, or in "picture N", as a mask of the output's shape and layout."""
-        ...
-
-
-def rows_of(problem: Problem) -> Rows:
-    """The rows of a problem whose outputs are sums of products."""
-    return _ROWS[problem.operation](problem)
-
-
-class _OfConvolution:
-    """Rows (items, K, Q)."""
+class ConvolutionRows:
+    """The rows of a convolution's output: `height` rows of each of `pictures` images."""
 
     def __init__(self, problem: Conv2dProblem) -> None:
         self._problem = problem
         self.pictures, self.height = problem.n, problem.p
 
     def true(self, inputs: Inputs, items: Items) -> Truth:
+        """The truth of some rows, before it is rounded to the output's type."""
         return Truth(*epilogue(self._problem, inputs, items, *conv2d_sums(self._problem, inputs, items, "truth")))
 
     def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
+        """Rows computed with one style of sums, before they are rounded to a type narrower than the sums'.
+
+        The epilogue is included. The second array is the variance that theory expects of sequential sums.
+        """
         problem = self._problem
         dtype = np.dtype(problem.acc_dtype)
         u = unit_roundoff(problem.acc_dtype)
@@ -140,30 +102,35 @@ class _OfConvolution:
         return value.astype(np.float64), variance
 
     def taken(self, out: NDArray[Any], items: Items) -> NDArray[Any]:
+        """Some rows of a whole output."""
         return some_rows(self._problem, out, items)
 
     def brought(self, out: Any, items: Items, download: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+        """Some rows of a whole output on a device, downloaded row by row."""
         places = [divmod(i, self.height) for i in items.tolist()]
         if self._problem.out_layout == "NHWC":
             return np.stack([download(out[n, p]).T for n, p in places])
         return np.stack([download(out[n, :, p]) for n, p in places])
 
     def place(self, item: int, channel: int, column: int) -> str:
+        """A name for the place of an output."""
         n, p = divmod(item, self.height)
         return f"row {p} of picture {n}, channel {channel}, column {column}"
 
     def edges(self) -> Items:
-        """Border rows of the first and the last picture, at most eight of each edge."""
+        """Rows in every sample: border rows of the first and last image, at most eight of each edge."""
         border = np.flatnonzero(border_of(self._problem)[0])
         few = np.unique(np.concatenate([border[:8], border[-8:]]))
         return np.unique(np.concatenate([few, few + (self.pictures - 1) * self.height]))
 
     def bands(self, items: Items) -> tuple[Band, ...]:
+        """The inside, border rows and border columns of some rows."""
         rows, columns = border_of(self._problem)
         row, every = rows[items % self.height], np.ones_like(columns)
         return (Band("inside", ~row, ~columns), Band("border rows", row, every), Band("border columns", ~row, columns))
 
     def outputs_in(self, band: str, channel: int) -> NDArray[np.bool_]:
+        """The outputs of a channel in a band, or in "picture N", as a mask of the output's shape and layout."""
         problem, items = self._problem, np.arange(self.pictures * self.height)
         rows = np.zeros((items.size, problem.k, problem.q), bool)
         if band.startswith("picture"):
@@ -173,8 +140,8 @@ class _OfConvolution:
         return np.asarray(from_rows(problem, rows))
 
 
-class _OfProduct:
-    """Rows (items, 1, N) of one picture."""
+class ProductRows:
+    """The same of a matrix product: rows (items, 1, N) of one image, without a border."""
 
     def __init__(self, problem: GemmProblem) -> None:
         self._problem = problem
@@ -209,12 +176,20 @@ class _OfProduct:
         return mask
 
 
+Rows = ConvolutionRows | ProductRows
+
+
 # Operation -> the rows of its outputs.
-_ROWS: dict[str, Callable[[Any], Rows]] = {"conv2d": _OfConvolution, "gemm": _OfProduct}
+_ROWS: dict[str, Callable[[Any], Rows]] = {"conv2d": ConvolutionRows, "gemm": ProductRows}
+
+
+def rows_of(problem: Problem) -> Rows:
+    """The rows of a problem whose outputs are sums of products."""
+    return _ROWS[problem.operation](problem)
 
 
 def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which output rows, and which columns, have a window that leaves the picture, or lie at the output's edge."""
+    """Masks of the output rows and columns whose window leaves the image, or that are the first or last."""
     found = []
     for outputs, stride, before, size, extent in (
         (problem.p, problem.stride[0], problem.padding[0], problem.h, problem.extent_h),
@@ -225,6 +200,14 @@ def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.boo
         border[[0, -1]] = True
         found.append(border)
     return found[0], found[1]
+
+
+def only_border(problem: Conv2dProblem, mask: NDArray[np.bool_]) -> bool:
+    """True if the inside of the output has elements, and none of them is in the mask."""
+    rows, columns = border_of(problem)
+    whole = to_rows(problem, mask).reshape(problem.n, problem.p, problem.k, problem.q)
+    inside = whole[:, ~rows][..., ~columns]
+    return inside.size > 0 and not inside.any()
 
 
 def _rounding(value: NDArray[Any], u: float) -> Floats:

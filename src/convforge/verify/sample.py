@@ -1,8 +1,7 @@
-"""A few outputs held against the truth: soon done, however large the problem is.
+"""Checks a few outputs against the truth: soon done, however large the problem is.
 
-The sample is rows of the output: its borders, both sides of where tiles meet, and a few at random. A row holds every
-column and every channel, so tiles that meet in columns, and those of channels, are in it too. What is sampled is right
-or wrong by the same bound and the same gate on RMS errors as in a whole check.
+The sample is rows of the output: borders, both sides of where tiles meet, and a few at random. A row holds every column
+and channel, so it crosses tiles of columns and channels too. Bound and gate on RMS errors are those of a whole check.
 """
 
 from __future__ import annotations
@@ -30,12 +29,7 @@ WHOLE_BYTES = 16 << 20
 
 
 class Sample:
-    """What sampled outputs of a problem are held against.
-
-    Parameters
-    ----------
-    problem : Problem
-    inputs : Inputs
+    """The truth of sampled outputs of a problem.
 
     Examples
     --------
@@ -53,7 +47,7 @@ class Sample:
 
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem, self._inputs = problem, inputs
-        self._rows = rows_of(problem) if problem.multiplies else None  # else results are held against it whole
+        self._rows = rows_of(problem) if problem.multiplies else None  # None: results are compared whole
         self.items = sampled((self._rows.pictures, self._rows.height) if self._rows else (1, 1), problem.flops)
         self._truth = self._rows.true(inputs, self.items) if self._rows else truth(problem, inputs)
         self._bounds: dict[str, NDArray[np.float64]] = {}
@@ -64,12 +58,7 @@ class Sample:
     def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
         """The first sampled output that is wrong, in words; None where all are right.
 
-        Parameters
-        ----------
-        precision : str
-            Class of the arithmetic that computed it.
-        out : array
-            The whole output, on the runtime's device.
+        `out` is the whole output, on the runtime's device, computed in arithmetic of the class `precision`.
         """
         expected = self._truth.value
         if not expected.size:
@@ -88,7 +77,6 @@ class Sample:
         )
 
     def _bound(self, precision: str) -> NDArray[np.float64]:
-        """The bound of the sampled outputs, which may be given for all."""
         if (known := self._bounds.get(precision)) is None:
             bound = bound_of(self._problem, precision, self._truth, self._inputs)
             if bound.more is not None and self._rows is not None:

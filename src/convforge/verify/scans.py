@@ -1,7 +1,6 @@
-"""One pass over every output of a large result: kernels of :mod:`.verdict`, run on the CPU's threads.
+"""Passes over every output of a large result: kernels of :mod:`.verdict`, on the CPU's threads.
 
-An item of work is a block of BLOCK outputs. Nothing is kept between the passes but what is handed in. Each compiles
-once for an output type.
+An item of work is a block of BLOCK outputs. Each pass compiles once for an output type.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ BLOCK = 1 << 14
 def limits(value: Any, magnitude: Any, more: Any, factor: Any, constant: Any, top: Any, whole: Any, least: Any,
            most: Any, relative: Any, smallest: Any, low: Any, high: Any, slack: Any, squares: Any, begin: Any,
            end: Any) -> None:  # fmt: skip
-    """Between which numbers the outputs must lie, and what they may differ from the truth by.
+    """Limits of the outputs, and their allowed distance from the truth.
 
     Parameters
     ----------
@@ -30,11 +29,11 @@ def limits(value: Any, magnitude: Any, more: Any, factor: Any, constant: Any, to
     top : float
         Magnitudes above this may overflow.
     whole : bool
-        Whether limits are whole numbers from `least` to `most`.
+        Limits are whole numbers from `least` to `most`.
     relative, smallest : float
-        Rounding of the result costs ``relative * |value|``, and `smallest` at least.
+        Rounding the result costs ``relative * |value|``, and at least `smallest`.
     low, high, slack : 1-D array
-        Written: truth less and plus its bound, rounded to the output's type; bound and rounding together.
+        Written: truth less and plus its bound, rounded to the output's type; sum of bound and rounding.
     squares : 1-D array of float64
         Written: sum of squares of the truth, of each block; NaN where infinities or NaNs may be right.
     """
@@ -59,10 +58,10 @@ def limits(value: Any, magnitude: Any, more: Any, factor: Any, constant: Any, to
 
 @jit_exact
 def compare(got: Any, low: Any, high: Any, expected: Any, slack: Any, figures: Any, begin: Any, end: Any) -> None:
-    """How far each block of a result lies from the truth.
+    """Distance of each block of a result from the truth.
 
-    `figures`, (blocks, 3) of float64, is written: sum of squared errors, largest error, largest error over its slack.
-    The first is NaN where an output does not lie in its limits, as a NaN never does.
+    Writes `figures`, (blocks, 3) of float64: sum of squared errors, largest error, largest error over its slack. The
+    first is NaN where an output is outside its limits, as a NaN always is.
     """
     for block in range(begin, end):
         total, largest, ratio, good = 0.0, 0.0, 0.0, True

@@ -1,7 +1,7 @@
-"""The truth: any problem computed from its definition in float64, or as if in twice float64 where float64 is judged.
+"""The truth: any problem computed from its definition in float64, or in twice that precision where float64 is judged.
 
-The loops stand in loops.py. An output row (n, p) of all channels is one item of work, so that a few rows can be had
-without the rest. Where there is a GPU, truth.cu computes the same sums of large problems, bit for bit.
+The loops are in loops.py. An output row (n, p) of all channels is one item of work, so a few rows can be computed
+without the rest. On a GPU, truth.cu computes the same sums of large problems, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What the output is before it is rounded to the output's type, in the output's physical layout.
+    """The output before it is rounded to the output's type, in the output's physical layout.
 
     Attributes
     ----------
     value : array of float64
     magnitude : array of float64
-        The same sums over absolute values, carried through the epilogue: what error bounds are multiples of.
+        The same sums over absolute values, carried through the epilogue: error bounds are multiples of it.
     """
 
     value: Floats
@@ -47,20 +47,17 @@ class Truth:
 
 
 def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
-    """Compute a problem from its definition in float64.
+    """Compute a problem of any operation from its definition in float64.
 
-    Integer sums are exact. Where sums are of type float64, products and sums are error-free transformations, so that
-    the result is as accurate as if computed in twice float64's precision and then rounded (Ogita, Rump and Oishi,
-    Accurate sum and dot product, SIAM J. Sci. Comput. 26, 2005).
+    Integer sums are exact. Sums of type float64 use error-free transformations, so that the result is as accurate as if
+    computed in twice float64's precision and then rounded (Ogita, Rump and Oishi, Accurate sum and dot product, SIAM J.
+    Sci. Comput. 26, 2005).
 
     Parameters
     ----------
-    problem : Problem
-        Of any operation.
-    inputs : Inputs
     runtime : Runtime, optional
-        Of a GPU that may compute the sums, to the same last bit; it does where
-        :func:`~convforge.verify.truth_device.truth_on_device` says so.
+        Of a GPU that may compute the sums, to the same last bit; see
+        :func:`~convforge.verify.truth_device.truth_on_device`.
 
     Examples
     --------
@@ -85,7 +82,7 @@ def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None
     else:
         sums, absolute = conv2d_sums(problem, inputs, items, "truth")
     value, magnitude = epilogue(problem, inputs, items, sums, absolute)
-    # As the output lies in memory: every result is compared with them.
+    # In the output's order of memory: every result is compared with them.
     return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
 
 
@@ -104,23 +101,19 @@ def _relu(problem: ElementwiseProblem, inputs: Inputs, runtime: Runtime | None) 
 def conv2d_sums(
     problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
 ) -> tuple[Floats, Floats]:
-    """The sums of some output rows before the epilogue, and what is kept beside them.
+    """The sums of some output rows before the epilogue, and figures beside them: two arrays (items, K, Q) of float64.
 
     Parameters
     ----------
     items : array of int
         Output rows: n * P + p.
     style : {"truth", "sequential", "cut", "two levels"}
-        For "truth", sums of absolute values stand beside; for "sequential", which does one FMA of the accumulation type
-        after the other in the order c, r, s, the sums of squares of what is rounded: partial sums, and products that
-        the type does not hold. For "cut", FMAs are cut off to float32 where others round, and for "two levels" sums are
-        those of Hopper's FP8 units; nothing stands beside.
+        "truth" has sums of absolute values beside it. "sequential" does one FMA of the accumulation type after the
+        other in the order c, r, s; beside it are sums of squares of the rounded numbers: partial sums, and products
+        that the type does not hold. "cut" truncates FMAs to float32, "two levels" sums as Hopper's FP8 units; nothing
+        is beside.
     backward : bool
         From the last tap to the first instead.
-
-    Returns
-    -------
-    two arrays of float64, shape (items, K, Q)
     """
     from convforge.verify import loops
 
@@ -143,9 +136,9 @@ def conv2d_sums(
 def _seen(
     problem: Conv2dProblem, x: NDArray[Any], rows: NDArray[np.int64], items: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """x, and the rows and items that are counted in it, without the pictures and rows that no item sees.
+    """x, and the rows and items counted in it, without the images and rows that no item needs.
 
-    The others need not be converted: of a large x that takes longer than the sums of a few items.
+    Converting the others would take longer than the sums of a few items in a large x.
     """
     pictures, picture = np.unique(items // problem.p, return_inverse=True)
     taps = np.arange(problem.r) * problem.dilation[0]
@@ -153,7 +146,7 @@ def _seen(
     found = found[found >= 0]
     if pictures.size * found.size >= problem.n * problem.h:
         return x, rows, items
-    place = np.full(problem.h + 1, -1)  # the last one stands for -1
+    place = np.full(problem.h + 1, -1)  # the last one is for -1
     place[found] = np.arange(found.size)
     return x[pictures][:, :, found], place[rows], picture * problem.p + items % problem.p
 
@@ -161,7 +154,7 @@ def _seen(
 def gemm_sums(
     problem: GemmProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
 ) -> tuple[Floats, Floats]:
-    """Some rows of a matrix product, as in :func:`conv2d_sums`: two arrays of float64, shape (items, N)."""
+    """Some rows of a matrix product, as in :func:`conv2d_sums`: two arrays (items, N) of float64."""
     from convforge.verify import loops
 
     a, b = matrices(problem, inputs)
@@ -178,8 +171,7 @@ def epilogue(
 ) -> tuple[Floats, Floats]:
     """The epilogue in float64 over rows of sums, and the magnitude carried through it.
 
-    An activation multiplies errors by at most the largest slope that it has; sigmoid and tanh add rounding errors of
-    their own, relative to 1.
+    An activation multiplies errors by at most its largest slope; sigmoid and tanh add rounding errors relative to 1.
     """
     ends = problem.epilogue
     operands = [inputs.operands.get(name) for name in ("scale", "bias", "residual")]
@@ -203,7 +195,7 @@ def epilogue(
     return activate(value, ends.activation, ends.alpha), magnitude
 
 
-# Activation -> its largest slope, and the size of terms inside it that are rounded whatever y is.
+# Activation -> its largest slope, and the size of its inner terms that are rounded whatever y is.
 SLOPES: dict[str, tuple[float, float]] = {
     "identity": (1.0, 0.0),
     "relu": (1.0, 0.0),
@@ -239,26 +231,23 @@ def activate(y: NDArray[Any], name: str, alpha: float | None) -> NDArray[Any]:
     return y
 
 
+# Output layout -> order of axes as (N, P, K, Q), and back.
+_ROW_AXES = {"NCHW": (0, 2, 1, 3), "NHWC": (0, 1, 3, 2)}
+
+
 def to_rows(problem: Conv2dProblem, out: NDArray[Any]) -> NDArray[Any]:
     """An array of the output's shape as output rows (N * P, K, Q)."""
-    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
-    rows: NDArray[Any] = out.transpose(axes).reshape(problem.n * problem.p, problem.k, problem.q)
-    return rows
+    return out.transpose(_ROW_AXES[problem.out_layout]).reshape(problem.n * problem.p, problem.k, problem.q)
 
 
 def some_rows(problem: Conv2dProblem, out: NDArray[Any], items: NDArray[np.int64]) -> NDArray[Any]:
-    """Some of the rows of :func:`to_rows`, n * P + p, without a copy of them all."""
-    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
-    rows: NDArray[Any] = out.transpose(axes)[items // problem.p, items % problem.p]
-    return rows
+    """Some of the rows of :func:`to_rows`, without a copy of them all."""
+    return np.asarray(out.transpose(_ROW_AXES[problem.out_layout])[items // problem.p, items % problem.p])
 
 
 def from_rows(problem: Conv2dProblem, rows: NDArray[Any]) -> NDArray[Any]:
     """The inverse of :func:`to_rows`."""
-    whole = rows.reshape(problem.n, problem.p, problem.k, problem.q)
-    axes = (0, 2, 1, 3) if problem.out_layout == "NCHW" else (0, 1, 3, 2)
-    placed: NDArray[Any] = whole.transpose(axes)
-    return placed
+    return rows.reshape(problem.n, problem.p, problem.k, problem.q).transpose(_ROW_AXES[problem.out_layout])
 
 
 def _max_pool2d(problem: Pool2dProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
@@ -283,18 +272,18 @@ _TRUTHS: dict[str, Callable[[Any, Inputs, Runtime | None], Truth]] = {
 
 
 def _planes(problem: Conv2dProblem, x: NDArray[Any]) -> NDArray[Any]:
-    """x as (N, C, H, W): a view."""
+    """A view of x as (N, C, H, W)."""
     return x if problem.x_layout == "NCHW" else x.transpose(0, 3, 1, 2)
 
 
 def _correlated(problem: Conv2dProblem, inputs: Inputs) -> NDArray[Any]:
-    """The weights in cross-correlation order: a view."""
+    """A view of the weights in cross-correlation order."""
     assert inputs.w is not None
     return inputs.w if problem.mode == "cross-correlation" else inputs.w[:, :, ::-1, ::-1]
 
 
 def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A (M, K) and B (K, N): views."""
+    """Views of A as (M, K) and B as (K, N)."""
     assert inputs.w is not None
     return inputs.x.T if problem.transpose_a else inputs.x, inputs.w.T if problem.transpose_b else inputs.w
 
@@ -319,7 +308,7 @@ def _style(style: str, acc_dtype: str) -> int:
 
 
 def launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:
-    """Run a kernel of this room on the CPU's threads."""
+    """Run a kernel of this package on the CPU's threads."""
     runtime = cpu_runtime()
     block = block_of_items(items, flops, runtime.facts)
     runtime.launch(kernel, LaunchInfo("truth", (items,), (block,)), args)

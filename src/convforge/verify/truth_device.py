@@ -12,13 +12,13 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, border_indices
 
-# From here on the device computes the truth: where a host of few cores takes longer than the way to a GPU and back.
+# FLOPs from which the device computes the truth: a host of few cores then takes longer than copies to a GPU and back.
 DEVICE_FLOPS = 10**7
-# Of a device's memory, for factors and sums.
+# Share of a device's memory for factors and sums.
 MEMORY_SHARE = 0.5
-# Of a factor there, at most: pixels may be float64, and a filter always is; matrices are float32.
+# Bytes of an element of a factor, at most: pixels may be float64, and a filter always is; matrices are float32.
 FACTOR_BYTES = {"conv2d": 8, "gemm": 4}
-# Threads of a block, as one side of a tile of truth.cu; blocks of a grid, which go on in steps of it.
+# One side of a tile of threads in truth.cu; most blocks of a grid, which advance by the size of the grid.
 TILE = 16
 MOST_BLOCKS = 2**31 - 1
 
@@ -48,10 +48,10 @@ class _Product(ctypes.Structure):
 
 
 def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
-    """Whether the truth of a problem is computed on this runtime's device rather than by the host's loops.
+    """True if this runtime's device computes the truth of a problem, and not the host's loops.
 
-    It is where the problem is large, the device is no CPU and has the memory, and sums are not of type float64: their
-    truth takes twice that precision, which the loops alone have.
+    The problem must be large, the device a GPU with the memory, and the sums not float64: their truth needs twice that
+    precision, which the loops alone have.
 
     Examples
     --------
@@ -69,13 +69,13 @@ def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
 
 
 def kernels() -> tuple[KernelSource, ...]:
-    """All kernels of truth.cu as they are compiled."""
+    """All kernels of truth.cu."""
     convolutions = [(dtype, layout) for dtype in ("float32", "float64") for layout in ("NCHW", "NHWC")]
     return (*(_convolution(*choice) for choice in convolutions), _product())
 
 
 def _convolution(dtype: str, layout: str) -> KernelSource:
-    """Of pixels of this type, and an output that lies so."""
+    """The kernel for pixels of this type and an output in this layout."""
     lines = (*constants(CHANNELS_LAST=layout == "NHWC"), f"using pixel_t = {_WORDS[dtype]};")
     return KernelSource("verify/truth.cu", "truth_conv2d", lines, _Convolution, "Convolution")
 
@@ -89,18 +89,10 @@ _WORDS = {"float32": "float", "float64": "double"}
 
 
 def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
-    """Sums of all outputs before the epilogue, and the sums of absolute values beside them.
+    """Sums of all outputs before the epilogue and sums of absolute values: two float64 arrays in the output's layout.
 
-    Parameters
-    ----------
-    x : (N, C, H, W) array of float32 or float64
-        A view in that order of axes; it is uploaded in the order that it lies in memory.
-    w : (K, C / groups, R, S) array
-        In cross-correlation order.
-
-    Returns
-    -------
-    two arrays of float64, of the output's shape in its physical layout
+    `x` is a view (N, C, H, W) of float32 or float64, uploaded in its order in memory; `w` is (K, C / groups, R, S) in
+    cross-correlation order.
     """
     top, bottom, left, right = problem.padding
     rows = border_indices(problem.h, top, bottom, problem.padding_mode).astype(np.int32)
@@ -145,7 +137,7 @@ def _blocks(outputs: int) -> int:
 
 
 def _upload(view: NDArray[Any], runtime: Runtime) -> Any:
-    """A copy on the device: the axes as in the view, without gaps, in memory in the order of the view's strides."""
+    """A copy on the device with the view's axes, without gaps, in the order of the view's strides."""
     order = sorted(range(view.ndim), key=lambda axis: -view.strides[axis])
     return runtime.upload(view.transpose(order)).transpose(*(order.index(axis) for axis in range(view.ndim)))
 

@@ -1,4 +1,4 @@
-"""The verdict on a result: right or not, by how much, what the fault looks like, and the line that reproduces it."""
+"""The verdict on a result: right or not, its errors, the name of its fault, and the line that reproduces it."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from numpy.typing import NDArray
 from convforge.backends.runtime import Runtime
 from convforge.problem import Problem
 from convforge.problem.types import finfo, is_integer
-from convforge.verify.bounds import Bound, bound_of, error_bound, half_spacing, rounded
+from convforge.verify.bounds import Bound, bound_of, error_bound, half_spacing, rounded, within_range
 from convforge.verify.gate import Gate
+from convforge.verify.host_memory import HostMemory
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
-from convforge.verify.rooms import Rooms
 from convforge.verify.rows import rows_of
 from convforge.verify.truth import Floats, Truth, launch
 from convforge.verify.truth import truth as compute_truth
 
 # Elements that are compared at a time: few enough for the cache.
 BLOCK = 1 << 14
-# From so many outputs on, and for these types, the passes of scans.py are worth compiling.
+# From this many outputs on, and for these types, the passes of scans.py are worth compiling.
 LARGE = 1 << 21
 SCANNED = ("float32", "float64", "uint8", "int8", "int32")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the check found.
+    """The result of a check.
 
     Attributes
     ----------
     ok : bool
     rms : float
-        RMS error over the RMS of the truth; Inf where a finite number should stand and none does.
+        RMS error over the RMS of the truth; Inf where an output is not finite but should be.
     max_error : float
         Largest absolute error.
     bound_ratio : float
         Largest error over its elementwise bound, rounding of the result included; above 1 where the bound is broken.
     fault : str or None
-        What the wrong result looks like, such as "flipped filter"; None if it is right.
+        The name of the fault, such as "flipped filter"; None if the result is right.
     message : str
-        Index, expected and got, and the line that reproduces it; empty if it is right.
+        Index, expected and got, and the line that reproduces it; empty if the result is right.
     """
 
     ok: bool
@@ -56,19 +56,17 @@ class Verdict:
 
 
 def _of_one_rank_with(w: NDArray[Any], seed: int) -> NDArray[np.float64]:
-    """Weights (K, C, R, S) of the same ranks: every row and every column is scaled, in all filters alike."""
+    """Weights (K, C, R, S) of the same ranks: every row and column is scaled, in all filters alike."""
     rng = np.random.default_rng(seed)
     rows, columns = rng.uniform(0.5, 1.5, (w.shape[2], 1)), rng.uniform(0.5, 1.5, w.shape[3])
     return np.asarray(rows * columns * w, np.float64)
 
 
 class Judge:
-    """What results of a problem on one set of inputs are held against: computed once, however many results come.
+    """Judges results of a problem on one set of inputs; computes the truth once, however many results come.
 
     Parameters
     ----------
-    problem : Problem
-    inputs : Inputs
     truth : Truth, optional
         Of these inputs, where it is known.
     runtime : Runtime, optional
@@ -77,8 +75,8 @@ class Judge:
     Attributes
     ----------
     truth : Truth
-    rooms : Rooms
-        Host memory for the results that come.
+    memory : HostMemory
+        For the results.
     gate : Gate or None
         On RMS errors; None where nothing is summed.
 
@@ -96,10 +94,8 @@ class Judge:
     def __init__(
         self, problem: Problem, inputs: Inputs, truth: Truth | None = None, runtime: Runtime | None = None
     ) -> None:
-        self.problem = problem
-        self.inputs = inputs
-        self._runtime = runtime
-        self.rooms = Rooms()
+        self.problem, self.inputs, self._runtime = problem, inputs, runtime
+        self.memory = HostMemory()
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
         self._limits: dict[str, _Limits | None] = {}
@@ -107,10 +103,10 @@ class Judge:
 
     @cached_property
     def other_inputs(self) -> Inputs:
-        """Inputs of the same kind with other numbers, which a stored result does not answer.
+        """Inputs of the same kind with other numbers, for which a stored result is wrong.
 
-        Where all channels share one filter they share another one, so that what takes but one is given no more; and
-        float weights that were chosen for their rank get others of the same rank.
+        Where all channels share one filter they share another one here, for methods that take nothing else; float
+        weights that were chosen for their rank get others of the same rank.
         """
         kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
         others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
@@ -123,31 +119,24 @@ class Judge:
 
     @cached_property
     def other(self) -> Judge:
-        """What results on them are held against."""
+        """The judge of results on the other inputs."""
         return Judge(self.problem, self.other_inputs, runtime=self._runtime)
 
     def verdict(self, precision: str, got: NDArray[Any]) -> Verdict:
-        """Hold a result against the truth.
+        """Compare a result of the output's shape, layout and type with the truth.
 
-        Every element must lie between the truth less its bound and the truth plus its bound, both rounded to the
+        Every element must be between the truth less its bound and the truth plus its bound, both rounded to the
         output's type: with a bound of zero it must be the correctly rounded truth. Then the RMS errors must pass the
-        class's gate.
-
-        Parameters
-        ----------
-        precision : str
-            Class of the arithmetic that computed `got`: a key of :data:`convforge.problem.PRECISIONS`.
-        got : array of the output's shape, in its physical layout and type
+        gate of the class `precision`, a key of :data:`convforge.problem.PRECISIONS`.
         """
         shape = self.problem.out_shape
         if got.shape != shape or got.dtype != self._dtype:
-            return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type",
-                           f"{self.problem}: got {got.dtype}{list(got.shape)}, expected {self._dtype}"
-                           f"{list(shape)}")  # fmt: skip
+            message = f"{self.problem}: got {got.dtype}{list(got.shape)}, expected {self._dtype}{list(shape)}"
+            return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type", message)
         if not got.size:
             return Verdict(True, 0.0, 0.0, 0.0)
         if precision not in self._limits:
-            # They are large: those of strict methods, which most are, and of the class that was asked for last.
+            # They are large, so keep those of strict arithmetic, the most frequent, and of the last class.
             self._limits = {name: kept for name, kept in self._limits.items() if name == "strict"}
             self._limits[precision] = _limits(self.problem, precision, self.truth, self.inputs)
         figures = _scan(got, self._limits[precision])
@@ -156,7 +145,7 @@ class Judge:
         return self._in_full(precision, got)
 
     def near_enough(self, precision: str, got: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which elements of a result of the output's shape and type lie within their bound."""
+        """Mask of the elements of a result that are within their bound."""
         bound = error_bound(self.problem, precision, self.truth, self.inputs)
         return within(self.problem, precision, got.astype(np.float64), self.truth, bound)
 
@@ -184,7 +173,7 @@ class Judge:
 
 
 def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
-    """Hold one result against the truth: :meth:`Judge.verdict` where only one is to be judged.
+    """Compare one result with the truth: :meth:`Judge.verdict` for a single result.
 
     Examples
     --------
@@ -210,7 +199,7 @@ def reproduction(problem: Problem, inputs: Inputs) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """The numbers between which the elements of a result must lie, all flat.
+    """Limits of the elements of a result, all flat.
 
     Attributes
     ----------
@@ -218,7 +207,7 @@ class _Limits:
     expected : array of float64
         The truth, within the output type's range.
     slack : array
-        The bound and the rounding of the result together.
+        Sum of the bound and the rounding of the result.
     size : float
         RMS of the truth.
     """
@@ -231,16 +220,14 @@ class _Limits:
 
 
 def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _Limits | None:
-    """The limits of a class of arithmetic; None where infinities or NaNs may be right, which takes more to judge."""
+    """The limits of a class of arithmetic; None where infinities or NaNs may be right, which needs :func:`within`."""
     dtype = output_dtype(problem)
     if is_scanned(problem):
         return _limits_of_large(bound_of(problem, precision, truth, inputs), truth, dtype, _largest_sum(problem))
     if _may_overflow(problem, truth) is not None:
         return None
     bound = np.ascontiguousarray(error_bound(problem, precision, truth, inputs)).ravel()
-    expected = np.ascontiguousarray(truth.value).ravel()
-    low, high = np.empty(expected.size, dtype), np.empty(expected.size, dtype)
-    slack = np.empty(expected.size, np.float64 if dtype == np.float64 else np.float32)
+    expected, low, high, slack = _flat(truth, dtype)
     squares = 0.0
     for begin in range(0, expected.size, BLOCK):
         part = slice(begin, begin + BLOCK)
@@ -251,19 +238,28 @@ def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _
                 return None
         slack[part] = margin + half_spacing(value, dtype)
         squares += float(value @ value)
-    size = math.sqrt(squares / expected.size)
-    if is_integer(dtype.name):
-        expected = np.clip(expected, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
-    return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
+    return _Limits(low, high, within_range(expected, dtype), slack, _size(squares, expected))
+
+
+def _flat(truth: Truth, dtype: np.dtype[Any]) -> tuple[Floats, NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The truth's values, and empty arrays for `low`, `high` and `slack`."""
+    value = np.ascontiguousarray(truth.value).ravel()
+    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
+    return value, np.empty(value.size, dtype), np.empty(value.size, dtype), slack
+
+
+def _size(squares: float, value: Floats) -> float:
+    """RMS of values, 1 where all are 0: relative errors are then absolute ones."""
+    return math.sqrt(squares / value.size) or 1.0
 
 
 def is_scanned(problem: Problem) -> bool:
-    """Whether results of a problem are compared by the compiled passes."""
+    """True if the compiled passes compare results of a problem."""
     return problem.outputs >= LARGE and output_dtype(problem).name in SCANNED
 
 
 def warm_up(problem: Problem) -> None:
-    """Compile what comparing results of a problem takes, if anything: seconds, once a machine."""
+    """Compile the passes that compare results of a problem, if any: seconds, once a machine."""
     if is_scanned(problem):
         dtype, few = output_dtype(problem), np.ones(1)
         limits = _limits_of_large(Bound(0.0, 0.0), Truth(few, few), dtype, math.inf)
@@ -275,9 +271,8 @@ def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_s
     """The limits in one pass, on all cores."""
     from convforge.verify import scans
 
-    value, magnitude = np.ascontiguousarray(truth.value).ravel(), np.ascontiguousarray(truth.magnitude).ravel()
-    low, high = np.empty(value.size, dtype), np.empty(value.size, dtype)
-    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
+    value, low, high, slack = _flat(truth, dtype)
+    magnitude = np.ascontiguousarray(truth.magnitude).ravel()
     more = np.empty(0) if bound.more is None else np.broadcast_to(bound.more, truth.value.shape).reshape(-1).copy()
     whole = is_integer(dtype.name)
     least, most = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if whole else (-math.inf, math.inf)
@@ -288,13 +283,11 @@ def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_s
     launch(scans.limits, squares.size, value.size, args)
     if np.isnan(total := float(squares.sum())):
         return None
-    size = math.sqrt(total / value.size)
-    expected = np.clip(value, least, most) if whole else value
-    return _Limits(low, high, expected, slack, size if size > 0 else 1.0)
+    return _Limits(low, high, within_range(value, dtype), slack, _size(total, value))
 
 
 def _scan_of_large(got: NDArray[Any], limits: _Limits) -> tuple[float, float, float] | None:
-    """What :func:`_scan` gives, in one pass on all cores."""
+    """The result of :func:`_scan`, in one pass on all cores."""
     from convforge.verify import scans
 
     flat = np.ascontiguousarray(got).reshape(-1)
@@ -307,7 +300,7 @@ def _scan_of_large(got: NDArray[Any], limits: _Limits) -> tuple[float, float, fl
 
 
 def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, float] | None:
-    """Relative RMS error, largest error and largest ratio to the bound; None where an element is not in its limits."""
+    """Relative RMS error, largest error and largest ratio to the bound; None where an element is outside its limits."""
     if limits is None:
         return None
     if got.size >= LARGE and got.dtype.name in SCANNED:
@@ -329,7 +322,7 @@ def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, floa
 
 
 def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
-    """Where partial sums may overflow in one order of summation and not in another; None where nowhere."""
+    """Mask of partial sums that may overflow in one order of summation and not in another; None where none may."""
     largest = _largest_sum(problem)
     if largest == math.inf:
         return None
@@ -338,26 +331,25 @@ def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
 
 
 def _largest_sum(problem: Problem) -> float:
-    """The largest finite number of the type that sums are taken in; infinite where nothing can overflow."""
+    """The largest finite number of the sums' type; infinite where nothing can overflow."""
     if not problem.multiplies or is_integer(problem.acc_dtype):
         return math.inf
     return float(np.finfo(problem.acc_dtype).max)
 
 
 def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:
-    """Which elements are as near the truth as they must be."""
+    """Mask of the elements that are within their bound of the truth."""
     dtype = output_dtype(problem)
     expected = truth.value
     with np.errstate(invalid="ignore"):
         good = (rounded(expected - bound, dtype) <= values) & (values <= rounded(expected + bound, dtype))
     finite = np.isfinite(expected)
     if not finite.all():
-        # A class that keeps Inf and NaN must say which; the others may turn an Inf into a NaN.
+        # Strict arithmetic keeps Inf and NaN apart; the other classes may turn an Inf into a NaN.
+        same = ~np.isfinite(values)
         if precision == "strict" or is_integer(dtype.name):
             right = rounded(expected, dtype)
             same = (values == right) | (np.isnan(values) & np.isnan(right))
-        else:
-            same = ~np.isfinite(values)
         good = np.where(finite, good, same)
     if (overflow := _may_overflow(problem, truth)) is not None:
         good |= overflow & finite & ~np.isfinite(values)
@@ -366,9 +358,7 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
 
 def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
     """Absolute errors; 0 where both are the same Inf or NaN, or where the truth is beyond the type's range."""
-    expected = truth.value
-    if is_integer(dtype.name):
-        expected = np.clip(expected, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+    expected = within_range(truth.value, dtype)
     reached = rounded(expected, dtype)
     with np.errstate(invalid="ignore"):
         errors = np.abs(values - expected)
@@ -381,8 +371,7 @@ def _figures(
 ) -> tuple[float, float, float]:
     """Relative RMS error, largest error, largest ratio to the bound."""
     finite = np.where(np.isfinite(truth.value), truth.value, 0.0)
-    size = float(np.sqrt(np.mean(finite**2)))
-    rms = float(np.sqrt(np.mean(errors**2))) / (size if size > 0 else 1.0)
+    rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite)
     slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
     ratio = float(np.max(errors / slack))
     if not good.all():

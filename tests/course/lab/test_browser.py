@@ -234,7 +234,7 @@ def test_printed_at_load_every_chart_is_there(driver: Any, folder: Path) -> None
 
 
 def test_arrow_keys_read_a_chart_as_the_pointer_does(page: Any) -> None:
-    """What is read goes along with its point, and away with it."""
+    """The tooltip goes along with its point, and away with it."""
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait

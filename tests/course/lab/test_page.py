@@ -14,14 +14,14 @@ from tests.course.studies.made_up import CALM, LOUD, STILL, result, rgb, run
 
 from convforge.benchmark.digests import current_digest
 from convforge.benchmark.records import Result
-from convforge.course.lab import bind, orders, render
-from convforge.course.lab.charts import chapter_panels, ink_of, names_in, nearest_to_roof, roofline
+from convforge.course.lab import bind, render
+from convforge.course.lab.charts import chapter_panels, ink_of, nearest_to_roof, roofline
 from convforge.course.lab.glossary import glossary
-from convforge.course.lab.published import beside
+from convforge.course.lab.page import markdown
+from convforge.course.lab.published import ORDERS, beside
 from convforge.course.lab.sources import kernels
-from convforge.course.lab.text import markdown
 from convforge.course.language import in_language
-from convforge.course.report.charts import panel_spec
+from convforge.course.pages.charts import panel_spec
 from convforge.course.report.tables import result_table
 from convforge.course.studies import Finding
 from convforge.course.studies.published import TABLES
@@ -184,11 +184,14 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
 
     slower = [of(s, m, t) for s in (128, 2048) for m, t in (("direct_naive", 1e-5), ("im2col", 63e-6))]
     turned = found(*slower, *(of(s, "cudnn", 1e-6) for s in (128, 2048)))
-    assert orders.sentence(turned["im2col", "direct_naive"]) == (
-        "im2col is faster than direct_naive on 2 of 2 cases there, and their order is the other way round here on each "
-        "of 2 cases: on rgb_to_1_2048_s1, the largest, "
-        "direct_naive takes 1.68x the time of im2col there and 0.16x here."
+    assert (
+        ORDERS.sentence(turned["im2col", "direct_naive"]) == "im2col is faster than direct_naive there and slower here."
     )
+    assert ORDERS.details(turned["im2col", "direct_naive"]) == [
+        "there, im2col is faster on 2 of 2 cases",
+        "here, the order is the same on 0, the other way round on 2, level on 0",
+        "rgb_to_1_2048_s1, the largest: direct_naive takes 1.68x the time of im2col there, 0.16x here",
+    ]
     assert turned["im2col", "direct_naive"].supported
     assert turned["cudnn", "direct_naive"].form == "order/holds"
     assert not turned["cudnn", "direct_naive"].supported
@@ -200,14 +203,12 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
     assert [values[name] for name in ("same", "turned", "level")] == [1, 1, 1]
     assert values["unsure"] == ["rgb_to_1_1024_s1"]
     noisy = found(*level[2:])["im2col", "direct_naive"]
-    assert orders.sentence(noisy) == (
-        "Whether the order of im2col and direct_naive is the same here as there cannot be told. "
-        "Too noisy to rank: rgb_to_1_1024_s1."
-    )
+    assert ORDERS.sentence(noisy) == "The times here are too noisy to order im2col and direct_naive."
+    assert ORDERS.details(noisy) == ["too noisy to rank: rgb_to_1_1024_s1"]
     (host, *_) = [b for b in beside(books.stored()) if b.published.name == "A"]
     assert {row[3].text for row in host.table.rows if row[0].text.endswith("_host")} == {"–"}
     text = markdown(bind({"size": run(*slower)}), title="it", drawn={}).replace("\\", "")
-    assert "the other way round here on each of 2 cases" in text
+    assert "the other way round on 2" in text
 
 
 def test_a_dash_stands_below_the_numbers_of_its_column() -> None:
@@ -272,7 +273,7 @@ def test_every_chapter_has_a_chart(name: str) -> None:
     assert len({panel.key for panel in drawn}) == len(drawn)
     for panel in drawn:
         panel.chart.to_dict(validate=True)
-        assert set(names_in(panel)) <= set(ink.methods)
+        assert set(panel.names) <= set(ink.methods)
         assert panel_spec(panel, ink)["datasets"]
 
 
@@ -315,7 +316,7 @@ def test_methods_are_compared_under_the_roof_on_one_case() -> None:
     book = bind({"size": run(*books.pictures().results, quick)})
     (one, _) = roofline(book, ink_of(book, "light"))
     assert {row["case"] for rows in one.data.values() for row in rows if "case" in row} == {"rgb_256_s1"}
-    assert names_in(one) == ["direct_tiled", "cudnn", "direct_naive"]
+    assert one.names == ["direct_tiled", "cudnn", "direct_naive"]
     text = markdown(book, title="it", drawn={})
     section = text.split("## Roofline")[1].split("\n## ")[0].replace("\\", "")
     # 54 operations an output over 16 bytes, three read and one written, at 1 TB/s.
@@ -338,9 +339,9 @@ def test_what_is_no_method_is_named_in_the_language_of_the_page() -> None:
     with in_language("zh"):
         ink = ink_of(book, "light")
         drawn = {c.study.name: chapter_panels(c, ink) for c in book.chapters}
-    assert names_in(drawn["partition"][0]) == ["像素", "块", "行", "列"]
-    assert {"展开", "乘法", "im2col_expand"} <= set(names_in(drawn["breakdown"][0]))
-    assert names_in(drawn["timer"][0])[:2] == ["正确的计时", "不等待"]
+    assert drawn["partition"][0].names == ["像素", "块", "行", "列"]
+    assert {"展开", "乘法", "im2col_expand"} <= set(drawn["breakdown"][0].names)
+    assert drawn["timer"][0].names[:2] == ["正确的计时", "不等待"]
     chinese = render(book, code="zh")
     for word in ("no_wait", "host_clock", "clock=", "same_arrays", "<td>expansion<", "<td>bound ratio<", "<td>waves<"):
         assert word not in re.sub(r"<script\b.*?</script>", "", chinese, flags=re.DOTALL), word
@@ -352,7 +353,7 @@ def test_no_two_lines_of_a_chapter_look_the_same(name: str) -> None:
     (chapter,) = [chapter for chapter in book.chapters if chapter.study.name == name]
     ink = ink_of(book, "light")
     for panel in chapter_panels(chapter, ink):
-        found = [ink.methods[method] for method in names_in(panel)]
+        found = [ink.methods[method] for method in panel.names]
         assert len(set(found)) == len(found), panel.key
     if name in ("timer", "partition", "breakdown"):
         for sign in ("light", "shape"):

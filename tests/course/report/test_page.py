@@ -5,22 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 import statistics
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from tests.course.pages.test_page import HOSTILE, picture
 from tests.course.report import runs
 
-from convforge.course.report import find_pictures, load, render, write
-from convforge.course.report.page import chart_script, json_for_html
-from convforge.course.report.pictures import SHARE_BYTES, figures
-
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}\u2028<!--"
+from convforge.course.pages.page import chart_script
+from convforge.course.report import find_pictures, load, render
 
 
 class Reader(HTMLParser):
@@ -139,8 +135,8 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     machine |= {"os": HOSTILE, "python": HOSTILE, "governor": HOSTILE, "threads": {HOSTILE: HOSTILE}, "load": [HOSTILE]}
     machine["facts"]["name"] = HOSTILE
     shown, _ = load([runs.write(tmp_path / "a.jsonl", lines)])
-    picture = _picture(tmp_path / "p.png")
-    page = render(shown, title=HOSTILE, pictures=[(HOSTILE, picture)], left_out=shown)
+    shown_picture = picture(tmp_path / "p.png")
+    page = render(shown, title=HOSTILE, pictures=[(HOSTILE, shown_picture)], left_out=shown)
     reader = Reader(page)
     assert len([1 for attrs, _ in reader.scripts if attrs.get("type") != "application/json"]) == 2
     assert not any(name.startswith("on") for _, attrs in reader.elements for name in attrs)
@@ -152,12 +148,6 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     for attrs, text in reader.scripts:
         if attrs.get("type") == "application/json":
             json.loads(text)
-
-
-def test_json_in_html_ends_no_element() -> None:
-    text = json_for_html([HOSTILE])
-    assert not set("<>&\u2028") & set(text)
-    assert json.loads(text) == [HOSTILE]
 
 
 def test_a_run_without_anything_optional_still_makes_a_page(tmp_path: Path) -> None:
@@ -283,39 +273,15 @@ def test_no_run_is_no_report() -> None:
         render([])
 
 
-def _picture(path: Path, shape: tuple[int, ...] = (600, 900, 3), seed: int = 0) -> Path:
-    from PIL import Image
-
-    Image.fromarray(np.random.default_rng(seed).integers(0, 255, shape, np.uint8)).save(path)
-    return path
-
-
 def test_pictures_are_shrunk_in_shape_and_in_order(tmp_path: Path) -> None:
     for name, shape in (("b_edges.png", (600, 900, 3)), ("a.PNG", (64, 32))):
-        _picture(tmp_path / name, shape)
+        picture(tmp_path / name, shape)
     (tmp_path / "notes.txt").write_text("no picture")
     found = find_pictures(tmp_path)
     assert [caption for caption, _ in found] == ["a", "b_edges"]
     shown, _ = load([runs.write(tmp_path / "r" / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])])
     images = [a for t, a in Reader(render(shown, pictures=found)).elements if t == "img"]
     assert [(a["width"], a["height"]) for a in images] == [("32", "64"), ("480", "320")]
-
-
-def test_files_of_the_same_bytes_are_shown_once_with_every_name(tmp_path: Path) -> None:
-    for name, seed in (("photograph", 1), ("edges-fft", 0), ("edges-im2col", 0), ("a", 2)):
-        _picture(tmp_path / f"{name}.png", (40, 40), seed)
-    found = figures(find_pictures(tmp_path))
-    assert [f.captions for f in found] == [("photograph",), ("a",), ("edges-fft", "edges-im2col")]
-    assert found[2].caption.endswith("the same picture, to the byte")
-
-
-def test_many_large_pictures_are_shrunk_further_and_the_page_stays_small(tmp_path: Path) -> None:
-    for i in range(8):
-        _picture(tmp_path / f"{i}.png", (480, 480, 3), i)
-    found = figures(find_pictures(tmp_path))
-    assert len(found) == 8
-    assert found[0].width < 480
-    assert sum(len(f.address) for f in found) <= SHARE_BYTES
 
 
 def test_pictures_that_are_none_are_named(tmp_path: Path) -> None:
@@ -327,25 +293,7 @@ def test_pictures_that_are_none_are_named(tmp_path: Path) -> None:
     shown, _ = load([runs.write(tmp_path / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])])
     with pytest.raises(ValueError, match=r"bad\.png is no picture"):
         render(shown, pictures=find_pictures(tmp_path))
-    whole = _picture(tmp_path / "bad.png").read_bytes()
+    whole = picture(tmp_path / "bad.png").read_bytes()
     (tmp_path / "bad.png").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"bad\.png is no picture"):
         render(shown, pictures=find_pictures(tmp_path))
-
-
-def test_an_old_page_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "new" / "report.html"
-    assert write(target, "öld") == 4
-    assert target.read_text(encoding="utf-8") == "öld"
-
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space"):
-            write(target, "new")
-    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
-    assert target.read_text(encoding="utf-8") == "öld"
-    with pytest.raises(IsADirectoryError, match="is a folder"):
-        write(target.parent, "new")

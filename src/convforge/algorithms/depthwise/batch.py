@@ -67,7 +67,7 @@ LEAST = DepthwiseBatchConfig(1)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How pixels and outputs lie in shared memory, in numbers: see batch.cu."""
+    """Sizes of pixels and outputs in shared memory: see batch.cu."""
 
     pictures: int
     first: int
@@ -175,7 +175,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: DepthwiseBatchConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     if (reason := halves_refusal(problem) or whole_planes_refusal(problem) or _sizes_refusal(problem)) is not None:
         return reason
     if config.channels < 1:
@@ -252,7 +252,7 @@ def _layout(problem: Conv2dProblem) -> _Layout:
 
 
 def _in_place(problem: Conv2dProblem) -> bool:
-    """Whether a row of outputs takes the place of pixels that no later one sees."""
+    """True if a row of outputs takes the place of pixels that no later row reads."""
     if (problem.p, problem.q) != (problem.h, problem.w):
         return False
     return problem.stride[0] == 1 and problem.padding[0] <= problem.dilation[0] * (problem.r - 1)

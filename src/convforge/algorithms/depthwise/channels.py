@@ -168,7 +168,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     if min(config.vec, config.out_p, config.out_q, config.block_c, config.block_q, config.block_p) < 1:
         return Reason("{names} and the block must be at least 1", names="vec, out_p, out_q")
     if problem.k % config.vec:
@@ -229,7 +229,7 @@ def _taps_bytes(problem: Conv2dProblem, config: ChannelsConfig) -> int:
 
 
 def _kept(problem: Conv2dProblem, config: ChannelsConfig) -> bool:
-    """Whether the window is unrolled, and its weights stay in registers."""
+    """True if the window is unrolled and its weights stay in registers."""
     width = config.vec * -(-itemsize(problem.acc_dtype) // 4)
     rows = (config.out_p - 1) * problem.stride[0] + problem.extent_h
     pixels = rows * _columns(problem, config)

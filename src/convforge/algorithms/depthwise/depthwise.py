@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.host.ends import ends, values_dtype
-from convforge.algorithms.host.geometry import geometry
-from convforge.algorithms.host.strip import Strip, strip, tap_offsets
+from convforge.algorithms.host.geometry import Strip, geometry, strip, tap_offsets
 from convforge.algorithms.host.views import View, view
 from convforge.algorithms.host.weights import filter_to_pack, float_sums
 from convforge.algorithms.host.widened import takes_bfloat16
@@ -55,7 +54,7 @@ class DepthwiseConfig(Config):
 
 
 class Block(NamedTuple):
-    """What the kernels need to know beside the tile.
+    """Parameters of the kernels besides the tile.
 
     Attributes
     ----------
@@ -152,7 +151,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
 
 
 class _Layout(NamedTuple):
-    """How a config lays out tile, vectors and weights; see the kernels for the last three."""
+    """Layout of tile, vectors and weights for a config; the kernels explain the last three."""
 
     tile: Strip
     block: Block
@@ -237,7 +236,7 @@ def _lanes(problem: Conv2dProblem) -> int:
 
 
 def _interleaving_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why vectors cannot hold pixels; None if they can."""
+    """Return why vectors cannot hold pixels, or None."""
     lanes, c = _lanes(problem), problem.c
     needed = c // math.gcd(c, lanes) * lanes
     if c < lanes and problem.q * c >= needed:
@@ -278,7 +277,7 @@ def _tallest(problem: Conv2dProblem, tile_c: int, facts: DeviceFacts) -> int:
 
 
 def _lies_whole(problem: Conv2dProblem, out: View, along: str) -> bool:
-    """Whether sums can be stored into the output a whole vector at a time, rows side by side."""
+    """True if sums can be stored into the output in whole vectors, in rows."""
     lanes = _lanes(problem)
     if out.place[3] != problem.q * out.place[4]:
         return False

@@ -1,4 +1,4 @@
-"""What the depthwise kernels share on the host: which problems are theirs."""
+"""Host code of all depthwise kernels: the problems that they take."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DepthwiseConvolution(DeviceConvolution[C]):
 
 
 def whole_planes_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why blocks cannot have whole planes, an output's own each; None if they can."""
+    """Return why blocks cannot take whole planes, each its own output plane, or None."""
     if problem.x_layout != "NCHW" or problem.out_layout != "NCHW":
         return Reason(
             "planes must lie by themselves: NCHW, not {x_layout} and {out_layout}",
@@ -59,7 +59,7 @@ def whole_planes_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def idle_for_planes(problem: Conv2dProblem) -> float:
-    """How much longer a call takes where blocks have whole planes and there are too few for all SMs."""
+    """Factor by which a call is longer where blocks take whole planes and there are too few for all SMs."""
     return max(1.0, BUSY_PLANES / max(problem.n * problem.c, 1))
 
 

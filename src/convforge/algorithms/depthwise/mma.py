@@ -98,7 +98,7 @@ LEAST = DepthwiseMmaConfig(1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How pixels and taps stand in shared memory, in numbers: see mma.cu."""
+    """Sizes of pixels and taps in shared memory: see mma.cu."""
 
     lead: int
     line: int
@@ -205,7 +205,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     if (reason := halves_refusal(problem) or whole_planes_refusal(problem)) is not None:
         return reason
     for name, least in (("planes", 1), ("team", 1), ("tiles", 0)):
@@ -233,7 +233,7 @@ def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: De
 
 
 def walks(problem: Conv2dProblem) -> bool:
-    """Whether warps had better go down the plane: they can, and few rows of its strips are multiplied for two of them.
+    """True if warps should go down the plane: they can, and few rows of their strips are multiplied for two of them.
 
     Examples
     --------
@@ -251,7 +251,7 @@ def _can_walk(problem: Conv2dProblem) -> bool:
 
 
 def halves_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why numbers are not such that tensor cores multiply rows of pixels, read by two; None if they are."""
+    """Return why tensor cores cannot multiply rows of pixels, read two at a time, or None."""
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         return Reason(
             "products are of 16-bit floats in float32; these are of {pixels} and {weights} in {sums}",

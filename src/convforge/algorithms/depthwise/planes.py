@@ -107,7 +107,7 @@ LEAST = PlanesConfig(1, 4, 8, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How pixels and filters lie in shared memory, in elements: see planes.cu."""
+    """Sizes of pixels and filters in shared memory, in elements: see planes.cu."""
 
     raw: bool
     fill: int
@@ -215,7 +215,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     for name in ("out_p", "out_q", "strips_y", "strips_x", "planes"):
         if getattr(config, name) < 1:
             return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)

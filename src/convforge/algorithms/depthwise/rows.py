@@ -83,7 +83,7 @@ class RowsConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How pixels, outputs and filters lie in shared memory, in elements: see rows.cu."""
+    """Sizes of pixels, outputs and filters in shared memory, in elements: see rows.cu."""
 
     fill: int
     load: int
@@ -188,7 +188,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     if (reason := whole_planes_refusal(problem)) is not None:
         return reason
     if not is_small_plane(problem):
@@ -256,12 +256,12 @@ def _run(steps: dict[str, int], sizes: dict[str, int]) -> dict[str, int]:
 
 
 def _least(problem: Conv2dProblem) -> RowsConfig:
-    """What asks for least: one plane."""
+    """The smallest tile: one plane."""
     return RowsConfig(1, 1, _residents(problem)[0])
 
 
 def _whole_planes(problem: Conv2dProblem, unit: int) -> int:
-    """How many planes, of pixels and of outputs as far as these come in vectors, are whole units of bytes."""
+    """Number of planes whose pixels, and outputs stored in vectors, fill whole units of bytes."""
     x = problem.h * problem.w * itemsize(problem.x_dtype)
     out = problem.p * problem.q * itemsize(problem.out_dtype)
     return max(unit // math.gcd(x, unit), VECTOR_BYTES // math.gcd(out, VECTOR_BYTES))
@@ -292,13 +292,13 @@ def _residents(problem: Conv2dProblem) -> tuple[int, ...]:
 
 
 def _two_rows_pay(problem: Conv2dProblem) -> bool:
-    """Whether two rows of outputs share enough: pixels to convert, most of their rows, and registers for the sums."""
+    """True if two rows of outputs share enough: conversions of pixels, most of their rows, registers for the sums."""
     shared = problem.x_dtype != problem.acc_dtype and problem.stride[0] == 1 < problem.r <= problem.h
     return shared and problem.p > 1 and _numbers(problem, 2) <= MOST_OF_TWO_ROWS
 
 
 def _blank(problem: Conv2dProblem) -> bool:
-    """BLANK of held.cuh."""
+    """BLANK of pixels.cuh."""
     return problem.padding_mode == "zeros" and not is_integer(problem.acc_dtype)
 
 

@@ -1,4 +1,4 @@
-"""What the steps of the direct ladder share on the host: grids, and rules for blocks."""
+"""Host code of the direct ladder: grids, and rules for blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from convforge.problem import Conv2dProblem
 
 
 def block_refusal(block_x: int, block_y: int) -> Reason | None:
-    """Why a block of this shape is none; None if it is one."""
+    """Return why a block of this shape is invalid, or None."""
     threads = block_x * block_y
     if min(block_x, block_y) >= 1 and 32 <= threads <= 1024:
         return None

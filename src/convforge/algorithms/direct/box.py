@@ -1,4 +1,4 @@
-"""What of a picture direct_boxes brings at once, and how the tensor memory accelerator sees the picture."""
+"""The part of an image that direct_boxes loads at once, and the TMA map of the image."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def slices_of(problem: Conv2dProblem) -> int:
 
 
 def groups_share_a_box(problem: Conv2dProblem) -> bool:
-    """Whether the channels of several groups lie in one box."""
+    """True if one box holds the channels of several groups."""
     return slices_of(problem) < problem.groups
 
 
 def outside_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why what stands outside the picture cannot be written among its pixels; None if it can."""
+    """Return why border values cannot be written among the pixels, or None."""
     dtype, value = problem.x_dtype, problem.outside
     if not is_filled(problem) or problem.padding_mode not in ("zeros", "constant") or dtype == problem.acc_dtype:
         return None
@@ -109,7 +109,7 @@ def outside_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def is_filled(problem: Conv2dProblem) -> bool:
-    """Whether anything but zeros stands outside."""
+    """True if the border has other values than zeros."""
     return problem.padding_mode not in ("zeros", "constant") or problem.outside != 0
 
 
@@ -141,7 +141,7 @@ def tiles_of(problem: Conv2dProblem, config: BoxesConfig) -> int:
 
 
 def box_map(problem: Conv2dProblem, box: Box, where: int, strides: tuple[int, ...]) -> TiledMap | None:
-    """How the accelerator sees a picture at an address; None if it cannot.
+    """Return the TMA map of an image at an address, or None.
 
     Parameters
     ----------

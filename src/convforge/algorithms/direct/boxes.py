@@ -116,7 +116,7 @@ class _WithMaps(Runtime, Protocol):
     """A runtime whose device brings boxes to shared memory."""
 
     def tensor_map(self, seen: AnyMap) -> bytes:
-        """What a kernel is handed so that it can bring boxes of an array."""
+        """Arguments by which a kernel loads boxes of an array."""
         ...
 
 
@@ -246,7 +246,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     for name in ("strips", "lanes", "out_p", "out_q", "out_k", "stages", "blocks"):
         if getattr(config, name) < 1:
             return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
@@ -302,7 +302,7 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
 
 
 def threads_share(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool:
-    """Whether threads hand each other pixels of a row: a warp has whole parts of rows, and a run reaches one neighbour.
+    """True if threads exchange pixels of a row: a warp has whole parts of rows, and a run reaches one neighbour.
 
     With several output channels the multiply-adds are the limit, and with pixels whose channels lie side by side runs
     overlap little.
@@ -316,14 +316,14 @@ def threads_share(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool
 
 
 def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
-    """Whether four products are one instruction: of bytes, in columns of neighbouring rows, without a zero point."""
+    """True if dp4a computes four products: of bytes, in columns of neighbouring rows, without a zero point."""
     plain = problem.dilation[0] == 1 and problem.epilogue.x_zero_point == 0 and box.load % 4 == 0
     types = (problem.x_dtype, problem.w_dtype)
     return plain and problem.acc_dtype == "int32" and all(is_integer(t) and itemsize(t) == 1 for t in types)
 
 
 def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
-    """Of shared memory that the filter takes: staged, and packed for dot() beside that, TURNS of dots.cuh a column."""
+    """Of shared memory that the filter takes: staged, and packed for dot() beside that, PLACES of mma.cuh a column."""
     turns = 5 - problem.r if problem.r < 4 else problem.r + 3
     packed = 4 * problem.k * problem.c_per_group * turns * problem.s
     return staged_bytes(problem) + (packed if _by_dots(problem, box) else 0)

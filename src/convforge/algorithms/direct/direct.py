@@ -10,8 +10,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.host.ends import ends, values_dtype
-from convforge.algorithms.host.geometry import geometry
-from convforge.algorithms.host.strip import strip, tap_offsets, tile_dtype
+from convforge.algorithms.host.geometry import geometry, strip, tap_offsets, tile_dtype
 from convforge.algorithms.host.views import view
 from convforge.algorithms.host.weights import correlation_filter
 from convforge.algorithms.host.widened import takes_bfloat16
@@ -148,5 +147,5 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
 
     @staticmethod
     def _busy(problem: Conv2dProblem, tile_p: int, facts: DeviceFacts) -> bool:
-        """Whether strips of this height are enough to keep every core at work."""
+        """True if strips of this height keep every core at work."""
         return problem.n * problem.groups * -(-problem.p // tile_p) >= facts.cores

@@ -1,4 +1,4 @@
-"""What stands in for a method that reads pictures in vectors where a picture does not lie as they must."""
+"""The plan that replaces a method of vector loads where an image's layout does not allow them."""
 
 from __future__ import annotations
 

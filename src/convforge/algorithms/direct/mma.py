@@ -190,7 +190,7 @@ def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
 
 
 def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     for name, least in (("warps", 1), ("sets", 1), ("gang", 1), ("stages", 2), ("blocks", 1), ("waves", 1)):
         if getattr(config, name) < least:
             return Reason(
@@ -216,7 +216,7 @@ def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts
 
 
 def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why bytes of a problem's pixels cannot be a matrix; None if they can."""
+    """Return why a problem's bytes of pixels cannot form a matrix, or None."""
     if problem.acc_dtype != "int32" or any(
         not is_integer(dtype) or itemsize(dtype) != 1 for dtype in (problem.x_dtype, problem.w_dtype)
     ):

@@ -138,7 +138,7 @@ def shared_bytes(problem: Conv2dProblem, config: SharedConfig) -> int:
 
 
 def config_refusal(problem: Conv2dProblem, config: SharedConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     if (reason := block_refusal(config.block_x, config.block_y)) is not None:
         return reason
     for name in ("per_p", "tile_c", "tile_k"):

@@ -122,7 +122,7 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     if (reason := block_refusal(config.block_x, config.block_y) or staging_refusal(problem)) is not None:
         return reason
     if config.out_k < 1:

@@ -98,7 +98,7 @@ class TiledConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """How the rows of a tile lie in memory: see tiled.cu."""
+    """Layout of a tile's rows in memory: see tiled.cu."""
 
     chunk: int
     load: int
@@ -182,7 +182,7 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     if (reason := block_refusal(config.block_x, config.block_y)) is not None:
         return reason
     if config.weights not in WEIGHTS:
@@ -215,7 +215,7 @@ def _registers(problem: Conv2dProblem, config: TiledConfig) -> int:
 
 
 def _suits(problem: Conv2dProblem, tile: tuple[int, ...]) -> bool:
-    """Whether a tile of TILES shares pixels among its outputs, and leaves enough registers."""
+    """True if a tile of TILES shares pixels among its outputs, and leaves enough registers."""
     out_p, out_q, _, _, most = tile
     if (out_p > 1 and problem.stride[0] > 1) or out_q * problem.stride[1] > 4:
         return False

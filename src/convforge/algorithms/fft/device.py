@@ -156,7 +156,7 @@ def _share(total: int, most: int) -> int:
 
 
 def _in_place(problem: Conv2dProblem) -> bool:
-    """Whether the products can take the place of the spectra."""
+    """True if the products can overwrite the spectra."""
     return problem.c_per_group == problem.k_per_group == 1
 
 
@@ -176,7 +176,7 @@ def _near(channels: int, layout: str) -> int:
 
 
 class _Tiles(ctypes.Structure):
-    """struct Tiles of tiles.cuh."""
+    """struct Tiles of fft.cuh."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -311,7 +311,7 @@ class _Steps:
         )  # fmt: skip
 
     def _begin(self, buffers: Buffers, products: bool) -> int:
-        """Where in the workspace the spectra begin, or the products."""
+        """Offset in the workspace of the spectra, or of the products."""
         lead = -address(buffers["workspace"]) % ALIGNMENT
         return lead + (self._spectra_bytes if products and self._products_bytes else 0)
 

@@ -135,7 +135,7 @@ class _Spectra(Preparation):
 
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     if config.size not in STAGES:
         return Reason("size={size} must be one of {sizes}", size=config.size, sizes=", ".join(map(str, STAGES)))
     if config.threads % 32 or not 32 <= config.threads <= 1024:

@@ -31,7 +31,7 @@ CUTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a problem is cut for a size of transform.
+    """Tiles of a problem for a size of transform.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ def sizes(problem: Conv2dProblem) -> tuple[tuple[int, int], ...]:
 
 
 def modelled_seconds(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
-    """What a call may take on a large GPU, the filter's transforms included. Only for comparing sizes.
+    """Estimated time of a call on a large GPU, with the filter's transforms. Only for comparing sizes.
 
     Every step goes over the tiles once, the transforms twice, at L2's 5 TB/s; transforms do 2.5 n log2(n) operations,
     at 15 TFLOP/s; the product at 30. A size that is no power of two takes a little longer, and one above 1024, of which

@@ -153,7 +153,7 @@ def _vectors(problem: Pool2dProblem, config: MaxPoolConfig) -> _Vectors:
 
 
 def _config_refusal(problem: Pool2dProblem, out_p: int, out_q: int) -> Reason | None:
-    """Why a thread cannot have this tile; None if it can."""
+    """Return why a thread cannot have this tile, or None."""
     if min(out_p, out_q) < 1:
         return Reason("a thread computes at least one row and one column")
     channels = _vectors(problem, MaxPoolConfig(32, out_p, out_q)).channels
@@ -172,7 +172,7 @@ def _tiles(problem: Pool2dProblem, config: MaxPoolConfig) -> int:
 
 
 def _lies_in_vectors(array: Any, vector: int) -> bool:
-    """Whether elements lie side by side along the last axis, whole vectors fill it, and all of them are aligned.
+    """True if elements are contiguous along the last axis, in whole and aligned vectors.
 
     The stride of an axis of one element does not matter.
     """

@@ -85,7 +85,7 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
 
 @jit
 def gather(ring: Any, slot: Any, x: Any, plane: Any, position: Any, q0: Any, columns: Any, g: Any, sizes: Any) -> None:
-    """What `columns` outputs from column `q0` on read of padded row `position`."""
+    """Copy the pixels of padded row `position` that `columns` outputs from column `q0` on read."""
     h = g.rows[position]
     start = plane + h * x.place[3] if h >= 0 else -1
     count = (columns - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
@@ -95,7 +95,7 @@ def gather(ring: Any, slot: Any, x: Any, plane: Any, position: Any, q0: Any, col
 
 @jit
 def find_rows(places: Any, top: Any, g: Any, step: Any) -> Any:
-    """Where the rows begin that a filter at padded row `top` reads; False if one lies outside the picture."""
+    """Fill in the offsets of the rows that a filter at padded row `top` reads; False if one is outside the image."""
     for r in range(g.R):
         h = g.rows[top + r * g.dilation_h]
         if h < 0:

@@ -78,7 +78,7 @@ LEAST = FusedConfig(4, 2, 16, 8)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How all lies in shared memory, in elements: see fused.cu."""
+    """Layout of shared memory, in elements: see fused.cu."""
 
     raw: bool
     fill: int
@@ -186,7 +186,7 @@ class Separable(DeviceConvolution[FusedConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """Return why a config is invalid, or None."""
     for name in ("out_p", "strips_y", "tile_q", "along", "planes"):
         if getattr(config, name) < 1:
             return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)

@@ -84,7 +84,7 @@ class DeviceFactors(Preparation):
 
 
 def _note(ranks: Any, errors: Any) -> Reason:
-    """What factoring the filters found out.
+    """Result of factoring the filters.
 
     Examples
     --------

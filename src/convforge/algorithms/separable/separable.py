@@ -236,7 +236,7 @@ def _as_one_channel(seen: View) -> View:
 
 
 def _used_rows(problem: Conv2dProblem) -> NDArray[np.bool_]:
-    """Whether rows of each remainder modulo the vertical stride are read by any output."""
+    """True if any output reads the rows of each remainder modulo the vertical stride."""
     used = np.zeros(problem.stride[0], np.bool_)
     used[np.arange(problem.r) * problem.dilation[0] % problem.stride[0]] = True
     return used

@@ -32,7 +32,7 @@ WORKSPACE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class WinogradConfig(Config):
-    """How the tiles are worked on.
+    """Blocking of the tiles.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Sizes(NamedTuple):
 
 @takes_bfloat16
 class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
-    """What both tile sizes share."""
+    """Base of both tile sizes."""
 
     operation = "conv2d"
     precision = "winograd"

@@ -6,14 +6,5 @@ from convforge.course.lab.measure import Watch, conduct_all
 from convforge.course.lab.page import render
 
 __all__ = [
-    "Book",
-    "Chapter",
-    "Watch",
-    "Written",
-    "bind",
-    "conduct_all",
-    "find_runs",
-    "render",
-    "to_table",
-    "write_lab",
-]
+    "Book", "Chapter", "Watch", "Written", "bind", "conduct_all", "find_runs", "render", "to_table", "write_lab",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the lab says: a chapter a study, and one run made of all of them, by which methods are compared.
+"""The contents of a lab: a chapter a study, and one run made of all of them, by which methods are compared.
 
 Times that are compared come from one run: where several studies time the same case, the first of them counts whole.
 """
@@ -21,16 +21,7 @@ from convforge.course.studies.timer import MISTAKEN
 
 @dataclass(frozen=True)
 class Chapter:
-    """One study: its question, its run, what its rules found.
-
-    Attributes
-    ----------
-    study : Study
-    run : Run
-    shown : View
-        Of what ran on the device that the lab is about.
-    findings : tuple of Finding
-    """
+    """One study: its run, the findings of its rules, and `shown`, its view of the results of the lab's device."""
 
     study: Study
     run: Run
@@ -39,41 +30,35 @@ class Chapter:
 
     @cached_property
     def listed(self) -> View:
-        """Of all that was timed on the device, mistaken clocks too, which compete with nothing."""
+        """The view of everything timed on the device, mistaken clocks too, which compete with nothing."""
         return view(replace(self.run, results=_on_device(self.run)))
 
     @cached_property
     def answers(self) -> tuple[Finding, ...]:
-        """What answers the question, part by part: of each rule that is asked the first finding that the data supports.
+        """The answers to the question, part by part: of each rule that is asked the first supported finding.
 
-        Where it supports none, the rule's first, which says why.
+        Where the data supports none, the rule's first finding, which tells why.
         """
         asked = [[f for f in self.findings if f.rule == rule] for rule in self.study.answered_by]
         return tuple(next((f for f in found if f.supported), found[0]) for found in asked if found)
 
     @cached_property
     def supported(self) -> tuple[Finding, ...]:
-        """What else the data supports."""
+        """The other findings that the data supports."""
         return tuple(f for f in self.findings if f.supported and f not in self.answers)
 
     @cached_property
     def doubtful(self) -> tuple[Finding, ...]:
-        """What it does not, and what makes its figures doubtful."""
+        """Findings that the data does not support, and reasons to doubt its figures."""
         return tuple(f for f in self.findings if not f.supported and f not in self.answers)
 
 
 @dataclass(frozen=True)
 class Book:
-    """The lab's report before it has a look.
+    """The contents of a lab.
 
-    Attributes
-    ----------
-    chapters : tuple of Chapter
-        In the order in which the studies are read.
-    absent : tuple of Study
-        Those of which no run was found.
-    whole : View
-        All chapters' results of the device, each case from one run.
+    Chapters in reading order, the studies without a run, and `whole`, the view of all chapters' results on the device,
+    each case from one run.
     """
 
     chapters: tuple[Chapter, ...]
@@ -110,12 +95,7 @@ def in_this_language(book: Book) -> Book:
 
 
 def find_runs(paths: Iterable[Path]) -> dict[str, Run]:
-    """Of stored runs the newest of each study; where it has none, the newest of a suite that its rules can read.
-
-    Parameters
-    ----------
-    paths : iterable of Path
-        Files, and folders of them.
+    """Of the runs in files and folders the newest of each study; else the newest of a suite that its rules can read.
 
     Raises
     ------
@@ -135,7 +115,7 @@ def find_runs(paths: Iterable[Path]) -> dict[str, Run]:
 def merged(runs: Sequence[Run]) -> Run:
     """One run of several on one device: each case with all its methods from the first run that has it.
 
-    Of a method's configs on a case the fastest stands for it. Where two runs give one name to two problems, the second
+    Of a method's configs on a case the fastest is taken. Where two runs give one name to two problems, the second
     carries the name of its suite too.
     """
     problems: dict[str, str] = {}

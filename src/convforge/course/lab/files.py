@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from convforge.benchmark.tables import csv_table
-from convforge.course.lab import charts, orders, published
-from convforge.course.lab.book import Book, Chapter, in_this_language
-from convforge.course.lab.page import render
-from convforge.course.lab.text import markdown
+from convforge.course.lab import charts, published
+from convforge.course.lab.book import Book, in_this_language
+from convforge.course.lab.page import markdown, render
 from convforge.course.lab.words import answer, title_of
 from convforge.course.language import LANGUAGES, in_language, language
+from convforge.course.pages.charts import png, svg, themed, unvalidated
+from convforge.course.pages.looks import FONT
+from convforge.course.pages.page import write
 from convforge.course.report.headline import headline
-from convforge.course.report.page import write
-from convforge.course.report.theme import FONT, themed, unvalidated
 from convforge.course.studies import Finding, Study
 
 # Pixels of a chart's plot in a file.
@@ -29,14 +29,7 @@ WIDTH = 560
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written.
-
-    Attributes
-    ----------
-    pages, charts, data : tuple of Path
-    without_png : bool
-        Charts stand as SVG alone, for no font here has the language's signs.
-    """
+    """The files of a lab; `without_png`: charts are SVG alone, for no font here has the language's glyphs."""
 
     pages: tuple[Path, ...]
     charts: tuple[Path, ...]
@@ -48,7 +41,7 @@ def write_lab(book: Book, folder: Path, *, title: str = "", codes: Sequence[str]
     """Write a lab into a folder, in one language or several.
 
     The page and the Markdown of the first language are ``lab.html`` and ``lab.md``, of another ``lab-zh.html`` and so
-    on; charts stand in ``charts/`` or ``charts-zh/``, the data, which has no language, in ``data/``.
+    on; charts go to ``charts/`` or ``charts-zh/``, the data, which has no language, to ``data/``.
 
     Raises
     ------
@@ -57,60 +50,51 @@ def write_lab(book: Book, folder: Path, *, title: str = "", codes: Sequence[str]
     OSError
         A file cannot be written.
     """
-    names = {code: "lab" if i == 0 else f"lab-{code}" for i, code in enumerate(codes)}
+    endings = {code: "" if i == 0 else f"-{code}" for i, code in enumerate(codes)}
     pages: list[Path] = []
     drawn: list[Path] = []
-    without_png = False
-    for code, name in names.items():
+    for code, ending in endings.items():
         with in_language(code), unvalidated():
             told = in_this_language(book)
             own_title = title or title_of(told)
-            others = [(LANGUAGES[other], f"{names[other]}.html") for other in codes if other != code]
+            others = [(LANGUAGES[other], f"lab{endings[other]}.html") for other in codes if other != code]
             page = render(book, title=own_title, code=code, pages=others)
-            charts_folder = folder / f"charts{name.removeprefix('lab')}"
-            addresses, paths = _write_charts(told, charts_folder)
-            drawn += paths
-            without_png |= not _has_glyphs(code)
+            addresses, paths = _write_charts(told, folder / f"charts{ending}")
             text = markdown(told, title=own_title, drawn=addresses)
-        write(folder / f"{name}.html", page)
-        write(folder / f"{name}.md", text)
-        pages += [folder / f"{name}.html", folder / f"{name}.md"]
+        drawn += paths
+        pages += [folder / f"lab{ending}.html", folder / f"lab{ending}.md"]
+        write(pages[-2], page)
+        write(pages[-1], text)
+    without_png = not all(map(_has_glyphs, codes))
     return Written(tuple(pages), tuple(drawn), tuple(_write_data(book, folder / "data")), without_png)
 
 
 def _write_charts(book: Book, folder: Path) -> tuple[dict[str, list[tuple[str, str]]], list[Path]]:
-    """Every chart as SVG and PNG; of each study the captions and addresses of those that a text shows."""
-    import vl_convert
-
+    """Every chart as SVG and PNG; of each study the captions and addresses of the charts that a text shows."""
     ink = charts.ink_of(book, "light")
-    png = _has_glyphs(language())
     groups = {chapter.study.name: charts.chapter_panels(chapter, ink) for chapter in book.chapters}
-    groups |= {name: found for name, found in charts.whole_panels(book, ink).items() if name != "errors"}
-    groups |= {"roofline": charts.roofline(book, ink)}
-    folder.mkdir(parents=True, exist_ok=True)
+    groups |= {"ratio": charts.whole_panels(book, "ratio", ink), "roofline": charts.roofline(book, ink)}
     addresses: dict[str, list[tuple[str, str]]] = {}
     paths: list[Path] = []
     for name, found in groups.items():
         for panel in found:
-            stem = folder / f"{name}-{panel.key}" if name != panel.key else folder / name
+            stem = f"{name}-{panel.key}" if name != panel.key else name
             spec = themed(panel.chart.properties(width=WIDTH, title=panel.title), panel.data, ink)
-            paths.append(stem.with_name(stem.name + ".svg"))
-            write(paths[-1], str(vl_convert.vegalite_to_svg(spec)))
-            if png:
-                paths.append(stem.with_name(stem.name + ".png"))
-                paths[-1].write_bytes(bytes(vl_convert.vegalite_to_png(spec, scale=2.0)))
+            paths.append(folder / f"{stem}.svg")
+            write(paths[-1], svg(spec))
+            if _has_glyphs(language()):
+                paths.append(folder / f"{stem}.png")
+                paths[-1].write_bytes(png(spec))
             addresses.setdefault(name, []).append((panel.title, f"{folder.name}/{paths[-1].name}"))
     return addresses, paths
 
 
 def _write_data(book: Book, folder: Path) -> list[Path]:
     """Of each study its results as CSV and the stored run; of all the findings, with what they rest on, as JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for chapter in book.chapters:
-        paths.append(folder / f"{chapter.study.name}.csv")
-        write(paths[-1], csv_table(chapter.run))
-        paths.append(folder / f"{chapter.study.name}.jsonl")
+        paths += [folder / f"{chapter.study.name}.csv", folder / f"{chapter.study.name}.jsonl"]
+        write(paths[-2], csv_table(chapter.run))
         if chapter.run.path.resolve() != paths[-1].resolve():
             shutil.copyfile(chapter.run.path, paths[-1])
     paths.append(folder / "lab.json")
@@ -125,38 +109,29 @@ def to_table(book: Book) -> dict[str, Any]:
         "device": book.run.device,
         "machine": book.run.machine,
         "headline": {"figure": first.figure, "caption": first.caption, "sentences": list(first.sentences)},
-        "studies": [_study_table(chapter) for chapter in book.chapters],
+        "studies": [
+            {"study": chapter.study.name, "asks": chapter.study.asks, "run": chapter.run.run, "answer": answer(chapter),
+             "findings": _findings(chapter.study, chapter.findings)}
+            for chapter in book.chapters
+        ],
         "published": [
             {"name": found.published.name, "about": found.published.about,
              "doubts": [dataclasses.asdict(doubt) for doubt in found.published.doubts],
              "findings": _findings(found.study, found.theirs),
-             "orders": [f.to_table() | {"sentence": orders.sentence(f)} for f in found.orders]}
+             "orders": _findings(published.ORDERS, found.orders)}
             for found in published.beside(book)
         ],
     }  # fmt: skip
 
 
-def _study_table(chapter: Chapter) -> dict[str, Any]:
-    return {
-        "study": chapter.study.name,
-        "asks": chapter.study.asks,
-        "run": chapter.run.run,
-        "answer": answer(chapter),
-        "findings": _findings(chapter.study, chapter.findings),
-    }
-
-
 def _findings(study: Study, findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    return [finding.to_table() | {"sentence": study.sentence(finding)} for finding in findings]
+    return [study.to_table(finding) for finding in findings]
 
 
 @cache
 def _has_glyphs(code: str) -> bool:
-    """Whether the fonts that draw PNGs have a language's signs: without them two signs look the same."""
+    """Find out if the fonts that draw PNGs have a language's glyphs: without them two signs look the same."""
     import vl_convert
-
-    if LANGUAGES[code].isascii():
-        return True
 
     def drawn(sign: str) -> bytes:
         text = f'<text x="2" y="16" font-family="{FONT}">{sign}</text>'
@@ -164,4 +139,4 @@ def _has_glyphs(code: str) -> bool:
         return bytes(vl_convert.svg_to_png(svg))
 
     name = LANGUAGES[code]
-    return drawn(name[0]) != drawn(name[1])
+    return name.isascii() or drawn(name[0]) != drawn(name[1])

@@ -21,9 +21,9 @@ def conduct_all(
     studies: Sequence[str] = (),
     budget_s: float | None = None,
     quick: bool = False,
-    watch: Watch | None = None,
+    watch: Watch = lambda study: None,
 ) -> Mapping[str, Run]:
-    """Measure studies that have something to measure on a device.
+    """Measure studies that have something to measure on a device; returns the run of each.
 
     Parameters
     ----------
@@ -32,24 +32,18 @@ def conduct_all(
     studies : sequence of str
         Their names; all where empty.
     budget_s : float or None
-        Seconds for all of them, shared as their own budgets are; those where None. Compiling is not of it.
+        Seconds for all of them without compiling, shared as their own budgets are; None: their own budgets.
     quick : bool
         The small form of each.
-    watch : callable, optional
-        Told of each study before it begins; returns what is told of its rows.
-
-    Returns
-    -------
-    dict
-        Study -> run.
+    watch : callable
+        Called with each study before it begins; returns the watcher of its rows.
     """
     gpu = runtime.facts.backend == "cuda"
     chosen = [study for name, study in STUDIES.items() if not studies or name in studies]
-    able = [study for study in chosen if study.parts(runtime.facts, quick)]
-    whole = sum(study.gpu_s if gpu else study.cpu_s for study in able)
+    budgets = {study.name: study.gpu_s if gpu else study.cpu_s for study in chosen if study.parts(runtime.facts, quick)}
     found = {}
-    for study in able:
-        own = None if budget_s is None else budget_s * (study.gpu_s if gpu else study.cpu_s) / whole
-        told = watch(study) if watch is not None else None
-        found[study.name] = conduct(study, runtime, folder, budget_s=own, quick=quick, watch=told)
+    for name, own in budgets.items():
+        share = None if budget_s is None else budget_s * own / sum(budgets.values())
+        rows = watch(STUDIES[name])
+        found[name] = conduct(STUDIES[name], runtime, folder, budget_s=share, quick=quick, watch=rows)
     return found

@@ -1,108 +1,43 @@
-"""The lab as one HTML page that works offline: the answers first, then how each was found."""
+"""The lab as one HTML page that works offline, and as Markdown for a repository or a hand-in.
+
+Both have the same contents: the answers first, then how each was found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
-from convforge.course.lab import charts, orders, published, sources
+from convforge.course.lab import charts, published
 from convforge.course.lab.book import Book, Chapter, in_this_language
 from convforge.course.lab.glossary import glossary
+from convforge.course.lab.sources import kernels
 from convforge.course.lab.words import (
-    Figure,
     answer,
     caution_words,
-    figures,
     roofline_tables,
     roofline_words,
+    said,
     stale_words,
     study_name,
     title_of,
 )
 from convforge.course.language import gettext, in_language
+from convforge.course.pages.charts import Panel, unvalidated
+from convforge.course.pages.looks import Ink
+from convforge.course.pages.page import html, resource, template
 from convforge.course.report import machine, numbers, tables
-from convforge.course.report.charts import panel_spec
 from convforge.course.report.headline import headline
-from convforge.course.report.page import (
-    OUTLINES,
-    Chart,
-    LegendItem,
-    Row,
-    chart_script,
-    digest,
-    json_for_html,
-    template,
-    text,
-)
-from convforge.course.report.panels import Panel
+from convforge.course.report.records import Entry
 from convforge.course.report.summary import gates
-from convforge.course.report.table import Cell, Column, Table
-from convforge.course.report.theme import INKS, Ink, unvalidated
-from convforge.course.studies import Finding, Study
+from convforge.course.report.table import Cell, Column, Table, optional
+from convforge.course.studies.timer import MISTAKEN
+from convforge.course.studies.words import clock_name
 
-# The key of the chart of cases that are of no series: a row a case, so it stands by itself.
-SINGLE = "ratio-cases"
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A finding as the page shows it: its sentence, the rule that made it, the figures it rests on."""
-
-    sentence: str
-    rule: str
-    figures: tuple[Figure, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A chapter of the page; `key` is the id of its element."""
-
-    key: str
-    name: str
-    study: Study
-    answer: str
-    stale: str
-    answers: tuple[Said, ...]
-    supported: tuple[Said, ...]
-    doubtful: tuple[Said, ...]
-    charts: Row
-    results: Table
-    steps: Table
-    legend: tuple[LegendItem, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """A published table as the page shows it."""
-
-    name: str
-    about: str
-    doubts: tuple[str, ...]
-    orders: tuple[Said, ...]
-    supported: tuple[Said, ...]
-    doubtful: tuple[Said, ...]
-    table: Table
-    matched: int
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A kernel as the page shows it: each of its files as HTML."""
-
-    name: str
-    summary: str
-    measured: Table
-    files: tuple[tuple[str, str], ...]
-    stale: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Legend:
-    """What the legend's macro asks for."""
-
-    key: str
-    legend: tuple[LegendItem, ...]
+# Rows of a table of the Markdown; the page and the data hold all.
+MOST_ROWS = 40
 
 
 def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tuple[str, str]] = ()) -> str:
@@ -119,109 +54,141 @@ def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tup
         The same page in other languages.
     """
     with in_language(code), unvalidated():
-        return _render(in_this_language(book), title, pages)
+        book = in_this_language(book)
+        ink = charts.ink_of(book, "page")
+        ratios = charts.whole_panels(book, "ratio", ink)
+        chapters = [_chapter(chapter) | _numbers(chapter, ink) for chapter in book.chapters]
+        return html(
+            "lab.html.j2",
+            {":root": ink},
+            css=resource("lab", "lab.css") + _code_colours(),
+            title=title or title_of(book),
+            pages=pages,
+            ink=ink,
+            chapters=chapters,
+            absent=[study_name(study.name) for study in book.absent],
+            # Single cases have a row each, and so a chart that is not beside others.
+            ratios=[[p for p in ratios if p.key != "ratio-cases"], [p for p in ratios if p.key == "ratio-cases"]],
+            verdicts=tables.verdict_table(book.whole),
+            roofline=charts.roofline(book, ink),
+            names=_names,
+            kernels=[(kernel, _highlighted(kernel.files)) for kernel in kernels(book)],
+            errors=charts.whole_panels(book, "errors", ink),
+            gates=gates(book.whole),
+            troubles=tables.trouble_table(book.whole),
+            runs=_runs(book),
+            ceiling_words=machine.ceiling_words(book.whole),
+            **_contents(book),
+        )
 
 
-def _render(book: Book, title: str, pages: Sequence[tuple[str, str]]) -> str:
-    whole, ink = book.whole, charts.ink_of(book, "page")
-    shared = charts.whole_panels(book, ink)
-    roofline = charts.roofline(book, ink)
-    one_case, nearest = roofline_tables(book)
-    script, bundle = text("page.js"), chart_script()
-    rendered: str = template("lab.html.j2").render(
-        title=title or title_of(book),
-        pages=pages,
-        headline=headline(whole),
-        cautions=caution_words(book),
-        sections=[_section(chapter, ink) for chapter in book.chapters],
-        absent=[study_name(study.name) for study in book.absent],
-        summary=tables.summary_table(whole),
-        ratios=Row("", _charts([p for p in shared["ratio"] if p.key != SINGLE], ink, hides=False)),
-        singles=Row("", _charts([p for p in shared["ratio"] if p.key == SINGLE], ink, hides=False)),
-        verdicts=tables.verdict_table(whole),
-        roofline=[
-            (Row("", _charts([panel], ink)), one_case if panel.key == "one-case" else nearest) for panel in roofline
-        ],
-        roofline_words=roofline_words(book),
-        roofline_legend=Legend("roof", _items(roofline, ink)),
-        beside=[_beside(found) for found in published.beside(book)],
-        kernels=[_source(kernel) for kernel in sources.kernels(book)],
-        errors=Row("", _charts(shared["errors"], ink), tables.error_table(whole)),
-        gates=gates(whole),
-        glossary=glossary(book),
-        troubles=tables.trouble_table(whole),
-        facts=machine.facts(whole)[:2],
-        runs=_runs(book),
-        ceiling_words=machine.ceiling_words(whole),
-        style=_variables(ink) + text("page.css") + text("lab.css", "lab") + _highlighting(),
-        script=script,
-        bundle=bundle,
-        digests=" ".join(f"'{digest(part)}'" for part in (bundle, script)),
+def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """The report in the language of this place.
+
+    Parameters
+    ----------
+    book : Book
+    title : str
+    drawn : mapping
+        Study, or "roofline", -> captions and addresses of its charts.
+    """
+    chapters = [_chapter(chapter) | _times(chapter) for chapter in book.chapters]
+    text = template("lab.md.j2").render(
+        title=title, chapters=chapters, drawn=drawn, most_rows=MOST_ROWS, **_contents(book)
     )
-    return rendered
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _section(chapter: Chapter, ink: Ink) -> Section:
-    drawn = charts.chapter_panels(chapter, ink)
-    return Section(
-        key=f"study-{chapter.study.name}",
-        name=study_name(chapter.study.name),
-        study=chapter.study,
-        answer=answer(chapter),
-        stale=stale_words(chapter.listed.timed),
-        answers=tuple(_said(chapter.study, finding) for finding in chapter.answers),
-        supported=tuple(_said(chapter.study, finding) for finding in chapter.supported),
-        doubtful=tuple(_said(chapter.study, finding) for finding in chapter.doubtful),
-        charts=Row("", _charts(drawn, ink)),
-        results=tables.result_table(chapter.listed, occupancy=chapter.study.view == "blocks"),
-        steps=tables.step_table(chapter.shown),
-        legend=_items(drawn, ink),
+def _contents(book: Book) -> dict[str, Any]:
+    """The parts that page and Markdown share, but for the chapters."""
+    return {
+        "headline": headline(book.whole),
+        "cautions": caution_words(book),
+        "summary": tables.summary_table(book.whole),
+        "roofline_words": roofline_words(book),
+        "roofline_tables": roofline_tables(book),
+        "beside": [_beside(found) for found in published.beside(book)],
+        "error_table": tables.error_table(book.whole),
+        "facts": machine.facts(book.whole)[:2],
+        "glossary": glossary(book),
+    }
+
+
+def _chapter(chapter: Chapter) -> dict[str, Any]:
+    study = chapter.study
+    return {
+        "key": f"study-{chapter.study.name}",
+        "study": chapter.study.name,
+        "name": study_name(chapter.study.name),
+        "asks": gettext(chapter.study.asks),
+        "answer": answer(chapter),
+        "answers": said(study, chapter.answers),
+        "supported": said(study, chapter.supported),
+        "doubtful": said(study, chapter.doubtful),
+    }
+
+
+def _numbers(chapter: Chapter, ink: Ink) -> dict[str, Any]:
+    """Charts and tables of a chapter of the page."""
+    return {
+        "stale": stale_words(entry.stale for entry in chapter.listed.timed),
+        "charts": charts.chapter_panels(chapter, ink),
+        "results": tables.result_table(chapter.listed, occupancy=chapter.study.view == "blocks"),
+        "steps": tables.step_table(chapter.shown),
+    }
+
+
+def _times(chapter: Chapter) -> dict[str, Any]:
+    """The table of a chapter of the Markdown.
+
+    Of each method on a case the fastest; of shapes of block and mistaken clocks all, as the study is about them.
+    """
+    blocks = chapter.study.view == "blocks"
+    clocks = [entry for entry in chapter.listed.timed if entry.result.precision == MISTAKEN]
+    entries = [*(chapter.shown.timed if blocks else chapter.shown.best), *clocks]
+    columns = (
+        Column(gettext("case")), Column(gettext("method")), Column(gettext("config")),
+        Column(gettext("time, ms"), True), Column(gettext("spread"), True), Column("GFLOP/s", True),
+        *([tables.occupied()] if blocks else []),
+    )  # fmt: skip
+    rows = tuple(_row(entry, blocks) for entry in entries)
+    return {"stale": stale_words(entry.stale for entry in entries), "times": Table("times", "", columns, rows)}
+
+
+def _row(entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
+    r, timing = entry.result, entry.timing
+    assert timing is not None
+    signs = ("~" if timing.noisy else "") + ("*" if entry.stale else "")
+    return (
+        Cell(r.case),
+        Cell(r.algorithm),
+        Cell(clock_name(r.config)),
+        Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s),
+        Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
+        optional(entry.gflops, numbers.three),
+        *([optional(entry.occupancy, numbers.percent)] if occupancy else []),
     )
 
 
-def _said(study: Study, finding: Finding) -> Said:
-    return Said(study.sentence(finding), finding.rule, tuple(figures(finding)))
-
-
-def _said_order(finding: Finding) -> Said:
-    return Said(orders.sentence(finding), finding.rule, tuple(figures(finding)))
-
-
-def _beside(found: published.Beside) -> Beside:
-    about = found.published
-    held = {s: tuple(_said_order(f) for f in found.orders if f.supported is s) for s in (True, False)}
-    return Beside(
-        about.name,
-        gettext(about.about),
-        published.doubt_words(about),
-        held[True],
-        tuple(_said(found.study, finding) for finding in found.theirs if finding.supported),
-        (*held[False], *(_said(found.study, finding) for finding in found.theirs if not finding.supported)),
-        found.table,
-        found.matched,
+def _beside(found: published.Beside) -> dict[str, Any]:
+    orders, theirs = (
+        {sound: said(study, [f for f in findings if f.supported is sound]) for sound in (True, False)}
+        for study, findings in ((published.ORDERS, found.orders), (found.study, found.theirs))
     )
+    return {
+        "name": found.published.name,
+        "about": gettext(found.published.about),
+        "doubts": found.doubts,
+        "table": found.table,
+        "matched": found.matched,
+        "orders": orders[True],
+        "supported": theirs[True],
+        "doubtful": orders[False] + theirs[False],
+    }
 
 
-def _source(kernel: sources.Kernel) -> Source:
-    files = tuple((name, _highlighted(name, code)) for name, code in kernel.files)
-    return Source(kernel.name, gettext(kernel.summary), kernel.measured, files, kernel.stale)
-
-
-def _charts(drawn: Iterable[Panel], ink: Ink, *, hides: bool = True) -> tuple[Chart, ...]:
-    return tuple(
-        Chart(panel.key, panel.title, panel.description, json_for_html(panel_spec(panel, ink)), hides)
-        for panel in drawn
-    )
-
-
-def _items(drawn: Iterable[Panel], ink: Ink) -> tuple[LegendItem, ...]:
-    """The legend of panels: what has a line in one of them, in the order of the looks."""
-    found = {name for panel in drawn for name in charts.names_in(panel)}
-    return tuple(
-        LegendItem(name, f"--m{i}", look, OUTLINES[look.shape])
-        for i, (name, look) in enumerate(ink.methods.items())
-        if name in found
-    )
+def _names(panels: Iterable[Panel]) -> set[str]:
+    return {name for panel in panels for name in panel.names}
 
 
 def _runs(book: Book) -> Table:
@@ -244,43 +211,33 @@ def _runs(book: Book) -> Table:
                 Cell(str(len(run.results)), len(run.results)),
                 Cell(str(timed), timed),
                 Cell(gettext("yes") if run.complete else gettext("no")),
-                _ceilings(c.copy_bytes_per_s for _, c in run.ceilings),
-                _ceilings(c.fma_flops_per_s for _, c in run.ceilings),
+                _ceilings([c.copy_bytes_per_s for _, c in run.ceilings]),
+                _ceilings([c.fma_flops_per_s for _, c in run.ceilings]),
                 Cell(commit),
             )
         )
     return Table("runs", gettext("The runs behind this page"), columns, tuple(rows))
 
 
-def _ceilings(found: Iterable[float]) -> Cell:
-    """What was measured before a run and after it, in 1e9 a second."""
-    values = list(found)
-    if not values:
-        return Cell(numbers.MISSING)
-    return Cell(" / ".join(numbers.three(value / 1e9) for value in values), max(values))
+def _ceilings(found: Sequence[float]) -> Cell:
+    """The ceilings measured before a run and after it, in 1e9 a second."""
+    text = " / ".join(numbers.three(value / 1e9) for value in found)
+    return Cell(text, max(found)) if found else Cell(numbers.MISSING)
 
 
-def _variables(ink: Ink) -> str:
-    """The stylesheet's colours: of the page, and of everything with a look of its own."""
-    pairs = [("--" + name, light, dark) for name, (light, dark) in INKS.items()]
-    pairs += [(f"--m{i}", look.light, look.dark) for i, look in enumerate(ink.methods.values())]
-    light = "".join(f"{name}:{colour};" for name, colour, _dark in pairs)
-    dark = "".join(f"{name}:{colour};" for name, _light, colour in pairs)
-    return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n"
-
-
-def _highlighted(name: str, code: str) -> str:
-    """A source file as HTML with classes for its colours."""
+def _highlighted(files: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Source files as HTML with classes for their colours, each with its name."""
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import CudaLexer, PythonLexer
 
-    lexer = CudaLexer() if name.endswith((".cu", ".cuh")) else PythonLexer()
-    return str(highlight(code, lexer, HtmlFormatter(cssclass="code", wrapcode=True)))
+    look = HtmlFormatter(cssclass="code", wrapcode=True)
+    lexers = {True: CudaLexer(), False: PythonLexer()}
+    return [(name, str(highlight(code, lexers[name.endswith((".cu", ".cuh"))], look))) for name, code in files]
 
 
 @cache
-def _highlighting() -> str:
+def _code_colours() -> str:
     from pygments.formatters import HtmlFormatter
 
     def rules(style: str) -> str:

@@ -1,44 +1,58 @@
-"""The published tables A to D, each figure beside this machine's, and what the same rules find in both."""
+"""The published tables A to D beside this machine's figures: what the same rules find in both, and where orders differ.
+
+The order of each two methods of a table is compared with theirs here, case by case.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
 
 from convforge.benchmark.records import Result
 from convforge.course.lab.book import Book
-from convforge.course.lab.orders import orders
 from convforge.course.language import gettext
 from convforge.course.report import numbers
 from convforge.course.report.records import Entry
 from convforge.course.report.table import Cell, Column, Table, optional
-from convforge.course.studies import STUDIES, Finding, Study
+from convforge.course.studies import STUDIES, Datum, Finding, Study
 from convforge.course.studies.published import TABLES, Published
 from convforge.course.studies.readings import device_backend
 from convforge.problem import Conv2dProblem, Problem, parse_problem
+from convforge.timing.ranking import order
 
 # Published table -> the study whose rules read it.
 READ_BY = {"A": "size", "B": "gemm", "C": "stride", "D": "stride"}
-# As it was published: GFLOP/s, or milliseconds.
+# Tables published in GFLOP/s; the others are in milliseconds.
 IN_RATES = frozenset({"D"})
+
+RULE = "order-here"
+ENGLISH = {
+    "order/holds": "{a} is faster than {b} there and here.",
+    "order/turns": "{a} is faster than {b} there and slower here.",
+    "order/mixed": "{a} is faster than {b} there and on a part of the cases here.",
+    "order/unsure": "The times here are too noisy to order {a} and {b}.",
+}
+FIGURES = {
+    "order": (
+        "there, {a} is faster on {led} of {n:count case}",
+        "here, the order is the same on {same}, the other way round on {turned}, level on {level}",
+        "{case}, the largest: {b} takes {theirs:times} the time of {a} there, {here:times} here",
+    ),
+}
+
+
+# Puts the findings of orders into words.
+ORDERS = Study("order", "", parts=lambda facts, small: (), rules=(), english=ENGLISH, figures=FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A published table beside ours.
+    """A published table beside ours, read by the rules of a study.
 
-    Attributes
-    ----------
-    published : Published
-    study : Study
-        Whose rules read it.
-    table : Table
-    theirs : tuple of Finding
-        What rests on doubtful figures is not supported.
-    orders : tuple of Finding
-        Whether the order of each two of their methods holds here; see :mod:`convforge.course.lab.orders`.
-    matched : int
-        Cases that were timed here too.
+    `theirs` are findings of the published figures: those that rest on doubtful ones are not supported. `orders` are
+    findings of each two methods, there and here. So many cases as `matched` were timed here too.
     """
 
     published: Published
@@ -48,68 +62,84 @@ class Beside:
     orders: tuple[Finding, ...]
     matched: int
 
+    @property
+    def doubts(self) -> list[str]:
+        """The doubts about the table, each with the methods whose figures are doubtful."""
+        words = gettext("{doubt} ({methods})")
+        return [
+            words.format(doubt=gettext(doubt.words), methods=gettext(", ").join(doubt.methods))
+            for doubt in self.published.doubts
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Two methods on one case, in the published table and here."""
+
+    theirs: tuple[Result, Result]
+    here: tuple[Entry, Entry]
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """The second method's time over the first's, there and here."""
+        a, b = self.theirs
+        mine, other = (entry.seconds or 0.0 for entry in self.here)
+        return _seconds(b) / _seconds(a), other / mine
+
+    @property
+    def order(self) -> str:
+        """Here their order is the "same", "turned", "level" in one of the two, or "unsure": too noisy."""
+        a, b = (entry.timing for entry in self.here)
+        assert a is not None
+        assert b is not None
+        there, verdict = self.ratios[0], order(a, b)
+        if verdict == "unsure":
+            return "unsure"
+        if there == 1 or verdict == "level":
+            return "level"
+        return "same" if (verdict == "faster") == (there > 1) else "turned"
+
 
 def beside(book: Book) -> list[Beside]:
     """Every published table beside this machine's figures."""
     return [_beside(book, published) for published in TABLES.values()]
 
 
-def doubt_words(published: Published) -> tuple[str, ...]:
-    """What is doubtful of a table, each with the methods whose figures are."""
-    words = gettext("{doubt} ({methods})")
-    return tuple(
-        words.format(doubt=gettext(doubt.words), methods=gettext(", ").join(doubt.methods))
-        for doubt in published.doubts
-    )
-
-
 def _beside(book: Book, published: Published) -> Beside:
     study = STUDIES[READ_BY[published.name]]
     backend, unit = device_backend(book.run), "GFLOP/s" if published.name in IN_RATES else "ms"
-    here = _by_problem(book)
     columns = (
         Column(gettext("case")),
         Column(gettext("method")),
         Column(gettext("theirs, {unit}").format(unit=unit), True),
-        Column(
-            gettext("over their fastest"),
-            True,
-            gettext("time over that of the fastest method of the case in the same table"),
-        ),
+        Column(gettext("over their fastest"), True,
+               gettext("time over that of the fastest method of the case in the same table")),
         Column(gettext("here, {unit}").format(unit=unit), True),
-        Column(
-            gettext("over the fastest here"),
-            True,
-            gettext("time over that of the fastest method of the case, in one run"),
-        ),
-    )
-    rows: list[tuple[Cell, ...]] = []
+        Column(gettext("over the fastest here"), True,
+               gettext("time over that of the fastest method of the case, in one run")),
+    )  # fmt: skip
+    # Case -> its published results, and those of this machine by method.
     both: dict[str, tuple[list[Result], dict[str, Entry]]] = {}
-    for published_rows in _cases(published):
-        found = here.get(_shape(parse_problem(published_rows[0].problem)), {})
-        if published_rows[0].backend != backend:
-            found = {}
-        both[published_rows[0].case] = published_rows, found
-        rows += _rows(published_rows, found, rates=unit == "GFLOP/s")
-    caption = gettext("Published table {name} beside this machine").format(name=published.name)
-    table = Table(f"published-{published.name}", caption, columns, tuple(rows), filtered=True)
-    doubted = {method for doubt in published.doubts for method in doubt.methods}
-    matched = sum(bool(found) for _, found in both.values())
-    return Beside(published, study, table, tuple(published.findings(study)), tuple(orders(both, doubted)), matched)
-
-
-def _cases(published: Published) -> list[list[Result]]:
-    """A table's figures by case."""
-    cases: dict[str, list[Result]] = {}
+    here = _by_problem(book)
     for r in published.run.results:
-        cases.setdefault(r.case, []).append(r)
-    return list(cases.values())
+        found = here.get(_shape(parse_problem(r.problem)), {}) if r.backend == backend else {}
+        both.setdefault(r.case, ([], found))[0].append(r)
+    rows = [row for theirs, found in both.values() for row in _rows(theirs, found, rates=unit == "GFLOP/s")]
+    caption = gettext("Published table {name} beside this machine").format(name=published.name)
+    return Beside(
+        published,
+        study,
+        Table(f"published-{published.name}", caption, columns, tuple(rows), filtered=True),
+        theirs=tuple(published.findings(study)),
+        orders=tuple(_orders(both, {method for doubt in published.doubts for method in doubt.methods})),
+        matched=sum(bool(found) for _, found in both.values()),
+    )
 
 
-def _rows(theirs: list[Result], here: dict[str, Entry], *, rates: bool) -> Iterator[tuple[Cell, ...]]:
+def _rows(theirs: list[Result], here: Mapping[str, Entry], *, rates: bool) -> Iterator[tuple[Cell, ...]]:
     """A row a method of theirs, and one for the fastest here where they did not have it."""
-    # One method alone has no fastest to be held against: the host's loop, for one.
-    flops, best = theirs[0].flops, min(_seconds(r) for r in theirs) if len(theirs) > 1 else None
+    # One method alone, such as the host's loop, is compared with nothing.
+    flops, best = theirs[0].flops, min(map(_seconds, theirs)) if len(theirs) > 1 else None
     first = min(here.values(), key=lambda e: e.seconds or 0.0, default=None)
 
     def cells(seconds: float | None, fastest: float | None) -> tuple[Cell, Cell]:
@@ -118,9 +148,10 @@ def _rows(theirs: list[Result], here: dict[str, Entry], *, rates: bool) -> Itera
         value = flops / seconds / 1e9 if rates else 1e3 * seconds
         return Cell(numbers.three(value), value), optional(fastest and seconds / fastest, numbers.ratio)
 
-    names = [r.algorithm for r in theirs]
-    more = [first.result.algorithm] if first is not None and first.result.algorithm not in names else []
-    for name, r in zip([*names, *more], [*theirs, None], strict=False):
+    methods: dict[str, Result | None] = {r.algorithm: r for r in theirs}
+    if first is not None:
+        methods.setdefault(first.result.algorithm, None)
+    for name, r in methods.items():
         own = here.get(name)
         label = gettext("{method} (host)").format(method=name) if r is not None and r.backend == "cpu" else name
         yield (
@@ -129,11 +160,6 @@ def _rows(theirs: list[Result], here: dict[str, Entry], *, rates: bool) -> Itera
             *cells(None if r is None else _seconds(r), best),
             *cells(None if own is None else own.seconds, None if first is None else first.seconds),
         )
-
-
-def _seconds(r: Result) -> float:
-    assert r.time is not None
-    return r.time.median_s
 
 
 def _by_problem(book: Book) -> dict[Problem, dict[str, Entry]]:
@@ -148,3 +174,54 @@ def _by_problem(book: Book) -> dict[Problem, dict[str, Entry]]:
 def _shape(problem: Problem) -> Problem:
     """A problem without its padding, which the published figures have or lack without saying why."""
     return replace(problem, padding=(0, 0, 0, 0)) if isinstance(problem, Conv2dProblem) else problem
+
+
+def _orders(cases: Mapping[str, tuple[list[Result], Mapping[str, Entry]]], doubted: set[str]) -> Iterator[Finding]:
+    """A finding for each two methods that were timed on the same cases there and here; of `doubted`, not supported."""
+    names = dict.fromkeys(r.algorithm for theirs, _ in cases.values() for r in theirs)
+    for pair in combinations(names, 2):
+        found = {}
+        for case, (theirs, here) in cases.items():
+            there = {r.algorithm: r for r in theirs}
+            if all(name in there and name in here for name in pair):
+                found[case] = Both((there[pair[0]], there[pair[1]]), (here[pair[0]], here[pair[1]]))
+        if found:
+            yield _order(found, supported=doubted.isdisjoint(pair))
+
+
+def _order(found: Mapping[str, Both], *, supported: bool) -> Finding:
+    unsure = [case for case, both in found.items() if both.order == "unsure"]
+    told = {case: both for case, both in found.items() if case not in unsure}
+    found = told or found
+    led = sum(both.ratios[0] > 1 for both in found.values())
+    if 2 * led < len(found):  # the method that is faster on most cases is named first
+        found = {case: Both(both.theirs[::-1], both.here[::-1]) for case, both in found.items()}
+        led = sum(both.ratios[0] > 1 for both in found.values())
+    first = next(iter(found.values()))
+    about: dict[str, Any] = {"a": first.theirs[0].algorithm, "b": first.theirs[1].algorithm, "unsure": unsure}
+    if not told:
+        return Finding(RULE, "order/unsure", about, supported=False)
+    every = [both.order for both in found.values()]
+    form = {"same": "holds", "turned": "turns"}.get(every[0], "mixed") if len(set(every)) == 1 else "mixed"
+    case = max(found, key=lambda name: found[name].theirs[0].least_bytes)
+    theirs, here = found[case].ratios
+    values = about | {
+        "led": led, "n": len(found),
+        "case": case, "theirs": theirs, "here": here,
+        **{name: every.count(name) for name in ("same", "turned", "level")},
+    }  # fmt: skip
+    data = [datum for case, both in found.items() for datum in _data(case, both)]
+    return Finding(RULE, f"order/{form}", values, tuple(data), supported)
+
+
+def _data(case: str, both: Both) -> Iterator[Datum]:
+    for r in both.theirs:
+        yield Datum(case, r.algorithm, r.config, "published_time", _seconds(r))
+    for entry in both.here:
+        assert entry.timing is not None
+        yield Datum.of(case, entry.result.algorithm, entry.result.config, entry.timing)
+
+
+def _seconds(r: Result) -> float:
+    assert r.time is not None
+    return r.time.median_s

@@ -1,9 +1,8 @@
-"""The kernels as they stand in the package, each beside what was measured of it."""
+"""The kernels as they are in the package, each beside its measured times."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from convforge.algorithms import algorithms
 from convforge.backends.facts import DeviceFacts
@@ -16,20 +15,15 @@ from convforge.course.report.records import Entry, View
 from convforge.course.report.table import Cell, Column, Table, optional
 from convforge.course.studies.readings import device_backend
 
+# Cases of a method beside its source: the largest.
+MOST_CASES = 6
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A method of ours: its files, and its times.
+    """A method of ours, and a table of its largest cases; it is stale where some of their times are of an older text.
 
-    Attributes
-    ----------
-    name, summary : str
-    files : tuple of (str, str)
-        Name within the package, and text: what it computes with, without what all methods share.
-    measured : Table
-        Its largest cases.
-    stale : bool
-        The text is not that of which all these times are.
+    Each of its files has a name within the package and a text; code that all methods share is not among them.
     """
 
     name: str
@@ -41,31 +35,22 @@ class Kernel:
 
 def kernels(book: Book) -> list[Kernel]:
     """Every method of ours that has a time, in the order of the list of methods."""
-    backend = device_backend(book.run)
-    timed: dict[tuple[str, str], list[Entry]] = {}
+    backend, facts = device_backend(book.run), DeviceFacts.from_table(book.run.machine["facts"])
+    timed: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in book.whole.best:
-        timed.setdefault((entry.result.operation, entry.result.algorithm), []).append(entry)
+        timed.setdefault((backend, entry.result.operation, entry.result.algorithm), []).append(entry)
     found = []
     for method in algorithms():
-        entries = timed.get((method.operation, method.name))
-        if method.backend == backend and entries:
-            # The largest first.
+        if entries := timed.get((method.backend, method.operation, method.name)):
             shown = sorted(entries, key=lambda e: (-e.result.least_bytes, -e.result.flops))[:MOST_CASES]
+            code = code_files(method, [stored_problem(method, entry.result.problem) for entry in shown], facts)
+            files = tuple(
+                (file.relative_to(PACKAGE).as_posix(), read_file(file).decode().replace("\r\n", "\n")) for file in code
+            )
             table = _measured(book.whole, method.name, shown)
-            asked = [stored_problem(method, entry.result.problem) for entry in shown]
-            facts = DeviceFacts.from_table(book.run.machine["facts"])
-            files = tuple((f.relative_to(PACKAGE).as_posix(), _text(f)) for f in code_files(method, asked, facts))
-            stale = any(entry.stale for entry in shown)
-            found.append(Kernel(method.name, method.summary, files, table, stale))
+            summary = gettext(method.summary)
+            found.append(Kernel(method.name, summary, files, table, any(entry.stale for entry in shown)))
     return found
-
-
-def _text(file: Path) -> str:
-    return read_file(file).decode().replace("\r\n", "\n")
-
-
-# Of a method so many cases stand beside its source: the largest.
-MOST_CASES = 6
 
 
 def _measured(view: View, name: str, entries: list[Entry]) -> Table:
@@ -74,16 +59,15 @@ def _measured(view: View, name: str, entries: list[Entry]) -> Table:
         Column(gettext("time"), True),
         Column(gettext("spread"), True),
         Column("GFLOP/s", True),
-        Column(
-            gettext("of the roof"), True, gettext("share of what copy bandwidth and FMA peak allow at this intensity")
-        ),
+        Column(gettext("of the roof"), True,
+               gettext("share of what copy bandwidth and FMA peak allow at this intensity")),
         Column(gettext("registers"), True, gettext("of a thread, in the launch that takes most")),
         tables.occupied(),
         Column(gettext("against the fastest"), True, gettext("its time over that of the fastest method on the case")),
         Column(gettext("config"), wide=True),
-    )
-    return Table(f"kernel-{name}", gettext("Times of {method}").format(method=name), columns,
-                 tuple(_row(view, entry) for entry in entries))  # fmt: skip
+    )  # fmt: skip
+    rows = tuple(_row(view, entry) for entry in entries)
+    return Table(f"kernel-{name}", gettext("Times of {method}").format(method=name), columns, rows)
 
 
 def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
@@ -94,18 +78,15 @@ def _row(view: View, entry: Entry) -> tuple[Cell, ...]:
     share = entry.gflops / limit if entry.gflops and limit else None
     fastest = view.verdicts[r.case].fastest
     best = view.run.timing(fastest[0]) if fastest else None
-    behind = timing.median_s / best.median_s if best is not None else None
+    signs = ("~" if timing.noisy else "") + ("*" if entry.stale else "")
     return (
         Cell(r.case),
-        Cell(
-            ("~" if timing.noisy else "") + ("*" if entry.stale else "") + numbers.seconds(timing.median_s),
-            timing.median_s,
-        ),
+        Cell(signs + numbers.seconds(timing.median_s), timing.median_s),
         Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
         optional(entry.gflops, numbers.three),
         optional(share, numbers.percent),
         optional(launch.get("registers"), lambda n: f"{n:.0f}"),
         optional(entry.occupancy, numbers.percent),
-        optional(behind, numbers.ratio),
+        optional(None if best is None else timing.median_s / best.median_s, numbers.ratio),
         Cell(r.config or "–"),
     )

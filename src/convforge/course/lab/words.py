@@ -1,9 +1,9 @@
-"""The lab's own words: its title, each chapter's answer, and the figures behind a finding."""
+"""The lab's own words: its title, each chapter's answer, findings with the figures behind them, the roofline's."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from convforge.course.lab import charts
@@ -12,29 +12,37 @@ from convforge.course.language import gettext
 from convforge.course.report import numbers, tables
 from convforge.course.report.headline import where
 from convforge.course.report.machine import machine_name
-from convforge.course.report.records import NARROW, Entry
+from convforge.course.report.records import NARROW
 from convforge.course.report.summary import cautions
 from convforge.course.report.table import Table
-from convforge.course.studies import Datum, Finding
+from convforge.course.studies import Datum, Finding, Study
 from convforge.course.studies.words import clock_name
 
-# Figures without a unit, and shares of one; all that are neither these nor bytes nor rates are seconds.
+# Figures without a unit, and shares of one; all others that are no bytes or rates are seconds.
 PLAIN = frozenset({"rms", "max", "bound_ratio", "waves"})
 SHARES = frozenset({"occupancy", "l1_hit", "l2_hit"})
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure that a finding rests on, as it is read: where, what, how much, and half its quartiles' distance."""
+class Said:
+    """A finding as pages show it: sentence, details, rule, and figures, each as where, what, value and spread."""
 
-    where: str
-    what: str
-    value: str
-    spread: str
+    sentence: str
+    details: list[str]
+    rule: str
+    figures: list[tuple[str, str, str, str]]
+
+
+def said(study: Study, findings: Iterable[Finding]) -> list[Said]:
+    """Findings in the language of this place, in the words of their study."""
+    return [
+        Said(study.sentence(finding), study.details(finding), finding.rule, [_figure(d) for d in finding.data])
+        for finding in findings
+    ]
 
 
 def title_of(book: Book) -> str:
-    """What a report is called that has no title of its own."""
+    """The title of a report that has none of its own."""
     return gettext("Convolution on {device}").format(device=machine_name(book.whole))
 
 
@@ -45,15 +53,15 @@ def answer(chapter: Chapter) -> str:
     return " ".join(chapter.study.sentence(finding) for finding in chapter.answers)
 
 
-def stale_words(listed: Sequence[Entry]) -> str:
-    """That sources have changed since some of the times that a table lists were taken; empty where none has."""
-    stale = sum(entry.stale for entry in listed)
+def stale_words(stale: Iterable[bool]) -> str:
+    """A warning about the times of a table whose sources have changed since; empty where none has."""
+    every = list(stale)
     words = gettext("{n} of {of} times are of sources that have changed since; measure again to be sure.")
-    return words.format(n=stale, of=len(listed)) if stale else ""
+    return words.format(n=sum(every), of=len(every)) if any(every) else ""
 
 
 def caution_words(book: Book) -> list[str]:
-    """What a reader must know before trusting the numbers, and which times are counted there."""
+    """Everything that a reader must know before trusting the numbers, and which times are counted there."""
     found = cautions(book.whole)
     if any(entry.stale or (entry.timing and entry.timing.noisy) for entry in book.whole.timed):
         found.append(
@@ -76,7 +84,7 @@ def roofline_tables(book: Book) -> tuple[Table, Table]:
 
 
 def roofline_words(book: Book) -> str:
-    """Who comes how near to the roof on the case of the headline; empty where there is none, or no roof."""
+    """Name the methods nearest to and farthest from the roof on the headline's case; empty where there is none."""
     found, whole = [e for e in charts.on_one_case(book) if not e.nominal], book.whole
     ceilings = whole.run.best_ceilings
     if not found or ceilings is None:
@@ -91,7 +99,7 @@ def roofline_words(book: Book) -> str:
         words = gettext(
             "On {case} ({where}) the roof is {roof} GFLOP/s, set by {bound}; {first} reaches {share} of it."
         )
-    said = words.format(
+    text = words.format(
         case=first.result.case, where=where(whole, first), roof=numbers.three(limit), bound=bound, n=len(found),
         first=first.label, share=numbers.percent((first.gflops or 0.0) / limit),
         last=last.label, least=numbers.percent((last.gflops or 0.0) / limit),
@@ -99,20 +107,12 @@ def roofline_words(book: Book) -> str:
     narrow = dict.fromkeys(e.result.algorithm for e in whole.best if e.result.precision in NARROW)
     if narrow:
         left = gettext("Left out, as their factors are narrower than float32: {methods}.")
-        said = " ".join([said, left.format(methods=gettext(", ").join(narrow))])
-    return said
-
-
-def figures(finding: Finding) -> Iterator[Figure]:
-    """The figures behind a finding."""
-    for datum in finding.data:
-        where = " ".join(word for word in (datum.case, datum.method, clock_name(datum.config)) if word)
-        spread = "" if datum.spread is None else f"±{numbers.percent(datum.spread)}"
-        yield Figure(where or gettext("this machine"), _name_of(datum.what), value_of(datum), spread)
+        text += " " + left.format(methods=gettext(", ").join(narrow))
+    return text
 
 
 def study_name(name: str) -> str:
-    """What a study is about, in a word or two: a link of the contents."""
+    """The subject of a study in a word or two: a link of the contents."""
     known = {
         "size": gettext("Picture size"),
         "stride": gettext("Stride"),
@@ -129,8 +129,15 @@ def study_name(name: str) -> str:
     return known.get(name, name)
 
 
+def _figure(datum: Datum) -> tuple[str, str, str, str]:
+    """A figure's result, name, value, and half the distance of its quartiles."""
+    where = " ".join(word for word in (datum.case, datum.method, clock_name(datum.config)) if word)
+    spread = "" if datum.spread is None else f"±{numbers.percent(datum.spread)}"
+    return where or gettext("this machine"), _name_of(datum.what), value_of(datum), spread
+
+
 def _name_of(what: str) -> str:
-    """What a figure is, in words; one that this version does not know by the name in the records."""
+    """The name of a figure in words; one that this version does not know has the name of the record."""
     known = {
         "time": gettext("time"),
         "published_time": gettext("published time"),

@@ -1,9 +1,9 @@
-"""What a report begins with: one figure, a caption, and the sentences that say where it holds and where not."""
+"""The beginning of a report: one figure, a caption, and sentences on where it holds and where not."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from convforge.course.language import gettext
@@ -17,17 +17,9 @@ from convforge.timing.ranking import LEVEL, order
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What stands first on the page.
+    """The first figure of a page, what it is, and the sentences below.
 
-    Attributes
-    ----------
-    tone : {"ahead", "level", "behind", "alone", "unsure"}
-        "alone": nothing to compare with; "unsure": the machine did not hold still.
-    figure : str
-        The one number.
-    caption : str
-        What the number is.
-    sentences : tuple of str
+    The tone "alone": nothing to compare with; "unsure": the machine did not hold still.
     """
 
     tone: Tone
@@ -48,25 +40,41 @@ def headline(view: View) -> Headline:
         "level": gettext("the two are level, within {share}").format(share=numbers.percent(LEVEL)),
         "behind": gettext("ours is behind"),
     }[tone]
-    caption = gettext("the speed of {peer} on {kind}, {over}, in the same run, {competing}: {words}.")
-    said = caption.format(
+    caption = gettext("the speed of {peer} on {kind}, {over}, in the same run, {competing}: {words}.").format(
         peer=_rival(view, first), kind=first.family, over=_over(first), competing=_competing(first.duels), words=result
     )
     ordered = [first, *(kind for kind in found if kind is not first)] if len(found) > 1 else []
     sentences = (*(_of_kind(view, kind) for kind in ordered), *_sentences(view, duels(view)))
     if view.run.moved:
         words = gettext("{caption} The machine did not hold still, so this is doubtful.")
-        tone, said = "unsure", words.format(caption=said)
-    return Headline(tone, numbers.ratio(first.mean), said, sentences)
+        tone, caption = "unsure", words.format(caption=caption)
+    return Headline(tone, numbers.ratio(first.mean), caption, sentences)
+
+
+def largest_case(view: View) -> str | None:
+    """The case of the headline: the largest that ours and a peer were timed on, else that ours was."""
+    if found := duels(view):
+        return max(found, key=weight).ours.result.case
+    top = _largest_ours(view)
+    return None if top is None else top.result.case
+
+
+def where(view: View, entry: Entry) -> str:
+    """A case in words: its problem, size and stride."""
+    words = gettext("{problem}, {size}, stride {stride}") if entry.stride else gettext("{problem}, {size}")
+    return words.format(problem=view.short(entry.family), size=entry.size_text, stride=entry.stride)
+
+
+def _allowed(entry: Entry) -> bool:
+    return allowed(entry.result, parse_problem(entry.result.problem))
 
 
 def _rivals(view: View, kind: Group) -> dict[str, set[str]]:
     """The peers that competed on each case of a kind."""
     cases: dict[str, set[str]] = {d.ours.result.case: set() for d in kind.duels}
     for e in view.timed:
-        r = e.result
-        if r.case in cases and not r.ours and allowed(r, parse_problem(r.problem)):
-            cases[r.case].add(r.algorithm)
+        if e.result.case in cases and not e.result.ours and _allowed(e):
+            cases[e.result.case].add(e.result.algorithm)
     return cases
 
 
@@ -74,39 +82,18 @@ def _rival(view: View, kind: Group) -> str:
     """The best peer; by its name where on most cases there is no other."""
     cases = _rivals(view, kind).values()
     [(name, alone)] = Counter(next(iter(names)) for names in cases if len(names) == 1).most_common(1) or [("", 0)]
+    words = gettext("the best peer ({peer}, the only one timed on {n} of {all} cases)")
     if 2 * alone <= len(cases):
-        return gettext("the best peer")
-    if alone == len(cases):
-        return gettext("{peer}, the only peer timed,").format(peer=name)
-    return gettext("the best peer ({peer}, the only one timed on {n} of {all} cases)").format(
-        peer=name, n=alone, all=len(cases)
-    )
+        words = gettext("the best peer")
+    elif alone == len(cases):
+        words = gettext("{peer}, the only peer timed,")
+    return words.format(peer=name, n=alone, all=len(cases))
 
 
 def _competing(found: Iterable[Duel]) -> str:
-    """Which arithmetic competes."""
-    asked = {parse_problem(d.ours.result.problem).precision for d in found}
-    if asked == {"strict"}:
+    if {parse_problem(d.ours.result.problem).precision for d in found} == {"strict"}:
         return gettext("both in strict arithmetic")
     return gettext("both in the arithmetic that the case allows")
-
-
-def beyond(view: View, d: Duel, *, ours: bool) -> Entry | None:
-    """The fastest of ours, or of the peers, in an arithmetic that its case does not allow; None if not faster than d's.
-
-    Only what is faster by more than the spreads counts.
-    """
-    found = [
-        e
-        for e in view.timed
-        if e.result.case == d.ours.result.case
-        and e.result.ours is ours
-        and not allowed(e.result, parse_problem(e.result.problem))
-    ]
-    fastest = min(found, key=lambda e: e.seconds or 0.0, default=None)
-    if fastest is None or fastest.timing is None or d.ours.timing is None:
-        return None
-    return fastest if order(fastest.timing, d.ours.timing) == "faster" else None
 
 
 def _over(kind: Group) -> str:
@@ -117,23 +104,20 @@ def _over(kind: Group) -> str:
 
 def _of_kind(view: View, kind: Group) -> str:
     """One kind's mean and counts, and the peers that competed on its cases."""
-    each = Counter(name for names in _rivals(view, kind).values() for name in sorted(names)).most_common()
-    listed = gettext(", ").join(gettext("{peer} on {n}").format(peer=name, n=n) for name, n in each)
     ahead, level, behind = kind.counts
     words = gettext(
         "On {kind}: {ratio}, {over}; ahead in {ahead}, level in {level}, behind in {behind}. Peers timed: {peers}."
     )
-    return words.format(kind=kind.family, ratio=numbers.ratio(kind.mean), over=_over(kind), ahead=ahead, level=level,
-                        behind=behind, peers=listed)  # fmt: skip
+    return words.format(
+        kind=kind.family, ratio=numbers.ratio(kind.mean), over=_over(kind), ahead=ahead, level=level, behind=behind,
+        peers=_listed(Counter(name for names in _rivals(view, kind).values() for name in sorted(names))),
+    )  # fmt: skip
 
 
-def largest_case(view: View) -> str | None:
-    """The case that the headline tells of: the largest that ours and a peer were timed on, else that ours was."""
-    found = duels(view)
-    if found:
-        return max(found, key=weight).ours.result.case
-    top = _largest_ours(view)
-    return None if top is None else top.result.case
+def _listed(peers: Mapping[str, int]) -> str:
+    """Peers with their numbers of cases, the most frequent first."""
+    each = [gettext("{peer} on {n}").format(peer=name, n=n) for name, n in Counter(peers).most_common()]
+    return gettext(", ").join(each)
 
 
 def _largest_ours(view: View) -> Entry | None:
@@ -149,8 +133,8 @@ def _alone(view: View) -> Headline:
         return Headline("alone", gettext("No time"), caption, (gettext("The reasons stand below."),))
     caption = gettext("{method} on the largest case, {where}.").format(method=top.label, where=where(view, top))
     nothing = gettext("Nothing is compared: no peer was timed on any case of ours in this run.")
-    sentences = [*_noisy(view), _correct(top)] if every_duel(view) else [nothing, _correct(top)]
-    return Headline("alone", numbers.seconds(top.seconds or 0.0), caption, tuple(sentences))
+    sentences = _noisy(view) if every_duel(view) else [nothing]
+    return Headline("alone", numbers.seconds(top.seconds or 0.0), caption, (*sentences, _correct(top)))
 
 
 def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
@@ -166,14 +150,10 @@ def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
             "At the largest case, {where}, {ours} takes {time}; {peer}, the best peer there, {peer_time}: {result}."
         )
     yield compared.format(
-        where=where(view, top.ours),
-        ours=top.ours.label,
-        time=_time_and_rate(top.ours),
-        peer=top.peer.label,
-        peer_time=_time(top.peer),
-        result=result.format(ratio=numbers.ratio(top.ratio)),
-    )
-    if (other := beyond(view, top, ours=False)) is not None:
+        where=where(view, top.ours), ours=top.ours.label, time=_time_and_rate(top.ours),
+        peer=top.peer.label, peer_time=_time(top.peer), result=result.format(ratio=numbers.ratio(top.ratio)),
+    )  # fmt: skip
+    if (other := _beyond(view, top, ours=False)) is not None:
         words = gettext("{peer} is faster there, {time}, in {arithmetic} arithmetic, which does not compete.")
         yield words.format(peer=other.label, time=_time(other), arithmetic=arithmetic(other.result.precision))
     yield _correct(top.ours)
@@ -187,45 +167,50 @@ def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
         yield gettext("Cases with no such comparison, not counted: {n}.").format(n=single)
 
 
-def _noisy(view: View) -> Iterable[str]:
+def _beyond(view: View, d: Duel, *, ours: bool) -> Entry | None:
+    """The fastest of ours, or of the peers, in an arithmetic that its case does not allow.
+
+    None where it is not faster than d's by more than the spreads.
+    """
+    found = [e for e in view.timed if (e.result.case, e.result.ours) == (d.ours.result.case, ours) and not _allowed(e)]
+    fastest = min(found, key=lambda e: e.seconds or 0.0, default=None)
+    if fastest is None or fastest.timing is None or d.ours.timing is None:
+        return None
+    return fastest if order(fastest.timing, d.ours.timing) == "faster" else None
+
+
+def _noisy(view: View) -> list[str]:
     """The cases that are not counted because their order cannot be told."""
     names = [d.ours.result.case for d in every_duel(view) if d.tone == "unsure"]
-    if names:
-        yield gettext("Too noisy to rank, not counted: {names}.").format(names=gettext(", ").join(names))
+    words = gettext("Too noisy to rank, not counted: {names}.")
+    return [words.format(names=gettext(", ").join(names))] if names else []
 
 
 def _ends(view: View, found: Sequence[Duel]) -> Iterable[str]:
     """The best and the worst case. Where a peer of another arithmetic wins, ours is best at nothing."""
-    others = {d.ours.result.case: e for d in found if (e := beyond(view, d, ours=False)) is not None}
-    mine = sum(beyond(view, d, ours=True) is not None for d in found)
+    others = {d.ours.result.case: e for d in found if (e := _beyond(view, d, ours=False)) is not None}
+    mine = sum(_beyond(view, d, ours=True) is not None for d in found)
     won = [d for d in found if d.ours.result.case not in others]
-    worst = _range_end(view, min(found, key=lambda d: d.ratio))
+    worst = _end(view, min(found, key=lambda d: d.ratio))
     if won:
         ends = gettext("Best: {best}. Worst: {worst}.")
-        yield ends.format(best=_range_end(view, max(won, key=lambda d: d.ratio)), worst=worst)
+        yield ends.format(best=_end(view, max(won, key=lambda d: d.ratio)), worst=worst)
     else:
         yield gettext("Worst: {worst}.").format(worst=worst)
     if others:
-        names = Counter(e.label for e in others.values()).most_common()
         words = gettext(
             "Arithmetic that a case does not allow is not counted: with it a peer is faster than our best on {n} of "
             "{all} cases ({peers}), none of which is called the best, and so is a method of ours on {mine}."
         )
-        peers = gettext(", ").join(gettext("{peer} on {n}").format(peer=name, n=n) for name, n in names)
+        peers = _listed(Counter(e.label for e in others.values()))
         yield words.format(n=len(others), all=len(found), peers=peers, mine=mine)
 
 
-def _range_end(view: View, d: Duel) -> str:
+def _end(view: View, d: Duel) -> str:
     words = gettext("{ratio} at {where}, against {peer}")
     if d.tone == "level":
         words = gettext("{ratio} (a tie) at {where}, against {peer}")
     return words.format(ratio=numbers.ratio(d.ratio), where=where(view, d.ours), peer=d.peer.label)
-
-
-def where(view: View, entry: Entry) -> str:
-    """A case in words: its problem, size and stride."""
-    words = gettext("{problem}, {size}, stride {stride}") if entry.stride else gettext("{problem}, {size}")
-    return words.format(problem=view.short(entry.family), size=entry.size_text, stride=entry.stride)
 
 
 def _time(entry: Entry) -> str:

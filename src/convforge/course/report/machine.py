@@ -1,9 +1,8 @@
-"""Where a run was measured: machine, system, libraries, commit, settings and ceilings, as pairs of words."""
+"""The machine of a run: system, libraries, commit, settings and ceilings, as pairs of words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from convforge.course.language import gettext, ngettext
@@ -14,44 +13,37 @@ from convforge.course.report.table import Cell, Column, Table
 Pair = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Pairs under one title."""
-
-    title: str
-    pairs: tuple[Pair, ...]
-
-
-def facts(view: View) -> list[Facts]:
-    """All that is known of where and how a run was measured."""
+def facts(view: View) -> list[tuple[str, list[Pair]]]:
+    """Titles, each with pairs of a name and a value: of the machine, of libraries, of the run."""
     return [
-        Facts(gettext("Machine"), tuple(_machine(view.run.machine))),
-        Facts(gettext("Libraries"), tuple(_libraries(view))),
-        Facts(gettext("Run"), tuple(_run(view))),
+        (gettext("Machine"), list(_machine(view.run.machine))),
+        (gettext("Libraries"), list(_libraries(view))),
+        (gettext("Run"), list(_run(view))),
     ]
 
 
 def machine_name(view: View) -> str:
-    """What the maker calls it, and its cores."""
+    """The maker's name of the device, and its cores."""
     known = _mapping(view.run.machine.get("facts"))
     name, cores = known.get("name") or view.run.device, known.get("cores")
     if not cores:
         return str(name)
+    words = ngettext("{name}, {n} core", "{name}, {n} cores", cores)
     if known.get("backend") == "cuda":
         words = ngettext("{name}, {n} multiprocessor", "{name}, {n} multiprocessors", cores)
-    else:
-        words = ngettext("{name}, {n} core", "{name}, {n} cores", cores)
     return words.format(name=name, n=cores)
 
 
 def _machine(machine: dict[str, Any]) -> Iterator[Pair]:
     known = _mapping(machine.get("facts"))
     on_gpu = known.get("backend") == "cuda"
-    cores = gettext("multiprocessors") if on_gpu else gettext("cores")
-    said = {"name": gettext("device"), "architecture": gettext("architecture"), "cores": cores}
-    for name, label in said.items():
-        if known.get(name):
-            yield label, str(known[name])
+    silent = gettext("the system does not say")
+    labels = {
+        "name": gettext("device"),
+        "architecture": gettext("architecture"),
+        "cores": gettext("multiprocessors") if on_gpu else gettext("cores"),
+    }
+    yield from ((label, str(known[name])) for name, label in labels.items() if known.get(name))
     sizes = {"l1_bytes": "L1", "l2_bytes": "L2", "l3_bytes": "L3", "memory_bytes": gettext("memory")}
     for name, label in sizes.items():
         if isinstance(known.get(name), int | float) and known[name]:
@@ -61,22 +53,17 @@ def _machine(machine: dict[str, Any]) -> Iterator[Pair]:
         yield label, gettext("{n} bytes").format(n=known["vector_bytes"])
     if on_gpu and isinstance(known.get("clock_hz"), int | float) and known["clock_hz"]:
         yield gettext("clock"), f"{known['clock_hz'] / 1e6:.0f} MHz"
-    load = machine.get("load")
-    at_start = gettext("the host's load at the start") if on_gpu else gettext("load at the start")
-    silent = gettext("the system does not say")
+    words, load = silent, machine.get("load")
     if isinstance(load, list) and load:
-        words = gettext("{load} (1, 5, 15 minutes)").format(load=" / ".join(str(value) for value in load))
-        yield at_start, words
-    else:
-        yield at_start, silent
+        words = gettext("{load} (1, 5, 15 minutes)").format(load=" / ".join(map(str, load)))
+    yield gettext("the host's load at the start") if on_gpu else gettext("load at the start"), words
     yield gettext("clock governor"), str(machine.get("governor") or silent)
     clocks = machine.get("clock_mhz")
     if isinstance(clocks, list) and clocks:
         low, high = min(clocks), max(clocks)
         words = "{low:.0f} MHz" if low == high else gettext("{low:.0f} to {high:.0f} MHz")
         yield gettext("the host's clock") if on_gpu else gettext("clock"), words.format(low=low, high=high)
-    threads = _mapping(machine.get("threads"))
-    if threads:
+    if threads := _mapping(machine.get("threads")):
         yield gettext("thread limits"), ", ".join(f"{name}={value}" for name, value in sorted(threads.items()))
 
 
@@ -89,30 +76,21 @@ def _libraries(view: View) -> Iterator[Pair]:
         yield "Python", f"{machine['python']} ({implementation})"
     found = dict(view.run.versions)
     for entry in view.entries:
-        for name, version in entry.result.library_versions.items():
-            found.setdefault(name, version)
+        found |= {name: v for name, v in entry.result.library_versions.items() if name not in found}
     yield from ((str(name), str(version)) for name, version in found.items())
 
 
 def _run(view: View) -> Iterator[Pair]:
     run = view.run
+    commit = gettext("not known: installed, or no git")
+    if run.commit is not None:
+        words = gettext("{commit}, with uncommitted changes") if run.dirty else gettext("{commit}, no changes")
+        commit = words.format(commit=run.commit[:12])
     yield gettext("id"), run.run
     yield gettext("started"), f"{run.started.replace('T', ' ').replace('+00:00', '')} UTC"
     yield gettext("suite"), run.suite
-    if run.commit is None:
-        yield gettext("commit"), gettext("not known: installed, or no git")
-    else:
-        words = gettext("{commit}, with uncommitted changes") if run.dirty else gettext("{commit}, no changes")
-        yield gettext("commit"), words.format(commit=run.commit[:12])
+    yield gettext("commit"), commit
     yield gettext("finished"), gettext("yes") if run.complete else gettext("no")
-    for name, value in run.settings.items():
-        if value not in (None, [], False, ""):
-            words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            yield _setting(name), gettext("True") if value is True else words
-
-
-def _setting(name: str) -> str:
-    """A setting of the bench in words; one that this version does not know by its name."""
     known = {
         "methods": gettext("methods"),
         "sizes": gettext("sizes"),
@@ -125,7 +103,11 @@ def _setting(name: str) -> str:
         "transfer": gettext("transfer"),
         "steps": gettext("steps"),
     }
-    return known.get(name) or name.replace("_", " ")
+    for name, value in run.settings.items():
+        if value not in (None, [], False, ""):
+            words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            # A setting that this version does not know has the name of the record.
+            yield known.get(name) or name.replace("_", " "), gettext("True") if value is True else words
 
 
 def ceiling_table(view: View) -> Table | None:
@@ -139,18 +121,18 @@ def ceiling_table(view: View) -> Table | None:
     )
     words = {"before": gettext("before"), "after": gettext("after")}
     rows = tuple(
-        (
-            Cell(words.get(when, when)),
-            Cell(numbers.three(c.copy_bytes_per_s / 1e9), c.copy_bytes_per_s),
-            Cell(numbers.three(c.fma_flops_per_s / 1e9), c.fma_flops_per_s),
-        )
+        (Cell(words.get(when, when)), _giga(c.copy_bytes_per_s), _giga(c.fma_flops_per_s))
         for when, c in view.run.ceilings
     )
     return Table("ceilings", gettext("Ceilings of the machine"), columns, rows)
 
 
+def _giga(value: float) -> Cell:
+    return Cell(numbers.three(value / 1e9), value)
+
+
 def ceiling_words(view: View) -> str:
-    """Whether the ceilings held."""
+    """A sentence on how well the ceilings before and after the run agree."""
     if not view.run.ceilings:
         return gettext("No ceilings were measured, so there is no roofline.")
     if not any(when == "after" for when, _ in view.run.ceilings):

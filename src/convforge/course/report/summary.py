@@ -1,20 +1,19 @@
-"""What a run says in few numbers: each case and kind against the peers, errors, and what has no time and why.
+"""A run in few numbers: each case and kind against the peers, errors, and rows without a time and why.
 
-Every sentence is computed from the stored timings; a tie is called a tie, what is too noisy to rank is named and does
-not count, and being behind is said as plainly as being ahead.
+Every sentence is computed from the stored timings. A tie is called a tie; cases that are too noisy to rank are named
+and do not count; being behind is written as plainly as being ahead.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from convforge.benchmark.verdicts import Verdict
+from convforge.benchmark.records import Error
 from convforge.course.language import gettext, ngettext
 from convforge.course.report import numbers
 from convforge.course.report.records import Entry, View
@@ -36,13 +35,8 @@ NUMBER = re.compile(r"\bn\d+c\d+h\d+\S*|\bmax_n\d\S*|\bm\d+n\d\S*|\brelu\d\S*|\d
 class Duel:
     """Our best against the best peer on one case.
 
-    Attributes
-    ----------
-    ours, peer : Entry
-    ratio : float
-        Time of the peer over ours: above 1, ours is ahead.
-    tone : {"ahead", "level", "behind", "unsure"}
-        "level" is a tie, "unsure" too noisy to rank; see :mod:`convforge.timing.ranking`.
+    The ratio is the peer's time over ours: above 1, ours is ahead. The tone "level" is a tie, "unsure" is too noisy to
+    rank; see :mod:`convforge.timing.ranking`.
     """
 
     ours: Entry
@@ -63,31 +57,26 @@ class Duel:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All duels of one family and stride, or of the single cases of one kind, whose stride is empty.
-
-    Attributes
-    ----------
-    family, stride : str
-    duels : tuple of Duel
-        The smallest case first.
-    usual : str
-        The method of ours that was our best most often.
-    """
+    """All duels of one family and stride, or of the cases of one kind, whose stride is empty, in the file's order."""
 
     family: str
     stride: str
     duels: tuple[Duel, ...]
-    usual: str
+
+    @property
+    def usual(self) -> str:
+        """The method of ours that was our best most often."""
+        return Counter(d.ours.label for d in self.duels).most_common(1)[0][0]
 
     @property
     def mean(self) -> float:
         """Geometric mean of the ratios."""
-        return geometric_mean(d.ratio for d in self.duels)
+        return statistics.geometric_mean(d.ratio for d in self.duels)
 
     @property
     def worst(self) -> Duel:
         """The duel with the lowest ratio."""
-        return min(self.duels, key=lambda d: d.ratio)
+        return min(self.duels, key=lambda d: (d.ratio, weight(d)))
 
     @property
     def largest(self) -> Duel:
@@ -102,7 +91,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Errors of one method in one class of arithmetic and type over its checked cases; None where none is a number."""
+    """Errors of one method in one class of arithmetic and type over its checked cases; None where none is finite."""
 
     method: str
     ours: bool
@@ -126,53 +115,51 @@ class Trouble:
     cases: tuple[str, ...]
 
 
-def geometric_mean(ratios: Iterable[float]) -> float:
-    """The geometric mean.
-
-    Examples
-    --------
-    >>> geometric_mean([0.5, 2.0])
-    1.0
-    """
-    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
-
-
-def duel(view: View, verdict: Verdict) -> Duel | None:
-    """Our best against the best peer; None where one of them is missing."""
-    if verdict.best_ours is None or verdict.best_peer is None or verdict.ratio is None or verdict.order is None:
-        return None
-    tones: dict[Order, Tone] = {"faster": "ahead", "slower": "behind", "level": "level", "unsure": "unsure"}
-    tone = tones[verdict.order]
-    return Duel(view.entry(verdict.best_ours), view.entry(verdict.best_peer), verdict.ratio, tone)
-
-
 def every_duel(view: View) -> list[Duel]:
-    """The duel of every case that has one."""
-    return [found for verdict in view.verdicts.values() if (found := duel(view, verdict)) is not None]
+    """The duel of every case that has a time of ours and of a peer."""
+    tones: dict[Order, Tone] = {"faster": "ahead", "slower": "behind", "level": "level", "unsure": "unsure"}
+    return [
+        Duel(view.entry(v.best_ours), view.entry(v.best_peer), v.ratio, tones[v.order])
+        for v in view.verdicts.values()
+        if v.best_ours is not None and v.best_peer is not None and v.ratio is not None and v.order is not None
+    ]
 
 
 def duels(view: View) -> list[Duel]:
-    """The duels that can be ranked: those that means and counts are of."""
+    """The duels that can be ranked: means and counts are of these."""
     return [d for d in every_duel(view) if d.tone != "unsure"]
 
 
 def kinds(view: View) -> list[Group]:
-    """The duels of each kind of case, in the order of the file: what is alike enough for one mean."""
-    members: dict[str, list[Duel]] = {}
-    for d in duels(view):
-        members.setdefault(_kind(d.ours), []).append(d)
-    return [Group(kind, "", tuple(sorted(found, key=weight)), _usual(found)) for kind, found in members.items()]
+    """The duels of each kind of case, in the order of the file: cases of a kind are alike enough for one mean."""
+    return _grouped(duels(view), lambda d: (_kind(d.ours), ""))
+
+
+def groups(view: View) -> list[Group]:
+    """Duels by family and stride; of families that are not drawn over size, by kind."""
+
+    def key(d: Duel) -> tuple[str, str]:
+        if view.is_series(d.ours):
+            return d.ours.family, d.ours.stride
+        return gettext("single cases: {kind}").format(kind=_kind(d.ours)), ""
+
+    found = _grouped(duels(view), key)
+    order = list(dict.fromkeys(group.family for group in found))
+    return sorted(found, key=lambda group: (order.index(group.family), group.stride))
+
+
+def _grouped(found: Iterable[Duel], key: Callable[[Duel], tuple[str, str]]) -> list[Group]:
+    members: dict[tuple[str, str], list[Duel]] = {}
+    for d in found:
+        members.setdefault(key(d), []).append(d)
+    return [Group(family, stride, tuple(own)) for (family, stride), own in members.items()]
 
 
 def _kind(entry: Entry) -> str:
-    """What a case is, in words."""
+    """The kind of a case, in words."""
     problem = parse_problem(entry.result.problem)
-    if isinstance(problem, Conv2dProblem):
-        return _kind_of_convolution(problem)
-    return {"gemm": gettext("matrix products"), "max_pool2d": gettext("max pooling")}.get(problem.operation, "ReLU")
-
-
-def _kind_of_convolution(problem: Conv2dProblem) -> str:
+    if not isinstance(problem, Conv2dProblem):
+        return {"gemm": gettext("matrix products"), "max_pool2d": gettext("max pooling")}.get(problem.operation, "ReLU")
     if problem.groups > 1 and problem.groups == problem.c:
         return gettext("depthwise convolutions")
     if problem.c <= PICTURE_CHANNELS:
@@ -186,8 +173,8 @@ def arithmetic(precision: str) -> str:
 
 
 def weight(d: Duel) -> tuple[int, int]:
-    """How large a case is: by its least bytes; of equals the one with more work."""
-    return (d.ours.result.least_bytes, d.ours.result.flops)
+    """The size of a case: its least bytes; of equals the one with more work is larger."""
+    return d.ours.result.least_bytes, d.ours.result.flops
 
 
 def counts(found: Iterable[Duel]) -> tuple[int, int, int]:
@@ -196,67 +183,32 @@ def counts(found: Iterable[Duel]) -> tuple[int, int, int]:
     return tones["ahead"], tones["level"], tones["behind"]
 
 
-def groups(view: View) -> list[Group]:
-    """Duels by family and stride; cases of families that are not drawn over size stand together by kind."""
-    sorted_duels: dict[tuple[str, str], list[Duel]] = {}
-    for d in duels(view):
-        family = d.ours.family if view.is_series(d.ours) else single_cases(_kind(d.ours))
-        stride = d.ours.stride if view.is_series(d.ours) else ""
-        sorted_duels.setdefault((family, stride), []).append(d)
-    order = list(dict.fromkeys(family for family, _ in sorted_duels))
-    found = []
-    for (family, stride), members in sorted(sorted_duels.items(), key=lambda kv: (order.index(kv[0][0]), kv[0][1])):
-        found.append(Group(family, stride, tuple(sorted(members, key=weight)), _usual(members)))
-    return found
-
-
-def _usual(members: Iterable[Duel]) -> str:
-    """The method of ours that was our best most often."""
-    return Counter(d.ours.label for d in members).most_common(1)[0][0]
-
-
-def single_cases(kind: str) -> str:
-    """Title of all cases of a kind that are not drawn over size."""
-    return gettext("single cases: {kind}").format(kind=kind)
-
-
 def accuracies(view: View) -> list[Accuracy]:
     """Errors by method, class and type, ours first, in the order of the file."""
-    sorted_entries: dict[tuple[bool, str, str, str], list[Entry]] = {}
+    rows: dict[tuple[str, bool, str, str], list[Error]] = {}
     for entry in view.entries:
         r = entry.result
         if r.error is not None:
-            key = (not r.ours, r.algorithm, r.precision, _types(parse_problem(r.problem)))
-            sorted_entries.setdefault(key, []).append(entry)
-    methods = list(dict.fromkeys(key[:3] for key in sorted_entries))
+            key = (r.algorithm, r.ours, r.precision, _types(parse_problem(r.problem)))
+            rows.setdefault(key, []).append(r.error)
+    # The types of a method are neighbours.
+    methods = list(dict.fromkeys(key[:3] for key in rows))
     found = []
-    order = sorted(sorted_entries.items(), key=lambda kv: (kv[0][0], methods.index(kv[0][:3])))
-    for (peer, method, precision, types), members in order:
-        errors = [e.result.error for e in members if e.result.error is not None]
+    for key, errors in sorted(rows.items(), key=lambda row: (not row[0][1], methods.index(row[0][:3]))):
         rms = [e.rms for e in errors if e.rms is not None]
-        bound = [e.bound_ratio for e in errors if e.bound_ratio is not None]
-        found.append(
-            Accuracy(
-                method,
-                not peer,
-                precision,
-                types,
-                len(members),
-                max(rms, default=None),
-                statistics.median(rms) if rms else None,
-                max(bound, default=None),
-            )
-        )
+        bound = max((e.bound_ratio for e in errors if e.bound_ratio is not None), default=None)
+        median = statistics.median(rms) if rms else None
+        found.append(Accuracy(*key, len(errors), max(rms, default=None), median, bound))
     return found
 
 
 def _types(problem: Problem) -> str:
-    """The type of what a problem multiplies; of both factors where they differ."""
+    """The type of a problem's factors; of both where they differ."""
     return " x ".join(dict.fromkeys(o.dtype for o in problem.operands if o.role != "epilogue"))
 
 
 def gates(view: View) -> list[tuple[str, str]]:
-    """The classes of arithmetic that were checked, each with what it may do and the check's gate for it."""
+    """The classes of arithmetic that were checked, each with its rules and the check's gate for it."""
     classes = dict.fromkeys(e.result.precision for e in view.entries if e.result.error is not None)
     return [(arithmetic(precision), _allowed(precision)) for precision in classes]
 
@@ -266,7 +218,7 @@ def _allowed(precision: str) -> str:
     from convforge.verify.gate import ALLOWED
 
     known = PRECISIONS.get(precision)
-    words = gettext("a class that this version does not know") if known is None else gettext(known)
+    words = gettext(known) if known else gettext("a class that this version does not know")
     if precision == "strict":
         return words
     if precision in ALLOWED:
@@ -287,7 +239,7 @@ def troubles(view: View) -> list[Trouble]:
         r = entry.result
         if r.status != "ok":
             reason = r.reason or Reason("no reason was stored")
-            # Forecasts and shares of a budget differ from row to row; what was found wrong stands word by word.
+            # Forecasts and shares of a budget differ from row to row; faults are told apart word by word.
             alike = NUMBER.sub("#", str(reason)) if r.status in ("skipped", "refused") else str(reason)
             gathered.setdefault((entry.label, r.ours, r.status, alike), []).append((reason, r.case))
     order = ("failed", "error", "skipped", "refused")
@@ -300,7 +252,7 @@ def troubles(view: View) -> list[Trouble]:
 
 
 def cautions(view: View) -> list[str]:
-    """What a reader must know before trusting the numbers."""
+    """Everything that a reader must know before trusting the numbers."""
     run, found = view.run, []
     if run.moved:
         words = gettext("The machine did not hold still: {what}. Measure again before quoting these numbers.")

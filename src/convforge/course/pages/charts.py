@@ -1,0 +1,336 @@
+"""Charts as Vega-Lite specs, made with Altair; the same specs give the page, SVG and PNG, without a network.
+
+A chart draws rows, which are dicts. "method" gives a row its colour, dash and shape; "place" is its position on the
+horizontal axis of a chart of lines; the fields of a tooltip are texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from convforge.course.language import gettext
+from convforge.course.pages.looks import FONT, Ink
+
+if TYPE_CHECKING:
+    import altair as alt
+
+Spec = dict[str, Any]
+Rows = Sequence[dict[str, Any]]
+
+# Pixels: the height of a chart of lines, and of a row of a chart of dots.
+HEIGHT = 240
+ROW = 22
+# Ticks of a decade, ever denser.
+MANTISSAS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(tenths / 10 for tenths in range(10, 100)))
+# How an axis writes its values; "seconds" takes milliseconds.
+LABELS = {
+    "seconds": (
+        "datum.value < 0.001 ? format(datum.value * 1e6, '~g') + ' ns' : datum.value < 1 ? "
+        "format(datum.value * 1e3, '~g') + ' us' : datum.value < 1000 ? format(datum.value, '~g') + ' ms' : "
+        "format(datum.value / 1e3, '~g') + ' s'"
+    ),
+    "ratio": "format(datum.value, '~g') + 'x'",
+    "plain": "format(datum.value, '~g')",
+    "power": "format(datum.value, '~e')",
+    "thousands": "format(datum.value, ',')",
+}
+
+
+class Datasets(dict[str, list[dict[str, Any]]]):
+    """The rows of a chart, apart from it: Altair copies a chart at every step, and would copy them with it.
+
+    Names are digests of the rows, so that one spec can hold several charts.
+    """
+
+    def chart(self, rows: Rows) -> alt.Chart:
+        """A chart over rows."""
+        import altair as alt
+
+        name = "rows-" + hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
+        self[name] = list(rows)
+        return alt.Chart(alt.NamedData(name=name))
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart and its rows, without theme and width.
+
+    The key is unique in its run or chapter; the title tells it from its neighbours, such as "stride 2"; the description
+    is for readers who cannot see it. `by_method`: the page's legend hides and shows its marks.
+    """
+
+    key: str
+    title: str
+    description: str
+    chart: Any
+    data: Datasets
+    by_method: bool = True
+
+    @property
+    def names(self) -> list[str]:
+        """Names that have a line, a bar or a point."""
+        return list(dict.fromkeys(str(row["method"]) for rows in self.data.values() for row in rows if "method" in row))
+
+
+def themed(chart: Any, data: Datasets, ink: Ink) -> Spec:
+    """A chart's spec with its rows and the look of all charts."""
+    return {**chart.to_dict(), "datasets": dict(sorted(data.items())), "config": _config(ink)}
+
+
+def panel_spec(panel: Panel, ink: Ink) -> Spec:
+    """The spec of one panel for the page: as wide as its place, its legend beside it in HTML."""
+    chart = panel.chart.properties(width="container", description=panel.description)
+    return {**themed(chart, panel.data, ink), "autosize": {"type": "fit-x", "contains": "padding"}}
+
+
+def unvalidated() -> AbstractContextManager[None]:
+    """Altair without its schema checks, which take seconds a page; the tests check the same specs."""
+    from altair.utils.schemapi import debug_mode
+
+    found: AbstractContextManager[None] = debug_mode(False)
+    return found
+
+
+def svg(spec: Spec) -> str:
+    """A chart as SVG, offline."""
+    import vl_convert
+
+    return str(vl_convert.vegalite_to_svg(spec))
+
+
+def png(spec: Spec, scale: float = 2.0) -> bytes:
+    """A chart as PNG, offline; `scale` is pixels of the file per pixel of the chart."""
+    import vl_convert
+
+    return bytes(vl_convert.vegalite_to_png(spec, scale=scale))
+
+
+def _config(ink: Ink) -> Spec:
+    muted, line, text = ink("muted"), ink("line"), ink("ink")
+    return {
+        "font": FONT,
+        "background": "transparent" if ink.theme == "page" else ink("paper"),
+        "view": {"stroke": None},
+        "axis": {
+            "labelColor": muted, "titleColor": muted, "gridColor": line, "domainColor": line, "tickColor": line,
+            "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "gridOpacity": 0.7,
+            "labelOverlap": True, "tickSize": 4, "titlePadding": 6,
+        },
+        "axisX": {"grid": False},
+        "title": {"color": text, "fontSize": 12, "fontWeight": 600, "anchor": "start", "offset": 8},
+        "legend": {
+            "labelColor": text, "titleColor": muted, "labelFontSize": 11, "titleFontWeight": "normal",
+            "symbolStrokeWidth": 2, "symbolSize": 55, "labelLimit": 260,
+        },
+        "concat": {"spacing": 22},
+    }  # fmt: skip
+
+
+# Axes.
+
+
+def around(values: Iterable[float], factor: float) -> list[float]:
+    """The domain of a logarithmic axis: `factor` wider than the values at both ends."""
+    found = list(values)
+    return [min(found) / factor, max(found) * factor]
+
+
+def log_axis(
+    channel: Literal["x", "y"], field: str, title: str, domain: Sequence[float], labels: str = "plain", *,
+    above: bool = False, **more: Any,
+) -> Any:  # fmt: skip
+    """A logarithmic axis of values with few, round ticks; `above` the chart, or below it or at its left."""
+    import altair as alt
+
+    more |= {"orient": "top", "titleAnchor": "end"} if above else {}
+    encoding: Any = {"x": alt.X, "y": alt.Y}[channel]
+    scale = alt.Scale(type="log", domain=list(domain), nice=False)
+    axis = alt.Axis(labelExpr=LABELS[labels], values=log_ticks(domain), **more)
+    return encoding(f"{field}:Q", title=title, scale=scale, axis=axis)
+
+
+def linear_axis(field: str, title: str, values: Iterable[float]) -> Any:
+    """A vertical axis from 0 to a little more than the largest value."""
+    import altair as alt
+
+    scale = alt.Scale(domain=[0.0, 1.06 * max(values)], nice=False)
+    return alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6))
+
+
+def time_axis(rows: Rows) -> Any:
+    """The vertical axis of the field "ms"."""
+    return log_axis("y", "ms", gettext("time a call"), around([row["ms"] for row in rows], 1.3), "seconds")
+
+
+def place_axis(title: str, rows: Rows, *, log: bool = True) -> Any:
+    """The horizontal axis of the field "place", a tick a place."""
+    import altair as alt
+
+    found = sorted({int(row["place"]) for row in rows})
+    if log:
+        scale = alt.Scale(type="log", base=2, domain=around(found, 1.15), nice=False)
+    else:
+        margin = 0.08 * max(found[-1] - found[0], 1)
+        scale = alt.Scale(domain=[found[0] - margin, found[-1] + margin], nice=False, zero=False)
+    return alt.X("place:Q", title=title, scale=scale, axis=alt.Axis(values=found, format="d", labelFlush=False))
+
+
+def name_axis(field: str, order: Sequence[str], **more: Any) -> Any:
+    """The vertical axis of names, a row a name."""
+    import altair as alt
+
+    return alt.Y(f"{field}:N", sort=list(order), title=None, axis=alt.Axis(labelLimit=190, **({"grid": True} | more)))
+
+
+def log_ticks(domain: Sequence[float]) -> list[float]:
+    """Three to eight round numbers inside a logarithmic axis.
+
+    Examples
+    --------
+    >>> log_ticks([0.004, 700]), log_ticks([0.8, 3.3])
+    ([0.01, 0.1, 1.0, 10.0, 100.0], [1.0, 1.5, 2.0, 3.0])
+    """
+    low, high = math.floor(math.log10(domain[0])), math.ceil(math.log10(domain[1]))
+    found: list[float] = []
+    for mantissas in MANTISSAS:
+        found = [float(f"{m}e{e}") for e in range(low, high + 1) for m in mantissas]
+        found = [tick for tick in found if domain[0] <= tick <= domain[1]]
+        if len(found) >= 4:
+            break
+    return found[:: max(math.ceil(len(found) / 8), 1)]
+
+
+# Marks.
+
+
+def lines(
+    key: str, title: str, text: str, rows: Rows, x: Any, y: Any, ink: Ink, fields: Sequence[str], *,
+    joined: bool = True, quartiles: bool = False, data: Datasets | None = None, below: Sequence[Any] = (),
+) -> Panel:  # fmt: skip
+    """A line a method over places.
+
+    Parameters
+    ----------
+    x, y : altair encodings
+    fields : sequence of str
+        Of the tooltip.
+    joined : bool
+        Points are joined by lines.
+    quartiles : bool
+        Each point has a bar from its field "low" to "high".
+    data : Datasets
+        Rows of the charts in `below`, which are drawn first.
+    """
+    import altair as alt
+
+    data = Datasets() if data is None else data
+    base, scales = data.chart(rows), method_scales(ink, rows)
+    layers = []
+    if joined:
+        line = base.mark_line(strokeWidth=2)
+        layers.append(line.encode(x=x, y=y, color=scales["color"], strokeDash=scales["strokeDash"]))
+    if quartiles:
+        bar = base.mark_rule(strokeWidth=1.5, opacity=0.55, clip=True)
+        layers.append(bar.encode(x=x, y=alt.Y("low:Q", title=y["title"]), y2="high:Q", color=scales["color"]))
+    layers.append(method_points(base, scales, fields).encode(x=x, y=y))
+    chart = shown_only(ink, alt.layer(*layers))
+    chart = alt.layer(*below, chart) if below else chart
+    return Panel(key, title, text, chart.properties(height=HEIGHT), data)
+
+
+def dots(
+    key: str, title: str, text: str, rows: Rows, x: Any, by: str, ink: Ink, fields: Sequence[str], *,
+    data: Datasets | None = None, below: Sequence[Any] = (),
+) -> Panel:  # fmt: skip
+    """A row a case or a method, in the order of `rows`, with a point a method; see :func:`lines`."""
+    import altair as alt
+
+    data = Datasets() if data is None else data
+    names = list(dict.fromkeys(str(row[by]) for row in rows))
+    points = method_points(data.chart(rows), method_scales(ink, rows), fields).encode(x=x, y=name_axis(by, names))
+    chart = shown_only(ink, alt.layer(points))
+    chart = alt.layer(*below, chart) if below else chart
+    return Panel(key, title, text, chart.properties(height=ROW * len(names)), data)
+
+
+def level_line(data: Datasets, ink: Ink, **axis: Any) -> Any:
+    """A line at the ratio 1, by the encoding x or y."""
+    return data.chart([{"ratio": 1}]).mark_rule(color=ink("ink"), strokeWidth=1.2).encode(**axis)
+
+
+def method_scales(ink: Ink, rows: Rows) -> dict[str, Any]:
+    """Colour, fill, dash and shape by the methods of rows; in files with one legend, on the page with none."""
+    import altair as alt
+
+    there = {row["method"] for row in rows}
+    names = [name for name in ink.methods if name in there]
+    found, colours = [ink.methods[name] for name in names], [ink.method(name) for name in names]
+    fills = [colour if look.ours else ink("paper") for colour, look in zip(colours, found, strict=True)]
+    shapes, dashes = [look.shape for look in found], [list(look.dash) or [1, 0] for look in found]
+    legend: Any = None if ink.theme == "page" else alt.Legend(title=None)
+    # Backwards, so that Vega-Lite does not put dashes round the symbols of the other channels' legend.
+    backwards = alt.Scale(domain=names[::-1], range=dashes[::-1])
+    return {
+        "color": alt.Color("method:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
+        "fill": alt.Fill("method:N", scale=alt.Scale(domain=names, range=fills), legend=legend),
+        "shape": alt.Shape("method:N", scale=alt.Scale(domain=names, range=shapes), legend=legend),
+        "strokeDash": alt.StrokeDash("method:N", scale=backwards, legend=None),
+    }
+
+
+def method_points(base: Any, scales: dict[str, Any], fields: Sequence[str]) -> Any:
+    """A point a row, with a tooltip."""
+    return base.mark_point(size=48, strokeWidth=1.6, opacity=1).encode(
+        color=scales["color"], fill=scales["fill"], shape=scales["shape"], tooltip=tooltips(fields)
+    )
+
+
+def shown_only(ink: Ink, chart: Any) -> Any:
+    """A chart whose methods a reader of the page can hide: the legend there sets the parameter."""
+    import altair as alt
+
+    if ink.theme != "page":
+        return chart
+    return chart.transform_filter("indexof(hidden, datum.method) < 0").add_params(alt.param(name="hidden", value=[]))
+
+
+def tooltips(fields: Sequence[str]) -> list[alt.Tooltip]:
+    """Fields of a row as a tooltip, each with its name for readers."""
+    import altair as alt
+
+    titles = {
+        "method": gettext("method"),
+        "case": gettext("case"),
+        "problem": gettext("problem"),
+        "size": gettext("size"),
+        "stride": gettext("stride"),
+        "time": gettext("time"),
+        "spread": gettext("spread"),
+        "rate": gettext("rate"),
+        "of_the_roof": gettext("of the roof"),
+        "error": gettext("RMS error"),
+        "note": gettext("note"),
+        "what": gettext("what"),
+        "ours": gettext("ours"),
+        "our_time": gettext("our time"),
+        "best_peer": gettext("best peer"),
+        "peer_time": gettext("peer time"),
+        "verdict": gettext("verdict"),
+        "FLOPs_a_byte": gettext("FLOPs a byte"),
+        "class": gettext("arithmetic"),
+        "share_of_the_bound": gettext("share of the bound"),
+        "status": gettext("status"),
+        "config": gettext("config"),
+        "shape": gettext("shape of the block"),
+        "occupancy": gettext("occupancy"),
+        "registers": gettext("registers"),
+        "by": gettext("by"),
+        "of_all_steps": gettext("of all steps"),
+    }
+    return [alt.Tooltip(f"{field}:N", title=titles[field]) for field in fields]
