@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.call import libraries
 from convforge.problem.types import numpy_dtype
 
@@ -53,7 +53,7 @@ class ALibrary:
     def dtype(self, array: Any) -> str:
         return str(array.lies.dtype)
 
-    def seen(self, array: Any, written: bool = False) -> Any:
+    def view(self, array: Any, written: bool = False) -> Any:
         return array.lies
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> There:
@@ -69,7 +69,7 @@ class ALibrary:
     def copy(self, target: Any, source: Any) -> None:
         target.lies[...] = source.lies
 
-    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    def signature(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
         return self._signature(arrays)
 
     def _signature(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
@@ -79,7 +79,7 @@ class ALibrary:
         found = [(array.lies.shape, array.lies.strides, array.lies.dtype) for array in arrays]
         return [*found, *[place % 256 for place in places]], places
 
-    def alike(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
+    def guard(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
         wanted = self._signature(arrays)
 
         def places(*others: Any) -> list[int] | None:
@@ -115,10 +115,10 @@ def a_library() -> Iterator[ALibrary]:
     library, others = ALibrary(), libraries._OTHERS
     libraries._OTHERS = (*others, (__name__, lambda: library))
     libraries._maker.cache_clear()
-    libraries.replaying.cache_clear()
+    libraries.cached_library.cache_clear()
     try:
         yield library
     finally:
         libraries._OTHERS = others
         libraries._maker.cache_clear()
-        libraries.replaying.cache_clear()
+        libraries.cached_library.cache_clear()

@@ -15,13 +15,12 @@ from convforge.call.arrays import dtype_name, flat, home_of, lies_transposed
 from convforge.call.cache import Calls, kinds
 from convforge.call.dispatch import at_home, execute, find_plan, prepared_plan, run, runtime_of
 from convforge.peers import every_algorithm
-from convforge.problem import ElementwiseProblem, GemmProblem, Problem
+from convforge.problem import ElementwiseProblem, GemmProblem, Problem, parse_problem
 from convforge.problem.gemm import BYTES as GEMM_BYTES
 from convforge.problem.gemm import DTYPES as GEMM_DTYPES
 from convforge.tuning import CHOICES, compile_for, key_of, may_measure
 
-# Of NumPy, PyTorch, CuPy or JAX.
-Array = Any
+Array = Any  # of NumPy, PyTorch, CuPy or JAX
 _CALLS = Calls(CHOICES.generation)
 AnyConfig = Config | Mapping[str, Any] | str | None
 
@@ -48,14 +47,14 @@ def conv2d(
     workspace_limit: int | None = None,
     out: Array | None = None,
 ) -> Array:
-    """2D convolution of a batch of pictures: cross-correlation, as neural networks have it.
+    """2D convolution of a batch of images: cross-correlation, as in neural networks.
 
     The positional arguments and their defaults agree with ``torch.nn.functional.conv2d``.
 
     Parameters
     ----------
     x : array of shape (N, C, H, W) or (C, H, W); with layout "NHWC", (N, H, W, C) or (H, W, C)
-        Of NumPy, PyTorch, CuPy or JAX; all arrays of a call of one kind, and on one device. float32, float64,
+        Of NumPy, PyTorch, CuPy or JAX; all arrays of a call are of one library and on one device. float32, float64,
         float16 or bfloat16 (summed in float32), or an integer type of 8 or 16 bits or int32. NumPy has bfloat16 from
         ml_dtypes. Any strides. N and C may be 0: sums over no channels are 0.
     w : array of shape (K, C / groups, R, S), whatever the layout
@@ -64,53 +63,53 @@ def conv2d(
     stride, dilation : int or pair of int
         Per axis (vertical, horizontal).
     padding : int, pair of int, "valid", "same" or ((top, bottom), (left, right))
-        "same" gives ceil(H / stride) by ceil(W / stride) outputs; an odd pixel of padding goes to the bottom and right.
+        "same" gives ceil(H / stride) by ceil(W / stride) outputs; an odd pixel of padding is added at the bottom and
+        the right.
     groups : int
         Divides C and K; groups = C is a depthwise convolution.
     layout : {"NCHW", "NHWC"}
-        Order of x's and the result's axes; "CHW" and "HWC" are understood too.
+        Order of x's and the result's axes; also "CHW" and "HWC".
     padding_mode : {"zeros", "reflect", "symmetric", "replicate", "circular"}
-        See :data:`convforge.problem.PADDING_MODES`; or a word of :data:`convforge.problem.PADDING_ALIASES`.
+        A key of :data:`convforge.problem.PADDING_MODES` or of :data:`convforge.problem.PADDING_ALIASES`.
     mode : {"cross-correlation", "convolution"}
         "convolution" flips the filter.
     activation : str or (str, float), optional
         A key of :data:`convforge.problem.ACTIVATIONS`, with its parameter where it has one: ``("leaky_relu", 0.2)``.
     precision : str
-        The arithmetic that "auto" may choose: a key of :data:`convforge.problem.PRECISIONS`. An algorithm asked for by
-        name brings its own.
+        Arithmetic that "auto" may choose: a key of :data:`convforge.problem.PRECISIONS`. An algorithm named in
+        `algorithm` uses its own.
     algorithm : str
-        "auto", which takes what was measured to be fastest, and on a GPU measures once for all problems that are
-        alike; "max", which measures everything; "heuristic", which goes by rule; or a name that :func:`algorithms`
-        lists.
+        "auto" takes the fastest method that was measured, and on a GPU measures once for all similar problems; "max"
+        measures everything; "heuristic" chooses by rule; or a name that :func:`algorithms` lists.
     config : Config, mapping or str, optional
-        Of that algorithm, such as ``"tile_p=8"``; what it does not name keeps its default.
+        Of that algorithm, such as ``"tile_p=8"``; other fields keep their defaults.
     device : {None, "cpu", "cuda", "cuda:1", "emulator"}
-        Where to run arrays of the host; None is the CPU, "cuda" the first GPU, "emulator" the GPU's kernels on the CPU.
-        Arrays in a GPU's memory are computed there, on the caller's current stream, and nothing waits.
+        Device for arrays of the host: None is the CPU, "cuda" the first GPU, "emulator" the GPU's kernels on the CPU.
+        Arrays in a GPU's memory are computed there, on the caller's current stream, without waiting.
     deterministic : bool
-        Choose by rule, whatever was measured, so that every machine and every run takes the same method. Each method
-        takes its sums in the same order on every call.
+        Choose by rule and ignore measurements, so that every machine and every run takes the same method. Each method
+        adds in the same order on every call.
     tune : bool, optional
-        Whether the call may measure where nothing is remembered of problems like this one. By default it may on a GPU,
-        and on the CPU with "max" alone. False takes what is remembered, else what the rules say.
+        Allow the call to measure where no measurement of similar problems is stored. By default it may on a GPU, and on
+        the CPU with "max" only. False uses a stored measurement, else the rules.
     workspace_limit : int, optional
-        Bytes; methods and configs that need more are passed over.
+        Bytes; methods and configs that need more are not used.
     out : array, optional
-        Where to put the result, an array like x; it may overlap x. JAX's cannot be written to.
+        Array for the result, of x's library; it may overlap x. JAX arrays cannot be written to.
 
     Returns
     -------
     array of x's kind, of shape (N, K, P, Q), or (K, P, Q), or as `layout` says
-        x's dtype where that is a float type; for integer x the type that it was summed in.
+        x's dtype where that is a float type; for integer x the accumulation type.
 
     Raises
     ------
     ValueError
         A shape, size or word breaks a rule; the text names the value, the rule and what to do.
     TypeError
-        An argument is no array, or of a dtype that is not taken.
+        An argument is no array, or has a dtype that is not supported.
     UnsupportedProblem
-        No method, or not the one asked for, can do it; with every method's reason.
+        No method, or not the named one, can compute it; with every method's reason.
 
     Examples
     --------
@@ -124,7 +123,7 @@ def conv2d(
     """
     plain = type(stride) is type(padding) is type(dilation) is type(groups) is int and (
         deterministic is False and tune is None and workspace_limit is None and activation is None
-    )  # most calls, whose kinds need not be asked for
+    )  # most calls: they need no `kinds`
     options = (
         "conv2d",
         *(stride, padding, dilation, groups, deterministic, tune, workspace_limit),
@@ -147,21 +146,21 @@ def convolved(
     precision: str, algorithm: str, config: AnyConfig = None, device: str | None = None, deterministic: bool,
     tune: bool | None, workspace_limit: int | None = None, out: Array | None = None,
 ) -> Array:  # fmt: skip
-    """:func:`conv2d` the whole way, kept among `calls` under a key where it can be made again."""
+    """Compute :func:`conv2d` without the call cache, and add the call to the cache `calls` under a key."""
     home = home_of(x=x, w=w, bias=bias, out=out)
-    seen, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
+    view, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
     vector = None if bias is None else home.read(bias, "bias", (1,))
     problem, added = conv2d_problem(
-        seen, weights, vector, stride, padding, dilation, groups, layout=layout, padding_mode=padding_mode, mode=mode,
+        view, weights, vector, stride, padding, dilation, groups, layout=layout, padding_mode=padding_mode, mode=mode,
         activation=activation, precision=precision,
     )  # fmt: skip
     if added is not None:
         added = home.operand(added, bias, problem.operand_dtype)
     operands = {} if added is None else {"bias": added}
     stream = home.stream()
-    x_filled = seen if seen.shape == problem.x_shape else home.filled(seen, problem.x_shape)
+    x_filled = view if view.shape == problem.x_shape else home.filled(view, problem.x_shape)
     w_filled = weights if weights.shape == problem.w_shape else home.filled(weights, problem.w_shape)
-    as_given = added is vector and x_filled is seen and w_filled is weights
+    as_given = added is vector and x_filled is view and w_filled is weights
     keep = calls.keeper(key, as_given, stream, key_of(problem))
     device = home.runs_on(device)
     with at_home(device):
@@ -172,15 +171,13 @@ def convolved(
 
 
 def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], budget_s: float | None = None) -> None:
-    """Compile the kernels that several calls of :func:`conv2d` are going to measure, on all cores.
-
-    Only calls that may measure count: those on GPUs.
+    """Compile the kernels that calls of :func:`conv2d` on GPUs are going to measure, on all cores.
 
     Parameters
     ----------
     calls : iterable of (positional arguments, keyword arguments)
-        Of calls with "auto", as :func:`conv2d` takes them up to `groups`, and `layout`, `mode`, `activation` and
-        `precision` by name. Those that it would refuse are passed over.
+        Positional arguments up to `groups`; `layout`, `mode`, `activation` and `precision` by name. Calls that
+        :func:`conv2d` would refuse are skipped.
     budget_s : float, optional
         Seconds; see :func:`convforge.tuning.compile_for`.
     """
@@ -189,8 +186,8 @@ def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], bu
         with suppress(TypeError, ValueError):
             home = home_of(x=x, w=w, bias=bias)
             vector = None if bias is None else home.read(bias, "bias", (1,))
-            seen, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
-            problem, _ = conv2d_problem(seen, weights, vector, *options, **words)
+            view, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
+            problem, _ = conv2d_problem(view, weights, vector, *options, **words)
             found.setdefault(home.runs_on(None), {})[problem] = None
     for device, problems in found.items():
         runtime = runtime_of(device)
@@ -199,10 +196,10 @@ def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], bu
 
 
 class Filter:
-    """A convolution whose weights are prepared once: flipped, cast, transformed, factored, and kept.
+    """A convolution that prepares its weights once: flips, casts, transforms or factors them.
 
-    Calling it gives what :func:`conv2d` gives with the same arguments. Preparation happens at the first picture of each
-    shape and dtype, and is kept for the next, for up to 16 of them. Safe to call from many threads.
+    A call gives the result of :func:`conv2d` with the same arguments. It prepares the weights for the first image of
+    each shape and dtype, and keeps them for up to 16 of these. Safe to call from many threads.
 
     Parameters
     ----------
@@ -228,7 +225,7 @@ class Filter:
         self._bias: Any = None
         if bias is not None:
             self.bias, self._bias = home.kept(bias, "bias", (1,))
-        self._choice = {name: options.pop(name) for name in _PLAN_OPTIONS if name in options}
+        self._choice = {name: options.pop(name, default) for name, default in _PLAN_OPTIONS.items()}
         unknown = set(options) - _PROBLEM_OPTIONS
         if unknown:
             raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out")
@@ -238,7 +235,7 @@ class Filter:
         self._calls = Calls(CHOICES.generation)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy the arguments alone: a copy prepares its weights again."""
+        """Pickle and copy only the arguments: a copy prepares its weights again."""
         return partial(type(self), **self._options, **self._choice), (self.w, self.bias)
 
     @property
@@ -253,29 +250,27 @@ class Filter:
         if result is not None:
             return result
         home = home_of(w=self.w, x=x, out=out)
-        seen = home.read(x, "x", (3, 4))
-        problem, _ = conv2d_problem(seen, self._w, self._bias, **self._options)
+        view = home.read(x, "x", (3, 4))
+        problem, _ = conv2d_problem(view, self._w, self._bias, **self._options)
         added = home.operand(self._bias, self.bias, problem.operand_dtype)
         operands = {} if added is None else {"bias": added}
         stream = home.stream()
-        filled, w = home.filled(seen, problem.x_shape), home.filled(self._w, problem.w_shape)
-        keep = self._calls.keeper(key, filled is seen, stream, key_of(problem))
-        arguments = _plan_arguments(self._choice)
-        device = home.runs_on(arguments["device"])
+        filled, w = home.filled(view, problem.x_shape), home.filled(self._w, problem.w_shape)
+        keep = self._calls.keeper(key, filled is view, stream, key_of(problem))
+        device = home.runs_on(self._choice["device"])
         with at_home(device):
-            plan = find_plan(problem, **{**arguments, "device": device, "stream": stream})
+            plan = find_plan(problem, **{**self._choice, "device": device}, stream=stream)
             prepared = self._last = prepared_plan(plan, w, self._kept, stream)
             return run(plan, home, filled, None, operands, out, prepared, stream, keep)
 
 
-_PLAN_OPTIONS = ("algorithm", "config", "device", "workspace_limit", "tune", "deterministic")
+# Options that choose a plan, with their defaults, and those that describe a problem.
+_PLAN_OPTIONS: dict[str, Any] = {
+    "algorithm": "auto", "config": None, "device": None, "workspace_limit": None, "tune": None, "deterministic": False,
+}  # fmt: skip
 _PROBLEM_OPTIONS = {
-    *("stride", "padding", "dilation", "groups", "layout", "padding_mode", "mode", "activation", "precision"),
+    *("stride", "padding", "dilation", "groups", "layout", "padding_mode", "mode", "activation", "precision")
 }
-
-
-def _plan_arguments(choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {"algorithm": "auto", "config": None, "device": None, "workspace_limit": None, **choice}
 
 
 def max_pool2d(
@@ -331,14 +326,14 @@ def max_pool2d(
     if result is not None:
         return result
     home = home_of(x=x, out=out)
-    seen = home.read(x, "x", (3, 4))
-    problem = pool2d_problem(seen, kernel_size, stride, padding, dilation, ceil_mode, layout)
+    view = home.read(x, "x", (3, 4))
+    problem = pool2d_problem(view, kernel_size, stride, padding, dilation, ceil_mode, layout)
     stream = home.stream()
     keep = _CALLS.keeper(key, True, stream, key_of(problem))
     device = home.runs_on(device)
     with at_home(device):
         plan = find_plan(problem, "auto", None, device, None, stream=stream)
-        return run(plan, home, seen, None, {}, out, stream=stream, keep=keep)
+        return run(plan, home, view, None, {}, out, stream=stream, keep=keep)
 
 
 def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Array:
@@ -358,15 +353,15 @@ def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Ar
     [0.0, 2.0]
     """
     home = home_of(x=x, out=out)
-    seen = home.read(x, "x")
-    problem = ElementwiseProblem(size=seen.size, dtype=dtype_name(seen))
+    view = home.read(x, "x")
+    problem = ElementwiseProblem(size=view.size, dtype=dtype_name(view))
     stream = home.stream()
     device = home.runs_on(device)
     with at_home(device):
         plan = find_plan(problem, "auto", None, device, None, stream=stream)
-        x, seen = home.dense(x, seen)
-        output = home.output_like(out, x, seen)
-        execute(plan, flat(seen), None, {}, flat(output.seen), None, stream)
+        x, view = home.dense(x, view)
+        output = home.output_like(out, x, view)
+        execute(plan, flat(view), None, {}, flat(output.view), None, stream)
         return output.finish(stream)
 
 
@@ -380,14 +375,14 @@ def gemm(
     device: str | None = None,
     out: Array | None = None,
 ) -> Array:
-    """The matrix product of `a` and `b`, by any rung of the ladder.
+    """Matrix product of `a` and `b`.
 
     Parameters
     ----------
     a : array of shape (M, K)
         float32, float64, float16 or bfloat16 (summed in float32), int8 or uint8 (summed in int32), any strides.
     b : array of shape (K, N)
-        a's dtype; int8 and uint8 go together.
+        a's dtype; int8 and uint8 may be mixed.
     precision, algorithm, config, device, out
         As in :func:`conv2d`; of the precisions "tf32" allows another method than "strict".
 
@@ -419,9 +414,9 @@ def gemm(
         raise ValueError(f"a is {dtype_name(left)} and b is {dtype_name(right)}; cast one of them")
     check_word(precision, "precision")
     (m, k), n, stream = left.shape, right.shape[1], home.stream()
-    # A transposed view of a GPU's matrix is the stored matrix, transposed: methods know from the problem how it lies.
+    # A transposed view on a GPU is posed as the stored matrix with transpose_a or transpose_b.
     as_stored = stream is not None and left.itemsize < 8
-    transpose_a, transpose_b = (as_stored and lies_transposed(seen) for seen in (left, right))
+    transpose_a, transpose_b = (as_stored and lies_transposed(view) for view in (left, right))
     left = left.transpose(1, 0) if transpose_a else left
     right = right.transpose(1, 0) if transpose_b else right
     problem = GemmProblem(
@@ -443,12 +438,11 @@ class AlgorithmInfo:
     ----------
     name, operation, backend, summary, precision : str
     ours : bool
-        False for another library's.
+        False for a method of another library.
     refusal : str or None
-        Why it cannot do the problem that was asked about.
+        Reason why it cannot compute the given problem.
     ways : tuple of (str, str)
-        Where a call on the problem may go several ways in the default config, the name of each, and what is done there
-        and under which condition.
+        Where a call in the default config may take several ways: the name of each, and its condition.
     """
 
     name: str
@@ -462,23 +456,20 @@ class AlgorithmInfo:
 
 
 def algorithms(problem: Problem | str | None = None, device: str | None = None) -> list[AlgorithmInfo]:
-    """Every method, or those of a problem's operation: why it refuses the problem, or the ways that a call may go.
+    """List the methods of a device; with a problem, those of its operation, with their refusals or ways.
 
     Parameters
     ----------
     problem : Problem or str, optional
         A problem or its text form.
     device : {None, "cpu", "cuda", "emulator"}
-        Whose methods; None is the CPU.
+        None is the CPU.
 
     Examples
     --------
     >>> [a.name for a in algorithms("m64n64k64_f32") if a.ours]
     ['gemm_loops', 'gemm_blocked', 'gemm_blas']
     """
-    from convforge.call.dispatch import runtime_of
-    from convforge.problem import parse_problem
-
     if isinstance(problem, str):
         problem = parse_problem(problem)
     if problem is not None and not isinstance(problem, Problem):

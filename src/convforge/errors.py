@@ -1,7 +1,7 @@
-"""The exceptions of convforge, and the reasons that they give.
+"""Exceptions of convforge, and their reasons as data.
 
-A bad argument is a ``ValueError`` (or a ``TypeError``) whose text names the value, the rule and what to do.
-A valid problem that nothing here can compute is an :class:`UnsupportedProblem`, with every algorithm's reason.
+A bad argument raises ``ValueError`` or ``TypeError``, whose text names the value, the rule and what to do. A valid
+problem that no method can compute raises :class:`UnsupportedProblem`, with every algorithm's reason.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, init=False)
 class Reason:
-    """A sentence as data: a form and its values, put together when somebody reads it.
+    """A sentence as data: a form and its values.
 
-    ``str(reason)`` is the English sentence. Each form has a translation under the form itself, as in gettext.
+    ``str(reason)`` is the English sentence. The form is the key of its translations, as in gettext.
 
     Attributes
     ----------
     form : str
-        The English text as :meth:`str.format` takes it, with a name in braces for each value.
+        English text for :meth:`str.format`, with a name in braces for each value.
     values : tuple of (str, str or int or float or Reason)
         Name and value of each.
 
@@ -43,25 +43,19 @@ class Reason:
 
     @classmethod
     def quoted(cls, text: str) -> Reason:
-        """A text that has no translation, such as a message of another library."""
+        """Quote a text without translation, such as a message of another library."""
         return cls(QUOTED, text=text)
 
     @classmethod
     def joined(cls, reasons: Iterable[Reason]) -> Reason | None:
-        """Several reasons as one, in their order, with semicolons between them; None for none."""
+        """Join several reasons by semicolons, in their order; None for none."""
         joined: Reason | None = None
         for reason in reversed(list(reasons)):
             joined = reason if joined is None else cls(JOINED, first=reason, rest=joined)
         return joined
 
     def render(self, translated: Callable[[str], str]) -> str:
-        """The sentence in a language.
-
-        Parameters
-        ----------
-        translated : callable
-            Form -> the form in that language, such as :func:`convforge.course.language.gettext`.
-        """
+        """The sentence in a language, by a function such as :func:`convforge.course.language.gettext`."""
         parts = {name: v.render(translated) if isinstance(v, Reason) else v for name, v in self.values}
         return translated(self.form).format(**parts)
 
@@ -75,13 +69,7 @@ JOINED = "{first}; {rest}"
 
 
 class UnsupportedProblem(ValueError):
-    """No algorithm, or not the one asked for, can compute a valid problem.
-
-    Attributes
-    ----------
-    problem : str
-        Text form of the problem.
-    """
+    """No algorithm, or not the named one, can compute a valid problem, whose text form is `problem`."""
 
     def __init__(self, problem: str, reasons: Mapping[str, Reason]) -> None:
         super().__init__(problem, reasons)
@@ -90,11 +78,11 @@ class UnsupportedProblem(ValueError):
 
     @property
     def reasons(self) -> dict[str, str]:
-        """For each algorithm that was asked, why it refused."""
+        """The reason of each algorithm."""
         return {name: str(reason) for name, reason in self._reasons.items()}
 
     def reason_of(self, name: str) -> Reason:
-        """An algorithm's reason; the whole text where no single reason is known."""
+        """An algorithm's reason; the whole text where it has none."""
         return self._reasons.get(name) or Reason.quoted(str(self))
 
     def __str__(self) -> str:

@@ -42,7 +42,7 @@ def test_maps_stand_where_the_accelerator_finds_them() -> None:
     other = dataclasses.replace(TILED, address=1 << 21)
     args.put_map("x", TILED, b"x" * MAP_BYTES)
     args.put_map("w", other, b"w" * MAP_BYTES)
-    assert args.seen == {64: TILED, 192: other}
+    assert args.maps == {64: TILED, 192: other}
     assert bytes(args)[64:320] == b"x" * MAP_BYTES + b"w" * MAP_BYTES
     assert not hasattr(kind(), "seen"), "another call's struct has maps of its own"
 

@@ -124,8 +124,8 @@ def test_the_last_call_of_some_weights_is_found_without_what_its_arrays_are(
 ) -> None:
     x, w, b = whole(1, 3, 9, 9), there(whole(4, 3, 3, 3)), there(whole(4))
     convforge.conv2d(there(x), w), convforge.conv2d(there(x), w)
-    monkeypatch.setattr(ALibrary, "signed", lambda self, arrays: pytest.fail("it looked up"))
-    monkeypatch.setattr(ALibrary, "alike", lambda self, arrays: pytest.fail("it is there"))
+    monkeypatch.setattr(ALibrary, "signature", lambda self, arrays: pytest.fail("it looked up"))
+    monkeypatch.setattr(ALibrary, "guard", lambda self, arrays: pytest.fail("it is there"))
     again = convforge.conv2d(there(3 * x), w)
     np.testing.assert_array_equal(again.lies, convolved(3 * x, w.lies))
     monkeypatch.undo()

@@ -475,9 +475,9 @@ def test_arrays_alike_are_those_of_one_signature() -> None:
     library = libraries.library_of(torch.zeros(1), "x")
     x, w, same = placed((1, 8, 16, 16)), placed((8, 8, 3, 3)), placed((1, 8, 16, 16))
     lent = nn.Parameter(w)
-    alike = library.alike((x, w))
-    assert alike is not None
-    assert alike(same, w) == [same.data_ptr(), w.data_ptr()]
+    guard = library.guard((x, w))
+    assert guard is not None
+    assert guard(same, w) == [same.data_ptr(), w.data_ptr()]
     others = {
         "another type": x.double(), "another shape": x[:, :, :8], "fewer axes": x[0], "other strides": x.mT,
         "its own order": x.to(memory_format=torch.channels_last), "negated": torch._neg_view(x), "meta": x.to("meta"),
@@ -486,17 +486,17 @@ def test_arrays_alike_are_those_of_one_signature() -> None:
         "with a gradient": x.view_as(x).requires_grad_(),
     }  # fmt: skip
     for name, other in others.items():
-        assert alike(other, w) is None, name
+        assert guard(other, w) is None, name
     with torch.no_grad():
-        learned = library.alike((x, lent))
+        learned = library.guard((x, lent))
         assert learned(same, lent) == [same.data_ptr(), w.data_ptr()]
     assert learned(same, lent) is None, "a gradient is wanted"
     seen: list[Any] = []
-    torch.func.vmap(lambda one: seen.append(alike(one.expand(x.shape), w)) or one)(x[0])
-    torch.func.grad(lambda one: seen.append(alike(one, w)) or one.sum())(x)
+    torch.func.vmap(lambda one: seen.append(guard(one.expand(x.shape), w)) or one)(x[0])
+    torch.func.grad(lambda one: seen.append(guard(one, w)) or one.sum())(x)
     assert seen == [None, None]
     same.untyped_storage().resize_(0)
-    assert alike(same, w) is None, "it has no memory"
+    assert guard(same, w) is None, "it has no memory"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -110,7 +110,7 @@ def test_a_bias_of_a_half_model_stays_as_kernels_add_it(dtype: Any, statistics: 
     layer, norm = copy.deepcopy(model).double()
     factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     expected = layer.weight * factor[:, None, None, None], norm.bias - norm.running_mean * factor
-    from convforge.integrations.torch_pairs import fold_of
+    from convforge.integrations.torch_folding import fold_of
 
     for by_pytorch in (False, True):
         weight, bias = fold_of(model, ["0", "1"], by_pytorch).weights()

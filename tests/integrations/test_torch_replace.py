@@ -203,7 +203,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, layers: Any, whole: Any = ((9, 0), (9
     The whole model is timed by PyTorch as it was, folded, in channels_last, and by convforge. Returned is a list that
     tells afterwards of every comparison whether CUDA graphs were asked for.
     """
-    from convforge.integrations import torch_replace, torch_whole
+    from convforge.integrations import torch_replace, torch_timing
     from convforge.timing import Timing
 
     asked: list[bool] = []
@@ -219,7 +219,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, layers: Any, whole: Any = ((9, 0), (9
         return compared
 
     monkeypatch.setattr(torch_replace, "compared", of(layers))
-    monkeypatch.setattr(torch_whole, "compared", of(whole))
+    monkeypatch.setattr(torch_timing, "compared", of(whole))
     return asked
 
 

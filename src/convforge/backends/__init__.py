@@ -1,1 +1,1 @@
-"""Devices: what they are (facts), how work runs on them (runtime), and the makers of runtimes."""
+"""Devices: their facts, the contract of their runtimes, and a package for each kind."""

@@ -1,4 +1,4 @@
-"""Architectures of NVIDIA GPUs: sm_75, sm_90, and sm_90a, which has instructions that no other one has."""
+"""Architectures of NVIDIA GPUs: sm_75, sm_90, and sm_90a, which has instructions of its own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Architecture:
     Attributes
     ----------
     number : int
-        10 times the major version plus the minor one, 90 for sm_90 and sm_90a. Machine code for an architecture without
-        a feature runs on GPUs of the same major version whose minor version is not smaller.
+        10 times the major version plus the minor one: 90 for sm_90 and sm_90a. Machine code without a feature runs on
+        GPUs of the same major version with this or a higher minor version.
     feature : {"", "a", "f"}
-        "a": its machine code runs on this architecture alone, and may use instructions that later ones do not have;
-        "f": on its family.
+        Machine code runs on this architecture alone ("a"), and may use instructions that others do not have, or on its
+        family ("f").
 
     Examples
     --------
@@ -32,13 +32,7 @@ class Architecture:
 
     @classmethod
     def parse(cls, text: str) -> Architecture:
-        """Read the text form.
-
-        Raises
-        ------
-        ValueError
-            It is none of NVIDIA's.
-        """
+        """Read the text form. Raises ``ValueError`` for another text."""
         if (found := _FORM.fullmatch(text)) is None:
             raise ValueError(f"architecture {text!r} must read like sm_90 or sm_90a")
         return cls(int(found[1]), found[2])

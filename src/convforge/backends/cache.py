@@ -1,10 +1,10 @@
 """Caches on disk: their folders, and compiled kernels in them.
 
-What lies in a cache is machine code that is run, and choices that are followed. So a folder is made for the user alone,
-and one that others may write to is not used: everything then lasts as long as the process, which is logged once.
+A cache holds machine code that is run. So its folder is made private, and a folder that others may write to is not
+used: compiled kernels then last as long as the process, which is logged once.
 
-A file of DiskCache holds one line of JSON about the kernel, then its machine code. It is written whole or not at all.
-The line carries a digest of the code, so that a file that was cut off or damaged is noticed and rebuilt.
+A file of DiskCache is one line of JSON about the kernel, then its machine code, written whole or not at all. The line
+has a digest of the code, so that a damaged file is noticed and rebuilt.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from platformdirs import user_cache_dir
 
 from convforge.backends.notices import say_once
 
-# Goes up when the files' form changes.
+# Raised when the files' format changes.
 SCHEMA = 1
 LIMIT_BYTES = 256 << 20
 
 
 def cache_root() -> Path:
-    """The folder of every cache: the user's, or what CONVFORGE_CACHE_DIR names."""
+    """The root folder of all caches: the user's cache folder, or CONVFORGE_CACHE_DIR."""
     return Path(os.environ.get("CONVFORGE_CACHE_DIR") or user_cache_dir("convforge", appauthor=False))
 
 
 def cache_folder(kind: str) -> Path | None:
-    """The folder of one cache, "numba", "cuda", "emulator" or "tuned"; None where no folder can be used.
+    """The folder of one cache, "numba", "cuda", "emulator" or "tuned", if it can be used, else None.
 
-    It need not be there yet. One that can be read and not written is used for what it holds.
+    It may not exist yet. A folder that can only be read is used too.
     """
     root = cache_root()
     folder = root / kind
@@ -57,13 +57,7 @@ def cache_folder(kind: str) -> Path | None:
 
 
 def _fault(folder: Path) -> str | None:
-    """Return why a folder cannot be used; None where it can, or does not exist yet.
-
-    Raises
-    ------
-    OSError
-        The system does not even say what it is.
-    """
+    """Return why a folder cannot be used; None where it can, or does not exist yet."""
     try:
         about = folder.stat()
     except FileNotFoundError:
@@ -81,19 +75,13 @@ def _fault(folder: Path) -> str | None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and those above it, each for the user alone; folders that are there stay as they are.
-
-    Raises
-    ------
-    OSError
-        It cannot be made.
-    """
+    """Make a folder and its missing parents, each private; existing folders stay unchanged. Raises ``OSError``."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
         folder = folder.parent
     for each in reversed(missing):
-        with suppress(FileExistsError):  # another process made it just now; if it is no folder, the next step fails
+        with suppress(FileExistsError):  # another process was faster; if it made no folder, the next step fails
             each.mkdir(mode=0o700)
 
 
@@ -103,13 +91,7 @@ def _short(path: Path) -> str:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, in a folder that is made, so that any reader sees either all of it or what stood there before.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; nothing is left behind.
-    """
+    """Replace a file atomically, and make its folder. Raises ``OSError`` and leaves nothing behind on failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
@@ -122,7 +104,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def keep(path: Path, data: bytes) -> bool:
-    """Write a file of a cache, as :func:`write_whole` does; whether that was possible. Where not, it is logged once."""
+    """Write a file of a cache as :func:`write_whole` does; return True, or log the failure once and return False."""
     try:
         make_private(path.parent)
         write_whole(path, data)
@@ -136,7 +118,7 @@ def keep(path: Path, data: bytes) -> bool:
 
 
 def file_sizes(folder: Path) -> list[int]:
-    """Bytes of each file below a folder; files that another process drops meanwhile are left out."""
+    """Bytes of each file below a folder; skip files that another process removes meanwhile."""
     sizes = []
     for inside, _, names in os.walk(folder):
         for name in names:
@@ -146,13 +128,7 @@ def file_sizes(folder: Path) -> list[int]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder of a cache and all in it, while other processes may drop files of it too.
-
-    Raises
-    ------
-    OSError
-        Something in it cannot be removed.
-    """
+    """Remove a folder of a cache, of which other processes may remove files too. Raises ``OSError`` on failure."""
 
     def missed(_: object, __: str, failed: tuple[type[BaseException], BaseException, object]) -> None:
         if not isinstance(failed[1], FileNotFoundError):
@@ -162,14 +138,9 @@ def remove_folder(folder: Path) -> None:
 
 
 class DiskCache:
-    """A folder of compiled kernels. Any number of processes may use it at once.
+    """A folder of compiled kernels, for any number of processes at once; without a folder it keeps nothing.
 
-    Parameters
-    ----------
-    folder : Path or None
-        None keeps nothing.
-    limit_bytes : int
-        Least recently used files are dropped beyond this.
+    Beyond `limit_bytes` the least recently used files are removed.
     """
 
     def __init__(self, folder: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -177,12 +148,12 @@ class DiskCache:
         self.limit_bytes = limit_bytes
 
     def key(self, *parts: str) -> str:
-        """A file name for everything that decides what the code is."""
+        """A file name from everything that determines the code."""
         text = json.dumps([SCHEMA, *parts])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:
-        """Read a kernel's stored facts and its code; None where there is no whole file."""
+        """Read a kernel's stored facts and its code; None where there is no valid file."""
         if self.folder is None:
             return None
         path = self.folder / key
@@ -197,7 +168,7 @@ class DiskCache:
         return about, code
 
     def store(self, key: str, about: dict[str, Any], code: bytes) -> None:
-        """Keep a kernel; a folder that cannot be written keeps nothing, and nobody fails for it."""
+        """Write a kernel; do nothing where the folder cannot be written."""
         head = json.dumps({**about, "digest": hashlib.sha256(code).hexdigest()}).encode()
         if self.folder is not None and keep(self.folder / key, head + b"\n" + code):
             self._trim()
@@ -207,18 +178,17 @@ class DiskCache:
         return sorted(Path(entry.path) for entry in self._entries())
 
     def nbytes(self) -> int:
-        """Bytes of all of them."""
         return sum(size for _, size, _ in self._sizes())
 
     def clear(self) -> int:
-        """Remove every kernel; how many there were."""
+        """Remove every kernel; return their number."""
         files = self.files()
         for path in files:
             path.unlink(missing_ok=True)
         return len(files)
 
     def _entries(self) -> list[os.DirEntry[str]]:
-        """The stored kernels; by scandir, as this happens with every kernel that is stored beside thousands."""
+        """The stored kernels, by scandir for speed: each store lists a folder of thousands."""
         if self.folder is None:
             return []
         try:
@@ -228,7 +198,7 @@ class DiskCache:
             return []
 
     def _sizes(self) -> list[tuple[float, int, str]]:
-        """When each file was used last, and its bytes; files that another process drops meanwhile are left out."""
+        """Last use, bytes and path of each file; skip files that another process removes meanwhile."""
         found = []
         for entry in self._entries():
             try:

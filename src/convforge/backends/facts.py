@@ -1,4 +1,4 @@
-"""Facts of a device: the figures by which algorithms size their tiles. A table can stand in for a device."""
+"""Facts of a device, by which algorithms size their tiles. A table can replace a device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def cores_in_words(cores: int, backend: str) -> str:
-    """A device's processors by the name that its kind of device gives them.
+    """Write a number of processors: SMs of a GPU, cores of others.
 
     Examples
     --------
@@ -29,9 +29,9 @@ class DeviceFacts:
     backend : str
         "cpu", "cuda" or "emulator".
     name : str
-        What the maker calls it.
+        The vendor's name.
     cores : int
-        Processors that run at once: cores of a CPU that this process may use, multiprocessors of a GPU.
+        CPU cores that this process may use; SMs of a GPU.
     l1_bytes, l2_bytes, l3_bytes : int
         Cache of one core (L1, L2) and of all (L3); 0 where unknown or absent.
     memory_bytes : int
@@ -41,16 +41,15 @@ class DeviceFacts:
     architecture : str
         "x86_64", "aarch64", "sm_90", ...
     block_shared_bytes, shared_bytes : int
-        Shared memory that one block may ask for, and of a multiprocessor; 0 on a CPU.
+        Most shared memory of a block, and shared memory of an SM; 0 on a CPU.
     registers, threads : int
-        Registers of 32 bits and resident threads of a multiprocessor; 0 on a CPU.
+        32-bit registers and resident threads of an SM; 0 on a CPU.
     clock_hz, memory_bytes_per_s : int
-        Highest clock of a GPU's multiprocessors, and bandwidth of its memory, as its driver states them; 0 where it
-        does not.
+        Highest SM clock and memory bandwidth, as the driver states them; 0 where unknown.
     driver : str
         Version of a GPU's driver; empty on a CPU.
     no_fft : str
-        Why there is no library of Fourier transforms for the device, in words; empty where there is one.
+        Reason why the device has no FFT library; empty where it has one.
     """
 
     backend: str
@@ -73,13 +72,7 @@ class DeviceFacts:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> DeviceFacts:
-        """Facts from a mapping, such as a stored result's; unknown names are refused.
-
-        Raises
-        ------
-        ValueError
-            A field is missing or unknown.
-        """
+        """Read facts from a mapping. Raises ``ValueError`` for a missing or an unknown field."""
         names = {f.name for f in dataclasses.fields(cls)}
         needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
         if unknown := set(table) - names:
@@ -89,5 +82,4 @@ class DeviceFacts:
         return cls(**table)
 
     def to_table(self) -> dict[str, Any]:
-        """The facts as a mapping that JSON can hold."""
         return dataclasses.asdict(self)

@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class RealFft:
-    """A batch of 2-D FFTs of real numbers, in place and without a factor: there and back multiplies by the points.
+    """A batch of 2-D FFTs of real numbers, in place and unscaled: forward and back multiplies by the number of points.
 
-    In memory a batch is (batch, size_h, pitch) complex numbers. Seen as real numbers it is (batch, size_h, 2 * pitch),
-    and the first `size_w` of a row are the pixels. The first `size_w // 2 + 1` complex numbers of a row are the
-    spectrum; the others follow from them, as pixels are real.
+    In memory a batch is (batch, size_h, pitch) complex numbers, or (batch, size_h, 2 * pitch) real ones, of which the
+    first `size_w` of a row are the pixels. The first `size_w // 2 + 1` complex numbers of a row are the spectrum.
 
     Attributes
     ----------
@@ -24,8 +23,7 @@ class RealFft:
     dtype : {"float32", "float64"}
         Of the pixels; complex64 or complex128 are the spectra.
     inverse : bool
-        From spectra to pixels. What a row holds beyond its pixels is then of no meaning, as it is after the way there
-        for what lies beyond its spectrum.
+        From spectra to pixels. The rest of a row, beyond its pixels or its spectrum, is undefined.
 
     Examples
     --------
@@ -59,11 +57,11 @@ class RealFft:
 
 
 class Transform(Protocol):
-    """A :class:`RealFft` made ready on a device. Safe to call from many threads."""
+    """A :class:`RealFft` prepared on a device. Safe to call from many threads."""
 
     @property
     def kernel(self) -> str:
-        """The library's function that transforms."""
+        """Name of the library's function."""
         ...
 
     @property
@@ -72,13 +70,12 @@ class Transform(Protocol):
         ...
 
     def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
-        """Transform a batch in place, in the order of `stream`; nothing is allocated.
+        """Transform a batch in place on `stream`, without allocating.
 
         Parameters
         ----------
-        data : contiguous array of ``fft.reals`` or ``fft.complexes``
-            It begins at a multiple of 16 bytes.
-        workspace : contiguous array of uint8
-            At least `workspace_bytes` bytes, from a multiple of 256 on; None will do where that is 0.
+        data : contiguous array of ``fft.reals`` or ``fft.complexes``, aligned to 16 bytes
+        workspace : contiguous array of uint8, aligned to 256 bytes
+            At least `workspace_bytes` bytes; may be None where that is 0.
         """
         ...

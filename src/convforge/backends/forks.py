@@ -1,11 +1,11 @@
-"""Forks of the process wait for what they must not cut: imports, plans being made, compilers, SciPy's threads.
+"""Forks of the process wait for imports, planning, compilers and SciPy's threads.
 
 A forked child has one thread. A lock that another thread held stays locked there for ever, and a module that another
 thread was importing stays half imported.
 
-Before a fork, what was registered last runs first. `logging` and `concurrent.futures.thread` take a lock then. Had they
-registered after this module, the fork would hold their locks while it waits for threads that need them; so they are
-imported here.
+Before a fork, the function registered last runs first. `logging` and `concurrent.futures.thread` then take a lock. If
+they registered after this module, the fork would hold their locks while it waits for threads that need them; so they
+are imported here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# Seconds that a fork keeps threads from entering, and that it lets them in between, where not all have left.
+# Seconds for which a fork blocks new threads, and for which it lets them in before it tries again.
 PATIENCE_S, PAUSE_S = 0.2, 0.01
 
 
 class _Gate:
-    """Counts the threads inside. A fork waits until they have left, and nobody enters meanwhile."""
+    """Counts the threads inside. A fork waits until they have left, and blocks others meanwhile."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -49,10 +49,10 @@ class _Gate:
                 self._changed.notify_all()
 
     def close(self, also: Callable[[], bool]) -> None:
-        """Before a fork. The lock is held until after it, so that the child finds it as this thread left it.
+        """Wait, before a fork, until no thread is inside and `also` is true; hold the lock until after the fork.
 
-        A thread inside, or one that keeps `also` from being true, may wait for what a thread holds that is about to
-        enter, such as the lock of a module's import: so those that wait are let in from time to time.
+        A thread inside may wait for a thread that is about to enter, such as one that holds the lock of a module's
+        import: so waiting threads are let in from time to time.
         """
         self._changed.acquire()
         while True:
@@ -67,13 +67,13 @@ class _Gate:
         return self._inside <= int(getattr(self._own, "depth", 0) > 0)
 
     def open(self) -> None:
-        """After a fork, in the parent."""
+        """Open the gate after a fork, in the parent."""
         self._forks -= 1
         self._changed.notify_all()
         self._changed.release()
 
     def renew(self) -> None:
-        """After a fork, in the child: only its own thread is there."""
+        """Reset the gate after a fork, in the child, which has only its own thread."""
         self._changed = threading.Condition(threading.Lock())
         self._inside, self._forks = int(getattr(self._own, "depth", 0) > 0), 0
 
@@ -84,10 +84,7 @@ _held: list[Any] = []  # Numba's, while the process forks
 
 @contextmanager
 def no_fork() -> Iterator[None]:
-    """Keep the process from forking until the block has ended; blocks may nest, and any number of threads be in one.
-
-    The block must not wait for a thread that may enter one.
-    """
+    """Delay forks until the block has ended. Blocks nest; a block must not wait for a thread that may enter one."""
     _gate.enter()
     try:
         yield
@@ -96,17 +93,13 @@ def no_fork() -> Iterator[None]:
 
 
 def after_fork_in_child(renew: Callable[[], object]) -> None:
-    """Have something renewed in every child that is forked from now on; systems without fork have no need of it."""
+    """Call a function in every child that is forked from now on."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=renew)
 
 
-def _before() -> None:
-    _gate.close(_hold_numba)
-
-
 def _hold_numba() -> bool:
-    """Take Numba's lock unless another thread compiles or loads a kernel: LLVM's state must be whole."""
+    """Take Numba's lock unless another thread compiles or loads a kernel: LLVM's state must be consistent."""
     compiler = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
     lock = getattr(compiler, "_lock", None)  # Numba's own acquire always waits
     if lock is None:
@@ -117,17 +110,15 @@ def _hold_numba() -> bool:
     return taken
 
 
-def _after_in_parent() -> None:
+def _after(then: Callable[[], None]) -> None:
     if _held:
         _held.pop().release()
-    _gate.open()
-
-
-def _after_in_child() -> None:
-    if _held:
-        _held.pop().release()
-    _gate.renew()
+    then()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+    os.register_at_fork(
+        before=lambda: _gate.close(_hold_numba),
+        after_in_parent=lambda: _after(_gate.open),
+        after_in_child=lambda: _after(_gate.renew),
+    )

@@ -1,6 +1,7 @@
-"""Arrays as the tensor memory accelerator sees them, which brings boxes of them to shared memory, or rows of pixels.
+"""Tensor maps: descriptions of arrays by which TMA copies tiles of them, or rows of pixels, to shared memory.
 
-Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. Axes go from the innermost out.
+Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. Axes go from the innermost out. The box of
+a map is the tile that one copy loads.
 """
 
 from __future__ import annotations
@@ -10,20 +11,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-# Bytes of a kernel's map (struct TensorMap of tma.cuh), and the alignment of its place in a struct.
+# Bytes of an encoded map (struct TensorMap of tma.cuh), and alignment of its field in a struct.
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
 # Addresses, strides and rows of a box are multiples of so many bytes; a box has at most so many elements along an axis.
 ALIGNMENT, MOST_UNITS = 16, 256
 
-# Elements: name -> bytes. Those named by bits are copied as they are; "tf32" drops the bits that TF32 has not.
+# Element -> bytes. TMA copies all bits, except that "tf32" drops the bits that TF32 does not have.
 ELEMENTS = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f16": 2, "bf16": 2, "f32": 4, "tf32": 4, "f64": 8}
 
-# Bytes of a row of a box in shared memory within which 16-byte pieces change places, so that columns meet all banks.
+# Bytes of a row in shared memory within which TMA permutes 16-byte pieces, so that columns use all banks.
 SWIZZLES = (0, 32, 64, 128)
 
-# Pixels that one copy brings in im2col mode, and how far a tap of theirs is from the first. Element strides; corners of
-# the window, by their number of axes.
+# Limits of im2col mode: pixels of one copy, offset of a tap, element stride, and corners by number of axes.
 MOST_PIXELS, MOST_REACH, MOST_STRIDE = 1024, 255, 8
 MOST_CORNER = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
 
@@ -56,7 +56,7 @@ class _Map(ABC):
 
     @abstractmethod
     def _faults(self) -> Iterator[str]:
-        """Each reason why the accelerator cannot read the array so."""
+        """Yield each reason why TMA cannot read the array."""
 
     def _common_faults(self) -> Iterator[str]:
         if self.element not in ELEMENTS:
@@ -80,7 +80,7 @@ class _Map(ABC):
             yield f"swizzle={self.swizzle} must be one of {', '.join(map(str, SWIZZLES))}"
 
     def _row_faults(self, elements: int) -> Iterator[str]:
-        """Faults of a row in shared memory: it has whole pieces of 16 bytes, and fits the swizzle."""
+        """Check that a row in shared memory has whole pieces of 16 bytes, and fits the swizzle."""
         nbytes = elements * ELEMENTS[self.element]
         if nbytes % ALIGNMENT:
             yield f"a row of a box is a multiple of {ALIGNMENT} bytes; got {nbytes}"
@@ -90,9 +90,7 @@ class _Map(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TiledMap(_Map):
-    """An array of one to five axes in memory of the device, of which one copy brings a box.
-
-    What of a box lies outside of the array is zero.
+    """An array of one to five axes, of which one copy loads a box; elements outside the array are zeros.
 
     Attributes
     ----------
@@ -102,11 +100,11 @@ class TiledMap(_Map):
     sizes : one to five int
         Elements along each axis.
     strides : int each
-        Bytes from one element to the next along each axis but the first, whose elements lie side by side.
+        Bytes from one element to the next along each axis but the first, which is contiguous.
     box : int each
-        Elements along each axis that one copy brings, before `steps`.
+        Elements along each axis, before `steps`.
     steps : int each
-        Along each axis, how far apart the elements of the box are that one copy brings.
+        Distance along each axis between the elements that a copy takes from the box.
     swizzle : {0, 32, 64, 128}
         See :data:`SWIZZLES`.
 
@@ -143,11 +141,10 @@ class TiledMap(_Map):
 
 @dataclass(frozen=True, slots=True)
 class Im2colMap(_Map):
-    """A picture of three to five axes (channels, then W, then H, ..., then pictures): one copy brings rows of pixels.
+    """An image of three to five axes (channels, W, H, ..., N), of which one copy loads the pixels of one tap.
 
-    The accelerator goes from pixel to pixel through all positions that a window's first tap takes, across the ends of
-    rows and of pictures; a copy names the first position and how far the tap lies from the window's first. What lies
-    outside of the picture is zero.
+    TMA walks all positions of a window's first tap, across the ends of rows and of images; a copy names the first
+    position and the offset of its tap. Pixels outside the image are zeros.
 
     Attributes
     ----------
@@ -157,11 +154,11 @@ class Im2colMap(_Map):
     sizes, strides : three to five int, and one less
         As of :class:`TiledMap`.
     lower, upper : one to three int
-        Along W, H, ...: where the first position lies from the first pixel, and the last from the last pixel.
+        Along W, H, ...: offset of the first position from the first pixel, and of the last from the last pixel.
     channels, pixels : int
-        That one copy brings.
+        Of one copy.
     steps : int each
-        Along each axis: from one position to the next, the convolution's stride; 1 along channels and pictures.
+        The convolution's stride along W, H, ...; 1 along channels and N.
     swizzle : {0, 32, 64, 128}
         See :data:`SWIZZLES`.
 
@@ -170,8 +167,8 @@ class Im2colMap(_Map):
     A filter of 3 x 3 with a padding of 1:
 
     >>> sizes, padding = (64, 56, 56, 32), ((1, 1), (1, 1))
-    >>> seen = im2col_of(1 << 20, "f16", sizes, padding=padding, taps=(3, 3), channels=64, pixels=128)
-    >>> seen.lower, seen.upper, seen.refusal()
+    >>> x = im2col_of(1 << 20, "f16", sizes, padding=padding, taps=(3, 3), channels=64, pixels=128)
+    >>> x.lower, x.upper, x.refusal()
     ((-1, -1), (-1, -1), None)
     """
 
@@ -212,16 +209,9 @@ def im2col_of(
     address: int, element: str, sizes: Sequence[int], *, padding: Sequence[tuple[int, int]], taps: Sequence[int],
     channels: int, pixels: int, stride: Sequence[int] = (), dilation: Sequence[int] = (), swizzle: int = 0,
 ) -> Im2colMap:  # fmt: skip
-    """The map of a dense picture for a forward convolution.
+    """The map of an image without gaps for a forward convolution.
 
-    Parameters
-    ----------
-    sizes : three to five int
-        C, W, H, ..., N.
-    padding : pair of int each
-        Before and after, along W, H, ...
-    taps, stride, dilation : int each
-        Along W, H, ...; the last two are 1 where they are not given.
+    `sizes` are C, W, H, ..., N; `padding` (before and after), `taps`, `stride` and `dilation` go along W, H, ...
     """
     axes = len(taps)
     stride, dilation = tuple(stride) or (1,) * axes, tuple(dilation) or (1,) * axes

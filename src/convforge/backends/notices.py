@@ -1,6 +1,6 @@
-"""Lines that users see of what goes on: that a kernel is being compiled, that a cache cannot be used.
+"""Notices to users: a kernel is being compiled, a cache cannot be used.
 
-They are records of the logger "convforge", never warnings: programs turn those into errors, and nothing here is one.
+They are records of the logger "convforge", not warnings, which programs may turn into errors.
 """
 
 from __future__ import annotations
@@ -14,33 +14,29 @@ from functools import cache
 
 LOGGER = logging.getLogger("convforge")
 
-# Compiling is not mentioned before it has taken this long.
+# Compilations that take longer get a notice.
 PATIENCE_S = 1.0
 
 _quiet = False
 
 
 def quiet() -> None:
-    """Say nothing of compiling on this process's terminal: whoever calls this shows its progress."""
+    """Write no notices of compilations to the terminal; the caller shows progress itself."""
     global _quiet
     _quiet = True
 
 
 @cache
 def say_once(text: str) -> None:
-    """Log a warning; Python shows it on standard error where the program has not set up its logging."""
+    """Log a warning once; Python shows it on standard error unless the program configures logging."""
     LOGGER.warning(text)
 
 
 @contextmanager
 def compiling(what: str, kept_in: object) -> Iterator[None]:
-    """Say that something is being compiled once that has taken a second: on a terminal, else as a log record.
+    """Write a notice if the block, which compiles `what` into the cache folder `kept_in`, takes over a second.
 
-    Parameters
-    ----------
-    what : str
-    kept_in : path or None
-        Where the result is kept for the next time, if it is.
+    The notice goes to standard error if that is a terminal, else to the log.
     """
     kept = "not kept: no cache can be used" if kept_in is None else f"kept in {kept_in} for the next time"
     timer = threading.Timer(PATIENCE_S, _say, [f"compiling {what}; {kept}"])

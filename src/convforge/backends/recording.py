@@ -1,4 +1,4 @@
-"""A stand-in for a device's runtime, on which plans can be made of any device: nothing is compiled, nothing can run."""
+"""A runtime for planning without a device: it compiles nothing and runs nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class NoTransform:
-    """A batch of transforms that takes no workspace and cannot run."""
+    """A batch of transforms that cannot run."""
 
     workspace_bytes = 0
 
@@ -20,28 +20,14 @@ class NoTransform:
         self.kernel = "inverse" if fft.inverse else "forward"
 
     def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
-        """Refuse: there is no device.
-
-        Raises
-        ------
-        RuntimeError
-            Always.
-        """
         raise RuntimeError(f"{self.kernel}: this plan was made without a device, so that nothing of it can run")
 
 
 class Recording:
-    """Notes what plans ask to be compiled, and the transforms that they ask for.
+    """Records the kernels and transforms of plans, for a device with these facts.
 
-    It knows neither registers nor occupancy. So a plan compiles each kernel as it asks first, as if nothing spilled,
-    and takes the grid that it takes where a device does not say how many blocks it holds.
-
-    Attributes
-    ----------
-    facts : DeviceFacts
-        Of the device for which plans are made.
-    kernels : list of KernelSource
-    transforms : list of RealFft
+    It knows neither registers nor occupancy: a plan compiles the first variant of each kernel, as if nothing spilled,
+    and takes the grid for unknown occupancy.
     """
 
     def __init__(self, facts: DeviceFacts) -> None:
@@ -50,15 +36,12 @@ class Recording:
         self.transforms: list[RealFft] = []
 
     def compile(self, kernel: KernelSource) -> KernelSource:
-        """Note a kernel; what is given back stands for it."""
         self.kernels.append(kernel)
         return kernel
 
     def describe(self, kernel: KernelSource, info: LaunchInfo) -> LaunchInfo:
-        """The launch, of which nothing more is known."""
         return info
 
     def fft(self, fft: RealFft) -> NoTransform:
-        """Note a batch of transforms."""
         self.transforms.append(fft)
         return NoTransform(fft)

@@ -1,4 +1,4 @@
-"""The contract of a runtime: compile, launch, allocate, stream, time. One maker per backend stands beside this file."""
+"""The contract of a runtime: compile, launch, allocate, stream, time. Each backend has a package beside this file."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ class LaunchInfo:
     grid : tuple of int
         Blocks of a GPU grid; on the CPU, (work items,).
     block : tuple of int
-        Threads of a GPU block; on the CPU, (work items handed to a thread at once,).
+        Threads of a GPU block; on the CPU, (work items that a thread takes at once,).
     scratch_bytes : int
-        Shared memory of a block; on the CPU, the cache-resident tile of one thread. Not part of the workspace.
+        Dynamic shared memory of a block; on the CPU, the cache-resident tile of one thread. Not part of the workspace.
     registers, spills : int or None
-        Per thread, where the backend knows.
+        Per thread, if known.
     occupancy : float or None
-        Resident warps over the most that fit, where the backend knows.
+        Resident warps over the maximum of an SM, if known.
     static_bytes : int
-        Shared memory of a block that the kernel declares itself, beside `scratch_bytes`, where the backend knows.
+        Static shared memory of a block, if known.
     early : bool
-        The kernel waits for earlier launches itself (pdl_wait of memory.cuh), so that a GPU may begin it before
-        they have ended.
+        Programmatic dependent launch (PDL): the kernel itself waits for earlier launches (pdl_wait of
+        memory.cuh), so that a GPU may begin it before they have ended.
     cluster : tuple of int
-        Blocks that run at once and reach each other's shared memory, of GPUs from sm_90 on; () where each stands alone.
-        The grid is a multiple of it.
+        Blocks of a cluster on GPUs from sm_90 on, of which the grid is a multiple; () without clusters.
     """
 
     kernel: str
@@ -54,16 +53,36 @@ class LaunchInfo:
     cluster: tuple[int, ...] = ()
 
 
+@dataclass(slots=True)
+class CallerStream:
+    """The caller's stream, with the allocator of the library whose arrays the call has.
+
+    That library keeps its memory for as long as a captured graph needs it; the runtime's own memory could be used again
+    before the graph runs.
+
+    Attributes
+    ----------
+    handle : int
+        The driver's handle.
+    take : callable or None
+        Bytes -> an address, aligned to 64, and the memory's owner; None leaves it to the runtime.
+    capturing : bool
+        A graph captures the stream: launches run later, any number of times.
+    """
+
+    handle: int
+    take: Callable[[int], tuple[int, Any]] | None = None
+    capturing: bool = False
+
+
 class Runtime(Protocol):
     """The contract of a device's runtime, which plans are bound to."""
 
     @property
-    def facts(self) -> DeviceFacts:
-        """Facts of the device."""
-        ...
+    def facts(self) -> DeviceFacts: ...
 
     def current(self) -> AbstractContextManager[None]:
-        """The device as the thread's own, for as long as the context lasts."""
+        """Make the device the thread's current one inside the context."""
         ...
 
     def is_current(self) -> bool:
@@ -71,14 +90,11 @@ class Runtime(Protocol):
         ...
 
     def compile(self, kernel: Any) -> Any:
-        """A callable form of a kernel for this device; cached on disk between processes."""
+        """Compile a kernel for this device, or load it from the disk cache."""
         ...
 
     def compile_ahead(self, kernels: Sequence[Any]) -> None:
-        """Compile kernels side by side that `compile` will be asked for, where that is faster than one by one.
-
-        What cannot be compiled is left to `compile`, which says why.
-        """
+        """Compile kernels side by side, where that is faster than one by one; leave failures to :meth:`compile`."""
         ...
 
     def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
@@ -86,11 +102,11 @@ class Runtime(Protocol):
         ...
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run tasks that do not depend on each other, at most `slots` at a time; each is told its slot."""
+        """Run independent tasks, at most `slots` at a time; each takes its slot."""
         ...
 
     def fft(self, fft: RealFft) -> Transform:
-        """A batch of transforms made ready for this device."""
+        """Prepare a batch of transforms for this device."""
         ...
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
@@ -106,9 +122,9 @@ class Runtime(Protocol):
         ...
 
     def download(self, array: Any, *, room: Callable[[int], Any] | None = None) -> Any:
-        """A device array as a host array; the same one where the device is the host.
+        """Copy a device array to the host; where the device is the host, return the array itself.
 
-        A copy lies in fresh memory, or in what `room` gives when told its bytes: a contiguous array of uint8.
+        `room` takes a number of bytes and returns memory for the copy, a contiguous array of uint8.
         """
         ...
 
@@ -117,23 +133,23 @@ class Runtime(Protocol):
         ...
 
     def stream(self) -> AbstractContextManager[Any]:
-        """A stream of its own for the thread that asks, lent for as long as the context lasts; leave it idle."""
+        """Lend the thread a stream of its own inside the context; leave it idle."""
         ...
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Host memory that the device reads and writes by itself, while the host goes on; aligned to 64."""
+        """Page-locked host memory, which the device copies in the background; aligned to 64."""
         ...
 
     def send(self, target: Any, source: NDArray[Any], stream: Any = None) -> None:
-        """Begin to copy a contiguous pinned array to a device array, in the order of `stream`."""
+        """Begin to copy a contiguous pinned array to a device array on `stream`; both must live until it is done."""
         ...
 
     def fetch(self, target: NDArray[Any], source: Any, stream: Any = None) -> None:
-        """Begin to copy a contiguous device array to a pinned one, in the order of `stream`."""
+        """Begin to copy a contiguous device array to a pinned one on `stream`; both must live until it is done."""
         ...
 
     def mark(self, stream: Any = None) -> Any:
-        """A point in the order of `stream`, between two of which :meth:`seconds` tells the time."""
+        """Record a point in `stream` for :meth:`seconds`."""
         ...
 
     def seconds(self, begin: Any, end: Any) -> float:
@@ -141,11 +157,11 @@ class Runtime(Protocol):
         ...
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-        """A launch with what the device knows of its kernel: registers, spills, occupancy."""
+        """Add what the device knows of a launch: registers, spills, occupancy."""
         ...
 
     def writable(self, out: Any) -> Any:
-        """The output itself where kernels can write to it, else an array of the same shape and type to copy from."""
+        """The output itself if kernels can write to it, else a new array of the same shape and type to copy from."""
         ...
 
     def synchronize(self, stream: Any = None) -> None:
@@ -153,11 +169,11 @@ class Runtime(Protocol):
         ...
 
     def is_capturing(self, stream: Any = None) -> bool:
-        """True while `stream` is captured into a graph: nothing may be waited for or measured."""
+        """True while `stream` is captured into a graph: the host must not wait or measure."""
         ...
 
     def release(self) -> None:
-        """Give memory that is kept for later requests back to the system."""
+        """Return memory kept for later requests to the system."""
         ...
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
@@ -166,7 +182,7 @@ class Runtime(Protocol):
 
 
 def upload_weights(runtime: Runtime, w: NDArray[Any], layout: str = "") -> Any:
-    """A copy of weights (K, C, R, S) on the device, which lie there in the order KRSC, or as they are counted."""
+    """Copy weights (K, C, R, S) to the device, with layout "KRSC" in that order of memory."""
     if layout != "KRSC":
         return runtime.upload(w)
     return runtime.upload(np.ascontiguousarray(w.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)

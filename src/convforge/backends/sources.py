@@ -1,4 +1,4 @@
-"""Files of the package, whether it lies in a folder or in a zip archive, with its sources or compiled to .pyc alone."""
+"""Files of the package, from a folder or a zip archive, as sources or as .pyc files alone."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file of the package, or one of a reader's own.
-
-    Raises
-    ------
-    OSError
-        There is no such file.
-    """
+    """Read a file of the package, or another file. Raises ``OSError`` where there is none."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -35,14 +29,9 @@ def read_file(path: Path) -> bytes:
 
 
 def read_module(path: Path) -> bytes:
-    """Read a module's source; its bytecode where the source was left out, or where a frozen program holds it.
+    """Read a module's source, or its bytecode where there is no source file; digests are made of this.
 
-    Digests are made of this, so it must change when the module does.
-
-    Raises
-    ------
-    OSError
-        There is no such module.
+    Raises ``OSError`` where there is no such module.
     """
     for candidate in (path, path.with_suffix(".pyc")):
         try:
@@ -58,7 +47,7 @@ def read_module(path: Path) -> bytes:
 
 
 def modules(folder: Path) -> list[tuple[str, bytes]]:
-    """Names within the package and bytes of the modules in one of its folders, sources where they are there."""
+    """Names within the package and bytes of the modules in one of its folders: sources, else bytecode."""
     found = list(_files(_inside(folder), folder.relative_to(PACKAGE).as_posix()))
     for suffix in (".py", ".pyc"):
         if chosen := [(name, file) for name, file in found if name.endswith(suffix)]:
@@ -67,20 +56,14 @@ def modules(folder: Path) -> list[tuple[str, bytes]]:
 
 
 def kernels(folder: Path) -> list[tuple[str, bytes]]:
-    """Names within the package and bytes of the files of CUDA C++ in one of its folders."""
+    """Names within the package and bytes of the CUDA C++ files in one of its folders."""
     found = _files(_inside(folder), folder.relative_to(PACKAGE).as_posix())
     return [(name, file.read_bytes()) for name, file in sorted(found) if name.endswith((".cu", ".cuh"))]
 
 
 @cache
 def on_disk(folder: Path) -> Path:
-    """A folder of the package as compilers need it: itself, or a copy that lasts as long as the process.
-
-    Raises
-    ------
-    OSError
-        There is no such folder.
-    """
+    """A folder of the package for compilers: itself, or a copy that lasts as long as the process."""
     if folder.is_dir():
         return folder
     files = [file for file in _inside(folder).iterdir() if file.is_file()]

@@ -1,7 +1,7 @@
-"""Structs that kernels are handed: where the addresses of arrays stand in them, and maps of arrays.
+"""Structs that kernels take: offsets of array addresses and tensor maps in them.
 
-An address is a field of type ``c_void_p``, a map a field of type :class:`MapField`; nothing else holds either. So
-whoever launches a kernel again knows what to write anew.
+An address is a field of type ``c_void_p``, a map a field of type :class:`MapField`; nothing else holds either. So the
+call cache knows which bytes to write for other arrays.
 """
 
 from __future__ import annotations
@@ -19,31 +19,25 @@ _POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
 class MapField(ctypes.Structure):
-    """struct TensorMap of tma.cuh: how an array lies in memory, for the tensor memory accelerator."""
+    """struct TensorMap of tma.cuh: an array's layout, for TMA."""
 
     _fields_ = (("bytes", ctypes.c_ubyte * MAP_BYTES),)
 
 
 class WithMaps(ctypes.Structure):
-    """A struct with maps in it.
+    """A struct with tensor maps; `maps` has them by their offsets."""
 
-    Attributes
-    ----------
-    seen : dict of int to map
-        Place in the struct -> the map that stands there.
-    """
+    maps: dict[int, AnyMap]
 
-    seen: dict[int, AnyMap]
-
-    def put_map(self, name: str, seen: AnyMap, encoded: bytes) -> None:
+    def put_map(self, name: str, tensor_map: AnyMap, encoded: bytes) -> None:
         """Write a map into a field."""
         at = getattr(type(self), name).offset
         ctypes.memmove(ctypes.addressof(self) + at, encoded, MAP_BYTES)
-        self.__dict__.setdefault("seen", {})[at] = seen
+        self.__dict__.setdefault("maps", {})[at] = tensor_map
 
 
 def struct_with_maps(name: str, fields: Iterable[tuple[str, Any]]) -> type[WithMaps]:
-    """A struct of these fields: maps stand at multiples of 64 bytes, as in C++, and the struct is a multiple of that.
+    """Make a struct of these fields; as in C++, offsets of maps and the size are multiples of 64 bytes.
 
     Examples
     --------
@@ -78,23 +72,22 @@ def address_places(kind: Any) -> tuple[int, ...]:
 
 
 class Template:
-    """A struct of a launch that is made again: what stays the same in it, and where addresses of buffers go.
+    """A launch's struct in the call cache: its constant bytes, and where addresses of buffers go.
 
     Parameters
     ----------
     args : struct
-        As it was filled.
     count : int
-        Buffers whose addresses are handed in.
+        Buffers whose addresses a call gives.
     pointers : sequence of (int, int, int)
-        Place in the struct; which of the addresses goes there; how far behind it.
+        Offset in the struct, index of the buffer, offset from the buffer's address.
     maps : sequence of (int, int, int, callable)
-        The same of a map, and what encodes it for an address.
+        The same for a map, and a function that encodes it for an address.
 
     Attributes
     ----------
     write : callable
-        A copy of the struct, and the buffers' addresses: puts them into the copy.
+        Takes a copy of the struct and the buffers' addresses, and writes these into the copy.
     """
 
     __slots__ = ("_args", "write")
@@ -110,7 +103,6 @@ class Template:
         self.write = _writer(args, count, sorted(pointers), tuple(maps))
 
     def copy(self) -> Any:
-        """A struct of its own, to be written to."""
         return type(self._args).from_buffer_copy(self._args)
 
 
@@ -120,7 +112,7 @@ def _writer(
     pointers: Sequence[tuple[int, int, int]],
     maps: Sequence[tuple[int, int, int, Callable[[int], bytes]]],
 ) -> Callable[[Any, Sequence[int]], None]:
-    """Writes everything from the first address to the last in one call, what stays the same between them included."""
+    """Return a function that packs all bytes from the first address to the last at once, constant ones included."""
     content, form, picked = bytes(args), "=", list[int]()
     between: list[bytes] = []
     shifted = [(which, delta) for _, which, delta in pointers if delta]
@@ -169,7 +161,7 @@ def _places(kind: Any, start: int) -> Iterator[int]:
 
 
 def _size(fields: list[tuple[str, Any]]) -> int:
-    """Bytes of a struct, without what a larger alignment adds behind it."""
+    """Bytes of a struct without its last padding."""
     plain: Any = type("Plain", (ctypes.Structure,), {"_fields_": fields})
     last, kind = fields[-1]
     return int(getattr(plain, last).offset) + ctypes.sizeof(kind)

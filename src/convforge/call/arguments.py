@@ -1,4 +1,4 @@
-"""From the arguments that users write to a problem: shapes read, shorthands spelled out, mistakes named."""
+"""Problems from users' arguments: read shapes, expand shorthands, name mistakes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.call.arrays import Seen, dtype_name
+from convforge.call.arrays import View, dtype_name
 from convforge.problem import Conv2dProblem, Epilogue, Pool2dProblem, padding_mode_of
 from convforge.problem.types import is_integer
 
@@ -20,9 +20,9 @@ _LAYOUTS = {"NCHW": "NCHW", "NHWC": "NHWC", "CHW": "NCHW", "HWC": "NHWC"}
 
 
 def conv2d_problem(
-    x: Seen,
-    w: Seen,
-    bias: Seen | None = None,
+    x: View,
+    w: View,
+    bias: View | None = None,
     stride: IntPair = 1,
     padding: Padding = 0,
     dilation: IntPair = 1,
@@ -35,21 +35,16 @@ def conv2d_problem(
     activation: Activation = None,
     precision: str = "strict",
     out_dtype: str = "",
-) -> tuple[Conv2dProblem, Seen | None]:
-    """The problem that conv2d's arguments mean, and the bias that it takes; arrays as a :class:`Home` reads them.
+) -> tuple[Conv2dProblem, View | None]:
+    """Return the problem of conv2d's arguments, and its bias. Errors are those of :func:`convforge.conv2d`.
 
-    A problem has at least one channel and one pixel. Sums over no channels are zeros, so they are posed as sums over
-    one channel of zeros a group; where windows see padding alone, a pixel of zeros takes the place of one of padding.
-    :meth:`Home.filled` gives the arrays of such a problem.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`convforge.conv2d`.
+    A problem has at least one channel and one pixel. A sum over no channels is zero, so its problem has one channel of
+    zeros per group; where x has no pixels, a pixel of zeros replaces one of padding. :meth:`Home.filled` gives the
+    arrays of such a problem.
     """
     plain = type(stride) is type(padding) is type(dilation) is type(groups) is int
     words = type(layout) is type(mode) is type(precision) is type(padding_mode) is str
-    known = plain and words and (activation is None or type(activation) is str)  # as most are: found without a look
+    known = plain and words and (activation is None or type(activation) is str)  # true of most calls
     problem = (_known_problem if known else _problem)(
         x.shape, w.shape, dtype_name(x), dtype_name(w), bias is not None, stride, padding, dilation, groups, layout,
         padding_mode, padding_value, mode, activation, precision, out_dtype,
@@ -62,7 +57,6 @@ def _problem(
     padding: Padding, dilation: IntPair, groups: int, layout: str, padding_mode: str, padding_value: float, mode: str,
     activation: Activation, precision: str, out_dtype: str,
 ) -> Conv2dProblem:  # fmt: skip
-    """The problem of arrays of these shapes and types."""
     for name, word in (("layout", layout), ("mode", mode), ("precision", precision)):
         check_word(word, name)
     n, c, h, width, layout = _sizes(x_shape, layout)
@@ -115,12 +109,12 @@ def _problem(
     )
 
 
-# Of numbers and words alone: in a tuple, True and 1.0 would pass for a 1 that was seen before.
+# For numbers and words alone: `typed` does not look inside tuples, where True and 1.0 would pass for 1.
 _known_problem = lru_cache(maxsize=1024, typed=True)(_problem)
 
 
 def _one_pixel(size: int, before: int, after: int) -> tuple[int, int, int]:
-    """An axis and its padding; one without pixels has one more in the place of one of padding."""
+    """Size and padding of an axis; without pixels, one pixel replaces one of padding."""
     if size:
         return size, before, after
     if before + after == 0:
@@ -130,12 +124,11 @@ def _one_pixel(size: int, before: int, after: int) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1024)
 def _conv2d_problem(**fields: Any) -> Conv2dProblem:
-    """The problem with these fields, validated once."""
     return Conv2dProblem(**fields)
 
 
 def pool2d_problem(
-    x: Seen,
+    x: View,
     kernel_size: IntPair,
     stride: IntPair | None,
     padding: Padding,
@@ -143,7 +136,7 @@ def pool2d_problem(
     ceil_mode: bool,
     layout: str,
 ) -> Pool2dProblem:
-    """The problem that max_pool2d's arguments mean."""
+    """Return the problem of max_pool2d's arguments."""
     check_word(layout, "layout")
     if not isinstance(ceil_mode, bool | np.bool_):
         raise TypeError(f"ceil_mode={ceil_mode!r} must be True or False")
@@ -177,14 +170,14 @@ def check_word(value: Any, name: str) -> None:
 
 
 def refuse_others(function: str, others: Mapping[str, object], elsewhere: Mapping[str, str]) -> None:
-    """Raise ``TypeError`` for a keyword argument that the function does not have, and say what does the same."""
+    """Raise ``TypeError`` for a keyword argument that the function does not have, and name its replacement."""
     for name in others:
         hint = elsewhere.get(name, f"help(convforge.{function}) lists them")
         raise TypeError(f"{function} has no argument {name!r}: {hint}")
 
 
 def whole_number(value: Any, name: str) -> int:
-    """`value` as a Python int; numbers with a fraction, bools and anything else are refused."""
+    """Return `value` as a Python int; raise ``TypeError`` for floats, bools and anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r} must be a whole number")
     return int(value)
@@ -241,7 +234,6 @@ def _sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int, str
 
 
 def _epilogue(bias: bool, activation: Activation) -> Epilogue:
-    """Raises ``TypeError`` unless the activation is a name, or a name and a number."""
     if activation is None or isinstance(activation, str):
         return _known_epilogue(bias, activation or "identity", None)
     if isinstance(activation, Sequence) and len(activation) == 2:
@@ -256,7 +248,7 @@ def _known_epilogue(bias: bool, activation: str, alpha: float | None) -> Epilogu
     return Epilogue(bias=bias, activation=activation, alpha=alpha)
 
 
-def _bias(bias: Seen, problem: Conv2dProblem) -> Seen:
+def _bias(bias: View, problem: Conv2dProblem) -> View:
     if bias.shape != (problem.k,):
         raise ValueError(
             f"bias has shape {bias.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"

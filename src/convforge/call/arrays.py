@@ -1,7 +1,7 @@
-"""Arrays in, arrays out: what users hand us becomes an array that plans can read; the result is of the same kind.
+"""Users' arrays as plans read them, and results of the same library.
 
-A plan reads a NumPy array, or a :class:`DeviceArray` over memory of a GPU: shape, strides, type and place. All arrays
-of a call are of one library and on one device, its :class:`Home`; what is particular to each stands in `libraries`.
+A plan reads a NumPy array, or a :class:`DeviceArray` over memory of a GPU. All arrays of a call are of one library and
+on one device, its :class:`Home`; `libraries` has an adapter for each library.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.backends.cuda.arrays import DeviceArray
-from convforge.backends.streams import CallerStream
+from convforge.backends.cuda.arrays import DeviceArray, address
+from convforge.backends.runtime import CallerStream
 from convforge.call.libraries import library_of
 from convforge.call.libraries.contract import Library
 from convforge.problem.types import ADDED, SHORT_NAMES, numpy_dtype
 
 # An array as plans read it.
-Seen = NDArray[Any] | DeviceArray
+View = NDArray[Any] | DeviceArray
 
-# What messages tell users to cast to: what every library has.
+# Types that every library has: messages tell users to cast to these.
 READ_DTYPES = tuple(name for name in SHORT_NAMES if name not in ADDED)
 
 
-def dtype_name(array: Seen) -> str:
-    """Our name of the element type of an array that a :class:`Home` has let in."""
+def dtype_name(array: View) -> str:
+    """Our name of the element type of an array that a :class:`Home` has read."""
     return _name(array.dtype)
 
 
@@ -35,15 +35,6 @@ def dtype_name(array: Seen) -> str:
 def _name(dtype: np.dtype[Any]) -> str:
     """NumPy derives a dtype's name anew on every call, which takes microseconds."""
     return dtype.name
-
-
-def as_array(value: Any, name: str, ranks: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """The host's array that the user gave as argument `name`, checked; see :meth:`Home.read`."""
-    home = home_of(**{name: value})
-    if not home.on_host:
-        raise TypeError(f"{name} is on {home.device}; here it must be on the host: copy it there first")
-    array: NDArray[Any] = home.read(value, name, ranks)
-    return array
 
 
 def _instead_of(word: str, dtypes: tuple[str, ...]) -> str:
@@ -69,30 +60,19 @@ def lies_transposed(matrix: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The library and device of a call's arrays.
-
-    Attributes
-    ----------
-    library : Library
-    device : str
-        "cpu", or "cuda:0", "cuda:1", ...
-    """
+    """The library and device ("cpu", "cuda:0", ...) of a call's arrays."""
 
     library: Library
     device: str
 
     @property
     def on_host(self) -> bool:
-        """True if the host reads the arrays."""
         return self.device == "cpu"
 
     def runs_on(self, device: str | None) -> str | None:
         """Return the device of a call: the arrays' own, or for arrays of the host the one that was asked for.
 
-        Raises
-        ------
-        ValueError
-            Arrays of a GPU are asked to be computed elsewhere.
+        Raises ``ValueError`` where arrays of a GPU are to be computed on another device.
         """
         if self.on_host:
             return device
@@ -109,15 +89,14 @@ class Home:
     def read(
         self, value: Any, name: str, ranks: tuple[int, ...] | None = None, dtypes: tuple[str, ...] = READ_DTYPES
     ) -> Any:
-        """The array that the user gave as argument `name`, checked; never copied unless its bytes are in foreign order.
+        """Check an argument and return its view; copy it only where its bytes are in foreign order.
 
         Raises
         ------
         TypeError
-            It is of an element type that convforge does not take, or such that its elements cannot be read. The text
-            names `dtypes`, which are those to cast to.
+            convforge does not take its dtype (the text names `dtypes` to cast to), or cannot read its elements.
         ValueError
-            Its number of axes is not among `ranks`, or it wants a gradient.
+            Its number of axes is not among `ranks`, or it requires a gradient.
         """
         if value is None:
             raise TypeError(f"{name} must be an array; got None")
@@ -125,52 +104,44 @@ class Home:
         word = self.library.dtype(value)
         if word not in SHORT_NAMES:
             raise TypeError(f"{name} has dtype {word}, which convforge does not take; {_instead_of(word, dtypes)}")
-        array = self.library.seen(value)
+        array = self.library.view(value)
         if ranks is not None and array.ndim not in ranks:
             wanted = " or ".join(str(rank) for rank in ranks)
             raise ValueError(f"{name} has {array.ndim} axes, shape {array.shape}; it must have {wanted}")
         return array
 
     def kept(self, value: Any, name: str, ranks: tuple[int, ...]) -> tuple[Any, Any]:
-        """A copy of an argument that the caller may change later, and the same as :meth:`read` has it."""
-        seen = self.read(value, name, ranks)
-        copy = self.library.cast(value, dtype_name(seen))
-        return copy, self.library.seen(copy)
+        """Copy an argument that the caller may change later; return the copy and its view."""
+        view = self.read(value, name, ranks)
+        copy = self.library.cast(value, dtype_name(view))
+        return copy, self.library.view(copy)
 
-    def operand(self, seen: Any, value: Any, dtype: str) -> Any:
-        """A vector of the epilogue as kernels of a device take it: contiguous, of one type; else a copy."""
-        if seen is None or self.on_host or (dtype_name(seen) == dtype and dense_order(seen) == tuple(range(seen.ndim))):
-            return seen
-        return self.library.seen(self.library.cast(value, dtype))
+    def operand(self, view: Any, value: Any, dtype: str) -> Any:
+        """Return a vector of the epilogue as kernels of a device read it: contiguous and of one type; else a copy."""
+        if view is None or self.on_host or (dtype_name(view) == dtype and dense_order(view) == tuple(range(view.ndim))):
+            return view
+        return self.library.view(self.library.cast(value, dtype))
 
-    def filled(self, seen: Any, shape: tuple[int, ...]) -> Any:
-        """An array, or zeros in its stead where its problem has another shape: that of no channels has one a group.
+    def filled(self, view: Any, shape: tuple[int, ...]) -> Any:
+        """Return the view, or zeros where its problem has another shape: without channels it has one per group.
 
-        Parameters
-        ----------
-        shape : tuple of int
-            Of the problem's array; `seen` may lack the batch axis.
+        `shape` is that of the problem's array; `view` may lack the batch axis.
         """
-        shape = shape[len(shape) - seen.ndim :]
-        if seen.shape == shape:
-            return seen
-        return self.library.seen(self.library.zeros(shape, dtype_name(seen), self.device))
+        shape = shape[len(shape) - view.ndim :]
+        if view.shape == shape:
+            return view
+        return self.library.view(self.library.zeros(shape, dtype_name(view), self.device))
 
     def output(self, out: Any, shape: tuple[int, ...], dtype: str, inputs: tuple[Any, ...] = ()) -> Output:
         """Return the array for a result of this shape and dtype: the caller's `out`, or a new one of the same library.
 
-        Raises
-        ------
-        TypeError
-            `out` cannot be written to.
-        ValueError
-            It has another shape or dtype, is read-only, or has several elements in one place.
+        Raises ``TypeError`` or ``ValueError`` where `out` cannot be written to, or has another shape or dtype.
         """
         if out is None:
             fresh = self.library.empty(shape, dtype, self.device)
-            return Output(self.library, fresh, self.library.seen(fresh), None)
+            return Output(self.library, fresh, self.library.view(fresh), None)
         self.library.check(out, "out")
-        target = self.library.seen(out, written=True)
+        target = self.library.view(out, written=True)
         if target.shape != shape or target.dtype != numpy_dtype(dtype):
             raise ValueError(
                 f"out has shape {target.shape} and dtype {target.dtype}; the result has {shape} and {dtype}"
@@ -183,44 +154,43 @@ class Home:
             )
         if any(overlap(target, array) for array in inputs):
             fresh = self.library.empty(shape, dtype, self.device)
-            return Output(self.library, fresh, self.library.seen(fresh), out)
+            return Output(self.library, fresh, self.library.view(fresh), out)
         return Output(self.library, out, target, None)
 
-    def dense(self, value: Any, seen: Any) -> tuple[Any, Any]:
-        """An array whose elements lie side by side, in any order of its axes; a copy where they do not."""
-        if dense_order(seen) is not None:
-            return value, seen
-        copy = self.library.cast(value, dtype_name(seen))
-        return copy, self.library.seen(copy)
+    def dense(self, value: Any, view: Any) -> tuple[Any, Any]:
+        """Return an array without gaps, in any order of its axes: the same, or a copy."""
+        if dense_order(view) is not None:
+            return value, view
+        copy = self.library.cast(value, dtype_name(view))
+        return copy, self.library.view(copy)
 
-    def output_like(self, out: Any, value: Any, seen: Any) -> Output:
+    def output_like(self, out: Any, value: Any, view: Any) -> Output:
         """Return the array for an elementwise result: `out` where its layout is the input's, or it is the input."""
         fresh = self.library.empty_like(value)
         if out is None:
-            return Output(self.library, fresh, self.library.seen(fresh), None)
-        there = self.output(out, seen.shape, dtype_name(seen)).seen
-        apart = not overlap(there, seen) or address(there) == address(seen)
-        if apart and there.strides == seen.strides:
+            return Output(self.library, fresh, self.library.view(fresh), None)
+        there = self.output(out, view.shape, dtype_name(view)).view
+        apart = not overlap(there, view) or address(there) == address(view)
+        if apart and there.strides == view.strides:
             return Output(self.library, out, there, None)
-        return Output(self.library, fresh, self.library.seen(fresh), out)
+        return Output(self.library, fresh, self.library.view(fresh), out)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result's array, and the value that the caller gets for it.
+    """A result's array and its view.
 
     Attributes
     ----------
     written : array of the caller's library
-    seen : array
-        The same as plans see it.
+    view : array
     wanted : array or None
         The caller's `out`, where it overlaps an input: the result is copied there.
     """
 
     library: Library
     written: Any
-    seen: Any
+    view: Any
     wanted: Any
 
     def finish(self, stream: CallerStream | None) -> Any:
@@ -234,12 +204,7 @@ class Output:
 def home_of(**given: Any) -> Home:
     """Find the home of a call's arrays, given by the names of their arguments; None values are skipped.
 
-    Raises
-    ------
-    TypeError
-        One is no array that convforge knows.
-    ValueError
-        They are of two libraries, or on two devices.
+    Raises ``TypeError`` where one is no array, ``ValueError`` where they are of two libraries or on two devices.
     """
     home, first = None, ""
     for name, value in given.items():
@@ -259,12 +224,12 @@ def home_of(**given: Any) -> Home:
     return home
 
 
-def overlap(a: Seen, b: Seen) -> bool:
+def overlap(a: View, b: View) -> bool:
     """True if two arrays may share memory, by their first and last bytes."""
     return np.may_share_memory(_described(a), _described(b))
 
 
-def repeats(array: Seen) -> bool:
+def repeats(array: View) -> bool:
     """True if elements of one array may share memory, as in broadcast axes or sliding windows.
 
     Examples
@@ -286,29 +251,24 @@ def repeats(array: Seen) -> bool:
     return False
 
 
-def address(array: Seen) -> int:
-    """Address of an array's first element."""
-    return array.address if isinstance(array, DeviceArray) else int(array.__array_interface__["data"][0])
-
-
-def span(array: Seen) -> tuple[int, int]:
-    """The first byte of an array, and the one behind its last."""
+def span(array: View) -> tuple[int, int]:
+    """Address of an array's first byte, and of the byte behind its last."""
     low, high = np.lib.array_utils.byte_bounds(_described(array))
     return int(low), int(high)
 
 
-def _described(array: Seen) -> NDArray[Any]:
-    """Shape, strides and place of an array; elements of a GPU's must not be touched."""
+def _described(array: View) -> NDArray[Any]:
+    """A NumPy array of the same shape, strides and address; elements on a GPU must not be read."""
     return array.described if isinstance(array, DeviceArray) else array
 
 
-def flat(array: Seen) -> Any:
-    """A dense array as one run of its elements, as they lie."""
+def flat(array: View) -> Any:
+    """Flatten an array without gaps, in the order of memory."""
     return array.transpose(*(dense_order(array) or ())).reshape(-1)
 
 
-def dense_order(array: Seen) -> tuple[int, ...] | None:
-    """The axes, slowest first, in which the elements lie side by side; None where they have gaps."""
+def dense_order(array: View) -> tuple[int, ...] | None:
+    """The axes in the order of memory, slowest first; None where elements have gaps between them."""
     order = tuple(sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], axis)))
     expected = array.itemsize
     for axis in reversed(order):
@@ -317,6 +277,3 @@ def dense_order(array: Seen) -> tuple[int, ...] | None:
                 return None
             expected *= array.shape[axis]
     return order
-
-
-__all__ = ["Home", "Output", "Seen", "as_array", "dense_order", "dtype_name", "flat", "home_of", "overlap"]

@@ -1,12 +1,12 @@
-"""Calls made again in a few microseconds: on a GPU the same launches with other addresses, on the CPU the same plan.
+"""The call cache: repeats a call in a few microseconds, on a GPU by the same launches with other addresses.
 
-The first call of a kind goes the whole way: arguments are checked, and a plan is found. All that its launches derive of
-the call's buffers, but for where they begin, follows from their shapes, strides and types, and from the last bits of
-their addresses, which decide what is aligned. So each launch's struct is filled once for stand-ins: arrays like the
-call's own at made-up addresses, far apart. The struct's type says where addresses are in it
-(:mod:`convforge.backends.structs`), and each then names the buffer that it points into, also where the caller's own
-arrays share memory. The first call on a GPU is made of these launches too. A call whose plan does more than launch
-kernels goes the whole way every time. On the CPU the plan looks at its arrays anew, and is all that is kept.
+The first call of a kind checks its arguments and finds a plan. Whatever its launches derive from the call's buffers,
+except their addresses, follows from shapes, strides, dtypes and the last bits of addresses, which decide alignment. So
+each launch's struct is filled once for stand-ins: arrays like the call's own at made-up addresses, far apart. The
+struct's type declares where it holds addresses (:mod:`convforge.backends.structs`); the value of each tells which
+buffer it points into, also where the caller's own arrays share memory. The first call on a GPU uses these launches too.
+A plan that does more than launch kernels is not cached. On the CPU the cache keeps the plan alone, which reads its
+arrays anew.
 """
 
 from __future__ import annotations
@@ -21,53 +21,52 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter, Step
-from convforge.backends.cuda.arrays import DeviceArray
+from convforge.backends.cuda.arrays import DeviceArray, address
 from convforge.backends.maps import MAP_BYTES, AnyMap
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.backends.structs import Template, address_places
-from convforge.call.arrays import Home, Seen, address, overlap, repeats, span
-from convforge.call.libraries import replaying
+from convforge.call.arrays import Home, View, overlap, repeats, span
+from convforge.call.libraries import cached_library
 from convforge.call.libraries.contract import Library
 
-# Kinds of calls that are kept; plans, kernels and a few hundred bytes each.
+# Calls in a cache; plans, kernels and a few hundred bytes each.
 CALLS_KEPT = 1024
 
-# What addresses are alike in where calls are: more than any kernel's loads, or a box's, are aligned to.
+# Addresses of one signature agree modulo this: more than the alignment of any load of a kernel, or of TMA.
 ALIGNMENT = 256
 
-# Addresses for which a launch's maps are kept encoded.
+# Addresses for which a launch keeps its encoded tensor maps.
 MAPS_KEPT = 64
 
 # Bytes between stand-ins: each may reach half as far to either side.
 APART = 1 << 41
-
 
 _POINTER = struct.Struct("P")
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A call on a GPU's arrays that can be made again on others of the same kind.
+    """A cached call on arrays of a GPU.
 
     Attributes
     ----------
-    runtime : runtime of the device
+    runtime : CudaRuntime or EmulatorRuntime
     make, address : callable
-        A new result; where an array lies.
+        Make a new result; give an array's address.
     take : callable
-        Bytes -> memory of the library for the current stream: its address, and what keeps it.
+        Bytes -> memory of the library for the current stream: its address and owner.
     handle : callable
-        Gives the handle of the library's current stream.
+        Give the handle of the library's current stream.
     spans : tuple of (int, int)
-        Of each input and the result the first byte and the one behind the last, from where the array begins.
+        First byte and end of each input and of the result, from the array's address on.
     takes : tuple of int
-        Bytes of memory that the call needs meanwhile.
+        Bytes of each piece of memory that the call takes while it runs.
     launches : tuple of callable
-        Each is handed the addresses of all these, in this order, and the stream.
+        Take the addresses of inputs, result and taken memory, in this order, and the stream.
     held : object
-        What else the launches read: the weights of a Filter. They were prepared for one stream.
+        Other arrays that the launches read: a Filter's weights, prepared for one stream.
     stream : int or None
-        Its handle.
+        Handle of that stream.
     """
 
     runtime: Any
@@ -82,9 +81,9 @@ class Ready:
     stream: int | None
 
     def __call__(self, inputs: tuple[Any, ...], places: list[int], out: Any) -> Any:
-        """The result for the inputs at these addresses, in `out` where that is an array, whose address is the last.
+        """Return the result for inputs at these addresses; the last address is that of `out` where it is given.
 
-        None where memory lies otherwise than it did, the stream is another, or `out` overlaps an input.
+        None where an address has another alignment, the stream is another, or `out` overlaps an input.
         """
         if out is not None and self._overlapping(places):
             return None
@@ -94,7 +93,7 @@ class Ready:
             return self.run(places, out)
 
     def run(self, places: list[int], out: Any) -> Any:
-        """The same on the GPU that is the thread's own, where `out` overlaps nothing."""
+        """Run the call; its GPU is the thread's current one, and `out` overlaps no input."""
         stream = self.handle()
         if self.stream is not None and self.stream != stream:
             return None
@@ -123,15 +122,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class HostReady:
-    """A call on arrays of the host that can be made again on others of the same shapes and types.
-
-    Attributes
-    ----------
-    shape, dtype
-        Of the result.
-    compute : callable
-        The inputs and the output as plans see them: runs the plan.
-    """
+    """A cached call on arrays of the host; `compute` runs the plan on views of inputs and output."""
 
     library: Library
     shape: tuple[int, ...]
@@ -139,42 +130,42 @@ class HostReady:
     compute: Callable[[tuple[Any, ...], Any], None]
 
     def __call__(self, inputs: tuple[Any, ...], places: list[int], out: Any) -> Any:
-        """The result for these inputs, in `out` where that is an array; None where it cannot be written to as it is."""
+        """Return the result for these inputs; None where `out` cannot be written to directly."""
         library = self.library
-        seen = tuple([library.seen(array) for array in inputs])
+        views = tuple([library.view(array) for array in inputs])
         if out is None:
             out = library.empty(self.shape, self.dtype, "cpu")
-            target = library.seen(out)
+            target = library.view(out)
         else:
-            target = library.seen(out, written=True)
-            if not target.flags.writeable or repeats(target) or any(overlap(target, array) for array in seen):
+            target = library.view(out, written=True)
+            if not target.flags.writeable or repeats(target) or any(overlap(target, view) for view in views):
                 return None
-        self.compute(seen, target)
+        self.compute(views, target)
         return out
 
 
 @dataclass(slots=True)
 class Kept:
-    """A call that can be made again for as long as nothing more is measured of problems like its own.
+    """An entry of the cache, valid until more is measured of problems like its own.
 
     Attributes
     ----------
     about : str
-        The tuning key of these problems.
+        Tuning key of the problem.
     generation : int
-        That of what was measured of them when the call's plan was chosen.
-    alike : callable or None
-        The arrays of a call like this one -> their addresses; None for others.
+        Generation of that key when the plan was chosen.
+    guard : callable or None
+        As :meth:`Library.guard` made it.
     """
 
     ready: Ready | HostReady
     about: str
     generation: int
-    alike: Callable[..., list[int] | None] | None = None
+    guard: Callable[..., list[int] | None] | None = None
 
 
 def kinds(*options: Any) -> tuple[Any, ...]:
-    """Types of options, those inside of tuples too: True and 1.0 equal 1, and are refused where 1 is taken.
+    """Types of options, also inside tuples: True and 1.0 equal 1, and are refused where 1 is taken.
 
     Examples
     --------
@@ -188,30 +179,25 @@ def kinds(*options: Any) -> tuple[Any, ...]:
 
 
 class Calls:
-    """The calls of one function that can be made again. Safe from many threads.
+    """The call cache of one function. Safe from many threads.
 
     Parameters
     ----------
     generation : callable
-        Tuning key -> a number that changes when another plan may be chosen for problems that have it.
+        Tuning key -> a number that changes when another plan may be chosen for its problems.
     """
 
     def __init__(self, generation: Callable[[str], int]) -> None:
-        # By a call's options, then by all that its arrays are; and by the identity of its weights the call that was
-        # made last with them: to compare its arrays is quicker than to look up what they are.
+        # By a call's options, then by the signature of its arrays; also by id(weights) the last call with them, because
+        # comparing arrays by a guard is quicker than reading their signature.
         self._kept: dict[Any, dict[Any, Kept]] = {}
         self._count = 0
         self._generation = generation
 
     def again(self, inputs: tuple[Any, ...], options: tuple[Any, ...], out: Any = None) -> tuple[Any, Any]:
-        """The result, or None where such a call has not been made; and the key under which to keep it, or None.
+        """Return the result, or None where the call is not cached; and the key under which to keep it, or None.
 
-        Parameters
-        ----------
-        inputs : tuple of array
-            The last may be None.
-        out : array or None
-            Where the caller wants the result.
+        The last of the inputs may be None.
         """
         given = inputs if inputs[-1] is not None else inputs[:-1]
         arrays = given if out is None else (*given, out)
@@ -221,37 +207,36 @@ class Calls:
         except TypeError:  # an option without a hash, such as a list
             return None, None
         last = None if calls is None else calls.get(weights)
-        if last is not None and last.alike is not None and (places := last.alike(*arrays)) is not None:
+        if last is not None and last.guard is not None and (places := last.guard(*arrays)) is not None:
             result = last.ready(given, places, out) if self._generation(last.about) == last.generation else None
             if result is not None:
                 return result, None
         of: Any = type(given[0])
-        library = replaying(of)
-        if library is None or (signed := library.signed(arrays)) is None:
+        library = cached_library(of)
+        if library is None or (signature := library.signature(arrays)) is None:
             return None, None
-        found, places = signed
+        found, places = signature
         key = (kind, tuple(found))
         kept = None if calls is None else calls.get(key[1])
         if kept is None or self._generation(kept.about) != kept.generation:
             return None, key
-        if places and kept.alike is None:
-            kept.alike = library.alike(arrays)
-        if kept.alike is not None:
+        if places and kept.guard is None:
+            kept.guard = library.guard(arrays)
+        if kept.guard is not None:
             self._keep(kind, weights, kept)
         return kept.ready(given, places, out), key
 
     def keeper(
         self, key: Any, whole: bool, stream: CallerStream | None, about: str
     ) -> Callable[[Ready | HostReady], None] | None:
-        """Find the cached call of a key; None where there is none, or it did not use its `whole` arguments directly.
+        """Return a function that caches a call under the key; None for one that must not be cached.
 
-        Asked for before a plan is found: what is measured meanwhile makes the call one that is not made again.
-        Nothing is kept of a call that a graph captures: it may not measure, and the next one may.
+        Call it before a plan is found: a measurement meanwhile outdates the entry. `whole` is true where the plan reads
+        the caller's own arrays. A call that a graph captures is not cached: it may not measure, and the next one may.
         """
         if key is None or not whole or (stream is not None and stream.capturing):
             return None
         generation = self._generation(about)
-
         return lambda ready: self._keep(key[0], key[1], Kept(ready, about, generation))
 
     def __len__(self) -> int:
@@ -271,21 +256,21 @@ class Calls:
 
 
 def ready_for(
-    plan: Plan, home: Home, moving: Mapping[str, Seen], out: Seen, prepared: PreparedFilter | None, fixed: Buffers,
+    plan: Plan, home: Home, moving: Mapping[str, View], out: View, prepared: PreparedFilter | None, fixed: Buffers,
     stream: CallerStream, *, shape: tuple[int, ...], given: bool,
 ) -> Ready | None:  # fmt: skip
-    """A call of a plan, ready to be made on arrays like these; None where it does more than launch kernels.
+    """Make a cached call of a plan; None where the plan does more than launch kernels.
 
     Parameters
     ----------
     moving : mapping of str to array
-        Inputs that are others in another call, by their names in the problem; the weights as users give them.
+        Inputs that change from call to call, by their names in the problem; the weights as users give them.
     prepared, fixed
-        The weights, prepared for the stream, and further inputs, where they are the same in every call.
+        The prepared weights, and further inputs, that are the same in every call.
     shape : tuple of int
-        Of the result as the caller gets it.
+        Shape of the result as the caller gets it.
     given : bool
-        `out` is an array of the caller's.
+        The caller gives `out`.
     """
     stand_ins = _StandIns()
     buffers: dict[str, Any] = {name: stand_ins.like(array) for name, array in moving.items()}
@@ -325,16 +310,14 @@ def ready_for(
 
 
 class _StandIns:
-    """Arrays like those of a call at made-up addresses, each in a stretch of memory of its own.
-
-    A stand-in's number is that of its address among those of a call.
+    """Arrays like those of a call, at made-up addresses far apart.
 
     Attributes
     ----------
     takes : list of int
-        Bytes of those that stand for memory which a call takes meanwhile.
+        Bytes of each piece of memory that a call takes while it runs.
     fixed : dict of int to array
-        The arrays that are the same in every call, by the numbers of their stand-ins; they come last.
+        Arrays that are the same in every call, by the index of their address; they come last.
     """
 
     def __init__(self) -> None:
@@ -342,28 +325,28 @@ class _StandIns:
         self.takes: list[int] = []
         self.fixed: dict[int, Any] = {}
 
-    def like(self, array: Seen, exactly: bool = True) -> DeviceArray:
-        """For an array; `exactly` where the last bits of its address count, else it begins as new memory does."""
+    def like(self, array: View, exactly: bool = True) -> DeviceArray:
+        """Stand for an array; `exactly` keeps the last bits of its address, else it is aligned like new memory."""
         place = (len(self._places) + 1) * APART + (address(array) % ALIGNMENT if exactly else 0)
         self._places.append(place)
         return DeviceArray.over(place, array.shape, array.strides, array.dtype, None)
 
     def taken(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        """For new memory."""
+        """Stand for new memory."""
         self._places.append((len(self._places) + 1) * APART)
         made = DeviceArray.over(self._places[-1], shape, None, np.dtype(dtype), None)
         self.takes.append(made.nbytes)
         return made
 
     def held(self, value: Any) -> Any:
-        """For an array that is the same in every call; what is no array stands for itself."""
+        """Stand for an array that is the same in every call; return anything else unchanged."""
         if not hasattr(value, "strides"):
             return value
         self.fixed[len(self._places)] = value
         return self.like(value)
 
     def template(self, args: Any, runtime: Any) -> Template | None:
-        """A struct that was filled for stand-ins, ready for others; None where an address in it is that of none."""
+        """Make a template of a struct that was filled for stand-ins; None where it holds a foreign address."""
         kind: Any = type(args)
         pointers, maps, places = [], [], self._places
         for at in address_places(kind):
@@ -377,11 +360,11 @@ class _StandIns:
                 _POINTER.pack_into(args, at, address(self.fixed[which]) + place - places[which])
             else:
                 pointers.append((at, which, place - places[which]))
-        for at, seen in getattr(args, "seen", {}).items():
-            which = (seen.address + APART // 2) // APART - 1
+        for at, tensor_map in getattr(args, "maps", {}).items():
+            which = (tensor_map.address + APART // 2) // APART - 1
             if not 0 <= which < len(places):
                 return None
-            behind, encoded = seen.address - places[which], _encoder(runtime, seen)
+            behind, encoded = tensor_map.address - places[which], _encoder(runtime, tensor_map)
             if which in self.fixed:
                 ctypes.memmove(ctypes.addressof(args) + at, encoded(address(self.fixed[which]) + behind), MAP_BYTES)
             else:
@@ -390,7 +373,7 @@ class _StandIns:
 
 
 def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]] | None:
-    """The launches that steps make on these buffers, each with its struct; None where a step is more than a launch."""
+    """Return the launches of steps on these buffers, each with its struct; None where a step is no launch."""
     found: list[tuple[Launch, Any]] = []
     for step in steps:
         if not isinstance(step, Launch):
@@ -406,11 +389,11 @@ def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]]
     return found
 
 
-def _encoder(runtime: Any, seen: AnyMap) -> Callable[[int], bytes]:
+def _encoder(runtime: Any, tensor_map: AnyMap) -> Callable[[int], bytes]:
     """Return a function that encodes a map for another address."""
 
     @lru_cache(maxsize=MAPS_KEPT)
     def encoded(place: int) -> bytes:
-        return runtime.tensor_map(replace(seen, address=place))  # type: ignore[no-any-return]
+        return runtime.tensor_map(replace(tensor_map, address=place))  # type: ignore[no-any-return]
 
     return encoded

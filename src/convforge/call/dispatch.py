@@ -1,4 +1,4 @@
-"""From a problem to its result: find a plan, prepare the weights, run it. Shared by everything that users call."""
+"""Find a plan for a problem, prepare the weights, run it: the common path of all functions that users call."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from convforge.algorithms import find, import_libraries, make_config, refusal
 from convforge.algorithms.contract import Buffers, Config, Plan, PreparedFilter
+from convforge.backends.cuda.arrays import address
 from convforge.backends.forks import no_fork
-from convforge.backends.runtime import Runtime
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream, Runtime
 from convforge.call.arguments import check_word, whole_number
-from convforge.call.arrays import Home, address
+from convforge.call.arrays import Home
 from convforge.call.cache import ALIGNMENT, HostReady, Ready, ready_for
 from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers import every_algorithm
@@ -24,21 +24,16 @@ from convforge.tuning import CHOICES, LEVELS, Choice, decide, key_of, may_measur
 from convforge.tuning import tune as measure_bucket
 from convforge.tuning.heuristic import fit
 
-# Plans are small; weights are not in them. This many shapes stay planned.
+# Problems whose plans stay in memory; plans hold no weights.
 PLANS_KEPT = 512
-# Prepared weights of one Filter: this many kinds of picture stay prepared.
+# Prepared weights that one Filter keeps, for as many shapes and dtypes of images.
 PREPARED_KEPT = 16
 
 
 def runtime_of(device: str | None) -> Runtime:
     """The runtime of a device: None and "cpu" are the CPU, "cuda" the first GPU, "cuda:1" the second.
 
-    Raises
-    ------
-    ValueError
-        There is no such device.
-    RuntimeError
-        The device cannot be used here; the text says why, and what would mend it.
+    Raises ``ValueError`` for an unknown device, ``RuntimeError`` with reason and remedy for one that cannot be used.
     """
     if device in (None, "cpu"):
         from convforge.backends.cpu import cpu_runtime
@@ -67,23 +62,9 @@ def find_plan(
     deterministic: bool = False,
     stream: Any = None,
 ) -> Plan:
-    """The plan of the algorithm that was asked for, or of the one that is chosen by measurement or by rule.
+    """The plan of the algorithm that was asked for, or of one chosen by measurement or by rule.
 
-    Parameters
-    ----------
-    tune : bool, optional
-        Whether the call may measure; see :func:`convforge.tuning.may_measure`.
-    deterministic : bool
-        Choose by rule, whatever was measured.
-    stream : optional
-        The caller's, on which nothing is measured while it is captured.
-
-    Raises
-    ------
-    ValueError
-        Unknown algorithm (with the nearest name), unknown config field, or a config without an algorithm.
-    UnsupportedProblem
-        The algorithm refuses, or nothing fits the workspace limit.
+    The arguments and errors are those of :func:`convforge.conv2d`; while `stream` is captured nothing is measured.
     """
     if type(algorithm) is not str:
         check_word(algorithm, "algorithm")
@@ -104,7 +85,7 @@ def find_plan(
     wanted = (problem, algorithm, config, device, workspace_limit)
     choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
     if choice.untuned and may_measure(tune, algorithm, choice.plan.runtime, stream):
-        choice.plan.runtime.synchronize(stream)  # what the caller has under way would take its time
+        choice.plan.runtime.synchronize(stream)  # the caller's earlier work would disturb the measurement
         with np.errstate(all="ignore"):
             measure_bucket(problem, choice.plan.runtime, algorithm, workspace_limit, peers=with_peers())
         choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
@@ -120,22 +101,21 @@ def _find_plan(
     workspace_limit: int | None,
     generation: int,
 ) -> Choice:
-    """Find a plan; measuring a problem of its bucket raises `generation`, so that the next call looks again."""
-    with no_fork(), np.errstate(all="ignore"):  # what a plan needs is imported here
-        return _planned(problem, algorithm, config, device, workspace_limit)
+    """Find a plan; a measurement of the problem's bucket raises `generation`, so the next call looks again."""
+    with no_fork(), np.errstate(all="ignore"):  # planning imports modules
+        return _planned(problem, algorithm, config, runtime_of(device), workspace_limit)
 
 
 def _planned(
-    problem: Problem, algorithm: str, config: Config | str | None, device: str | None, workspace_limit: int | None
+    problem: Problem, algorithm: str, config: Config | str | None, runtime: Runtime, workspace_limit: int | None
 ) -> Choice:
-    runtime = runtime_of(device)
     if algorithm in LEVELS:
         if config is not None:
             raise ValueError(f"config={config!s} goes with an algorithm asked for by name; algorithm is {algorithm!r}")
         return decide(problem, runtime, algorithm, workspace_limit, peers=with_peers())
     method = find(problem.operation, runtime.facts.backend, algorithm, every_algorithm())
     if method.precision != "strict":
-        problem = problem.allowing(method.precision)  # asked for by name, so its arithmetic is too
+        problem = problem.allowing(method.precision)  # the name asks for the method's arithmetic too
     reason = refusal(method, problem, runtime.facts)
     if reason is not None:
         raise UnsupportedProblem(str(problem), {method.name: reason})
@@ -158,9 +138,9 @@ def _planned(
 
 
 def prepared_plan(plan: Plan, w: Any, kept: dict[Any, PreparedFilter], stream: Any = None) -> PreparedFilter:
-    """The weights prepared for a plan and a stream, taken from `kept` where they are, in which at most a few stay.
+    """Take the weights prepared for a plan and a stream from `kept`, or prepare them and keep them there.
 
-    What is prepared while a graph is captured is there when the graph runs, and at no other time: it is not kept.
+    Weights prepared while a graph is captured exist only when the graph runs, so they are not kept.
     """
     key = (plan.algorithm.key, plan.problem, plan.config, plan.runtime, None if stream is None else stream.handle)
     prepared = kept.get(key)
@@ -176,7 +156,7 @@ def prepared_plan(plan: Plan, w: Any, kept: dict[Any, PreparedFilter], stream: A
 
 
 def at_home(device: str | None) -> AbstractContextManager[None]:
-    """The GPU that a call runs on as the thread's own, for as long as plans are made and run on it; else nothing."""
+    """Make the GPU of a call the thread's current one; do nothing for other devices."""
     return runtime_of(device).current() if isinstance(device, str) and device.startswith("cuda") else nullcontext()
 
 
@@ -184,66 +164,62 @@ def run(
     plan: Plan, home: Home, x: Any, w: Any, operands: Buffers, out: Any = None, prepared: PreparedFilter | None = None,
     stream: CallerStream | None = None, keep: Callable[[Ready | HostReady], None] | None = None,
 ) -> Any:  # fmt: skip
-    """Run a plan on arrays of the caller's, and give back what the caller gets.
+    """Run a plan on the caller's arrays, and return the caller's result.
 
     Parameters
     ----------
     x, w : array or None
-        As :class:`Home` reads them; x may lack the batch axis, and the result then does.
+        As :meth:`Home.read` returns them; where x lacks the batch axis, so does the result.
     out : array or None
         The caller's.
     stream : CallerStream or None
-        The caller's, where the arrays are a GPU's.
+        Of arrays on a GPU.
     keep : callable or None
-        What keeps the call, where it can be made again on other arrays.
+        Caches the call; see :meth:`Calls.keeper`.
     """
     shape, dtype = plan.problem.out_shape, plan.problem.out_dtype
     lacks_batch = len(shape) - x.ndim
     inputs = tuple([array for array in (x, w, operands.get("bias")) if array is not None])
     output = home.output(out, shape[lacks_batch:], dtype, inputs)
     first = (None,) * lacks_batch
-    x_whole, out_whole = (x[first], output.seen[first]) if first else (x, output.seen)
+    x_whole, out_whole = (x[first], output.view[first]) if first else (x, output.view)
 
     if keep is not None and output.wanted is None and stream is not None:
         moving = {plan.input: x_whole}
         if prepared is None:
             moving |= {plan.weights: w, **operands} if plan.weights else {}
         ready = ready_for(plan, home, moving, out_whole, prepared, operands, stream,
-                          shape=output.seen.shape, given=out is not None)  # fmt: skip
-        places = [address(array) for array in (*moving.values(), output.seen)]
-        lies_well = out is not None or not places[-1] % ALIGNMENT
-        if ready is not None and lies_well and ready.run(places, output.written) is not None:
+                          shape=output.view.shape, given=out is not None)  # fmt: skip
+        places = [address(array) for array in (*moving.values(), output.view)]
+        aligned = out is not None or not places[-1] % ALIGNMENT
+        if ready is not None and aligned and ready.run(places, output.written) is not None:
             keep(ready)
             return output.finish(stream)
     execute(plan, x_whole, w, operands, out_whole, prepared, stream)
     if keep is not None and output.wanted is None and stream is None and plan.runtime.facts.backend == "cpu":
-        compute = _weighted(plan, first) if prepared is None else _prepared(plan, first, prepared, operands)
-        keep(HostReady(home.library, shape[lacks_batch:], dtype, compute))
+        keep(HostReady(home.library, shape[lacks_batch:], dtype, _repeated(plan, first, prepared, operands)))
     return output.finish(stream)
 
 
-def _weighted(plan: Plan, first: tuple[None, ...]) -> Callable[[tuple[Any, ...], Any], None]:
-    """A call of a plan on x, w where there are weights, and a bias where there is one; `first` adds a batch axis."""
+def _repeated(
+    plan: Plan, first: tuple[None, ...], prepared: PreparedFilter | None, operands: Buffers
+) -> Callable[[tuple[Any, ...], Any], None]:
+    """Return a function that runs the plan on other arrays (x, w, bias; with prepared weights x) of the host.
+
+    The index `first` adds a batch axis.
+    """
 
     def compute(inputs: tuple[Any, ...], out: Any) -> None:
         x, w, bias = (*inputs, None, None)[:3]
         x, out = (x[first], out[first]) if first else (x, out)
         plan(plan.buffers(x, plan.borrow(w), {} if bias is None else {"bias": bias}, out))
 
-    return compute
-
-
-def _prepared(
-    plan: Plan, first: tuple[None, ...], prepared: PreparedFilter, operands: Buffers
-) -> Callable[[tuple[Any, ...], Any], None]:
-    """A call of a plan on x, with weights that are prepared."""
-
-    def compute(inputs: tuple[Any, ...], out: Any) -> None:
+    def compute_prepared(inputs: tuple[Any, ...], out: Any) -> None:
         (x,) = inputs
         x, out = (x[first], out[first]) if first else (x, out)
         plan(plan.buffers(x, prepared, operands, out))
 
-    return compute
+    return compute if prepared is None else compute_prepared
 
 
 def execute(
@@ -255,7 +231,7 @@ def execute(
     prepared: PreparedFilter | None = None,
     stream: CallerStream | None = None,
 ) -> None:
-    """Run a plan: on a caller's stream with arrays where they are; without one arrays of the host go there and back."""
+    """Run a plan on the caller's stream; without a stream, copy arrays of the host to the device and back."""
     runtime = plan.runtime
     if stream is None and runtime.facts.backend != "cpu":
         x, w = runtime.upload(x), None if w is None else runtime.upload(w)
@@ -269,7 +245,7 @@ def execute(
 
 
 def _check_strides(plan: Plan, **arrays: Any) -> None:
-    """Raise ``UnsupportedProblem`` for an array that runs backwards, or in parts of elements."""
+    """Raise ``UnsupportedProblem`` for an array with strides that are negative, or no multiples of its elements."""
     for name, array in arrays.items():
         if hasattr(array, "strides") and any(step < 0 or step % array.itemsize for step in array.strides):
             reason = Reason(
@@ -283,6 +259,6 @@ def _check_strides(plan: Plan, **arrays: Any) -> None:
 
 @np.errstate(all="ignore")  # a bias beyond float32 is Inf there
 def _cast(operands: Buffers, problem: Any, runtime: Runtime) -> Buffers:
-    """Copies on a device, whose kernels take a scale and a bias that are contiguous and of one type."""
+    """Copy operands to a device: contiguous, scale and bias in the type that kernels read."""
     types = {"scale": problem.operand_dtype, "bias": problem.operand_dtype} if operands else {}
     return {name: runtime.upload(np.ascontiguousarray(array, types.get(name))) for name, array in operands.items()}

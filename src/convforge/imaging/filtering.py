@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Plan, PreparedFilter
 from convforge.backends.forks import no_fork
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 from convforge.call.arguments import IntPair, check_word, pair, refuse_others
 from convforge.call.arrays import dtype_name, home_of
 from convforge.call.dispatch import at_home, execute, find_plan
@@ -137,7 +137,7 @@ def filter(  # noqa: A001
         shape = result_shape(home.read(image, "image").shape, problem.out_shape, channels, axes)
         output = home.output(None, shape, problem.out_dtype)
         prepared = None if stream is None else _prepared(plan, w, stream)
-        execute(plan, x, w, {}, output.seen.reshape(problem.out_shape), prepared, stream)
+        execute(plan, x, w, {}, output.view.reshape(problem.out_shape), prepared, stream)
         return output.finish(stream)
 
 

@@ -4,8 +4,7 @@ Public as ``convforge.torch``. The operator ``torch.ops.convforge.conv2d`` is wh
 sees one node with a known result, its graphs capture the launches, and its autograd finds the gradients.
 """
 
-from convforge.integrations.torch_functional import conv2d
-from convforge.integrations.torch_layers import Conv2d
+from convforge.integrations.torch_functional import Conv2d, conv2d
 from convforge.integrations.torch_replace import Layer, Replaced, replace
 
 __all__ = ["Conv2d", "Layer", "Replaced", "conv2d", "replace"]

@@ -1,25 +1,26 @@
-"""BatchNorm2d and ReLU computed by the convolution in front of them, for as long as that changes nothing.
+"""BatchNorm2d and ReLU folded into the convolution before them, as long as no result changes.
 
-The modules of a fold stay where they are, with their parameters, buffers, hooks and flags; their class alone changes,
-and with it the computation. Each call asks :meth:`Fold.holds`; where it does not hold (training, a hook, a flag of
-a module around it that has changed, an exchanged module), every module computes what it always did. So ``state_dict``,
-``load_state_dict``, ``train``, ``to``, ``requires_grad_`` and gradients are those of the model itself.
+Folded modules keep their place, parameters, buffers, hooks and flags; only their class changes, and with it the
+computation. Each call checks :meth:`Fold.holds`; where it does not hold (training, a hook, a changed flag of a parent,
+an exchanged module), every module computes its own part as before. So ``state_dict``, ``load_state_dict``, ``train``,
+``to``, ``requires_grad_`` and gradients are those of the model itself. :func:`folds` finds the modules in a trace.
 """
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn.modules import module as hooks_of_all
 
-from convforge.integrations.torch_functional import conv2d
-from convforge.integrations.torch_layers import Conv2d
+from convforge.backends.cuda.absent import first_line
+from convforge.integrations.torch_functional import Conv2d, conv2d
 
-# Layers that become part of a convolution, by the names that it has for them.
+# Activation modules that a convolution can compute, and their names there.
 ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_OF_ALL = tuple(f"_global{name}" for name in _HOOKS)
@@ -30,7 +31,7 @@ _OF_COMPILER = ("_is_torch_compile", "_compiled_call_impl")
 
 
 def is_hooked(module: Any) -> bool:
-    """Tell if anybody sees what goes into a module, comes out of it, or goes back through it."""
+    """True if a module has hooks of its own."""
     return any(getattr(module, name) for name in _HOOKS)
 
 
@@ -42,10 +43,10 @@ def flags(module: Any) -> dict[str, Any]:
 
 
 def _has_changed(module: Any, then: dict[str, Any]) -> bool:
-    """Tell if a module's plain attributes are not what they were.
+    """True if a module's plain attributes have changed.
 
-    A compiler follows single attributes alone, and its graph is made again when one of them changes; an attribute
-    that is new is seen by calls that are not compiled.
+    A compiler guards single attributes, and compiles again when one of them changes; only calls that are not compiled
+    notice a new attribute.
     """
     if torch.compiler.is_compiling():
         return any(getattr(module, name, None) != value for name, value in then.items())
@@ -54,18 +55,18 @@ def _has_changed(module: Any, then: dict[str, Any]) -> bool:
 
 @dataclass(eq=False)
 class Fold:
-    """A convolution and the modules behind it that are part of it: a BatchNorm2d, and perhaps a ReLU or ReLU6.
+    """A convolution, the BatchNorm2d folded into it, and perhaps a ReLU or ReLU6.
 
     Attributes
     ----------
     conv, norm, end : modules
         `end` is None where there is no activation.
     by_pytorch : bool
-        PyTorch convolves; an activation is then computed by its own module.
+        PyTorch convolves; the activation's own module computes the activation.
     around : list of (module, its plain attributes)
-        The modules whose forwards call those of the fold.
+        Parents, whose forwards call the modules of the fold.
     places : list of (parent, name, module)
-        Where the modules of the fold are.
+        Positions of the modules of the fold.
     bounds : list of modules
         Containers around some modules of the fold, but not all.
     """
@@ -80,7 +81,7 @@ class Fold:
     _kept: Any = None
 
     def holds(self) -> bool:
-        """Tell if the fold computes what its modules would compute one by one."""
+        """True if the fold computes the same as its modules one by one."""
         members = (self.conv, self.norm) if self.end is None else (self.conv, self.norm, self.end)
         return not (
             self.conv.training or self.norm.training or self.norm.running_mean is None
@@ -92,13 +93,12 @@ class Fold:
 
     @property
     def activation(self) -> str | None:
-        """Name of the activation that the convolution computes."""
         return next((name for kind, name in ACTIVATIONS.items() if isinstance(self.end, kind)), None)
 
     def weights(self) -> tuple[Any, Any]:
-        """Weights and bias with the BatchNorm2d in them, computed again after any of their tensors has changed.
+        """Weights and bias with the BatchNorm2d folded in, computed again after any of their tensors has changed.
 
-        The bias is of the type that our kernels add it in, so that no call has to cast it; for PyTorch of the weights'.
+        The bias has the type in which our kernels add it, so that no call casts it; for PyTorch the weights' type.
         """
         conv, norm = self.conv, self.norm
         tensors = (conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.weight, norm.bias)
@@ -127,15 +127,10 @@ class Fold:
 
 
 def folded(tensors: Sequence[Any], eps: float) -> tuple[Any, Any]:
-    """Weights and bias of a convolution with a BatchNorm2d behind it.
+    """Fold a BatchNorm2d into weights and bias; types of 16 bits in float32, in which the bias stays.
 
-    Of types of 16 bits all is computed in float32, and the bias stays in it.
-
-    Parameters
-    ----------
-    tensors : sequence of tensors
-        Weights and bias of the convolution; mean, variance, weight and bias of the BatchNorm2d. Biases and the last
-        weight may be None.
+    `tensors` are weights and bias of the convolution; mean, variance, weight and bias of the BatchNorm2d. Biases and
+    the last weight may be None.
     """
     weight, bias, mean, var, scale, shift = tensors
     dtype = torch.promote_types(torch.promote_types(weight.dtype, mean.dtype), torch.float32)
@@ -147,10 +142,9 @@ def folded(tensors: Sequence[Any], eps: float) -> tuple[Any, Any]:
 
 
 class FoldedConv2d(Conv2d):
-    """A convolution that computes the modules behind it as well where its fold holds."""
+    """A convolution that also computes the modules of its fold while the fold holds."""
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - its name in nn.Conv2d
-        """Convolve with what is folded in, or alone."""
         fold: Fold = self.__dict__["_fold"]
         if not fold.holds():
             return nn.Conv2d.forward(self, input) if fold.by_pytorch else super().forward(input)
@@ -166,20 +160,123 @@ class FoldedConv2d(Conv2d):
 
 class _Passed:
     def forward(self, input: Any) -> Any:  # noqa: A002 - its name in PyTorch
-        """Pass on what the convolution has computed already, or compute it."""
         return input if self.__dict__["_fold"].holds() else super().forward(input)  # type: ignore[misc]
 
 
 class FoldedBatchNorm2d(_Passed, nn.BatchNorm2d):  # type: ignore[misc]
-    """A BatchNorm2d that a convolution computes where its fold holds."""
+    """A BatchNorm2d that passes its input on while its fold holds."""
 
 
 class FoldedReLU(_Passed, nn.ReLU):  # type: ignore[misc]
-    """A ReLU that a convolution computes where its fold holds."""
+    """A ReLU that passes its input on while its fold holds."""
 
 
 class FoldedReLU6(_Passed, nn.ReLU6):  # type: ignore[misc]
-    """A ReLU6 that a convolution computes where its fold holds."""
+    """A ReLU6 that passes its input on while its fold holds."""
 
 
 PASSED: dict[type, type] = {nn.BatchNorm2d: FoldedBatchNorm2d, nn.ReLU: FoldedReLU, nn.ReLU6: FoldedReLU6}
+
+
+class _Tracer(fx.Tracer):  # type: ignore[misc]
+    def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
+        return isinstance(m, (Conv2d, *PASSED.values())) or bool(super().is_leaf_module(m, module_qualified_name))
+
+
+def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
+    """Names of the BatchNorm2d after each convolution and of the activation after that; `notes` gets reasons."""
+    if any(getattr(hooks_of_all, name) for name in _HOOKS_OF_ALL):
+        notes.append("Nothing was folded: hooks are registered for all modules, and would see other calls.")
+        return {}
+    try:
+        graph = _traced(model)
+    except Exception as fault:  # whatever a model does that cannot be traced
+        notes.append(f"Nothing was folded: the model cannot be traced ({first_line(fault)}).")
+        return {}
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+    places = Counter(id(layer) for _, layer in model.named_modules(remove_duplicate=False))
+
+    def alone(node: Any) -> bool:
+        """True if the module is called once, in one place, and its weights are read nowhere else."""
+        name = node.target
+        return node.op == "call_module" and calls[name] == 1 and name not in read and places[_at(model, name)] == 1
+
+    found = {}
+    for node in graph.nodes:
+        if node.op != "call_module" or type(model.get_submodule(node.target)) not in (nn.Conv2d, Conv2d):
+            continue
+        chain: list[str] = []
+        last = node
+        for kinds in ((nn.BatchNorm2d,), tuple(ACTIVATIONS)):
+            if not alone(last) or len(last.users) != 1:
+                break
+            (after,) = last.users
+            if after.op != "call_module" or type(model.get_submodule(after.target)) not in kinds or not alone(after):
+                break
+            why = _refusal(model, [str(node.target), *chain, str(after.target)])
+            if why:
+                notes.append(f"{after.target} was not folded into {node.target}: {why}.")
+                break
+            chain.append(str(after.target))
+            last = after
+        if chain:
+            found[str(node.target)] = tuple(chain)
+    return found
+
+
+def fold_of(model: Any, names: list[str], by_pytorch: bool) -> Fold:
+    """Make the fold of a convolution and the modules after it."""
+    conv, norm, *end = (model.get_submodule(name) for name in names)
+    around = {path: model.get_submodule(path) for name in names for path in _above(name)}
+    places = []
+    for name in names:
+        for path in (name, *_above(name)):
+            if path:
+                above, _, own = path.rpartition(".")
+                places.append((model.get_submodule(above), own, model.get_submodule(path)))
+    bounds = [model.get_submodule(path) for path in _bounds(names)]
+    return Fold(
+        conv, norm, end[0] if end else None, by_pytorch, [(one, flags(one)) for one in around.values()],
+        list({(id(parent), own): (parent, own, one) for parent, own, one in places}.values()), bounds,
+    )  # fmt: skip
+
+
+def _refusal(model: Any, names: list[str]) -> str:
+    """Reason why modules must compute one by one; empty where there is none."""
+    for name in (*names, *_bounds(names)):
+        if is_hooked(model.get_submodule(name)):
+            return f"{name} has a hook, which would see other values"
+    conv, norm = (model.get_submodule(name) for name in names[:2])
+    if conv.training or norm.training:
+        return "it is in training mode"
+    return "it has no statistics" if norm.running_mean is None else ""
+
+
+def _above(name: str) -> list[str]:
+    """Names of a module's parents, the model itself (an empty name) included."""
+    parts = name.split(".")[:-1]
+    return ["", *(".".join(parts[: at + 1]) for at in range(len(parts)))]
+
+
+def _bounds(names: list[str]) -> list[str]:
+    """Names of the containers around some of these, but not around all."""
+    every = [set(_above(name)) for name in names]
+    return sorted(path for path in every[0].union(*every) if not all(path in one for one in every))
+
+
+def _at(model: Any, name: str) -> int:
+    return id(model.get_submodule(name))
+
+
+def _traced(model: Any) -> Any:
+    """Trace a model and restore its attributes, which the trace's calls may have changed."""
+    before = [(layer, layer.__dict__.copy()) for layer in model.modules()]
+    try:
+        for layer, _ in before:
+            layer.__dict__.update({name: OrderedDict() for name in _HOOKS})
+        return _Tracer().trace(model)
+    finally:
+        for layer, held in before:
+            layer.__dict__.clear()
+            layer.__dict__.update(held)

@@ -1,4 +1,4 @@
-"""``torch.nn.functional.conv2d`` by convforge: arguments read as PyTorch reads them, then the operator."""
+"""``torch.nn.functional.conv2d`` and ``torch.nn.Conv2d`` by convforge: PyTorch's arguments, then the operator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from convforge.integrations.torch_operator import (
 )
 
 _HALVES = (torch.float16, torch.bfloat16)
-# Biases of 16 bits in float32, of a stream each, with the state of the tensor that they were made of.
+# Biases of 16 bits cast to float32, one per stream, with version and address of the original.
 _BIASES = WeakTensorKeyDictionary()
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -49,16 +49,16 @@ def conv2d(
     Parameters
     ----------
     x : tensor of shape (N, C, H, W) or (C, H, W)
-        The result has its memory format: channels_last where it is in that, else contiguous.
+        The result has its memory format, channels_last or contiguous.
     weight : tensor of shape (K, C / groups, R, S)
     bias : tensor of shape (K,), optional
     stride, dilation, groups
         As in PyTorch.
     padding : int, pair of int, "valid", "same", or ((top, bottom), (left, right))
     padding_mode : {"zeros", "reflect", "replicate", "circular"}
-        Others than zeros are PyTorch's pad, in front of the convolution, whose negative padding crops.
+        Modes other than zeros call PyTorch's pad before the convolution; negative padding crops.
     activation : {None, "relu", "relu6"}
-        In the same kernel.
+        Computed in the same kernel.
     precision : str
         "auto" follows PyTorch's setting of TF32: it allows TF32, and strict float32 is always allowed, so today it is
         strict. Else as in :func:`convforge.conv2d`.
@@ -123,10 +123,59 @@ def conv2d(
     return y[0] if x.dim() == 3 else y
 
 
-def in_float32(bias: Any, stream: int) -> Any:
-    """Cast a bias of 16 bits to float32, in which kernels add it, once for a stream and again after it has changed.
+class Conv2d(nn.Conv2d):  # type: ignore[misc]
+    """``torch.nn.Conv2d`` by convforge, with the same arguments, parameters and state_dict.
 
-    A cast in each call would take longer than some layers. While gradients are recorded, and of tensors without a
+    Parameters
+    ----------
+    *args, **kwargs
+        As of ``torch.nn.Conv2d``.
+    activation, precision, algorithm, tune
+        As of :func:`convforge.torch.conv2d`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import convforge
+    >>> layer = convforge.torch.Conv2d(3, 8, 3, padding=1)
+    >>> layer.load_state_dict(torch.nn.Conv2d(3, 8, 3, padding=1).state_dict())
+    <All keys matched successfully>
+    >>> layer(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 8, 8, 8])
+    """
+
+    activation: str | None = None
+    precision: str = "auto"
+    algorithm: str = "auto"
+    tune: bool | None = None
+
+    def __init__(
+        self, *args: Any, activation: str | None = None, precision: str = "auto", algorithm: str = "auto",
+        tune: bool | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(*args, **kwargs)
+        self.activation, self.precision, self.algorithm, self.tune = activation, precision, algorithm, tune
+
+    @classmethod
+    def of(cls, layer: Any) -> Conv2d:
+        """Make a layer that shares parameters, hooks and mode with `layer`."""
+        made: Conv2d = cls.__new__(cls)
+        made.__dict__ = layer.__dict__.copy()
+        return made
+
+    def forward(self, input: Any) -> Any:  # noqa: A002 - its name in nn.Conv2d
+        """Convolve; see :func:`convforge.torch.conv2d`."""
+        return conv2d(
+            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
+            padding_mode=self.padding_mode, activation=self.activation, precision=self.precision,
+            algorithm=self.algorithm, tune=self.tune,
+        )  # fmt: skip
+
+
+def in_float32(bias: Any, stream: int) -> Any:
+    """Cast a bias of 16 bits to float32, in which kernels add it, once per stream and again after it has changed.
+
+    A cast in each call would take longer than some layers. While gradients are recorded, and for tensors without a
     version, return the bias itself: the call casts it.
     """
     if bias.is_inference() or (torch.is_grad_enabled() and bias.requires_grad):
@@ -139,13 +188,7 @@ def in_float32(bias: Any, stream: int) -> Any:
 
 
 def arguments_of(layer: Any, x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments that a layer (:class:`convforge.torch.Conv2d`) passes to :func:`convforge.conv2d` for x.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`conv2d`.
-    """
+    """Arguments that a :class:`Conv2d` passes to :func:`convforge.conv2d` for x. Raises the errors of both."""
     *tensors, options = _given(
         x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups, layer.padding_mode,
         layer.activation, layer.precision, layer.algorithm, layer.tune,
@@ -183,27 +226,27 @@ def _without_channels(
 
 
 def _may_be_kept(x: Any, padding_mode: str) -> bool:
-    """Tell if a call on x may be made again by its own arguments: nothing else decides what it launches."""
+    """True if the arguments alone decide what a call on x launches, so that it may be cached."""
     on_gpu = isinstance(x, torch.Tensor) and x.is_cuda
     return on_gpu and padding_mode == "zeros" and not is_watched() and not torch.is_autocast_enabled("cuda")
 
 
 def _is_cast(tensor: Any) -> bool:
-    """Tell if autocast casts a tensor: as in PyTorch, one of float64 keeps its type."""
+    """True if autocast casts a tensor; as in PyTorch, float64 keeps its type."""
     return bool(tensor.is_floating_point() and tensor.dtype != torch.float64)
 
 
 def _precision(asked: str) -> str:
     """The arithmetic that the operator may use.
 
-    PyTorch's ``torch.backends.cudnn.allow_tf32`` allows TF32 and asks for nothing, and strict float32 is allowed at any
-    setting; so "auto" is strict for as long as no method of ours is faster in TF32. This is the one place to change.
+    ``torch.backends.cudnn.allow_tf32`` permits TF32 and does not require it, so "auto" is strict as long as no method
+    of ours is faster in TF32.
     """
     return "strict" if asked == "auto" else asked
 
 
 def _pair(value: Any, name: str) -> list[int]:
-    """A number for both axes, or two; of a sequence of one number PyTorch makes both as well."""
+    """A number for both axes, or two; as in PyTorch a sequence of one number counts for both."""
     if isinstance(value, int | torch.SymInt):
         return [value, value]
     if isinstance(value, Integral):  # such as NumPy's
@@ -214,7 +257,7 @@ def _pair(value: Any, name: str) -> list[int]:
 
 
 def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) -> list[int]:
-    """Top, bottom, left and right, as :func:`convforge.conv2d` understands padding; of "same" with stride 1."""
+    """Top, bottom, left and right of any form of padding; "same" needs stride 1."""
     if padding == "valid":
         return [0, 0, 0, 0]
     if padding == "same":

@@ -24,7 +24,7 @@ _NAME = "convforge::conv2d"
 # Arguments of :func:`convforge.conv2d` for each activation that has a gradient here.
 ACTIVATIONS: dict[str, Any] = {"relu": "relu", "relu6": ("clipped_relu", 6.0)}
 PLAIN = (torch.Tensor, nn.Parameter)
-# Calls on a GPU that can be made again, by the arguments of :func:`convforge.torch.conv2d`.
+# The call cache of :func:`convforge.torch.conv2d`, for calls on a GPU.
 CALLS = Calls(CHOICES.generation)
 _SCHEMA = (
     "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, "
@@ -49,7 +49,7 @@ def operate(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
 
 
 def is_watched() -> bool:
-    """Tell if a compiler, tracer, transformation or mode looks on, which is to see the operator itself."""
+    """True if a compiler, tracer, transformation or dispatch mode is active, which must see the operator itself."""
     return bool(
         torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
         or _functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
@@ -58,14 +58,14 @@ def is_watched() -> bool:
 
 
 def _is_differentiated(tensors: list[Any]) -> bool:
-    """Tell if torch.func (grad, vjp, jvp) or forward mode differentiates: neither sees the operator's own rules."""
+    """True if torch.func (grad, vjp, jvp) or forward mode differentiates: neither uses the operator's own rules."""
     if any(level.key().name in ("Grad", "Jvp") for level in _functorch.get_interpreter_stack() or ()):
         return True
     return forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def is_channels_last(x: Any) -> bool:
-    """Tell if x is in that memory format; by its strides where one channel or one pixel makes it both formats."""
+    """True if x is in channels_last; its strides decide where one channel or one pixel makes it both formats."""
     return bool(x.is_contiguous(memory_format=torch.channels_last) and x.stride(1) == 1 and x.stride(3) == x.shape[1])
 
 
@@ -73,7 +73,7 @@ def forward(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
     precision: str, algorithm: str, tune: bool | None = None, *, key: Any = None,
 ) -> Any:  # fmt: skip
-    """Compute the operator; the call is kept under the key where there is one."""
+    """Compute the operator; cache the call under the key if there is one."""
     call = compute if key is None else partial(convolved, CALLS, key)
     given, words = arguments(x, weight, bias, stride, padding, dilation, groups, activation, flip, precision)
     y = call(
@@ -98,7 +98,7 @@ def arguments(
 
 
 def _evenly_padded(x: Any, padding: Any) -> tuple[Any, list[int]]:
-    """x, and the padding of its rows and columns as PyTorch's operators take it; written out where sides differ."""
+    """x and its padding in PyTorch's form; where opposite sides differ, x is padded first."""
     top, bottom, left, right = padding
     if top == bottom and left == right:
         return x, [top, left]
@@ -114,7 +114,6 @@ def _fake(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
     precision: str, algorithm: str, tune: bool | None = None,
 ) -> Any:  # fmt: skip
-    """Shape, type and memory format of the result."""
     n, _, h, w = x.shape
     k, _, r, s = weight.shape
     p = (h + padding[0] + padding[1] - dilation[0] * (r - 1) - 1) // stride[0] + 1
@@ -124,20 +123,18 @@ def _fake(
 
 
 def _result_dtype(x: Any, weight: Any) -> Any:
-    """The type of sums: x's own where that is a float type."""
     if x.is_floating_point:
         return x
     return torch.float64 if weight == torch.float64 else torch.float32 if weight.is_floating_point else torch.int32
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    """Keep what the gradients need."""
     x, weight, _, *ctx.options = inputs
     ctx.save_for_backward(x, weight, output if ctx.options[4] else None)
 
 
 def _through(activation: str, grad: Any, output: Any) -> Any:
-    """A gradient or tangent behind the activation -> in front of it, or the other way; both are one product."""
+    """Multiply a gradient or a tangent by the activation's derivative."""
     if activation == "relu":
         return torch.ops.aten.threshold_backward(grad, output, 0)
     if activation == "relu6":
@@ -146,7 +143,6 @@ def _through(activation: str, grad: Any, output: Any) -> Any:
 
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
-    """Gradients of the three tensors."""
     x, weight, output = ctx.saved_tensors
     stride, padding, dilation, groups, activation, flip, precision, _, tune = ctx.options
     wants_x, wants_w, wants_b = ctx.needs_input_grad[:3]
@@ -176,11 +172,10 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """The operator with its gradients, for tensors that nothing but autograd looks at."""
+    """The operator with its gradients, where only autograd is active."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
-        """Convolve, and keep what the gradients need: in one, as PyTorch calls two by way of their signatures."""
         output = forward(*inputs)
         _keep(ctx, inputs, output)
         return output
@@ -193,12 +188,10 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
-        """Convolve."""
         return operate(x, weight, bias, *options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep what gradients and tangents need."""
         _keep(ctx, inputs, output)
         ctx.sizes = output.shape
         ctx.save_for_forward(inputs[0], inputs[1], output if inputs[7] else None)
@@ -207,7 +200,6 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
-        """Convolve a batch."""
         return _batched(info, dims, *inputs)
 
     @staticmethod
@@ -227,7 +219,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _batched(info: Any, dims: Any, x: Any, weight: Any, bias: Any, *options: Any) -> tuple[Any, int]:
-    """Rule of vmap: a batch of x alone makes more pictures; weights or biases in batches are computed one by one."""
+    """Rule of vmap: a batch of x alone becomes a larger N; batches of weights or biases are computed one by one."""
     if dims[1] is None and (bias is None or dims[2] is None):
         pictures = x.movedim(dims[0], 0)
         return operate(pictures.flatten(0, 1), weight, bias, *options).unflatten(0, pictures.shape[:2]), 0
@@ -237,7 +229,7 @@ def _batched(info: Any, dims: Any, x: Any, weight: Any, bias: Any, *options: Any
     return torch.stack([operate(*tensors, *options) for tensors in zip(*split, strict=True)]), 0
 
 
-# `torch.library.custom_op` would do all this in one, and look for aliases on every call, which takes microseconds.
+# `torch.library.custom_op` would do all this, and check for aliases on every call, which takes microseconds.
 torch.library.define(_NAME, _SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
 torch.library.impl(_NAME, ("cpu", "cuda"), forward)
 torch.library.register_fake(_NAME, _fake)

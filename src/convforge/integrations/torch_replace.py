@@ -1,4 +1,4 @@
-"""Models whose layers are swapped: nn.Conv2d by ours, in eval with what follows folded in; measured, told, undone."""
+"""Replacement of a model's nn.Conv2d layers by ours, with BatchNorm2d and ReLU folded in; measured and reversible."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ import torch
 from torch import nn
 
 from convforge.api import compile_ahead
-from convforge.integrations.torch_folding import PASSED, Fold, FoldedConv2d
-from convforge.integrations.torch_functional import arguments_of
-from convforge.integrations.torch_layers import Conv2d
-from convforge.integrations.torch_pairs import fold_of, folds
-from convforge.integrations.torch_progress import progress as shown
-from convforge.integrations.torch_timing import compared, told
-from convforge.integrations.torch_whole import check_whole
+from convforge.integrations.torch_folding import PASSED, Fold, FoldedConv2d, fold_of, folds
+from convforge.integrations.torch_functional import Conv2d, arguments_of
+from convforge.integrations.torch_timing import check_whole, compared, told
+from convforge.integrations.torch_timing import progress as shown
 from convforge.timing import Order, order
 
-# How a sentence about two times ends, by their order.
+# Ends of sentences about two times, by their order.
 ENDS: dict[Order, str] = {
     "faster": ": convforge is faster",
     "slower": ": PyTorch is faster",
@@ -31,13 +28,12 @@ ENDS: dict[Order, str] = {
     "unsure": ", but the times vary too much to tell which is faster, so PyTorch keeps it",
 }
 
-# Why a layer stays with PyTorch for which no time was left.
 LATE = "not measured: the time for measuring was spent before"
 
-# Of the time for measuring, what compiling the kernels of all layers may take before the first is measured.
+# Share of the budget for compiling the kernels of all layers before the first is measured.
 COMPILING = 0.4
 
-# Types of weights that are swapped.
+# Types of weights that convforge takes.
 _TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -50,13 +46,13 @@ class Layer:
     name : str
         In the model; empty where the model is the convolution.
     by : {"convforge", "PyTorch"}
-        Who computes it now.
+        The library that computes it now.
     folded : tuple of str
-        Names of the layers behind it that it computes as well.
+        Names of the layers folded into it.
     why : str
-        Why it is so.
+        Reason.
     ours_s, torch_s : float or None
-        Median seconds of a call, where they were measured; PyTorch's in its fastest form.
+        Median seconds of a call, if measured; PyTorch's in its fastest form.
     """
 
     name: str
@@ -76,7 +72,7 @@ class Replaced:
     layers : list of Layer
         Every two-dimensional convolution of the model.
     notes : list of str
-        What was not done and why, and what the whole model took.
+        Reasons for what was not done, and times of the whole model.
     """
 
     layers: list[Layer] = field(default_factory=list)
@@ -87,12 +83,12 @@ class Replaced:
     _cuda_graph: bool = field(default=False, repr=False)
 
     def undo(self) -> None:
-        """Let PyTorch compute every layer again: the same objects, in the mode, type and state that they have now.
+        """Let PyTorch compute every layer again; layers keep their present mode, dtype and state.
 
         Raises
         ------
         RuntimeError
-            Where the class of a layer has changed meanwhile, such as by ``torch.nn.utils.parametrize``.
+            The class of a layer has changed meanwhile, such as by ``torch.nn.utils.parametrize``.
         """
         for layer, _, made in self._before:
             if type(layer) is not made:
@@ -132,34 +128,33 @@ def replace(
     """Let convforge compute the nn.Conv2d layers of a model, in place.
 
     Layers stay the same objects, with their parameters, hooks and names; their class changes. In eval mode a
-    BatchNorm2d behind a convolution, and a ReLU or ReLU6 behind that, are folded into it, where a trace of the model
-    (torch.fx) shows that nothing else sees what is in between, or reads the weights; of a model that cannot be traced
-    nothing is folded. A fold is undone by itself, for a call, in training mode, after a hook was registered, or after a
-    plain attribute of a module around it has changed. With example inputs each layer is timed by both sides, in turns,
-    on what reaches it, and left to PyTorch unless ours is faster by more than the spread; without them all layers are
-    swapped, and the report says that nothing was measured. Last the whole model is timed in turns: by PyTorch as it
-    was, with BatchNorm2d folded in, and in channels_last, and by convforge. Unless the last is fastest, the model is
-    left to PyTorch, folded where that is faster. Buffers, such as statistics in training, are afterwards what they
-    were; where anything raises, so is the model.
+    BatchNorm2d after a convolution, and a ReLU or ReLU6 after that, are folded into it, if a trace of the model
+    (torch.fx) shows that nothing else uses the values in between or the weights; if the model cannot be traced, nothing
+    is folded. A call in training mode, or after a hook was registered or a plain attribute of a parent module changed,
+    computes the folded modules one by one.
+
+    With example inputs, both sides time each layer in turns on the input that reaches it; PyTorch keeps the layer
+    unless ours is faster by more than the spread. Without them all layers are replaced, and nothing is measured. Then
+    the whole model is timed in turns: by PyTorch as it was, with BatchNorm2d folded in, and in channels_last, and by
+    convforge. Unless convforge is fastest, PyTorch keeps the model, folded where that is faster. Buffers, such as
+    statistics in training, are restored; so is the model after an error.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Changed.
+        Changed in place.
     *example : tensors
-        What the model is called with.
+        Inputs of the model.
     fold : bool
-        Whether to fold.
+        Fold BatchNorm2d and activations.
     progress : bool
-        Whether to show on standard error which layer is measured; where that is no terminal nothing is shown.
+        Show the layer that is measured on standard error, if that is a terminal.
     budget_s : float or None
-        Seconds for measuring layers. Equal layers are measured once. The layers that are left when the time is spent
-        stay with PyTorch, and the report says so. It does not limit the measuring of one layer, nor that of the whole
-        model. None: no limit.
+        Seconds for measuring layers; None is no limit. Equal layers are measured once. PyTorch keeps the layers that
+        are left when the time is spent. One layer, and the whole model, may take longer.
     cuda_graph : bool
-        Whether to time replays of CUDA graphs in place of calls, where the example is on a GPU: for a model that runs
-        in one, as of ``torch.cuda.graph``. A call of a small layer takes the host longer than the GPU; a replay does
-        not have that part.
+        Time replays of CUDA graphs in place of calls, if the example is on a GPU: for a model that runs in one, as of
+        ``torch.cuda.graph``. A call of a small layer takes the host longer than the GPU; a replay does not.
 
     Returns
     -------
@@ -169,9 +164,9 @@ def replace(
     Raises
     ------
     TypeError
-        Where the model is no torch.nn.Module.
+        The model is no torch.nn.Module.
     ValueError
-        Where the budget is negative or no number.
+        The budget is negative or no number.
 
     Examples
     --------
@@ -240,7 +235,7 @@ def replace(
 
 
 def _left(layer: Any, places: int) -> str:
-    """Reason why a convolution is left as it is; empty for other modules."""
+    """Reason why a convolution is not replaced; empty for other modules."""
     if isinstance(layer, FoldedConv2d):
         return "replaced before, with what is folded into it"
     if isinstance(layer, nn.ConvTranspose2d):
@@ -257,7 +252,7 @@ def _left(layer: Any, places: int) -> str:
 
 
 def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, report: Replaced) -> Layer:
-    """Let convforge, or PyTorch with the BatchNorm2d folded in, compute a layer; or leave it."""
+    """Give a layer to convforge, or to PyTorch with the BatchNorm2d folded in; or leave it."""
     path, *behind = names
     if layer.weight.dtype not in _TAKEN:
         return Layer(path, "PyTorch", (), f"convforge takes no {layer.weight.dtype}")
@@ -311,7 +306,7 @@ def _ours(layer: Any, fold: Any) -> Conv2d:
 
 
 def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) -> Layer:
-    """Time a layer by both sides on what reaches it, and choose."""
+    """Time a layer by both sides on its input, and choose."""
     path, *behind = names
     ours = _ours(layer, fold)
     weight, bias = ours.weight, None if ours.bias is None else ours.bias.to(ours.weight.dtype)  # as PyTorch takes it
@@ -335,7 +330,7 @@ def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) 
 
 
 def _keep_fastest(model: Any, example: tuple[Any, ...], report: Replaced) -> None:
-    """Time the whole model by convforge and in every form of PyTorch, and keep the fastest: layers alone differ."""
+    """Time the whole model by convforge and in every form of PyTorch, and keep the fastest."""
     ours = any(layer.by == "convforge" for layer in report.layers)
     kept, note = check_whole(model, example, report._before, ours, cuda_graph=report._cuda_graph)
     report.notes.append(note)

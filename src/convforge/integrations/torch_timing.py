@@ -1,26 +1,62 @@
-"""Timing of calls of PyTorch against each other: in turns, several rounds; as they are, or in CUDA graphs."""
+"""Calls of PyTorch and whole models timed against each other in turns, as eager calls or in CUDA graphs."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 
-from convforge.timing import Timing
+from convforge.timing import Timing, order
 
-# Rounds in which all rivals are timed, one after the other, and the seconds that a rival gets in a round.
+# Rounds, in each of which every call is timed, and the seconds for one call in a round.
 ROUNDS = 7
 ROUND_S = 0.004
-# Calls in a CUDA graph: at most so many, and no more than take this long.
+# Most calls in a CUDA graph, and most seconds of its replay.
 CAPTURED, REPLAY_S = 64, 0.001
-# Calls before one is captured: by then kernels are chosen and loaded.
+# Calls before a capture, which choose and load kernels.
 WARM = 2
+
+Kept = Literal["convforge", "folded", "PyTorch"]
+_NAMES = {
+    "PyTorch": "PyTorch as it was",
+    "folded": "PyTorch with BatchNorm2d folded in",
+    "channels_last": "PyTorch in channels_last",
+    "convforge": "convforge",
+}
+
+
+@contextmanager
+def progress(total: int, wanted: bool) -> Iterator[Callable[[str], None]]:
+    """Show a bar on standard error if that is a terminal and `wanted`; remove it at the end.
+
+    Yields a function to call with the name of each of the `total` things before it is measured.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not wanted or not console.is_terminal:
+        yield lambda name: None
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    # Redrawn only between measurements: a thread that draws would take time from them.
+    with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
+        task, begun = bar.add_task("", total=total), 0
+
+        def next_is(name: str) -> None:
+            nonlocal begun
+            bar.update(task, completed=begun, description=name, refresh=True)
+            begun += 1
+
+        yield next_is
 
 
 def told(taken: Timing) -> str:
-    """The median and its spread in units that a person reads.
+    """Write the median and its spread in readable units.
 
     Examples
     --------
@@ -33,13 +69,7 @@ def told(taken: Timing) -> str:
 
 
 def compared(calls: Sequence[Callable[[], Any]], device: Any, *, cuda_graph: bool = False) -> list[Timing]:
-    """Time calls in turns: each round times every one, and every other round in the opposite order.
-
-    Parameters
-    ----------
-    cuda_graph : bool
-        On a GPU, time replays of CUDA graphs that hold the calls.
-    """
+    """Time calls in turns, every other round in the opposite order; with `cuda_graph` time replays on a GPU."""
     with torch.no_grad():
         for call in calls:
             call()
@@ -55,9 +85,9 @@ def compared(calls: Sequence[Callable[[], Any]], device: Any, *, cuda_graph: boo
 
 
 def _captured(calls: Sequence[Callable[[], Any]], device: Any) -> list[tuple[Callable[[], None], int]]:
-    """Replays of CUDA graphs, and how many calls each holds.
+    """Replays of CUDA graphs, and the number of calls in each.
 
-    The graphs share one pool of memory: replays follow one another, and nobody reads what they compute.
+    The graphs share one memory pool: replays follow one another, and nobody reads their results.
     """
     found = []
     with torch.cuda.device(device):
@@ -75,7 +105,6 @@ def _captured(calls: Sequence[Callable[[], Any]], device: Any) -> list[tuple[Cal
 
 
 def _graph(call: Callable[[], Any], many: int, pool: Any) -> Any:
-    """A CUDA graph of a call, several times."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         for _ in range(many):
@@ -84,7 +113,7 @@ def _graph(call: Callable[[], Any], many: int, pool: Any) -> Any:
 
 
 def _seconds(call: Callable[[], Any], many: int, device: Any) -> float:
-    """Seconds of one of several calls, on a device that is idle before and after."""
+    """Mean seconds of several calls on a device that is idle before and after."""
     _wait(device)
     start = time.perf_counter()
     for _ in range(many):
@@ -96,3 +125,105 @@ def _seconds(call: Callable[[], Any], many: int, device: Any) -> float:
 def _wait(device: Any) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def check_whole(
+    model: Any, example: tuple[Any, ...], swapped: list[tuple[Any, type, type]], ours: bool, *, cuda_graph: bool = False
+) -> tuple[Kept, str]:
+    """Time a model by convforge and by PyTorch as it was, with BatchNorm2d folded in, and in channels_last.
+
+    Parameters
+    ----------
+    example : tensors
+        The model's inputs.
+    swapped : list of (layer, its class before, its class now)
+    ours : bool
+        convforge computes at least one layer.
+
+    Returns
+    -------
+    str, str
+        The form to keep, and a sentence with all times. The model itself is left by convforge.
+    """
+    forms = _Forms(model, swapped)
+    last = tuple(_last(one) for one in example)
+    calls = {"PyTorch": example}
+    if forms.has_folds:
+        calls["folded"] = example
+    if any(now is not then for now, then in zip(last, example, strict=True)):
+        calls["channels_last"] = last
+    if ours:
+        calls["convforge"] = example
+
+    def call(form: str, given: tuple[Any, ...]) -> Any:
+        forms.take(form)
+        return model(*given)
+
+    device = next((t.device for t in (*example, *model.parameters()) if isinstance(t, torch.Tensor)), None)
+    try:
+        found = compared(
+            [lambda form=form, given=given: call(form, given) for form, given in calls.items()],  # type: ignore[misc]
+            device or torch.device("cpu"), cuda_graph=cuda_graph,
+        )  # fmt: skip
+    finally:
+        forms.take("convforge")
+    times = dict(zip(calls, found, strict=True))
+    kept, why = _decide(times)
+    listed = ", ".join(f"{_NAMES[form]} {told(taken)}" for form, taken in times.items())
+    return kept, f"The whole model: {listed}. {why}"
+
+
+def _decide(times: dict[str, Timing]) -> tuple[Kept, str]:
+    """Choose ours only where it is faster than every other form, and give the reason."""
+    mine = times.get("convforge")
+    others = {form: taken for form, taken in times.items() if form != "convforge"}
+    fastest = min(others, key=lambda form: others[form].median_s)
+    if mine is not None and all(order(mine, taken) == "faster" for taken in others.values()):
+        return "convforge", "convforge is the fastest."
+    kept: Kept = "folded" if "folded" in times and order(times["folded"], times["PyTorch"]) == "faster" else "PyTorch"
+    why = f"It is left to {_NAMES[kept]}"
+    if mine is not None:
+        why += {
+            "faster": ", for convforge is not clearly faster than each of these",
+            "level": f", for {_NAMES[fastest]} is as fast as convforge",
+            "slower": f", for {_NAMES[fastest]} is faster than convforge",
+            "unsure": ", for the times vary too much to tell whether convforge is faster",
+        }[order(mine, others[fastest])]
+    if "channels_last" in times and order(times["channels_last"], times[kept]) == "faster":
+        why += "; PyTorch is faster still after model.to(memory_format=torch.channels_last), with inputs alike"
+    return kept, why + "."
+
+
+class _Forms:
+    """The forms of a model, changed by classes of layers and the memory of their weights."""
+
+    def __init__(self, model: Any, swapped: list[tuple[Any, type, type]]) -> None:
+        self._layers = [(layer, kind, made, layer.__dict__.get("_fold")) for layer, kind, made in swapped]
+        folds = {id(fold): fold for *_, fold in self._layers if fold is not None}
+        self.has_folds = bool(folds)
+        self._by_pytorch = {
+            form: {at: dataclasses.replace(fold, by_pytorch=True, end=None, _kept=None) for at, fold in folds.items()}
+            for form in ("folded", "channels_last")
+        }
+        self._weights = [(p, p.data, _last(p.data)) for p in model.parameters() if p.dim() == 4]
+
+    def take(self, form: str) -> None:
+        for parameter, plain, last in self._weights:
+            parameter.data = last if form == "channels_last" else plain
+        for layer, kind, made, fold in self._layers:
+            if form == "convforge":
+                layer.__class__ = made
+                if fold is not None:
+                    layer.__dict__["_fold"] = fold
+            elif fold is None or form == "PyTorch" or layer is fold.end:
+                layer.__class__ = kind
+            else:
+                layer.__class__ = made
+                layer.__dict__["_fold"] = self._by_pytorch[form][id(fold)]
+
+
+def _last(value: Any) -> Any:
+    """Convert a tensor of four axes to channels_last; return anything else unchanged."""
+    if not isinstance(value, torch.Tensor) or value.dim() != 4 or not value.is_floating_point():
+        return value
+    return value.contiguous(memory_format=torch.channels_last)

@@ -1,6 +1,6 @@
-"""Pixels outside the image: six border modes, each a table of indices per axis.
+"""Border modes: pixels outside the image, as a table of indices per axis.
 
-Every method reads its input through these tables, so a border costs nothing inside the picture.
+Methods read their input through these tables, so a border costs nothing inside the image.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# mode -> (what scipy.ndimage calls it, what happens to `a b c d` three pixels beyond either side)
+# mode -> (name in scipy.ndimage, three pixels beyond either side of `a b c d`)
 PADDING_MODES: dict[str, tuple[str, str]] = {
     "zeros": ("constant, cval=0", "0 0 0 | a b c d | 0 0 0"),
     "constant": ("constant", "v v v | a b c d | v v v"),
@@ -21,8 +21,8 @@ PADDING_MODES: dict[str, tuple[str, str]] = {
     "circular": ("wrap", "b c d | a b c d | a b c"),
 }
 
-# Words of other libraries that mean one of the modes wherever they stand; docs/borders.md has them by library. Of
-# "reflect", which is SciPy's and OpenCV's word for "symmetric", the meaning is NumPy's and PyTorch's, as above.
+# Unambiguous words of other libraries for the modes; docs/borders.md lists them by library. "reflect" has NumPy's and
+# PyTorch's meaning, although SciPy and OpenCV mean "symmetric" by it.
 PADDING_ALIASES: dict[str, str] = {
     "mirror": "reflect",
     "grid-mirror": "symmetric",
@@ -44,21 +44,9 @@ PADDING_ALIASES: dict[str, str] = {
 
 
 def padding_mode_of(word: Any, name: str) -> str:
-    """Return the border mode that a word means: a key of :data:`PADDING_MODES`, or another library's word for it.
+    """Return the border mode of a word: a key of :data:`PADDING_MODES`, or another library's word for it.
 
-    Parameters
-    ----------
-    word : str
-        As the user wrote it.
-    name : str
-        The argument's name, for the message.
-
-    Raises
-    ------
-    TypeError
-        It is no string.
-    ValueError
-        It is unknown.
+    Raises ``TypeError`` or ``ValueError``, with the argument's `name`, for anything else.
 
     Examples
     --------
@@ -77,7 +65,7 @@ def padding_mode_of(word: Any, name: str) -> str:
 
 
 def near_padding_mode(word: str) -> str:
-    """Return the mode, or the word of another library, that is nearest to an unknown one; empty where none is near.
+    """Return the known word that is most similar to an unknown one, or an empty text.
 
     Examples
     --------
@@ -93,14 +81,14 @@ def near_padding_mode(word: str) -> str:
 
 @lru_cache(maxsize=256)
 def border_indices(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
-    """Index into the picture for each position of one padded axis; -1 where the padding value stands.
+    """Index into the image for each position of one padded axis; -1 for the padding value.
 
     Parameters
     ----------
     size : int
         Pixels of the axis, at least 1.
     before, after : int
-        Pixels of padding on either side; they may exceed `size`, the pattern then goes on.
+        Pixels of padding on either side; beyond `size` the pattern continues.
     mode : str
         A key of :data:`PADDING_MODES`.
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from convforge.problem.borders import PADDING_MODES
 from convforge.problem.epilogue import Epilogue
 from convforge.problem.partition import Tile, split
-from convforge.problem.protocol import Operand, ProblemBase
+from convforge.problem.protocol import LARGEST, Operand, ProblemBase, check_sizes
 from convforge.problem.types import (
     PRECISIONS,
     WIDE,
@@ -28,7 +28,7 @@ MODES = ("cross-correlation", "convolution")
 LAYOUTS = ("NCHW", "NHWC")
 FILTER_LAYOUTS = ("KCRS", "KRSC")
 
-# Field -> the words that it may be.
+# Field -> its possible values.
 WORDS: dict[str, tuple[str, ...]] = {
     "padding_mode": tuple(PADDING_MODES),
     "mode": MODES,
@@ -39,12 +39,9 @@ WORDS: dict[str, tuple[str, ...]] = {
     "precision": tuple(PRECISIONS),
 }
 
-# Most pixels of a stride, a dilation, a padding and a side of the padded picture.
-LARGEST = 2**31 - 1
-
 
 class Geometry(ProblemBase):
-    """The sizes that follow from the fields of a convolution, which describes them."""
+    """Sizes that follow from the fields of :class:`Conv2dProblem`, which documents them."""
 
     __slots__ = (
         "c_per_group", "extent_h", "extent_w", "k_per_group", "needs_wide_index", "p", "padded_h", "padded_w", "q",
@@ -89,18 +86,18 @@ class Conv2dProblem(Geometry):
     padding_mode : str
         A key of :data:`convforge.problem.PADDING_MODES`.
     padding_value : float
-        What stands outside the picture in mode "constant".
+        Value outside the image in mode "constant".
     mode : {"cross-correlation", "convolution"}
         The latter flips the filter along both axes.
     direction : {"fprop"}
         Forward propagation.
     x_dtype, w_dtype, out_dtype, acc_dtype : str
-        NumPy names of the element types; the last two default to what :mod:`convforge.problem.types` says.
+        NumPy names of the element types; defaults as in :mod:`convforge.problem.types`.
     x_layout, out_layout : {"NCHW", "NHWC"}
         Physical order of the axes. `out_layout` defaults to x's.
     w_layout : {"KCRS", "KRSC"}
     precision : str
-        The arithmetic that is allowed: a key of :data:`convforge.problem.PRECISIONS`.
+        Allowed arithmetic: a key of :data:`convforge.problem.PRECISIONS`.
     epilogue : Epilogue
 
     Raises
@@ -119,7 +116,7 @@ class Conv2dProblem(Geometry):
     extent_h, extent_w : int
         Height and width of the filter in pixels of x, dilation included.
     padded_h, padded_w : int
-        Height and width of the padded picture.
+        Height and width of the padded image.
     p, q : int
         Height and width of the output.
     c_per_group, k_per_group : int
@@ -127,9 +124,9 @@ class Conv2dProblem(Geometry):
     x_shape, out_shape : four int
         Shapes in the order of `x_layout` and `out_layout`.
     w_shape : four int
-        Shape of the filter as users give it: always (K, C / groups, R, S).
+        Shape of the users' filter: always (K, C / groups, R, S).
     needs_wide_index : bool
-        A place in x, w or the output may exceed 32 bits.
+        An index into x, w or the output may exceed 32 bits.
     """
 
     operation: ClassVar[str] = "conv2d"
@@ -179,19 +176,7 @@ class Conv2dProblem(Geometry):
         )
 
     def _check_sizes(self) -> None:
-        if self.n < 0:
-            raise ValueError(f"n={self.n}: a batch has 0 or more pictures")
-        for name in ("c", "h", "w", "k", "r", "s", "groups"):
-            if (size := getattr(self, name)) < 1:
-                raise ValueError(f"{name}={size} must be at least 1")
-        for name, pair in (("stride", self.stride), ("dilation", self.dilation)):
-            if min(pair) < 1:
-                raise ValueError(f"{name}={pair} must be at least 1 on both axes")
-        for name, values in (("stride", self.stride), ("dilation", self.dilation), ("padding", self.padding)):
-            if max(values) > LARGEST:
-                raise ValueError(f"{name}={values} must be at most {LARGEST}")
-        if min(self.padding) < 0:
-            raise ValueError(f"padding={self.padding} (top, bottom, left, right) must not be negative")
+        check_sizes(self, ("c", "h", "w", "k", "r", "s", "groups"))
         if self.c % self.groups or self.k % self.groups:
             raise ValueError(
                 f"groups={self.groups} must divide the {self.c} channels of x and the {self.k} output channels"
@@ -283,7 +268,7 @@ class Conv2dProblem(Geometry):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """x, the filter, and those tensors that the epilogue takes."""
+        """x, the filter, and the tensors of the epilogue."""
         ends, dtype = self.epilogue, self.operand_dtype
         found = [
             Operand("x", "input", self.x_shape, self.x_dtype, self.x_layout),
@@ -310,12 +295,12 @@ class Conv2dProblem(Geometry):
 
     @property
     def outside(self) -> float:
-        """The value that stands outside the picture, where the border mode has one."""
+        """Value outside the image, where the border mode has one."""
         return self.epilogue.x_zero_point if self.padding_mode == "zeros" else self.padding_value
 
     @property
     def operand_dtype(self) -> str:
-        """The type that kernels take the epilogue's scale and bias in: that of float sums, over int32 sums float64.
+        """Type of the epilogue's scale and bias in kernels: that of float sums; float64 for int32 sums.
 
         float32 would round an int32 bias beyond 2^24.
         """

@@ -41,7 +41,6 @@ class ElementwiseProblem(ProblemBase):
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Number of elements."""
         return (self.size,)
 
     @property

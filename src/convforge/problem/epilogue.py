@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# Name -> (formula, default alpha or None where there is no parameter). Codes of compiled kernels follow this order.
+# Name -> (formula, default alpha or None without a parameter). Codes in compiled kernels follow this order.
 ACTIVATIONS: dict[str, tuple[str, float | None]] = {
     "identity": ("y", None),
     "relu": ("max(y, 0)", None),
@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, tuple[str, float | None]] = {
 class Epilogue:
     """y = activation(scale * sum / divisor + bias + residual), rounded and saturated to the output's type.
 
-    The tensors themselves (scale, bias, residual) arrive as operands of the call; here stands which there are.
+    The tensors (scale, bias, residual) are operands of the call.
 
     Parameters
     ----------
@@ -37,10 +37,9 @@ class Epilogue:
     alpha : float
         The activation's parameter: slope of leaky_relu, upper limit of clipped_relu. None means its default.
     x_zero_point : int
-        A value of x's type, subtracted from integer x before it is multiplied; padding then stands for this value.
+        Zero point: a value of x's type, subtracted from integer x before it is multiplied; padding has this value.
     divisor : int
-        From 1 to 2^31 - 1: of a filter whose taps are whole numbers over a divisor, such as a mean. Exact sums are
-        divided once, and so rounded once.
+        From 1 to 2^31 - 1: divisor of a filter of integer taps, such as a mean. Sums are divided and rounded once.
 
     Raises
     ------
@@ -86,12 +85,12 @@ class Epilogue:
 
     @property
     def is_plain(self) -> bool:
-        """True if sums are stored without a change; a zero point belongs to the sum itself."""
+        """True if sums are stored unchanged; a zero point is part of the sum."""
         return self == Epilogue(x_zero_point=self.x_zero_point)
 
     @property
     def activation_code(self) -> int:
-        """The number by which compiled kernels know the activation."""
+        """The activation's number in compiled kernels."""
         return list(ACTIVATIONS).index(self.activation)
 
     def __str__(self) -> str:
@@ -114,7 +113,7 @@ class Epilogue:
 
     @classmethod
     def parse(cls, text: str) -> Epilogue:
-        """Read the text form back. Raises ``ValueError`` naming the part that is unknown."""
+        """Read the text form. Raises ``ValueError`` for an unknown part."""
         names = {name.replace("_", ""): name for name in ACTIVATIONS}
         fields: dict[str, object] = {}
         for part in text.removeprefix("+").split("+") if text else ():

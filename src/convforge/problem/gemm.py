@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from convforge.problem.protocol import Operand, ProblemBase
-from convforge.problem.types import (
-    FP8,
-    PRECISIONS,
-    accumulation_dtype,
-    itemsize,
-    magnitude,
-    numpy_dtype,
-    output_dtype,
-)
+from convforge.problem.types import FP8, PRECISIONS, accumulation_dtype, itemsize, magnitude, numpy_dtype, output_dtype
 
 # Element types of matrices.
 FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -37,12 +29,12 @@ class GemmProblem(ProblemBase):
     transpose_a, transpose_b : bool
         A is stored as (K, M), B as (N, K).
     dtype : str
-        NumPy name of the element type of A, one of :data:`DTYPES`. C has it too, and 16-bit types are summed in
-        float32; integers are summed in int32, which C then is.
+        NumPy name of A's element type, one of :data:`DTYPES`, which C has too. 16-bit types are summed in float32.
+        Integers are summed in int32, which is then C's type.
     b_dtype : str
-        That of B, by default A's. Only integers may differ: int8 and uint8.
+        Element type of B, by default A's. Only int8 and uint8 may be mixed.
     precision : str
-        The arithmetic that is allowed: a key of :data:`convforge.problem.PRECISIONS`.
+        Allowed arithmetic: a key of :data:`convforge.problem.PRECISIONS`.
 
     Examples
     --------
@@ -71,7 +63,7 @@ class GemmProblem(ProblemBase):
                 raise ValueError(f"{name}={getattr(self, name)}: a matrix has 0 or more rows and columns")
         if self.dtype not in DTYPES and self.dtype not in FP8:
             raise ValueError(f"dtype={self.dtype}: the matrix product takes {', '.join(DTYPES)}; cast the matrices")
-        numpy_dtype(self.dtype)  # from here on NumPy knows it by name
+        numpy_dtype(self.dtype)  # registers the name with NumPy
         self._derive(b_dtype=self.b_dtype or self.dtype)
         if self.b_dtype != self.dtype and not {self.dtype, self.b_dtype} <= set(BYTES):
             raise ValueError(f"A is {self.dtype} and B is {self.b_dtype}; only {' and '.join(BYTES)} go together")
@@ -108,10 +100,7 @@ class GemmProblem(ProblemBase):
         m, n, k = self.m, self.n, self.k
         a = ((k, m), "KM") if self.transpose_a else ((m, k), "MK")
         b = ((n, k), "NK") if self.transpose_b else ((k, n), "KN")
-        return (
-            Operand("a", "input", a[0], self.dtype, a[1]),
-            Operand("b", "weights", b[0], self.b_dtype, b[1]),
-        )
+        return (Operand("a", "input", a[0], self.dtype, a[1]), Operand("b", "weights", b[0], self.b_dtype, b[1]))
 
     @property
     def results(self) -> tuple[Operand, ...]:

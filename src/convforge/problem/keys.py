@@ -1,14 +1,14 @@
 """Text forms and the three keys.
 
-The text form is total: parsing it gives the same problem back. It is the command line's argument, a test's name and
-a result's key at once. Tokens that say the default are left out.
+Parsing the text form of a problem gives the same problem. The text form is an argument of the command line, a test's
+name and a result's key. Tokens for default values are left out.
 
     n1c3h1024w1024_k3r3s3_st1_p1_f32_nchw                     conv2d
     n2c8h30w40_k4r3s5_st2x1_p1x0x2x2_d2_g4_reflect_flip_u8-i8-i32-i32_nhwc_+bias+relu
-    n1c64h56w56_k64r3s3_st1_p1_f32_nchw_math-winograd         the arithmetic that is allowed, where it is not strict
+    n1c64h56w56_k64r3s3_st1_p1_f32_nchw_math-winograd         allowed arithmetic, if not strict
     max_n1c64h112w112_r3s3_st2_p1_f32_nchw                    max_pool2d
     m512n256k128_tb_f32                                       gemm
-    m512n256k128_u8-i8                                        of two integer types, A's and B's
+    m512n256k128_u8-i8                                        gemm of two integer types, A's and B's
     relu4096_f32                                              relu
 """
 
@@ -38,7 +38,7 @@ from convforge.problem.types import (
 if TYPE_CHECKING:
     from convforge.problem import Problem
 
-# Planes of a depthwise convolution that are at most so high and wide may have kernels of their own.
+# Largest height and width of a depthwise plane for which kernels may be specialised.
 SMALL_SIDE = 64
 
 _CONV2D = re.compile(r"n(\d+)c(\d+)h(\d+)w(\d+)_k(\d+)r(\d+)s(\d+)(?=_|$)")
@@ -52,15 +52,15 @@ _LAYOUTS = re.compile(r"(nchw|nhwc)(?:-(kcrs|krsc)-(nchw|nhwc))?")
 
 
 def result_key(problem: Problem) -> str:
-    """The exact key of a result: the problem's whole text form."""
+    """The key of a result: the problem's text form."""
     form = _FORMS[problem.operation]
     return "_".join([form.size(problem, _exact), *form.tokens(problem)])
 
 
 def tuning_key(problem: Problem) -> str:
-    """The key under which a choice is remembered: its bucket. Batch, height and width fall into powers of two.
+    """The key of a remembered choice: its bucket, with batch, height and width rounded up to powers of two.
 
-    All else that :func:`compile_key` has is in it too, so that one config is one set of kernels in all of a bucket.
+    It contains the rest of :func:`compile_key`, so that a config has the same kernels in all of a bucket.
 
     Examples
     --------
@@ -70,15 +70,15 @@ def tuning_key(problem: Problem) -> str:
     'n4c3h1024w1024_k3r3s3_st1_p1_f32_nchw_v8'
     """
     form = _FORMS[problem.operation]
-    return "_".join([form.size(problem, _bucket), *form.tokens(problem), *form.seen(problem)])
+    return "_".join([form.size(problem, _bucket), *form.tokens(problem), *form.compiled(problem)])
 
 
 def compile_key(problem: Problem) -> str:
     """The compile key: everything besides its config that a kernel may be specialised to.
 
-    Batch, height and width are run-time arguments, but for three things: the bytes of the widest vectors that rows of
-    pixels and of outputs divide into, where they are fewer than 16 (``v8``, ``v8x4``); whether places take 64 bits
-    (``wide``); and the size of a small plane of a depthwise convolution.
+    Batch, height and width are run-time arguments, with three exceptions: the widest vectors into which rows of pixels
+    and of outputs divide, if they have fewer than 16 bytes (``v8``, ``v8x4``); indices of 64 bits (``wide``); and the
+    size of a small plane of a depthwise convolution.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def compile_key(problem: Problem) -> str:
     """
     form = _FORMS[problem.operation]
     tokens = [token for token in form.tokens(problem) if token != "ceil"]
-    return "_".join([form.kernel(problem), *tokens, *form.seen(problem)])
+    return "_".join([form.kernel(problem), *tokens, *form.compiled(problem)])
 
 
 def is_small_plane(problem: Conv2dProblem) -> bool:
@@ -99,12 +99,7 @@ def is_small_plane(problem: Conv2dProblem) -> bool:
 
 
 def parse_problem(text: str) -> Problem:
-    """Read any problem's text form back.
-
-    Raises
-    ------
-    ValueError
-        The text is no problem, or a token of it is unknown, or the problem breaks a rule.
+    """Read a problem's text form. Raises ``ValueError`` for another text, an unknown token or a broken rule.
 
     Examples
     --------
@@ -138,8 +133,8 @@ def _bucket(size: int) -> int:
     return size if size < 2 else 1 << (size - 1).bit_length()
 
 
-def _conv2d_seen(problem: Conv2dProblem) -> list[str]:
-    """The part of batch, height and width that kernels are compiled for: see :func:`compile_key`."""
+def _conv2d_compiled(problem: Conv2dProblem) -> list[str]:
+    """Tokens for what kernels are compiled for of batch, height and width; see :func:`compile_key`."""
     tokens = _wide(problem)
     if is_small_plane(problem):
         return tokens
@@ -212,8 +207,8 @@ def _gemm_tokens(problem: GemmProblem) -> list[str]:
     return tokens if problem.precision == "strict" else [*tokens, f"math-{problem.precision}"]
 
 
-def _gemm_seen(problem: GemmProblem) -> list[str]:
-    """Vectors that rows of 16-bit matrices divide into, where they are narrower than 16 bytes: see `_conv2d_seen`."""
+def _gemm_compiled(problem: GemmProblem) -> list[str]:
+    """Token for vectors of rows of 16-bit matrices, if they have fewer than 16 bytes."""
     size = itemsize(problem.dtype)
     if size != 2:
         return []
@@ -243,28 +238,18 @@ def _gemm_size(problem: GemmProblem, scaled: Callable[[int], int]) -> str:
 
 
 class _Form(NamedTuple):
-    """Writer of an operation's keys.
+    """Writer of an operation's keys."""
 
-    Attributes
-    ----------
-    size
-        The sizes, of which those that kernels take at run time are scaled by a function.
-    kernel
-        The sizes that kernels are made for.
-    tokens, seen
-        What follows the sizes; and what kernels see of the others.
-    """
-
-    size: Callable[[Any, Callable[[int], int]], str]
-    kernel: Callable[[Any], str]
-    tokens: Callable[[Any], list[str]]
-    seen: Callable[[Any], list[str]]
+    size: Callable[[Any, Callable[[int], int]], str]  # all sizes; a function scales those that are run-time arguments
+    kernel: Callable[[Any], str]  # sizes for which kernels are specialised
+    tokens: Callable[[Any], list[str]]  # tokens after the sizes
+    compiled: Callable[[Any], list[str]]  # tokens for what kernels are compiled for of the scaled sizes
 
 
 _FORMS: dict[str, _Form] = {
-    "conv2d": _Form(_conv2d_size, _conv2d_kernel, _conv2d_tokens, _conv2d_seen),
+    "conv2d": _Form(_conv2d_size, _conv2d_kernel, _conv2d_tokens, _conv2d_compiled),
     "max_pool2d": _Form(_pool2d_size, lambda problem: f"max_r{problem.r}s{problem.s}", _pool2d_tokens, _wide),
-    "gemm": _Form(_gemm_size, lambda _: "gemm", _gemm_tokens, _gemm_seen),
+    "gemm": _Form(_gemm_size, lambda _: "gemm", _gemm_tokens, _gemm_compiled),
     "relu": _Form(
         lambda problem, scaled: f"relu{scaled(problem.size)}",
         lambda _: "relu",

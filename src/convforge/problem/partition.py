@@ -1,7 +1,4 @@
-"""Partition: one problem cut into sub-problems, each with the halo that its filter reaches into.
-
-im2col's chunks, the FFT's overlap-save tiles and (later) pictures larger than memory all use this one cut.
-"""
+"""Partition of a problem into sub-problems, each with its halo; im2col's chunks and the FFT's tiles use it."""
 
 from __future__ import annotations
 
@@ -18,20 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A rectangle of the output, with what of the picture it needs.
+    """A rectangle of the output, and the part of the image that it reads.
 
     Attributes
     ----------
     p0, p1, q0, q1 : int
         The output rows [p0, p1) and columns [q0, q1).
     h0, h1, w0, w1 : int
-        Rows and columns of the picture that the tile reads, halo included: ``x[..., h0:h1, w0:w1]`` is a view whose
-        pitch (elements from row to row) stays that of the whole picture.
+        Rows and columns of the image that the tile reads, halo included: the view ``x[..., h0:h1, w0:w1]``.
     problem : Conv2dProblem
-        The sub-problem over that view, with the edge padding that is left to it: none inside the picture.
+        The sub-problem over that view, with its part of the padding.
     gathered : bool
-        True where no view will do, because the border mode reads elsewhere (a mirrored or wrapped row) or the tile
-        lies outside the picture: the sub-problem then has no padding, and its input is to be gathered through
+        The view does not suffice, because the border mode reads elsewhere (a mirrored or wrapped row) or the tile is
+        outside the image: the sub-problem has no padding, and its input must be gathered through
         :func:`convforge.problem.border_indices` at `padded_rows` and `padded_columns`.
     """
 
@@ -48,20 +44,20 @@ class Tile:
 
     @property
     def padded_rows(self) -> tuple[int, int]:
-        """First and past-the-last row that the tile reads, counted in the padded picture of the whole problem."""
+        """First and past-the-last row that the tile reads, in the padded image of the whole problem."""
         first = self.p0 * self.problem.stride[0]
         return first, first + (self.p1 - self.p0 - 1) * self.problem.stride[0] + self.problem.extent_h
 
     @property
     def padded_columns(self) -> tuple[int, int]:
-        """First and past-the-last column that the tile reads, counted in the padded picture of the whole problem."""
+        """First and past-the-last column that the tile reads, in the padded image of the whole problem."""
         first = self.q0 * self.problem.stride[1]
         return first, first + (self.q1 - self.q0 - 1) * self.problem.stride[1] + self.problem.extent_w
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """One axis of a tile: the slice of the picture, what padding is left, and whether a view is enough."""
+    """One axis of a tile: the slice of the image, the rest of the padding, and True if a view suffices."""
 
     start: int
     stop: int
@@ -73,10 +69,7 @@ class _Span:
 def split(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[Tile]:
     """Cut the output of `problem` into tiles, row by row; the last of each axis may be smaller.
 
-    Raises
-    ------
-    ValueError
-        A tile has no pixel.
+    Raises ``ValueError`` for tiles without a pixel.
 
     Examples
     --------
@@ -104,15 +97,7 @@ def split(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[Tile]:
 
 
 def boxes(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[tuple[int, int, int, int]]:
-    """The rectangles (p0, p1, q0, q1) of the output that :func:`split` cuts, in its order, without their halos.
-
-    For a method that gathers every tile itself, and cuts thousands of them.
-
-    Raises
-    ------
-    ValueError
-        A tile has no pixel.
-    """
+    """The rectangles (p0, p1, q0, q1) of :func:`split`, in its order, without halos: cheap for thousands of tiles."""
     if tile_p < 1 or tile_q < 1:
         raise ValueError(f"a tile of {tile_p} x {tile_q} outputs has no pixel; both must be at least 1")
     for p0 in range(0, problem.p, tile_p):
@@ -142,12 +127,12 @@ def _tile(problem: Conv2dProblem, box: tuple[int, int, int, int], rows: _Span, c
 
 
 def _span(size: int, before: int, after: int, first: int, stop: int, problem: Conv2dProblem) -> _Span:
-    """The part of one axis that padded positions [first, stop) read."""
+    """The part of an axis that padded positions [first, stop) read."""
     begin, end = first - before, stop - before
     if begin >= 0 and end <= size:
         return _Span(begin, end, 0, 0, True)
     inside = max(begin, 0), min(end, size)
-    # A padding of the sub-problem means the same as in the whole one only where it does not look back inside.
+    # The sub-problem's padding has the same values as the whole one's only in modes that do not mirror or wrap.
     if problem.padding_mode in ("zeros", "constant", "replicate") and inside[0] < inside[1]:
         return _Span(inside[0], inside[1], max(-begin, 0), max(end - size, 0), True)
     read = border_indices(size, before, after, problem.padding_mode)[first:stop]

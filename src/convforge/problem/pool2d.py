@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
-from convforge.problem.protocol import Operand, ProblemBase
+from convforge.problem.protocol import Operand, ProblemBase, check_sizes
 from convforge.problem.types import WIDE, check_dtype, itemsize
 
 
 class Geometry(ProblemBase):
-    """The sizes that follow from the fields of a pooling problem, which describes them."""
+    """Sizes that follow from the fields of :class:`Pool2dProblem`, which documents them."""
 
     __slots__ = ("extent_h", "extent_w", "needs_wide_index", "p", "q", "x_shape")
 
@@ -26,7 +26,7 @@ class Geometry(ProblemBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool2dProblem(Geometry):
-    """out[n,c,p,q] = the largest of x over an r by s window; what lies outside the picture never wins.
+    """out[n,c,p,q] = the largest of x over an r by s window; pixels outside the image never win.
 
     Parameters
     ----------
@@ -35,11 +35,11 @@ class Pool2dProblem(Geometry):
     stride, dilation : pair of int
         Per axis (vertical, horizontal).
     padding : four int
-        Top, bottom, left, right; each less than the window's extent. Where the picture is smaller than the dilation, a
-        window could still straddle it and hold no pixel; such a problem is refused (PyTorch gives -inf, or the least
-        integer).
+        Top, bottom, left, right; each less than the window's extent. If the image is smaller than the dilation, a
+        window could still straddle it and contain no pixel; such a problem is refused (PyTorch gives -inf, or the
+        least integer).
     ceil_mode : bool
-        Round the output's size up, as long as the last window starts inside the picture or its left or top padding
+        Round the output's size up, as long as the last window starts inside the image or its left or top padding
         (PyTorch's rule).
     dtype : str
     layout : {"NCHW", "NHWC"}
@@ -59,7 +59,7 @@ class Pool2dProblem(Geometry):
     x_shape : four int
         Shape of x in the order of `layout`.
     needs_wide_index : bool
-        A place in x or the output may exceed 32 bits.
+        An index into x or the output may exceed 32 bits.
     """
 
     operation: ClassVar[str] = "max_pool2d"
@@ -78,20 +78,7 @@ class Pool2dProblem(Geometry):
     layout: str = "NCHW"
 
     def __post_init__(self) -> None:
-        if self.n < 0:
-            raise ValueError(f"n={self.n}: a batch has 0 or more pictures")
-        for name in ("c", "h", "w", "r", "s"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("stride", "dilation"):
-            if min(getattr(self, name)) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1 on both axes")
-        limit = 2**31 - 1
-        for name, values in (("stride", self.stride), ("dilation", self.dilation), ("padding", self.padding)):
-            if max(values) > limit:
-                raise ValueError(f"{name}={values} must be at most {limit}")
-        if min(self.padding) < 0:
-            raise ValueError(f"padding={self.padding} (top, bottom, left, right) must not be negative")
+        check_sizes(self, ("c", "h", "w", "r", "s"))
         if self.layout not in ("NCHW", "NHWC"):
             raise ValueError(f"layout={self.layout!r} is unknown; choose NCHW or NHWC")
         check_dtype(self.dtype, "dtype")
@@ -164,10 +151,10 @@ class Pool2dProblem(Geometry):
 
 
 def _straddling_window(size: int, before: int, outputs: int, stride: int, dilation: int) -> int | None:
-    """First window of an axis of `size` pixels that has taps on either side of it and none on it.
+    """Start of the first window of an axis of `size` pixels with taps on either side of the axis and none on it.
 
-    Such a window begins in the padding, so the first tap that is not before the picture lies at its beginning modulo
-    the dilation. These places repeat after dilation / gcd(stride, dilation) windows.
+    Such a window begins in the padding, so its first tap at or behind pixel 0 is at start modulo dilation. These
+    positions repeat after dilation / gcd(stride, dilation) windows.
     """
     if size >= dilation:
         return None

@@ -1,4 +1,4 @@
-"""The protocol of all kinds of problem: what each says of its operands, its result, its size and its arithmetic."""
+"""The protocol of all kinds of problem: operands, result, size and arithmetic."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ from typing import Any, ClassVar, Self
 
 from convforge.problem.types import itemsize
 
+# Most pixels of a stride, a dilation, a padding and a side of the padded image.
+LARGEST = 2**31 - 1
+
+
+def check_sizes(problem: Any, sizes: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` where a size, or a field of a problem's sliding window, is out of range."""
+    if problem.n < 0:
+        raise ValueError(f"n={problem.n}: a batch has 0 or more pictures")
+    for name in sizes:
+        if (size := getattr(problem, name)) < 1:
+            raise ValueError(f"{name}={size} must be at least 1")
+    for name, pair in (("stride", problem.stride), ("dilation", problem.dilation)):
+        if min(pair) < 1:
+            raise ValueError(f"{name}={pair} must be at least 1 on both axes")
+    for name, values in (("stride", problem.stride), ("dilation", problem.dilation), ("padding", problem.padding)):
+        if max(values) > LARGEST:
+            raise ValueError(f"{name}={values} must be at most {LARGEST}")
+    if min(problem.padding) < 0:
+        raise ValueError(f"padding={problem.padding} (top, bottom, left, right) must not be negative")
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -16,14 +36,14 @@ class Operand:
     Attributes
     ----------
     name : str
-        As the problem's formula has it: "x", "w", "a", "b", "bias", "out", ...
+        Name in the problem's formula: "x", "w", "a", "b", "bias", "out", ...
     role : {"input", "weights", "epilogue", "output"}
     shape : tuple of int
-        As callers give the array; of the weights that is (K, C / groups, R, S) in either layout.
+        Shape of the caller's array; for weights always (K, C / groups, R, S).
     dtype : str
         NumPy's name of the element type.
     layout : str
-        Physical order of the axes, a letter each; empty where it means nothing.
+        Physical order of the axes, one letter each; empty for vectors.
     """
 
     name: str
@@ -34,47 +54,45 @@ class Operand:
 
     @property
     def size(self) -> int:
-        """Elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes without gaps."""
         return self.size * itemsize(self.dtype)
 
 
 class ProblemBase:
     """Protocol of all kinds of problem; each is a frozen dataclass, validated when it is made.
 
-    What follows from a problem's fields is computed once, when it is made, and is no field: it takes no part in
-    equality, hash, repr and pickles.
+    Attributes that follow from the fields are computed once and are no fields: equality, hash, repr and pickles do not
+    use them.
 
     Attributes
     ----------
     operation : str
-        The name that methods are found under.
+        Name of the operation that methods compute.
     multiplies : bool
-        Outputs are sums of products, of which rounding errors are to be judged; otherwise nothing is summed.
+        Outputs are sums of products, which have rounding errors.
     direction : str
         "fprop", forward propagation.
     precision : str
-        The arithmetic that is allowed: a key of :data:`convforge.problem.PRECISIONS`.
+        Allowed arithmetic: a key of :data:`convforge.problem.PRECISIONS`.
     acc_dtype, out_dtype : str
-        NumPy's names of the types that outputs are computed and stored in.
+        NumPy's names of the types in which outputs are computed and stored.
     operands, results : tuple of Operand
-        The operands in the order of a call: the input first, then the weights and the epilogue's tensors, if any.
+        Operands in the order of a call: the input, then weights and the epilogue's tensors, if any.
     out_shape : tuple of int
         Shape of the output in its physical layout.
     outputs : int
         Elements of the output.
     sides : tuple of int
-        What is called the size of a problem: h and w of pictures, m, n, k of a product, the number of elements.
+        The size of a problem: h and w of images; m, n, k of a product; the number of elements.
     stride : tuple of int
-        Per axis (vertical, horizontal); empty where nothing slides.
+        Per axis (vertical, horizontal); empty without a sliding window.
     taps : int
-        Elements of the input that one output is made of; where outputs are sums, products in one of them.
+        Input elements of one output: products of a sum, or values compared.
     flops : int
-        Nominal floating-point operations: two a product, else one comparison a tap.
+        Nominal floating-point operations: two for a product, else one comparison per tap.
     least_bytes : int
         Bytes of the input, the weights and the output, each moved once.
     """
@@ -100,17 +118,14 @@ class ProblemBase:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arrays that are read."""
         raise NotImplementedError
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """The arrays that are written."""
         raise NotImplementedError
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Fields that form the size."""
         raise NotImplementedError
 
     @property
@@ -124,7 +139,7 @@ class ProblemBase:
         return next((operand for operand in self.operands if operand.role == "weights"), None)
 
     def allowing(self, precision: str) -> Self:
-        """The same problem with this arithmetic allowed, where it can be asked for; otherwise the problem itself."""
+        """The same problem with this arithmetic allowed; the problem itself if it has no choice of arithmetic."""
         return self
 
     def __str__(self) -> str:
@@ -133,10 +148,7 @@ class ProblemBase:
         return result_key(self)  # type: ignore[arg-type]  # every kind is a member of the union
 
     def __setstate__(self, state: list[Any]) -> None:
-        """Take the fields back from a pickle, which holds nothing else, and derive the rest.
-
-        A dataclass with slots has a method of its own unless its body names this one.
-        """
+        """Set the fields of a pickle and derive the rest; a dataclass with slots must name this method in its body."""
         names = (field.name for field in fields(self))  # type: ignore[arg-type]  # of the dataclass that this is
         self._derive(**dict(zip(names, state, strict=True)))
         self._derive_all()
@@ -146,7 +158,7 @@ class ProblemBase:
         raise NotImplementedError
 
     def _derive(self, **values: object) -> None:
-        """Set attributes that follow from the fields, as a frozen dataclass can: past its own `__setattr__`."""
+        """Set attributes that follow from the fields of a frozen dataclass."""
         put = object.__setattr__
         for name, value in values.items():
             put(self, name, value)

@@ -1,4 +1,4 @@
-"""Element types and precision classes: the words that problems are written in."""
+"""Element types and precision classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Short name (in text forms) -> name of the element type, as NumPy, ml_dtypes and PyTorch have it.
+# Short name (in text forms) -> name of the element type in NumPy, ml_dtypes and PyTorch.
 DTYPES: dict[str, str] = {
     "f64": "float64",
     "f32": "float32",
@@ -27,16 +27,16 @@ SHORT_NAMES: dict[str, str] = {long: short for short, long in DTYPES.items()}
 # 8-bit floats: problems have them, and no method computes them.
 FP8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 
-# Those that ml_dtypes adds to NumPy's.
+# Types that ml_dtypes adds to NumPy's.
 ADDED = FP8 | {"bfloat16"}
 
-# Elements of an array beyond which places in it need 64 bits.
+# Elements of an array beyond which indices need 64 bits.
 WIDE = 2**31 - 1
 
 # Bytes of the widest vector that a kernel loads or stores.
 VECTOR_BYTES = 16
 
-# What each class of arithmetic is allowed to do to the result. `strict` is always allowed.
+# Class of arithmetic -> its effect on the result. `strict` is always allowed.
 PRECISIONS: dict[str, str] = {
     "strict": "RMS error at most twice a sequential FMA loop's in the accumulation type; full range; Inf and NaN kept",
     "separable": "the filter is replaced by its factors, rounded to the accumulation type",
@@ -62,14 +62,14 @@ def itemsize(dtype: str) -> int:
 
 @cache
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """NumPy's type of this name; those that ml_dtypes adds, it knows by name from then on."""
+    """NumPy's type of this name; the first use of a type of ml_dtypes registers all of these with NumPy."""
     if dtype in ADDED:
-        import ml_dtypes  # noqa: F401  5 ms; it makes them known
+        import ml_dtypes  # noqa: F401  takes 5 ms
     return np.dtype(dtype)
 
 
 def finfo(dtype: str | np.dtype[Any]) -> Any:
-    """Limits of a float type, in the form of :class:`numpy.finfo`, which knows NumPy's own types alone."""
+    """Limits of a float type, as :class:`numpy.finfo`, which does not know types of ml_dtypes."""
     name = np.dtype(dtype).name
     if name not in ADDED:
         return np.finfo(name)
@@ -79,11 +79,11 @@ def finfo(dtype: str | np.dtype[Any]) -> Any:
 
 
 def to_float(values: NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """float32 or float64 numbers in a float type, rounded once, ties to even.
+    """Round float32 or float64 numbers to a float type once, ties to even.
 
-    ml_dtypes rounds float64 twice, by way of float32. So that is rounded to odd first: towards zero, and the last bit
-    set where anything was lost (S. Boldo and G. Melquiond, *Emulation of a FMA and correctly rounded sums*, IEEE Trans.
-    Comput. 57(4), 2008).
+    ml_dtypes rounds float64 twice, first to float32. So float64 is first rounded to odd: towards zero, with the last
+    bit set where anything was lost (S. Boldo and G. Melquiond, *Emulation of a FMA and correctly rounded sums*, IEEE
+    Trans. Comput. 57(4), 2008).
 
     Examples
     --------
@@ -113,23 +113,23 @@ def magnitude(dtype: str) -> int:
 
 
 def accumulation_dtype(x_dtype: str, w_dtype: str) -> str:
-    """The type that products are summed in: int32 for two integer types, else float32, or float64 if either is."""
+    """The type in which products are summed: int32 for two integer types, float64 if either is, else float32."""
     if is_integer(x_dtype) and is_integer(w_dtype):
         return "int32"
     return "float64" if "float64" in (x_dtype, w_dtype) else "float32"
 
 
 def output_dtype(x_dtype: str, w_dtype: str) -> str:
-    """The default type of the result: x's own where it is a float type of 16 bits or more, else the accumulation type.
+    """The default type of the result: x's own if it is a float type of 16 bits or more, else the accumulation type.
 
-    Sums of 8-bit floats soon exceed what these hold (448 is the largest of e4m3), and there is no scale to bring them
-    back; that PyTorch's ``_scaled_mm`` and cuBLAS ask for.
+    Sums of 8-bit floats soon exceed their range (448 for e4m3), and there is no scale, which PyTorch's ``_scaled_mm``
+    and cuBLAS take for this.
     """
     return accumulation_dtype(x_dtype, w_dtype) if is_integer(x_dtype) or x_dtype in FP8 else x_dtype
 
 
 def check_dtype(value: str, field: str) -> None:
-    """Raise ``ValueError`` unless `value` names an element type that problems may have; from then on NumPy knows it."""
+    """Raise ``ValueError`` unless `value` names an element type of problems, and register it with NumPy."""
     if value not in SHORT_NAMES:
         raise ValueError(
             f"{field}={value!r} is not an element type of convforge; cast the array to one of {', '.join(SHORT_NAMES)}"

@@ -1,4 +1,4 @@
-"""Measuring: rings that exceed the cache, samples until the median is narrow, the machine's state and its ceilings."""
+"""Measurement: rings that exceed the cache, samples until the median is known, the machine's state and ceilings."""
 
 from convforge.timing.ceilings import Ceilings, measure_ceilings, moved
 from convforge.timing.copies import Copies

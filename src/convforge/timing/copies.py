@@ -1,7 +1,7 @@
-"""The copy kernel over as many bytes as a problem must move: what a time that memory bounds is held against.
+"""Times of the copy kernel over as many bytes as a problem moves, to compare memory-bound times with.
 
-Half of the bytes are read and half are written, over a ring as large as the problem's own, by the same timer and rule:
-a copy that comes out of memory for a problem that does, and out of the cache for one that fits there.
+Half of the bytes are read and half are written, over a ring of the problem's size, by the same timer and rule: from
+memory for a problem in memory, from the cache for one that fits there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from convforge.backends.cuda.arrays import address
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.timing.ring import COLD_FACTOR, Cycle, last_level_cache, poison_of, ring_limit, ring_size
@@ -23,8 +24,8 @@ from convforge.timing.timer import Timing, measure
 UNIT = 16  # bytes that a thread of copy.cu moves
 GPU_THREADS = 256
 CPU_BLOCK = 1 << 14  # floats that a work item of the CPU's kernel moves
-RANDOM_FLOATS = 1 << 20  # so many random numbers, again and again, are what is copied
-COMPARED_FLOATS = 1 << 10  # at either end of each copy
+RANDOM_FLOATS = 1 << 20  # random numbers, repeated to fill the source
+COMPARED_FLOATS = 1 << 10  # checked at either end of each copy
 FLOAT = np.dtype(np.float32)
 
 
@@ -35,12 +36,9 @@ class _Copy(ctypes.Structure):
 
 
 def copying(runtime: Runtime, source: Any, target: Any) -> Callable[[], None]:
-    """A call of the device's copy kernel.
+    """Return a call of the device's copy kernel on two contiguous arrays of float32.
 
-    Parameters
-    ----------
-    source, target : array of float32
-        Contiguous, of the same size; on GPUs a multiple of four, and aligned to 16 bytes.
+    On GPUs their size is a multiple of four, and they are aligned to 16 bytes.
     """
     if runtime.facts.backend == "cpu":
         from convforge.timing import cpu
@@ -52,12 +50,12 @@ def copying(runtime: Runtime, source: Any, target: Any) -> Callable[[], None]:
     count = source.size // 4
     on_gpu = runtime.compile(KernelSource("timing/copy.cu", "copy", (), _Copy, "Copy"))
     grid, struct = LaunchInfo("copy", (-(-count // GPU_THREADS),), (GPU_THREADS,), early=True), _Copy(0, 0, count)
-    struct.source, struct.target = _address(source), _address(target)
+    struct.source, struct.target = address(source), address(target)
     return lambda: runtime.launch(on_gpu, grid, struct)
 
 
 class Copies:
-    """Times copies on one device; the memory that it takes for small ones is kept for the next."""
+    """Times copies on one device; memory for small ones is kept."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -67,23 +65,18 @@ class Copies:
     def time(
         self, nbytes: int, rule: StoppingRule, *, clock: Callable[[], float] = time.monotonic
     ) -> tuple[int, Timing]:
-        """Time a copy.
-
-        Parameters
-        ----------
-        nbytes : int
-            Read and written together.
+        """Time a copy of `nbytes` bytes, read and written together, rounded up to a multiple of 32.
 
         Returns
         -------
         nbytes : int
-            The same, up to the next multiple of 32: what was moved.
+            Bytes that were moved.
         timing : Timing
 
         Raises
         ------
         MemoryError
-            The device has no room for the ring.
+            The device has no memory for the ring.
         RuntimeError
             The kernel did not copy.
         """
@@ -103,13 +96,13 @@ class Copies:
         return 2 * half, replace(timing, ring=size.slots, cold=size.cold)
 
     def _same(self, source: Any, target: Any) -> bool:
-        """True if a copy is right at both of its ends."""
+        """True if both ends of a copy are right."""
         ends = (slice(None, COMPARED_FLOATS), slice(-COMPARED_FLOATS, None))
         read = self._runtime.download
         return all(np.array_equal(read(source[end]), read(target[end])) for end in ends)
 
     def _room(self, floats: int) -> tuple[Any, Any]:
-        """Two arrays of at least so many floats, the first with random numbers."""
+        """Two arrays of so many floats, the first with random numbers."""
         if floats > self._kept_bytes // (2 * FLOAT.itemsize):
             return self._new_room(floats)
         if self._kept is None:
@@ -127,8 +120,3 @@ class Copies:
             copying(runtime, random[: part.size], part)()
         runtime.synchronize()
         return sources, targets
-
-
-def _address(array: Any) -> int:
-    found = getattr(array, "address", None)
-    return int(array.__array_interface__["data"][0]) if found is None else int(found)

@@ -20,15 +20,7 @@ def copy(source: Any, target: Any, block: Any, begin: Any, end: Any) -> None:
 
 @jit
 def multiply_add(values: Any, factors: Any, steps: Any, begin: Any, end: Any) -> None:
-    """Work item = twelve vectors of `values` in registers, each taken through `steps` multiply-adds.
-
-    Parameters
-    ----------
-    values : 1-D array of float32
-        The vectors of each item, side by side.
-    factors : array of two float32
-        v = v * factors[0] + factors[1].
-    """
+    """Work item = twelve contiguous vectors v of `values`, each `steps` times v = v * factors[0] + factors[1]."""
     a, b = splat(factors, 0), splat(factors, 1)
     lanes = 32 // values.itemsize
     for item in range(begin, end):

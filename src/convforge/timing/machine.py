@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from convforge.backends.cpu.facts import read_cpuinfo
 from convforge.backends.facts import DeviceFacts
 
 _LIBRARIES = ("convforge", "numpy", "numba", "llvmlite", "scipy")
@@ -33,13 +34,13 @@ def device_slug(facts: DeviceFacts) -> str:
 
 
 def machine_table(facts: DeviceFacts) -> dict[str, Any]:
-    """The machine and its state now, as a mapping that JSON can hold; None where the system does not say."""
+    """The machine and its present state for JSON; None for unknown values."""
     return {
         "facts": facts.to_table(),
         "os": platform.platform(),
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
-        "load": _load(),
+        "load": [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None,
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "clock_mhz": _clocks(),
         "threads": {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")},
@@ -48,7 +49,7 @@ def machine_table(facts: DeviceFacts) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that measure and compute, and the BLAS that NumPy calls."""
+    """Versions of the libraries that measure and compute, and of NumPy's BLAS."""
     import numpy as np
 
     found = {}
@@ -65,14 +66,7 @@ def versions() -> dict[str, str]:
 
 
 def repository(package: Path | None = None) -> tuple[str | None, bool]:
-    """Commit of the checkout that the package runs from, and whether it has uncommitted changes.
-
-    Returns
-    -------
-    commit : str or None
-        None where the package is installed, or there is no git.
-    dirty : bool
-    """
+    """Commit of the package's checkout, None without one, and True if it has uncommitted changes."""
     package = package or Path(__file__).parents[1]
     # A package installed into an environment inside another repository is not of that repository.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
@@ -89,10 +83,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _load() -> list[float] | None:
-    return [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None
-
-
 def _read(path: str) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
@@ -101,6 +91,6 @@ def _read(path: str) -> str | None:
 
 
 def _clocks() -> list[float] | None:
-    """Clock of every processor in MHz, where Linux tells."""
-    text = _read("/proc/cpuinfo") or ""
-    return [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", text, re.MULTILINE)] or None
+    """Clock of every core in MHz, on Linux."""
+    found = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", read_cpuinfo(), re.MULTILINE)
+    return [float(value) for value in found] or None

@@ -1,15 +1,13 @@
-"""The one place that says which of several timings is faster, which are level, and which are too noisy to rank.
+"""The order of timings: faster, level, or too noisy to rank. Everything that compares timings uses this module.
 
-Tables, finals, studies, reports, the lab, `explain`, the search and the layers of a model all ask here.
+A timing is an interval: its median plus or minus its spread (half the interquartile range). For n normal samples with
+deviation s, the spread is 0.67 s and the standard error of the median 1.25 s / sqrt(n) (Kendall and Stuart, The
+Advanced Theory of Statistics, vol. 1, ch. 10). So with the usual 15 samples two spreads together are three standard
+errors of the difference of two medians, and noise alone moves two medians further apart in 0.3 % of pairs. Intervals
+that do not touch decide the order. Intervals that touch do not, for one of two reasons:
 
-A timing is an interval: its median, and on either side of it its spread (half the interquartile range). Of n normal
-samples with deviation s, the spread is 0.67 s and the standard error of the median 1.25 s / sqrt(n) (Kendall and
-Stuart, The Advanced Theory of Statistics, vol. 1, ch. 10). With the usual 15 samples two spreads together are therefore
-three standard errors of the difference of two medians: noise alone takes two medians further apart in 0.3 % of pairs.
-So intervals that do not touch decide the order. Those that touch leave it open, for one of two reasons:
-
-- the medians are close and the intervals narrow: both take the same time, as far as anybody need know;
-- one interval is wide: either may be the faster one by far, and there is nothing to be said.
+- the medians are close and the intervals narrow: the two are level;
+- one interval is wide: either may be much faster, and the order is unknown.
 """
 
 from __future__ import annotations
@@ -25,18 +23,17 @@ from convforge.timing.timer import Timing
 Order = Literal["faster", "slower", "level", "unsure"]
 ORDERS: tuple[Order, ...] = ("faster", "slower", "level", "unsure")
 
-# Medians further apart than this are not level, whatever their spreads: half of what the ceilings of a run may move by
-# before it is thrown away (timing.ceilings.MOVED), as two rows of one run may differ by that much for no reason of
-# theirs.
+# Medians further apart than this are not level. It is half of what ceilings may move by within a valid run
+# (timing.ceilings.MOVED): drift alone may move two rows of a run so far apart.
 LEVEL = 0.05
-# Two spreads that together exceed this leave open a difference that matters: no tie can be seen through them.
+# Two spreads that together exceed this may hide a difference that matters, so they are no tie.
 WIDE = 0.10
 
 T = TypeVar("T")
 
 
 def order(a: Timing, b: Timing) -> Order:
-    """The order of two timings, as seen from `a`.
+    """The order of `a` relative to `b`.
 
     Examples
     --------
@@ -61,7 +58,7 @@ class Ranking(Generic[T]):
     Attributes
     ----------
     leaders : tuple
-        The fastest, and those level with it, by their medians. Empty where nothing can be said.
+        The fastest and those level with it, by their medians; empty where the order is unknown.
     unsure : tuple
         Those too noisy to rank: they may be as fast as the leaders, or faster.
     """
@@ -71,10 +68,10 @@ class Ranking(Generic[T]):
 
 
 def rank(found: Iterable[T], timing: Callable[[T], Timing]) -> Ranking[T]:
-    """The fastest of several, without those whose spreads are too wide to decide it.
+    """Find the fastest of several, without those whose spreads are too wide.
 
-    Only those that no other is known to beat can be the fastest. Where the order of two of these is open, those whose
-    spreads leave it open take no part: the wider one, and the other too unless its own is narrow.
+    Candidates are those that no other is known to beat. Where the order of two candidates is unknown, the one with the
+    wider spread is excluded, and the other too unless its own spread is narrow.
 
     Examples
     --------
@@ -94,7 +91,7 @@ def rank(found: Iterable[T], timing: Callable[[T], Timing]) -> Ranking[T]:
 
 
 def _is_wide(own: Timing, a: Timing, b: Timing) -> bool:
-    """True if this spread leaves the order of a and b open; the wider of the two always does."""
+    """True if this spread makes the order of a and b unknown; the wider of the two always does."""
     widest = max(_width(a), _width(b))
     return _width(own) >= widest / 2 or _width(own) > WIDE / 2 * min(a.median_s, b.median_s)
 

@@ -1,4 +1,4 @@
-"""Rings: so many copies of inputs, weights and outputs that a call finds none of them in the cache."""
+"""Rings: enough copies of inputs, weights and outputs that a call finds none of them in the cache."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from convforge.backends.runtime import Runtime, upload_weights
 from convforge.problem import Problem
 from convforge.problem.types import is_integer
 
-# A ring must be twice the last-level cache before it counts as cold: caches do not evict strictly the oldest line.
+# A cold ring has twice the bytes of the last-level cache, because caches do not evict strictly the oldest line.
 COLD_FACTOR = 2
-RING_LIMIT_BYTES = 512 << 20  # of a CPU's memory; of a GPU's, this share, so that its largest pictures get two slots
+RING_LIMIT_BYTES = 512 << 20  # of a CPU's memory; of a GPU's, this share, so that its largest images get two slots
 GPU_MEMORY_SHARE = 16
 MOST_SLOTS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class RingSize:
-    """Slots of a ring, and whether their bytes exceed the cache by enough."""
+    """Slots of a ring; it is cold if their bytes exceed the cache by :data:`COLD_FACTOR`."""
 
     slots: int
     cold: bool
@@ -36,13 +36,13 @@ class Slot:
     Attributes
     ----------
     x, w, out : array
-        Copies that no other slot shares.
+        Copies of this slot alone.
     result : array
-        What the last call gave back: `out`, or a library's own array, which no other call may be given to write to.
+        Result of the last call: `out`, or a library's own array.
     operands : dict of str to array
         Those of the epilogue.
     kind : int
-        Which of the sets of inputs it holds: neighbours differ, so that a stale result cannot pass for a fresh one.
+        Index of its set of inputs; neighbours differ, so that a stale result is noticed.
     """
 
     x: Any
@@ -59,9 +59,7 @@ def last_level_cache(facts: DeviceFacts) -> int:
 
 
 def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT_BYTES) -> RingSize:
-    """Number of slots of `slot_bytes` bytes in the ring.
-
-    At least two where the limit allows (one otherwise), at most :data:`MOST_SLOTS`, and no more than make it cold.
+    """Number of slots of `slot_bytes` bytes: as many as make the ring cold, from two (one if the limit demands it) on.
 
     Examples
     --------
@@ -78,15 +76,14 @@ def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT
 
 
 def poison_of(dtype: np.dtype[Any]) -> int:
-    """A byte that makes of every element what no method computes: a NaN, or a pattern for integers."""
+    """A byte that fills elements with a value that no method computes: a NaN, or a pattern for integers."""
     return 0xA5 if is_integer(dtype.name) else 0xFF
 
 
 def ring_limit(facts: DeviceFacts) -> int:
     """Bytes that a ring may take."""
-    return (
-        RING_LIMIT_BYTES if facts.backend != "cuda" else max(facts.memory_bytes // GPU_MEMORY_SHARE, RING_LIMIT_BYTES)
-    )
+    share = facts.memory_bytes // GPU_MEMORY_SHARE if facts.backend == "cuda" else 0
+    return max(share, RING_LIMIT_BYTES)
 
 
 class Ring:
@@ -94,20 +91,12 @@ class Ring:
 
     Parameters
     ----------
-    problem : Problem
-    sets : sequence of check.Inputs
+    sets : sequence of Inputs
         One or more sets of inputs; slot i holds a copy of set ``i % len(sets)``.
-    runtime : Runtime
-        Of the device whose cache is to be exceeded.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        sets: Sequence[Any],
-        runtime: Runtime,
-        *,
-        limit_bytes: int | None = None,
+        self, problem: Problem, sets: Sequence[Any], runtime: Runtime, *, limit_bytes: int | None = None
     ) -> None:
         shape, dtype = problem.out_shape, np.dtype(problem.out_dtype)
         self.runtime = runtime
@@ -124,32 +113,29 @@ class Ring:
             self.slots.append(Slot(runtime.upload(chosen.x), w, out, out, operands[i % len(sets)], i % len(sets)))
 
     def calls(self, plan: Any, workspace: Any = None) -> Cycle:
-        """Calls of a plan that prepare the weights themselves, as ``conv2d`` does, on the next slot each time.
-
-        Where the result is the library's own array, copying it into ours would be no part of its time.
-        """
+        """Calls of a plan on the next slot each time, with the preparation of weights, as in ``conv2d``."""
         slots, laid = self.slots, self.laid(plan)
 
         def call(i: int) -> None:
             slot = slots[i]
-            out = None if plan.allocates else slot.out
+            out = None if plan.allocates else slot.out  # a copy from a library's own array is no part of its time
             slot.result = plan(plan.buffers(laid[i], plan.borrow(slot.w), slot.operands, out, workspace))
 
         return Cycle(len(slots), call)
 
     def laid(self, plan: Any) -> list[Any]:
-        """Each slot's input as the plan would have it lie."""
+        """Each slot's input in the layout that the plan wants."""
         return [plan.lay(slot.x) for slot in self.slots]
 
     def poison(self) -> None:
-        """Poison every slot's output, which is its result until the next call; a library's own array is let go."""
+        """Fill every slot's output with poison, and make it the slot's result."""
         for slot in self.slots:
             slot.result = slot.out
             self.runtime.fill(slot.out, poison_of(slot.out.dtype))
 
 
 class Cycle:
-    """A call that takes the next of `count` slots each time: what :func:`convforge.timing.measure` is given.
+    """A call that takes the next of `count` slots each time.
 
     Examples
     --------
@@ -176,5 +162,5 @@ class Cycle:
 
     @property
     def reached(self) -> int:
-        """Slots that have been used at least once."""
+        """Number of slots used at least once."""
         return min(self.calls, self._count)

@@ -1,6 +1,6 @@
-"""When to stop sampling: as soon as the median is known well enough, or when patience or the budget ends.
+"""Rule that ends sampling: the median is known well enough, or the time is spent.
 
-The statistics are robust ones: a sample that another process disturbed moves them little.
+The statistics are robust: a sample disturbed by another process changes them little.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349
 
 
 def spread(samples: Sequence[float]) -> float:
-    """Half the interquartile range over the median: the spread that is stored and shown.
+    """Half the interquartile range over the median.
 
     Examples
     --------
@@ -71,13 +71,7 @@ class StoppingRule:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
 
     def decide(self, samples: Sequence[float], elapsed_s: float) -> Decision:
-        """Decide whether to sample on after `elapsed_s` seconds; if not, say why.
-
-        Returns
-        -------
-        {"more", "narrow", "noisy", "budget"}
-            "budget": fewer samples were taken than asked for.
-        """
+        """Decide after `elapsed_s` seconds: "more" samples, or the reason to stop ("budget": with too few samples)."""
         if len(samples) < self.fewest:
             return "more"
         if len(samples) < self.samples:

@@ -1,7 +1,7 @@
-"""Timings of calls: calibrated, warmed up, sampled until the median is narrow; several runs interleaved where asked.
+"""Timings of calls: calibrated, warmed up, sampled until the median is known; several runs in turns.
 
-Time is taken by ``Runtime.time``: wall clock on the CPU, events on a GPU; where copies to and from a device are inside
-of it, by :data:`HOST_CLOCK`.
+``Runtime.time`` takes the time: wall clock on the CPU, events on a GPU. :data:`HOST_CLOCK` times calls that copy to and
+from a device.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from convforge.timing.stopping import Decision, StoppingRule, median_uncertainty, spread
@@ -28,10 +28,9 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The host's clock: for calls that have ended when they return."""
+    """The host's clock, for calls that have ended when they return."""
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
-        """See :class:`Clock`."""
         begin = time.perf_counter()
         for _ in range(repeats):
             run()
@@ -50,15 +49,15 @@ class Timing:
     samples : tuple of float
         Seconds a call.
     calls : int
-        Calls that each sample is the mean of.
+        Calls per sample, which is their mean.
     noisy : bool
-        The median is less certain than the rule asked for.
+        The median is less certain than the rule demands.
     few : bool
-        The budget ended before the rule's number of samples was taken.
+        The budget ended before the rule's number of samples.
     ring : int
         Slots that the calls cycled through.
     cold : bool
-        The ring exceeds the last-level cache, so that a call finds its inputs, weights and output in memory.
+        The ring exceeds the last-level cache.
     """
 
     samples: tuple[float, ...]
@@ -70,7 +69,7 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """Seconds a call, the median of the samples."""
+        """Median of the samples: seconds a call."""
         return statistics.median(self.samples)
 
     @property
@@ -79,21 +78,12 @@ class Timing:
         return spread(self.samples)
 
     def to_table(self) -> dict[str, Any]:
-        """The timing as JSON holds it."""
-        return {
-            "median_s": self.median_s,
-            "spread": self.spread,
-            "samples": list(self.samples),
-            "calls": self.calls,
-            "noisy": self.noisy,
-            "few": self.few,
-            "ring": self.ring,
-            "cold": self.cold,
-        }
+        """The timing for JSON."""
+        return {"median_s": self.median_s, "spread": self.spread, **asdict(self), "samples": list(self.samples)}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Timing:
-        """The timing that :meth:`to_table` wrote."""
+        """Read the table that :meth:`to_table` wrote."""
         rest = {name: table[name] for name in ("calls", "noisy", "few", "ring", "cold") if name in table}
         return cls(tuple(table["samples"]), **rest)
 
@@ -105,16 +95,9 @@ def measure(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Timing:
-    """Time one run.
+    """Time one run, a call that may take the next slot of a ring each time.
 
-    Parameters
-    ----------
-    run : callable
-        One call of what is timed; it may take the next slot of a ring each time.
-    runtime : Runtime, or another Clock
-        Whose clock takes the time.
-    clock : callable
-        Seconds, for the rule's patience and budget alone.
+    `runtime` takes the time of samples; `clock` is for the rule's patience and budget.
 
     Examples
     --------
@@ -133,12 +116,11 @@ def interleave(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Timing]:
-    """Time several runs in turns, a sample each, so that a drift of the machine meets all of them alike.
+    """Time several runs in turns, a sample each, so that a drift of the machine affects all of them equally.
 
-    The order turns round after every round. Before each sample the machine gets a moment of rest, and one call that
-    does not count: PyTorch's threads, and those of others, spin for some milliseconds after a call, and would take a
-    core from whoever comes next. Sampling goes on until the rule is satisfied for every run; the budget is
-    that of all together.
+    The order is reversed after every round. Before each sample the machine rests, and the run makes one call that does
+    not count: threads of PyTorch and others spin for some milliseconds after a call, and would take a core from the
+    next run. Sampling goes on until the rule is satisfied for every run; the budget is for all together.
     """
     rule = rule or StoppingRule()
     begin = clock()
@@ -162,11 +144,11 @@ def interleave(
 
 
 def _calibrate(run: Callable[[], None], runtime: Clock, sample_s: float) -> int:
-    """Calls that fill a sample; finding out is the warm-up."""
+    """Find the number of calls that fill a sample, which also warms up."""
     calls = 1
     while True:
         taken = runtime.time(run, calls)
         if taken >= sample_s or calls >= _MOST_CALLS:
             return calls
-        # One first call is slower than the next: never trust it for more than a factor of eight.
+        # A first call is slower than the next: raise the number at most eightfold.
         calls = min(8 * calls, max(calls + 1, math.ceil(1.2 * calls * sample_s / max(taken, 1e-9))), _MOST_CALLS)

@@ -6,16 +6,7 @@ import os
 
 from convforge.tuning.choices import CHOICES, Remembered, key_of
 from convforge.tuning.heuristic import Choice, choose
-from convforge.tuning.tuner import (
-    LEVELS,
-    check_method,
-    compile_for,
-    decide,
-    may_measure,
-    remembered,
-    tune,
-    with_peers,
-)
+from convforge.tuning.tuner import LEVELS, check_method, compile_for, decide, may_measure, remembered, tune, with_peers
 
 __all__ = [
     "CHOICES",
@@ -36,23 +27,14 @@ __all__ = [
 
 
 def load(path: str | os.PathLike[str]) -> int:
-    """Use the choices of a file that ``convforge tune`` wrote, from now on.
-
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    int
-        Choices in the file, those of other devices included.
+    """Use the choices of a file that ``convforge tune`` wrote; return their number, with those of other devices.
 
     Raises
     ------
     OSError
-        It cannot be read.
+        The file cannot be read.
     ValueError
-        It is no such file; the text names it and says what is wrong.
+        It holds no tuned choices; the text names the file and the fault.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Remembered measurements: in memory, on disk between processes, and in files that are shipped.
+"""Remembered measurements: in memory, on disk between processes, and in shipped files.
 
-On the disk a choice is a small JSON file, named by its bucket, in a folder named by the environment: device, driver,
-methods and libraries. A file is replaced whole, so any number of processes may write at once, and no two buckets ever
-meet in one file. What cannot be read, or is of another environment, is set aside and measured again.
+On disk a choice is a small JSON file, named by its bucket, in a folder named by the environment: device, driver,
+methods and libraries. Files are replaced whole, so any number of processes may write. A file that cannot be read, or is
+of another environment, is renamed, and the bucket is measured again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.sources import PACKAGE, kernels, modules
 from convforge.problem import Problem, tuning_key
 
-# Goes up when the files' form changes.
+# Raised when the files' format changes.
 SCHEMA = 1
 # The levels that measure, the more thorough last.
 LEVELS = ("auto", "max")
 # Choices that a process keeps in memory.
 MOST = 4096
-# What must agree for a file that somebody shipped; a cache of one's own agrees in everything.
+# Parts of the environment that must agree for a shipped file; for one's own cache all must.
 SHIPPED = ("backend", "device", "architecture", "cores", "methods")
 # Packages whose versions are part of an environment, by backend.
 _PACKAGES = {"cpu": ("numpy", "numba", "scipy"), "cuda": ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")}
@@ -44,19 +44,16 @@ class Tried:
 
     Attributes
     ----------
-    algorithm, config : str
     ours : bool
-        False for another library's.
-    predicted_s : float
+        False for another library's method.
     seconds : float or None
-        Median of a call, weights prepared on every call; None where there is no time.
+        Median of a call, with preparation of weights; None where there is no time.
     spread : float
         Half the interquartile range over the median.
-    workspace_bytes : int or None
     tied : bool
-        It was timed in turns with the fastest, and is closer to it than their spreads.
+        In the final it was level with the fastest.
     fault : str
-        Why there is no time: empty where there is one.
+        Reason why there is no time.
     wrong : bool
         Its result was wrong: the method is not used for this bucket, not by rule either.
     """
@@ -73,18 +70,11 @@ class Tried:
     wrong: bool = False
 
     def to_table(self) -> dict[str, Any]:
-        """As JSON holds it."""
         return asdict(self)
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Tried:
-        """Read the table that :meth:`to_table` wrote.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A field is missing, unknown or of another type.
-        """
+        """Read the table that :meth:`to_table` wrote. Raises ``TypeError`` or ``ValueError`` for another one."""
         tried = cls(**table)
         numbers = (tried.predicted_s, tried.spread, tried.seconds or 0.0, tried.workspace_bytes or 0)
         words = (tried.algorithm, tried.config, tried.fault)
@@ -97,17 +87,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Key of a choice, besides the environment.
-
-    Attributes
-    ----------
-    key : str
-        The problem's tuning key.
-    workspace_limit : int or None
-        The limit under which it was searched.
-    peers : bool
-        Other libraries were candidates.
-    """
+    """Key of a choice in an environment: tuning key, workspace limit of the search, peers as candidates."""
 
     key: str
     workspace_limit: int | None = None
@@ -124,20 +104,19 @@ class Remembered:
 
     Attributes
     ----------
-    bucket : Bucket
     environment : dict of str to str
-        See :func:`environment`.
+        See :func:`environment_of`.
     level : {"auto", "max"}
     problem : str
-        The one that was measured.
+        The problem that was measured.
     tried : tuple of Tried
         The chosen one first.
     spent_s : float
-        Seconds that the search took.
+        Seconds of the search.
     origin : str
-        The file that it comes from where that was shipped; empty for what was measured here.
+        The shipped file; empty for a search on this machine.
     fault : str
-        Why nothing could be measured; such a one is kept in memory alone.
+        Reason why nothing could be measured; then it is kept in memory alone.
     """
 
     bucket: Bucket
@@ -150,7 +129,7 @@ class Remembered:
     fault: str = ""
 
     def to_table(self) -> dict[str, Any]:
-        """As JSON holds it, without the environment."""
+        """The table for JSON, without the environment."""
         return {
             "bucket": self.bucket.key, "workspace_limit": self.bucket.workspace_limit, "peers": self.bucket.peers,
             "level": self.level, "problem": self.problem, "spent_s": round(self.spent_s, 3),
@@ -159,13 +138,7 @@ class Remembered:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], environment: Mapping[str, str], origin: str = "") -> Remembered:
-        """Read the table that :meth:`to_table` wrote.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            A field is missing or of another form.
-        """
+        """Read the table that :meth:`to_table` wrote. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
         limit, level = table["workspace_limit"], table["level"]
         if level not in LEVELS or not (limit is None or isinstance(limit, int)) or not isinstance(table["bucket"], str):
             raise ValueError(
@@ -177,7 +150,7 @@ class Remembered:
 
 
 def environment_of(operation: str, facts: DeviceFacts) -> dict[str, str]:
-    """Everything besides the problem that a measurement depends on: device, driver, our methods, libraries.
+    """Everything except the problem that determines a measurement: device, driver, our methods, libraries.
 
     Examples
     --------
@@ -194,7 +167,7 @@ def environment_of(operation: str, facts: DeviceFacts) -> dict[str, str]:
 
 @cache
 def _methods(operation: str, backend: str) -> str:
-    """A digest of the names of our methods of an operation, and of every file in which a method or a kernel stands."""
+    """A digest of the names of our methods of an operation, and of all files of methods and kernels."""
     ours = [a.name for a in algorithms() if (a.operation, a.backend) == (operation, backend)]
     return hashlib.sha256(json.dumps([ours, _files_digest()]).encode()).hexdigest()[:16]
 
@@ -219,13 +192,7 @@ def _libraries(backend: str) -> str:
 
 
 class Choices:
-    """The remembered choices. Safe from many threads and with many processes.
-
-    Parameters
-    ----------
-    folder : Path, optional
-        By default in the user's cache folder, which CONVFORGE_CACHE_DIR moves.
-    """
+    """The remembered choices, by default in the user's cache folder. Safe from many threads and processes."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -237,11 +204,11 @@ class Choices:
         self._of: dict[str, int] = {}
 
     def unlock(self) -> None:
-        """Forget who held the lock: in a forked process, whose other threads are gone, nobody does."""
+        """Renew the lock in a forked process, which does not have the thread that held it."""
         self._lock = threading.RLock()
 
     def generation(self, key: str) -> int:
-        """A number that goes up with every choice that is remembered of a tuning key, and where any may change."""
+        """A number that rises with every remembered choice of a tuning key, and when any choice may change."""
         return self._every + self._of.get(key, 0)
 
     def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> Remembered | None:
@@ -249,7 +216,7 @@ class Choices:
         shipped = self._all_shipped()
         folder = self._folder
         if not self._kept and not shipped and (folder is None or not folder.is_dir()):
-            return None  # nothing was ever tuned: not even the environment is looked up
+            return None  # nothing was ever tuned: skip the environment, whose digests take time
         where = environment_of(operation, facts)
         own = self._own(folder, where, bucket)
         others = [one for one in shipped.get(str(bucket), []) if _alike(one.environment, where, SHIPPED)]
@@ -257,7 +224,7 @@ class Choices:
         return next((one for one in (own, *others) if one is not None and one.level in enough), None)
 
     def remember(self, found: Remembered, *, disk: bool = True) -> None:
-        """Keep what a search found; a more thorough one that is there already stays."""
+        """Remember a search, unless a more thorough one is remembered."""
         folder, name = self._folder, _file(found.environment, found.bucket)
         with self._lock:
             before = self._own(folder, found.environment, found.bucket)
@@ -268,18 +235,10 @@ class Choices:
             self._kept[folder, name, str(found.bucket)] = found
             self._of[found.bucket.key] = self._of.get(found.bucket.key, 0) + 1
         if disk and folder is not None:
-            keep(folder / name, _json([found]))  # where that fails, the memory has it
+            keep(folder / name, _json([found]))
 
     def load(self, path: str | os.PathLike[str]) -> int:
-        """Use the choices of a file that was exported; how many it holds.
-
-        Raises
-        ------
-        OSError
-            It cannot be read.
-        ValueError
-            It is no such file; the text names it and says what is wrong.
-        """
+        """See :func:`convforge.tuning.load`."""
         found = read(Path(path))
         with self._lock:
             for one in found:
@@ -289,7 +248,7 @@ class Choices:
         return len(found)
 
     def forget(self) -> None:
-        """Forget what is in memory and what was loaded; the disk stays as it is."""
+        """Forget choices in memory and loaded files; the disk is unchanged."""
         with self._lock:
             self._kept.clear()
             self._shipped.clear()
@@ -297,7 +256,7 @@ class Choices:
             self._every += 1
 
     def _all_shipped(self) -> dict[str, list[Remembered]]:
-        """Return the loaded choices; loads the files that CONVFORGE_TUNED names when it is first called."""
+        """Return the loaded choices, after loading the files that CONVFORGE_TUNED names."""
         named = os.environ.get("CONVFORGE_TUNED", "")
         if named != self._seen:
             with self._lock:
@@ -311,11 +270,10 @@ class Choices:
 
     @property
     def _folder(self) -> Path | None:
-        """Folder of the choices; None where no folder can be used."""
         return self.folder or cache_folder("tuned")
 
     def _own(self, folder: Path | None, where: Mapping[str, str], bucket: Bucket) -> Remembered | None:
-        """Find a choice measured here: in memory, else on disk. Moves aside a file that cannot be read."""
+        """Find a choice of this machine in memory, else on disk; rename a file that cannot be read."""
         name = _file(where, bucket)
         key = (folder, name, str(bucket))
         with self._lock:
@@ -337,15 +295,7 @@ class Choices:
 
 
 def read(path: Path) -> list[Remembered]:
-    """The choices of a file.
-
-    Raises
-    ------
-    OSError
-        It cannot be read.
-    ValueError
-        It is damaged, or of another version.
-    """
+    """Read the choices of a file. Raises ``OSError``, or ``ValueError`` for a damaged file or another version."""
     try:
         table = json.loads(path.read_bytes())
         if table["schema"] != SCHEMA:
@@ -360,19 +310,9 @@ def read(path: Path) -> list[Remembered]:
 
 
 def write(path: Path, found: Iterable[Remembered]) -> int:
-    """Write choices to a file, merged with what stands there: of one bucket and environment the new one stays.
+    """Merge choices into a file, where new ones replace old ones; return the number of choices in the file.
 
-    Returns
-    -------
-    int
-        Choices in the file.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
-    ValueError
-        There is a file, and it is none of tuned choices: it is left alone.
+    Raises ``OSError``, or ``ValueError`` for a file of something else, which stays unchanged.
     """
     merged: dict[tuple[str, str], Remembered] = {}
     for one in (*(read(path) if path.exists() else ()), *found):
@@ -382,7 +322,7 @@ def write(path: Path, found: Iterable[Remembered]) -> int:
 
 
 def _json(found: Iterable[Remembered]) -> bytes:
-    """Choices as people can read them, by environment."""
+    """Format choices by environment."""
     parts: dict[str, dict[str, Any]] = {}
     for one in found:
         part = parts.setdefault(
@@ -403,7 +343,7 @@ def _alike(a: Mapping[str, str], b: Mapping[str, str], names: Iterable[str]) -> 
 
 
 def _file(where: Mapping[str, str], bucket: Bucket) -> str:
-    """The file of a bucket within the cache's folder: readable names, made unique by digests."""
+    """Path of a bucket's file within the cache: readable names, made unique by digests."""
     device = re.sub(r"[^a-z0-9]+", "-", where["device"].lower()).strip("-")[:40]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(bucket))[:80]
     return f"{device}-{_short(json.dumps(where, sort_keys=True))}/{name}-{_short(str(bucket))}.json"
@@ -411,7 +351,7 @@ def _file(where: Mapping[str, str], bucket: Bucket) -> str:
 
 @lru_cache(maxsize=MOST)
 def key_of(problem: Problem) -> str:
-    """A problem's tuning key, worked out once."""
+    """The tuning key of a problem, cached."""
     return tuning_key(problem)
 
 

@@ -1,8 +1,7 @@
-"""The cost model: how long a method should take on a device, by the larger of its arithmetic and its traffic.
+"""The cost model: predicted time of a method on a device, from the larger of its arithmetic and its traffic.
 
-It ranks methods before anything is compiled, and decides only what is measured first and what not at all; what is
-chosen is measured. Each method states four figures and its work beside its class (`algorithms/traits.py`); here are the
-rates of devices.
+It ranks methods before anything is compiled, and decides which are measured; measurements decide the choice. Each
+method states four figures and its work (`algorithms/traits.py`); this module has the rates of devices.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Problem
 
-# Multiply-adds that a multiprocessor begins in a clock: 64 on these architectures, 128 on all others.
+# Multiply-adds that an SM issues in a clock: 64 on these architectures, 128 on all others.
 HALF_WIDTH = (60, 70, 75, 80)
 WIDTH = 128
-# Of what the driver states, this much is reached; where it states nothing, these figures of a recent card stand in.
+# Share of the driver's figures that is reached, and figures of a recent card for a driver that states none.
 REACHED = 0.9
 CLOCK_HZ, FLOPS_PER_BYTE = 1.5e9, 25.0
-# A CPU core: two multiply-adds of vectors in a clock, and its part of the memory's bandwidth.
+# A CPU core: two vector multiply-adds in a clock, and its share of the memory's bandwidth.
 CPU_CLOCK_HZ, CPU_BYTES_PER_S, MOST_CPU_BYTES_PER_S = 3e9, 13e9, 300e9
 LAUNCH_S = {"cpu": 5e-6, "cuda": 1.5e-6, "emulator": 1.5e-6}
-# Threads of a multiprocessor below which an occupancy no longer hides what memory and arithmetic take.
+# Occupancy below which latencies of memory and arithmetic are no longer hidden.
 BUSY_OCCUPANCY = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of a device, and seconds of one launch."""
+    """Rates of a device, and the seconds of one launch."""
 
     flops_per_s: float
     bytes_per_s: float
@@ -38,12 +37,7 @@ class Rates:
 
 
 def predicted_s(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts, plan: Plan | None = None) -> float:
-    """Seconds that a call should take.
-
-    Parameters
-    ----------
-    plan : Plan, optional
-        Where it is there, its own launches and their occupancy count instead of what is usual.
+    """Predict the seconds of a call; a plan, if given, replaces the usual launches and occupancy by its own.
 
     Examples
     --------
@@ -70,7 +64,7 @@ def predicted_s(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts, p
 
 
 def rates_of(facts: DeviceFacts) -> Rates:
-    """Rates of a device, from its facts.
+    """Compute the rates of a device from its facts.
 
     Examples
     --------

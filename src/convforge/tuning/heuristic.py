@@ -1,7 +1,7 @@
-"""The choice by rule: no measuring, the same on every run. The rules are the methods' own preferences.
+"""The choice by rule, without measuring and the same on every run, from the methods' own preferences.
 
-Each is a crossover seen in the bench's results, and stands beside its method (`preference`, `preference_for`).
-It is the level "heuristic", what stands in where nothing may be measured, and what a search measures first.
+A preference is a crossover in the bench's results (`preference`, `preference_for` of a method). The choice is the level
+"heuristic", the replacement where nothing may be measured, and the first candidate of a search.
 """
 
 from __future__ import annotations
@@ -20,17 +20,7 @@ from convforge.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A method, a config, and the sentence that says why.
-
-    Attributes
-    ----------
-    algorithm : Algorithm
-    config : Config
-    plan : Plan
-    reason : str
-    untuned : bool
-        Nothing is remembered of the problem's bucket yet, so that measuring might choose another one.
-    """
+    """A method, a config, its plan, and the reason; `untuned` where a measurement might choose another one."""
 
     algorithm: AnyAlgorithm
     config: Config
@@ -42,21 +32,9 @@ class Choice:
 def choose(
     problem: Problem, runtime: Runtime, workspace_limit: int | None = None, without: Container[str] = ()
 ) -> Choice:
-    """The first method of the preferred order that takes the problem within the workspace limit.
+    """The first method in the order of preference that takes the problem within the workspace limit in bytes.
 
-    Parameters
-    ----------
-    problem : Problem
-    runtime : Runtime
-    workspace_limit : int, optional
-        Bytes.
-    without : container of str
-        Methods that gave a wrong result when they were measured.
-
-    Raises
-    ------
-    UnsupportedProblem
-        None does; with every reason.
+    `without` names methods that gave a wrong result. Raises ``UnsupportedProblem``, with every reason, if none does.
     """
     facts = runtime.facts
     reasons: dict[str, Reason] = {}
@@ -76,17 +54,14 @@ def choose(
 
 
 def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, str]]:
-    """Our methods in the order of preference, each with the rule that puts it there; some may refuse the problem.
-
-    A method whose arithmetic the problem does not allow is not asked.
-    """
-    able = [
-        a
+    """Our methods of allowed arithmetic in the order of preference, with their rules; some may refuse the problem."""
+    found = [
+        (a, rule)
         for a in algorithms()
         if (a.operation, a.backend) == (problem.operation, facts.backend)
         and a.precision in ("strict", problem.precision)
+        and (rule := a.preference_for(problem, facts)) is not None
     ]
-    found = [(a, rule) for a in able if (rule := a.preference_for(problem, facts)) is not None]
     return [(a, rule.why) for a, rule in sorted(found, key=lambda pair: pair[1].rank)]
 
 
@@ -98,7 +73,7 @@ def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit
     for config in algorithm.configs(problem, runtime.facts):
         try:
             plan = algorithm.plan(problem, config, runtime)
-        except UnsupportedProblem as fault:  # a library's, seen only when it is asked for a plan
+        except UnsupportedProblem as fault:  # some libraries refuse only when they make a plan
             refused = refused or fault.reason_of(algorithm.name)
             continue
         if workspace_limit is None or plan.workspace_bytes <= workspace_limit:

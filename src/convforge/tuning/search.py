@@ -1,6 +1,6 @@
-"""The search: the best few candidates measured within a budget, the closest of them again in turns.
+"""The search: measure the best few candidates within a budget, then the closest of them again in turns.
 
-It knows no device: what measures is a :class:`Trial`, so that recorded results can be played back in its place.
+It knows no device: a :class:`Trial` measures, which tests replace by stored results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convforge.timing.timer import Timing
 from convforge.tuning.choices import Tried
 from convforge.tuning.cost import predicted_s
 
-# Of the budget, for the finalists: those whose first times are this close to the fastest.
+# Share of the budget for the final, and first times relative to the fastest of those that may enter it.
 FINAL_SHARE = 0.3
 CLOSE = 1.15
 
@@ -33,13 +33,13 @@ class Effort:
     Attributes
     ----------
     budget_s : float
-        Seconds of wall clock for all; it is looked at between candidates.
+        Seconds of wall clock, checked between candidates.
     methods : int
         Methods whose default config is measured, the best predicted first.
     configs : int
-        Further configs of each method that is promising.
+        Further configs of each promising method.
     promising : float
-        A method is, whose default takes at most so many times as long as the fastest default.
+        Most time of a promising method's default, relative to the fastest default.
     finalists : int
     """
 
@@ -50,13 +50,13 @@ class Effort:
     finalists: int
 
 
-# Level -> its effort. What "max" takes is all that there is.
+# Level -> its effort. "max" takes all candidates.
 EFFORTS: dict[str, Effort] = {"auto": Effort(2.0, 4, 8, 1.5, 3), "max": Effort(120.0, 1000, 1000, math.inf, 4)}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A method in one config, with the seconds that the cost model gives the method, and whether it is its default."""
+    """A method in one config, with the method's predicted seconds; `is_default` for its first config."""
 
     algorithm: AnyAlgorithm
     config: Config
@@ -65,37 +65,25 @@ class Candidate:
 
 
 class Trial(Protocol):
-    """Measures candidates of one problem.
-
-    Attributes
-    ----------
-    at_once : int
-        Candidates that are made ready together.
-    """
+    """Measures candidates of one problem; `at_once` of them are made ready together."""
 
     at_once: int = 1
 
     def make_ready(self, candidates: Sequence[Candidate]) -> None:
-        """Do together what takes long before several candidates can be timed, such as compiling. Here: nothing."""
+        """Compile the kernels of several candidates at once; by default do nothing."""
         return
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
-        """Run, check and time a candidate; what goes wrong is said in the result."""
+        """Run, check and time a candidate; the result has its fault, if any."""
         ...
 
     def final(self, candidates: Sequence[Candidate], budget_s: float) -> list[Timing | str]:
-        """Time candidates again in turns; for each its timing, or why it is wrong now."""
+        """Time candidates again in turns; return for each its timing or its fault."""
         ...
 
 
 def methods_for(problem: Problem, facts: DeviceFacts, *, peers: bool = False) -> list[tuple[AnyAlgorithm, float]]:
-    """The methods that take a problem, with their predicted seconds, the best first.
-
-    Parameters
-    ----------
-    peers : bool
-        Other libraries too.
-    """
+    """The methods that take a problem, with `peers` also other libraries', and their predicted seconds, sorted."""
     able = [
         (a, predicted_s(a, problem, facts))
         for a in (every_algorithm() if peers else algorithms())
@@ -107,7 +95,7 @@ def methods_for(problem: Problem, facts: DeviceFacts, *, peers: bool = False) ->
 def candidates_for(
     problem: Problem, facts: DeviceFacts, first: str = "", *, peers: bool = False
 ) -> list[list[Candidate]]:
-    """The candidates of each method in its own order, the default first; the method `first` before all others."""
+    """The candidates of each method, its default first; the method `first` before all others."""
     ranked = sorted(methods_for(problem, facts, peers=peers), key=lambda found: found[0].name != first)
     return [
         [Candidate(a, config, seconds, i == 0) for i, config in enumerate(a.configs(problem, facts))]
@@ -122,9 +110,7 @@ def search(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Tried]:
-    """Measure candidates until the effort is spent.
-
-    The default config of the best methods comes first, then further configs of those that are promising, then a final.
+    """Measure candidates until the effort is spent: defaults of the best methods, more of promising ones, a final.
 
     Parameters
     ----------
@@ -134,7 +120,7 @@ def search(
     Returns
     -------
     list of Tried
-        The chosen one first, then the others by their time, then those without one.
+        The chosen one first, then the others by their time, then those without a time.
     """
     begin, found = clock(), dict[Candidate, Tried]()
 
@@ -169,9 +155,9 @@ def _further(
 
 
 def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, budget_s: float) -> list[Tried]:
-    """The final among the closest; ties go to the smaller workspace, then to the method earlier in the list.
+    """Run the final among the closest; ties go to the smaller workspace, then to the method earlier in the list.
 
-    One has to be taken: where all are too noisy to rank, the one with the least median is, and nothing is called a tie.
+    Where all are too noisy to rank, the least median is chosen, and nothing counts as a tie.
     """
     results = dict(found)
     timed = sorted((c for c in found if found[c].seconds is not None), key=lambda c: found[c].seconds or 0.0)
@@ -198,6 +184,6 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
 
 
 def _leaders(timings: Mapping[Candidate, Timing]) -> list[Candidate]:
-    """The fastest, and those level with it; of those too noisy to rank the one with the least median."""
+    """The fastest and those level with it; if all are too noisy to rank, the one with the least median."""
     found = rank(timings, timings.__getitem__)
     return list(found.leaders or found.unsure[:1])

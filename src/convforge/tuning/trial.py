@@ -1,4 +1,4 @@
-"""Candidates measured on the device: a ring of buffers, the sampled check, the timer."""
+"""Measurement of candidates on the device: a ring of buffers, the sampled check, the timer."""
 
 from __future__ import annotations
 
@@ -19,24 +19,17 @@ from convforge.tuning.choices import Tried
 from convforge.tuning.search import Candidate, Trial
 from convforge.verify import Sample, make_inputs
 
-# A candidate's samples, and a finalist's.
+# Rules for a candidate's samples, and for a finalist's.
 QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.02)
 FINAL = StoppingRule(samples=9, narrow=0.01, patience_s=0.2)
-# One that takes this many times as long as the fastest so far, both in a single call, is not timed further.
+# A single call this many times slower than the fastest one so far ends a candidate's timing.
 HOPELESS = 3.0
 
 
 class DeviceTrial(Trial):
-    """Measures candidates of a problem. Inputs and truth are made once; no result that is wrong gets a time.
+    """Measures candidates of a problem. Inputs and truth are made once; a wrong result gets no time.
 
-    All candidates share one workspace, the largest that one of them needs: some need gigabytes each.
-
-    Parameters
-    ----------
-    problem : Problem
-    runtime : Runtime
-    workspace_limit : int, optional
-        Bytes; candidates that need more are not run.
+    Candidates share one workspace, because some need gigabytes; those beyond the limit in bytes are not run.
     """
 
     def __init__(self, problem: Problem, runtime: Runtime, workspace_limit: int | None = None) -> None:
@@ -50,19 +43,13 @@ class DeviceTrial(Trial):
         self.at_once = (os.cpu_count() or 1) if runtime.facts.backend == "cuda" else 1
 
     def make_ready(self, candidates: Sequence[Candidate]) -> None:
-        """Compile the kernels of several candidates side by side, as plans of them will ask for them."""
+        """Compile the kernels of several candidates side by side."""
         if len(candidates) < 2:
             return
         self._runtime.compile_ahead(kernels_of(self._problem, candidates, self._runtime.facts))
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
-        """See :class:`Trial`.
-
-        Raises
-        ------
-        RuntimeError
-            The device works no more, as after an access to memory that is not there; the text names the candidate.
-        """
+        """See :class:`Trial`. Raises ``RuntimeError`` where a candidate has made the device unusable."""
         algorithm = candidate.algorithm
         about: dict[str, Any] = {
             "algorithm": algorithm.name, "config": str(candidate.config), "ours": algorithm.ours,
@@ -80,7 +67,7 @@ class DeviceTrial(Trial):
             timing = self._timed(candidate, budget_s)
             if (fault := self._checked(candidate)) is not None:
                 return Tried(**about, fault=f"after timing: {fault}", wrong=True)
-        except Exception as fault:  # one candidate's fault must not end the others' search; it is said and remembered
+        except Exception as fault:  # one candidate's fault must not end the search
             self._plans.pop(candidate, None)
             words = f"{type(fault).__name__}: {' '.join(str(fault).split()) or 'no message'}"
             self._still_works(f"{algorithm.name} [{candidate.config}]: {words}")
@@ -88,14 +75,13 @@ class DeviceTrial(Trial):
         return Tried(**about, seconds=timing.median_s, spread=timing.spread)
 
     def final(self, candidates: Sequence[Candidate], budget_s: float) -> list[Timing | str]:
-        """See :class:`Trial`."""
         rule = replace(FINAL, budget_s=budget_s)
         self._make_room(max((self._plans[c].workspace_bytes for c in candidates), default=0))
         timings = interleave([self._calls(candidate) for candidate in candidates], self._runtime, rule)
         return [self._run(c) or timing for c, timing in zip(candidates, timings, strict=True)]
 
     def _still_works(self, words: str) -> None:
-        """Raise where a candidate has left the device unable to work: whatever follows would be blamed for it."""
+        """Raise ``RuntimeError`` where the device no longer works, lest later candidates be blamed for it."""
         try:
             self._runtime.synchronize()
         except Exception as fault:
@@ -112,7 +98,7 @@ class DeviceTrial(Trial):
             self._workspace = self._runtime.allocate(nbytes)
 
     def _run(self, candidate: Candidate) -> str | None:
-        """One call into a poisoned output, checked: what is wrong with it."""
+        """Call once into a poisoned output; return what is wrong with the result."""
         self._ring.poison()
         self._calls(candidate)()
         self._runtime.synchronize()
@@ -122,9 +108,9 @@ class DeviceTrial(Trial):
         return self._sample.fault(candidate.algorithm.precision, self._ring.slots[0].result, self._runtime)
 
     def _timed(self, candidate: Candidate, budget_s: float) -> Timing:
-        """Samples of a candidate; a single one where that shows that it is far behind.
+        """Sample a candidate, only once if it is far behind.
 
-        A single call is held against single calls: between two events it takes longer than one of many.
+        Single calls are compared with single calls: alone between two events, a call takes longer than one of many.
         """
         once = self._runtime.time(self._calls(candidate), 1)
         if once > HOPELESS * self._fastest_once:
@@ -141,6 +127,6 @@ def kernels_of(problem: Problem, candidates: Sequence[Candidate], facts: DeviceF
     runtime: Any = recording
     for candidate in candidates:
         if candidate.algorithm.ours:
-            with suppress(Exception):  # said when it is timed
+            with suppress(Exception):  # the timing reports it
                 candidate.algorithm.plan(problem, candidate.config, runtime)
     return recording.kernels

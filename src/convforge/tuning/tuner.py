@@ -1,7 +1,6 @@
 """Choice of a method from measurements, else by rule; and measuring.
 
-``decide`` measures nothing, whatever it is asked. ``tune`` measures a bucket once. Between them stands
-``may_measure``, the one place that says when a call may pay for measuring.
+``decide`` never measures. ``tune`` measures a bucket once. ``may_measure`` alone decides when a call may measure.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from convforge.tuning.heuristic import Choice, choose
 if TYPE_CHECKING:
     from convforge.tuning.search import Effort, Trial
 
-# Of the methods of a problem, in their order, those whose further configs are compiled ahead.
+# First methods of a problem whose further configs are compiled ahead.
 PROMISING = 2
-# Kernels that are compiled ahead for each core, before the clock is looked at again.
+# Kernels per core that are compiled ahead between two checks of the budget.
 KERNELS_A_CORE = 4
-# What `algorithm` may be besides a method's name.
+# Values of `algorithm` besides methods' names.
 LEVELS = ("heuristic", "auto", "max")
 
-# One search at a time: two would take each other's time for their own.
+# One search at a time: two would disturb each other's times.
 _SEARCHING = threading.RLock()
 
 
 def _unlock() -> None:
-    """In a forked process nobody searches: the thread that did is not there."""
+    """Renew the lock in a forked process, which does not have the searching thread."""
     global _SEARCHING
     _SEARCHING = threading.RLock()
 
@@ -50,15 +49,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_method(operation: str, backend: str, algorithm: str, precision: str, tune: bool | None) -> None:
-    """Refuse what no call may say of its method; for a call that goes another way than to a plan.
-
-    Raises
-    ------
-    ValueError
-        There is no such method or precision.
-    TypeError
-        `algorithm` is no string, or `tune` is neither a bool nor None.
-    """
+    """Check a call's arguments about its method, for calls without a plan. Raises ``ValueError`` or ``TypeError``."""
     if not isinstance(algorithm, str):
         raise TypeError(f"algorithm={algorithm!r} must be a string")
     if algorithm not in LEVELS:
@@ -72,32 +63,15 @@ def check_method(operation: str, backend: str, algorithm: str, precision: str, t
 def decide(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Choice:
-    """Choose a method for a level now, without measuring.
+    """Choose a method for a level of :data:`LEVELS` without measuring.
 
-    Parameters
-    ----------
-    problem : Problem
-    runtime : Runtime
-    level : {"heuristic", "auto", "max"}
-    workspace_limit : int, optional
-        Bytes.
-    peers : bool
-        Of what was measured with other libraries as candidates.
-
-    Returns
-    -------
-    Choice
-        Untuned where the level would measure and nothing is remembered.
-
-    Raises
-    ------
-    UnsupportedProblem
-        No method takes the problem within the limit.
+    `peers` uses searches with other libraries as candidates. The choice is untuned where the level would measure and
+    nothing is remembered. Raises ``UnsupportedProblem`` where no method takes the problem within the limit.
     """
     if level == "heuristic" or not _is_tunable(problem, runtime):
         return choose(problem, runtime, workspace_limit)
     found = remembered(problem, runtime, level, workspace_limit, peers=peers)
-    if found is None and level == "max":  # what a smaller search found is better than a rule
+    if found is None and level == "max":  # a smaller search is better than a rule
         smaller = decide(problem, runtime, "auto", workspace_limit, peers=peers)
         return replace(smaller, untuned=True)
     if found is None:
@@ -113,7 +87,7 @@ def decide(
 def remembered(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Remembered | None:
-    """Find the remembered search of a problem's bucket: one without a limit if a candidate fits, else one with it."""
+    """Find the remembered search of a bucket: one without a limit if a candidate fits, else one with this limit."""
     if not _is_tunable(problem, runtime):
         return None
     for limit in dict.fromkeys((None, workspace_limit)):
@@ -135,32 +109,29 @@ def tune(
     trial: Callable[[], Trial] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Remembered | None:
-    """Measure a problem's bucket, unless it is remembered: many threads that ask at once measure once.
+    """Measure a problem's bucket, once for all threads, unless it is remembered.
 
     Parameters
     ----------
     problem : Problem
         Measured at its own size, for all of its bucket.
-    runtime : Runtime
     level : {"auto", "max"}
     workspace_limit : int, optional
         Bytes; candidates that need more are not run.
     peers : bool
         Other libraries are candidates too.
     again : bool
-        Measure what is remembered, too.
+        Measure even if it is remembered.
     effort : Effort, optional
-        Instead of the level's.
+        Replaces the level's.
     trial : callable, optional
-        Makes what measures; by default the device itself.
-    clock : callable
-        Seconds, for the budget.
+        Makes the :class:`Trial`; by default the device's.
 
     Returns
     -------
     Remembered or None
-        None where there is nothing to measure: on the emulator, whose times say nothing, and for precision
-        "separable", where the best method hangs on the weights' values.
+        None where there is nothing to measure: on the emulator, whose times mean nothing, and for precision
+        "separable", where the best method depends on the weights' values.
     """
     if not _is_tunable(problem, runtime):
         return None
@@ -175,7 +146,7 @@ def tune(
             tried = _searched(problem, runtime, level, workspace_limit, peers, effort, trial, clock)
         except UnsupportedProblem:
             raise
-        except Exception as fault:  # no memory for the buffers, most of all: the rule stands, for this process
+        except Exception as fault:  # such as no memory for the buffers: this process goes by rule
             found = replace(found, fault=f"{type(fault).__name__}: {fault}")
             CHOICES.remember(found, disk=False)
             return found
@@ -193,21 +164,15 @@ def compile_for(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Compile the kernels that searches at level "auto" are going to measure, on all cores, until the time is spent.
+    """Compile the kernels of coming searches at level "auto" on all cores of the host, until the budget is spent.
 
-    A single search has two seconds, and compiling a few kernels takes longer. With the kernels of all problems compiled
-    before the first search, each search has its whole time for measuring.
+    A search has two seconds, and compiling a few kernels takes longer; so it can measure all the time if its kernels
+    are compiled before. Default configs of all problems come first; remembered problems are skipped.
 
     Parameters
     ----------
-    problems : iterable of Problem
-        Those that are remembered are passed over.
-    runtime : Runtime
-        Of a GPU.
     budget_s : float, optional
-        Seconds; it is looked at between groups of kernels. The default configs of all problems come first.
-    clock : callable
-        Seconds, for the budget.
+        Seconds; checked between groups of kernels.
     """
     from convforge.tuning.search import EFFORTS, candidates_for
     from convforge.tuning.trial import kernels_of
@@ -220,7 +185,7 @@ def compile_for(
         recording: Any = Recording(facts)
         try:
             first = choose(problem, recording).algorithm.name
-        except UnsupportedProblem:  # said when it is asked for
+        except UnsupportedProblem:  # the call itself raises it
             continue
         methods = candidates_for(problem, facts, first)
         rounds[0] += kernels_of(problem, [configs[0] for configs in methods[: effort.methods]], facts)
@@ -236,11 +201,10 @@ def compile_for(
 
 
 def may_measure(tune: bool | None, level: str, runtime: Runtime, stream: Any = None) -> bool:
-    """Return True if a call may measure a bucket that is not yet tuned.
+    """True if a call may measure a bucket that is not yet tuned.
 
-    Where `tune` is None, on a GPU it may: its search is short, and its calls are many. On a CPU it may at the level
-    "max" alone: a call there has to compile a method before it can be measured, for seconds. CONVFORGE_TUNE=0 forbids
-    all, and what a captured stream is given is never measured.
+    With `tune` None it may on a GPU, where a search is short, and on a CPU only at level "max", because compiling each
+    method takes seconds there. CONVFORGE_TUNE=0 forbids all, and a captured stream is never measured.
     """
     asked = tune if tune is not None else level == "max" or runtime.facts.backend == "cuda"
     return asked and os.environ.get("CONVFORGE_TUNE", "") != "0" and not runtime.is_capturing(stream)
@@ -277,7 +241,7 @@ def _searched(
 
 
 def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
-    """True if times decide: not on the emulator, not where the weights' values do, nor where nothing is computed."""
+    """True if times decide: not on the emulator, not where values of the weights do, nor for an empty problem."""
     by_values = problem.precision == "separable"
     return runtime.facts.backend != "emulator" and not by_values and problem.flops > 0
 
@@ -290,7 +254,7 @@ def _fits(found: Remembered, problem: Problem, runtime: Runtime, workspace_limit
 def _planned(
     tried: Tried, found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None
 ) -> Choice | None:
-    """A remembered candidate made ready for a problem of the bucket; None where it does not take this very one."""
+    """Plan a remembered candidate for a problem of the bucket; None where it does not take this problem."""
     try:
         algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm, every_algorithm())
         if refusal(algorithm, problem, runtime.facts) is not None:
@@ -298,7 +262,7 @@ def _planned(
         import_libraries(algorithm)
         config = make_config(algorithm, problem, runtime.facts, tried.config)
         plan = algorithm.plan(problem, config, runtime)
-    except (ValueError, UnsupportedProblem):  # a method or a field that is no more, or a config that does not fit
+    except ValueError:  # a method or field that no longer exists, a config that does not fit, UnsupportedProblem
         return None
     if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
         return None
@@ -306,7 +270,6 @@ def _planned(
 
 
 def _reason(tried: Tried, found: Remembered) -> str:
-    """Reason for a remembered candidate."""
     timed = [one for one in found.tried if one.seconds is not None]
     others = dict.fromkeys(one.algorithm for one in timed if one.tied and one.algorithm != tried.algorithm)
     if tried is not timed[0]:

@@ -11,8 +11,7 @@ from tests.algorithms.compiling import compiled as nvrtc
 
 from convforge.backends.runtime import LaunchInfo
 from convforge.course.grader.calls import launcher
-from convforge.course.grader.launch import NAMES
-from convforge.course.grader.source import Arguments
+from convforge.course.grader.source import NAMES, Arguments
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, status: str) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from tests.backends.emulated import needs_emulator
 from tests.course.grader.kernels import NAIVE, PLANTED, planted
 
 from convforge.backends.emulator import emulator_runtime
-from convforge.course.grader import Report, timing
+from convforge.course.grader import Report, calls
 from convforge.course.grader.judge import CaseResult
 from convforge.course.grader.report import Time
 from convforge.course.grader.source import read_kernel
@@ -20,8 +20,8 @@ PROBLEM = "n1c1h6w7_k1r3s3_st1_p1_f32_nchw"
 
 
 def timed(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> list[Time]:
-    monkeypatch.setitem(timing.LADDER, "emulator", ("direct_naive", "gemm_1x1"))
-    monkeypatch.setattr(timing, "RULE", StoppingRule(samples=3, patience_s=0.0, budget_s=0.1))
+    monkeypatch.setitem(calls.LADDER, "emulator", ("direct_naive", "gemm_1x1"))
+    monkeypatch.setattr(calls, "RULE", StoppingRule(samples=3, patience_s=0.0, budget_s=0.1))
     (folder / "own.cu").write_text(text, encoding="utf-8")
     own, runtime = read_kernel(folder / "own.cu"), emulator_runtime()
     said: list[Time] = []
@@ -30,7 +30,7 @@ def timed(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> list[Time
         assert event == "time"
         said.append(Time(**fields["time"]))
 
-    timing.time_kernel(own, "emulator", runtime, runtime.compile(own.source), PROBLEM, say)
+    calls.time_kernel(own, "emulator", runtime, runtime.compile(own.source), PROBLEM, say)
     return said
 
 

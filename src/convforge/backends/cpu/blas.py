@@ -1,6 +1,6 @@
-"""NumPy's BLAS on one thread, while several of ours call it side by side.
+"""Limit of NumPy's BLAS to one thread, while several threads of ours call it.
 
-A BLAS with threads of its own would start cores times cores of them, each waiting for the others at every product.
+Otherwise cores times cores threads would run and wait for each other at every product.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from convforge.backends.forks import after_fork_in_child, no_fork
 
 _lock = threading.Lock()
-_users: list[int] = []  # threads, each as often as it is inside
+_users: list[int] = []  # threads inside, each as often as it has entered
 _limit: Any = None
 
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Within, every product of the BLAS runs on its caller's thread; the last to leave restores what was set before."""
+    """Run each product of the BLAS on its caller's thread; the last thread to leave restores the previous limit."""
     _enter(threading.get_ident())
     try:
         yield
@@ -45,7 +46,7 @@ def _leave(thread: int) -> None:
 
 
 def _alone() -> None:
-    """In a forked child: threads that were inside are not there to leave."""
+    """Remove the threads that were inside, in a forked child, which does not have them."""
     for thread in {*_users} - {threading.get_ident()}:
         while thread in _users:
             _leave(thread)
@@ -53,14 +54,10 @@ def _alone() -> None:
 
 after_fork_in_child(_alone)
 
-_found: Any = None
 
-
+@cache
 def _controller() -> Any:
-    """The BLAS libraries of this process; looking for them takes a millisecond, so it is done once."""
-    global _found
-    if _found is None:
-        from threadpoolctl import ThreadpoolController
+    """Find the BLAS libraries of this process, which takes a millisecond."""
+    from threadpoolctl import ThreadpoolController
 
-        _found = ThreadpoolController()
-    return _found
+    return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""Facts of the CPU that this process runs on, read from the operating system; estimates where it does not say."""
+"""Facts of this machine's CPU from the operating system, or estimates."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ from pathlib import Path
 
 from convforge.backends.facts import DeviceFacts
 
-# Where the system names no cache sizes (Windows, macOS): those of a plain desktop core.
+# Cache sizes where the system does not name them (Windows, macOS): those of a desktop core.
 _USUAL_L1, _USUAL_L2, _USUAL_L3 = 32 << 10, 512 << 10, 8 << 20
 
 
 @cache
 def cpu_facts() -> DeviceFacts:
-    """Facts of this machine's CPU.
-
-    Examples
-    --------
-    >>> cpu_facts().backend, cpu_facts().cores >= 1
-    ('cpu', True)
-    """
     caches = _caches()
     flags = _cpuinfo("flags").split()
     vector = 64 if "avx512f" in flags else 32 if "avx2" in flags else 16
@@ -50,12 +43,16 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _cpuinfo(field: str) -> str:
+def read_cpuinfo() -> str:
+    """The text of /proc/cpuinfo; empty on other systems than Linux."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    for line in text.splitlines():
+
+
+def _cpuinfo(field: str) -> str:
+    for line in read_cpuinfo().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == field:
             return value.strip()

@@ -1,7 +1,7 @@
-"""Parts of kernels copied into them as :func:`convforge.backends.cpu.jit.inlined` says, in less time than Numba takes.
+"""Inlining of functions marked by :func:`convforge.backends.cpu.jit.inlined`, faster than Numba's own.
 
-Numba reads a part anew at every call of it and then copies it twice, block by block, each block with every variable of
-the whole part. Here a part is read once a process, and copied once for each call, as a whole.
+Numba reads such a function anew at every call of it and copies it twice, block by block, each block with all variables
+of the function. Here it is read once per process, and copied once for each call, as a whole.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ class KernelCompiler(CompilerBase):  # type: ignore[misc]
     """Numba's compiler of plain functions, with :class:`InlineParts` in the place of its own pass."""
 
     def define_pipelines(self) -> list[PassManager]:
-        """The passes, in order."""
         return [_with_parts(DefaultPassBuilder.define_nopython_pipeline(self.state))]
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class InlineParts(InlineInlinables):  # type: ignore[misc]
-    """Numba's pass, with a worker that reads parts once."""
+    """Numba's pass, with :class:`_Worker`."""
 
     _name = "inline_parts"
 
@@ -40,14 +39,14 @@ class InlineParts(InlineInlinables):  # type: ignore[misc]
 
 
 class _Worker(InlineWorker):  # type: ignore[misc]
-    """Numba's worker, where each call of a part gets a copy of what was read of it."""
+    """Numba's worker, which reads each function once."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._compiler_pipeline = lambda state: _with_parts(DefaultPassBuilder.define_untyped_pipeline(state))
 
     def run_untyped_passes(self, func: Callable[..., Any], enable_ssa: bool = False) -> Any:
-        """The part as Numba represents it, for one call of it."""
+        """Return a copy of the function in Numba's representation, for one call."""
         if func not in _read:
             _read[func] = super().run_untyped_passes(func, enable_ssa)
         part = _read[func].copy()
@@ -60,11 +59,10 @@ class _Worker(InlineWorker):  # type: ignore[misc]
 
 
 class _Fresh(ir.Block):  # type: ignore[misc]
-    """A block that nobody else holds: whoever wants a copy may have it."""
+    """A block that has one owner: a deep copy is the block itself."""
 
     @classmethod
     def of(cls, block: Any) -> _Fresh:
-        """The same statements."""
         fresh = cls(block.scope, block.loc)
         fresh.body = block.body
         return fresh

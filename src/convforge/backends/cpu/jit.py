@@ -1,7 +1,7 @@
-"""Numba's compiler, as all CPU kernels use it: no interpreter lock, FMA allowed, compiled once a machine.
+"""Numba's compiler with the options of all CPU kernels: no interpreter lock, FMA allowed, compiled once per machine.
 
-Numba's own cache does not notice a change in a function that a kernel calls from another file. The cache therefore
-lives in a folder named by a digest of every kernel source, so that no stale code is ever run.
+Numba's own cache does not notice a change in a function that a kernel calls from another file. So our cache has a
+folder named by a digest of every kernel source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CALLED = (
 
 @cache
 def source_digest() -> str | None:
-    """A digest of every kernel source and of Numba's version; None where there is nothing to digest."""
+    """A digest of every kernel source and of Numba's version; None where there are no sources."""
     digest = hashlib.sha256(f"numba {numba.__version__}".encode())
     if not (found := modules(PACKAGE / "algorithms")):
         return None
@@ -45,16 +45,16 @@ def jit(function: Kernel) -> Kernel:
 
 
 def inlined(function: Kernel) -> Kernel:
-    """A part of a kernel that is copied into it before it is compiled.
+    """Inline a function into the kernels that call it, before they are compiled.
 
-    Parts compiled by themselves are optimised once alone and again in everything that calls them, so each level of
-    calls would double the time that a kernel takes to compile.
+    Otherwise LLVM would optimise it alone and again in every caller, and each level of calls would double the time of
+    compilation.
     """
     return cast(Kernel, _dispatcher(function, inline="always", fastmath=FASTMATH))
 
 
 def jit_exact(function: Kernel) -> Kernel:
-    """Like :func:`jit`, but every product and every sum is rounded by itself, as error-free arithmetic needs."""
+    """Like :func:`jit`, but without FMA, as error-free arithmetic needs."""
     return _compiled(function, False)
 
 
@@ -65,7 +65,7 @@ def _compiled(function: Kernel, fastmath: Any) -> Kernel:
 
 
 def _compiler(*arguments: Any) -> Any:
-    """The compiler of one kernel. Its module, and what Numba imports to compile, load with the first kernel."""
+    """Make the compiler of one kernel; its module, which makes Numba import its compiler, loads on first use."""
     from convforge.backends.cpu.inlining import KernelCompiler
 
     return KernelCompiler(*arguments)

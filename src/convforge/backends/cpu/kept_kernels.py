@@ -1,8 +1,7 @@
 """Numba's compiled kernels on disk: a file for each set of argument types, written whole, verified when it is read.
 
-Numba's own files are an index for each kernel and numbered files beside it. One that was cut off stops every later
-process, two processes that compile at once may each take the same number for other types, and where a module has no
-source file Numba keeps nothing.
+Numba's own cache has an index and numbered files for each kernel. A truncated file stops every later process, two
+processes may use the same number for different types, and kernels of modules without a source file are not cached.
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 class KeptKernels(_Cache):  # type: ignore[misc]
     """Cache that a dispatcher reads before it compiles a kernel, and writes afterwards.
 
-    Parameters
-    ----------
-    function : callable
-        The kernel in Python.
-    sources : str or None
-        A digest of everything that decides what kernels do; None keeps nothing.
+    `sources` is a digest of everything that determines what kernels compute; None keeps nothing.
     """
 
     def __init__(self, function: Any, sources: str | None) -> None:
@@ -48,7 +42,7 @@ class KeptKernels(_Cache):  # type: ignore[misc]
 
     @property
     def cache_path(self) -> str:
-        """The folder of the kernel's files; empty where there is none to use."""
+        """The folder of the kernel's files, or empty."""
         return str(self._folder or "")
 
     @property
@@ -57,10 +51,10 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         return None if folder is None else folder / str(self._sources)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The kernel for a signature; None where nothing is kept, or something that was cut off or damaged.
+        """Load the kernel of a signature; None where there is no valid file.
 
-        A kernel that is compiled needs the reference counts that Numba's runtime offers, and nothing else of what Numba
-        imports before it compiles, which takes longer than many a program's whole work.
+        A compiled kernel needs Numba's runtime for reference counts. The other modules that Numba imports before it
+        compiles take longer than many a program's whole work, so they are not loaded.
         """
         if (path := self._path(sig, target_context.codegen())) is None:
             return None
@@ -76,7 +70,7 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         return CompileResult._rebuild(target_context, *payload) if kept_sig == sig else None  # names of types may agree
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled kernel; a folder that cannot be written, or is full, keeps nothing, and nobody fails."""
+        """Write a compiled kernel; do nothing where the folder cannot be written."""
         path = self._path(sig, data.codegen)
         if path is None or data.library.has_dynamic_globals or any(not part.can_cache for part in data.lifted):
             return
@@ -84,22 +78,15 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         keep(path, hashlib.sha256(content).digest() + content)
 
     def flush(self) -> None:
-        """Forget everything that is kept of the kernel."""
+        """Remove all files of the kernel."""
         if (folder := self._folder) is not None:
             for path in folder.glob(f"{self.name}.*.nbc"):
                 path.unlink(missing_ok=True)
 
     def enable(self) -> None:
-        """Nothing to do: kernels are always kept."""
+        """Do nothing: kernels are always kept."""
 
     def disable(self) -> None:
-        """Refused: kernels are always kept.
-
-        Raises
-        ------
-        NotImplementedError
-            Always.
-        """
         raise NotImplementedError("compiled kernels are kept as long as a folder can be used")
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
@@ -110,9 +97,9 @@ class KeptKernels(_Cache):  # type: ignore[misc]
 
 
 def _stamp(function: Any) -> str:
-    """A digest of a kernel's own bytecode, of what it closes over, and of its file where that is none of the package's.
+    """A digest of a kernel's bytecode, of its closure, and of its file if that is not the package's.
 
-    The second version of marshal's form is the last that does not depend on which objects others hold.
+    Version 2 of marshal's format is the last that does not depend on reference counts.
     """
     code = function.__code__
     digest = hashlib.sha256(marshal.dumps(code, 2))
@@ -124,9 +111,9 @@ def _stamp(function: Any) -> str:
 
 
 class _Watch(event.Listener):  # type: ignore[misc]
-    """Says of our kernels that they are being compiled; one that is compiled for another counts as part of it.
+    """Gives a notice while one of our kernels, with those that it calls, is compiled.
 
-    NUMBA_DISABLE_JIT is for users' own functions, and ours cannot run as Python: meanwhile it does not hold.
+    NUMBA_DISABLE_JIT is for users' own functions, and ours cannot run as Python: it is off meanwhile.
     """
 
     def __init__(self) -> None:
@@ -135,7 +122,7 @@ class _Watch(event.Listener):  # type: ignore[misc]
         self._disabled = 0
 
     def on_start(self, event: Any) -> None:
-        """A kernel begins to be compiled; Numba's lock is held."""
+        """Begin the notice; Numba holds its lock."""
         if (kept := _kept(event)) is not None:
             if self._depth == 0:
                 self._said = compiling(f"the CPU kernel {kept.name}", kept.cache_path or None)
@@ -144,7 +131,6 @@ class _Watch(event.Listener):  # type: ignore[misc]
             self._depth += 1
 
     def on_end(self, event: Any) -> None:
-        """It is compiled, or could not be."""
         if _kept(event) is not None:
             self._depth -= 1
             if self._depth == 0:

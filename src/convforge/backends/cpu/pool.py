@@ -1,8 +1,8 @@
-"""Threads that take pieces of work, and watch for more of it for a moment before they sleep.
+"""A pool of threads that poll for more work for a moment before they sleep.
 
-To wake a thread that sleeps takes 30 to 100 us where the processor has gone idle with it, most of all in a virtual
-machine. A convolution takes several launches, and programs call it again and again: so a thread that has run out of
-work watches a counter first, without the interpreter's lock, and so does a caller that waits for the last piece.
+Waking a sleeping thread takes 30 to 100 us if its core has gone idle, longest in a virtual machine. A convolution takes
+several launches, and programs repeat it: so a thread without work polls a counter first, without the interpreter's
+lock, and so does a caller that waits for the last piece.
 """
 
 from __future__ import annotations
@@ -18,26 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Whether a counter ceased to be a value within so many looks at it.
+# Polls a counter, at most so many times; returns True as soon as it differs from a value.
 Wait = Callable[[NDArray[np.int64], int, int], bool]
 
-# Looks at a counter before a thread sleeps, at about 30 ns each: some 0.5 ms, more than lies between two launches of a
-# call, and too little to be seen in a process that rests.
+# Polls of a counter before a thread sleeps, about 30 ns each: 0.5 ms, longer than the gap between two launches of a
+# call, and too short to load an idle process.
 LOOKS = 1 << 14
 
 
 class Pool:
-    """So many threads beside the caller's. They end when the pool is collected, or with the process.
+    """A number of threads beside the caller's. They end when the pool is collected, or with the process.
 
-    Parameters
-    ----------
-    threads : int
-    watches : bool
-        Whether threads watch before they sleep: what they watch with is compiled by Numba, which takes seconds to load.
-
-    Attributes
-    ----------
-    threads : list of Thread
+    `watches` lets threads poll before they sleep; the polling loop is compiled by Numba, which takes seconds to load.
     """
 
     def __init__(self, threads: int, watches: bool = True) -> None:
@@ -52,10 +44,7 @@ class Pool:
     def share(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int) -> None:
         """Call ``run(piece, slot)`` for every piece, with slot 0 on this thread and 1, 2, ... on others.
 
-        Raises
-        ------
-        BaseException
-            The first that a piece raised; pieces that had not begun are left out then.
+        After an exception no further piece begins, and the first exception is raised.
         """
         shared = _Shared(run, pieces, threads, self._wait_while)
         try:
@@ -68,21 +57,21 @@ class Pool:
             try:
                 raise failure
             finally:
-                del failure  # its traceback holds this frame, and that the caller's arrays
+                del failure  # its traceback holds this frame, and so the caller's arrays
 
     def submit(self, task: Callable[[], Any]) -> None:
         """Hand a task to the first thread that is free."""
         self._line.put(task)
 
     def shutdown(self) -> None:
-        """Wait until all tasks have run, and let the threads go."""
+        """Wait until all tasks have run, and end the threads."""
         self._line.end(os.getpid())
         for thread in self.threads:
             thread.join()
 
 
 def _watcher() -> Wait:
-    """Return the polling function, compiled before a thread needs it."""
+    """Compile the polling function before a thread needs it."""
     from convforge.backends.cpu.waiting import wait_while
 
     wait_while(np.zeros(1, np.int64), 0, 1)
@@ -94,7 +83,7 @@ def _no_wait(counter: NDArray[np.int64], value: int, looks: int) -> bool:
 
 
 class _Line:
-    """Tasks that wait for a thread, and what threads that wait for a task watch."""
+    """Queue of tasks, and the counter that idle threads poll."""
 
     def __init__(self, wait_while: Wait) -> None:
         self._wait_while = wait_while
@@ -105,7 +94,6 @@ class _Line:
         self._ended = False
 
     def put(self, task: Callable[[], Any]) -> None:
-        """Add a task."""
         with self._lock:
             self._tasks.append(task)
             self._news[0] += 1
@@ -114,7 +102,7 @@ class _Line:
                 self._wake.release()
 
     def end(self, process: int) -> None:
-        """Let the threads go, once nothing is left to do. A forked child has none of them, and no say over the lock."""
+        """End the threads once the queue is empty; in a forked child, which has none of them, do nothing."""
         if process == os.getpid():
             with self._lock:
                 self._ended = True
@@ -123,10 +111,7 @@ class _Line:
                 self._asleep = 0
 
     def work(self) -> None:
-        """A thread: run tasks, watch for more, sleep.
-
-        NumPy's error state is each thread's own: here nothing is reported, as where a plan runs.
-        """
+        """Run tasks, poll for more, sleep: the body of a thread."""
         with np.errstate(all="ignore"):
             while True:
                 seen = int(self._news[0])
@@ -139,10 +124,10 @@ class _Line:
                         self._sleep(seen)
                     continue
                 task()
-                del task  # and with it the caller's arrays
+                del task  # it holds the caller's arrays
 
     def _sleep(self, seen: int) -> None:
-        """Until there are news, unless there have been some since `seen` of them."""
+        """Sleep until the counter changes, unless it already differs from `seen`."""
         with self._lock:
             if self._news[0] != seen:
                 return
@@ -153,7 +138,7 @@ class _Line:
 class _Shared:
     """Pieces of work that several threads take one by one, until none is left, one fails or the caller leaves.
 
-    A thread that comes after that finds nothing to do, so nobody waits for the threads of a busy pool to begin.
+    A thread that begins later finds no work, so the caller does not wait for the threads of a busy pool.
     """
 
     def __init__(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int, wait_while: Wait) -> None:
@@ -162,10 +147,9 @@ class _Shared:
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
         self._busy = [threading.Lock() for _ in range(threads)]  # each held while its thread works
-        self._working = np.zeros(threads, np.int64)  # 1 for as long: what a waiting caller watches
+        self._working = np.zeros(threads, np.int64)  # 1 meanwhile: a waiting caller polls this
 
     def work(self, slot: int) -> None:
-        """Take pieces and run them."""
         with self._busy[slot]:
             self._working[slot] = 1
             try:
@@ -195,11 +179,11 @@ class _Shared:
             except KeyboardInterrupt as again:
                 interrupt = again
         failure = self._failure
-        del self._run, self._failure  # and with them the caller's arrays: the pool may hold this until it has time
+        del self._run, self._failure  # they hold the caller's arrays, and the queue may hold this object for a while
         return failure
 
     def _stop(self, failure: BaseException | None) -> None:
-        """Hand out no more pieces, because of this failure if any; the first counts, but no interrupt is swallowed."""
+        """Give out no more pieces; keep the first failure, or an interrupt."""
         with self._lock:
             self._rest = iter(())
             if self._failure is None or isinstance(failure, KeyboardInterrupt):

@@ -18,7 +18,6 @@ import numpy as np
 
 from convforge.backends.cpu.blas import one_thread_each
 from convforge.backends.cpu.facts import cpu_facts
-from convforge.backends.cpu.fft import HostFft
 from convforge.backends.cpu.pool import Pool
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
@@ -32,8 +31,34 @@ INLINE_FLOPS = 400_000  # of a vectorised kernel
 BLOCK_FLOPS = 2_000_000
 
 
+class HostFft:
+    """A :class:`RealFft` by :mod:`scipy.fft`, which returns arrays of its own: they are copied to their place."""
+
+    workspace_bytes = 0
+
+    def __init__(self, fft: RealFft, workers: int) -> None:
+        self.fft = fft
+        self.kernel = "scipy_irfft2" if fft.inverse else "scipy_rfft2"
+        self._workers = workers
+        self._complex = np.result_type(fft.dtype, np.complex64)
+
+    def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
+        what = self.fft
+        reals = data.view(what.dtype).reshape(what.reals)[:, :, : what.size_w]
+        spectra = data.view(self._complex).reshape(what.complexes)[:, :, : what.size_w // 2 + 1]
+        with no_fork():  # before a fork SciPy ends its threads, and refuses what comes until it is over
+            from scipy import fft
+
+            if what.inverse:
+                reals[...] = fft.irfft2(spectra, (what.size_h, what.size_w), norm="forward", workers=self._workers)
+            else:
+                spectra[...] = fft.rfft2(reals, workers=self._workers)
+
+
 class CpuRuntime:
-    """Runs plans on the CPU. Re-entrant; a stream has no meaning here and is ignored.
+    """Runs plans on the CPU; see :class:`convforge.backends.runtime.Runtime`.
+
+    Re-entrant. A stream has no meaning here and is ignored: a launch returns when its work is done.
 
     Parameters
     ----------
@@ -49,21 +74,19 @@ class CpuRuntime:
         self._lock = threading.Lock()
 
     def current(self) -> AbstractContextManager[None]:
-        """Nothing to do: every thread may use the CPU."""
         return nullcontext()
 
     def is_current(self) -> bool:
-        """It always is."""
         return True
 
     def compile(self, kernel: Any) -> Any:
-        """Numba kernels compile themselves on their first call, and are cached on disk."""
+        """Return the kernel: Numba compiles it on its first call, and caches it on disk."""
         return kernel
 
     def compile_ahead(self, kernels: Sequence[Any]) -> None:
-        """Nothing: Numba needs a call's types."""
+        """Do nothing: Numba needs a call's types."""
 
-    def launch(self, kernel: Any, info: LaunchInfo, args: tuple[Any, ...], stream: Any = None) -> None:
+    def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
         """Call ``kernel(*args, begin, end)`` over work items [0, grid), `block` items at a time.
 
         A grid of one block runs on the caller's thread. Threads take blocks from a common counter, so that one that
@@ -103,77 +126,63 @@ class CpuRuntime:
             self._threads().share(run, tasks, threads)
 
     def fft(self, fft: RealFft) -> HostFft:
-        """A batch of transforms by SciPy."""
         return HostFft(fft, self.facts.cores)
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
-        """A workspace of `nbytes` bytes, aligned to 64."""
         raw = np.empty(nbytes + 63, np.uint8)
         skip = -raw.ctypes.data % 64
         return raw[skip : skip + nbytes]
 
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
-        """An array that is not yet written."""
         return np.empty(shape, dtype)
 
     def upload(self, array: Any) -> Any:
-        """A copy of an array."""
         return np.array(array)
 
     def download(self, array: Any, *, room: Callable[[int], Any] | None = None) -> Any:
-        """The array itself."""
         return array
 
     def fill(self, array: Any, byte: int) -> None:
-        """Set every byte of a contiguous array."""
         array.reshape(-1).view(np.uint8).fill(byte)
 
     def stream(self) -> AbstractContextManager[Any]:
-        """None: work is done when the call that asks for it returns."""
         return nullcontext()
 
     def pinned(self, nbytes: int) -> Any:
-        """Plain memory, aligned to 64: the device is the host."""
         return self.allocate(nbytes)
 
     def send(self, target: Any, source: Any, stream: Any = None) -> None:
-        """Copy an array."""
         np.copyto(target, source)
 
     def fetch(self, target: Any, source: Any, stream: Any = None) -> None:
-        """Copy an array."""
         np.copyto(target, source)
 
     def mark(self, stream: Any = None) -> float:
-        """The time of the wall clock."""
         return time.perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
-        """Seconds of wall clock."""
+        """Return seconds by the wall clock."""
         return end - begin
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-        """Nothing to add: the CPU does not say how many registers a kernel takes."""
         return info
 
     def writable(self, out: Any) -> Any:
-        """The output itself, or a plain array where its elements are not aligned, or not whole elements apart."""
+        """Return the output, or a plain array where its elements are not aligned, or not whole elements apart."""
         if out is None or (out.flags.aligned and not any(stride % out.itemsize for stride in out.strides)):
             return out
         return np.empty(out.shape, out.dtype)
 
     def synchronize(self, stream: Any = None) -> None:
-        """Nothing to wait for: a launch returns when its work is done."""
+        pass
 
     def is_capturing(self, stream: Any = None) -> bool:
-        """Never: there are no graphs here."""
         return False
 
     def release(self) -> None:
-        """Nothing is kept."""
+        pass
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
-        """Seconds of wall clock that `repeats` calls take."""
         begin = time.perf_counter()
         for _ in range(repeats):
             run()

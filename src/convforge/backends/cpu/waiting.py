@@ -1,4 +1,4 @@
-"""Watching a counter that another thread changes, without the interpreter's lock."""
+"""Polling of a counter that another thread changes, without the interpreter's lock."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib.util import find_spec
 
-# Of the CUDA driver interface that an extra's wheels need.
+# CUDA version that an extra's wheels need from the driver.
 LEAST_DRIVER = {13: 13000, 12: 12000}
 INSTALL = "pip install 'convforge[cuda13]' (drivers 580 and later) or 'convforge[cuda12]' (older drivers and cards)"
 
 
 class CudaUnavailable(RuntimeError):
-    """There is no GPU to use; the text says why, and what would mend it."""
+    """No GPU can be used; the text has reason and remedy."""
 
 
 @cache
@@ -29,7 +29,7 @@ def why_no_compiler() -> str | None:
 
         nvrtc.nvrtcVersion()
     except Exception as fault:  # a wheel without its library raises whatever its loader does
-        return f"NVRTC, CUDA's run-time compiler, cannot be loaded ({_first_line(fault)}): {INSTALL}"
+        return f"NVRTC, CUDA's run-time compiler, cannot be loaded ({first_line(fault)}): {INSTALL}"
     return None
 
 
@@ -43,7 +43,7 @@ def why_absent() -> str | None:
     try:
         (status,) = driver.cuInit(0)
     except Exception as fault:  # no libcuda.so
-        return f"there is no NVIDIA driver ({_first_line(fault)}): install one from nvidia.com/drivers"
+        return f"there is no NVIDIA driver ({first_line(fault)}): install one from nvidia.com/drivers"
     if status == driver.CUresult.CUDA_ERROR_NO_DEVICE:
         return "the NVIDIA driver sees no GPU: CUDA_VISIBLE_DEVICES may hide it"
     if status != driver.CUresult.CUDA_SUCCESS:
@@ -63,5 +63,6 @@ def why_absent() -> str | None:
     return None
 
 
-def _first_line(fault: BaseException) -> str:
+def first_line(fault: BaseException) -> str:
+    """The first line of an exception's text, or its type."""
     return (str(fault).strip().splitlines() or [type(fault).__name__])[0]

@@ -1,4 +1,4 @@
-"""From a kernel's source to machine code for one architecture, by NVRTC; needs neither GPU nor driver."""
+"""Compilation of a kernel's source by NVRTC, for one architecture; needs neither GPU nor driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from convforge.backends.kernel import HEADERS, KernelSource
 from convforge.backends.notices import compiling
 from convforge.backends.sources import on_disk
 
-# 177: a constant of the prelude that a kernel has no use for.
+# 177: a constant of the prelude that a kernel does not use.
 OPTIONS = {"std": "c++17", "diag_suppress": 177, "ptxas_options": ["-v"]}
 
 
@@ -27,20 +27,12 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Machine code of one kernel.
+    """Machine code of one kernel: a cubin.
 
     Attributes
     ----------
-    name : str
-        The kernel's.
-    architecture : str
-        Such as "sm_90".
-    code : bytes
-        A cubin.
-    registers : int
-        Of a thread.
-    spill_bytes, stack_bytes : int
-        Of a thread: registers that did not fit are stored and loaded again in local memory.
+    registers, spill_bytes, stack_bytes : int
+        Of a thread; spilled registers are in local memory.
     shared_bytes, constant_bytes : int
         Static shared memory of a block; constant memory of the module, without the arguments.
     """
@@ -65,14 +57,9 @@ def compiler_version() -> str:
 
 
 def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | None = None) -> Compiled:
-    """Compile a kernel, or take it from the disk.
+    """Compile a kernel, or load it from the disk cache.
 
-    Raises
-    ------
-    CudaUnavailable
-        There is no NVRTC.
-    CompileError
-        It refuses the kernel.
+    Raises ``CudaUnavailable`` without NVRTC, ``CompileError`` where NVRTC refuses the kernel.
     """
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
@@ -80,17 +67,9 @@ def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | No
 
 
 def compile_kernels(sources: Iterable[KernelSource], architecture: str) -> Iterator[Compiled | None]:
-    """Compile kernels side by side, a thread for each core: NVRTC works on several at a time.
+    """Compile kernels side by side, a thread for each core; yield None for one that cannot be compiled.
 
-    Yields
-    ------
-    Compiled or None
-        In the order of the sources; None where one cannot be compiled: whoever asks for it next is told why.
-
-    Raises
-    ------
-    CudaUnavailable
-        There is no NVRTC.
+    Raises ``CudaUnavailable`` without NVRTC.
     """
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
@@ -113,7 +92,7 @@ def kept(
     compile_: Callable[[KernelSource, str], Compiled],
     disk: DiskCache | None = None,
 ) -> Compiled:
-    """Load the kernel that this compiler version made before, or compile it."""
+    """Load a kernel from the disk cache, or compile and store it."""
     disk = DiskCache(cache_folder("cuda")) if disk is None else disk
     key = disk.key(source.digest(), source.name, architecture, repr(OPTIONS), version)
     if (found := disk.load(key)) is not None:
@@ -139,7 +118,7 @@ def _nvrtc(source: KernelSource, architecture: str) -> Compiled:
     log = io.StringIO()
     try:
         binary = Program(source.text(), "c++", program_options(source, architecture)).compile("cubin", logs=log)
-    except Exception as fault:  # the library raises its own kinds; the log is what a reader needs
+    except Exception as fault:  # cuda.core raises several types
         raise CompileError(f"{source.path} for {architecture}: {fault}\n{log.getvalue()}") from fault
     code = binary.code
     return Compiled(

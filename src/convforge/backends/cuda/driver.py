@@ -15,13 +15,7 @@ class CudaError(RuntimeError):
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """Return the values of a driver call without its status.
-
-    Raises
-    ------
-    CudaError
-        The status is no success.
-    """
+    """Return the values of a driver call without its status. Raises ``CudaError`` unless that is success."""
     status, *values = result
     if int(status) != 0:
         raise CudaError(f"the CUDA driver says {status.name}")
@@ -30,16 +24,13 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 @cache
 def library() -> Any:
-    """The driver's own functions, for calls that must take a microsecond, or that cuda.bindings has no room for."""
+    """The driver's library, for calls that must take at most a microsecond, or that cuda.bindings lacks."""
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
 @cache
 def context_getter() -> Callable[[int], int]:
-    """cuCtxGetCurrent: takes the address that the thread's context is written to, and gives the status.
-
-    It waits for nothing, so Python's lock is kept meanwhile.
-    """
+    """cuCtxGetCurrent: writes the thread's context to an address and returns the status; it keeps Python's lock."""
     function = ctypes.PyDLL(None, handle=library()._handle).cuCtxGetCurrent
     function.argtypes, function.restype = (ctypes.c_void_p,), ctypes.c_int
     return function
@@ -47,7 +38,7 @@ def context_getter() -> Callable[[int], int]:
 
 @contextmanager
 def while_capturing() -> Iterator[None]:
-    """Calls that a stream being captured does not concern, such as loading a kernel, are allowed to the thread."""
+    """Allow the thread calls that are independent of a stream under capture, such as loading a kernel."""
     from cuda.bindings import driver
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -59,7 +50,7 @@ def while_capturing() -> Iterator[None]:
 
 
 def wait_for(stream: int, other: int) -> None:
-    """Have work that is put on one stream from now on wait for what is on another by now."""
+    """Make later work on `stream` wait for the work that is on `other` now."""
     from cuda.bindings import driver
 
     event = checked(driver.cuEventCreate(int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)))

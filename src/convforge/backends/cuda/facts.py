@@ -14,12 +14,7 @@ from convforge.backends.facts import DeviceFacts
 def cuda_facts(device: int = 0) -> DeviceFacts:
     """Facts of one GPU.
 
-    Raises
-    ------
-    CudaUnavailable
-        There is no GPU to use.
-    ValueError
-        There is no GPU of this number.
+    Raises ``CudaUnavailable`` where no GPU can be used, ``ValueError`` where there is none of this number.
     """
     if (reason := why_absent()) is not None:
         raise CudaUnavailable(reason)
@@ -33,11 +28,13 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
     facts = gpu.properties
     capability = gpu.compute_capability
     _, memory = driver.cuDeviceTotalMem(device)
+    _, version = driver.cuDriverGetVersion()  # the newest CUDA that it supports
+    transfers_khz = _attribute(device, "MEMORY_CLOCK_RATE")  # two transfers a clock
     return DeviceFacts(
         backend="cuda",
         name=str(gpu.name),
         cores=facts.multiprocessor_count,
-        l1_bytes=0,  # shared with shared memory: what is left of that
+        l1_bytes=0,  # L1 is the rest of shared memory
         l2_bytes=facts.l2_cache_size,
         l3_bytes=0,
         memory_bytes=int(memory),
@@ -47,30 +44,18 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
         shared_bytes=facts.max_shared_memory_per_multiprocessor,
         registers=facts.max_registers_per_multiprocessor,
         threads=facts.max_threads_per_multiprocessor,
-        clock_hz=1000 * _attribute(device, "CLOCK_RATE"),  # it comes in kHz
-        # Two transfers a clock, which comes in kHz, over a bus whose width comes in bits.
-        memory_bytes_per_s=2000
-        * _attribute(device, "MEMORY_CLOCK_RATE")
-        * _attribute(device, "GLOBAL_MEMORY_BUS_WIDTH")
-        // 8,
-        driver=_driver_version(),
+        clock_hz=1000 * _attribute(device, "CLOCK_RATE"),  # in kHz
+        memory_bytes_per_s=2000 * transfers_khz * _attribute(device, "GLOBAL_MEMORY_BUS_WIDTH") // 8,
+        driver=f"{version // 1000}.{version % 1000 // 10}",
         no_fft=why_no_fft(),
     )
 
 
 def _attribute(device: int, name: str) -> int:
-    """A figure of the driver's; 0 where it does not say."""
+    """An attribute of the driver; 0 where it has none."""
     from cuda.bindings import driver
 
     status, value = driver.cuDeviceGetAttribute(
         getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device
     )
     return int(value) if int(status) == 0 else 0
-
-
-def _driver_version() -> str:
-    """The newest CUDA that the driver serves, such as "13.0"."""
-    from cuda.bindings import driver
-
-    _, version = driver.cuDriverGetVersion()
-    return f"{version // 1000}.{version % 1000 // 10}"

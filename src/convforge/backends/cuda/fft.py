@@ -1,7 +1,7 @@
-"""FFTs by cuFFT, through its C interface: the caller's stream, the caller's work area, nothing allocated in a call.
+"""FFTs by cuFFT's C interface, on the caller's stream and work area; a call allocates nothing.
 
-nvmath-python has bindings of the same functions, but importing them opens every mathematical library of NVIDIA's and
-takes a second; libcufft alone is open in 6 ms.
+nvmath-python has bindings of the same functions, but its import loads all of NVIDIA's mathematical libraries and takes
+a second; libcufft alone loads in 6 ms.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ctypes import POINTER, byref, c_int, c_longlong, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
+from convforge.backends.cuda.absent import first_line
 from convforge.backends.fft import RealFft
 
 INSTALL = "pip install nvidia-cufft (CUDA 13) or nvidia-cufft-cu12 (CUDA 12)"
@@ -25,7 +26,7 @@ _KINDS = {
     ("float64", False): (0x6A, "cufftExecD2Z"),
     ("float64", True): (0x6C, "cufftExecZ2D"),
 }
-# cufftResult, of which there is no function that tells the name.
+# Names of cufftResult, for which cuFFT has no function.
 _STATUS = {
     1: "INVALID_PLAN", 2: "ALLOC_FAILED", 3: "INVALID_TYPE", 4: "INVALID_VALUE", 5: "INTERNAL_ERROR", 6: "EXEC_FAILED",
     7: "SETUP_FAILED", 8: "INVALID_SIZE", 9: "UNALIGNED_DATA", 11: "INVALID_DEVICE", 13: "NO_WORKSPACE",
@@ -58,8 +59,7 @@ def why_no_fft() -> str:
     try:
         _library()
     except (ImportError, OSError, RuntimeError) as fault:  # pathfinder's "not found" is a RuntimeError
-        first = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
-        return f"cuFFT, NVIDIA's Fourier transforms, cannot be loaded ({first}): {INSTALL}"
+        return f"cuFFT, NVIDIA's Fourier transforms, cannot be loaded ({first_line(fault)}): {INSTALL}"
     return ""
 
 
@@ -73,18 +73,10 @@ def cufft_version() -> str:
 
 
 class CufftTransform:
-    """A :class:`RealFft` by a plan of cuFFT's on the current GPU.
+    """A :class:`RealFft` by a plan of cuFFT on the current GPU.
 
-    Parameters
-    ----------
-    fft : RealFft
-    handle_of : callable
-        A caller's stream -> the driver's handle; it makes the plan's GPU the thread's own.
-
-    Notes
-    -----
-    A plan holds the stream and the work area of its next run, so calls take turns to set them; what they launch does
-    not wait.
+    `handle_of` returns the driver's handle of a caller's stream, and makes the plan's GPU current. A plan holds the
+    stream and the work area of its next run, so a lock guards them; the launches do not wait.
     """
 
     def __init__(self, fft: RealFft, handle_of: Callable[[Any], int]) -> None:
@@ -103,14 +95,7 @@ class CufftTransform:
         self.workspace_bytes = int(nbytes.value)
 
     def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
-        """See :class:`convforge.backends.fft.Transform`.
-
-        Raises
-        ------
-        ValueError
-            The batch or the workspace is too small.
-        CufftError
-        """
+        """Transform a batch. Raises ``ValueError`` for too little data or workspace, and ``CufftError``."""
         need, room = self._batch_bytes(), 0 if workspace is None else workspace.nbytes
         if data.nbytes < need or room < self.workspace_bytes:
             raise ValueError(
@@ -134,7 +119,7 @@ def _pair(rows: int, columns: int) -> Any:
 
 @cache
 def _library() -> Any:
-    """Libcufft with its functions' types, opened where it lies: in NVIDIA's wheel, conda's folders or the system's."""
+    """Load libcufft from NVIDIA's wheel, conda's folders or the system's, and declare its functions."""
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
     found = load_nvidia_dynamic_lib("cufft").abs_path

@@ -1,4 +1,4 @@
-"""Launches of kernels; those made again take the host a microsecond, as the driver is handed structs that are ready."""
+"""Kernel launches; a cached launch takes the host a microsecond, because its structs for the driver are kept."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from convforge.backends.cuda.driver import CudaError, library
 from convforge.backends.runtime import LaunchInfo
 from convforge.backends.structs import Template
 
-# CUlaunchAttributeID.
-_CLUSTER, _EARLY = 4, 6
+# CUlaunchAttributeID: cluster dimension, programmatic stream serialization.
+_CLUSTER, _PDL = 4, 6
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute: a number that says which, and 64 bytes aligned to 8."""
+    """CUlaunchAttribute: its number, and 64 bytes aligned to 8."""
 
     _fields_ = (("id", ctypes.c_int), ("_before_value", ctypes.c_int), ("value", ctypes.c_uint * 16))
 
@@ -32,7 +32,7 @@ class _Config(ctypes.Structure):
 
 
 class _Made(NamedTuple):
-    """Structs of one launch, and their addresses for the driver; `kept` owns memory that these structs point to."""
+    """Structs of one launch and their addresses; `kept` owns memory that they point to."""
 
     args: ctypes.Structure
     config: _Config
@@ -42,44 +42,28 @@ class _Made(NamedTuple):
 
 
 class _Own(threading.local):
-    """The structs of one thread for the driver; None until the thread launches for the first time."""
+    """Launch structs of one thread; None before its first launch."""
 
     made: _Made | None = None
 
 
 class Launcher:
-    """Launches one kernel over one grid, from any thread.
-
-    Parameters
-    ----------
-    name : str
-        The kernel's, for messages.
-    kernel : int
-        The driver's handle.
-    info : LaunchInfo
-        Grid, block, shared memory, cluster, and whether it begins early.
-    """
+    """Launches one kernel, by its name for messages and the driver's handle, over one grid, from any thread."""
 
     def __init__(self, name: str, kernel: int, info: LaunchInfo) -> None:
         self._name, self._kernel, self._info = name, kernel, info
 
     def __call__(self, args: ctypes.Structure, stream: int) -> None:
-        """Launch it with a struct, which is copied, on a stream.
-
-        Raises
-        ------
-        CudaError
-            The driver refuses.
-        """
+        """Launch with a struct, which the driver copies, on a stream. Raises ``CudaError`` where it refuses."""
         made = self._make(args)
         made.config.stream = stream
         if status := _launch_kernel()(made.config_at, self._kernel, made.pointers_at, None):
             raise self._fault(status)
 
     def again(self, template: Template) -> Callable[[Sequence[int], int], None]:
-        """A function that launches the kernel once per call; its arguments are the buffers' addresses and the stream.
+        """Return a function of the buffers' addresses and the stream that launches the kernel.
 
-        Each thread has a struct of its own, in which the addresses are written anew; the driver copies it.
+        Each thread writes the addresses into a struct of its own, which the driver copies.
         """
         launch, kernel, write, own = _launch_kernel(), self._kernel, template.write, _Own()
 
@@ -102,7 +86,7 @@ class Launcher:
         info = self._info
         values: list[tuple[int, tuple[int, ...]]] = []
         if info.early:
-            values.append((_EARLY, (1,)))
+            values.append((_PDL, (1,)))
         if info.cluster:
             values.append((_CLUSTER, (*info.cluster, 1, 1)[:3]))
         attributes = (_Attribute * max(len(values), 1))(*[_Attribute(which, 0, value) for which, value in values])

@@ -1,4 +1,4 @@
-"""Maps for the tensor memory accelerator, encoded by the driver."""
+"""Tensor maps of TMA, encoded by the driver."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 # (CU_TENSOR_MAP_L2_PROMOTION_L2_128B); elements outside the array are zeros (CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE).
 _INTERLEAVE, _PROMOTION, _FILL = 0, 2, 0
 
-# Drivers up to this version set a bit in the maps of tensors below this size for which a copy reads what it must not;
-# with the bit cleared it reads as it does for larger ones.
+# Drivers up to this version set a bit in the maps of tensors below this size, with which a copy reads outside of the
+# tensor; without the bit it reads as it does for larger ones.
 _FAULTY_DRIVER, _SMALL_BYTES, _FAULTY_BIT = 13010, 128 << 10, 1 << 21
 _SECOND_WORD = struct.Struct("<Q")
 
-# Maps that are kept: to encode one takes microseconds.
+# Encoded maps in memory, as encoding takes microseconds.
 MAPS_KEPT = 256
 
 
@@ -37,43 +37,33 @@ def _driver_version() -> int:
 
 
 @lru_cache(maxsize=MAPS_KEPT)
-def encoded(seen: AnyMap) -> bytes:
-    """The bytes that a kernel is handed.
-
-    Raises
-    ------
-    CudaError
-        The driver refuses the map.
-    """
-    room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)  # which the driver wants aligned
+def encoded(array: AnyMap) -> bytes:
+    """Encode a map. Raises ``CudaError`` where the driver refuses it."""
+    room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)  # the driver wants it aligned
     start = -ctypes.addressof(room) % MAP_ALIGNMENT
-    function, middle = _tiled(seen) if isinstance(seen, TiledMap) else _im2col(seen)
-    status = getattr(library(), function)(
-        ctypes.c_void_p(ctypes.addressof(room) + start), _ELEMENTS[seen.element], len(seen.sizes),
-        ctypes.c_void_p(seen.address), _numbers(ctypes.c_ulonglong, seen.sizes),
-        _numbers(ctypes.c_ulonglong, seen.strides), *middle, _numbers(ctypes.c_uint, seen.steps), _INTERLEAVE,
-        _SWIZZLES[seen.swizzle], _PROMOTION, _FILL,
+    if isinstance(array, TiledMap):
+        function, middle = library().cuTensorMapEncodeTiled, [_numbers(ctypes.c_uint, array.box)]
+    else:
+        function = library().cuTensorMapEncodeIm2col
+        middle = [_numbers(ctypes.c_int, array.lower), _numbers(ctypes.c_int, array.upper)]
+        middle += [ctypes.c_uint(array.channels), ctypes.c_uint(array.pixels)]
+    status = function(
+        ctypes.c_void_p(ctypes.addressof(room) + start), _ELEMENTS[array.element], len(array.sizes),
+        ctypes.c_void_p(array.address), _numbers(ctypes.c_ulonglong, array.sizes),
+        _numbers(ctypes.c_ulonglong, array.strides), *middle, _numbers(ctypes.c_uint, array.steps), _INTERLEAVE,
+        _SWIZZLES[array.swizzle], _PROMOTION, _FILL,
     )  # fmt: skip
     if status:
-        raise CudaError(f"the CUDA driver encodes no map of {seen}: error {status}")
-    return without_fault(room.raw[start : start + MAP_BYTES], seen.span, _driver_version())
+        raise CudaError(f"the CUDA driver encodes no map of {array}: error {status}")
+    return without_fault(room.raw[start : start + MAP_BYTES], array.span, _driver_version())
 
 
 def without_fault(content: bytes, nbytes: int, driver: int) -> bytes:
-    """A map as the driver should have encoded it, for a tensor of so many bytes."""
+    """Correct an encoded map of a tensor of `nbytes` bytes for a fault of older drivers."""
     if driver > _FAULTY_DRIVER or nbytes >= _SMALL_BYTES:
         return content
     (word,) = _SECOND_WORD.unpack_from(content, 8)
     return content[:8] + _SECOND_WORD.pack(word & ~_FAULTY_BIT) + content[16:]
-
-
-def _tiled(seen: TiledMap) -> tuple[str, tuple[Any, ...]]:
-    return "cuTensorMapEncodeTiled", (_numbers(ctypes.c_uint, seen.box),)
-
-
-def _im2col(seen: Any) -> tuple[str, tuple[Any, ...]]:
-    corners = _numbers(ctypes.c_int, seen.lower), _numbers(ctypes.c_int, seen.upper)
-    return "cuTensorMapEncodeIm2col", (*corners, ctypes.c_uint(seen.channels), ctypes.c_uint(seen.pixels))
 
 
 def _numbers(kind: Any, values: Sequence[int]) -> Any:

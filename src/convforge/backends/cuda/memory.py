@@ -1,7 +1,7 @@
-"""GPU memory that is kept for the next request of the same size on the same stream.
+"""A pool of GPU memory, which serves the next request of the same size on the same stream.
 
-What was returned on a stream may be handed out again on that stream at once: the work that used it is ordered before
-the work that will. It takes no call of the driver, and so may happen while a graph is captured.
+Memory returned on a stream can be used again on that stream at once, because the stream orders the work. This needs no
+call of the driver, so it is allowed while a graph is captured.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from convforge.backends.cuda.driver import checked
 
-# Requests are rounded up to a multiple of this, which is also how they are aligned.
+# Requests are rounded up to a multiple of this, which is also their alignment.
 GRAIN = 512
 
 
 class Block:
-    """A piece of GPU memory; when nothing refers to it any more, it goes back to its pool."""
+    """A piece of GPU memory; it returns to its pool when nothing refers to it any more."""
 
     __slots__ = ("__weakref__", "address", "nbytes")
 
@@ -31,19 +31,13 @@ class Block:
 
 
 class Pool:
-    """Blocks of one GPU that are free to use again, by stream and size. Safe from many threads.
-
-    Parameters
-    ----------
-    limit_bytes : int
-        Beyond this much free memory, what comes back is given back to the driver.
-    """
+    """Free blocks of one GPU by stream and size; beyond `limit_bytes` they go back to the driver. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._free: dict[tuple[int, int], list[int]] = {}
         self._free_bytes = 0
-        # What came back while a graph was made or run: its launches use that memory again, so the driver must not.
+        # What came back while a graph was made or run: the graph's launches use that memory again.
         self._held: list[tuple[int, int, int]] = []
         self._holders = 0
         self._lock = threading.RLock()
@@ -69,7 +63,7 @@ class Pool:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep what comes back meanwhile from the driver, whatever the limit: a graph that was captured uses it."""
+        """Keep all blocks that return inside the context, whatever the limit: a captured graph uses them."""
         with self._lock:
             self._holders += 1
         try:
@@ -83,7 +77,7 @@ class Pool:
                 self._give_back(address, size, stream)
 
     def _again(self, size: int, stream: int) -> int:
-        """The address of memory that came back; 0 where there is none of this size."""
+        """Address of a returned block of this size, or 0."""
         for i, (address, *kind) in enumerate(self._held):
             if kind == [size, stream]:
                 del self._held[i]
@@ -95,7 +89,7 @@ class Pool:
         return free.pop()
 
     def clear(self) -> None:
-        """Give all that is free back to the driver, but for what is held."""
+        """Return all free blocks to the driver, except held ones."""
         from cuda.bindings import driver
 
         with self._lock:
@@ -121,7 +115,7 @@ class Pool:
 
 
 class _Pinned:
-    """Page-locked host memory in the form of NumPy's array interface; given back when no array looks at it any more."""
+    """Page-locked host memory in the form of NumPy's array interface, freed with the last array over it."""
 
     def __init__(self, nbytes: int) -> None:
         from cuda.bindings import driver
@@ -135,21 +129,8 @@ class _Pinned:
 
 
 def pinned(nbytes: int) -> NDArray[np.uint8]:
-    """Page-locked host memory, to and from which the GPU copies by itself; aligned to a page.
+    """Allocate page-locked host memory, aligned to a page. Raises ``MemoryError`` where there is none.
 
-    Page-locking takes about a millisecond for every few megabytes: keep what is used again.
-
-    Raises
-    ------
-    MemoryError
-        The host has no such piece.
+    Page-locking takes about a millisecond for every few megabytes, so use the memory again.
     """
     return np.asarray(_Pinned(nbytes)) if nbytes else np.empty(0, np.uint8)
-
-
-def memory_use() -> tuple[int, int]:
-    """Free and total bytes of the current GPU."""
-    from cuda.bindings import driver
-
-    free, total = checked(driver.cuMemGetInfo())
-    return int(free), int(total)

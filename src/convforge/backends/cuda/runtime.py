@@ -27,15 +27,14 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import AnyMap
-from convforge.backends.runtime import LaunchInfo
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream, LaunchInfo
 from convforge.backends.structs import Template
 
 # A block may ask for more shared memory than this, but the kernel must be told.
 PLAIN_SHARED_BYTES = 48 << 10
 
-# From this architecture on, launches may begin before the one in front of them has ended.
-FIRST_EARLY = 90
+# Programmatic dependent launch (PDL) exists from this architecture on.
+FIRST_PDL = 90
 
 # Bytes between rows that the driver copies together.
 MOST_PITCH = 2**31 - 1
@@ -82,13 +81,13 @@ class CudaKernel:
         return int(address), int(nbytes)
 
     def occupancy(self, threads: int, shared_bytes: int) -> float:
-        """Resident warps over the most that a multiprocessor holds."""
+        """Return the threads that are resident on an SM."""
         blocks = self.kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared_bytes)
         return float(blocks * -(-threads // 32) * 32)
 
 
-class _Seen(threading.local):
-    """Read the thread's current context from the driver, on every call."""
+class _ContextSlot(threading.local):
+    """Memory of one thread that the driver writes the current context to."""
 
     def __init__(self) -> None:
         self.context = ctypes.c_void_p()
@@ -96,13 +95,16 @@ class _Seen(threading.local):
 
 
 class CudaRuntime:
-    """Runs plans on one GPU. Safe from many threads; a stream is a handle or has ``__cuda_stream__``."""
+    """Runs plans on one GPU; see :class:`convforge.backends.runtime.Runtime`.
+
+    Safe from many threads. A stream is a handle or has ``__cuda_stream__``; None is the runtime's own.
+    """
 
     def __init__(self, device: int = 0) -> None:
         self.facts: DeviceFacts = cuda_facts(device)  # first: it says why there is none, where a package is missing
         from cuda.core import Device
 
-        self._get_context, self._seen = context_getter(), _Seen()
+        self._get_context, self._slot = context_getter(), _ContextSlot()
         self.device = device
         self._gpu = Device(device)
         with _restored_context():
@@ -113,11 +115,11 @@ class CudaRuntime:
         self._kernels: dict[tuple[str, str], CudaKernel] = {}
         self._lock = threading.Lock()
         self._pool = Pool(self.facts.memory_bytes // 4)
-        self._starts_early = Architecture.parse(self.facts.architecture).number >= FIRST_EARLY
+        self._has_pdl = Architecture.parse(self.facts.architecture).number >= FIRST_PDL
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """This GPU as the thread's own, and then the one that was: other libraries look at it too."""
+        """Make this GPU the thread's current one, and restore the one before: other libraries look at it too."""
         from cuda.bindings import driver
 
         if self.is_current():
@@ -131,11 +133,10 @@ class CudaRuntime:
 
     def is_current(self) -> bool:
         """True if this GPU is the thread's current one; called often, so it looks nothing up."""
-        seen = self._seen
-        return not self._get_context(seen.at) and seen.context.value == self._context
+        slot = self._slot
+        return not self._get_context(slot.at) and slot.context.value == self._context
 
     def compile(self, kernel: KernelSource) -> CudaKernel:
-        """A kernel for this GPU, compiled or taken from the disk."""
         key = (kernel.digest(), kernel.name)
         with self._lock:
             found = self._kernels.get(key)
@@ -146,7 +147,6 @@ class CudaRuntime:
         return found
 
     def compile_ahead(self, kernels: Sequence[KernelSource]) -> None:
-        """See :class:`Runtime`."""
         wanted = {(kernel.digest(), kernel.name): kernel for kernel in kernels}
         with self._lock:
             missing = {key: kernel for key, kernel in wanted.items() if key not in self._kernels}
@@ -157,65 +157,58 @@ class CudaRuntime:
                     self._kernels.setdefault(key, found)
 
     def instance(self, kernel: CudaKernel) -> CudaKernel:
-        """The same kernel in a module of its own, with constant memory of its own."""
+        """Load the kernel once more, with constant memory of its own."""
         return CudaKernel(kernel.about, self._gpu)
 
     def constant(self, kernel: CudaKernel, symbol: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array of the kernel's module; all its launches read the same."""
+        """Address and bytes of a ``__constant__`` array, which all launches of the kernel share."""
         return kernel.symbol(symbol)
 
-    def tensor_map(self, seen: AnyMap) -> bytes:
-        """Encode a map: 128 bytes that a kernel takes in its struct; see :mod:`convforge.backends.maps`."""
-        return encoded(seen)
+    def tensor_map(self, array: AnyMap) -> bytes:
+        """Encode a map for a kernel's struct; see :mod:`convforge.backends.maps`."""
+        return encoded(array)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
-        """A launch with the registers, spills and occupancy that it has on this GPU, and whether it begins early."""
+        """Add registers, spills and occupancy on this GPU, and whether it has PDL."""
         threads = int(np.prod(info.block))
         kernel.allow_shared(info.scratch_bytes)
-        warps = kernel.occupancy(threads, info.scratch_bytes) / self.facts.threads
+        occupancy = kernel.occupancy(threads, info.scratch_bytes) / self.facts.threads
         return replace(
-            info, registers=kernel.about.registers, spills=kernel.about.spill_bytes, occupancy=warps,
-            static_bytes=kernel.about.shared_bytes, early=info.early and self._starts_early,
+            info, registers=kernel.about.registers, spills=kernel.about.spill_bytes, occupancy=occupancy,
+            static_bytes=kernel.about.shared_bytes, early=info.early and self._has_pdl,
         )  # fmt: skip
 
     def launch(self, kernel: CudaKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
-        """Run a kernel over ``info.grid`` blocks of ``info.block`` threads."""
         if 0 not in info.grid:
             self._launcher(kernel, info)(args, self.stream_handle(stream))
 
     def again(self, kernel: CudaKernel, info: LaunchInfo, template: Template) -> Callable[[Sequence[int], int], None]:
-        """A function that launches a kernel once per call, of the buffers' addresses and the stream's handle."""
+        """Return a function of the buffers' addresses and the stream's handle that launches the kernel."""
         return self._launcher(kernel, info).again(template)
 
     def _launcher(self, kernel: CudaKernel, info: LaunchInfo) -> Launcher:
         if info.scratch_bytes:
             kernel.allow_shared(info.scratch_bytes)
-        early = info.early and self._starts_early
+        early = info.early and self._has_pdl
         return Launcher(kernel.about.name, kernel.handle, info if early == info.early else replace(info, early=early))
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run tasks one after the other: a launch fills the GPU by itself."""
+        # One after the other: a launch fills the GPU by itself.
         for task in tasks:
             task(0)
 
     def fft(self, fft: RealFft) -> CufftTransform:
-        """A batch of transforms by cuFFT.
-
-        Raises
-        ------
-        CufftError
-            cuFFT refuses it.
-        """
+        """Plan a batch of transforms by cuFFT. Raises ``CufftError`` where cuFFT refuses it."""
 
         def handle_of(stream: Any) -> int:
-            self._gpu.set_current()  # cuFFT asks which GPU is the thread's own
+            self._gpu.set_current()  # cuFFT uses the thread's current GPU
             return self.stream_handle(stream)
 
         self._gpu.set_current()
         return CufftTransform(fft, handle_of)
 
     def allocate(self, nbytes: int, stream: Any = None) -> DeviceArray:
-        """A workspace of `nbytes` bytes, aligned to 512, for work on the stream."""
+        """Return a workspace of `nbytes` bytes, aligned to 512, for work on the stream."""
         if not nbytes:
             return DeviceArray.at(0, 0, None)
         if isinstance(stream, CallerStream) and stream.take is not None:
@@ -226,26 +219,21 @@ class CudaRuntime:
         return DeviceArray.at(block.address, nbytes, block)
 
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> DeviceArray:
-        """An array that is not yet written, for work on the stream."""
         dtype = np.dtype(dtype)
         return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: NDArray[Any], stream: Any = None) -> DeviceArray:
-        """A copy of a host array on the GPU, contiguous."""
-        from cuda.bindings import driver
-
+        """Return a contiguous copy of a host array on the GPU."""
         plain = np.asarray(array, order="C")  # keeps a shape of ()
         copy = self.empty(plain.shape, plain.dtype, stream)
-        if plain.nbytes:
-            handle = self.stream_handle(stream)
-            checked(driver.cuMemcpyHtoDAsync(copy.address, plain.ctypes.data, plain.nbytes, handle))
-            checked(driver.cuStreamSynchronize(handle))  # the host's copy may go
+        self.send(copy, plain, stream)
+        self.synchronize(stream)  # the host's copy may be freed
         return copy
 
     def download(
         self, array: DeviceArray, stream: Any = None, *, room: Callable[[int], NDArray[np.uint8]] | None = None
     ) -> NDArray[Any]:
-        """A copy of a GPU array on the host: rows far apart alone, other arrays with all the bytes that they span."""
+        """Copy a GPU array to the host: rows that are far apart alone, other arrays with all the bytes they span."""
         from cuda.bindings import driver
 
         if room is None and _has_rows_apart(array):
@@ -277,7 +265,6 @@ class CudaRuntime:
         return rows
 
     def fill(self, array: DeviceArray, byte: int, stream: Any = None) -> None:
-        """Set every byte of a contiguous array."""
         from cuda.bindings import driver
 
         if array.nbytes:
@@ -285,10 +272,7 @@ class CudaRuntime:
 
     @contextmanager
     def stream(self) -> Iterator[Any]:
-        """A stream of its own for the thread that asks, which may then use this GPU; leave it idle.
-
-        Streams are lent again, because the memory pool keeps what was used on each for the next work on it.
-        """
+        # Streams are lent again, because the memory pool keeps what was used on each for the next work on it.
         self._gpu.set_current()
         with self._lock:
             lent = self._idle_streams.pop() if self._idle_streams else None
@@ -300,12 +284,10 @@ class CudaRuntime:
                 self._idle_streams.append(lent)
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Page-locked host memory; see :func:`convforge.backends.cuda.memory.pinned`."""
         self._gpu.set_current()
         return pinned(nbytes)
 
     def send(self, target: DeviceArray, source: NDArray[Any], stream: Any = None) -> None:
-        """Begin to copy a contiguous pinned array to a device array; both must live until the stream has passed it."""
         from cuda.bindings import driver
 
         _check_copy(source, target)
@@ -314,7 +296,6 @@ class CudaRuntime:
             checked(driver.cuMemcpyHtoDAsync(target.address, source.ctypes.data, source.nbytes, handle))
 
     def fetch(self, target: NDArray[Any], source: DeviceArray, stream: Any = None) -> None:
-        """Begin to copy a contiguous device array to a pinned one; both must live until the stream has passed it."""
         from cuda.bindings import driver
 
         _check_copy(target, source)
@@ -323,7 +304,6 @@ class CudaRuntime:
             checked(driver.cuMemcpyDtoHAsync(target.ctypes.data, source.address, target.nbytes, handle))
 
     def mark(self, stream: Any = None) -> Any:
-        """An event that the GPU records when the stream gets there."""
         from cuda.core import Stream
 
         own = self._stream if stream is None else stream
@@ -331,7 +311,6 @@ class CudaRuntime:
         return own.record(options=_timed())
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Seconds between two events that have been recorded, by the GPU's clock."""
         return float(end - begin) / 1e3
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
@@ -341,29 +320,25 @@ class CudaRuntime:
         checked(driver.cuMemcpyDtoDAsync(target, source, nbytes, self.stream_handle(stream)))
 
     def writable(self, out: Any) -> Any:
-        """The output itself: kernels write to any strides."""
-        return out
+        return out  # kernels write to any strides
 
     def synchronize(self, stream: Any = None) -> None:
-        """Wait until everything launched on the stream has ended."""
         from cuda.bindings import driver
 
         checked(driver.cuStreamSynchronize(self.stream_handle(stream)))
 
     def is_capturing(self, stream: Any = None) -> bool:
-        """True while the stream's work is captured into a graph."""
         from cuda.bindings import driver
 
         status = checked(driver.cuStreamIsCapturing(self.stream_handle(stream)))
         return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
     def release(self) -> None:
-        """Give the pool's free memory back to the driver."""
         self._gpu.set_current()
         self._pool.clear()
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
-        """Seconds that `repeats` calls take on the GPU: captured into a graph, replayed once between two events."""
+        """Return the seconds that `repeats` calls take: captured into a graph, run once between two events."""
         with self._pool.holding():
             return self._time(run, repeats)
 
@@ -385,19 +360,15 @@ class CudaRuntime:
         ready = checked(driver.cuGraphInstantiate(graph, 0))
         try:
             checked(driver.cuGraphUpload(ready, stream))
-            return self._between_events(lambda: checked(driver.cuGraphLaunch(ready, stream)))
+            options = _timed()  # made first: the end's record must follow the launch at once
+            begin = self._stream.record(options=options)
+            checked(driver.cuGraphLaunch(ready, stream))
+            end = self._stream.record(options=options)
+            end.sync()
+            return self.seconds(begin, end)
         finally:
             driver.cuGraphExecDestroy(ready)
             driver.cuGraphDestroy(graph)
-
-    def _between_events(self, run: Callable[[], Any]) -> float:
-        """Seconds on the GPU between an event before `run` and one after it."""
-        options = _timed()
-        begin = self._stream.record(options=options)
-        run()
-        end = self._stream.record(options=options)
-        end.sync()
-        return float(end - begin) / 1e3
 
     def stream_handle(self, stream: Any) -> int:
         """The driver's handle of the caller's stream, or of our own where none is named."""
@@ -418,7 +389,7 @@ def _current_context() -> int:
 
 @contextmanager
 def _restored_context() -> Iterator[None]:
-    """The thread's GPU is afterwards the one that it was, where it had one: another library chose it."""
+    """Restore the thread's current GPU, where it had one: another library chose it."""
     from cuda.bindings import driver
 
     before = _current_context()
@@ -451,10 +422,8 @@ def _timed() -> Any:
 
 
 def cuda_runtime(device: int = 0) -> CudaRuntime:
-    """The runtime of one GPU, one a process."""
+    """Return the runtime of one GPU, one a process."""
     return _runtime(device)
 
 
-@cache
-def _runtime(device: int) -> CudaRuntime:
-    return CudaRuntime(device)
+_runtime = cache(CudaRuntime)

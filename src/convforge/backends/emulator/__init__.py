@@ -1,13 +1,12 @@
 """CUDA kernels on the CPU: the same .cu files through g++, one fiber a CUDA thread, with checks that no GPU makes.
 
-It reports, with block and thread: barriers that not all threads reach, warp operations that lanes do not come to,
-indices outside of arrays, anything outside of dynamic shared memory, addresses that are misaligned or no memory at all,
-division by zero, too much local memory, failed asserts. It shows, as poison or as results that change with the order of
-the threads: barriers and waits for copies that are forgotten, memory that is read before it is written.
+It reports, with block and thread: barriers that not all threads reach, warp operations that lanes do not reach, indices
+outside of arrays, accesses outside of dynamic shared memory, misaligned or invalid addresses, division by zero, too
+much local memory, failed asserts. Missing barriers, missing waits for copies, and reads of unwritten memory show as
+poison, or as results that change with the order of threads.
 
-It cannot see: races inside one warp's instruction, or between blocks; a pointer that strays into other memory of the
-process; a loop that never ends, such as one that spins until another thread writes, for a thread runs until it waits;
-bank conflicts, coalescing, registers, time.
+It cannot detect: races inside one warp's instruction, or between blocks; a pointer into other memory of the process; an
+endless loop, such as a spin lock, because a thread runs until it waits; bank conflicts, coalescing, registers, time.
 """
 
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent

@@ -7,7 +7,7 @@ import sys
 
 
 class EmulatorUnavailable(RuntimeError):
-    """The emulator cannot run here; the text says why, and what would mend it."""
+    """The emulator cannot run here; the text has reason and remedy."""
 
 
 def why_absent() -> str | None:

@@ -1,4 +1,4 @@
-"""From a kernel's source to a shared library for this CPU, by g++; kept on disk."""
+"""Compilation of a kernel's source by g++ to a shared library for this CPU, cached on disk."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from convforge.backends.cache import DiskCache, cache_folder
+from convforge.backends.cpu.facts import read_cpuinfo
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
 from convforge.backends.kernel import HEADERS, KernelSource
 from convforge.backends.notices import compiling
@@ -19,20 +20,20 @@ from convforge.backends.sources import on_disk
 
 ROOM = Path(__file__).parent
 
-# No C++ library: one that is newer than what the process has loaded could not be. -fno-gnu-unique and hidden symbols
-# keep the libraries of two kernels apart, -Bsymbolic their variables from the process's. The linker's plugin is for
-# link-time optimisation, of which there is none.
+# No C++ library: the process may have loaded an older one. -fno-gnu-unique and hidden symbols keep the libraries of two
+# kernels apart, -Bsymbolic their variables from the process's. The linker's plugin is for link-time optimisation, which
+# is not used.
 FLAGS = (
     "-std=c++17", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-shared",
     "-fPIC", "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-fno-use-linker-plugin", "-Wl,-Bsymbolic",
     "-w",
 )  # fmt: skip
-# Indices of arrays and alignment of addresses are checked in kernels; cuda.h has the handlers. Most kernels run for
-# less time than they take to compile: -Og takes half that of -O2; -O0 would drop the check of objects' sizes.
+# Sanitizers check indices and alignment; cuda.h has the handlers. Most kernels run for less time than they compile: -Og
+# compiles in half the time of -O2; -O0 would drop the check of objects' sizes.
 KERNEL_FLAGS = ("-Og", "-fsanitize=bounds,alignment,object-size")
 SCHEDULER_FLAGS = ("-O2",)
-# Variables hold poison (0xFE in every byte) before they are written, or else a forgotten `= 0` is often 0 by luck.
-# Older versions of g++ do not know the flag.
+# Fills variables with poison (0xFE in every byte), because an uninitialised variable is often 0 by luck. Older versions
+# of g++ do not know the flag.
 POISON_FLAG, POISON_SINCE = "-ftrivial-auto-var-init=pattern", 12
 LIBRARIES = ("-x", "none", "-lm", "-ldl", "-lpthread", "-lc", "-lgcc")
 
@@ -42,14 +43,9 @@ class CompileError(RuntimeError):
 
 
 def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes:
-    """The library of a kernel, compiled or taken from the disk.
+    """Compile a kernel to a library, or load it from the disk cache.
 
-    Raises
-    ------
-    EmulatorUnavailable
-        There is no g++, or this is not Linux.
-    CompileError
-        It refuses the kernel.
+    Raises ``EmulatorUnavailable`` without g++ or Linux, ``CompileError`` where g++ refuses the kernel.
     """
     if (reason := why_absent()) is not None:
         raise EmulatorUnavailable(reason)
@@ -66,13 +62,7 @@ def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes
 
 
 def compile_scheduler(portable: bool = False, disk: DiskCache | None = None) -> bytes:
-    """The library that runs kernels.
-
-    Parameters
-    ----------
-    portable : bool
-        Switch stacks by ucontext, as on processors for which no switch was written by hand.
-    """
+    """Compile the library that runs kernels; `portable` switches stacks by ucontext instead of assembly."""
     text = '#include "scheduler.cpp"\n'
     flags = (*FLAGS, *SCHEDULER_FLAGS, *(["-DEMULATOR_UCONTEXT"] if portable else []))
     return library_of(text, "", flags, "scheduler.cpp", disk)
@@ -82,7 +72,7 @@ def library_of(text: str, digest: str, flags: tuple[str, ...], name: str, disk: 
     if (reason := why_absent()) is not None:
         raise EmulatorUnavailable(reason)
     disk = disk_cache() if disk is None else disk
-    # The place of the headers says nothing about the code.
+    # The path of the headers does not change the code.
     options = repr([flag for flag in flags if not flag.startswith("-I")])
     key = disk.key("emulator", text, digest, _room_digest(), options, repr(LIBRARIES), compiler_version(), _processor())
     if (found := disk.load(key)) is not None:
@@ -94,7 +84,6 @@ def library_of(text: str, digest: str, flags: tuple[str, ...], name: str, disk: 
 
 
 def disk_cache() -> DiskCache:
-    """Folder of compiled kernels; CONVFORGE_CACHE_DIR moves it."""
     return DiskCache(cache_folder("emulator"))
 
 
@@ -117,14 +106,14 @@ def knows_poison() -> bool:
 
 @cache
 def compiler_version() -> str:
-    """g++'s version, and where it lies."""
+    """g++'s version and path."""
     done = subprocess.run(["g++", "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True, check=True)
     return f"{os.path.realpath(shutil.which('g++') or 'g++')} {done.stdout.strip()}"
 
 
 @cache
 def _room_digest() -> str:
-    """Of the headers and the scheduler in this folder."""
+    """A digest of the headers and the scheduler in this folder."""
     digest = hashlib.sha256()
     room = on_disk(ROOM)
     for path in sorted([*room.glob("*.h"), *room.glob("*.cpp")]):
@@ -135,12 +124,9 @@ def _room_digest() -> str:
 
 @cache
 def _processor() -> str:
-    """Features of this CPU that -march=native uses: several machines may share the cache's disk."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return os.uname().machine
-    lines = (line for line in text.split("\n\n")[0].splitlines() if line.partition(":")[0].strip() in _NAMES)
+    """Features of this CPU that -march=native uses, because several machines may share the cache."""
+    first = read_cpuinfo().split("\n\n")[0]
+    lines = (line for line in first.splitlines() if line.partition(":")[0].strip() in _NAMES)
     return "\n".join([os.uname().machine, *lines])
 
 

@@ -1,4 +1,4 @@
-"""Facts of the emulator: this CPU's cores with the limits of an sm_90, so that tiles get a GPU's sizes."""
+"""Facts of the emulator: this CPU's cores with the limits of an sm_90."""
 
 from __future__ import annotations
 

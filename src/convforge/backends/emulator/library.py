@@ -1,4 +1,4 @@
-"""Compiled libraries in this process: the scheduler, one a process, and the kernels that it runs."""
+"""Compiled libraries loaded into this process: the scheduler, and the kernels that it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convforge.backends.forks import no_fork
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import ELEMENTS, AnyMap, TiledMap
 
-# Of an array that the accelerator reads.
+# Of an array that TMA reads.
 MOST_AXES = 5
 
 
@@ -50,15 +50,15 @@ class TensorMap(ctypes.Structure):
     )  # fmt: skip
 
     @classmethod
-    def of(cls, seen: AnyMap) -> TensorMap:
-        """The map of an array that the accelerator can read."""
-        missing = (1,) * (MOST_AXES - len(seen.sizes))
-        box, corners = ((*seen.box, *missing), ()) if isinstance(seen, TiledMap) else (
-            (seen.channels, seen.pixels, 1, 1, 1), (seen.lower, seen.upper)
+    def of(cls, array: AnyMap) -> TensorMap:
+        """Encode a map that TMA can use."""
+        missing = (1,) * (MOST_AXES - len(array.sizes))
+        box, corners = ((*array.box, *missing), ()) if isinstance(array, TiledMap) else (
+            (array.channels, array.pixels, 1, 1, 1), (array.lower, array.upper)
         )  # fmt: skip
         return cls(
-            seen.address, seen.strides, (*seen.sizes, *missing), box, (*seen.steps, *missing), len(seen.sizes),
-            ELEMENTS[seen.element], seen.swizzle, bool(corners), seen.element == "tf32", *corners,
+            array.address, array.strides, (*array.sizes, *missing), box, (*array.steps, *missing), len(array.sizes),
+            ELEMENTS[array.element], array.swizzle, bool(corners), array.element == "tf32", *corners,
         )  # fmt: skip
 
 
@@ -69,13 +69,7 @@ class Error(ctypes.Structure):
 
 
 class Scheduler:
-    """The library that runs kernels.
-
-    Parameters
-    ----------
-    portable : bool
-        Switch stacks by ucontext, as on processors for which no switch was written by hand.
-    """
+    """The library that runs kernels; see :func:`convforge.backends.emulator.compiler.compile_scheduler`."""
 
     def __init__(self, portable: bool = False) -> None:
         self._library = loaded(compile_scheduler(portable))
@@ -115,9 +109,9 @@ class EmulatorKernel:
     ----------
     source : KernelSource
     enter, anchor : int
-        Addresses of the kernel and of what finds its static shared memory.
+        Addresses of the kernel, and of a function that finds its static shared memory.
     shared_offset, shared_bytes : int
-        Of the anchor, and of static shared memory, padding and anchor included.
+        Offset of the anchor in static shared memory, and bytes of that, padding and anchor included.
     """
 
     def __init__(self, source: KernelSource, code: bytes | None = None) -> None:
@@ -129,17 +123,11 @@ class EmulatorKernel:
         self.shared_offset, self.shared_bytes = scheduler().measure(self.anchor)
 
     def instance(self) -> EmulatorKernel:
-        """The same kernel once more, with constant memory of its own."""
+        """Load the kernel once more, with constant memory of its own."""
         return EmulatorKernel(self.source, self._code)
 
     def symbol(self, name: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array of the kernel.
-
-        Raises
-        ------
-        ValueError
-            The kernel has none of this name.
-        """
+        """Address and bytes of a ``__constant__`` array. Raises ``ValueError`` where there is none of this name."""
         try:
             address = self._address(name)
         except AttributeError:
@@ -151,10 +139,7 @@ class EmulatorKernel:
 
 
 def loaded(code: bytes) -> ctypes.CDLL:
-    """A library from its bytes, through a file of its own that is gone at once.
-
-    The file lies in the cache's folder, as some systems run nothing that lies in /tmp.
-    """
+    """Load a library from its bytes, through a temporary file in the cache's folder: /tmp may be mounted noexec."""
     folder = disk_cache().folder
     try:
         return _loaded_from(folder if folder is not None and os.access(folder, os.W_OK) else None, code)
@@ -179,7 +164,7 @@ _lock = threading.Lock()
 
 
 def kernel_of(source: KernelSource) -> EmulatorKernel:
-    """A kernel in this process, one however many runtimes ask for it."""
+    """Compile and load a kernel once per process."""
     key = (source.digest(), source.name, source.struct)
     with no_fork():
         with _lock:

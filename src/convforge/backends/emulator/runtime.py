@@ -1,6 +1,6 @@
-"""The emulator's runtime: a launch runs the blocks of its grid on the CPU's threads, and says what went wrong.
+"""The emulator's runtime: a launch runs the blocks of its grid on a pool of threads, and reports errors.
 
-Blocks are handed to a pool of threads, as the CPU's own kernels are; a block stays on one of them.
+A block stays on one thread.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.cpu.facts import cpu_facts
-from convforge.backends.cpu.fft import HostFft
-from convforge.backends.cpu.runtime import CpuRuntime
+from convforge.backends.cpu.runtime import CpuRuntime, HostFft
 from convforge.backends.emulator.absent import EmulatorUnavailable, why_absent
 from convforge.backends.emulator.facts import emulator_facts
 from convforge.backends.emulator.library import (
@@ -30,18 +29,16 @@ from convforge.backends.emulator.library import (
     kernel_of,
     scheduler,
 )
-from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap
-from convforge.backends.runtime import LaunchInfo
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream, LaunchInfo
 from convforge.backends.structs import Template
 
-# In which the threads of a block run: each until it waits or returns.
+# Orders in which the threads of a block run, each until it waits or returns.
 ORDERS = ("forward", "backward", "shuffled")
 
-# What memory holds before it is written: a NaN as a float, -1 as an integer.
+# Byte of unwritten memory: a NaN as a float, -1 as an integer.
 POISON = 0xFF
 
 # Bytes of poison before and behind every array that is uploaded.
@@ -50,24 +47,23 @@ MARGIN = 1 << 12
 # Blocks of a cluster: MOST_OF_CLUSTER of clusters.h.
 MOST_OF_CLUSTER = 16
 
-# Blocks of this many threads together are handed to an OS thread at once: enough to be worth it, few enough that an
-# interrupt is soon noticed.
+# CUDA threads whose blocks an OS thread takes at once: enough to be worth it, few enough to notice an interrupt soon.
 LEAST_THREADS, MOST_THREADS = 1 << 11, 1 << 16
 
 Place = tuple[int, int, int]
 
 
 class EmulatorError(RuntimeError):
-    """A kernel did something wrong, or was launched as no GPU would.
+    """An error in a kernel, or a launch that a GPU refuses.
 
     Attributes
     ----------
     kernel : str
-        Its name.
+        Name of the kernel.
     what : str
-        What it did.
+        Description of the error.
     block, thread : tuple of int or None
-        Who did it, where that is known.
+        Where it happened, if known.
     """
 
     def __init__(self, kernel: str, what: str, block: Place | None = None, thread: Place | None = None) -> None:
@@ -78,17 +74,16 @@ class EmulatorError(RuntimeError):
 
 @cache
 def _host() -> CpuRuntime:
-    """Return the thread pool that runs blocks. Its threads never poll, so that a check does not load Numba."""
+    """Return the runtime whose threads run blocks; they do not poll, so that Numba need not be loaded."""
     return CpuRuntime(cpu_facts(), watches=False)
 
 
 class EmulatedFft(HostFft):
-    """Transforms of the CPU, which spoil the workspace that they ask for, as a GPU's do."""
+    """Transforms of the CPU that overwrite a workspace, as a GPU's do."""
 
     workspace_bytes = 1000
 
     def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
-        """See :class:`convforge.backends.fft.Transform`."""
         if workspace is None or workspace.nbytes < self.workspace_bytes:
             raise ValueError(f"{self.kernel} needs {self.workspace_bytes} bytes of workspace")
         workspace.fill(POISON)
@@ -96,51 +91,36 @@ class EmulatedFft(HostFft):
         super().__call__(data)
 
 
-class EmulatorRuntime:
-    """Runs CUDA kernels on the CPU. Safe from many threads; a stream has no meaning here and is ignored.
+class EmulatorRuntime(CpuRuntime):
+    """Runs CUDA kernels on the CPU; its times say nothing about a GPU.
+
+    Safe from many threads. A stream is a number; a launch returns when its work is done.
 
     Parameters
     ----------
     order : {"forward", "backward", "shuffled"}
-        Of the threads of a block, and of the blocks.
+        Order of a block's threads, and of the blocks.
     seed : int
         Of the shuffle.
     portable : bool
-        Switch stacks by ucontext, as on processors for which no switch was written by hand.
+        Switch stacks by ucontext instead of assembly.
     """
 
     def __init__(self, order: str = "forward", seed: int = 0, portable: bool = False) -> None:
         if order not in ORDERS:
             raise ValueError(f"order={order!r} must be one of {', '.join(ORDERS)}")
-        self.facts: DeviceFacts = emulator_facts()
+        super().__init__(emulator_facts())
         self.order, self.seed = order, seed
         self._portable = portable
         self._host = _host()
         self._streams = count(1)
 
     def compile(self, kernel: KernelSource) -> EmulatorKernel:
-        """A kernel for this CPU, compiled or taken from the disk.
-
-        Raises
-        ------
-        EmulatorUnavailable
-            There is no g++, or this is not Linux.
-        CompileError
-            It refuses the kernel.
-        """
+        """Return a kernel for this CPU; see :func:`convforge.backends.emulator.compiler.compile_kernel`."""
         return kernel_of(kernel)
 
-    def compile_ahead(self, kernels: Sequence[KernelSource]) -> None:
-        """Nothing: no search runs here, so nobody waits for many kernels."""
-
     def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
-        """Run a kernel over ``info.grid`` blocks of ``info.block`` threads; ended when this returns.
-
-        Raises
-        ------
-        EmulatorError
-            The kernel did something wrong, or no GPU would launch it so.
-        """
+        """Run a kernel over ``info.grid`` blocks of ``info.block`` threads. Raises ``EmulatorError``."""
         self._check(kernel, info, args)
         job = self._job(kernel, info, args)
         clusters, threads = math.prod(info.grid) // job.cluster, math.prod(info.block) * job.cluster
@@ -159,7 +139,6 @@ class EmulatorRuntime:
         self._host.launch(run_blocks, LaunchInfo(kernel.source.name, (clusters,), (share,)), ())
 
     def _job(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure) -> Job:
-        """A launch as the scheduler takes it."""
         return Job(
             kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
             ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes,
@@ -179,7 +158,7 @@ class EmulatorRuntime:
         return again
 
     def _check(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure) -> None:
-        """Refuse what a GPU would refuse."""
+        """Raise ``EmulatorError`` for a launch that a GPU would refuse."""
         name, facts = kernel.source.name, self.facts
         grid, block = (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3]
         for what, sizes, least, most in (
@@ -206,69 +185,47 @@ class EmulatorRuntime:
         if ctypes.sizeof(args) != (nbytes := ctypes.sizeof(kernel.source.arguments)):
             raise ValueError(f"{name} takes a struct of {nbytes} bytes, not of {ctypes.sizeof(args)}")
 
-    def describe(self, kernel: EmulatorKernel, info: LaunchInfo) -> LaunchInfo:
-        """Nothing to add: registers and occupancy are a GPU's."""
-        return info
-
     def instance(self, kernel: EmulatorKernel) -> EmulatorKernel:
-        """The same kernel in a library of its own, with constant memory of its own."""
         return kernel.instance()
 
     def constant(self, kernel: EmulatorKernel, symbol: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array of a kernel; all launches of the kernel read the same."""
         return kernel.symbol(symbol)
 
-    def tensor_map(self, seen: AnyMap) -> bytes:
-        """Return the map by which a kernel loads tiles of an array; see :class:`TiledMap`.
-
-        Raises
-        ------
-        EmulatorError
-            No GPU could see the array so, or it is read in im2col mode and has not four axes.
-        """
-        if (reason := seen.refusal()) is not None:
+    def tensor_map(self, array: AnyMap) -> bytes:
+        """Encode a map. Raises ``EmulatorError`` for one that TMA, or the emulator's im2col mode, does not take."""
+        if (reason := array.refusal()) is not None:
             raise EmulatorError("tensor_map", reason)
-        if isinstance(seen, Im2colMap) and len(seen.sizes) != 4:
-            raise EmulatorError("tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {seen}")
-        return bytes(TensorMap.of(seen)).ljust(MAP_BYTES, b"\0")
+        if isinstance(array, Im2colMap) and len(array.sizes) != 4:
+            raise EmulatorError("tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {array}")
+        return bytes(TensorMap.of(array)).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:
         """A number that tells streams apart."""
         return _handle(stream)
 
-    def current(self) -> AbstractContextManager[None]:
-        """Nothing to do: every thread may use the emulator."""
-        return nullcontext()
-
-    def is_current(self) -> bool:
-        """It always is."""
-        return True
-
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run tasks one after the other: a launch takes every core by itself."""
+        # One after the other: a launch takes every core by itself.
         for task in tasks:
             task(0)
 
     def fft(self, fft: RealFft) -> EmulatedFft:
-        """A batch of transforms by SciPy, for which there is nothing to be emulated."""
         return EmulatedFft(fft, self._host.facts.cores)
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
-        """A workspace of `nbytes` bytes, aligned to 64, poisoned."""
+        """Return a workspace of `nbytes` bytes, aligned to 64, filled with poison."""
         if isinstance(stream, CallerStream) and stream.take is not None and nbytes:
             raw = _memory(nbytes, *stream.take(nbytes))
         else:
-            raw = self._host.allocate(nbytes)
+            raw = super().allocate(nbytes)
         raw.fill(POISON)
         return raw
 
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
-        """An array that is not yet written, poisoned."""
         dtype = np.dtype(dtype)
         return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: Any, stream: Any = None) -> Any:
-        """A copy of an array between margins of poison, so that what a kernel reads beside it shows."""
+        """Copy an array between margins of poison, which show reads outside of it."""
         array = np.asarray(array)
         room = self.allocate(array.nbytes + 2 * MARGIN)
         strides = np.empty_like(array).strides
@@ -277,64 +234,21 @@ class EmulatorRuntime:
         return copy
 
     def download(self, array: Any, stream: Any = None, *, room: Callable[[int], Any] | None = None) -> Any:
-        """The array itself."""
         return array
 
     def fill(self, array: Any, byte: int, stream: Any = None) -> None:
-        """Set every byte of a contiguous array."""
         _handle(stream)
-        self._host.fill(array, byte)
+        super().fill(array, byte)
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy bytes between two addresses."""
         _handle(stream)
         ctypes.memmove(target, source, nbytes)
 
     def stream(self) -> AbstractContextManager[int]:
-        """A number that no other stream has."""
         return nullcontext(next(self._streams))
-
-    def pinned(self, nbytes: int) -> Any:
-        """Plain memory, aligned to 64, poisoned."""
-        return self.allocate(nbytes)
-
-    def send(self, target: Any, source: Any, stream: Any = None) -> None:
-        """Copy an array."""
-        self._host.send(target, source)
-
-    def fetch(self, target: Any, source: Any, stream: Any = None) -> None:
-        """Copy an array."""
-        self._host.fetch(target, source)
-
-    def mark(self, stream: Any = None) -> float:
-        """The time of the wall clock."""
-        return self._host.mark()
-
-    def seconds(self, begin: float, end: float) -> float:
-        """Seconds of wall clock; they say nothing about a GPU."""
-        return self._host.seconds(begin, end)
-
-    def writable(self, out: Any) -> Any:
-        """The output itself, or a plain array where its elements are not aligned, or not whole elements apart."""
-        return self._host.writable(out)
-
-    def synchronize(self, stream: Any = None) -> None:
-        """Nothing to wait for: a launch returns when its work is done."""
-
-    def is_capturing(self, stream: Any = None) -> bool:
-        """Never: there are no graphs here."""
-        return False
-
-    def release(self) -> None:
-        """Nothing is kept."""
-
-    def time(self, run: Callable[[], None], repeats: int) -> float:
-        """Seconds of wall clock that `repeats` calls take; they say nothing about a GPU."""
-        return self._host.time(run, repeats)
 
 
 def _handle(stream: Any) -> int:
-    """A stream's number."""
     return stream.handle if isinstance(stream, CallerStream) else int(stream or 0)
 
 
@@ -358,13 +272,7 @@ def _portable_scheduler() -> Scheduler:
 
 @cache
 def emulator_runtime(order: str = "forward", seed: int = 0) -> EmulatorRuntime:
-    """The emulator, one a process for each order.
-
-    Raises
-    ------
-    EmulatorUnavailable
-        There is no g++, or this is not Linux.
-    """
+    """The emulator, one a process for each order. Raises ``EmulatorUnavailable`` without g++ or Linux."""
     if (reason := why_absent()) is not None:
         raise EmulatorUnavailable(reason)
     return EmulatorRuntime(order, seed)

@@ -1,6 +1,6 @@
 """Adapters for NumPy, PyTorch, CuPy and JAX: an array's device, its stream, its library's memory.
 
-No library is imported here: an array of one is only ever met once its library has been.
+No library is imported here: a caller with an array has imported its library.
 """
 
 from __future__ import annotations
@@ -20,29 +20,26 @@ from convforge.call.libraries.torch_tensors import Torch
 
 
 @lru_cache(maxsize=256)
-def replaying(kind: Any) -> Library | None:
-    """The library of a type of arrays whose calls can be made again; None where it has no such."""
-    make = _maker(kind, tuple([module in sys.modules for module, _ in _OTHERS]))
+def cached_library(kind: Any) -> Library | None:
+    """Return the library of a type of arrays if its calls can be cached; else None."""
+    make = _maker_of(kind)
     library = None if make is None else make()
     return None if isinstance(library, Jax) else library
 
 
 def library_of(value: Any, name: str) -> Library:
-    """The library of an argument.
-
-    Raises
-    ------
-    TypeError
-        It is no array of a library that convforge knows.
-    """
+    """Return the library of an argument. Raises ``TypeError`` for an array of no library that convforge knows."""
     kind: Any = type(value)
-    make = _maker(kind, tuple([module in sys.modules for module, _ in _OTHERS]))
-    if make is None:
+    if (make := _maker_of(kind)) is None:
         raise TypeError(
             f"{name} must be a NumPy array, a PyTorch tensor, or an array of CuPy or JAX; got {kind.__name__}: "
             "convert it with numpy.asarray"
         )
     return make()
+
+
+def _maker_of(kind: Any) -> Callable[[], Library] | None:
+    return _maker(kind, tuple([module in sys.modules for module, _ in _OTHERS]))
 
 
 @lru_cache(maxsize=256)
@@ -75,5 +72,5 @@ def _jax() -> Library:
     return Jax(sys.modules["jax"])
 
 
-# Modules, and what makes the Library of each.
+# Modules, and the function that makes the Library of each.
 _OTHERS: tuple[tuple[str, Callable[[], Library]], ...] = (("torch", _torch), ("cupy", _cupy), ("jax", _jax))

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
 
 
 class Library(Protocol):
-    """A library's arrays.
+    """A library's arrays; adapters derive from it for its defaults.
 
     Attributes
     ----------
     kind : str
-        What messages call one, with its article.
+        Its arrays' name in messages, with an article.
     arrays : tuple of type
         Its classes of arrays.
     """
@@ -24,19 +24,19 @@ class Library(Protocol):
     arrays: tuple[type, ...]
 
     def device(self, array: Any, name: str) -> str:
-        """Device of an array: "cpu" or "cuda:0"; ValueError for another kind."""
+        """Device of an array: "cpu" or "cuda:0"; ``ValueError`` for another kind."""
         ...
 
     def check(self, array: Any, name: str) -> None:
-        """Refuse an array whose elements cannot be read as they lie, in a sentence."""
+        """Raise an error that explains why the array's elements cannot be read in place, or return."""
         ...
 
     def dtype(self, array: Any) -> str:
-        """Its element type; for those that convforge takes, by our name."""
+        """Element type of an array; for those that convforge takes, by our name."""
         ...
 
-    def seen(self, array: Any, written: bool = False) -> Any:
-        """The same memory as plans see it; to be written to, where that is said."""
+    def view(self, array: Any, written: bool = False) -> Any:
+        """The same memory as a NumPy array or a DeviceArray; `written` where a plan writes to it."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
@@ -48,7 +48,7 @@ class Library(Protocol):
         ...
 
     def empty_like(self, array: Any) -> Any:
-        """The same as :meth:`empty` of an array's shape and type, whose axes lie in memory in the same order."""
+        """A new array of the same shape, dtype and order of axes in memory, not yet written."""
         ...
 
     def cast(self, array: Any, dtype: str) -> Any:
@@ -63,61 +63,39 @@ class Library(Protocol):
         """The caller's current stream on a GPU."""
         ...
 
-    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
-        """All that a plan looks at, and the addresses of a GPU's arrays; None where a call goes the whole way.
+    def signature(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+        """All that a plan reads of arrays besides their elements, and the addresses of a GPU's arrays.
 
-        So it does where one of them is not the library's.
-        A plan looks at an address's remainder of 256. On the host it is shape and type alone: there a plan looks at the
-        rest anew on every call.
+        On a GPU the signature has shape, strides, dtype, device and the address modulo 256; on the host shape and dtype
+        alone, because a plan reads the rest on every call. None where a call must not be cached: one of the arrays is
+        not the library's, or not plain. By default always None.
         """
-        ...
+        return None
 
-    def alike(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
+    def guard(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
         """Return a function from arrays of this signature to their addresses, and to None for others (GPU only).
 
-        None where the library has nothing quicker than :meth:`signed`.
+        None, the default, where the library has nothing quicker than :meth:`signature`.
         """
-        ...
+        return None
 
     def address(self, array: Any) -> int:
-        """Address and device of an array on a GPU."""
-        ...
+        """Address of an array on a GPU."""
+        return int(self.view(array).__array_interface__["data"][0])
 
     def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
-        """A function that makes such arrays as :meth:`empty` does. When it is called, their GPU is the thread's own."""
-        ...
-
-    def handles(self, device: str) -> Callable[[], int]:
-        """A function that gives the driver's handle of the caller's current stream."""
-        ...
-
-    def take(self, nbytes: int, device: str) -> tuple[int, Any]:
-        """Memory of the library for work on the current stream: its address, and what keeps it."""
-        ...
-
-    def give(self, array: Any, stream: CallerStream | None) -> Any:
-        """An array of :meth:`empty` as the caller gets it, once work on the stream writes it."""
-        ...
-
-
-class Plain:
-    """Defaults for a library that has nothing special."""
-
-    def signed(self: Any, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
-        return None
-
-    def alike(self: Any, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
-        return None
-
-    def address(self: Any, array: Any) -> int:
-        return int(self.seen(array).__array_interface__["data"][0])
-
-    def maker(self: Any, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
+        """Return a function that makes such arrays as :meth:`empty` does, called while their GPU is current."""
         return partial(self.empty, shape, dtype, device)
 
-    def handles(self: Any, device: str) -> Callable[[], int]:
+    def handles(self, device: str) -> Callable[[], int]:
+        """Return a function that gives the driver's handle of the caller's current stream."""
         return lambda: int(self.stream(device).handle)
 
-    def take(self: Any, nbytes: int, device: str) -> tuple[int, Any]:
+    def take(self, nbytes: int, device: str) -> tuple[int, Any]:
+        """Take memory of the library for work on the current stream; return its address and its owner."""
         block = self.empty((nbytes,), "uint8", device)
         return self.address(block), block
+
+    def give(self, array: Any, stream: CallerStream | None) -> Any:
+        """Return an array of :meth:`empty`, which work on the stream writes, as the caller gets it."""
+        return array

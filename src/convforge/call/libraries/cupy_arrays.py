@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
+from convforge.call.libraries.contract import Library
 
 
-class Cupy:
-    """CuPy's arrays; see :class:`convforge.call.libraries.contract.Library`."""
+class Cupy(Library):
+    """CuPy's arrays."""
 
     kind = "a CuPy array"
 
@@ -29,7 +30,7 @@ class Cupy:
     def dtype(self, array: Any) -> str:
         return str(array.dtype)
 
-    def seen(self, array: Any, written: bool = False) -> DeviceArray:
+    def view(self, array: Any, written: bool = False) -> DeviceArray:
         return DeviceArray.over(array.data.ptr, array.shape, array.strides, array.dtype, array)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
@@ -62,10 +63,7 @@ class Cupy:
             block = self._cupy.cuda.alloc(nbytes)
         return int(block.ptr), block
 
-    def give(self, array: Any, stream: CallerStream | None) -> Any:
-        return array
-
-    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    def signature(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
         found: list[Any] = []
         places: list[int] = []
         for array in arrays:
@@ -76,14 +74,8 @@ class Cupy:
             places.append(place)
         return found, places
 
-    def alike(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
-        return None
-
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
-
-    def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
-        return partial(self.empty, shape, dtype, device)
 
     def handles(self, device: str) -> Callable[[], int]:
         return lambda: int(self._cupy.cuda.get_current_stream(int(device[5:])).ptr)

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.backends.streams import CallerStream
-from convforge.call.libraries.contract import Plain
+from convforge.backends.runtime import CallerStream
+from convforge.call.libraries.contract import Library
 from convforge.problem.types import numpy_dtype
 
 
-class Jax(Plain):
-    """JAX shows its streams to nobody, so work on a GPU goes to a stream of ours; DLPack orders one behind the other.
+class Jax(Library):
+    """JAX's arrays. It does not show its streams, so work on a GPU runs on a stream of ours; DLPack orders the two.
 
-    An array comes in through ``__dlpack__(stream=ours)``, which has our stream wait until it is computed. A result is
-    memory of JAX's that we write to, and goes back through a capsule, which has JAX's stream wait for ours.
+    ``__dlpack__(stream=ours)`` of an input makes our stream wait until it is computed. A result is memory of JAX's that
+    we write to, returned through a capsule that makes JAX's stream wait for ours.
     """
 
     kind = "a JAX array"
@@ -48,8 +48,7 @@ class Jax(Plain):
     def dtype(self, array: Any) -> str:
         return str(array.dtype)
 
-    def seen(self, array: Any, written: bool = False) -> Any:
-        """On the CPU the array's own memory; JAX waits for its numbers."""
+    def view(self, array: Any, written: bool = False) -> Any:
         if isinstance(array, np.ndarray):  # of `empty`
             return array
         (device,) = array.devices()
@@ -98,10 +97,7 @@ class Jax(Plain):
             return self._jax.dlpack.from_dlpack(_Written(array, stream.handle))
 
     def _wide(self, dtype: str) -> AbstractContextManager[Any]:
-        """Context in which JAX makes float64 arrays: by default it makes float32 in their place.
-
-        Arrays of float64 come from where it was told so, and their results are float64 everywhere.
-        """
+        """Let JAX make float64 arrays: unless the user has enabled them, it makes float32 in their place."""
         if dtype != "float64":
             return nullcontext()
         room = self._jax if hasattr(self._jax, "enable_x64") else importlib.import_module("jax.experimental")
@@ -110,7 +106,7 @@ class Jax(Plain):
 
 
 class _Written:
-    """A JAX array that work on a stream of ours writes to: who takes it over waits for that."""
+    """A JAX array that a stream of ours writes to: its DLPack consumer waits for that stream."""
 
     def __init__(self, array: Any, stream: int) -> None:
         self._array, self._stream = array, stream

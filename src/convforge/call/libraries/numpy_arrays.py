@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.backends.streams import CallerStream
-from convforge.call.libraries.contract import Plain
+from convforge.backends.runtime import CallerStream
+from convforge.call.libraries.contract import Library
 from convforge.problem.types import numpy_dtype
 
 
 def is_masked(array: Any) -> bool:
-    """Tell a masked array of NumPy's, whose module NumPy imports when it is first asked for it."""
+    """True for NumPy's masked arrays; NumPy imports their module when it is first used."""
     return isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
-class Numpy(Plain):
-    """NumPy's arrays; see :class:`convforge.call.libraries.contract.Library`."""
+class Numpy(Library):
+    """NumPy's arrays."""
 
     kind = "a NumPy array"
     arrays: tuple[type, ...] = (np.ndarray,)
@@ -38,7 +38,7 @@ class Numpy(Plain):
     def dtype(self, array: Any) -> str:
         return _numpy_name(array.dtype)
 
-    def seen(self, array: Any, written: bool = False) -> NDArray[Any]:
+    def view(self, array: Any, written: bool = False) -> NDArray[Any]:
         plain = np.asarray(array)
         if written or plain.dtype.isnative:
             return plain
@@ -63,10 +63,7 @@ class Numpy(Plain):
     def stream(self, device: str) -> CallerStream:
         raise ValueError("NumPy has no streams")
 
-    def give(self, array: Any, stream: CallerStream | None) -> Any:
-        return array
-
-    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    def signature(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
         found: list[Any] = []
         for array in arrays:
             if type(array) is not np.ndarray or not array.dtype.isnative:

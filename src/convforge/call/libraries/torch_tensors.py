@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.backends.streams import CallerStream
+from convforge.backends.runtime import CallerStream
+from convforge.call.libraries.contract import Library
 from convforge.problem.types import ADDED, SHORT_NAMES, numpy_dtype
 
 
-class Torch:
-    """PyTorch's tensors; see :class:`convforge.call.libraries.contract.Library`."""
+class Torch(Library):
+    """PyTorch's tensors."""
 
     kind = "a PyTorch tensor"
 
@@ -26,9 +27,9 @@ class Torch:
         self._names = {dtype: name for name, dtype in self._types.items()}
         self._bits = {1: torch.uint8, 2: torch.int16}
         self._plain = (torch.Tensor, torch.nn.Parameter)
-        self.address: Callable[[Any], int] = torch.Tensor.data_ptr
+        self.address: Callable[[Any], int] = torch.Tensor.data_ptr  # type: ignore[assignment]  # C, for speed
         self._wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-        # What torch.compile's own code asks, as it is quick.
+        # Functions that torch.compile's own code calls, because they are quick.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         guards = getattr(torch._C._dynamo, "guards", None)
         self._quick_empty = getattr(guards, "_empty_strided_cuda", None)
@@ -60,7 +61,7 @@ class Torch:
     def dtype(self, array: Any) -> str:
         return self._names.get(array.dtype) or str(array.dtype).removeprefix("torch.")
 
-    def seen(self, array: Any, written: bool = False) -> Any:
+    def view(self, array: Any, written: bool = False) -> Any:
         if array.requires_grad:
             array = array.detach()
         if not written and array.is_neg():
@@ -77,7 +78,7 @@ class Torch:
         return DeviceArray.over(array.data_ptr(), tuple(array.shape), steps, dtype, array)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
-        if (place := self._devices.get(device)) is None:  # to read the text takes as long as to find the memory
+        if (place := self._devices.get(device)) is None:  # parsing it takes as long as allocating
             place = self._devices[device] = self._torch.device(device)
         if self._quick_empty is not None and place.type == "cuda" and place.index == self._torch._C._cuda_getDevice():
             return self._quick_empty(shape, _dense(shape), self._types[dtype])
@@ -101,14 +102,7 @@ class Torch:
             capturing = self._torch.cuda.is_current_stream_capturing()
         return CallerStream(self.handles(device)(), partial(self.take, device=device), capturing)
 
-    def take(self, nbytes: int, device: str) -> tuple[int, Any]:
-        block = self.empty((nbytes,), "uint8", device)
-        return block.data_ptr(), block
-
-    def give(self, array: Any, stream: CallerStream | None) -> Any:
-        return array
-
-    def signed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    def signature(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
         plain, found, places = self._plain, list[Any](), list[int]()
         for array in arrays:
             if type(array) not in plain:
@@ -128,7 +122,7 @@ class Torch:
                 return None
         return found, places
 
-    def alike(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
+    def guard(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
         if self._guards is None:
             return None
         check = self._guards(

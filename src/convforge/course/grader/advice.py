@@ -1,11 +1,11 @@
-"""What is said of a fault beyond its name: what it means in a kernel or a program, and where to look."""
+"""Advice on faults and errors: what each means in a kernel or a program, and where to look."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# The beginning of a fault's name -> what to do. The first that fits is taken.
+# Beginning of a fault's name -> advice; the first match counts.
 ADVICE = {
     "flipped filter": "that is convolution; asked for is cross-correlation, where w[r][s] meets "
     "x[p*stride + r - pad][q*stride + s - pad]: read the filter forwards",
@@ -47,13 +47,13 @@ ADVICE = {
 
 
 def advice(fault: str) -> str:
-    """What to do about a fault; empty where nothing is known."""
+    """Advice on a fault, or an empty text."""
     return next((words for start, words in ADVICE.items() if fault.startswith(start)), "")
 
 
 _BEYOND = "address outside of all memory"
 
-# What the emulator or a GPU says of a kernel's mistake -> its name, the same whatever the numbers are, and what to do.
+# Part of a message of the emulator or a GPU -> the error's name, without numbers, and advice.
 _ERRORS = {
     "divergent barrier": (
         "divergent barrier: not all threads come to it",
@@ -92,12 +92,12 @@ def error_name(what: str) -> str:
 
 
 def error_advice(what: str) -> str:
-    """What to do about it; empty where nothing is known."""
+    """Advice on an error of the emulator or of a GPU, or an empty text."""
     return next((words for part, (_, words) in _ERRORS.items() if part in what), "")
 
 
 def quoted_line(text: str, file: Path) -> str:
-    """The line of a file that a message names as name:line, as it stands there; empty where it names none."""
+    """The line of a file that a message names as name:line; empty where it names none."""
     found = re.search(rf"{re.escape(file.name)}:(\d+)", text)
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     if found is None or not 1 <= int(found[1]) <= len(lines):

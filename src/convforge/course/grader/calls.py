@@ -1,37 +1,40 @@
-"""A reader's kernel called on a device: guard bands of poison around everything that it is handed."""
+"""Calls of a reader's kernel on a device, between guard bands of poison, and its times beside the ladder's."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from convforge.backends.cuda.absent import why_absent
+from convforge.backends.cuda.arrays import address
 from convforge.backends.runtime import LaunchInfo
-from convforge.course.grader.launch import sizes_of
-from convforge.course.grader.source import Arguments, OwnKernel
+from convforge.call.dispatch import find_plan, runtime_of
+from convforge.course.grader.cases import plain_problem
+from convforge.course.grader.report import Time
+from convforge.course.grader.source import Arguments, OwnKernel, sizes_of
+from convforge.errors import UnsupportedProblem
 from convforge.problem import Conv2dProblem
-from convforge.verify import Inputs
+from convforge.timing import StoppingRule, measure
+from convforge.verify import Inputs, Judge, make_inputs
 from convforge.verify.plans import GUARD, POISONS
 
-# What the output holds before each run; between them they tell what is not written from what is added to.
+# Bytes of the output before each run; they tell outputs that are not written from those that are added to.
 BEFORE = (*POISONS, 0)
-# In which the emulator runs the threads of a block, in each run.
+# Order of a block's threads on the emulator in each run.
 ORDERS = ("forward", "shuffled", "backward")
+
+# Methods that are timed beside a kernel, by backend.
+LADDER = {"cuda": ("direct_naive", "direct_shared", "direct_tiled", "cudnn"), "cpu": ("direct_naive", "direct_rows")}
+RULE = StoppingRule(patience_s=0.5, budget_s=3.0)
 
 
 class Call:
-    """One call of a kernel: its arrays on the device, its launch, and what is found afterwards.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        Of a GPU or of the emulator.
-    byte : int
-        What every byte of the output holds before.
-    """
+    """One call of a kernel on a GPU or the emulator; every byte of the output holds `byte` before."""
 
     def __init__(self, runtime: Any, own: OwnKernel, problem: Conv2dProblem, inputs: Inputs, byte: int) -> None:
         assert inputs.w is not None
@@ -45,9 +48,9 @@ class Call:
         }
         for name, array in self.inputs.items():
             there = runtime.upload(array)  # held until it is copied
-            runtime.copy(_address(self._inner(name)), _address(there), array.nbytes)
+            runtime.copy(address(self._inner(name)), address(there), array.nbytes)
             runtime.synchronize()
-        addresses = [_address(self._inner(name)) for name in ("x", "w", "y")]
+        addresses = [address(self._inner(name)) for name in ("x", "w", "y")]
         self.args = Arguments(*addresses, *sizes_of(problem).values())
 
     def _room(self, nbytes: int, byte: int) -> Any:
@@ -60,17 +63,15 @@ class Call:
         return raw[GUARD : raw.nbytes - GUARD]
 
     def run(self, kernel: Any) -> None:
-        """Launch the kernel and wait for its end."""
         launcher(self.runtime, kernel, self.info, self.args)()
         self.runtime.synchronize()
 
     def output(self) -> NDArray[np.float32]:
-        """A copy of what the output holds."""
         raw: NDArray[np.uint8] = self.runtime.download(self._inner("y"))
         return raw.view(np.float32).reshape(self.problem.out_shape).copy()
 
     def strays(self) -> list[str]:
-        """Sentences about what was written where nothing may be."""
+        """Describe every write outside of the output."""
         said = []
         for name, raw in self._guarded.items():
             byte = self.byte if name == "y" else POISONS[0]
@@ -91,12 +92,9 @@ class Call:
 
 
 def launcher(runtime: Any, kernel: Any, info: LaunchInfo, args: Arguments) -> Callable[[], None]:
-    """What launches a kernel: with one struct on the emulator, with plain arguments on a GPU.
+    """Return a function that launches a kernel: with one struct on the emulator, with plain arguments on a GPU.
 
-    Raises
-    ------
-    CudaError
-        At the call, where the driver refuses the launch.
+    It raises ``CudaError`` where the driver refuses the launch.
     """
     if runtime.facts.backend == "emulator":
         return lambda: runtime.launch(kernel, info, args)
@@ -121,10 +119,49 @@ def launcher(runtime: Any, kernel: Any, info: LaunchInfo, args: Arguments) -> Ca
     return launch
 
 
-def _address(array: Any) -> int:
-    return int(array.address) if hasattr(array, "address") else int(array.ctypes.data)
-
-
 def _changed(band: Any, byte: int) -> NDArray[np.int64]:
-    """Indices of the elements of a band that do not hold the poison any more."""
+    """Indices of the elements of a guard band that no longer hold the poison."""
     return np.flatnonzero((band.reshape(-1, 4) != byte).any(axis=1))
+
+
+def time_kernel(own: OwnKernel, device: str, runtime: Any, kernel: Any, text: str, say: Any) -> None:
+    """Time a kernel and the ladder on a device; pass each time to `say` at once."""
+    problem = plain_problem(text)
+    inputs = make_inputs(problem)
+    call = Call(runtime, own, problem, inputs, 0xFF)
+    call.run(kernel)
+    strays = call.strays()
+    verdict = Judge(problem, inputs, runtime=runtime).verdict("strict", call.output())
+    if strays or not verdict.ok:
+        first = strays[0] if strays else verdict.message.splitlines()[0]
+        say("time", time=dataclasses.asdict(Time("your kernel", None, note=f"wrong on this problem: {first}")))
+        return
+    timing = measure(launcher(runtime, kernel, call.info, call.args), runtime, RULE)
+    say("time", time=dataclasses.asdict(Time("your kernel", timing.median_s, timing.spread)))
+    for time in time_ladder(text, device):
+        say("time", time=dataclasses.asdict(time))
+
+
+def ladder_device() -> str:
+    """Device on which the ladder is timed beside a program: the GPU if there is one."""
+    return "cuda" if why_absent() is None else "cpu"
+
+
+def time_ladder(text: str, device: str) -> Iterator[Time]:
+    """Time the ladder on a device; a method that refuses gets its reason."""
+    runtime: Any = runtime_of(device)
+    problem = plain_problem(text)
+    inputs = make_inputs(problem)
+    x, w = runtime.upload(inputs.x), runtime.upload(inputs.w)
+    out = runtime.empty(problem.out_shape, "float32")
+    for name in LADDER[runtime.facts.backend]:
+        try:
+            plan = find_plan(problem, name, None, device, None)
+            prepared = plan.prepare(w)
+        except (UnsupportedProblem, ValueError, RuntimeError) as refusal:
+            yield Time(name, None, note=str(refusal).splitlines()[-1].strip())
+            continue
+        workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
+        buffers = plan.buffers(x, prepared, None, out, workspace)
+        timing = measure(lambda: plan(buffers), runtime, RULE)  # noqa: B023
+        yield Time(name, timing.median_s, timing.spread)

@@ -1,4 +1,4 @@
-"""What a reader's convolution is tried on: small problems, on which no two common faults give the same results."""
+"""Cases for a reader's convolution: small problems on which no two common faults give the same results."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import cached_property
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.verify import Judge, make_inputs
 
-# Timed where no problem is named: a picture of three channels to eight, 3x3.
+# Timed by default: an image of three channels to eight, 3x3.
 TIMED = "n1c3h512w512_k8r3s3_st1_p1_f32_nchw"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, and the kind of inputs that it is tried on.
+    """A problem and its kind of inputs.
 
     Attributes
     ----------
     name : str
-        What it is there for.
+        Purpose of the case.
     text : str
         The problem's text form.
     kind : str
@@ -32,13 +32,7 @@ class Case:
 
     @cached_property
     def problem(self) -> Conv2dProblem:
-        """The problem.
-
-        Raises
-        ------
-        ValueError
-            It is no plain float32 convolution, so it cannot be handed to a stranger.
-        """
+        """The problem; see :func:`plain_problem`."""
         return plain_problem(self.text)
 
     @cached_property
@@ -62,7 +56,7 @@ DEFAULT = (
 
 
 def cases_of(problem: str) -> tuple[Case, ...]:
-    """The cases of one problem, whole numbers and fractions; the default ones where none is named.
+    """The cases of one problem, with whole numbers and fractions; :data:`DEFAULT` for an empty text.
 
     Examples
     --------
@@ -76,13 +70,7 @@ def cases_of(problem: str) -> tuple[Case, ...]:
 
 
 def plain_problem(text: str) -> Conv2dProblem:
-    """A convolution that a reader's kernel or program can be asked for.
-
-    Raises
-    ------
-    ValueError
-        The text is no problem, or asks for what the call has no argument for.
-    """
+    """Read a convolution that a reader's kernel can compute. Raises ``ValueError`` for any other problem."""
     problem = parse_problem(text)
     if not isinstance(problem, Conv2dProblem):
         raise ValueError(f"--problem {text!r} is no convolution; write one, as in {TIMED}")

@@ -1,4 +1,4 @@
-"""From the outputs of a case to what is said of it: right, or wrong and which known faults give just this."""
+"""Judgement of a case's outputs: right, or wrong with the known faults that give just these outputs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from convforge.verify.truth import conv2d_truth
 
 Floats = NDArray[np.float32]
 
-# What an emulated variable of a thread holds before it is set: 0xFE in every byte.
+# Value of an emulated variable before it is set: 0xFE in every byte.
 UNSET = float(np.frombuffer(b"\xfe" * 4, np.float32)[0])
 
 
 @dataclass(frozen=True)
 class WrongOutput:
-    """One wrong output: its index [n, k, p, q], the truth there, and what came instead.
+    """One wrong output: its index [n, k, p, q], the truth, and the output.
 
-    It is the first of those that break the bound. Where each by itself is near enough, and only their RMS error is too
-    large, it is the worst of the channel and the band that show it.
+    It is the first that breaks the bound; where only the RMS error is too large, the worst of the channel and band.
     """
 
     index: tuple[int, ...]
@@ -44,22 +43,22 @@ class WrongOutput:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What is said of one case.
+    """The result of one case.
 
     Attributes
     ----------
     case : Case
     status : str
-        "right"; "wrong"; "fault": stopped by what it did; "compile error"; "crash"; "time"; "memory"; "no output";
+        "right"; "wrong"; "fault" (an error stopped it); "compile error"; "crash"; "time"; "memory"; "no output";
         "not run".
     faults : tuple of str
-        Every known fault that gives just this result; empty where none does.
+        Every known fault that gives just this result.
     message : str
-        Sentences: what is wrong, and what to do.
+        What is wrong, and what to do.
     rms, bound_ratio : float or None
-        Relative RMS error, and largest error over what honest arithmetic may err; None where nothing was compared.
+        Relative RMS error, and largest error over the bound of correct arithmetic; None where nothing was compared.
     first : WrongOutput or None
-        Of outputs that are wrong, the first; None where there are none, or where the whole output has a wrong shape.
+        The first wrong output; None where there is none, or where the output has a wrong shape.
     """
 
     case: Case
@@ -72,7 +71,7 @@ class CaseResult:
 
 
 def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None) -> CaseResult:
-    """Judge the outputs of a kernel's runs; the array held :data:`~convforge.course.grader.calls.BEFORE` at first."""
+    """Judge the outputs of a kernel's runs; see :data:`~convforge.course.grader.calls.BEFORE`."""
     verdicts = [case.judge.verdict("strict", out) for out in runs]
     if all(verdict.ok for verdict in verdicts):
         return CaseResult(case, "right", rms=verdicts[0].rms, bound_ratio=verdicts[0].bound_ratio)
@@ -113,7 +112,7 @@ def _axes(problem: Conv2dProblem) -> tuple[tuple[int, int, int], ...]:
 
 
 def _of_runs(case: Case, runs: Sequence[Floats]) -> list[str]:
-    """Faults that several runs show: what is not written, what is added to, what hangs on the order of threads."""
+    """Faults that several runs show: outputs not written or added to, results that depend on the order of threads."""
     first, second, third = runs
     bits = [out.view(np.uint32) for out in runs]
     left = _holds(first, POISONS[0]) & _holds(second, POISONS[1])
@@ -129,13 +128,13 @@ def _of_runs(case: Case, runs: Sequence[Floats]) -> list[str]:
 
 
 def _holds(out: Floats, byte: int) -> NDArray[np.bool_]:
-    """Where an output holds a poison, or what adding to it gives: a GPU makes one NaN of all."""
+    """Mask of outputs that hold a poison, or a sum with it: a GPU turns every NaN into one."""
     poison = np.frombuffer(bytes([byte] * 4), np.float32)[0]
     return np.isnan(out) if np.isnan(poison) else out == poison
 
 
 def _unwritten(problem: Conv2dProblem, left: NDArray[np.bool_]) -> str:
-    """A name for what is not written, the same in problems of other sizes."""
+    """Name the part that is not written, the same for problems of other sizes."""
     if left.all():
         return "nothing is written"
     rows, columns = border_of(problem)
@@ -167,7 +166,7 @@ def _of_output(case: Case, got: Floats, launch: LaunchInfo | None) -> list[str]:
 
 
 def _general(name: str, problem: Conv2dProblem) -> str:
-    """A fault's name that is the same in problems of other sizes."""
+    """Turn a fault's name into one that is the same for problems of other sizes."""
     if name == f"ignored channel {problem.c - 1}":
         return "the last channel is ignored"
     if name == f"one filter for all outputs: that of channel {problem.k - 1}":
@@ -178,7 +177,7 @@ def _general(name: str, problem: Conv2dProblem) -> str:
 def _more(
     problem: Conv2dProblem, inputs: Inputs, launch: LaunchInfo | None
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Faults that are a learner's, beside those of :mod:`convforge.verify.faults`."""
+    """Typical faults of learners, beside those of :mod:`convforge.verify.faults`."""
     truth = conv2d_truth(problem, inputs).value
     for name, seen in _misread(inputs.x):
         yield name, conv2d_truth(problem, dataclasses.replace(inputs, x=np.ascontiguousarray(seen))).value
@@ -198,7 +197,7 @@ def _more(
 
 
 def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The pictures as they are seen with a wrong index."""
+    """The images as a wrong index reads them."""
     n, c, h, w = x.shape
     if h != w:
         yield "swapped H and W of the picture", x.reshape(n, c, w, h).transpose(0, 1, 3, 2)
@@ -208,7 +207,7 @@ def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _without_halo(problem: Conv2dProblem, inputs: Inputs, high: int, wide: int) -> NDArray[np.float64]:
-    """The result where a block of outputs sees no pixel outside of the block of pixels in its own place."""
+    """The result where a block reads no pixel outside of the block of pixels at its own position."""
     assert inputs.w is not None
     x, w = inputs.x.astype(np.float64), inputs.w.astype(np.float64)
     total = np.zeros(problem.out_shape)
@@ -225,7 +224,7 @@ def _without_halo(problem: Conv2dProblem, inputs: Inputs, high: int, wide: int) 
 
 
 def _region(mask: NDArray[np.bool_]) -> str:
-    """Where the marked outputs lie, axis by axis.
+    """Describe the positions of the marked outputs, axis by axis.
 
     Examples
     --------
@@ -248,7 +247,7 @@ def _region(mask: NDArray[np.bool_]) -> str:
 
 
 def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> CaseResult:
-    """The result of a case whose output is wrong: how many elements are, the first of them, and where they lie."""
+    """The result of a case whose output is wrong: number, first one and positions of the wrong outputs."""
     wrong = ~case.judge.near_enough("strict", got)
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -1,4 +1,4 @@
-"""Checking a reader's kernel: its runs happen in a process of their own, and are judged here."""
+"""Check of a reader's kernel: a separate process runs it, this one judges its outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from convforge.course.grader.process import Ended, Limits, run_limited
 from convforge.course.grader.report import Report, Time
 from convforge.course.grader.source import OwnKernel, read_kernel
 
-# Until its kernel is compiled, a process may take this long, whatever the limit of a launch is.
+# Time limit of a process until its kernel is compiled, if larger than that of a launch.
 COMPILE_S = 120.0
 
 Event = dict[str, Any]
@@ -42,14 +42,9 @@ def check_kernel(
     kernel, launch : str
         As :func:`convforge.course.grader.source.read_kernel` takes them.
     limits : Limits, optional
-        The process holds a few hundred MB of ours beside the kernel's.
+        The process takes a few hundred MB beside the kernel's memory.
     timed : str
-        A problem's text form, to be timed on where every case is right; on a GPU alone.
-
-    Returns
-    -------
-    Report
-        Its `error` says what to change where the file, or its launch, cannot be used as it is.
+        Text form of a problem on which a GPU times the kernel if every case is right.
     """
     try:
         own = read_kernel(path, kernel, launch)
@@ -74,7 +69,7 @@ _NAMES = {"time": "a loop that does not end", "memory": "too much memory", "cras
 
 @dataclass
 class _Bench:
-    """A kernel, what it is run on, and what is known of it so far: results by the cases' numbers."""
+    """A kernel, its cases and limits, and the results so far by the cases' numbers."""
 
     path: Path
     own: OwnKernel
@@ -86,7 +81,7 @@ class _Bench:
     results: dict[int, CaseResult] = field(default_factory=dict)
 
     def run_cases(self) -> str:
-        """Run every case, in another process after each that ended one; why none could be run, or empty."""
+        """Run every case, in a new process after each that ended one; return a reason if none could be run."""
         while left := [number for number in range(len(self.cases)) if number not in self.results]:
             with tempfile.TemporaryDirectory(prefix="convforge-") as name:
                 folder = Path(name)
@@ -103,14 +98,13 @@ class _Bench:
         return ""
 
     def times(self, timed: str) -> list[Time]:
-        """Times of the kernel and of its neighbours."""
         with tempfile.TemporaryDirectory(prefix="convforge-") as name:
             ended, events = self._process(Path(name), [], timed)
         times = [Time(**event["time"]) for event in events if event["event"] == "time"]
         return times or [Time("your kernel", None, note=self.limits.words(ended) or _last_line(ended))]
 
     def _process(self, folder: Path, numbers: Sequence[int], timed: str = "") -> tuple[Ended, list[Event]]:
-        """Run some cases in a process of their own; how it ended, and what it said."""
+        """Run some cases in a process; return its end and its events."""
         cases = [{"number": n, "problem": self.cases[n].text, "kind": self.cases[n].kind} for n in numbers]
         job = {"file": str(self.path.resolve()), "kernel": self.own.source.name, "launch": self.launch,
                "device": self.device, "cases": cases, "timed": timed}  # fmt: skip
@@ -124,7 +118,7 @@ class _Bench:
         return ended, [json.loads(line) for line in lines if line.endswith("}")]
 
     def _result(self, folder: Path, number: int, events: Sequence[Event]) -> CaseResult | None:
-        """The result of a case that was run to its end; None of one that was not."""
+        """The result of a case; None where it was not run to its end."""
         case = self.cases[number]
         mine = [event for event in events if event.get("case") == number]
         for event in mine:
@@ -142,7 +136,7 @@ class _Bench:
         return judge_runs(case, runs, self.launches[number])
 
     def _say_how_it_ended(self, number: int, ended: Ended) -> None:
-        """The result of the case that was under way when the process ended, where it has none."""
+        """Set the result of the case during which the process ended."""
         if number not in self.results:
             status = ended.limit or ("crash" if ended.crash else "fault")
             said = self.limits.words(ended) or _last_line(ended)
@@ -157,7 +151,7 @@ def _last_line(ended: Ended) -> str:
 
 
 def _compile_error(path: Path, events: Sequence[Event]) -> str:
-    """What the compiler said, with the file's line; empty where it said nothing."""
+    """The compiler's errors with the file's line; empty where there are none."""
     text = next((event["text"] for event in events if event["event"] == "compile error"), "")
     if not text:
         return ""
@@ -167,14 +161,13 @@ def _compile_error(path: Path, events: Sequence[Event]) -> str:
 
 
 def _fault_words(path: Path, event: Event) -> str:
-    """What a kernel did, who did it, the line where, and what to do."""
+    """A kernel's error, its thread and block, its line, and advice."""
     who = " of ".join(f"{name} {tuple(event[name])}" for name in ("thread", "block") if event[name])
     said = [event["what"] + (f" ({who})" if who else "")]
     return "\n".join(filter(None, [*said, quoted_line(event["what"], path), error_advice(event["what"])]))
 
 
 def _notes(own: OwnKernel) -> tuple[str, ...]:
-    """What a reader should know of how it was run."""
     if own.said:
         return ()
     rule = own.rule

@@ -1,4 +1,4 @@
-"""A stranger's process under limits of time and memory; whatever it started ends with it."""
+"""Run of an untrusted process under limits of time and memory; its children end with it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-# Between two looks at a process: memory is taken at a few GB/s, so that little is taken in between.
+# Seconds between two checks of a process: at a few GB/s it allocates little in between.
 LOOK_S = 0.02
-# Of standard output and error, what is kept.
+# Bytes that are kept of standard output and error.
 TAIL = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended.
+    """End of a process.
 
     Attributes
     ----------
     code : int
-        Its exit code; negative where a signal ended it.
+        Exit code; negative for a signal.
     limit : str
-        "time" or "memory" where a limit did; else empty.
+        "time" or "memory" where it passed a limit; else empty.
     seconds : float
         By the wall clock, start-up included.
     said : str
-        The end of what it wrote to standard error, or else to standard output.
+        End of its standard error, or of its standard output.
     """
 
     code: int
@@ -43,7 +43,7 @@ class Ended:
 
     @property
     def crash(self) -> str:
-        """The name of the signal that ended it by itself, or empty."""
+        """Name of the signal of a crash, or empty."""
         if self.code >= 0 or self.limit:
             return ""
         try:
@@ -54,22 +54,21 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may take.
+    """Limits of a process.
 
     Attributes
     ----------
     seconds : float
-        Of one run of a program, or of one launch of a kernel.
+        For one run of a program, or one launch of a kernel.
     memory_bytes : int
-        That it and its children may hold in memory together (on Linux; elsewhere there is no such limit), and that a
-        file which it writes may have.
+        Memory of the process and its children together (on Linux alone), and size of any file that it writes.
     """
 
     seconds: float = 10.0
     memory_bytes: int = 4_000_000_000
 
     def words(self, ended: Ended) -> str:
-        """Why a process did not end by itself, and what to do; empty where it did."""
+        """Reason why a process was stopped or crashed, with advice; empty where it ended by itself."""
         if ended.limit == "time":
             return (
                 f"it did not end within {self.seconds:g} s and was stopped; does every loop's variable change, and is "
@@ -85,19 +84,14 @@ class Limits:
 def run_limited(
     command: Sequence[str], limits: Limits, progress: Callable[[], object] | None = None, first_s: float = 0.0
 ) -> Ended:
-    """Run a command until it ends, or takes too long or too much.
+    """Run a command until it ends or passes a limit. Raises ``OSError`` where it cannot be started.
 
     Parameters
     ----------
     progress : callable
-        Where it is given, the time begins anew whenever what it gives changes.
+        The time limit starts anew whenever its value changes.
     first_s : float
-        Until it changes for the first time, so much time is allowed where that is more.
-
-    Raises
-    ------
-    OSError
-        It cannot be started.
+        Time limit before the first change, if larger.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         begin = time.monotonic()
@@ -115,7 +109,7 @@ def run_limited(
 def _wait(
     process: subprocess.Popen[bytes], limits: Limits, progress: Callable[[], object] | None, first_s: float
 ) -> str:
-    """Wait for the end; the limit that came first, or empty."""
+    """Wait for the end; return the limit that was passed, or an empty text."""
     linux = sys.platform == "linux"
     if linux:
         _limit_files(process.pid, limits.memory_bytes)
@@ -136,7 +130,7 @@ def _wait(
 
 
 def _limit_files(pid: int, nbytes: int) -> None:
-    """No core files, and none larger than this: an endless output must not fill the disk."""
+    """Forbid core files and larger files: an endless output must not fill the disk."""
     import resource
 
     try:
@@ -161,7 +155,7 @@ def resident_bytes(session: int) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all of its group, those that it left behind too."""
+    """Kill the process and its whole group."""
     if os.name == "posix":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -171,7 +165,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _tail(file: IO[bytes]) -> str:
-    """The end of what was written to a file."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - TAIL))
     return file.read().decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""Checking a reader's program: .npy files in, one .npy file out, a process a case."""
+"""Check of a reader's program: .npy files in, one .npy file out, one process per case."""
 
 from __future__ import annotations
 
@@ -18,28 +18,21 @@ from convforge.course.grader.process import Ended, Limits, run_limited
 from convforge.course.grader.report import Report, Time
 from convforge.problem import Conv2dProblem
 
-# Runs that are timed, of which the median counts.
+# Timed runs, whose median counts.
 TIMED_RUNS = 3
-# Timed too, for what starting the program takes.
+# Timed too, as the time of starting the program.
 SMALLEST = "n1c1h3w3_k1r1s1_st1_p0_f32_nchw"
 
 
 def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None = None, timed: str = "") -> Report:
-    """Check a program.
+    """Check a program. Raises ``ValueError`` where there is none, or it cannot be executed.
 
     Parameters
     ----------
     target : str
-        A file (a Python script by its ending, else anything that can be executed), or a command with words of its own.
-    cases : sequence of Case
-    limits : Limits, optional
+        A Python script, an executable file, or a command with arguments.
     timed : str
-        A problem's text form, to be timed on where every case is right.
-
-    Raises
-    ------
-    ValueError
-        There is no such program, or it cannot be executed.
+        Text form of a problem on which the program is timed if every case is right.
     """
     command, limits = command_of(target), limits or Limits()
     results: list[CaseResult] = []
@@ -52,7 +45,7 @@ def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None =
     if report.status != "right" or not timed:
         return report
     times = [_time(command, *row, limits) for row in (("your program", timed), ("of which start-up, about", SMALLEST))]
-    from convforge.course.grader.timing import ladder_device, time_ladder
+    from convforge.course.grader.calls import ladder_device, time_ladder
 
     times += time_ladder(timed, device := ladder_device())
     notes = ("a program's time is that of its process: start-up, reading and writing files included",
@@ -61,13 +54,7 @@ def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None =
 
 
 def command_of(target: str) -> list[str]:
-    """The words that start a program.
-
-    Raises
-    ------
-    ValueError
-        There is no such program, or it cannot be executed.
-    """
+    """The command of a program. Raises ``ValueError`` where there is none, or it cannot be executed."""
     path = Path(target)
     if path.is_dir():
         raise ValueError(f"{target} is a folder; name the program")
@@ -85,7 +72,7 @@ def command_of(target: str) -> list[str]:
 
 
 def options_of(problem: Conv2dProblem) -> list[str]:
-    """The options that a program is handed: one number where all are the same, else as a problem's text form has them.
+    """Options of a program: one number where all are equal, else as in a problem's text form.
 
     Examples
     --------
@@ -102,7 +89,7 @@ def options_of(problem: Conv2dProblem) -> list[str]:
 
 
 def _run_case(command: Sequence[str], case: Case, limits: Limits) -> tuple[CaseResult, float]:
-    """One run; what is said of it, and the seconds that it took."""
+    """Run a case once; return its result and its seconds."""
     inputs = case.judge.inputs
     assert inputs.w is not None
     with tempfile.TemporaryDirectory(prefix="convforge-") as folder:
@@ -119,7 +106,7 @@ def _run_case(command: Sequence[str], case: Case, limits: Limits) -> tuple[CaseR
 
 
 def _stopped(case: Case, ended: Ended, limits: Limits) -> CaseResult | None:
-    """Said of a program that did not end well."""
+    """The result of a program that did not end well, or None."""
     said = f"\nit said: {_last_lines(ended.said)}" if ended.said else ""
     if words := limits.words(ended):
         name = {"time": "it does not end", "memory": "too much memory"}.get(ended.limit, f"crash: {ended.crash}")
@@ -147,7 +134,7 @@ def _read(case: Case, y: Path) -> CaseResult:
 
 
 def _last_lines(text: str, count: int = 3) -> str:
-    """The end of what a program said, on one line."""
+    """Join the last lines of a text."""
     return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
 
 

@@ -1,4 +1,4 @@
-"""What is reported of a reader's kernel or program: text for the reader, JSON and an exit code for whoever grades."""
+"""The report on a reader's kernel or program: text for the reader, JSON and an exit code for a grader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXIT = {"right": 0, "wrong": 1, "not run": 2}
 
 @dataclass(frozen=True)
 class Time:
-    """One line of the table of times: seconds, or why there are none."""
+    """One line of the table of times: seconds, or a note why there are none."""
 
     name: str
     seconds: float | None
@@ -27,18 +27,18 @@ class Time:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found.
+    """The report of one check.
 
     Attributes
     ----------
     target, kind, device : str
-        What was checked, "kernel" or "program", and where it ran.
+        File or command, "kernel" or "program", and the device that ran it.
     results : sequence of CaseResult
     error : str
-        Why nothing could be run; empty where something was.
+        Reason why nothing could be run, or empty.
     times : sequence of Time
     timed : str
-        The problem that they are of.
+        The problem of the times.
     notes : sequence of str
     """
 
@@ -65,12 +65,12 @@ class Report:
 
     @property
     def passed(self) -> int:
-        """How many cases are right."""
+        """Number of cases that are right."""
         return sum(result.status == "right" for result in self.results)
 
     @property
     def faults(self) -> list[str]:
-        """The faults that explain the most cases; several where they explain as many."""
+        """The faults that explain the most cases; several if they explain equally many."""
         counts = Counter(fault for result in self.results for fault in result.faults)
         most = max(counts.values(), default=0)
         return [fault for fault, count in counts.items() if count == most]
@@ -102,7 +102,7 @@ class Report:
             named = f": {' | '.join(result.faults)}" if result.faults else ""
             lines.append(f"  {result.status:<9} {result.case.name} ({result.case.text}){named}")
             said = result.message.splitlines()
-            if result.faults and result.faults in told:  # at length once for each fault
+            if result.faults and result.faults in told:  # details once for each fault
                 said = said[:1] if result.status == "wrong" else []
             lines += [f"      {line}" for line in said]
             told.add(result.faults)
@@ -146,7 +146,7 @@ def _row(result: CaseResult) -> dict[str, Any]:
 
 
 def _first_wrong(result: CaseResult) -> dict[str, Any] | None:
-    """The first wrong output; an infinity and a NaN as words, "inf", "-inf" and "nan"."""
+    """The first wrong output; infinities and NaN as "inf", "-inf" and "nan"."""
     if (first := result.first) is None:
         return None
     expected, got = (value if math.isfinite(value) else str(value) for value in (first.expected, first.got))

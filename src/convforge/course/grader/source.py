@@ -1,18 +1,28 @@
-"""A reader's kernel file, made ready for NVRTC and for the emulator alike: plain arguments, one file, no host code.
+"""A reader's kernel file, prepared for NVRTC and for the emulator, and the rules by which it is launched.
 
-The kernel is declared before the file's first line, with the parameters that it has there. So it has C linkage whether
-or not the file says so, and the emulator's call with one struct can be written before it.
+A file holds plain kernels and no host code. The kernel is declared before the file's first line, with its own
+parameters. So it has C linkage whether or not the file says so, and the emulator can call it with one struct.
 """
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
 from pathlib import Path
+from typing import Any
 
 from convforge.backends.kernel import KernelSource
-from convforge.course.grader.launch import DEFAULT, NAMES, LaunchRule, parse_launch
+from convforge.backends.runtime import LaunchInfo
+from convforge.problem import Conv2dProblem
+
+DEFAULT = "block=16x16 grid=ceil(Q/16),ceil(P/16),N*K"
+# Names that a launch rule may use: the sizes that the kernel takes, as in the documented signature.
+NAMES = ("N", "C", "H", "W", "K", "R", "S", "P", "Q", "stride_h", "stride_w", "pad_top", "pad_left")
 
 
 class Arguments(ctypes.Structure):
@@ -24,7 +34,7 @@ class Arguments(ctypes.Structure):
 STRUCT = "ConvforgeArguments"
 SIGNATURE = f"const float *x, const float *w, float *y, {', '.join(f'int {name}' for name in NAMES)}"
 
-# Headers that a file for nvcc includes, of which a kernel needs nothing: what it needs is there by itself.
+# Headers that a file for nvcc includes and a kernel does not need.
 _STANDARD = (
     r"cuda|cuda_runtime|cuda_runtime_api|device_launch_parameters|stdio|stdlib|math|assert|string|stdint|"
     r"c(?:stdio|stdlib|math|assert|string|stdint)|iostream|vector|algorithm"
@@ -43,21 +53,12 @@ class OwnSource(KernelSource):
     """A reader's kernel; ``constants`` holds the text that is compiled."""
 
     def text(self) -> str:
-        """What the compiler is given."""
         return "\n".join(self.constants) + "\n"
 
 
 @dataclass(frozen=True)
 class OwnKernel:
-    """A kernel file that was read.
-
-    Attributes
-    ----------
-    source : OwnSource
-    rule : LaunchRule
-    said : bool
-        The file, or the caller, said how to launch it.
-    """
+    """A kernel file and its launch rule; `said` is true where the file, or the caller, gives the rule."""
 
     source: OwnSource
     rule: LaunchRule
@@ -70,14 +71,14 @@ def read_kernel(path: Path, name: str = "", launch: str = "") -> OwnKernel:
     Parameters
     ----------
     name : str
-        The kernel's; by default conv2d, or the only one of the file.
+        Name of the kernel; by default conv2d, or the only one of the file.
     launch : str
-        How to launch it; by default what the comment ``// convforge: block=... grid=...`` of the file says.
+        Launch rule; by default that of the file's comment ``// convforge: block=... grid=...``.
 
     Raises
     ------
     ValueError
-        The file cannot be handed to a compiler as it is; the text says what to change.
+        The file cannot be compiled by itself; the text says what to change.
     """
     try:
         body = path.read_text(encoding="utf-8")
@@ -95,7 +96,7 @@ def read_kernel(path: Path, name: str = "", launch: str = "") -> OwnKernel:
 
 
 def _find(path: Path, bare: str, name: str) -> tuple[str, str]:
-    """The kernel's name and its parameters as they are written."""
+    """The kernel's name and its parameters as written."""
     there = {match[1]: " ".join(match[2].split()) for match in _KERNEL.finditer(bare)}
     if not there:
         raise ValueError(f'{path}: there is no kernel in it; write extern "C" __global__ void conv2d({SIGNATURE})')
@@ -125,7 +126,7 @@ def _kind(parameter: str) -> str:
 
 
 def _prelude(name: str, parameters: str) -> tuple[str, ...]:
-    """What stands before the file's first line."""
+    """Lines before the file's first line."""
     fields = ", ".join(f"args.{field}" for field in ("x", "w", "y", *NAMES))
     return (
         f"struct {STRUCT} {{ float *x, *w, *y; int {', '.join(NAMES)}; }};",
@@ -152,7 +153,7 @@ def _refuse_host_code(path: Path, bare: str) -> None:
 
 
 def _adapted(path: Path, body: str, bare: str) -> str:
-    """The file, each line in its place: without standard headers, dynamic shared memory as both backends take it."""
+    """The file with its line numbers, without standard headers, and with dynamic shared memory for both backends."""
     text = _HEADER.sub("", body)
     others = [found for found in _INCLUDE.findall(_COMMENT.sub("", text)) if found[0] == '"']
     if others:
@@ -165,3 +166,108 @@ def _adapted(path: Path, body: str, bare: str) -> str:
                 f"{path}:{line}: `{match[0]}` stands outside of the kernel; move it to the kernel's first line"
             )
     return _DYNAMIC.sub(r"CONVFORGE_SHARED(\1, \2)", text)
+
+
+_KEY = re.compile(r"\b(block|grid|shared)\s*=")
+_OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b,
+    ast.FloorDiv: lambda a, b: Fraction(a // b),
+    ast.Mod: lambda a, b: a % b,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"ceil": ceil, "floor": floor, "min": min, "max": max}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRule:
+    """Rules for one launch; every entry is arithmetic over :data:`NAMES`.
+
+    Attributes
+    ----------
+    block, grid : tuple of str
+        One to three entries, x first.
+    shared : str
+        Bytes of dynamic shared memory.
+    """
+
+    block: tuple[str, ...]
+    grid: tuple[str, ...]
+    shared: str = "0"
+
+    def info(self, kernel: str, problem: Conv2dProblem) -> LaunchInfo:
+        """The launch for a problem. Raises ``ValueError`` where an entry's value is no whole number."""
+        sizes = sizes_of(problem)
+        block, grid = (tuple(_value(text, sizes) for text in rule) for rule in (self.block, self.grid))
+        return LaunchInfo(kernel, grid, block, _value(self.shared, sizes))
+
+
+def sizes_of(problem: Conv2dProblem) -> dict[str, int]:
+    """The sizes that a kernel takes, in the order of its parameters."""
+    top, _, left, _ = problem.padding
+    values = (problem.n, problem.c, problem.h, problem.w, problem.k, problem.r, problem.s, problem.p, problem.q)
+    return dict(zip(NAMES, (*values, *problem.stride, top, left), strict=True))
+
+
+def parse_launch(text: str) -> LaunchRule:
+    """Read a launch rule. Raises ``ValueError``, with the form of a rule, for any other text.
+
+    Examples
+    --------
+    >>> rule = parse_launch("block=16x8 grid=ceil(Q/16),ceil(P/8),N*K shared=4*(16+S-1)*(8+R-1)")
+    >>> from convforge.problem import parse_problem
+    >>> info = rule.info("conv2d", parse_problem("n1c1h20w20_k2r3s3_st1_p1_f32_nchw"))
+    >>> info.block, info.grid, info.scratch_bytes
+    ((16, 8), (2, 3, 2), 720)
+    """
+    pieces = _KEY.split(text.strip())
+    rules = {key: words.strip() for key, words in zip(pieces[1::2], pieces[2::2], strict=True)}
+    if pieces[0].strip() or not {"block", "grid"} <= set(rules):
+        raise ValueError(f"the launch {text.strip()!r} is not understood; write it like {DEFAULT} shared=0")
+    block = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", rules["block"])
+    rule = LaunchRule(_entries(block), _entries(rules["grid"]), rules.get("shared", "0"))
+    for entry in (*rule.block, *rule.grid, rule.shared):
+        _value(entry, dict.fromkeys(NAMES, 1), whole=False)  # refuses what is no arithmetic
+    return rule
+
+
+def _entries(text: str) -> tuple[str, ...]:
+    """One to three entries, separated by commas; a text that is no Python is one, which :func:`_value` refuses."""
+    try:
+        body = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return (text,)
+    entries = body.elts if isinstance(body, ast.Tuple) else [body]
+    if len(entries) > 3:
+        raise ValueError(f"{text!r} has {len(entries)} sizes; a block or grid has at most 3")
+    return tuple(ast.get_source_segment(text, entry) or "" for entry in entries)
+
+
+def _value(text: str, sizes: Mapping[str, int], *, whole: bool = True) -> int:
+    """The value of one entry; divisions are exact, and only `ceil` and `floor` round."""
+    try:
+        value = Fraction(_computed(ast.parse(text, mode="eval").body, sizes))
+    except ZeroDivisionError:
+        raise ValueError(f"{text!r} divides by zero for these sizes") from None
+    except (SyntaxError, TypeError, RecursionError):
+        raise ValueError(
+            f"{text!r} is no rule; write arithmetic (+ - * / // %) and ceil, floor, min, max over {', '.join(NAMES)}"
+        ) from None
+    if whole and value.denominator != 1:
+        raise ValueError(f"{text!r} gives {float(value):g}, no whole number; write ceil(...) around the division")
+    return int(value)
+
+
+def _computed(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return Fraction(node.value)
+    if isinstance(node, ast.Name) and node.id in sizes:
+        return Fraction(sizes[node.id])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_computed(node.operand, sizes)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return Fraction(_OPERATIONS[type(node.op)](_computed(node.left, sizes), _computed(node.right, sizes)))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and node.args:
+        return Fraction(_FUNCTIONS[node.func.id](*(_computed(part, sizes) for part in node.args)))
+    raise SyntaxError

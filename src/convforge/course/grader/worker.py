@@ -1,7 +1,7 @@
 """Runs a reader's kernel: ``python -m convforge.course.grader.worker FOLDER``; the job is FOLDER/job.json.
 
-It writes a line of JSON to FOLDER/events.jsonl before and after every step, so that the process which waits for it
-knows where it was when it crashed or did not end. Outputs are left as .npy files beside it.
+It writes a line of JSON to FOLDER/events.jsonl before and after every step, so that the parent process knows the step
+at which it crashed or hung. Outputs are .npy files in the folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ Say = Callable[..., None]
 
 
 def work(folder: Path) -> None:
-    """Do the job of a folder."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     with (folder / "events.jsonl").open("a", encoding="utf-8") as events:
 
@@ -46,14 +45,14 @@ def _work(folder: Path, job: Mapping[str, Any], say: Say) -> None:
         if not _run_case(folder, own, runtimes, kernel, case, say):
             return
     if job["timed"]:
-        from convforge.course.grader.timing import time_kernel
+        from convforge.course.grader.calls import time_kernel
 
         time_kernel(own, job["device"], runtimes[0], kernel, job["timed"], say)
     say("end")
 
 
 def _run_case(folder: Path, own: Any, runtimes: Any, kernel: Any, case: Mapping[str, Any], say: Say) -> bool:
-    """All runs of one case, until one goes wrong; whether the device can be used for another."""
+    """Run a case until a run fails; return False if the device can no longer be used."""
     from convforge.backends.emulator import EmulatorError
     from convforge.course.grader.calls import BEFORE, Call
     from convforge.problem import parse_problem
@@ -69,7 +68,7 @@ def _run_case(folder: Path, own: Any, runtimes: Any, kernel: Any, case: Mapping[
         except EmulatorError as fault:
             say("fault", case=number, what=fault.what, block=fault.block, thread=fault.thread)
             return True
-        except RuntimeError as fault:  # of a GPU, which answers nothing after it
+        except RuntimeError as fault:  # of a GPU, which cannot be used after it
             say("fault", case=number, what=str(fault), block=None, thread=None)
             return False
         if strays := call.strays():
@@ -81,7 +80,7 @@ def _run_case(folder: Path, own: Any, runtimes: Any, kernel: Any, case: Mapping[
 
 
 def _runtimes(device: str) -> list[Any]:
-    """The runtime of each run: on the emulator, threads run in other orders each time."""
+    """The runtime of each run; on the emulator each has another order of threads."""
     from convforge.course.grader.calls import ORDERS
 
     if device == "emulator":

@@ -1,7 +1,7 @@
 """The language of pages, charts and findings: English in the sources, every other as a catalogue beside this file.
 
-A text is looked up when it is made, in the language of the block that it is made in. Catalogues are gettext's
-(``zh.po``, read by Babel), so that translators find what they know; a text that a catalogue lacks stays English.
+A text is translated where it is made, into the language of the surrounding block. Catalogues have gettext's format
+(``zh.po``, read by Babel); a text that a catalogue lacks stays English.
 """
 
 from __future__ import annotations
@@ -14,25 +14,20 @@ from importlib import resources
 
 __all__ = ["LANGUAGES", "catalogue", "gettext", "in_language", "language", "ngettext"]
 
-# Code -> what its speakers call it.
+# Code -> name in that language.
 LANGUAGES = {"en": "English", "zh": "中文"}
 
 _language: ContextVar[str] = ContextVar("language", default="en")
 
 
 def language() -> str:
-    """Code of the language that texts are made in here."""
+    """Code of the current language."""
     return _language.get()
 
 
 @contextmanager
 def in_language(code: str) -> Iterator[None]:
-    """Make texts in a language inside the block.
-
-    Raises
-    ------
-    ValueError
-        There is no such language.
+    """Set the language of texts inside the block. Raises ``ValueError`` for an unknown code.
 
     Examples
     --------
@@ -50,7 +45,7 @@ def in_language(code: str) -> Iterator[None]:
 
 
 def gettext(message: str) -> str:
-    """A text in the language of this place."""
+    """A text in the current language."""
     return catalogue(language()).get(message, message)
 
 

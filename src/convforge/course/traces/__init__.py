@@ -1,4 +1,4 @@
-"""What each thread of a kernel does: its reads and writes, seen while the kernel runs on the emulator."""
+"""Traces of kernels on the emulator: the reads and writes of each thread."""
 
 from convforge.course.traces.runtime import SharedUse, TracedLaunch, TracingRuntime
 from convforge.course.traces.traced import Touched, Trace, trace

@@ -1,7 +1,7 @@
-"""An emulator that notes which thread of which block reads and writes which bytes of memory.
+"""An emulator that records which thread of which block reads and writes which bytes of memory.
 
-The host's compiler puts a call before every access (-fsanitize=thread); recorder.h answers these calls. What is seen is
-what the kernel's source does, access by access; a GPU's compiler may keep more of it in registers.
+The host's compiler puts a call before every access (-fsanitize=thread); recorder.h records it. A trace shows the
+accesses of the kernel's source; a GPU's compiler may keep more in registers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from convforge.backends.runtime import LaunchInfo
 from convforge.backends.sources import on_disk, read_file
 
 RECORDER = Path(__file__).with_name("recorder.h")
-# A load of the source stays one: neither several together nor, where it is a struct of four words, four.
+# Keep each load of the source one load: do not vectorise loads, nor split those of structs.
 _FLAGS = ("-O1", "-fsanitize=thread", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-tree-sra")
 
-# Of one launch: 24 bytes each.
+# Accesses recorded of one launch, 24 bytes each.
 MOST_ACCESSES = 1 << 23
 
-# Multiprocessors that grids are made for: the same on every machine, so that pictures are the same, too.
+# SMs that grids are made for, the same on every machine, so that figures are the same too.
 CORES = 2
 
 # struct Access of recorder.h.
@@ -61,13 +61,13 @@ class SharedUse:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TracedLaunch:
-    """What the threads of one launch did.
+    """Accesses of one launch.
 
     Attributes
     ----------
     info : LaunchInfo
     accesses : structured array of ACCESS
-        To memory that is not shared, in the order in which they came; blocks and threads are counted x first.
+        To memory that is not shared, in order; blocks and threads are counted x first.
     shared : SharedUse
     """
 
@@ -77,12 +77,7 @@ class TracedLaunch:
 
 
 class TracingRuntime(EmulatorRuntime):
-    """Runs kernels as the emulator does, one block after the other, and keeps what they access.
-
-    Attributes
-    ----------
-    launches : list of TracedLaunch
-    """
+    """Runs kernels as the emulator does, one block after the other, and appends each to `launches`."""
 
     def __init__(self) -> None:
         if (reason := why_absent()) is not None:
@@ -92,17 +87,10 @@ class TracingRuntime(EmulatorRuntime):
         self.launches: list[TracedLaunch] = []
 
     def compile(self, kernel: KernelSource) -> EmulatorKernel:
-        """A kernel with a call at every access."""
         return _traced(kernel)
 
     def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
-        """Run a kernel on this OS thread alone; see :meth:`EmulatorRuntime.launch`.
-
-        Raises
-        ------
-        EmulatorError
-            The blocks are in clusters: each has an OS thread.
-        """
+        """Run a kernel on this OS thread alone; refuse clusters, whose blocks each need an OS thread."""
         self._check(kernel, info, args)
         if info.cluster:
             raise EmulatorError(kernel.source.name, f"clusters of {info.cluster} blocks are not traced")

@@ -1,4 +1,4 @@
-"""A call of a method, traced: who computes which output, and who reads which element of the input."""
+"""The trace of a method's call: the threads that write each output and read each input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from convforge.verify.inputs import output_dtype
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Elements of one array that the threads of a launch read, or wrote; one entry an element of an access.
+    """Elements of one array that the threads of a launch read, or wrote; one entry for each element of an access.
 
     Attributes
     ----------
@@ -37,20 +37,20 @@ class Touched:
     accesses: int
 
     def of_block(self, block: int) -> Touched:
-        """What one block did; `accesses` is then the number of elements."""
+        """The entries of one block; `accesses` is then the number of elements."""
         return self._only(self.blocks == block)
 
     def of_thread(self, block: int, thread: int) -> Touched:
-        """What one thread did; `accesses` is then the number of elements."""
+        """The entries of one thread; `accesses` is then the number of elements."""
         return self._only((self.blocks == block) & (self.threads == thread))
 
     def counts(self) -> NDArray[np.int64]:
-        """How often each element was touched, in the array's shape."""
+        """Accesses of each element, in the array's shape."""
         size = int(np.prod(self.shape))
         return np.bincount(self.elements, minlength=size).reshape(self.shape)
 
     def last(self, what: str) -> NDArray[np.int64]:
-        """The "blocks" or "threads" entry of who touched each element last, -1 where nobody did."""
+        """The "blocks" or "threads" entry of each element's last access, -1 where there is none."""
         found = np.full(int(np.prod(self.shape)), -1, np.int64)
         found[self.elements] = getattr(self, what)
         return found.reshape(self.shape)
@@ -68,11 +68,11 @@ class Trace:
     ----------
     plan : Plan
     launches : tuple of TracedLaunch
-        Of the call and of what prepared its weights, in order.
+        Launches of the call and of the preparation of its weights, in order.
     arrays : dict of str to array
         "x", "w" (as given; absent where there are no weights), "out" and "workspace" (bytes).
     is_right : bool
-        Whether the output passed the check against the float64 truth.
+        The output passed the check against the float64 truth.
     """
 
     plan: Plan
@@ -81,15 +81,7 @@ class Trace:
     is_right: bool
 
     def touched(self, name: str, launch: int = -1, *, written: bool = False) -> Touched:
-        """What a launch read of an array, or wrote to it.
-
-        Parameters
-        ----------
-        name : {"x", "w", "out", "workspace"}
-        launch : int
-            Index into `launches`.
-        written : bool
-        """
+        """Accesses of a launch (an index into `launches`) to "x", "w", "out" or "workspace": its reads, or writes."""
         array = self.arrays[name]
         start, size = array.__array_interface__["data"][0], array.itemsize
         seen = self.launches[launch].accesses
@@ -108,16 +100,16 @@ class Trace:
 
 
 def trace(problem: Problem, name: str, config: Config | str = "") -> Trace:
-    """Run a method once on random numbers, and note what its threads do.
+    """Run a method once on random numbers, and record the accesses of its threads.
 
     Parameters
     ----------
     problem : Problem
         A small one: a call makes some million accesses at most.
     name : str
-        Of a method whose kernels are CUDA C++.
+        A method whose kernels are CUDA C++.
     config : Config or str
-        What is not named keeps the default's value.
+        Other fields keep the default's values.
 
     Raises
     ------
