@@ -102,7 +102,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     look = Mark("olive", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. A product takes 16 windows of a row, of several pictures: fewer leave gaps."""
+        """A product takes 16 windows of a row, of several pictures: fewer leave gaps."""
         windows = max(1, -(-problem.q // 8))
         span = min(7 * problem.stride[1] + problem.extent_w, problem.w if windows == 1 else 64)
         full = max(1.0, FULL_PRODUCT / (max(problem.n, 1) * windows))
@@ -111,7 +111,6 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         return Work(problem.n * problem.c * 2 * products * idle, problem.least_bytes * idle)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if not is_preferred(problem):
             return None
         full = problem.x_dtype in ("float16", "bfloat16") and problem.n * -(-problem.q // 8) >= FULL_PRODUCT
@@ -120,7 +119,6 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         return Preference(rank, "every filter sees one channel: tensor cores multiply rows of several pictures by it")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason(
                 "these tensor cores came with sm_{first}; this is {architecture}",
@@ -130,13 +128,12 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseBatchConfig]:
-        """See :class:`Algorithm`. Those first of whose warps the fewest have nothing to do."""
+        """Those first of whose warps the fewest have nothing to do."""
         found = [DepthwiseBatchConfig(channels) for channels in CHANNELS]
         fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
         return sorted(fit, key=lambda config: -problem.k % config.channels)
 
     def plan(self, problem: Conv2dProblem, config: DepthwiseBatchConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)

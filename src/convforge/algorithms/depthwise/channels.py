@@ -103,14 +103,12 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     look = Mark("olive", "diamond")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if not is_preferred(problem):
             return None
         rank = Rank.ONE_CHANNEL_NEXT if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL
         return Preference(rank, "every filter sees one channel: neighbouring channels are loaded together")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if (reason := super().refuses(problem, facts)) is not None:
             return reason
         if problem.x_layout != "NHWC":
@@ -118,7 +116,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         return config_refusal(problem, _config(problem, 4, 1, 1))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ChannelsConfig]:
-        """See :class:`Algorithm`. The largest tile that gives the device enough threads first."""
+        """The largest tile that gives the device enough threads first."""
         strided = [_config(problem, *tile) for tile in STRIDED_TILES if max(problem.stride) > 1]
         strided.sort(key=lambda config: not _kept(problem, config))
         found = list(dict.fromkeys([*strided, *(_config(problem, *tile) for tile in TILES)]))
@@ -132,7 +130,6 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         return [default, *(config for config in fit if config != default)]
 
     def plan(self, problem: Conv2dProblem, config: ChannelsConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config)) is not None:
             raise ValueError(f"{config}: {reason}")
         flags = dict.fromkeys(("aligned_x", "aligned_out", "dense"), ctypes.c_int)

@@ -89,7 +89,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
     look = Mark("olive", "circle")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`.  Where sums are exact in float32, if they are whole numbers."""
+        """Where sums are exact in float32, if they are whole numbers."""
         if not problem.groups == problem.c > 1 or (is_integer(problem.acc_dtype) and problem.largest_sum >= 2**24):
             return None
         return Preference(
@@ -97,7 +97,6 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
         )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if problem.groups != problem.c:
             return Reason(
                 "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
@@ -105,7 +104,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseConfig]:
-        """See :class:`Algorithm`. Along what lies side by side; the tallest strip that fits the cache first."""
+        """Along what lies side by side; the tallest strip that fits the cache first."""
         found = []
         if problem.x_layout == "NHWC" and problem.c >= _lanes(problem):
             tile_c = _channels_of_an_item(problem, facts)
@@ -115,7 +114,6 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
         return found + [DepthwiseConfig("columns", tile_p, 1) for tile_p in _heights(problem, 1, facts)]
 
     def plan(self, problem: Conv2dProblem, config: DepthwiseConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.depthwise import cpu
 
         if config.along not in ("columns", "channels", "pixels"):

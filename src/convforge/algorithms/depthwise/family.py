@@ -35,7 +35,6 @@ class DepthwiseConvolution(DeviceConvolution[C]):
     """A convolution whose groups are its channels, on a device."""
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if problem.groups != problem.c:
             return Reason(
                 "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c

@@ -129,7 +129,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     look = Mark("olive", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. Eight outputs take a product of 16 or more pixels with each row of the filter."""
+        """Eight outputs take a product of 16 or more pixels with each row of the filter."""
         planes = problem.n * problem.c
         window = 7 * problem.stride[1] + problem.extent_w + problem.padding[2] % 2
         products = problem.p * -(-problem.q // 8) * 8 * problem.r * -(-window // 16) * 16
@@ -137,7 +137,6 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         return Work(planes * (2 * products + PLANE_FLOPS) * idle, problem.least_bytes * idle)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if not is_preferred(problem):
             return None
         large = problem.x_dtype in ("float16", "bfloat16") and problem.h * problem.w > SMALL_PLANE
@@ -145,7 +144,6 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         return Preference(rank, "every filter sees one channel: tensor cores multiply by its rows, of 16-bit floats")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason(
                 "these tensor cores came with sm_{first}; this is {architecture}",
@@ -155,7 +153,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseMmaConfig]:
-        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        """By the time that :func:`modelled_cycles` expects."""
         found = [
             DepthwiseMmaConfig(warps // team, team, tiles)
             for team in TEAMS for warps in WARPS for tiles in ((0,) if walks(problem) else TILES)
@@ -165,7 +163,6 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
     def plan(self, problem: Conv2dProblem, config: DepthwiseMmaConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         numbers = dict.fromkeys(

@@ -143,23 +143,21 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     look = Mark("olive", "square")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. In NHWC whole lines of memory are read for the sake of a few neighbouring planes."""
+        """In NHWC whole lines of memory are read for the sake of a few neighbouring planes."""
         interleaved = problem.x_layout == "NHWC" and problem.c > 1
         return Work(problem.flops, problem.least_bytes * (2 if interleaved else 1))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if not is_preferred(problem):
             return None
         rank = Rank.ONE_CHANNEL if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL_NEXT
         return Preference(rank, "every filter sees one channel: tiles of several planes share a block")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[PlanesConfig]:
-        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        """By the time that :func:`modelled_cycles` expects."""
         found = set()
         resident = SMALL_RESIDENT if problem.r * problem.s <= SMALL_WINDOW else RESIDENT
         for out_p, out_q in OUTPUTS:
@@ -176,7 +174,6 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
     def plan(self, problem: Conv2dProblem, config: PlanesConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)

@@ -118,24 +118,22 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     look = Mark("olive", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. Products with a border of zeros are left out: of a filter at most a plane's size."""
+        """Products with a border of zeros are left out: of a filter at most a plane's size."""
         taps = min(problem.r, max(problem.h, 1)) * min(problem.s, max(problem.w, 1))
         idle = idle_for_planes(problem)
         return Work(problem.flops * taps / max(problem.r * problem.s, 1) * idle, problem.least_bytes * idle)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if not is_preferred(problem):
             return None
         rank = Rank.WHOLE_PLANES if whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
         return Preference(rank, "every filter sees one channel: a block holds whole planes, a thread a row")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return super().refuses(problem, facts) or config_refusal(problem, _least(problem), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
-        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        """By the time that :func:`modelled_cycles` expects."""
         found = set()
         for out_p in (1, 2) if _two_rows_pay(problem) else (1,):
             for threads in THREADS:
@@ -150,7 +148,6 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         )[:MOST_CONFIGS]  # fmt: skip
 
     def plan(self, problem: Conv2dProblem, config: RowsConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)

@@ -14,10 +14,7 @@ def block_refusal(block_x: int, block_y: int) -> Reason | None:
     if min(block_x, block_y) >= 1 and 32 <= threads <= 1024:
         return None
     return Reason(
-        "a block has 32 to 1024 threads; {across} x {down} are {threads}",
-        across=block_x,
-        down=block_y,
-        threads=threads,
+        "a block has 32 to 1024 threads; {across} x {down} are {threads}", across=block_x, down=block_y, threads=threads
     )
 
 

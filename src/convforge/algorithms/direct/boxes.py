@@ -135,11 +135,9 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
     look = Mark("crimson", "diamond")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return box_work(problem)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         few = problem.groups == 1 and problem.c <= FEW_CHANNELS
         least = 0 if few else MANY_PIXELS
         if problem.k_per_group > FEW_CHANNELS or not least <= problem.h * problem.w <= MOST_PIXELS:
@@ -149,11 +147,9 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         return Preference(rank, "few channels: the next boxes of pixels come while one is computed")
 
     def ways(self, problem: Conv2dProblem, config: BoxesConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         return ways_to_tiled(Reason("the TMA loads boxes of x"), VECTOR_BYTES)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason(
                 "{name} is {architecture}; the tensor memory accelerator came with sm_{first}",
@@ -183,7 +179,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         return config_refusal(problem, replace(_config(problem, SHAPES[-1], facts), grain=VECTOR_BYTES), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[BoxesConfig]:
-        """See :class:`Algorithm`. The default, other shapes, then the default with other stages and blocks."""
+        """The default, other shapes, then the default with other stages and blocks."""
         fit = _fitting(problem, facts)
         busy = [config for config, enough in fit if tiles_of(problem, config) >= enough * facts.cores]
         least = _of_one_channel(problem, fit[-1][0])
@@ -200,7 +196,6 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         return [config for config in found if config_refusal(problem, config, facts) is None]
 
     def plan(self, problem: Conv2dProblem, config: BoxesConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         box = box_of(problem, config)

@@ -50,11 +50,9 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
     look = Mark("indigo", "circle")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return plane_work(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if fits_constant_memory(problem):
             return super().refuses(problem, facts)
         return Reason(
@@ -66,12 +64,11 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
         )
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ConstantConfig]:
-        """See :class:`Algorithm`. The default, then other shapes of block."""
+        """The default, then other shapes of block."""
         resident = 2048 if itemsize(problem.acc_dtype) <= 4 and not problem.needs_wide_index else 1024
         return [ConstantConfig(*shape, resident) for shape in BLOCKS]
 
     def plan(self, problem: Conv2dProblem, config: ConstantConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         reason = block_refusal(config.block_x, config.block_y) or self.refuses(problem, runtime.facts)
         if reason is not None:
             raise ValueError(f"{config}: {reason}")

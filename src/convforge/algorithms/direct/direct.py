@@ -36,15 +36,12 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
     preference = Preference(Rank.GENERAL_LOOPS, GENERAL)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.direct import cpu
 
         g = geometry(problem)
@@ -97,11 +94,10 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     preference = Preference(Rank.DIRECT, "few channels or few outputs: bound by memory, read once from a cached tile")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
-        """See :class:`Algorithm`. The default is the tallest strip whose tile fits L2 with all channels."""
+        """The default is the tallest strip whose tile fits L2 with all channels."""
         found = []
         for tile_p in (32, 16, 8, 4, 2, 1):
             if tile_p > 1 and (tile_p >= 2 * problem.p or not self._busy(problem, tile_p, facts)):
@@ -119,7 +115,6 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
         return found
 
     def plan(self, problem: Conv2dProblem, config: RowsConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.direct import cpu
 
         g, tile = geometry(problem), strip(problem, config.tile_p, min(config.tile_c, problem.c_per_group))

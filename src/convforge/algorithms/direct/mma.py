@@ -98,22 +98,19 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     look = Mark("teal", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. A row of the filter, however long, takes as many operations as ten taps."""
+        """A row of the filter, however long, takes as many operations as ten taps."""
         return Work(problem.flops * 10 / max(problem.s, 1), problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if problem.acc_dtype != "int32" or problem.h * problem.w < MANY_PIXELS:
             return None
         return Preference(Rank.BYTES, "bytes: a row of the filter is one product of a tensor core")
 
     def ways(self, problem: Conv2dProblem, config: MmaConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         copied = Reason("rows of x come by asynchronous copies of {bytes} bytes", bytes=COPY)
         return ways_to_tiled(copied, COPY)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason(
                 "{name} is {architecture}; products of 32 bytes a row came with sm_{first}",
@@ -125,7 +122,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         return reason or config_refusal(problem, default_config(problem, facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[MmaConfig]:
-        """See :class:`Algorithm`. The default, then others of its fields, one by one."""
+        """The default, then others of its fields, one by one."""
         default = default_config(problem, facts)
         others = (  # of one and two, the other
             replace(default, sets=3 - default.sets), replace(default, gang=3 - default.gang),
@@ -134,7 +131,6 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         return [c for c in dict.fromkeys((default, *others)) if config_refusal(problem, c, facts) is None]
 
     def plan(self, problem: Conv2dProblem, config: MmaConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := _problem_refusal(problem) or config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         fields = {"spans": Divisor, "blocks": Divisor, "aligned_out": ctypes.c_int}

@@ -68,15 +68,13 @@ class DirectNaive(DeviceConvolution[NaiveConfig]):
     preference = Preference(Rank.GENERAL_LOOPS, GENERAL)
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return plane_work(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[NaiveConfig]:
-        """See :class:`Algorithm`. The default, other shapes of block, then other partitions."""
+        """The default, other shapes of block, then other partitions."""
         return [NaiveConfig(*shape) for shape in BLOCKS] + [NaiveConfig(32, 4, part) for part in PARTITIONS[1:]]
 
     def plan(self, problem: Conv2dProblem, config: NaiveConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if config.partition not in PARTITIONS:
             raise ValueError(f"partition={config.partition!r} must be one of {', '.join(PARTITIONS)}")
         if (reason := block_refusal(config.block_x, config.block_y)) is not None:

@@ -72,16 +72,14 @@ class DirectShared(DeviceConvolution[SharedConfig]):
     look = Mark("moss", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return plane_work(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         least = min((SharedConfig(x, y, per_p) for x, y, per_p in SHAPES), key=lambda c: shared_bytes(problem, c))
         return super().refuses(problem, facts) or config_refusal(problem, least, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SharedConfig]:
-        """See :class:`Algorithm`. The default leaves room for several blocks, and has enough of them for the device."""
+        """The default leaves room for several blocks, and has enough of them for the device."""
         short = problem.x_layout == "NCHW" and problem.r * problem.s <= 9 and itemsize(problem.acc_dtype) == 4
         resident = 1536 if short else 1024
         found = []
@@ -102,7 +100,6 @@ class DirectShared(DeviceConvolution[SharedConfig]):
         return [default, *(c for c in found if c != default)]
 
     def plan(self, problem: Conv2dProblem, config: SharedConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         struct = with_conv("Shared", problem)

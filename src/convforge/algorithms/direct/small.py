@@ -76,11 +76,10 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
     look = Mark("olive", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. Loads take a thread's time; output channels share a pixel for nothing."""
+        """Loads take a thread's time; output channels share a pixel for nothing."""
         return Work(problem.flops / min(problem.k_per_group, MOST_OUTPUTS), problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if problem.groups != 1 or problem.k_per_group > FEW_CHANNELS:
             return None
         if problem.n * problem.p * problem.q <= FEW_OUTPUTS * facts.cores:
@@ -90,17 +89,15 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
         return None
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return super().refuses(problem, facts) or config_refusal(problem, _default(problem, facts))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SmallConfig]:
-        """See :class:`Algorithm`. The default, other blocks, then one channel a thread."""
+        """The default, other blocks, then one channel a thread."""
         default = _default(problem, facts)
         found = (default, *(_of_block(default, block) for block in BLOCKS), replace(default, out_k=1))
         return [c for c in dict.fromkeys(found) if config_refusal(problem, c) is None]
 
     def plan(self, problem: Conv2dProblem, config: SmallConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config)) is not None:
             raise ValueError(f"{config}: {reason}")
         struct = with_conv("Small", problem, filter=Filter)

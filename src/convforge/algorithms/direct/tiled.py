@@ -118,15 +118,13 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     preference = Preference(Rank.DIRECT, "a thread's outputs share the pixels that it holds in registers")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return plane_work(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return super().refuses(problem, facts) or config_refusal(problem, TiledConfig(32, 4, 1, 1, 1))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[TiledConfig]:
-        """See :class:`Algorithm`. Tiles from the default on to smaller ones, other blocks, then larger tiles."""
+        """Tiles from the default on to smaller ones, other blocks, then larger tiles."""
         fit = [tile for tile in TILES if _suits(problem, tile)] or [TILES[-1]]
         weights = "staged" if problem.flops <= STAGED_FLOPS * facts.cores and not staging_refusal(problem) else "packed"
         tiles = [(_with_weights(problem, _config(problem, tile), weights, facts), tile[3]) for tile in fit]
@@ -143,7 +141,6 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         return [c for c in found if config_refusal(problem, c) is None]
 
     def plan(self, problem: Conv2dProblem, config: TiledConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config)) is not None:
             raise ValueError(f"{config}: {reason}")
         struct = with_conv("Tiled", problem, filter=Filter, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)

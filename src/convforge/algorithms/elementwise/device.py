@@ -67,15 +67,12 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
     preference = Preference(Rank.FIRST, "the one method of its operation on GPUs")
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[ReluConfig]:
-        """See :class:`Algorithm`."""
         return [ReluConfig(*choice) for choice in CHOICES]
 
     def plan(self, problem: ElementwiseProblem, config: ReluConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if not 32 <= config.block <= 1024:
             raise ValueError(f"block={config.block}: a block has 32 to 1024 threads")
         if not 1 <= config.vectors <= 16:

@@ -76,11 +76,9 @@ class Fft(DeviceConvolution[FftConfig]):
     preference = TRANSFORM
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return transform_work(problem, 3)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if is_integer(problem.acc_dtype):
             return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
         if reason := super().refuses(problem, facts):
@@ -95,7 +93,7 @@ class Fft(DeviceConvolution[FftConfig]):
         return Reason.quoted(facts.no_fft) if facts.no_fft else None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
-        """See :class:`Algorithm`. Sizes in chunks of half the L2 cache; then the best size in other chunks."""
+        """Sizes in chunks of half the L2 cache; then the best size in other chunks."""
         room = facts.memory_bytes // SPECTRA_SHARE
         fitting = [size for size in sizes(problem) if _spectra_bytes(problem, tiling(problem, *size)) <= room]
         half = max(1, (facts.l2_bytes or L2_BYTES) // 2 >> 20)
@@ -106,7 +104,6 @@ class Fft(DeviceConvolution[FftConfig]):
         return list(dict.fromkeys(found + [FftConfig(*fitting[0], mib) for mib in chunks]))
 
     def plan(self, problem: Conv2dProblem, config: FftConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if config.chunk_mib < 0:
             raise ValueError(f"{config}: a chunk has at least 0 MiB")
         cut = tiling(problem, config.size_h, config.size_w)

@@ -76,11 +76,9 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
     preference = TRANSFORM
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return transform_work(problem, 3)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if is_integer(problem.acc_dtype):
             return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
         least = min(_spectra_bytes(problem, *size) for size in _wanted_sizes(problem))
@@ -93,14 +91,13 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
-        """See :class:`Algorithm`. The cheapest sizes by :func:`modelled_flops`, the best first."""
+        """The cheapest sizes by :func:`modelled_flops`, the best first."""
         sizes = _sizes(problem)
         fitting = [size for size in sizes if _spectra_bytes(problem, *size) <= SPECTRA_BYTES] or sizes[:1]
         best = sorted(fitting, key=lambda size: modelled_flops(problem, *size))[:4]
         return [FftConfig(*size, _tiles_of_chunk(problem, *size)) for size in best]
 
     def plan(self, problem: Conv2dProblem, config: FftConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.fft import cpu
 
         if config.size_h < problem.extent_h or config.size_w < problem.extent_w or config.tiles < 1:

@@ -58,11 +58,9 @@ class FftFused(DeviceConvolution[FusedConfig]):
     look = Mark("green", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return transform_work(problem, 0)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if max(problem.extent_h, problem.extent_w) > MOST_EXTENT:
             return None
         return Preference(
@@ -70,7 +68,6 @@ class FftFused(DeviceConvolution[FusedConfig]):
         )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if is_integer(problem.acc_dtype):
             return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
         if problem.groups != problem.c:
@@ -81,12 +78,11 @@ class FftFused(DeviceConvolution[FusedConfig]):
         return super().refuses(problem, facts) or (None if None in reasons else reasons[-1])
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
-        """See :class:`Algorithm`. By the numbers that all tiles have."""
+        """By the numbers that all tiles have."""
         fit = [config for config in _all_configs() if config_refusal(problem, config, facts) is None]
         return sorted(fit, key=lambda config: numbers(problem, config.size))
 
     def plan(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         cut = tiling_of(problem, config.size, config.size)

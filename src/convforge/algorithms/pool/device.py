@@ -68,11 +68,10 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
     preference = Preference(Rank.FIRST, "the one method of its operation on GPUs")
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[MaxPoolConfig]:
-        """See :class:`Algorithm`. The default is the first with enough threads for the device, or the smallest tile."""
+        """The default is the first with enough threads for the device, or the smallest tile."""
         if problem.layout == "NHWC":
             shapes = [(2, 1), (1, 1), (4, 1), (2, 2), (1, 2)]
         else:  # as many columns as make a load of 16 bytes
@@ -86,7 +85,6 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
         return [default, *(c for c in found if c != default), *others]
 
     def plan(self, problem: Pool2dProblem, config: MaxPoolConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if not 32 <= config.block <= 1024:
             raise ValueError(f"block={config.block}: a block has 32 to 1024 threads")
         if (reason := _config_refusal(problem, config.out_p, config.out_q)) is not None:

@@ -113,15 +113,12 @@ class Separable(DeviceConvolution[FusedConfig]):
     look = Mark("vermillion", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return two_passes(problem)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference:
-        """See :class:`Algorithm`."""
         return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if is_integer(problem.acc_dtype):
             return Reason(
                 "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
@@ -129,7 +126,7 @@ class Separable(DeviceConvolution[FusedConfig]):
         return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
-        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        """By the time that :func:`modelled_cycles` expects."""
         beside = even_share(problem.k, 4) if "NHWC" in (problem.x_layout, problem.out_layout) else 1
         found = {
             FusedConfig(out_p, strips_y, tile_q, along, planes)
@@ -140,7 +137,6 @@ class Separable(DeviceConvolution[FusedConfig]):
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
     def plan(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         pointers = dict.fromkeys(("rows", "columns", "ranks"), ctypes.c_void_p)

@@ -99,15 +99,12 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     look = Mark("vermillion", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return two_passes(problem)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference:
-        """See :class:`Algorithm`."""
         return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if is_integer(problem.acc_dtype):
             return Reason(
                 "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
@@ -115,7 +112,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SeparableConfig]:
-        """See :class:`Algorithm`. The default's tile is as wide as three quarters of L2 hold the ring."""
+        """The default's tile is as wide as three quarters of L2 hold the ring."""
         block = BLOCK_BYTES // itemsize(problem.acc_dtype)
         widest = -(-problem.q // block) * block
         widths = []
@@ -131,7 +128,6 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
         return found
 
     def plan(self, problem: Conv2dProblem, config: SeparableConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.separable import cpu
 
         if config.tile_p < 1 or config.tile_q < 1:

@@ -100,12 +100,11 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
     m: ClassVar[int]
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. (m + 2)^2 products give m^2 outputs of 9 products; tiles are written and read."""
+        """(m + 2)^2 products give m^2 outputs of 9 products; tiles are written and read."""
         grown = ((self.m + 2) / self.m) ** 2
         return Work(problem.flops * grown / 9, (1 + 2 * grown) * problem.least_bytes)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if (problem.r, problem.s) != (3, 3):
             return Reason(
                 "its transforms are those of a {wanted} filter; this one is {own}",
@@ -123,7 +122,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WinogradConfig]:
-        """See :class:`Algorithm`. The default's workspace is at most 8 MiB, or a panel for every core."""
+        """The default's workspace is at most 8 MiB, or a panel for every core."""
         one = _sizes(problem, WinogradConfig(1), self.m, facts)
         room = WORKSPACE_BYTES // (one.groups * one.panel_pitch * itemsize(problem.acc_dtype))
         panels = max(1, min(max(room, facts.cores), -(-one.tiles // (2 * one.lanes))))
@@ -131,7 +130,6 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         return [WinogradConfig(panels, block_k) for block_k in (12, 24, 48, 6) if block_k <= outputs]
 
     def plan(self, problem: Conv2dProblem, config: WinogradConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.winograd import cpu
 
         if config.panels < 1 or config.block_k < ROWS or config.block_k % ROWS:
