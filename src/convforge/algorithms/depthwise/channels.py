@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.host.conv import MOST_BLOCKS, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.resident import compiled, evenly
-from convforge.algorithms.host.staged import Filter, StagedWeights
+from convforge.algorithms.direct.one_launch import Kernel, Vectors
+from convforge.algorithms.host.conv import MOST_BLOCKS
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
@@ -108,19 +105,15 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         rank = Rank.ONE_CHANNEL_NEXT if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL
         return Preference(rank, "every filter sees one channel: neighbouring channels are loaded together")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if (reason := super().refuses(problem, facts)) is not None:
-            return reason
-        if problem.x_layout != "NHWC":
-            return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
-        return config_refusal(problem, _config(problem, 4, 1, 1))
+    def least(self, problem: Conv2dProblem) -> ChannelsConfig:
+        return _config(problem, 4, 1, 1)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ChannelsConfig]:
         """The largest tile that gives the device enough threads first."""
         strided = [_config(problem, *tile) for tile in STRIDED_TILES if max(problem.stride) > 1]
         strided.sort(key=lambda config: not _kept(problem, config))
         found = list(dict.fromkeys([*strided, *(_config(problem, *tile) for tile in TILES)]))
-        fit = [config for config in found if config_refusal(problem, config) is None]
+        fit = self.valid(problem, found, facts)
 
         def threads(config: ChannelsConfig) -> int:
             return math.prod(_grid(problem, config)) * config.threads
@@ -129,79 +122,64 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         default = next((c for c in good if threads(c) >= ENOUGH_THREADS * facts.cores), good[-1])
         return [default, *(config for config in fit if config != default)]
 
-    def plan(self, problem: Conv2dProblem, config: ChannelsConfig, runtime: Runtime) -> Plan:
-        if (reason := config_refusal(problem, config)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        flags = dict.fromkeys(("aligned_x", "aligned_out", "dense"), ctypes.c_int)
-        struct = with_conv("Channels", problem, filter=Filter, **flags)
-        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        store = math.gcd(config.vec, VECTOR_BYTES // out_bytes)
+    def kernel(self, problem: Conv2dProblem, config: ChannelsConfig) -> Kernel:
+        store = math.gcd(config.vec, VECTOR_BYTES // itemsize(problem.out_dtype))
         prelude = constants(
             VEC=config.vec, OUT_P=config.out_p, OUT_Q=config.out_q, STORE=store, UNROLLED=_kept(problem, config),
             BLOCK_C=config.block_c, BLOCK_Q=config.block_q, BLOCK_P=config.block_p,
         )  # fmt: skip
-        path, name = "algorithms/depthwise/channels.cu", "depthwise_channels"
-        source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Channels")
-        kernel = compiled(runtime, source, config.threads, config.resident)
-        block = (config.block_c, config.block_q, config.block_p)
-        info = evenly(runtime, kernel, LaunchInfo(name, _grid(problem, config), block, early=True))
-        x_sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
-        out_sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
         x_run, out_run = ({"c": 1} if vector > 1 else {} for vector in (config.vec, store))
-
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            conv = args.conv
-            fill(conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, config.vec, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
-            beside = (conv.x_strides.c, conv.x_strides.w, conv.out_strides.c, conv.out_strides.w)
-            args.dense = args.aligned_x and args.aligned_out and beside == (1, problem.c, 1, problem.k)
-            return args
-
-        weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
-
-
-def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    if min(config.vec, config.out_p, config.out_q, config.block_c, config.block_q, config.block_p) < 1:
-        return Reason("{names} and the block must be at least 1", names="vec, out_p, out_q")
-    if problem.k % config.vec:
-        return Reason("vec={vec} must divide the {k} channels", vec=config.vec, k=problem.k)
-    if config.vec & (config.vec - 1):
-        return Reason("vec={vec} must be a power of two: it is one load", vec=config.vec)
-    if config.vec * itemsize(problem.x_dtype) > VECTOR_BYTES:
-        return Reason(
-            "vec={vec} channels of {pixels} are more than a load of {vector} bytes",
-            vec=config.vec,
-            pixels=problem.x_dtype,
-            vector=VECTOR_BYTES,
+        x = Vectors({"n": problem.n, "h": problem.h, "w": problem.w}, x_run, config.vec)
+        out = Vectors({"n": problem.n, "h": problem.p, "w": problem.q}, out_run, store)
+        block = (config.block_c, config.block_q, config.block_p)
+        return Kernel(
+            prelude, _grid(problem, config), block, config.resident, last_fields={"dense": 0}, vectors=(x, out)
         )
-    if not 32 <= config.threads <= 1024:
-        return Reason("a block has 32 to 1024 threads; these are {threads}", threads=config.threads)
-    if config.block_p > MOST_DEEP:
-        return Reason(
-            "block_p={block_p} must be at most {most}: a block's third axis has no more threads",
-            block_p=config.block_p,
-            most=MOST_DEEP,
-        )
-    if (nbytes := _taps_bytes(problem, config)) > TAPS_BYTES:
-        return Reason(
-            "the filters of a block's channels take {nbytes} bytes of shared memory; {most} are to be had",
-            nbytes=nbytes,
-            most=TAPS_BYTES,
-        )
-    if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return Reason(
-            "a row of the window, the sums and the weights of {vec} channels take {need} registers; {most} are "
-            "to be had",
-            vec=config.vec,
-            need=need,
-            most=MOST_REGISTERS,
-        )
-    return None
+
+    def complete(self, problem: Conv2dProblem, args: Any) -> None:
+        x, out = args.conv.x_strides, args.conv.out_strides
+        dense = (x.c, x.w, out.c, out.w) == (1, problem.c, 1, problem.k)
+        args.dense = args.aligned_x and args.aligned_out and dense
+
+    def config_refusal(self, problem: Conv2dProblem, config: ChannelsConfig, facts: DeviceFacts) -> Reason | None:
+        if problem.x_layout != "NHWC":
+            return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
+        if min(config.vec, config.out_p, config.out_q, config.block_c, config.block_q, config.block_p) < 1:
+            return Reason("{names} and the block must be at least 1", names="vec, out_p, out_q")
+        if problem.k % config.vec:
+            return Reason("vec={vec} must divide the {k} channels", vec=config.vec, k=problem.k)
+        if config.vec & (config.vec - 1):
+            return Reason("vec={vec} must be a power of two: it is one load", vec=config.vec)
+        if config.vec * itemsize(problem.x_dtype) > VECTOR_BYTES:
+            return Reason(
+                "vec={vec} channels of {pixels} are more than a load of {vector} bytes",
+                vec=config.vec,
+                pixels=problem.x_dtype,
+                vector=VECTOR_BYTES,
+            )
+        if not 32 <= config.threads <= 1024:
+            return Reason("a block has 32 to 1024 threads; these are {threads}", threads=config.threads)
+        if config.block_p > MOST_DEEP:
+            return Reason(
+                "block_p={block_p} must be at most {most}: a block's third axis has no more threads",
+                block_p=config.block_p,
+                most=MOST_DEEP,
+            )
+        if (nbytes := _taps_bytes(problem, config)) > TAPS_BYTES:
+            return Reason(
+                "the filters of a block's channels take {nbytes} bytes of shared memory; {most} are to be had",
+                nbytes=nbytes,
+                most=TAPS_BYTES,
+            )
+        if (need := _registers(problem, config)) > MOST_REGISTERS:
+            return Reason(
+                "a row of the window, the sums and the weights of {vec} channels take {need} registers; {most} are "
+                "to be had",
+                vec=config.vec,
+                need=need,
+                most=MOST_REGISTERS,
+            )
+        return None
 
 
 def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> ChannelsConfig:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
+from convforge.algorithms.depthwise.family import one_channel_refusal
 from convforge.algorithms.host.ends import ends, values_dtype
 from convforge.algorithms.host.geometry import geometry
 from convforge.algorithms.host.strip import Strip, strip, tap_offsets
@@ -97,11 +98,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
         )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if problem.groups != problem.c:
-            return Reason(
-                "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
-            )
-        return None
+        return one_channel_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseConfig]:
         """Along what lies side by side; the tallest strip that fits the cache first."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
+from convforge.algorithms.contract import Config
+from convforge.algorithms.depthwise.family import (
+    DepthwiseConvolution,
+    is_preferred,
+    threads_refusal,
+    tiles_of_planes_pay,
+)
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.element_types import TYPES
 from convforge.algorithms.host.plane_tiles import (
     PlaneTiles,
@@ -23,12 +26,10 @@ from convforge.algorithms.host.plane_tiles import (
     whole_vectors,
     window,
 )
-from convforge.algorithms.host.resident import blocks_held, compiled, evenly
-from convforge.algorithms.host.staged import Filter, StagedWeights
+from convforge.algorithms.host.resident import blocks_held
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
@@ -153,8 +154,8 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         rank = Rank.ONE_CHANNEL if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL_NEXT
         return Preference(rank, "every filter sees one channel: tiles of several planes share a block")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
+    def least(self, problem: Conv2dProblem) -> PlanesConfig:
+        return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[PlanesConfig]:
         """By the time that :func:`modelled_cycles` expects."""
@@ -170,70 +171,46 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
                     planes -= planes % 4  # 16 bytes of float32 side by side
                 if strips_y * strips_x * planes <= BLOCKS[-1]:
                     found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes, resident))
-        fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
+        fit = self.valid(problem, found, facts) or [LEAST]
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
-    def plan(self, problem: Conv2dProblem, config: PlanesConfig, runtime: Runtime) -> Plan:
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)
-        struct = with_conv("Planes", problem, filter=Filter, **vectors, tiles=PlaneTiles.struct)
-        lies, store, tiles = _layout(problem, config), _store(problem, config), _tiles(problem, config)
+    def kernel(self, problem: Conv2dProblem, config: PlanesConfig) -> Kernel:
+        layout, store, tiles = _layout(problem, config), _store(problem, config), _tiles(problem, config)
+        held = f"using tile_t = {TYPES[problem.x_dtype if layout.raw else problem.acc_dtype]};"
         prelude = constants(
             OUT_P=config.out_p, OUT_Q=config.out_q, STRIPS_Y=config.strips_y, STRIPS_X=config.strips_x,
-            PLANES=config.planes, CHANNELS_LAST=problem.x_layout == "NHWC", RAW=lies.raw, FILL=lies.fill,
-            SHIFT=lies.shift, LOAD=lies.load, CHUNK=lies.chunk, PITCH=lies.pitch, PLANE=lies.plane,
-            FILTER_PITCH=lies.filter_pitch, FILTER=lies.filter, STORE=store,
+            PLANES=config.planes, CHANNELS_LAST=problem.x_layout == "NHWC", RAW=layout.raw, FILL=layout.fill,
+            SHIFT=layout.shift, LOAD=layout.load, CHUNK=layout.chunk, PITCH=layout.pitch, PLANE=layout.plane,
+            FILTER_PITCH=layout.filter_pitch, FILTER=layout.filter, STORE=store,
         )  # fmt: skip
-        held = f"using tile_t = {TYPES[problem.x_dtype if lies.raw else problem.acc_dtype]};"
-        path, name = "algorithms/depthwise/planes.cu", "depthwise_planes"
-        source = KernelSource(path, name, (*conv_constants(problem), held, *prelude), struct, "Planes")
-        kernel = compiled(runtime, source, config.threads, config.resident)
-        info = LaunchInfo(name, (tiles.count,), (config.threads,), lies.shared_bytes, early=True)
-        info = evenly(runtime, kernel, info)
-        divisors = tiles.divisors()
-        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
-        out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
-        x_run, out_run = ({"w": 1} if vector > 1 else {} for vector in (lies.fill, store))
+        x_run, out_run = ({"w": 1} if vector > 1 else {} for vector in (layout.fill, store))
+        x = Vectors({"n": problem.n, "c": problem.c, "h": problem.h}, x_run, layout.fill)
+        out = Vectors({"n": problem.n, "c": problem.k, "h": problem.p}, out_run, store)
+        return Kernel(
+            (held, *prelude), (tiles.count,), (config.threads,), config.resident, layout.shared_bytes,
+            last_fields={"tiles": tiles.divisors()}, vectors=(x, out),
+        )  # fmt: skip
 
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            conv = args.conv
-            fill(conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            args.tiles = divisors
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
-            return args
-
-        weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
-
-
-def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    for name in ("out_p", "out_q", "strips_y", "strips_x", "planes"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
-    if config.threads > 1024:
-        return Reason("a block has at most 1024 threads; {threads} are asked for", threads=config.threads)
-    if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return Reason(
-            "a row of the window and the sums of {out_p} x {out_q} outputs take {need} registers; {most} are to be had",
-            out_p=config.out_p,
-            out_q=config.out_q,
-            need=need,
-            most=MOST_REGISTERS,
-        )
-    if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
-        return Reason(
-            "tiles and filters of {planes} planes take {room} bytes of shared memory; a block has {most}",
-            planes=config.planes,
-            room=room,
-            most=facts.block_shared_bytes,
-        )
-    return _tiles(problem, config).refusal
+    def config_refusal(self, problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> Reason | None:
+        if (reason := least_refusal(config) or threads_refusal(config.threads)) is not None:
+            return reason
+        if (need := _registers(problem, config)) > MOST_REGISTERS:
+            return Reason(
+                "a row of the window and the sums of {out_p} x {out_q} outputs take {need} registers; "
+                "{most} are to be had",
+                out_p=config.out_p,
+                out_q=config.out_q,
+                need=need,
+                most=MOST_REGISTERS,
+            )
+        if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
+            return Reason(
+                "tiles and filters of {planes} planes take {room} bytes of shared memory; a block has {most}",
+                planes=config.planes,
+                room=room,
+                most=facts.block_shared_bytes,
+            )
+        return _tiles(problem, config).refusal
 
 
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import (
     DepthwiseConvolution,
     idle_for_planes,
     is_preferred,
+    planes_room_refusal,
+    small_plane_refusal,
+    threads_refusal,
     whole_planes_pay,
     whole_planes_refusal,
 )
-from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.plane_tiles import odd_vectors, tile_height, whole_vectors, window
-from convforge.algorithms.host.resident import compiled, evenly
-from convforge.algorithms.host.staged import Filter, StagedWeights
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
-from convforge.problem import Conv2dProblem, is_small_plane
-from convforge.problem.keys import SMALL_SIDE
+from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
 # Threads of a block that are worth comparing.
@@ -129,8 +126,8 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         rank = Rank.WHOLE_PLANES if whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
         return Preference(rank, "every filter sees one channel: a block holds whole planes, a thread a row")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        return super().refuses(problem, facts) or config_refusal(problem, _least(problem), facts)
+    def least(self, problem: Conv2dProblem) -> RowsConfig:
+        return RowsConfig(1, 1, _residents(problem)[0])
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
         """By the time that :func:`modelled_cycles` expects."""
@@ -142,80 +139,40 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
                     found.add((max(1, planes - planes % whole), out_p))
         residents = _residents(problem)
         tried = [RowsConfig(*how, resident) for how in found for resident in residents]
-        fit = [config for config in tried if config_refusal(problem, config, facts) is None] or [_least(problem)]
+        fit = self.valid(problem, tried, facts) or [self.least(problem)]
         return sorted(
             fit, key=lambda c: (modelled_cycles(problem, c, facts), residents.index(c.resident), str(c)),
         )[:MOST_CONFIGS]  # fmt: skip
 
-    def plan(self, problem: Conv2dProblem, config: RowsConfig, runtime: Runtime) -> Plan:
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)
-        struct = with_conv("Rows", problem, filter=Filter, **vectors)
-        lies, threads = _layout(problem, config), _threads(problem, config)
+    def kernel(self, problem: Conv2dProblem, config: RowsConfig) -> Kernel:
+        layout = _layout(problem, config)
         prelude = constants(
             H=problem.h, W=problem.w, P=problem.p, Q=problem.q, LEFT=problem.padding[2], RAW=True,
-            PLANES=config.planes, OUT_P=config.out_p, FILL=lies.fill, LOAD=lies.load, PITCH=lies.pitch,
-            STORE=lies.store, OUT_PITCH=lies.out_pitch, FILTER_PITCH=lies.filter_pitch, FILTER=lies.filter,
-            BY_PIXELS=lies.by_pixels, ROOM=lies.room,
+            PLANES=config.planes, OUT_P=config.out_p, FILL=layout.fill, LOAD=layout.load, PITCH=layout.pitch,
+            STORE=layout.store, OUT_PITCH=layout.out_pitch, FILTER_PITCH=layout.filter_pitch, FILTER=layout.filter,
+            BY_PIXELS=layout.by_pixels, ROOM=layout.room,
         )  # fmt: skip
-        path, name = "algorithms/depthwise/rows.cu", "depthwise_rows"
-        source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Rows")
-        kernel = compiled(runtime, source, threads, config.resident)
-        info = LaunchInfo(name, (_blocks(problem, config),), (threads,), lies.shared_bytes, early=True)
-        info = evenly(runtime, kernel, info)
-        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h, "w": problem.w}
-        out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p, "w": problem.q}
-        x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w, "n": problem.c * problem.h * problem.w}
-        out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q, "n": problem.k * problem.p * problem.q}
+        x_run = _run(problem.n, problem.c, problem.h, problem.w)
+        out_run = _run(problem.n, problem.k, problem.p, problem.q)
+        return Kernel(
+            prelude, (_blocks(problem, config),), (_threads(problem, config),), config.resident, layout.shared_bytes,
+            vectors=(Vectors({}, x_run, layout.fill), Vectors({}, out_run, layout.store)),
+        )  # fmt: skip
 
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            conv = args.conv
-            fill(conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, {}, _run(x_run, x_sizes), lies.fill, x_bytes)
-            out = _run(out_run, out_sizes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, {}, out, lies.store, out_bytes)
-            return args
-
-        weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
-
-
-def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    if (reason := whole_planes_refusal(problem)) is not None:
-        return reason
-    if not is_small_plane(problem):
-        return Reason(
-            "a kernel is made for one size of planes, at most {most} x {most}; these are {h} x {w}",
-            most=SMALL_SIDE,
-            h=problem.h,
-            w=problem.w,
-        )
-    for name in ("planes", "out_p"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
-    if (need := _registers(problem, config.out_p)) > MOST_REGISTERS:
-        return Reason(
-            "a row of {pixels} pixels and its {outputs} outputs take {need} registers; {most} are to be had",
-            pixels=problem.w,
-            outputs=config.out_p * problem.q,
-            need=need,
-            most=MOST_REGISTERS,
-        )
-    if (threads := _threads(problem, config)) > 1024:
-        return Reason("a block has at most 1024 threads; {threads} are asked for", threads=threads)
-    if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
-        return Reason(
-            "{planes} planes and their filters take {room} bytes of shared memory; a block has {most}",
-            planes=config.planes,
-            room=room,
-            most=facts.block_shared_bytes,
-        )
-    return None
+    def config_refusal(self, problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> Reason | None:
+        reason = whole_planes_refusal(problem) or small_plane_refusal(problem) or least_refusal(config)
+        if reason is not None:
+            return reason
+        if (need := _registers(problem, config.out_p)) > MOST_REGISTERS:
+            return Reason(
+                "a row of {pixels} pixels and its {outputs} outputs take {need} registers; {most} are to be had",
+                pixels=problem.w,
+                outputs=config.out_p * problem.q,
+                need=need,
+                most=MOST_REGISTERS,
+            )
+        reason = threads_refusal(_threads(problem, config))
+        return reason or planes_room_refusal(config.planes, _layout(problem, config).shared_bytes, facts)
 
 
 def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> float:
@@ -247,14 +204,10 @@ def _threads(problem: Conv2dProblem, config: RowsConfig) -> int:
     return -(-problem.p // config.out_p) * config.planes
 
 
-def _run(steps: dict[str, int], sizes: dict[str, int]) -> dict[str, int]:
-    """The strides of planes that follow each other in memory; of an axis of one element any will do."""
-    return {axis: step for axis, step in steps.items() if sizes[axis] > 1}
-
-
-def _least(problem: Conv2dProblem) -> RowsConfig:
-    """The smallest tile: one plane."""
-    return RowsConfig(1, 1, _residents(problem)[0])
+def _run(n: int, c: int, h: int, w: int) -> dict[str, int]:
+    """Strides of planes that follow each other in memory, for the axes whose stride matters."""
+    steps = {"w": (w, 1), "h": (h, w), "c": (c, h * w), "n": (n, c * h * w)}
+    return {axis: step for axis, (size, step) in steps.items() if size > 1}
 
 
 def _whole_planes(problem: Conv2dProblem, unit: int) -> int:

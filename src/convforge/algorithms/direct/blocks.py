@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from convforge.algorithms.host.conv import MOST_BLOCKS
 from convforge.algorithms.traits import Work
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
@@ -22,6 +27,20 @@ def grid(problem: Conv2dProblem, tile_p: int, tile_q: int, planes: int) -> tuple
     """Blocks for tiles of `tile_p` x `tile_q` outputs on each plane; kernels go on where y and z are cut short."""
     rows, columns = -(-problem.p // max(tile_p, 1)), -(-problem.q // max(tile_q, 1))
     return columns, min(rows, MOST_BLOCKS), min(planes, MOST_BLOCKS)
+
+
+def compiled_for(runtime: Runtime, source: KernelSource, threads: int, blocks: int) -> tuple[Any, int]:
+    """Compile a kernel for the most blocks an SM, at most `blocks`, whose threads spill no registers.
+
+    Returns
+    -------
+    compiled kernel, blocks
+    """
+    while True:
+        kernel = runtime.compile(replace(source, constants=(*source.constants, *constants(BLOCKS=blocks))))
+        if blocks == 1 or not runtime.describe(kernel, LaunchInfo(source.name, (1,), (threads,))).spills:
+            return kernel, blocks
+        blocks -= 1
 
 
 def even_share(total: int, most: int) -> int:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Protocol, cast
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
-from convforge.algorithms.direct.blocks import box_work, even_share
+from convforge.algorithms.direct.blocks import block_refusal, box_work, compiled_for, even_share
 from convforge.algorithms.direct.box import (
     MOST_TAPS,
     Box,
@@ -24,8 +24,8 @@ from convforge.algorithms.direct.box import (
     slices_of,
     tiles_of,
 )
-from convforge.algorithms.direct.fallback import tiled_instead, ways_to_tiled
-from convforge.algorithms.direct.tiled import MOST_REGISTERS
+from convforge.algorithms.direct.one_launch import least_refusal
+from convforge.algorithms.direct.tiled import MOST_REGISTERS, tiled_instead, ways_to_tiled
 from convforge.algorithms.host.conv import address, conv_constants, conv_struct, fill, is_aligned
 from convforge.algorithms.host.divide import Divisor, divisor
 from convforge.algorithms.host.element_types import ElementTypes
@@ -157,8 +157,6 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
                 architecture=facts.architecture,
                 first=FIRST_ARCHITECTURE,
             )
-        if (reason := super().refuses(problem, facts)) is not None:
-            return reason
         if problem.x_layout == "NHWC" and problem.c > MOST_CHANNELS:
             return Reason(
                 "a box takes whole pixels of up to {most} channels in NHWC; these have {count}",
@@ -242,22 +240,16 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
 
 def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> Reason | None:
     """Return why a config is invalid, or None."""
-    for name in ("strips", "lanes", "out_p", "out_q", "out_k", "stages", "blocks"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
+    if (reason := least_refusal(config)) is not None:
+        return reason
     if config.grain not in GRAINS:
         return Reason(
             "rows of a box begin at multiples of {grains} bytes; got {grain}",
             grains=", ".join(map(str, GRAINS)),
             grain=config.grain,
         )
-    if not 32 <= (threads := config.strips * config.lanes) <= 1024:
-        return Reason(
-            "a block has 32 to 1024 threads; {across} x {down} are {threads}",
-            across=config.strips,
-            down=config.lanes,
-            threads=threads,
-        )
+    if (reason := block_refusal(config.strips, config.lanes)) is not None:
+        return reason
     if groups_share_a_box(problem) and config.out_k != problem.k:
         return Reason(
             "groups share the pixels of a box, so a thread has all {k} outputs of one; got {out_k}",
@@ -325,20 +317,15 @@ def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
 
 
 def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
-    """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
     prelude = constants(
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
         STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, GRAIN=config.grain // box.size, SHIFT=box.shift,
         UNIT=box.unit // box.size, LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=is_filled(problem),
         STAGED_WEIGHTS=True, DOTS=_by_dots(problem, box), SHARES=threads_share(problem, config, box),
     )  # fmt: skip
-    for blocks in range(config.blocks, 0, -1):
-        lines = (*conv_constants(problem), *prelude, *constants(BLOCKS=blocks))
-        kernel = runtime.compile(KernelSource("algorithms/direct/boxes.cu", "direct_boxes", lines, struct, "Boxes"))
-        info = LaunchInfo("direct_boxes", (1,), (config.strips * config.lanes,))
-        if blocks == 1 or not runtime.describe(kernel, info).spills:
-            break
-    return kernel, blocks
+    lines = (*conv_constants(problem), *prelude)
+    source = KernelSource("algorithms/direct/boxes.cu", "direct_boxes", lines, struct, "Boxes")
+    return compiled_for(runtime, source, config.strips * config.lanes, config.blocks)
 
 
 def _struct(problem: Conv2dProblem) -> Any:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Plan
+from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.direct.naive import BLOCKS
+from convforge.algorithms.direct.one_launch import Kernel, OneLaunch
 from convforge.algorithms.host.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
-from convforge.algorithms.host.conv import conv_constants, fill, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import compiled
 from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
@@ -40,12 +35,13 @@ class ConstantConfig(Config):
     resident: int = 2048
 
 
-class DirectConstant(DeviceConvolution[ConstantConfig]):
+class DirectConstant(OneLaunch[ConstantConfig]):
     """One thread an output, the filter in constant memory."""
 
     name = "direct_constant"
     summary = "one thread an output, the filter in constant memory"
     since = "direct_naive"
+    has_filter = False
     cost = MethodCost(0.11, 0.45, 1024, 2)
     look = Mark("indigo", "circle")
 
@@ -68,23 +64,15 @@ class DirectConstant(DeviceConvolution[ConstantConfig]):
         resident = 2048 if itemsize(problem.acc_dtype) <= 4 and not problem.needs_wide_index else 1024
         return [ConstantConfig(*shape, resident) for shape in BLOCKS]
 
-    def plan(self, problem: Conv2dProblem, config: ConstantConfig, runtime: Runtime) -> Plan:
-        reason = block_refusal(config.block_x, config.block_y) or self.refuses(problem, runtime.facts)
-        if reason is not None:
-            raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Constant", problem)
-        source = KernelSource(
-            "algorithms/direct/constant.cu", "direct_constant", conv_constants(problem), struct, "Constant"
+    def config_refusal(self, problem: Conv2dProblem, config: ConstantConfig, facts: DeviceFacts) -> Reason | None:
+        return block_refusal(config.block_x, config.block_y) or self.refuses(problem, facts)
+
+    def kernel(self, problem: Conv2dProblem, config: ConstantConfig) -> Kernel:
+        return Kernel(
+            constants(BLOCK_X=config.block_x, BLOCK_Y=config.block_y),
+            grid(problem, config.block_y, config.block_x, problem.n * problem.k),
+            (config.block_x, config.block_y),
+            config.resident,
+            weights=ConstantWeights,
+            early=False,
         )
-        block = {"BLOCK_X": config.block_x, "BLOCK_Y": config.block_y}
-        kernel = compiled(runtime, source, math.prod(block.values()), config.resident, **block)
-        weights = ConstantWeights(problem, runtime, kernel)
-        blocks = grid(problem, config.block_y, config.block_x, problem.n * problem.k)
-        info = runtime.describe(kernel, LaunchInfo("direct_constant", blocks, (config.block_x, config.block_y)))
-
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            fill(args.conv, problem, buffers)
-            return args
-
-        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.direct.blocks import compiled_for
 from convforge.algorithms.direct.box import chunk_of, is_filled
-from convforge.algorithms.direct.fallback import tiled_instead, ways_to_tiled
+from convforge.algorithms.direct.one_launch import least_refusal
+from convforge.algorithms.direct.tiled import tiled_instead, ways_to_tiled
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.host.on_device import DeviceConvolution
@@ -79,7 +81,7 @@ class MmaConfig(Config):
     warps: int = 4
     sets: int = 2
     gang: int = 2
-    stages: int = 4
+    stages: int = field(default=4, metadata={"least": 2})
     blocks: int = 4
     waves: int = 1
 
@@ -118,8 +120,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
                 architecture=facts.architecture,
                 first=FIRST_ARCHITECTURE,
             )
-        reason = super().refuses(problem, facts) or _problem_refusal(problem)
-        return reason or config_refusal(problem, default_config(problem, facts), facts)
+        return _problem_refusal(problem) or config_refusal(problem, default_config(problem, facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[MmaConfig]:
         """The default, then others of its fields, one by one."""
@@ -187,11 +188,8 @@ def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
 
 def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts) -> Reason | None:
     """Return why a config is invalid, or None."""
-    for name, least in (("warps", 1), ("sets", 1), ("gang", 1), ("stages", 2), ("blocks", 1), ("waves", 1)):
-        if getattr(config, name) < least:
-            return Reason(
-                "{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=least
-            )
+    if (reason := least_refusal(config)) is not None:
+        return reason
     if config.warps > 32:
         return Reason("a block has at most 32 warps; got {warps}", warps=config.warps)
     if (need := _registers(problem, config)) > MOST_REGISTERS:
@@ -322,16 +320,12 @@ def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
 
 
 def _compiled(problem: Conv2dProblem, config: MmaConfig, struct: Any, runtime: Runtime) -> tuple[Any, int]:
-    """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
     chunk = chunk_of(problem)
     prelude = constants(
         WARPS=config.warps, SETS=config.sets, GANG=config.gang, STAGES=config.stages, CHUNK=chunk,
         OUTS=_outs(chunk) or 0, SHIFT=_shift(problem), LEAD=_lead(problem), WINDOW=_window(problem),
         FILLED=is_filled(problem),
     )  # fmt: skip
-    for blocks in range(config.blocks, 0, -1):
-        lines = (*conv_constants(problem), *prelude, *constants(BLOCKS=blocks))
-        kernel = runtime.compile(KernelSource("algorithms/direct/mma.cu", "direct_mma", lines, struct, "Mma"))
-        if blocks == 1 or not runtime.describe(kernel, LaunchInfo("direct_mma", (1,), (32 * config.warps,))).spills:
-            break
-    return kernel, blocks
+    lines = (*conv_constants(problem), *prelude)
+    source = KernelSource("algorithms/direct/mma.cu", "direct_mma", lines, struct, "Mma")
+    return compiled_for(runtime, source, 32 * config.warps, config.blocks)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.blocks import block_refusal, even_share
-from convforge.algorithms.host.conv import MOST_BLOCKS, conv_constants, fill, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import compiled, evenly
-from convforge.algorithms.host.staged import Filter, StagedWeights, staging_refusal
+from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, least_refusal
+from convforge.algorithms.host.conv import MOST_BLOCKS
+from convforge.algorithms.host.staged import staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
@@ -66,7 +63,7 @@ class SmallConfig(Config):
     out_k: int = 1
 
 
-class DirectSmall(DeviceConvolution[SmallConfig]):
+class DirectSmall(OneLaunch[SmallConfig]):
     """A thread an output position, all pixels of its window under way while the filter is."""
 
     name = "direct_small"
@@ -89,52 +86,35 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
         return None
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        return super().refuses(problem, facts) or config_refusal(problem, _default(problem, facts))
+        return self.config_refusal(problem, _default(problem, facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SmallConfig]:
         """The default, other blocks, then one channel a thread."""
         default = _default(problem, facts)
         found = (default, *(_of_block(default, block) for block in BLOCKS), replace(default, out_k=1))
-        return [c for c in dict.fromkeys(found) if config_refusal(problem, c) is None]
+        return self.valid(problem, dict.fromkeys(found), facts)
 
-    def plan(self, problem: Conv2dProblem, config: SmallConfig, runtime: Runtime) -> Plan:
-        if (reason := config_refusal(problem, config)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Small", problem, filter=Filter)
-        prelude = constants(OUT_K=config.out_k, STAGED_WEIGHTS=True)
-        lines = (*conv_constants(problem), *prelude)
-        source = KernelSource("algorithms/direct/small.cu", "direct_small", lines, struct, "Small")
-        block = (config.block_x, config.block_y)
-        kernel = compiled(runtime, source, block[0] * block[1], RESIDENT, BLOCK_X=block[0], BLOCK_Y=block[1])
-        weights = StagedWeights(problem, runtime, kernel)
-        info = evenly(runtime, kernel, LaunchInfo("direct_small", _grid(problem, config), block, early=True))
+    def kernel(self, problem: Conv2dProblem, config: SmallConfig) -> Kernel:
+        prelude = constants(OUT_K=config.out_k, STAGED_WEIGHTS=True, BLOCK_X=config.block_x, BLOCK_Y=config.block_y)
+        return Kernel(prelude, _grid(problem, config), (config.block_x, config.block_y), RESIDENT)
 
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            fill(args.conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            return args
-
-        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
-
-
-def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    if (reason := block_refusal(config.block_x, config.block_y) or staging_refusal(problem)) is not None:
-        return reason
-    if config.out_k < 1:
-        return Reason("{name}={value} must be at least {least}", name="out_k", value=config.out_k, least=1)
-    if (need := _window(problem)) > MOST_WINDOW:
-        return Reason("the pixels of a window take {need} registers; {most} are to be had", need=need, most=MOST_WINDOW)
-    _, rows, planes = _grid(problem, config)
-    if max(rows, planes) > MOST_BLOCKS:
-        return Reason(
-            "a grid of {rows} x {planes} blocks along y and z is too large: an axis has at most {most}",
-            rows=rows,
-            planes=planes,
-            most=MOST_BLOCKS,
-        )
-    return None
+    def config_refusal(self, problem: Conv2dProblem, config: SmallConfig, facts: DeviceFacts) -> Reason | None:
+        reason = block_refusal(config.block_x, config.block_y) or staging_refusal(problem) or least_refusal(config)
+        if reason is not None:
+            return reason
+        if (need := _window(problem)) > MOST_WINDOW:
+            return Reason(
+                "the pixels of a window take {need} registers; {most} are to be had", need=need, most=MOST_WINDOW
+            )
+        _, rows, planes = _grid(problem, config)
+        if max(rows, planes) > MOST_BLOCKS:
+            return Reason(
+                "a grid of {rows} x {planes} blocks along y and z is too large: an axis has at most {most}",
+                rows=rows,
+                planes=planes,
+                most=MOST_BLOCKS,
+            )
+        return None
 
 
 def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
 
-from convforge.algorithms.contract import Buffers, Config, Plan
+from convforge.algorithms.contract import Config, Plan
 from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
+from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, Vectors, least_refusal
 from convforge.algorithms.host.constants import either_weights, fits_constant_memory
-from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import compiled
-from convforge.algorithms.host.staged import Filter, StagedWeights, staging_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.host.staged import StagedWeights, staging_refusal
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
+from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
@@ -107,7 +105,7 @@ class _Run:
     store: int
 
 
-class DirectTiled(DeviceConvolution[TiledConfig]):
+class DirectTiled(OneLaunch[TiledConfig]):
     """A thread computes a tile of outputs from rows of pixels in registers, loaded in vectors."""
 
     name = "direct_tiled"
@@ -115,13 +113,14 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     since = "direct_shared"
     cost = MethodCost(0.42, 0.9, 2048, 1)
     look = Mark("pink", "triangle-down")
+    caps_occupancy = False
     preference = Preference(Rank.DIRECT, "a thread's outputs share the pixels that it holds in registers")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         return plane_work(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        return super().refuses(problem, facts) or config_refusal(problem, TiledConfig(32, 4, 1, 1, 1))
+        return _refusal(problem, TiledConfig(32, 4, 1, 1, 1))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[TiledConfig]:
         """Tiles from the default on to smaller ones, other blocks, then larger tiles."""
@@ -137,48 +136,34 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         registers = [replace(default, resident=resident) for resident in (512, 768, 1024)]
         rest = [config for config, _ in (*tiles[first:], *reversed(tiles[:first]))]
         others = [_with_weights(problem, default, weights, facts) for weights in WEIGHTS]
-        found = dict.fromkeys((default, *rest[1:], *others, *blocks, *registers))
-        return [c for c in found if config_refusal(problem, c) is None]
+        return self.valid(problem, dict.fromkeys((default, *rest[1:], *others, *blocks, *registers)), facts)
 
-    def plan(self, problem: Conv2dProblem, config: TiledConfig, runtime: Runtime) -> Plan:
-        if (reason := config_refusal(problem, config)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Tiled", problem, filter=Filter, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
-        staged = config.weights == "staged"
-        run_ = _run(problem, config)
+    def config_refusal(self, problem: Conv2dProblem, config: TiledConfig, facts: DeviceFacts) -> Reason | None:
+        return _refusal(problem, config)
+
+    def kernel(self, problem: Conv2dProblem, config: TiledConfig) -> Kernel:
+        layout, staged = _run(problem, config), config.weights == "staged"
         prelude = constants(
-            OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
-            CHUNK=run_.chunk, LOAD=run_.load, SHIFT=run_.shift, STORE_K=run_.store_k, STORE=run_.store,
-            STAGED_WEIGHTS=staged, CONSTANT_WEIGHTS=not staged and fits_constant_memory(problem),
+            OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k, CHUNK=layout.chunk, LOAD=layout.load,
+            SHIFT=layout.shift, STORE_K=layout.store_k, STORE=layout.store, STAGED_WEIGHTS=staged,
+            CONSTANT_WEIGHTS=not staged and fits_constant_memory(problem),
+            BLOCK_X=config.block_x, BLOCK_Y=config.block_y,
         )  # fmt: skip
-        source = KernelSource(
-            "algorithms/direct/tiled.cu", "direct_tiled", (*conv_constants(problem), *prelude), struct, "Tiled"
+        x_run, out_run = ({"c": 1, "w": size} if size > 1 else {"w": 1} for size in (layout.chunk, layout.store_k))
+        x = Vectors({"n": problem.n, "c": problem.c // layout.chunk, "h": problem.h}, x_run, layout.load)
+        out = Vectors({"n": problem.n, "c": problem.k // layout.store_k, "h": problem.p}, out_run, layout.store)
+        return Kernel(
+            prelude,
+            _grid(problem, config),
+            (config.block_x, config.block_y),
+            config.resident,
+            vectors=(x, out),
+            weights=StagedWeights if staged else either_weights,
+            early=staged,
         )
-        block = {"BLOCK_X": config.block_x, "BLOCK_Y": config.block_y}
-        kernel = compiled(runtime, source, math.prod(block.values()), config.resident, **block)
-        weights = StagedWeights(problem, runtime, kernel) if staged else either_weights(problem, runtime, kernel)
-        grid_ = _grid(problem, config)
-        info = LaunchInfo("direct_tiled", grid_, (config.block_x, config.block_y), early=staged)
-        info = runtime.describe(kernel, info)
-        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        x_sizes = {"n": problem.n, "c": problem.c // run_.chunk, "h": problem.h}
-        out_sizes = {"n": problem.n, "c": problem.k // run_.store_k, "h": problem.p}
-        x_run, out_run = ({"c": 1, "w": size} if size > 1 else {"w": 1} for size in (run_.chunk, run_.store_k))
-
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            conv = args.conv
-            fill(conv, problem, buffers)
-            if isinstance(weights, StagedWeights):
-                args.filter = weights.filter(buffers["w"])
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, run_.load, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, run_.store, out_bytes)
-            return args
-
-        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)
 
 
-def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
+def _refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
     """Return why a config is invalid, or None."""
     if (reason := block_refusal(config.block_x, config.block_y)) is not None:
         return reason
@@ -188,9 +173,8 @@ def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None
         )
     if config.weights == "staged" and (reason := staging_refusal(problem)) is not None:
         return reason
-    for name in ("out_p", "out_q", "out_k", "resident"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
+    if (reason := least_refusal(config)) is not None:
+        return reason
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return Reason(
             "a row of the window and the sums of {out_k} x {out_p} x {out_q} outputs take {need} registers; "
@@ -230,7 +214,7 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
         resident = min(resident, MANY_SUMS_RESIDENT)
     crowded = out_k >= 8 and out_k * problem.r * problem.s * itemsize(problem.acc_dtype) > NEAR_CONSTANT_BYTES
     config = TiledConfig(*(LARGE_BLOCK if crowded else BLOCKS[0]), out_p, out_q, out_k, resident)
-    while config.out_k > 1 and config_refusal(problem, config) is not None:
+    while config.out_k > 1 and _refusal(problem, config) is not None:
         config = replace(config, out_k=config.out_k // 2)
     return config if _registers(problem, config) <= MODEST_REGISTERS else replace(config, resident=512)
 
@@ -263,3 +247,32 @@ def _run(problem: Conv2dProblem, config: TiledConfig) -> _Run:
 def _grid(problem: Conv2dProblem, config: TiledConfig) -> tuple[int, int, int]:
     planes = problem.n * problem.groups * -(-problem.k_per_group // config.out_k)
     return grid(problem, config.block_y * config.out_p, config.block_x * config.out_q, planes)
+
+
+def ways_to_tiled(read: Reason, nbytes: int) -> tuple[Way, ...]:
+    """Return the ways of a method of vector loads: it reads x as `read` says, and direct_tiled takes other images.
+
+    Parameters
+    ----------
+    read : Reason
+    nbytes : int
+        The vectors' size: addresses and strides must be multiples of it.
+    """
+    return Way("vectors", "default", read), handed_on(DirectTiled.name, nbytes, "x")
+
+
+def tiled_instead(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Callable[[], Plan]:
+    """Return a function that makes the plan of direct_tiled, for the same prepared filters, on its first call."""
+    lock = threading.Lock()
+
+    @cache
+    def made() -> Plan:
+        method = DirectTiled(backend)
+        staged = [config for config in method.configs(problem, runtime.facts) if config.weights == "staged"]
+        return method.plan(problem, staged[0], runtime)
+
+    def get() -> Plan:
+        with lock:
+            return made()
+
+    return get

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Call, Config, Launch, Plan, PreparedFilter
-from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, sizes, tiling, transform_work
+from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, integer_refusal, sizes, tiling, transform_work
 from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution
@@ -21,7 +21,7 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import itemsize
 
 # Threads of a block of each kernel, and the box of numbers that a block of gather.cu and scatter.cu takes.
 THREADS = {"fft_gather": 256, "fft_filter": 256, "fft_multiply": 128, "fft_scatter": 256}
@@ -79,9 +79,7 @@ class Fft(DeviceConvolution[FftConfig]):
         return transform_work(problem, 3)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if is_integer(problem.acc_dtype):
-            return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
-        if reason := super().refuses(problem, facts):
+        if (reason := integer_refusal(problem)) is not None:
             return reason
         least = min(_spectra_bytes(problem, tiling(problem, *size)) for size in sizes(problem))
         if least > facts.memory_bytes // SPECTRA_SHARE:

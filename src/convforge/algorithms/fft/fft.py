@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, Step
-from convforge.algorithms.fft.tiling import TRANSFORM, transform_work
+from convforge.algorithms.fft.tiling import TRANSFORM, integer_refusal, transform_work
 from convforge.algorithms.host.ends import ends, values_dtype
 from convforge.algorithms.host.geometry import geometry
 from convforge.algorithms.host.outside import outside_steps
@@ -30,7 +30,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, partition
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import itemsize
 
 # The tiles of a chunk, their spectra and SciPy's temporary arrays together take at most this, or what one tile takes.
 CHUNK_BYTES = 32 << 20
@@ -79,8 +79,8 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
         return transform_work(problem, 3)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if is_integer(problem.acc_dtype):
-            return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
+        if (reason := integer_refusal(problem)) is not None:
+            return reason
         least = min(_spectra_bytes(problem, *size) for size in _wanted_sizes(problem))
         if least > SPECTRA_BYTES:
             return Reason(

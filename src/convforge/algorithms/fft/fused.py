@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
-from convforge.algorithms.fft.tiling import Tiling, transform_work
+from convforge.algorithms.depthwise.family import one_channel_refusal
+from convforge.algorithms.fft.tiling import Tiling, integer_refusal, transform_work
 from convforge.algorithms.fft.tiling import tiling as tiling_of
 from convforge.algorithms.host.conv import WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution
@@ -21,7 +22,7 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import itemsize
 
 # Size of a transform -> the numbers that a thread of its outer and of its inner stage holds.
 STAGES = {32: (8, 4), 64: (8, 8), 128: (16, 8)}
@@ -68,14 +69,10 @@ class FftFused(DeviceConvolution[FusedConfig]):
         )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if is_integer(problem.acc_dtype):
-            return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
-        if problem.groups != problem.c:
-            return Reason(
-                "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
-            )
+        if (reason := integer_refusal(problem) or one_channel_refusal(problem)) is not None:
+            return reason
         reasons = [config_refusal(problem, config, facts) for config in _all_configs()]
-        return super().refuses(problem, facts) or (None if None in reasons else reasons[-1])
+        return None if None in reasons else reasons[-1]
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
         """By the numbers that all tiles have."""

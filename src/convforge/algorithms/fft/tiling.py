@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from convforge.algorithms.traits import Preference, Rank, Work
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import is_integer, itemsize
 
 # Complex numbers of a row are rounded up to a multiple of this, so that rows begin at whole sectors of memory.
 PITCH = 4
@@ -27,6 +28,13 @@ TRANSFORM = Preference(Rank.LESS_ARITHMETIC, "the products in the frequency doma
 
 # Into how many parts an axis of the output is cut, to find sizes.
 CUTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256)
+
+
+def integer_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Return why transforms cannot compute a problem with integer sums, or None."""
+    if not is_integer(problem.acc_dtype):
+        return None
+    return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
 
 
 @dataclass(frozen=True, slots=True)

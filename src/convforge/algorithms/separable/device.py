@@ -10,20 +10,21 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.direct.one_launch import least_refusal
 from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.element_types import TYPES
 from convforge.algorithms.host.on_device import DeviceConvolution
 from convforge.algorithms.host.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
 from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, evenly
 from convforge.algorithms.separable.factor import DeviceFactors
-from convforge.algorithms.separable.factors import two_passes, two_passes_why
+from convforge.algorithms.separable.factors import integer_refusal, two_passes, two_passes_why
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
+from convforge.problem.types import VECTOR_BYTES, itemsize
 
 # Outputs of a column that a thread takes, strips of them in a tile, columns of a tile, and sums of a row that a thread
 # takes in the first pass, that are worth comparing.
@@ -119,11 +120,7 @@ class Separable(DeviceConvolution[FusedConfig]):
         return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if is_integer(problem.acc_dtype):
-            return Reason(
-                "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
-            )
-        return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
+        return integer_refusal(problem) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
         """By the time that :func:`modelled_cycles` expects."""
@@ -183,9 +180,8 @@ class Separable(DeviceConvolution[FusedConfig]):
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:
     """Return why a config is invalid, or None."""
-    for name in ("out_p", "strips_y", "tile_q", "along", "planes"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
+    if (reason := least_refusal(config)) is not None:
+        return reason
     if not 32 <= config.threads <= 1024:
         return Reason("a block has 32 to 1024 threads; {threads} are asked for", threads=config.threads)
     sums = VECTOR_BYTES // itemsize(problem.acc_dtype)

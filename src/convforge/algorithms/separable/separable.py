@@ -15,14 +15,14 @@ from convforge.algorithms.host.geometry import Geometry, geometry
 from convforge.algorithms.host.views import View, view
 from convforge.algorithms.host.weights import correlation_filter
 from convforge.algorithms.host.widened import takes_bfloat16
-from convforge.algorithms.separable.factors import factor, two_passes, two_passes_why
+from convforge.algorithms.separable.factors import factor, integer_refusal, two_passes, two_passes_why
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import itemsize
 
 # Columns of a block of eight vectors of 32 bytes: tiles are as wide as some of them.
 BLOCK_BYTES = 256
@@ -105,11 +105,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
         return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if is_integer(problem.acc_dtype):
-            return Reason(
-                "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
-            )
-        return None
+        return integer_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SeparableConfig]:
         """The default's tile is as wide as three quarters of L2 hold the ring."""
