@@ -49,18 +49,10 @@ FULL_PRODUCT = 16
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseBatchConfig(Config):
-    """Planes of :class:`DepthwiseBatch`.
+    """Planes of :class:`DepthwiseBatch`."""
 
-    Attributes
-    ----------
-    channels : int
-        Of a block, a warp each.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    channels: int = CHANNELS[0]
-    resident: int = RESIDENT
+    channels: int = CHANNELS[0]  # of a block, a warp each
+    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
 
 
 LEAST = DepthwiseBatchConfig(1)

@@ -51,27 +51,15 @@ RESIDENT, ENOUGH_THREADS = 512, 256
 
 @dataclass(frozen=True, slots=True)
 class ChannelsConfig(Config):
-    """Block of :class:`DepthwiseChannels`, and the tile of a thread.
+    """Block of :class:`DepthwiseChannels`, and the tile of a thread."""
 
-    Attributes
-    ----------
-    vec : int
-        Neighbouring channels of a thread.
-    out_p, out_q : int
-        Rows and columns of its outputs.
-    block_c, block_q, block_p : int
-        Threads along channels, along q and along p; 32 to 1024 together.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    vec: int
-    out_p: int
-    out_q: int
-    block_c: int
-    block_q: int
-    block_p: int
-    resident: int = RESIDENT
+    vec: int  # neighbouring channels of a thread
+    out_p: int  # rows of its outputs
+    out_q: int  # columns of its outputs
+    block_c: int  # threads along channels
+    block_q: int  # threads along q
+    block_p: int  # threads along p; 32 to 1024 in a block
+    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:

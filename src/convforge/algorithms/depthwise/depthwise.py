@@ -37,45 +37,23 @@ _VECTORS_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConfig(Config):
-    """Vectors and tile of :class:`Depthwise`.
+    """Vectors and tile of :class:`Depthwise`."""
 
-    Attributes
-    ----------
-    along : {"columns", "channels", "pixels"}
-        What lies in a vector: outputs of a row; channels of a pixel; or pixels of fewer channels than a vector has
-        lanes, each with all its channels, as they lie in a row.
-    tile_p : int
-        Output rows of a strip.
-    tile_c : int
-        Channels of a work item.
-    """
-
+    # What a vector holds: outputs of a row (columns), channels of a pixel, or whole pixels of few channels.
     along: str = "columns"
-    tile_p: int = 8
-    tile_c: int = 1
+    tile_p: int = 8  # output rows of a strip
+    tile_c: int = 1  # channels of a work item
 
 
 class Block(NamedTuple):
-    """Parameters of the kernels besides the tile.
+    """Parameters of the kernels besides the tile."""
 
-    Attributes
-    ----------
-    channels : int
-        Of the picture.
-    rows, row_vectors : int
-        Output rows that are summed before any is stored; vectors of a row, or of those that begin with one channel.
-    item_vectors : int
-        Vectors of channels of a work item; or channels that a vector may begin with.
-    interleaved, put_directly : bool
-        A vector holds pixels; sums are stored straight into the output.
-    """
-
-    channels: int
-    rows: int
-    row_vectors: int
-    item_vectors: int
-    interleaved: bool
-    put_directly: bool
+    channels: int  # of the image
+    rows: int  # output rows that are summed before any is stored
+    row_vectors: int  # vectors of a row, or of those that begin with one channel
+    item_vectors: int  # vectors of channels of a work item; or channels that a vector may begin with
+    interleaved: bool  # a vector holds pixels
+    put_directly: bool  # sums are stored directly into the output
 
 
 @takes_bfloat16

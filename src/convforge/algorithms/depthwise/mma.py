@@ -66,24 +66,13 @@ PLANE_FLOPS = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseMmaConfig(Config):
-    """Planes of :class:`DepthwiseMma`.
+    """Planes of :class:`DepthwiseMma`."""
 
-    Attributes
-    ----------
-    planes : int
-        Planes of a block.
-    team : int
-        Warps of a plane.
-    tiles : int
-        Tiles of 16 windows that a warp computes at a time; 0 where it goes down the plane with 16 windows instead.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    planes: int
-    team: int
+    planes: int  # of a block
+    team: int  # warps of a plane
+    # Of 16 windows that a warp computes at a time; 0: it goes down the plane with 16 windows.
     tiles: int = field(metadata={"least": 0})
-    resident: int = RESIDENT
+    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:

@@ -75,26 +75,14 @@ MOST_CONFIGS = 10
 
 @dataclass(frozen=True, slots=True)
 class PlanesConfig(Config):
-    """Tile of :class:`DepthwisePlanes`.
+    """Tile of :class:`DepthwisePlanes`."""
 
-    Attributes
-    ----------
-    out_p, out_q : int
-        Rows and columns of outputs of a thread.
-    strips_y, strips_x : int
-        Such strips of a plane's tile.
-    planes : int
-        Planes of a block. It has strips_y * strips_x * planes threads.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    out_p: int
-    out_q: int
-    strips_y: int
-    strips_x: int
-    planes: int
-    resident: int = RESIDENT
+    out_p: int  # rows of outputs of a thread
+    out_q: int  # columns of outputs of a thread
+    strips_y: int  # such strips of a plane's tile, one below the other
+    strips_x: int  # such strips beside each other
+    planes: int  # of a block, which has strips_y * strips_x * planes threads
+    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:

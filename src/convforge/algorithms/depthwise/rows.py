@@ -61,21 +61,11 @@ MOST_CONFIGS = 8
 
 @dataclass(frozen=True, slots=True)
 class RowsConfig(Config):
-    """Planes of :class:`DepthwiseRows`.
+    """Planes of :class:`DepthwiseRows`."""
 
-    Attributes
-    ----------
-    planes : int
-        Planes of a block.
-    out_p : int
-        Rows of outputs of a thread.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    planes: int
-    out_p: int = 1
-    resident: int = 512
+    planes: int  # of a block
+    out_p: int = 1  # rows of outputs of a thread
+    resident: int = 512  # threads that an SM must hold; see :func:`compiled`
 
 
 @dataclass(frozen=True, slots=True)

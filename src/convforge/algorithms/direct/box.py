@@ -19,31 +19,16 @@ MOST_TAPS = 49
 
 @dataclass(frozen=True, slots=True)
 class BoxesConfig(Config):
-    """Block of :class:`DirectBoxes`, and the tile of a thread.
+    """Block of :class:`DirectBoxes`, and the tile of a thread."""
 
-    Attributes
-    ----------
-    strips, lanes : int
-        Threads along p and along q; 32 to 1024 together.
-    out_p, out_q, out_k : int
-        Rows, columns and channels of outputs that a thread computes.
-    stages : int
-        Boxes of a block that are there or under way.
-    blocks : int
-        Blocks that share a multiprocessor; fewer where registers would spill.
-    grain : int
-        Bytes of which a box's rows begin at a multiple and are one: 16, 32, 64 or 128, a line of the second level
-        cache.
-    """
-
-    strips: int = 4
-    lanes: int = 32
-    out_p: int = 2
-    out_q: int = 4
-    out_k: int = 1
-    stages: int = 2
-    blocks: int = 2
-    grain: int = 128
+    strips: int = 4  # threads along p
+    lanes: int = 32  # threads along q; 32 to 1024 in a block
+    out_p: int = 2  # rows of outputs of a thread
+    out_q: int = 4  # columns of outputs of a thread
+    out_k: int = 1  # output channels of a thread
+    stages: int = 2  # TMA tiles of a block that are loaded or on their way
+    blocks: int = 2  # that share an SM; fewer where registers would spill
+    grain: int = 128  # rows of a TMA tile begin at, and are, multiples of this many bytes: 16, 32, 64 or 128
 
 
 @dataclass(frozen=True, slots=True)

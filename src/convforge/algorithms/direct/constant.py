@@ -20,19 +20,11 @@ from convforge.problem.types import itemsize
 
 @dataclass(frozen=True, slots=True)
 class ConstantConfig(Config):
-    """Block of :class:`DirectConstant`.
+    """Block of :class:`DirectConstant`."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads along q and along p; 32 to 1024 together.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    block_x: int = 32
-    block_y: int = 4
-    resident: int = 2048
+    block_x: int = 32  # threads along q
+    block_y: int = 4  # threads along p; 32 to 1024 in a block
+    resident: int = 2048  # threads that an SM must hold; see :func:`compiled`
 
 
 class DirectConstant(OneLaunch[ConstantConfig]):

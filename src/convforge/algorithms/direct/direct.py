@@ -64,21 +64,11 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
 
 @dataclass(frozen=True, slots=True)
 class RowsConfig(Config):
-    """Tile of :class:`DirectRows`.
+    """Tile of :class:`DirectRows`."""
 
-    Attributes
-    ----------
-    tile_p : int
-        Output rows of a strip.
-    tile_c : int
-        Input channels in the tile at once.
-    tile_k : int
-        Output channels summed at once.
-    """
-
-    tile_p: int = 8
-    tile_c: int = 1
-    tile_k: int = 1
+    tile_p: int = 8  # output rows of a strip
+    tile_c: int = 1  # input channels in the tile at once
+    tile_k: int = 1  # output channels summed at once
 
 
 @takes_bfloat16

@@ -60,30 +60,14 @@ MANY_PIXELS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MmaConfig(Config):
-    """Block of :class:`DirectMma`, and how a picture is divided among warps.
+    """Block of :class:`DirectMma`, and how a picture is divided among warps."""
 
-    Attributes
-    ----------
-    warps : int
-        Of a block; 1 to 32.
-    sets : int
-        Of 16 windows side by side, that a warp computes.
-    gang : int
-        Rows of pixels that a warp brings, and waits for, at once.
-    stages : int
-        Gangs that are there or under way; at least 2.
-    blocks : int
-        Blocks that share a multiprocessor; fewer where registers would spill.
-    waves : int
-        How often the grid is as many blocks as run at once: with more, strips are lower.
-    """
-
-    warps: int = 4
-    sets: int = 2
-    gang: int = 2
-    stages: int = field(default=4, metadata={"least": 2})
-    blocks: int = 4
-    waves: int = 1
+    warps: int = 4  # of a block; 1 to 32
+    sets: int = 2  # of 16 windows beside each other, that a warp computes
+    gang: int = 2  # rows of pixels that a warp copies, and waits for, at once
+    stages: int = field(default=4, metadata={"least": 2})  # gangs that are loaded or on their way
+    blocks: int = 4  # that share an SM; fewer where registers would spill
+    waves: int = 1  # the grid is this many times the blocks that run at once: with more, strips are lower
 
 
 class DirectMma(DeviceConvolution[MmaConfig]):

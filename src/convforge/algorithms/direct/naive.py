@@ -25,22 +25,12 @@ BLOCKS = (
 
 @dataclass(frozen=True, slots=True)
 class NaiveConfig(Config):
-    """Block of :class:`DirectNaive`, and what a thread computes.
+    """Block of :class:`DirectNaive`, and what a thread computes."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads along q and along p; 32 to 1024 together.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    partition : str
-        Outputs of a thread: "pixel" one, "block" two by four, "row" a whole row, "column" a whole column.
-    """
-
-    block_x: int = 32
-    block_y: int = 4
-    partition: str = "pixel"
-    resident: int = 1280
+    block_x: int = 32  # threads along q
+    block_y: int = 4  # threads along p; 32 to 1024 in a block
+    partition: str = "pixel"  # outputs of a thread: pixel (one), block (two by four), row (a whole row) or column
+    resident: int = 1280  # threads that an SM must hold; see :func:`compiled`
 
 
 class DirectNaive(OneLaunch[NaiveConfig]):

@@ -34,28 +34,14 @@ MOST_SUMS = 32
 
 @dataclass(frozen=True, slots=True)
 class SharedConfig(Config):
-    """Block and tile of :class:`DirectShared`.
+    """Block and tile of :class:`DirectShared`."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads along q and along p; 32 to 1024 together.
-    per_p : int
-        Outputs of a thread, one below the other.
-    tile_c : int
-        Input channels in shared memory at a time.
-    tile_k : int
-        Output channels that are summed from one tile.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    block_x: int = 32
-    block_y: int = 8
-    per_p: int = 4
-    tile_c: int = 1
-    tile_k: int = 1
-    resident: int = 1024
+    block_x: int = 32  # threads along q
+    block_y: int = 8  # threads along p; 32 to 1024 in a block
+    per_p: int = 4  # outputs of a thread, one below the other
+    tile_c: int = 1  # input channels in shared memory at a time
+    tile_k: int = 1  # output channels that are summed from one tile
+    resident: int = 1024  # threads that an SM must hold; see :func:`compiled`
 
 
 class DirectShared(OneLaunch[SharedConfig]):

@@ -48,19 +48,11 @@ APART = 3
 
 @dataclass(frozen=True, slots=True)
 class SmallConfig(Config):
-    """Block of :class:`DirectSmall`.
+    """Block of :class:`DirectSmall`."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads along q and along p; 32 to 1024 together.
-    out_k : int
-        Output channels of a thread.
-    """
-
-    block_x: int = 32
-    block_y: int = 4
-    out_k: int = 1
+    block_x: int = 32  # threads along q
+    block_y: int = 4  # threads along p; 32 to 1024 in a block
+    out_k: int = 1  # output channels of a thread
 
 
 class DirectSmall(OneLaunch[SmallConfig]):

@@ -71,26 +71,15 @@ PIXEL_REGISTERS = 24
 
 @dataclass(frozen=True, slots=True)
 class TiledConfig(Config):
-    """Block of :class:`DirectTiled`, and the tile of a thread.
+    """Block of :class:`DirectTiled`, and the tile of a thread."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads along q and along p; 32 to 1024 together.
-    out_p, out_q, out_k : int
-        Rows, columns and channels of outputs that a thread computes.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    weights : {"staged", "packed"}
-        Read by each block as they are given, or packed before the launch, in constant memory where they fit there.
-    """
-
-    block_x: int = 32
-    block_y: int = 4
-    out_p: int = 2
-    out_q: int = 4
-    out_k: int = 1
-    resident: int = 512
+    block_x: int = 32  # threads along q
+    block_y: int = 4  # threads along p; 32 to 1024 in a block
+    out_p: int = 2  # rows of outputs of a thread
+    out_q: int = 4  # columns of outputs of a thread
+    out_k: int = 1  # output channels of a thread
+    resident: int = 512  # threads that an SM must hold; see :func:`compiled`
+    # Staged: each block reads them as given; packed: before the launch, in constant memory if they fit.
     weights: str = "packed"
 
 

@@ -30,21 +30,11 @@ CHOICES = ((256, 1, "whole"), (256, 2, "whole"), (512, 4, "whole"), (256, 1, "re
 
 @dataclass(frozen=True, slots=True)
 class ReluConfig(Config):
-    """Block of :class:`Relu`, and what a thread has on its way.
+    """Block of :class:`Relu`, and what a thread has on its way."""
 
-    Attributes
-    ----------
-    block : int
-        Threads, 32 to 1024.
-    vectors : int
-        Loads of 16 bytes that a thread asks for at once.
-    grid : str
-        "resident": as many blocks as the device holds at a time, which go on until all is done; "whole": a block for
-        every `block` times `vectors` vectors.
-    """
-
-    block: int = 256
-    vectors: int = 1
+    block: int = 256  # threads, 32 to 1024
+    vectors: int = 1  # loads of 16 bytes that a thread has on their way at once
+    # "whole": a block for every block * vectors vectors; "resident": as many blocks as the device holds.
     grid: str = "whole"
 
 

@@ -42,19 +42,11 @@ MOST_SIZES = 6
 
 @dataclass(frozen=True, slots=True)
 class FftConfig(Config):
-    """Transforms of the FFT method on GPUs.
+    """Transforms of the FFT method on GPUs."""
 
-    Attributes
-    ----------
-    size_h, size_w : int
-        Rows and columns of a transform: a tile with its halo. Rows are even.
-    chunk_mib : int
-        Tiles, spectra and products of a chunk take at most so many MiB, or what a tile of one group takes. A chunk goes
-        through all steps before the next begins, so that it may stay in the L2 cache.
-    """
-
-    size_h: int
-    size_w: int
+    size_h: int  # rows of a transform: a tile with its halo
+    size_w: int  # columns of a transform; even
+    # Most MiB of tiles, spectra and products that pass all steps together, to stay in L2; 0: one tile of one group.
     chunk_mib: int = field(metadata={"least": 0})
 
 

@@ -41,19 +41,11 @@ SPECTRA_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class FftConfig(Config):
-    """Size of the transforms.
+    """Size of the transforms."""
 
-    Attributes
-    ----------
-    size_h, size_w : int
-        Rows and columns of the FFT: a tile with its halo.
-    tiles : int
-        Tiles transformed at once.
-    """
-
-    size_h: int
-    size_w: int
-    tiles: int
+    size_h: int  # rows of the FFT: a tile with its halo
+    size_w: int  # columns of the FFT
+    tiles: int  # that are transformed at once
 
 
 @takes_bfloat16

@@ -33,18 +33,10 @@ MOST_EXTENT = 63
 
 @dataclass(frozen=True, slots=True)
 class FusedConfig(Config):
-    """Tile of the fused kernel.
+    """Tile of the fused kernel."""
 
-    Attributes
-    ----------
-    size : int
-        Rows and columns of a transform, a key of :data:`STAGES`.
-    threads : int
-        Of a block; a multiple of 32.
-    """
-
-    size: int
-    threads: int
+    size: int  # rows and columns of a transform, a key of STAGES
+    threads: int  # of a block; a multiple of 32
 
 
 class FftFused(DeviceConvolution[FusedConfig]):

@@ -39,31 +39,17 @@ def integer_refusal(problem: Conv2dProblem) -> Reason | None:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of a problem for a size of transform.
+    """Tiles of a problem for a size of transform."""
 
-    Attributes
-    ----------
-    size_h, size_w : int
-        Of the transform.
-    pitch : int
-        Complex numbers of a row, as they lie in memory.
-    tile_p, tile_q : int
-        Outputs of a tile.
-    down, across : int
-        Tiles of a picture.
-    span_h, span_w : int
-        Pixels of the padded picture that a tile reads; the rest of it is zeros.
-    """
-
-    size_h: int
-    size_w: int
-    pitch: int
-    tile_p: int
-    tile_q: int
-    down: int
-    across: int
-    span_h: int
-    span_w: int
+    size_h: int  # rows of the transform
+    size_w: int  # columns of the transform
+    pitch: int  # complex numbers of a row in memory
+    tile_p: int  # rows of outputs of a tile
+    tile_q: int  # columns of outputs of a tile
+    down: int  # tiles of an image, one below the other
+    across: int  # tiles beside each other
+    span_h: int  # rows of the padded image that a tile reads; the rest of it is zeros
+    span_w: int  # columns of the padded image that a tile reads
 
     @property
     def points(self) -> int:

@@ -33,19 +33,11 @@ ENOUGH_THREADS = 512
 
 @dataclass(frozen=True, slots=True)
 class MaxPoolConfig(Config):
-    """Block of :class:`MaxPool`, and the tile of a thread.
+    """Block of :class:`MaxPool`, and the tile of a thread."""
 
-    Attributes
-    ----------
-    block : int
-        Threads, 32 to 1024.
-    out_p, out_q : int
-        Rows and columns of outputs that a thread computes; in NHWC, of as many channels as 16 bytes hold.
-    """
-
-    block: int = 128
-    out_p: int = 2
-    out_q: int = 2
+    block: int = 128  # threads, 32 to 1024
+    out_p: int = 2  # rows of outputs of a thread
+    out_q: int = 2  # columns of outputs of a thread; in NHWC of as many channels as 16 bytes hold
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,30 +42,14 @@ MOST_CONFIGS = 10
 
 @dataclass(frozen=True, slots=True)
 class FusedConfig(Config):
-    """Tile of the fused kernel.
+    """Tile of the fused kernel."""
 
-    Attributes
-    ----------
-    out_p : int
-        Outputs of a column that a thread takes.
-    strips_y : int
-        Such strips of a tile.
-    tile_q : int
-        Columns of a tile; a multiple of `along`.
-    along : int
-        Sums of a row that a thread takes at a time in the first pass; a multiple of 16 bytes.
-    planes : int
-        Neighbouring output channels of a block. It has strips_y * tile_q * planes threads.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    out_p: int
-    strips_y: int
-    tile_q: int
-    along: int = 8
-    planes: int = 1
-    resident: int = 512
+    out_p: int  # outputs of a column that a thread computes
+    strips_y: int  # such strips of a tile
+    tile_q: int  # columns of a tile; a multiple of `along`
+    along: int = 8  # sums of a row that a thread takes at a time in the first pass; a multiple of 16 bytes
+    planes: int = 1  # neighbouring output channels of a block, which has strips_y * tile_q * planes threads
+    resident: int = 512  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:

@@ -34,52 +34,27 @@ ROWS_IN_PLACE = 8
 
 @dataclass(frozen=True, slots=True)
 class SeparableConfig(Config):
-    """Tile of :class:`Separable`.
+    """Tile of :class:`Separable`."""
 
-    Attributes
-    ----------
-    tile_p : int
-        Output rows: the taller, the fewer rows are filtered twice.
-    tile_q : int
-        Output columns: as many as keep a ring of rows, as high as the filter, in the cache.
-    """
-
-    tile_p: int
-    tile_q: int
+    tile_p: int  # output rows: the taller, the fewer rows are filtered twice
+    tile_q: int  # output columns: as many as keep a ring of rows, as high as the filter, in the cache
 
 
 class Sizes(NamedTuple):
-    """The tile as the kernel sees it, in elements.
+    """The tile as the kernel sees it, in elements."""
 
-    Attributes
-    ----------
-    tile_p, tile_q, strips, strips_q : int
-        The tile; tiles of an output channel; tiles side by side.
-    extent_h : int
-        Rows of the ring.
-    rank : int
-        The largest rank of a filter.
-    phases, phase_pitch, pitch : int
-        Columns of one remainder modulo the stride lie together: how many remainders, how many elements each, and all,
-        which is from row to row of the ring.
-    lanes : int
-        Elements of a vector.
-    in_place, put_directly : bool
-        Rows are read where they lie in x; sums are stored straight into the output.
-    """
-
-    tile_p: int
-    tile_q: int
-    strips: int
-    strips_q: int
-    extent_h: int
-    rank: int
-    phases: int
-    phase_pitch: int
-    pitch: int
-    lanes: int
-    in_place: bool
-    put_directly: bool
+    tile_p: int  # rows of the tile
+    tile_q: int  # columns of the tile
+    strips: int  # tiles of an output channel
+    strips_q: int  # tiles beside each other
+    extent_h: int  # rows of the ring
+    rank: int  # the largest rank of a filter
+    phases: int  # columns of one remainder modulo the stride are neighbours: how many remainders
+    phase_pitch: int  # elements of each remainder
+    pitch: int  # elements from row to row of the ring
+    lanes: int  # elements of a vector
+    in_place: bool  # rows are read directly from x
+    put_directly: bool  # sums are stored directly into the output
 
 
 @takes_bfloat16
