@@ -75,18 +75,7 @@ class _Layout:
 
 
 class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
-    """A row of several pictures is a matrix, a row of the filter another: for small planes of 16-bit numbers in NCHW.
-
-    Examples
-    --------
-    >>> from convforge.backends.emulator.facts import emulator_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n32c384h14w14_k384r7s7_st1_p3_g384_f16_nchw")
-    >>> DepthwiseBatch("emulator").refuses(problem, emulator_facts()) is None
-    True
-    >>> print(DepthwiseBatch("emulator").refuses(problem.replace(padding=(7, 3, 3, 3)), emulator_facts()))
-    every output must see a row of pixels: padding 7 above and 3 below, of windows of 7 rows
-    """
+    """Rows of several images as one matrix, a row of the filter as the other: for small planes of 16-bit floats in NCHW."""
 
     name = "depthwise_batch"
     summary = "depthwise: the same row of several pictures at once, on tensor cores; 16-bit floats, sm_80 and later"

@@ -68,18 +68,7 @@ class ChannelsConfig(Config):
 
 
 class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
-    """Vectors of channels, a tile of outputs a thread, all from registers: for NHWC and small filters.
-
-    Examples
-    --------
-    >>> from convforge.backends.emulator.facts import emulator_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n1c8h56w56_k8r3s3_st1_p1_g8_f32_nhwc")
-    >>> DepthwiseChannels("emulator").refuses(problem, emulator_facts()) is None
-    True
-    >>> print(DepthwiseChannels("emulator").refuses(problem.replace(x_layout="NCHW"), emulator_facts()))
-    channels must lie side by side: x_layout=NCHW must be NHWC
-    """
+    """Vectors of channels, a tile of outputs a thread, all from registers: for NHWC and small filters."""
 
     name = "depthwise_channels"
     summary = "depthwise in NHWC: vectors of channels, a tile of outputs a thread, rows of pixels in registers"

@@ -96,18 +96,7 @@ class _Layout:
 
 
 class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
-    """Rows of the filter as matrices on tensor cores: for layers of 16-bit numbers in NCHW.
-
-    Examples
-    --------
-    >>> from convforge.backends.emulator.facts import emulator_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n32c384h14w14_k384r7s7_st1_p3_g384_f16_nchw")
-    >>> DepthwiseMma("emulator").refuses(problem, emulator_facts()) is None
-    True
-    >>> print(DepthwiseMma("emulator").refuses(problem.replace(w=15), emulator_facts()))
-    rows are copied in words of two pixels: W=15 must be even
-    """
+    """Rows of the filter as matrices on tensor cores: for layers of 16-bit numbers in NCHW."""
 
     name = "depthwise_mma"
     summary = "depthwise: rows of the filter as matrices of 16-bit floats, on tensor cores; sm_80 and later"

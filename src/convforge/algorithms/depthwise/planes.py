@@ -112,18 +112,7 @@ class _Layout:
 
 
 class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
-    """Tiles of several planes in shared memory, sliding along rows: for NCHW, and for large filters in NHWC too.
-
-    Examples
-    --------
-    >>> from convforge.backends.emulator.facts import emulator_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n32c128h56w56_k128r31s31_st1_p15_g128_f32_nchw")
-    >>> DepthwisePlanes("emulator").refuses(problem, emulator_facts()) is None
-    True
-    >>> print(DepthwisePlanes("emulator").refuses(problem.replace(groups=64), emulator_facts()))
-    a filter must see one channel: groups=64 must equal C=128
-    """
+    """Tiles of several planes in shared memory, sliding along rows: for NCHW, and for large filters in NHWC too."""
 
     name = "depthwise_planes"
     summary = "depthwise: tiles of several planes in shared memory, rows of pixels slide along a thread's outputs"

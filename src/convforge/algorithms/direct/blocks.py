@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from convforge.algorithms.host.conv import MOST_BLOCKS
 from convforge.algorithms.traits import Work
@@ -11,6 +11,13 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
+
+
+class Block(NamedTuple):
+    """Threads of a block along q and along p."""
+
+    x: int
+    y: int
 
 
 def block_refusal(block_x: int, block_y: int) -> Reason | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
 from convforge.algorithms.direct.blocks import block_refusal, box_work, compiled_for, even_share
@@ -49,18 +49,28 @@ FIRST_ARCHITECTURE = 90
 # Channels of a pixel up to which a box takes whole pixels of NHWC.
 MOST_CHANNELS = 4
 
-# Strips and lanes of threads, rows of outputs of a thread, stages, blocks that share a multiprocessor; the tiles that
-# each multiprocessor must get for the shape to pay, as a large tile has little halo but many tiles keep all of them at
-# work; and the most numbers that a thread holds. The first that fits is the default.
+
+class Shape(NamedTuple):
+    """A shape of blocks. The first that fits and pays is the default."""
+
+    strips: int
+    lanes: int
+    out_p: int
+    stages: int
+    blocks: int  # that share an SM
+    enough: int  # tiles that each SM must get: a large tile has little halo, but many tiles keep all SMs busy
+    registers: int  # most numbers that a thread holds
+
+
 SHAPES = (
-    (8, 32, 4, 2, 1, 7, 56),
-    (4, 32, 2, 2, 2, 1, 88),
-    (4, 16, 2, 2, 2, 1, 72),
-    (4, 16, 1, 2, 2, 0, 96),
-    (4, 16, 1, 2, 1, 0, MOST_REGISTERS),
-    (2, 16, 1, 2, 1, 0, MOST_REGISTERS),
-    (4, 8, 1, 2, 2, 0, MOST_REGISTERS),
-    (4, 8, 1, 1, 1, 0, MOST_REGISTERS),
+    Shape(8, 32, 4, 2, 1, 7, 56),
+    Shape(4, 32, 2, 2, 2, 1, 88),
+    Shape(4, 16, 2, 2, 2, 1, 72),
+    Shape(4, 16, 1, 2, 2, 0, 96),
+    Shape(4, 16, 1, 2, 1, 0, MOST_REGISTERS),
+    Shape(2, 16, 1, 2, 1, 0, MOST_REGISTERS),
+    Shape(4, 8, 1, 2, 2, 0, MOST_REGISTERS),
+    Shape(4, 8, 1, 1, 1, 0, MOST_REGISTERS),
 )
 
 # Of a picture so small that each multiprocessor gets at most so many tiles of the last shape, a thread has one channel.
@@ -343,9 +353,9 @@ def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
-def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) -> BoxesConfig:
+def _config(problem: Conv2dProblem, shape: Shape, facts: DeviceFacts) -> BoxesConfig:
     """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small boxes."""
-    size, one_channel, stages = itemsize(problem.x_dtype), chunk_of(problem) == 1, shape[3]
+    size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
     strips, lanes, out_p, blocks = _shaped(problem, shape, out_q)
     strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
@@ -353,7 +363,7 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
     pixel = chunk_of(problem) * size
     grain = math.gcd(lanes * out_q * problem.stride[1] * pixel, problem.w * pixel, LINE_BYTES)
-    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks, max(grain, VECTOR_BYTES))
+    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, shape.stages, blocks, max(grain, VECTOR_BYTES))
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
     box, threads = box_of(problem, config), strips * lanes
@@ -365,9 +375,9 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     return replace(config, blocks=blocks)
 
 
-def _shaped(problem: Conv2dProblem, shape: tuple[int, ...], out_q: int) -> tuple[int, int, int, int]:
+def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int, int, int]:
     """Strips, lanes, rows of a thread and blocks of a shape, as pixels and filter ask for others."""
-    strips, lanes, out_p, _, blocks = shape[:5]
+    strips, lanes, out_p, blocks = shape.strips, shape.lanes, shape.out_p, shape.blocks
     size, taps, chunk = itemsize(problem.x_dtype), problem.r * problem.s, chunk_of(problem)
     if shape == SHAPES[1] and problem.stride[0] >= max(3, problem.dilation[0] * (problem.r - 1) + 1):
         return strips, lanes, 1, 1  # no row is shared, and boxes are large
@@ -408,12 +418,12 @@ def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConf
         config = _config(problem, shape, facts)
         if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows that hardly overlap: nothing to share
             continue
-        most = shape[-1] if chunk_of(problem) == 1 else max(shape[-1], PIXEL_REGISTERS)
+        most = shape.registers if chunk_of(problem) == 1 else max(shape.registers, PIXEL_REGISTERS)
         if _registers(problem, config) > most:
             continue
         # Rows of whole lines are longer: where boxes of them do not fit, others may.
         grains = [replace(config, grain=grain) for grain in reversed(GRAINS) if grain <= config.grain]
         fit = next((config for config in grains if config_refusal(problem, config, facts) is None), None)
         if fit is not None:
-            found.append((fit, shape[-2]))
+            found.append((fit, shape.enough))
     return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convforge.algorithms.contract import Config
-from convforge.algorithms.direct.blocks import block_refusal, even_share
+from convforge.algorithms.direct.blocks import Block, block_refusal, even_share
 from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, least_refusal
 from convforge.algorithms.host.conv import MOST_BLOCKS
 from convforge.algorithms.host.staged import staging_refusal
@@ -28,11 +28,11 @@ RESIDENT = 512
 MOST_OUTPUTS = 4
 
 # Columns and rows of threads that are worth comparing.
-BLOCKS = ((32, 2), (32, 4), (32, 8), (64, 8))
+BLOCKS = (Block(32, 2), Block(32, 4), Block(32, 8), Block(64, 8))
 
 # The default, while at most so many blocks come to a multiprocessor. Every block brings the whole filter, so beyond
 # that they are large, where registers allow: narrower where a row of outputs is short.
-DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = (32, 4), 0.75, (64, 8), (32, 8)
+DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = Block(32, 4), 0.75, Block(64, 8), Block(32, 8)
 
 # Of a thread of large blocks: the pixels of its window, and what each output channel takes. With more than ALONE of
 # them a multiprocessor holds one of the largest at a time, and a grid of more blocks than multiprocessors has to wait.
@@ -114,7 +114,7 @@ def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
     registers = _window(problem) + CHANNEL_REGISTERS * config.out_k
     if math.prod(_grid(problem, config)) <= FEW_BLOCKS * facts.cores or registers > LARGE_REGISTERS:
         return config
-    if problem.q <= LARGE_NARROW[0]:
+    if problem.q <= LARGE_NARROW.x:
         return _of_block(config, LARGE_NARROW)
     large = _of_block(config, LARGE)
     waits = registers > ALONE_REGISTERS and math.prod(_grid(problem, large)) > facts.cores
@@ -126,8 +126,8 @@ def _window(problem: Conv2dProblem) -> int:
     return problem.taps * -(-itemsize(problem.acc_dtype) // 4)
 
 
-def _of_block(config: SmallConfig, block: tuple[int, int]) -> SmallConfig:
-    return replace(config, block_x=block[0], block_y=block[1])
+def _of_block(config: SmallConfig, block: Block) -> SmallConfig:
+    return replace(config, block_x=block.x, block_y=block.y)
 
 
 def _grid(problem: Conv2dProblem, config: SmallConfig) -> tuple[int, int, int]:

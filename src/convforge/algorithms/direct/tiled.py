@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 from convforge.algorithms.contract import Config, Plan
 from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
@@ -26,17 +27,24 @@ MOST_REGISTERS = 192
 # With more of them, fewer threads are asked for.
 MODEST_REGISTERS = 54
 
-# Rows and columns of outputs of a thread; the threads that a multiprocessor shall hold of them; how many threads it
-# must get for the tile to pay, as a large tile reads less of the picture twice but small ones keep more threads at
-# work; and the most numbers of a row of the window and of the sums. The first that fits is the default. Columns are of
-# 4-byte pixels; of narrower ones a thread takes twice as many.
+
+class Tile(NamedTuple):
+    """Outputs of a thread. The first that fits and pays is the default."""
+
+    out_p: int
+    out_q: int  # of 4-byte pixels; of narrower ones a thread computes twice as many
+    resident: int  # threads that an SM must hold
+    enough: int  # threads that each SM must get: a large tile reads less twice, small ones keep more threads busy
+    registers: int  # most numbers of a row of the window and of the sums
+
+
 TILES = (
-    (4, 4, 768, 12000, 22),
-    (4, 2, 768, 3000, 16),
-    (4, 4, 768, 6000, 54),
-    (2, 2, 1024, 800, 36),
-    (1, 2, 1024, 400, 54),
-    (1, 1, 1024, 0, MOST_REGISTERS),
+    Tile(4, 4, 768, 12000, 22),
+    Tile(4, 2, 768, 3000, 16),
+    Tile(4, 4, 768, 6000, 54),
+    Tile(2, 2, 1024, 800, 36),
+    Tile(1, 2, 1024, 400, 54),
+    Tile(1, 1, 1024, 0, MOST_REGISTERS),
 )
 
 # Where a thread takes its weights from; see :class:`TiledConfig`.
@@ -115,7 +123,7 @@ class DirectTiled(OneLaunch[TiledConfig]):
         """Tiles from the default on to smaller ones, other blocks, then larger tiles."""
         fit = [tile for tile in TILES if _suits(problem, tile)] or [TILES[-1]]
         weights = "staged" if problem.flops <= STAGED_FLOPS * facts.cores and not staging_refusal(problem) else "packed"
-        tiles = [(_with_weights(problem, _config(problem, tile), weights, facts), tile[3]) for tile in fit]
+        tiles = [(_with_weights(problem, _config(problem, tile), weights, facts), tile.enough) for tile in fit]
 
         share = min(1.0, FEW_PRODUCTS / max(problem.taps, 1)) * facts.cores
         busy = [i for i, (config, enough) in enumerate(tiles) if _threads(problem, config) >= enough * share]
@@ -184,17 +192,17 @@ def _registers(problem: Conv2dProblem, config: TiledConfig) -> int:
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
-def _suits(problem: Conv2dProblem, tile: tuple[int, ...]) -> bool:
+def _suits(problem: Conv2dProblem, tile: Tile) -> bool:
     """True if a tile of TILES shares pixels among its outputs, and leaves enough registers."""
-    out_p, out_q, _, _, most = tile
-    if (out_p > 1 and problem.stride[0] > 1) or out_q * problem.stride[1] > 4:
+    if (tile.out_p > 1 and problem.stride[0] > 1) or tile.out_q * problem.stride[1] > 4:
         return False
-    return _registers(problem, _config(problem, tile)) <= (most if _chunk(problem) == 1 else min(most, PIXEL_REGISTERS))
+    most = tile.registers if _chunk(problem) == 1 else min(tile.registers, PIXEL_REGISTERS)
+    return _registers(problem, _config(problem, tile)) <= most
 
 
-def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
+def _config(problem: Conv2dProblem, tile: Tile) -> TiledConfig:
     """A tile of TILES, of as many output channels as registers allow."""
-    out_p, out_q, resident = tile[:3]
+    out_p, out_q, resident = tile.out_p, tile.out_q, tile.resident
     out_q *= 1 if itemsize(problem.x_dtype) >= 4 else 2
     width = -(-itemsize(problem.acc_dtype) // 4)
     most = min(8, max(1, 64 // (out_p * out_q * width)))

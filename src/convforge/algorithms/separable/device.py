@@ -79,16 +79,7 @@ class _Layout:
 
 
 class Separable(DeviceConvolution[FusedConfig]):
-    """Both passes in one kernel, R + S products an output for each of the rank; as on the CPU, any rank is computed.
-
-    Examples
-    --------
-    >>> from convforge.backends.emulator.facts import emulator_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n1c3h2048w2048_k3r31s31_st1_p15_g3_f32_nchw")
-    >>> Separable("emulator").refuses(problem, emulator_facts()) is None
-    True
-    """
+    """Both passes in one kernel, R + S products an output for each of the rank; as on the CPU, any rank is computed."""
 
     name = "separable"
     summary = "the filter as a few products of 1-D filters (SVD), both passes in one tile in shared memory"

@@ -34,7 +34,7 @@ WORKSPACE_BYTES = 8 << 20
 class WinogradConfig(Config):
     """Blocking of the tiles."""
 
-    # Of tiles (16 of float32, 8 of float64), transformed before they are multiplied: they bound the workspace.
+    # Panels of tiles (16 of float32, 8 of float64), transformed before they are multiplied: they bound the workspace.
     panels: int = 64
     block_k: int = 12  # output channels multiplied at once, a multiple of 6
 
