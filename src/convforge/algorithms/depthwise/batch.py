@@ -1,4 +1,4 @@
-"""Host side of batch.cu: which pictures' windows are multiplied together, and how they lie in shared memory."""
+"""Host side of batch.cu: the windows of several images as one matrix, and the layout of shared memory."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ CHANNELS = (2, 4, 1)
 # Matrices and sums that a warp holds at most: two and four registers of a thread each.
 MOST_MATRICES, MOST_SUMS = 16, 12
 
-# Threads that a multiprocessor shall hold.
+# Threads that an SM must hold.
 RESIDENT = 512
 
-# Windows of a row, of all pictures, that fill a product of tensor cores.
+# Windows of a row, of all images, that fill a product of tensor cores.
 FULL_PRODUCT = 16
 
 
@@ -75,7 +75,7 @@ class _Layout:
 
 
 class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
-    """Rows of several images as one matrix, a row of the filter as the other: for small planes of 16-bit floats in NCHW."""
+    """Rows of several images as one matrix, rows of the filter as the other: small planes of 16-bit floats in NCHW."""
 
     name = "depthwise_batch"
     summary = "depthwise: the same row of several pictures at once, on tensor cores; 16-bit floats, sm_80 and later"
@@ -85,7 +85,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     look = Mark("olive", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """A product takes 16 windows of a row, of several pictures: fewer leave gaps."""
+        """A product takes 16 windows of a row, of several images: fewer leave gaps."""
         windows = max(1, -(-problem.q // 8))
         span = min(7 * problem.stride[1] + problem.extent_w, problem.w if windows == 1 else 64)
         full = max(1.0, FULL_PRODUCT / (max(problem.n, 1) * windows))

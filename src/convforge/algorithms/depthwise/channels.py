@@ -20,7 +20,7 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
 # Registers of a thread that a row of pixels, the sums and the weights that stay there may take, of the 255 that it has;
-# and up to which a multiprocessor holds enough threads.
+# and up to which an SM holds enough threads.
 MOST_REGISTERS, GOOD_REGISTERS = 200, 112
 
 # A window is unrolled where its weights and its pixels take no more registers than this: the compiler asks for all of
@@ -45,7 +45,7 @@ BLOCK_THREADS, BLOCK_VECTORS, MOST_DEEP = 128, 8, 64
 # Of shared memory, that the filters of a block's channels may take.
 TAPS_BYTES = 48 << 10
 
-# Threads that a multiprocessor shall hold; and how many it must get for a tile to pay.
+# Threads that an SM must hold; and how many it must get for a tile to pay.
 RESIDENT, ENOUGH_THREADS = 512, 256
 
 
@@ -160,7 +160,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
 
 
 def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> ChannelsConfig:
-    """A tile of TILES, in a block that the picture fills."""
+    """A tile of TILES, in a block that the image fills."""
     vec = math.gcd(problem.k, max(1, nbytes // itemsize(problem.x_dtype)))
     block_c = even_share(problem.k // vec, BLOCK_VECTORS)
     while block_c > 1 and _taps_bytes(problem, ChannelsConfig(vec, out_p, out_q, block_c, 1, 1)) > TAPS_BYTES:

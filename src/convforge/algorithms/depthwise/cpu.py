@@ -1,6 +1,6 @@
 """Kernels of depthwise convolution on the CPU: vectors along the columns of a plane, or along the channels of a pixel.
 
-What changed since direct_rows: eight vectors of sums stay in registers while all taps of the one channel pass, wherever
+Since direct_rows: eight vectors of sums stay in registers while all taps of the one channel pass, wherever
 in the strip these vectors lie, so planes that are narrow keep the processor as busy as wide ones. In NHWC a vector
 holds neighbouring channels, each with the filter of its own.
 """
@@ -200,7 +200,7 @@ def gather_pixels(tile: Any, x: Any, n: Any, c0: Any, c1: Any, p0: Any, p1: Any,
 
 @inlined
 def gather_one(tile: Any, at: Any, x: Any, start: Any, channel: Any, g: Any) -> None:
-    """A channel of the pixel that begins at `start`; a negative one lies outside the picture."""
+    """A channel of the pixel that begins at `start`; a negative one lies outside the image."""
     if start < 0:
         put(tile, at, g.outside - g.zero)
     elif x.half:
@@ -218,7 +218,7 @@ def gather_interleaved(tile: Any, x: Any, n: Any, p0: Any, p1: Any, g: Any, stri
     for i in range(rows):
         h, row = g.rows[p0 * g.stride_h + i], i * strip.row_pitch
         plane = x.place[0] + n * x.place[1] + h * x.place[3]
-        a, b = 0, 0  # columns [a, b) are copied as they lie
+        a, b = 0, 0  # columns [a, b) are copied as one run
         if side_by_side and h >= 0:
             a, b = min(g.left, count), min(g.left + g.width, count)
             copy_run(tile, row + a * channels, x.flat, plane + (a - g.left) * channels, (b - a) * channels, 1)

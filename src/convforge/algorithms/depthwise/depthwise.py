@@ -1,4 +1,4 @@
-"""Host side of depthwise convolution on the CPU: strips, vectors, packed weights. The kernels stand in cpu.py."""
+"""Host side of depthwise convolution on the CPU: strips, vectors, packed weights. cpu.py has the kernels."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
         return one_channel_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseConfig]:
-        """Along what lies side by side; the tallest strip that fits the cache first."""
+        """Along the axis that is contiguous; the tallest strip that fits the cache first."""
         found = []
         if problem.x_layout == "NHWC" and problem.c >= _lanes(problem):
             tile_c = _channels_of_an_item(problem, facts)

@@ -1,4 +1,4 @@
-"""Host side of mma.cu: how planes stand among zeros, and how warps share their windows."""
+"""Host side of mma.cu: the zeros around planes, and how warps share their windows."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ TEAMS, WARPS, TILES = (1, 2, 4, 8), (2, 4, 8), (1, 2, 4, 7)
 # Matrices that a warp that walks holds at most, of all rows of the filter.
 WALKED = 8
 
-# Threads that a multiprocessor shall hold.
+# Threads that an SM must hold.
 RESIDENT = 768
 
-# What a warp issues, in instructions: of four loads of windows, whose words meet in banks; of a step's taps; of outputs
+# Instructions that a warp issues: for four loads of windows, whose words meet in banks; of a step's taps; of outputs
 # that are stored; of a vector that is copied; of one of zeros; and of a block besides. Of a block's time, what a
-# multiprocessor loses if it has no other; cycles in which it begins one; warps with which it is busy.
+# SM loses if it has no other; cycles in which it begins one; warps with which it is busy.
 LOADS, TAPS, STORE, COPY, ZEROS, BLOCK = 8, 12, 60, 20, 5, 150
 ALONE, BEGIN_CYCLES, BUSY_WARPS = 0.3, 400, 28
 
@@ -209,9 +209,9 @@ def halves_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def modelled_cycles(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> float:
-    """Cycles that a multiprocessor takes to issue all instructions of its blocks. Only for comparing configs.
+    """Cycles that an SM takes to issue all instructions of its blocks. Only for comparing configs.
 
-    Counts come from mma.cu; what stands above in figures follows the times of some 60 configs on an H200.
+    Counts come from mma.cu; the constants above follow the times of some 60 configs on an H200.
     """
     shared, warps = _shared(problem, config), config.team * config.planes
     issued = _products(problem, config) + BLOCK + ZEROS * shared / VECTOR_BYTES / config.threads
@@ -256,8 +256,8 @@ def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
     line = whole_vectors((COLUMNS - 1) * stride + DEPTH * steps, 2)
     vector = math.gcd(problem.w, VECTOR)
     margin = -(-(left + lead) // vector) * vector
-    seen = window(problem.q, problem.s, stride, problem.dilation[1]) - left
-    least = -(-max(problem.w + left + lead, seen, 1) // vector) * vector
+    columns = window(problem.q, problem.s, stride, problem.dilation[1]) - left
+    least = -(-max(problem.w + left + lead, columns, 1) // vector) * vector
     pitch = pitch_of_rows(least, vector, _windows(problem), problem.stride[0], stride)
     outputs = problem.p
     if config.tiles == 0:  # of all strips, and those that no row of pixels is the last one of
@@ -293,8 +293,8 @@ def _strips(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> tuple[int, in
 
 def _shared(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
     """Bytes of shared memory of a block."""
-    lies = _layout(problem, config)
-    return config.planes * (problem.r * lies.line + lies.plane) * 2
+    layout = _layout(problem, config)
+    return config.planes * (problem.r * layout.line + layout.plane) * 2
 
 
 def _blocks(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:

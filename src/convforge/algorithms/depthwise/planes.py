@@ -1,4 +1,4 @@
-"""Host side of planes.cu: the tile of a thread and of a block, how they lie in shared memory, and which is best."""
+"""Host side of planes.cu: tiles of a thread and of a block, their layout in shared memory, and a model of their time."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ SHORT_ROW, CHUNK = 11, 8
 # Registers of a thread that a row of pixels and the sums may take, of the 255 that it has.
 MOST_REGISTERS = 160
 
-# Threads that a multiprocessor shall hold: more where memory is the limit.
+# Threads that an SM must hold: more where memory is the limit.
 RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
 
-# Cycles in which a multiprocessor begins a block: small ones of little work wait.
+# Cycles in which an SM begins a block: small ones of little work wait.
 BEGIN_CYCLES = 550
 
-# Bytes a cycle between a multiprocessor and L2; what it loses of that time while a block waits for its first pixels and
+# Bytes a cycle between an SM and L2; what it loses of that time while a block waits for its first pixels and
 # no other is there. Cycles from one instruction of a warp to its next, but for multiply-adds: these wait for nothing.
 L2_BYTES, ALONE, WARP_CYCLES = 8.2, 1.3, 9.3
 
@@ -63,7 +63,7 @@ L2_BYTES, ALONE, WARP_CYCLES = 8.2, 1.3, 9.3
 # outputs that may have no use for a row of pixels. Cycles of shared memory for a vector of weights.
 COPY, STORE, TURN, CONVERSION, TEST, WEIGHTS = 35, 66, 270, 2.4, 16, 5
 
-# What a block of one plane takes beside one of as many threads on parts of several.
+# Time of a block of one plane, relative to a block of as many threads on parts of several planes.
 ONE_PLANE = 1.02
 
 # Products of a thread whose loops planes.cu unrolls, so that no row is tested.
@@ -90,7 +90,7 @@ class PlanesConfig(Config):
         return self.strips_y * self.strips_x * self.planes
 
 
-# What asks for least.
+# The config that needs least.
 LEAST = PlanesConfig(1, 4, 8, 1, 1)
 
 
@@ -191,18 +191,18 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
 
 
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
-    """Cycles that a multiprocessor takes. Only for comparing configs, whose times on an H200 these numbers follow best.
+    """Cycles that an SM takes: a model for comparing configs, fitted to times on an H200.
 
     Of a block count what it issues, 4 instructions of a warp in a cycle; what shared memory moves, 128 bytes in a
     cycle, and a cycle for each line of as many bytes that a warp stores to; its bytes from and to L2; and the time that
     its warps take for themselves, which blocks beside it share. The longest counts most: they are added as cubes.
-    Counts come from planes.cu; what stands above in figures is fitted to the times of some 900 configs.
+    Counts come from planes.cu; the constants above are fitted to the times of some 900 configs.
     """
-    lies = _layout(problem, config)
+    layout = _layout(problem, config)
     warps, share = -(-config.threads // 32), config.strips_y * config.strips_x
     counts = _chunks(problem)
     x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-    pixels = lies.rows * sum(-(-_span(problem, config, lies.shift, count) // lies.load) for count in counts)
+    pixels = layout.rows * sum(-(-_span(problem, config, layout.shift, count) // layout.load) for count in counts)
     weights = (
         config.out_p * problem.r * sum(-(-count * itemsize(problem.acc_dtype) // VECTOR_BYTES) for count in counts)
     )
@@ -210,8 +210,8 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     stores = outputs / _store(problem, config)
     conversions = CONVERSION * outputs if is_integer(problem.out_dtype) else 0
     if problem.x_dtype != problem.acc_dtype:
-        conversions += pixels * lies.load * (CONVERSION if is_integer(problem.x_dtype) else 1)
-    width = -(-(tile_width(problem, config.strips_x * config.out_q) + lies.shift) // lies.fill)
+        conversions += pixels * layout.load * (CONVERSION if is_integer(problem.x_dtype) else 1)
+    width = -(-(tile_width(problem, config.strips_x * config.out_q) + layout.shift) // layout.fill)
     height = tile_height(problem, config.strips_y * config.out_p)
     copies = -(-height // max(1, share // width)) * -(-width // share)
     turns = -(-config.planes * problem.r * problem.s // config.threads)
@@ -220,13 +220,13 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     if products > UNROLLED:
         close = problem.stride[0] == problem.dilation[0] == 1
         for_all = max(0, problem.r - config.out_p + 1) if close else 0
-        others += TEST * (lies.rows - for_all) * config.out_p * len(counts)
+        others += TEST * (layout.rows - for_all) * config.out_p * len(counts)
     lines = 4 if config.out_q * out_bytes <= VECTOR_BYTES else 32
-    shared = pixels * _phases(problem, config, lies) + WEIGHTS * weights + 2 * copies + stores * lines
-    read = config.planes * height * width * lies.fill * _sector(problem.x_layout, config, x_bytes)
+    shared = pixels * _phases(problem, config, layout) + WEIGHTS * weights + 2 * copies + stores * lines
+    read = config.planes * height * width * layout.fill * _sector(problem.x_layout, config, x_bytes)
     written = config.planes * share * outputs * _sector(problem.out_layout, config, out_bytes)
     waves = math.ceil(_tiles(problem, config).count / facts.cores)
-    beside = max(1, min(blocks_held(facts, warps, lies.shared_bytes, 24 + _registers(problem, config)), waves))
+    beside = max(1, min(blocks_held(facts, warps, layout.shared_bytes, 24 + _registers(problem, config)), waves))
     issued = warps * (products + others) / 4
     by_itself = max(issued, products + WARP_CYCLES * others) / beside
     times = (max(issued, warps * shared), (read + written) / L2_BYTES, by_itself, BEGIN_CYCLES)
@@ -234,10 +234,10 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     return cycles * (ONE_PLANE if config.planes == 1 else 1)
 
 
-def _phases(problem: Conv2dProblem, config: PlanesConfig, lies: _Layout) -> int:
+def _phases(problem: Conv2dProblem, config: PlanesConfig, layout: _Layout) -> int:
     """Cycles in which shared memory serves a warp's loads of pixels: as many bytes at once as it has banks for."""
-    nbytes = itemsize(problem.x_dtype if lies.raw else problem.acc_dtype)
-    vector = max(4, lies.load * nbytes)
+    nbytes = itemsize(problem.x_dtype if layout.raw else problem.acc_dtype)
+    vector = max(4, layout.load * nbytes)
     together = BANK_BYTES // vector
     if problem.x_layout == "NHWC":
         return 32 // together  # neighbours lie in neighbouring planes, an odd number of vectors apart
@@ -246,7 +246,7 @@ def _phases(problem: Conv2dProblem, config: PlanesConfig, lies: _Layout) -> int:
     for thread in range(together):
         slot, strip = divmod(thread, config.strips_y * config.strips_x)
         y, x = divmod(strip, config.strips_x) if beside else divmod(strip, config.strips_y)[::-1]
-        row = slot * lies.plane + y * config.out_p * problem.stride[0] * lies.pitch
+        row = slot * layout.plane + y * config.out_p * problem.stride[0] * layout.pitch
         places.add((row + x * config.out_q * problem.stride[1]) * nbytes // vector)
     banks = collections.Counter(place % together for place in places)
     return 32 // together * max(banks.values())

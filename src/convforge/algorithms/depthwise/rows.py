@@ -1,4 +1,4 @@
-"""Host side of rows.cu: which planes a block holds whole, and how they lie there."""
+"""Host side of rows.cu: whole planes of a block, and their layout in shared memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_REGISTERS = 190
 # Those of places, weights and counters.
 BESIDES = 24
 
-# Numbers of a row of pixels and its sums, from which on others of these threads, that a multiprocessor shall hold, are
+# Numbers of a row of pixels and its sums, from which on others of these threads, that an SM must hold, are
 # tried first: more hide what a row waits for, until their registers do not hold it.
 RESIDENT = ((0, (512, 1280)), (50, (1280, 512)), (100, (768, 256)))
 
@@ -48,7 +48,7 @@ MOST_OF_TWO_ROWS = 48
 # thread besides all that.
 VECTOR, TAP, ROW, THREAD = 23, 8, 3, 45
 
-# Bytes of a line; those that a block fetches in vain where it begins or ends within one; what a multiprocessor moves
+# Bytes of a line; those that a block fetches in vain where it begins or ends within one; what an SM moves
 # in a cycle.
 LINE_BYTES, LINE_LOSS, CYCLE_BYTES = 128, 288, 21
 
@@ -166,21 +166,22 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
 
 
 def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> float:
-    """Cycles that a multiprocessor takes for its share of the blocks. Only for comparing configs.
+    """Cycles that an SM takes for its share of the blocks. Only for comparing configs.
 
-    What stands above in figures was found from the times of some 200 configs of 12 layers on an H200, so that those
-    which come first lose least against the fastest.
+    The constants above are fitted to the times of some 200 configs of 12 layers on an H200, so that the configs that
+    come first lose least against the fastest.
     """
-    lies, threads = _layout(problem, config), _threads(problem, config)
+    layout, threads = _layout(problem, config), _threads(problem, config)
     acc_bytes, team = itemsize(problem.acc_dtype), -(-problem.p // config.out_p)
     rows = problem.r if config.out_p == 1 else tile_height(problem, config.out_p)
     products = problem.s * problem.q - _on_zeros(problem) - (-problem.s * acc_bytes // VECTOR_BYTES)
-    loads = problem.w // lies.load + (problem.w if problem.x_dtype != problem.acc_dtype else 0)
+    loads = problem.w // layout.load + (problem.w if problem.x_dtype != problem.acc_dtype else 0)
     issued = config.out_p * (min(problem.r, problem.h) * products + problem.q)
-    issued += (problem.h if lies.by_pixels else rows) * (loads + ROW) + -(-problem.r // team) * problem.s * TAP + THREAD
+    issued += (problem.h if layout.by_pixels else rows) * (loads + ROW)
+    issued += -(-problem.r // team) * problem.s * TAP + THREAD
     moved = 0
-    pixels = (problem.h * problem.w, lies.fill, problem.x_dtype)
-    outputs = (problem.p * problem.q, lies.store, problem.out_dtype)
+    pixels = (problem.h * problem.w, layout.fill, problem.x_dtype)
+    outputs = (problem.p * problem.q, layout.store, problem.out_dtype)
     for elements, vector, dtype in (pixels, outputs):
         issued += -(-config.planes * elements // (vector * threads)) * VECTOR
         nbytes = config.planes * elements * itemsize(dtype)

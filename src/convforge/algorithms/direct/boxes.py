@@ -1,4 +1,4 @@
-"""Host side of boxes.cu: the tile of a block, and how the accelerator sees the picture."""
+"""Host side of boxes.cu: the tile of a block, and the TMA map of the image."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
-# The first architecture that brings boxes.
+# The first architecture with the TMA.
 FIRST_ARCHITECTURE = 90
 
-# Channels of a pixel up to which a box takes whole pixels of NHWC.
+# Channels of a pixel up to which a TMA tile takes whole pixels of NHWC.
 MOST_CHANNELS = 4
 
 
@@ -73,13 +73,13 @@ SHAPES = (
     Shape(4, 8, 1, 1, 1, 0, MOST_REGISTERS),
 )
 
-# Of a picture so small that each multiprocessor gets at most so many tiles of the last shape, a thread has one channel.
+# Of an image so small that each SM gets at most so many tiles of the last shape, a thread has one channel.
 FEW_TILES = 2
 
 # Numbers that a thread may hold of pixels whose channels lie side by side: each is read for more outputs.
 PIXEL_REGISTERS = 96
 
-# Where boxes are small, more blocks share a multiprocessor, until so many bytes are there or under way, or so many
+# Where TMA tiles are small, more blocks share an SM, until so many bytes are loaded or on their way, or so many
 # threads at work. Tiles of one plane, and of pixels whose channels lie side by side, are soon done for their bytes, so
 # it takes half as many again.
 BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
@@ -94,18 +94,18 @@ FEW_FREE_TAPS = 49
 # Lanes of the largest tile, where memory is the limit and rows are long: those are taken that divide a row best.
 LANES_OF_ROWS = range(64, 31, -8)
 
-# Bytes of a line of the second level cache. The accelerator asks for each line that a row of a box touches, and twice
+# Bytes of a line of L2. The TMA asks for each line that a row of a TMA tile touches, and twice
 # where the row crosses a line of shared memory within one: least often where both begin together.
 LINE_BYTES = 128
 GRAINS = (16, 32, 64, LINE_BYTES)
 
-# Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
+# Output channels of a thread: with more, a tile has few positions, and the halo of its TMA tile grows.
 MOST_OUTPUTS = 4
 
 # Tiles are counted in 32 bits, and a block looks ahead.
 MOST_TILES = 2**30
 
-# Bytes of shared memory of a block, beside its boxes: barriers, what the driver keeps for itself, and alignment.
+# Bytes of shared memory of a block, beside its TMA tiles: barriers, what the driver keeps for itself, and alignment.
 EXTRA_BYTES = 1024 + 256
 
 # Threads that may hand each other what they hold; and how many pixels of a run a thread has from others: with more, the
@@ -115,25 +115,25 @@ WARP, MOST_SHARED = 32, 2
 # Maps that a plan keeps: to encode one takes microseconds.
 KEPT_MAPS = 64
 
-# Output channels of a group up to which boxes that come ahead of the threads are ahead: with more there is so much to
-# multiply that taps in constant memory are. Pixels of a plane up to which they are: in larger pictures memory is the
+# Output channels of a group up to which TMA tiles are ahead: with more there is so much to multiply that taps in
+# constant memory are. Pixels of a plane up to which they are: in larger images memory is the
 # limit of both, and the other has less to wait for. Where there are more input channels than this too, or every filter
 # sees one of several, pixels from which they are.
 FEW_CHANNELS, MOST_PIXELS, MANY_PIXELS = 4, 48 << 20, 512 * 512
 
 
 class _WithMaps(Runtime, Protocol):
-    """A runtime whose device brings boxes to shared memory."""
+    """A runtime whose device has the TMA."""
 
-    def tensor_map(self, seen: AnyMap) -> bytes:
-        """Arguments by which a kernel loads boxes of an array."""
+    def tensor_map(self, tensor: AnyMap) -> bytes:
+        """Arguments by which a kernel loads TMA tiles of an array."""
         ...
 
 
 class DirectBoxes(DeviceConvolution[BoxesConfig]):
-    """A block computes tile after tile from boxes of pixels that the tensor memory accelerator brings ahead.
+    """A block computes tile after tile from TMA tiles of pixels, loaded ahead.
 
-    The accelerator sees arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps. A plan
+    The TMA takes arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps. A plan
     that is called with another hands it to the plan of :class:`DirectTiled` for the same problem, which is compiled
     when it is first needed.
     """
@@ -226,12 +226,12 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
             return box_map(problem, box, where, strides)
 
         def arguments(buffers: Buffers) -> Any:
-            seen = map_of(address(buffers["x"]), tuple(buffers["x"].strides))
-            if seen is None:
+            tensor = map_of(address(buffers["x"]), tuple(buffers["x"].strides))
+            if tensor is None:
                 return None
             args = struct()
             conv = args.conv
-            args.put_map("map", seen, cast(_WithMaps, runtime).tensor_map(seen))
+            args.put_map("map", tensor, cast(_WithMaps, runtime).tensor_map(tensor))
             fill(conv, problem, buffers)
             args.filter = weights.filter(buffers["w"])
             args.tiles, args.across, args.down = tiles, *divisors
@@ -354,7 +354,7 @@ def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
 
 
 def _config(problem: Conv2dProblem, shape: Shape, facts: DeviceFacts) -> BoxesConfig:
-    """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small boxes."""
+    """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small tiles."""
     size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
     strips, lanes, out_p, blocks = _shaped(problem, shape, out_q)
@@ -380,7 +380,7 @@ def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int,
     strips, lanes, out_p, blocks = shape.strips, shape.lanes, shape.out_p, shape.blocks
     size, taps, chunk = itemsize(problem.x_dtype), problem.r * problem.s, chunk_of(problem)
     if shape == SHAPES[1] and problem.stride[0] >= max(3, problem.dilation[0] * (problem.r - 1) + 1):
-        return strips, lanes, 1, 1  # no row is shared, and boxes are large
+        return strips, lanes, 1, 1  # no row is shared, and TMA tiles are large
     if shape != SHAPES[0]:
         return strips, lanes, out_p, blocks
     if size == 1 and chunk < MOST_CHANNELS:  # much to do for each byte: more threads
@@ -398,7 +398,7 @@ def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int,
 def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q: int) -> tuple[int, int]:
     """Strips and lanes where a row of outputs is shorter than a tile: no more lanes than it takes, and more strips."""
     step = out_q * problem.stride[1] * chunk_of(problem) * itemsize(problem.x_dtype)
-    together = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # boxes begin at multiples of 16 bytes
+    together = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # TMA tiles begin at multiples of 16 bytes
     enough = -(-max(problem.q, 1) // (out_q * together)) * together
     if enough >= lanes:
         return strips, lanes
@@ -412,7 +412,7 @@ def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:
 
 
 def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConfig, int]]:
-    """The shapes that fit, each with the tiles that a multiprocessor must get for it to pay."""
+    """The shapes that fit, each with the tiles that an SM must get for it to pay."""
     found = []
     for shape in SHAPES:
         config = _config(problem, shape, facts)
@@ -421,7 +421,7 @@ def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConf
         most = shape.registers if chunk_of(problem) == 1 else max(shape.registers, PIXEL_REGISTERS)
         if _registers(problem, config) > most:
             continue
-        # Rows of whole lines are longer: where boxes of them do not fit, others may.
+        # Rows of whole lines are longer: where TMA tiles of them do not fit, others may.
         grains = [replace(config, grain=grain) for grain in reversed(GRAINS) if grain <= config.grain]
         fit = next((config for config in grains if config_refusal(problem, config, facts) is None), None)
         if fit is not None:

@@ -128,7 +128,7 @@ def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n:
 
 @inlined
 def store(row: Any, value: Any, out: Any, n: Any, k: Any, p: Any, g: Any, ends: Any) -> None:
-    """Row p of output channel k of picture n goes through the epilogue."""
+    """Row p of output channel k of image n goes through the epilogue."""
     start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
     at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
     store_row(row, 0, g.Q, value, k, out.flat, start, out.place[4], ends, at, ends.place[4])

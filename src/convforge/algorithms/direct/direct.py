@@ -1,4 +1,4 @@
-"""Host side of the direct method: sizes, tiles and launches. The kernels stand in cpu.py."""
+"""Host side of the direct method: sizes, tiles and launches. cpu.py has the kernels."""
 
 from __future__ import annotations
 

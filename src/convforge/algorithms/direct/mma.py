@@ -54,13 +54,13 @@ OTHER_REGISTERS = 45
 # again.
 LEAST_ROWS = 4
 
-# Pixels of a picture of bytes from which tensor cores are ahead: below, it is over before their first rows are there.
+# Pixels of an image of bytes from which tensor cores are ahead: below, it is over before their first rows are there.
 MANY_PIXELS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MmaConfig(Config):
-    """Block of :class:`DirectMma`, and how a picture is divided among warps."""
+    """Block of :class:`DirectMma`, and how an image is divided among warps."""
 
     warps: int = 4  # of a block; 1 to 32
     sets: int = 2  # of 16 windows beside each other, that a warp computes
@@ -73,7 +73,7 @@ class MmaConfig(Config):
 class DirectMma(DeviceConvolution[MmaConfig]):
     """Filters of bytes as products of matrices: a tensor core multiplies windows by a Toeplitz matrix of taps.
 
-    A plan that is called with a picture whose rows do not begin at multiples of 16 bytes, or have gaps, hands it to the
+    A plan that is called with an image whose rows do not begin at multiples of 16 bytes, or have gaps, hands it to the
     plan of ``direct_tiled`` for the same problem, which is compiled when it is first needed.
     """
 
@@ -164,7 +164,7 @@ def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
         config = replace(config, sets=1)
     elif few_rows:
         config = replace(config, gang=1)
-    # What would spill is compiled in vain: see _compiled.
+    # A kernel that spills would be compiled in vain: see compiled_for.
     pixels = config.gang * config.sets * _window(problem) // STEP * 4
     need = 32 * config.warps * (_registers(problem, config) + pixels + OTHER_REGISTERS)
     return replace(config, blocks=min(config.blocks, max(facts.registers // need, 1)))
@@ -275,8 +275,8 @@ def _planes(problem: Conv2dProblem) -> int:
 def _pitch(problem: Conv2dProblem, config: MmaConfig) -> int:
     """Bytes of a row in shared memory: PITCH of mma.cu."""
     shift = _shift(problem)
-    seen = _span(problem, config) - (_outs(chunk_of(problem)) or 0) + _window(problem) - shift
-    return -(-(-(-shift // COPY) * COPY + seen) // COPY) * COPY
+    used = _span(problem, config) - (_outs(chunk_of(problem)) or 0) + _window(problem) - shift
+    return -(-(-(-shift // COPY) * COPY + used) // COPY) * COPY
 
 
 def _fragments(problem: Conv2dProblem) -> int:
@@ -295,7 +295,7 @@ def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
 
 
 def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
-    """Rows of outputs of a strip: as many strips as fill the multiprocessors `waves` times, of blocks at once."""
+    """Rows of outputs of a strip: as many strips as fill the SMs `waves` times, of blocks at once."""
     planes, spans = _planes(problem), _spans(problem, config)
     if not planes * spans * problem.p:
         return 0

@@ -22,10 +22,10 @@ SHAPES = (
     (32, 4, 8), (32, 4, 4), (32, 4, 2), (32, 4, 1), (64, 2, 8), (64, 2, 2), (32, 8, 8), (32, 8, 4), (16, 16, 1),
     (32, 32, 1), (24, 24, 1), (8, 8, 1), (32, 1, 1),
 )  # fmt: skip
-# How many of them are compared for the default, and blocks that each multiprocessor must get.
+# How many of them are compared for the default, and blocks that each SM must get.
 DEFAULTS, ENOUGH_BLOCKS = 4, 8
 
-# Shared memory of a block up to which a multiprocessor still holds several.
+# Shared memory of a block up to which an SM still holds several.
 GOOD_BYTES = 32 << 10
 
 # Sums that a thread keeps.

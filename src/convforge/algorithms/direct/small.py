@@ -1,4 +1,4 @@
-"""Host side of small.cu: pictures that are over before anything but latency counts."""
+"""Host side of small.cu: images so small that only latency counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from convforge.problem.types import itemsize
 # Registers of a thread that its window may take: a 5 x 5 filter of three channels.
 MOST_WINDOW = 80
 
-# Threads that a multiprocessor shall hold, so that each has registers for all its loads at once.
+# Threads that an SM must hold, so that each has registers for all its loads at once.
 RESIDENT = 512
 
 # Output channels of a thread.
@@ -30,15 +30,15 @@ MOST_OUTPUTS = 4
 # Columns and rows of threads that are worth comparing.
 BLOCKS = (Block(32, 2), Block(32, 4), Block(32, 8), Block(64, 8))
 
-# The default, while at most so many blocks come to a multiprocessor. Every block brings the whole filter, so beyond
+# The default, while at most so many blocks come to an SM. Every block brings the whole filter, so beyond
 # that they are large, where registers allow: narrower where a row of outputs is short.
 DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = Block(32, 4), 0.75, Block(64, 8), Block(32, 8)
 
 # Of a thread of large blocks: the pixels of its window, and what each output channel takes. With more than ALONE of
-# them a multiprocessor holds one of the largest at a time, and a grid of more blocks than multiprocessors has to wait.
+# them an SM holds one of the largest at a time, and a grid of more blocks than SMs has to wait.
 LARGE_REGISTERS, CHANNEL_REGISTERS, ALONE_REGISTERS = 48, 6, 40
 
-# Outputs of a plane for each SM, a block of threads, up to which a picture is over before anything but latency counts,
+# Outputs of a plane for each SM, a block of threads, up to which only latency counts,
 # and output channels: a thread has them all.
 FEW_OUTPUTS, FEW_CHANNELS = 512, 4
 
@@ -65,7 +65,7 @@ class DirectSmall(OneLaunch[SmallConfig]):
     look = Mark("olive", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Loads take a thread's time; output channels share a pixel for nothing."""
+        """Loads take a thread's time; output channels share a pixel at no cost."""
         return Work(problem.flops / min(problem.k_per_group, MOST_OUTPUTS), problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:

@@ -54,20 +54,20 @@ WEIGHTS = ("packed", "staged")
 # each has that much more to do, and a large tile reads fewer taps for it.
 FEW_PRODUCTS = 27
 
-# Threads that a multiprocessor shall hold where a pixel serves many channels and nothing else: each reads many taps.
+# Threads that an SM must hold where a pixel serves many channels and nothing else: each reads many taps.
 MANY_SUMS_RESIDENT = 768
 
 # Columns and rows of threads that are worth comparing, the default first.
 BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
 # The default where the taps of a channel that a thread goes through are more bytes than the first constant cache holds,
-# so that more threads had better go through them together.
+# so more threads share each pass over them.
 LARGE_BLOCK, NEAR_CONSTANT_BYTES = (32, 8), 2048
 
-# Blocks stage the filter where the problem has fewer FLOPs for each multiprocessor: to pack it first takes as long as
-# so many, and a multiply-add takes its weight from constant memory for nothing.
+# Blocks stage the filter where the problem has fewer FLOPs for each SM: to pack it first takes as long as
+# so many, and a multiply-add takes its weight from constant memory at no cost.
 STAGED_FLOPS = 1_300_000
-# Threads that a multiprocessor shall hold of kernels that stage it: staged weights take few registers, so many fit.
-# Where a picture has few for each multiprocessor, they may as well have many registers, and all their loads at once.
+# Threads that an SM must hold of kernels that stage it: staged weights take few registers, so many fit.
+# Where an image has few for each SM, they get many registers, and all their loads at once.
 STAGED_RESIDENT, FEW_RESIDENT = 1536, 512
 
 # Channels of a pixel up to which a run of NHWC takes all of them.

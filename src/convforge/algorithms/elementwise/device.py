@@ -24,7 +24,7 @@ GRIDS = ("resident", "whole")
 # A grid has at most this many blocks along x.
 MOST_BLOCKS = 2**31 - 1
 
-# What is worth comparing, the default first: as blocks start in order, what is under way lies close together in memory.
+# Configs that are worth comparing, the default first: blocks start in order, so their loads are close in memory.
 CHOICES = ((256, 1, "whole"), (256, 2, "whole"), (512, 4, "whole"), (256, 1, "resident"), (512, 4, "resident"))
 
 

@@ -54,7 +54,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
 
     With a stride every output of stride 1 is computed and all but the strided ones are dropped; a dilated filter is
     transformed with its holes. Sums are float32 or float64, spectra complex64 or complex128. SciPy's transforms return
-    arrays of their own: these are not part of the workspace, and stand as scratch bytes of the launch that makes them.
+    arrays of their own: these are not part of the workspace, and are scratch bytes of the launch that makes them.
     """
 
     name = "fft"
@@ -177,7 +177,7 @@ def modelled_flops(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
 
 
 def _sizes(problem: Conv2dProblem) -> list[tuple[int, int]]:
-    """Sizes worth a thought, each the next that is fast for the FFT."""
+    """Sizes to compare, each the next that is fast for the FFT."""
     from scipy.fft import next_fast_len
 
     return sorted({(int(next_fast_len(h, real=True)), int(next_fast_len(w, real=True)))
@@ -185,7 +185,7 @@ def _sizes(problem: Conv2dProblem) -> list[tuple[int, int]]:
 
 
 def _wanted_sizes(problem: Conv2dProblem) -> set[tuple[int, int]]:
-    """A few multiples of the filter's extent, up to the whole picture where that is not large."""
+    """A few multiples of the filter's extent, up to the whole image where that is not large."""
 
     def axis(extent: int, stride: int, outputs: int, factor: float) -> int:
         whole = (outputs - 1) * stride + extent

@@ -142,7 +142,7 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
 
 
 def numbers(problem: Conv2dProblem, size: int) -> int:
-    """Complex numbers of all pairs of tiles of a picture's channel: what the work is proportional to.
+    """Complex numbers of all pairs of tiles of an image's channel: the work is proportional to them.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from convforge.problem.types import is_integer, itemsize
 # Complex numbers of a row are rounded up to a multiple of this, so that rows begin at whole sectors of memory.
 PITCH = 4
 
-# The largest size that is thought of: beyond it one axis takes cuFFT more than one pass over memory.
+# The largest size that is compared: beyond it one axis takes cuFFT more than one pass over memory.
 MOST = 4096
 
 # Sizes of an axis that cuFFT has kernels for: 2^a 3^b 5^c, even, as half of a row of real numbers is transformed.
@@ -108,7 +108,7 @@ def modelled_seconds(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
 
     Every step goes over the tiles once, the transforms twice, at L2's 5 TB/s; transforms do 2.5 n log2(n) operations,
     at 15 TFLOP/s; the product at 30. A size that is no power of two takes a little longer, and one above 1024, of which
-    few fit a multiprocessor.
+    few fit an SM.
     """
     cut = tiling(problem, size_h, size_w)
     tiles, element = problem.n * cut.down * cut.across, itemsize(problem.acc_dtype)
@@ -125,7 +125,7 @@ def modelled_seconds(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
 def whole(problem: Conv2dProblem, axis: int) -> int:
     """The least size of an axis with which one tile holds all outputs.
 
-    Where zeros stand outside, what wraps round meets padding: the same zeros then serve both sides.
+    Where zeros are outside, what wraps round meets padding: the same zeros then serve both sides.
 
     Examples
     --------

@@ -27,7 +27,7 @@ MOST_BLOCKS = 2**31 - 1
 # Outputs that a thread may keep in registers.
 MOST_OUTPUTS = 64
 
-# Threads a multiprocessor below which the picture is small: then a thread takes fewer outputs.
+# Threads of an SM below which the image is small: then a thread takes fewer outputs.
 ENOUGH_THREADS = 512
 
 
@@ -42,7 +42,7 @@ class MaxPoolConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    """Elements of a thread's channels, loads and stores, and how its tile lies: see max_pool.cu."""
+    """Elements of a thread's channels, loads and stores, and the shift of its tile: see max_pool.cu."""
 
     channels: int
     load: int

@@ -57,7 +57,7 @@ class FusedConfig(Config):
         return self.strips_y * self.tile_q * self.planes
 
 
-# What asks for least.
+# The config that needs least.
 LEAST = FusedConfig(4, 2, 16, 8)
 
 
@@ -114,15 +114,16 @@ class Separable(DeviceConvolution[FusedConfig]):
         pointers = dict.fromkeys(("rows", "columns", "ranks"), ctypes.c_void_p)
         tiles = {"tiles": PlaneTiles.struct, "count": ctypes.c_int}
         struct = with_conv("Separable", problem, **pointers, aligned_x=ctypes.c_int, **tiles)
-        lies = _layout(problem, config)
+        layout = _layout(problem, config)
         prelude = constants(
             OUT_P=config.out_p, STRIPS_Y=config.strips_y, TILE_Q=config.tile_q, ALONG=config.along,
             PLANES=config.planes, IN_CHANNELS_LAST=problem.x_layout == "NHWC",
-            OUT_CHANNELS_LAST=problem.out_layout == "NHWC", RAW=lies.raw, FILL=lies.fill, SHIFT=lies.shift,
-            LOAD=lies.load, PITCH=lies.pitch, PLANE=lies.plane, MIDDLE_PITCH=lies.middle_pitch, MIDDLE=lies.middle,
+            OUT_CHANNELS_LAST=problem.out_layout == "NHWC", RAW=layout.raw, FILL=layout.fill, SHIFT=layout.shift,
+            LOAD=layout.load, PITCH=layout.pitch, PLANE=layout.plane, MIDDLE_PITCH=layout.middle_pitch,
+            MIDDLE=layout.middle,
             CHUNK_R=_chunk(problem.r, problem), CHUNK_S=_chunk(problem.s, problem),
         )  # fmt: skip
-        held = f"using tile_t = {TYPES[problem.x_dtype if lies.raw else problem.acc_dtype]};"
+        held = f"using tile_t = {TYPES[problem.x_dtype if layout.raw else problem.acc_dtype]};"
         source = KernelSource(
             "algorithms/separable/fused.cu", "separable", (*conv_constants(problem), held, *prelude), struct,
             "Separable",
@@ -130,17 +131,17 @@ class Separable(DeviceConvolution[FusedConfig]):
         kernel = compiled(runtime, source, config.threads, config.resident)
         numbered = _tiles(problem, config)
         divisors = numbered.divisors()
-        info = LaunchInfo("separable", (numbered.count,), (config.threads,), lies.shared_bytes, early=True)
+        info = LaunchInfo("separable", (numbered.count,), (config.threads,), layout.shared_bytes, early=True)
         info = as_many_as_run(evenly(runtime, kernel, info), runtime.facts, config.resident)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
-        x_run = {"w": 1} if lies.fill > 1 else {}
+        x_run = {"w": 1} if layout.fill > 1 else {}
 
         def arguments(buffers: Buffers) -> Any:
             factors = buffers["w"].tensors
             args = struct(**{name: address(factors[name]) for name in pointers})
             fill(args.conv, problem, buffers)
             args.tiles, args.count = divisors, numbered.count
-            args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
+            args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, layout.fill, x_bytes)
             return args
 
         return Plan(
@@ -179,36 +180,38 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
 
 
 def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> float:
-    """Cycles that a multiprocessor takes for one product of the rank, of all channels. Only for comparing configs.
+    """Cycles that an SM takes for one product of the rank, of all channels. Only for comparing configs.
 
     In a cycle it issues 4 instructions of a warp, shared memory moves 128 bytes, and L2 gives 32. Counts come from
     fused.cu; a copied vector takes about 10 instructions, an output 6. Eight warps hide latencies; fewer take that
     much longer.
     """
-    lies = _layout(problem, config)
+    layout = _layout(problem, config)
     size, warps = itemsize(problem.acc_dtype), -(-config.threads // 32)
     wide = size // 4  # a double takes two words, and about two cycles
-    items = config.planes * (config.tile_q // config.along) * lies.rows
+    items = config.planes * (config.tile_q // config.along) * layout.rows
     turns = -(-items // config.threads) * warps  # of a warp
-    loads = -(-((config.along - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1) // lies.load)
+    loads = -(-((config.along - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1) // layout.load)
     taps = -(-problem.s // 4) + 4
     span = (config.out_p - 1) * problem.stride[0] + problem.dilation[0] * (problem.r - 1) + 1
-    copies = config.planes * lies.rows * -(-lies.width // lies.fill) / 32
+    copies = config.planes * layout.rows * -(-layout.width // layout.fill) / 32
     along, down = config.along * problem.s + loads + taps + 12, config.out_p * (problem.r + 6) + span + taps + 12
     issued = (turns * along + warps * down) * wide + 10 * copies
-    tile_bytes = itemsize(problem.x_dtype) if lies.raw else size
-    pixels = max(1.0, lies.load * tile_bytes / 4)
+    tile_bytes = itemsize(problem.x_dtype) if layout.raw else size
+    pixels = max(1.0, layout.load * tile_bytes / 4)
     shared = turns * (loads * pixels + config.along * wide + taps) + warps * (span * wide + taps)
-    shared += copies * max(1.0, lies.fill * tile_bytes / 4)
-    moved = config.planes * (lies.rows * lies.width + config.threads * config.out_p / config.planes) * tile_bytes / 32
+    shared += copies * max(1.0, layout.fill * tile_bytes / 4)
+    moved = (
+        config.planes * (layout.rows * layout.width + config.threads * config.out_p / config.planes) * tile_bytes / 32
+    )
     blocks = _tiles(problem, config).count
-    apart = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # a line is read again for a channel
-    possible = blocks_held(facts, warps, lies.shared_bytes, 40 + _registers(problem, config))
+    rereads = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # a line is read again for a channel
+    possible = blocks_held(facts, warps, layout.shared_bytes, 40 + _registers(problem, config))
     at_once = max(1, min(possible, -(-blocks // facts.cores)))
     held = at_once * warps
     alone = 1.3 if at_once < 2 else 1.0  # nothing is computed while the warps of an only block wait for each other
     waves = math.ceil(blocks / facts.cores)
-    return waves * problem.c_per_group * max(issued / 4, shared, moved * apart) * max(1.0, 8 / held) * alone
+    return waves * problem.c_per_group * max(issued / 4, shared, moved * rereads) * max(1.0, 8 / held) * alone
 
 
 def _small_planes(problem: Conv2dProblem, threads: int) -> int:
@@ -230,9 +233,9 @@ def _layout(problem: Conv2dProblem, config: FusedConfig) -> _Layout:
     raw = problem.padding_mode != "constant" or problem.x_dtype == problem.acc_dtype
     x_bytes, acc_bytes = itemsize(problem.x_dtype), itemsize(problem.acc_dtype)
     tile_bytes = x_bytes if raw else acc_bytes
-    apart = problem.x_layout == "NHWC" and problem.c > 1
+    interleaved = problem.x_layout == "NHWC" and problem.c > 1
     vector = math.gcd(problem.w, config.tile_q * problem.stride[1], VECTOR_BYTES // x_bytes)
-    copied = 1 if apart or not raw or vector * x_bytes < 4 else vector
+    copied = 1 if interleaved or not raw or vector * x_bytes < 4 else vector
     shift = -problem.padding[2] % copied
     chunk, step = _chunk(problem.s, problem), config.along * problem.stride[1]
     load = math.gcd(step, VECTOR_BYTES // tile_bytes, chunk * problem.dilation[1] if chunk < problem.s else step)

@@ -1,4 +1,4 @@
-"""Host side of the separable method: factors, tiles and the launch. The kernels stand in cpu.py."""
+"""Host side of the separable method: factors, tiles and the launch. cpu.py has the kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from convforge.problem.types import itemsize
 # Columns of a block of eight vectors of 32 bytes: tiles are as wide as some of them.
 BLOCK_BYTES = 256
 
-# Filters of up to this many rows are read where the picture lies: rows of a picture whose width is a power of two all
+# Filters of up to this many rows are read directly from the image: rows of an image whose width is a power of two all
 # fall into one set of the cache, which has about this many ways.
 ROWS_IN_PLACE = 8
 
@@ -41,7 +41,7 @@ class SeparableConfig(Config):
 
 
 class Sizes(NamedTuple):
-    """The tile as the kernel sees it, in elements."""
+    """The sizes of a tile, in elements."""
 
     tile_p: int  # rows of the tile
     tile_q: int  # columns of the tile
@@ -183,9 +183,9 @@ class _Work(NamedTuple):
 
 
 def _interleaved(problem: Conv2dProblem, g: Geometry) -> Geometry | None:
-    """One filter for every channel of an NHWC picture, as a filter of one channel whose rows are W * C wide.
+    """One filter for every channel of an NHWC image, as a filter of one channel whose rows are W * C wide.
 
-    None where the channels are summed, lie apart, or have operands of their own.
+    None where the channels are summed, are not neighbours, or have operands of their own.
     """
     epilogue, c = problem.epilogue, problem.c
     if problem.groups != c or problem.k != c or c == 1 or {problem.x_layout, problem.out_layout} != {"NHWC"}:
@@ -197,7 +197,7 @@ def _interleaved(problem: Conv2dProblem, g: Geometry) -> Geometry | None:
 
 
 def _as_one_channel(seen: View) -> View:
-    """A picture of interleaved channels as one channel of wider rows."""
+    """An image of interleaved channels as one channel of wider rows."""
     start, n, _, h, _ = seen.place
     return seen._replace(place=(start, n, 0, h, 1))
 

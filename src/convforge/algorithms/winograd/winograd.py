@@ -1,4 +1,4 @@
-"""Host side of Winograd's method: sizes, chunks and launches. The kernels stand in cpu.py."""
+"""Host side of Winograd's method: sizes, chunks and launches. cpu.py has the kernels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WinogradConfig(Config):
 
 
 class Sizes(NamedTuple):
-    """The method's sizes as the kernels see them."""
+    """The sizes that the kernels take."""
 
     m: int  # outputs of a tile along an axis
     alpha: int  # points of the transform, m + 2
