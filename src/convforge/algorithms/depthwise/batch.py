@@ -132,10 +132,8 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         if reason is None and (room := 2 * config.channels * _layout(problem).room) > facts.block_shared_bytes:
             return Reason(
                 "{channels} channels of the pictures take {room} bytes of shared memory; a block has {most}",
-                channels=config.channels,
-                room=room,
-                most=facts.block_shared_bytes,
-            )
+                channels=config.channels, room=room, most=facts.block_shared_bytes,
+            )  # fmt: skip
         return reason
 
 
@@ -146,27 +144,20 @@ def _sizes_refusal(problem: Conv2dProblem) -> Reason | None:
     if max(top, bottom) > below:
         return Reason(
             "every output must see a row of pixels: padding {top} above and {bottom} below, of windows of {rows} rows",
-            top=top,
-            bottom=bottom,
-            rows=below + 1,
-        )
+            top=top, bottom=bottom, rows=below + 1,
+        )  # fmt: skip
     windows = -(-problem.q // COLUMNS)
     if windows > ROWS:
         return Reason(
             "a row has {count} windows of {outputs} outputs; a product has {most}",
-            count=windows,
-            outputs=COLUMNS,
-            most=ROWS,
-        )
+            count=windows, outputs=COLUMNS, most=ROWS,
+        )  # fmt: skip
     matrices, sums = problem.r * _row(problem)[1], below // problem.stride[0] + 2
     if matrices > MOST_MATRICES or sums > MOST_SUMS:
         return Reason(
             "a warp holds at most {most} matrices of the filter and {rows} rows of sums; these are {own} and {counted}",
-            most=MOST_MATRICES,
-            rows=MOST_SUMS,
-            own=matrices,
-            counted=sums,
-        )
+            most=MOST_MATRICES, rows=MOST_SUMS, own=matrices, counted=sums,
+        )  # fmt: skip
     return None
 
 

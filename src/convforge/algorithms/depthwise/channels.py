@@ -130,10 +130,8 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         if config.vec * itemsize(problem.x_dtype) > VECTOR_BYTES:
             return Reason(
                 "vec={vec} channels of {pixels} are more than a load of {vector} bytes",
-                vec=config.vec,
-                pixels=problem.x_dtype,
-                vector=VECTOR_BYTES,
-            )
+                vec=config.vec, pixels=problem.x_dtype, vector=VECTOR_BYTES,
+            )  # fmt: skip
         if not 32 <= config.threads <= 1024:
             return Reason("a block has 32 to 1024 threads; these are {threads}", threads=config.threads)
         if config.block_p > MOST_DEEP:
@@ -152,10 +150,8 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
             return Reason(
                 "a row of the window, the sums and the weights of {vec} channels take {need} registers; {most} are "
                 "to be had",
-                vec=config.vec,
-                need=need,
-                most=MOST_REGISTERS,
-            )
+                vec=config.vec, need=need, most=MOST_REGISTERS,
+            )  # fmt: skip
         return None
 
 

@@ -77,10 +77,8 @@ def planes_room_refusal(planes: int, room: int, facts: DeviceFacts) -> Reason | 
         return None
     return Reason(
         "{planes} planes and their filters take {room} bytes of shared memory; a block has {most}",
-        planes=planes,
-        room=room,
-        most=facts.block_shared_bytes,
-    )
+        planes=planes, room=room, most=facts.block_shared_bytes,
+    )  # fmt: skip
 
 
 def small_plane_refusal(problem: Conv2dProblem) -> Reason | None:
@@ -89,10 +87,8 @@ def small_plane_refusal(problem: Conv2dProblem) -> Reason | None:
         return None
     return Reason(
         "a kernel is made for one size of planes, at most {most} x {most}; these are {h} x {w}",
-        most=SMALL_SIDE,
-        h=problem.h,
-        w=problem.w,
-    )
+        most=SMALL_SIDE, h=problem.h, w=problem.w,
+    )  # fmt: skip
 
 
 def whole_planes_refusal(problem: Conv2dProblem) -> Reason | None:

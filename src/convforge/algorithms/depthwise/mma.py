@@ -192,10 +192,8 @@ def halves_refusal(problem: Conv2dProblem) -> Reason | None:
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         return Reason(
             "products are of 16-bit floats in float32; these are of {pixels} and {weights} in {sums}",
-            pixels=problem.x_dtype,
-            weights=problem.w_dtype,
-            sums=problem.acc_dtype,
-        )
+            pixels=problem.x_dtype, weights=problem.w_dtype, sums=problem.acc_dtype,
+        )  # fmt: skip
     if problem.out_dtype not in TYPES:
         return Reason(
             "tensor cores cut sums off, which 16-bit floats hide: outputs must be such, not {dtype}",

@@ -1,4 +1,4 @@
-"""Host side of planes.cu: tiles of a thread and of a block, their layout in shared memory, and a model of their time."""
+"""Host side of planes.cu: tiles of a thread and of a block, their layout in shared memory, a model of their time."""
 
 from __future__ import annotations
 
@@ -175,18 +175,13 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
             return Reason(
                 "a row of the window and the sums of {out_p} x {out_q} outputs take {need} registers; "
                 "{most} are to be had",
-                out_p=config.out_p,
-                out_q=config.out_q,
-                need=need,
-                most=MOST_REGISTERS,
-            )
+                out_p=config.out_p, out_q=config.out_q, need=need, most=MOST_REGISTERS,
+            )  # fmt: skip
         if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
             return Reason(
                 "tiles and filters of {planes} planes take {room} bytes of shared memory; a block has {most}",
-                planes=config.planes,
-                room=room,
-                most=facts.block_shared_bytes,
-            )
+                planes=config.planes, room=room, most=facts.block_shared_bytes,
+            )  # fmt: skip
         return _tiles(problem, config).refusal
 
 

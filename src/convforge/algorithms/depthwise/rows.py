@@ -156,11 +156,8 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         if (need := _registers(problem, config.out_p)) > MOST_REGISTERS:
             return Reason(
                 "a row of {pixels} pixels and its {outputs} outputs take {need} registers; {most} are to be had",
-                pixels=problem.w,
-                outputs=config.out_p * problem.q,
-                need=need,
-                most=MOST_REGISTERS,
-            )
+                pixels=problem.w, outputs=config.out_p * problem.q, need=need, most=MOST_REGISTERS,
+            )  # fmt: skip
         reason = threads_refusal(_threads(problem, config))
         return reason or planes_room_refusal(config.planes, _layout(problem, config).shared_bytes, facts)
 

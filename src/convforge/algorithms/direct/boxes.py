@@ -163,10 +163,8 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason(
                 "{name} is {architecture}; the tensor memory accelerator came with sm_{first}",
-                name=facts.name,
-                architecture=facts.architecture,
-                first=FIRST_ARCHITECTURE,
-            )
+                name=facts.name, architecture=facts.architecture, first=FIRST_ARCHITECTURE,
+            )  # fmt: skip
         if problem.x_layout == "NHWC" and problem.c > MOST_CHANNELS:
             return Reason(
                 "a box takes whole pixels of up to {most} channels in NHWC; these have {count}",
@@ -219,7 +217,6 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         out_bytes = itemsize(problem.out_dtype)
         out_sizes = {"n": problem.n, "c": problem.k // box.store_k, "h": problem.p}
         out_run = {"c": 1, "w": box.store_k} if box.store_k > 1 else {"w": 1}
-        fallback = tiled_instead(self.backend, problem, runtime)
 
         @lru_cache(maxsize=KEPT_MAPS)
         def map_of(where: int, strides: tuple[int, ...]) -> TiledMap | None:
@@ -238,14 +235,8 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, box.store, out_bytes)
             return args
 
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime, otherwise=fallback)],
-            prepare=weights,
-        )
+        step = Launch(info, kernel, arguments, runtime, otherwise=tiled_instead(self.backend, problem, runtime))
+        return Plan(self, problem, config, runtime, steps=[step], prepare=weights)
 
 
 def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> Reason | None:
@@ -283,10 +274,8 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
     if together > room:
         return Reason(
             "{stages} boxes take {together} bytes of shared memory with the filter; a block has {room}",
-            stages=config.stages,
-            together=together,
-            room=room,
-        )
+            stages=config.stages, together=together, room=room,
+        )  # fmt: skip
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return Reason(
             "a row of the window, the sums and the taps take {need} registers; {most} are to be had",

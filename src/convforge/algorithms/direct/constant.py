@@ -45,11 +45,9 @@ class DirectConstant(OneLaunch[ConstantConfig]):
             return super().refuses(problem, facts)
         return Reason(
             "the filter's {count} weights take {need} bytes as {dtype}; constant memory holds {most}",
-            count=problem.k * problem.taps,
-            need=weight_bytes(problem),
-            dtype=problem.acc_dtype,
+            count=problem.k * problem.taps, need=weight_bytes(problem), dtype=problem.acc_dtype,
             most=CONSTANT_BYTES,
-        )
+        )  # fmt: skip
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ConstantConfig]:
         """The default, then other shapes of block."""

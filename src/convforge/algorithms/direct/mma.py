@@ -100,10 +100,8 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason(
                 "{name} is {architecture}; products of 32 bytes a row came with sm_{first}",
-                name=facts.name,
-                architecture=facts.architecture,
-                first=FIRST_ARCHITECTURE,
-            )
+                name=facts.name, architecture=facts.architecture, first=FIRST_ARCHITECTURE,
+            )  # fmt: skip
         return _problem_refusal(problem) or config_refusal(problem, default_config(problem, facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[MmaConfig]:
@@ -130,7 +128,6 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         divisors = [divisor(max(count, 1)) for count in (spans, blocks)]
         run_of = {"c": 1, "w": chunk} if chunk > 1 else {"w": 1}
         sizes = {"n": problem.n, **({"c": problem.c} if chunk == 1 else {})}
-        fallback = tiled_instead(self.backend, problem, runtime)
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()
@@ -145,14 +142,8 @@ class DirectMma(DeviceConvolution[MmaConfig]):
             )
             return args
 
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime, otherwise=fallback)],
-            prepare=weights,
-        )
+        step = Launch(info, kernel, arguments, runtime, otherwise=tiled_instead(self.backend, problem, runtime))
+        return Plan(self, problem, config, runtime, steps=[step], prepare=weights)
 
 
 def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
@@ -200,10 +191,8 @@ def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
     ):
         return Reason(
             "products are of bytes; these are of {pixels} and {weights} in {sums}",
-            pixels=problem.x_dtype,
-            weights=problem.w_dtype,
-            sums=problem.acc_dtype,
-        )
+            pixels=problem.x_dtype, weights=problem.w_dtype, sums=problem.acc_dtype,
+        )  # fmt: skip
     if problem.stride != (1, 1) or problem.dilation != (1, 1):
         return Reason(
             "windows must be dense; these have stride {stride} and dilation {dilation}",

@@ -104,10 +104,8 @@ class DirectShared(OneLaunch[SharedConfig]):
         if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
             return Reason(
                 "the tile of {tile_c} channels with its halo takes {need} bytes of shared memory; a block has {most}",
-                tile_c=config.tile_c,
-                need=need,
-                most=facts.block_shared_bytes,
-            )
+                tile_c=config.tile_c, need=need, most=facts.block_shared_bytes,
+            )  # fmt: skip
         if config.tile_k * config.per_p > 2 * MOST_SUMS:
             return Reason(
                 "a thread would keep {sums} sums in registers; at most {most} are good",

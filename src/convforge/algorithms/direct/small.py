@@ -102,10 +102,8 @@ class DirectSmall(OneLaunch[SmallConfig]):
         if max(rows, planes) > MOST_BLOCKS:
             return Reason(
                 "a grid of {rows} x {planes} blocks along y and z is too large: an axis has at most {most}",
-                rows=rows,
-                planes=planes,
-                most=MOST_BLOCKS,
-            )
+                rows=rows, planes=planes, most=MOST_BLOCKS,
+            )  # fmt: skip
         return None
 
 

@@ -176,12 +176,8 @@ def _refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
         return Reason(
             "a row of the window and the sums of {out_k} x {out_p} x {out_q} outputs take {need} registers; "
             "{most} are to be had",
-            out_k=config.out_k,
-            out_p=config.out_p,
-            out_q=config.out_q,
-            need=need,
-            most=MOST_REGISTERS,
-        )
+            out_k=config.out_k, out_p=config.out_p, out_q=config.out_q, need=need, most=MOST_REGISTERS,
+        )  # fmt: skip
     return None
 
 

@@ -128,10 +128,8 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
     if max(problem.extent_h, problem.extent_w) > config.size:
         return Reason(
             "a tile of {size} x {size} must hold the filter's {extent_h} x {extent_w}",
-            size=config.size,
-            extent_h=problem.extent_h,
-            extent_w=problem.extent_w,
-        )
+            size=config.size, extent_h=problem.extent_h, extent_w=problem.extent_w,
+        )  # fmt: skip
     if (room := _shared_bytes(problem, config.size)) > facts.block_shared_bytes:
         return Reason(
             "a pair of tiles takes {room} bytes of shared memory; a block has {most}",

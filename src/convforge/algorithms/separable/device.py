@@ -137,21 +137,15 @@ class Separable(DeviceConvolution[FusedConfig]):
         x_run = {"w": 1} if layout.fill > 1 else {}
 
         def arguments(buffers: Buffers) -> Any:
-            factors = buffers["w"].tensors
-            args = struct(**{name: address(factors[name]) for name in pointers})
+            tensors = buffers["w"].tensors
+            args = struct(**{name: address(tensors[name]) for name in pointers})
             fill(args.conv, problem, buffers)
             args.tiles, args.count = divisors, numbered.count
             args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, layout.fill, x_bytes)
             return args
 
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime)],
-            prepare=DeviceFactors(problem, runtime),
-        )
+        step, factors = Launch(info, kernel, arguments, runtime), DeviceFactors(problem, runtime)
+        return Plan(self, problem, config, runtime, steps=[step], prepare=factors)
 
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:
@@ -164,10 +158,8 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
     if config.tile_q % config.along or config.along % sums:
         return Reason(
             "along={along} must divide tile_q={tile_q}, and be a multiple of {sums}",
-            along=config.along,
-            tile_q=config.tile_q,
-            sums=sums,
-        )
+            along=config.along, tile_q=config.tile_q, sums=sums,
+        )  # fmt: skip
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return Reason("taps and sums take {need} registers; {most} are to be had", need=need, most=MOST_REGISTERS)
     if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
