@@ -186,12 +186,11 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
 
 
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
-    """Cycles that an SM takes: a model for comparing configs, fitted to times on an H200.
+    """Cycles that an SM takes: a model for comparing configs, fitted to the times of some 900 of them on an H200.
 
-    Of a block count what it issues, 4 instructions of a warp in a cycle; what shared memory moves, 128 bytes in a
-    cycle, and a cycle for each line of as many bytes that a warp stores to; its bytes from and to L2; and the time that
-    its warps take for themselves, which blocks beside it share. The longest counts most: they are added as cubes.
-    Counts come from planes.cu; the constants above are fitted to the times of some 900 configs.
+    It adds as cubes, so that the longest counts most: the instructions of a block, 4 of a warp in a cycle; its
+    moves in shared memory, 128 bytes in a cycle, and a cycle for each line of as many bytes that a warp stores to;
+    its bytes from and to L2; and the time that its warps take for themselves, which blocks beside it share.
     """
     layout = _layout(problem, config)
     warps, share = -(-config.threads // 32), config.strips_y * config.strips_x

@@ -133,9 +133,8 @@ class _WithMaps(Runtime, Protocol):
 class DirectBoxes(DeviceConvolution[BoxesConfig]):
     """A block computes tile after tile from TMA tiles of pixels, loaded ahead.
 
-    The TMA takes arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps. A plan
-    that is called with another hands it to the plan of :class:`DirectTiled` for the same problem, which is compiled
-    when it is first needed.
+    The TMA takes arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps; of others
+    the plan of :class:`DirectTiled`, compiled when it is first needed, computes the result.
     """
 
     name = "direct_boxes"

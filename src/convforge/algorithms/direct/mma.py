@@ -73,8 +73,8 @@ class MmaConfig(Config):
 class DirectMma(DeviceConvolution[MmaConfig]):
     """Filters of bytes as products of matrices: a tensor core multiplies windows by a Toeplitz matrix of taps.
 
-    A plan that is called with an image whose rows do not begin at multiples of 16 bytes, or have gaps, hands it to the
-    plan of ``direct_tiled`` for the same problem, which is compiled when it is first needed.
+    If rows of the image do not begin at multiples of 16 bytes, or have gaps, the plan of :class:`DirectTiled`,
+    compiled when it is first needed, computes the result.
     """
 
     name = "direct_mma"

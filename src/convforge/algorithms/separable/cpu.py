@@ -17,25 +17,13 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
     """Work item = a tile of one output channel (n, k, strip of rows, strip of columns), walked down row by row.
 
     Each factor of the rank is first applied down the columns, which makes one row, then along that row. The image's
-    rows come from a ring of gathered rows, as many as the filter is high; or directly from the image, if their type and
-    order allow that and the filter is low.
+    rows come from a ring of gathered rows, as many as the filter is high; or directly from the image, if their type
+    and order allow that and the filter is low.
 
-    Parameters
-    ----------
-    x, out : View
-    horizontal : 1-D array of K * channels * rank * S factors
-    vertical : 1-D array of K * channels * rank * R factors
-    ranks : (K, channels) int array
-        Rank of each filter; factors are laid out for the largest.
-    g : Geometry
-    ends : Ends
-    values : 1-D array
-        Of the epilogue's type; only the type is used.
-    sizes : Sizes
-    taps : 1-D int array of rank * S
-        Of each horizontal tap from the beginning of the first factor's row.
-    used : 1-D bool array of stride_h
-        Whether rows of this remainder are read by any output.
+    `horizontal` has K * channels * rank * S factors, `vertical` K * channels * rank * R, with room for the largest
+    rank; `ranks` is (K, channels). `taps` has the place of each horizontal tap from the first factor's row, (rank *
+    S,). `used` tells for each remainder modulo stride_h if an output reads its rows. Of `values` only the type is
+    used.
     """
     x, out, g, ends = borrow(x), borrow(out), borrow(g), borrow(ends)
     horizontal, vertical, taps = borrow(horizontal), borrow(vertical), borrow(taps)

@@ -25,13 +25,8 @@ from convforge.backends.cpu.simd import borrow, fma, get, load, put, splat, stor
 def transform_filters(w: Any, u: Any, sizes: Any, channels: Any, flip: Any, begin: Any, end: Any) -> None:
     """Work item = an output channel: its filters through G, a vector of input channels at a time, into U.
 
-    Parameters
-    ----------
-    w : (K, C / groups * 9) array
-    u : 1-D array
-        Rows of no output are left as they are; lanes of no channel become zeros.
-    flip : bool
-        The filter is one of convolution.
+    `w` is (K, C / groups * 9). Rows of U without an output are not written; lanes without a channel become zeros.
+    `flip`: the filter is one of convolution.
     """
     w, u = borrow(w), borrow(u)
     a, lanes = sizes.alpha, sizes.lanes
@@ -64,15 +59,7 @@ def transform_filters(w: Any, u: Any, sizes: Any, channels: Any, flip: Any, begi
 
 @jit
 def transform_input(x: Any, v: Any, g: Any, sizes: Any, first: Any, begin: Any, end: Any) -> None:
-    """Work item = a panel and a block of its channels: the input's tiles through B^T into V.
-
-    Parameters
-    ----------
-    x : View
-    v : 1-D array
-    first : int
-        The first panel of V.
-    """
+    """Work item = a panel and a block of its channels: its tiles through B^T into V, from panel `first` on."""
     x, v, g = borrow(x), borrow(v), borrow(g)
     width = 2 * sizes.lanes
     patch = np.zeros(sizes.alpha * sizes.alpha * width, v.dtype)
