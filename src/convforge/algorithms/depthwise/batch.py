@@ -105,7 +105,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseBatchConfig]:
-        """Those first of whose warps the fewest have nothing to do."""
+        """The configs with the fewest idle warps first."""
         fit = self.valid(problem, map(DepthwiseBatchConfig, CHANNELS), facts) or [LEAST]
         return sorted(fit, key=lambda config: -problem.k % config.channels)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
-from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.direct.blocks import columns_read, even_share
 from convforge.algorithms.direct.one_launch import Kernel, Vectors
 from convforge.algorithms.host.conv import MOST_BLOCKS
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
@@ -169,7 +169,7 @@ def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> Chan
 
 
 def _taps_bytes(problem: Conv2dProblem, config: ChannelsConfig) -> int:
-    """Of shared memory that the filters of a block's channels take: PITCH of channels.cu for each tap."""
+    """Bytes of shared memory that the filters of a block's channels take: PITCH of channels.cu for each tap."""
     size = itemsize(problem.acc_dtype)
     lanes = VECTOR_BYTES // size
     pitch = (config.block_c * config.vec + 2 * lanes - 1) // lanes * lanes
@@ -180,19 +180,13 @@ def _kept(problem: Conv2dProblem, config: ChannelsConfig) -> bool:
     """True if the window is unrolled and its weights stay in registers."""
     width = config.vec * -(-itemsize(problem.acc_dtype) // 4)
     rows = (config.out_p - 1) * problem.stride[0] + problem.extent_h
-    pixels = rows * _columns(problem, config)
+    pixels = rows * columns_read(problem, config.out_q)
     return problem.r * problem.s * width <= KEPT_WEIGHTS and pixels * width <= KEPT_PIXELS
 
 
-def _columns(problem: Conv2dProblem, config: ChannelsConfig) -> int:
-    """Pixels of a row that some output of a thread needs."""
-    stride, dilation = problem.stride[1], problem.dilation[1]
-    return len({q * stride + s * dilation for q in range(config.out_q) for s in range(problem.s)})
-
-
 def _registers(problem: Conv2dProblem, config: ChannelsConfig) -> int:
-    """Of the pixels of one row that some output needs, of the sums and of weights."""
-    columns, weights = _columns(problem, config), problem.r * problem.s if _kept(problem, config) else 1
+    """Registers for the pixels of one row that some output needs, the sums and weights."""
+    columns, weights = columns_read(problem, config.out_q), problem.r * problem.s if _kept(problem, config) else 1
     numbers = (columns + config.out_p * config.out_q + weights) * config.vec
     return numbers * -(-itemsize(problem.acc_dtype) // 4) + columns
 

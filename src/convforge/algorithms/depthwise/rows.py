@@ -215,7 +215,7 @@ def _on_zeros(problem: Conv2dProblem) -> int:
 
 
 def _numbers(problem: Conv2dProblem, out_p: int) -> int:
-    """Of a row of pixels, as far as products need it, and its sums."""
+    """Numbers of a row of pixels, as far as products need it, and of its sums."""
     span = window(problem.q, problem.s, problem.stride[1], problem.dilation[1])
     return out_p * problem.q + (min(span, problem.w) if _blank(problem) else span)
 

@@ -30,8 +30,9 @@ def block_refusal(block_x: int, block_y: int) -> Reason | None:
     )
 
 
-def grid(problem: Conv2dProblem, tile_p: int, tile_q: int, planes: int) -> tuple[int, int, int]:
-    """Blocks for tiles of `tile_p` x `tile_q` outputs on each plane; kernels go on where y and z are cut short."""
+def grid(problem: Conv2dProblem, tile_p: int, tile_q: int, tile_k: int = 1) -> tuple[int, int, int]:
+    """Blocks for tiles of `tile_k` x `tile_p` x `tile_q` outputs of a group; kernels loop where y or z is cut off."""
+    planes = problem.n * problem.groups * -(-problem.k_per_group // tile_k)
     rows, columns = -(-problem.p // max(tile_p, 1)), -(-problem.q // max(tile_q, 1))
     return columns, min(rows, MOST_BLOCKS), min(planes, MOST_BLOCKS)
 
@@ -48,6 +49,12 @@ def compiled_for(runtime: Runtime, source: KernelSource, threads: int, blocks: i
         if blocks == 1 or not runtime.describe(kernel, LaunchInfo(source.name, (1,), (threads,))).spills:
             return kernel, blocks
         blocks -= 1
+
+
+def columns_read(problem: Conv2dProblem, out_q: int) -> int:
+    """Pixels of a row that `out_q` neighbouring outputs need."""
+    stride, dilation = problem.stride[1], problem.dilation[1]
+    return len({q * stride + s * dilation for q in range(out_q) for s in range(problem.s)})
 
 
 def even_share(total: int, most: int) -> int:

@@ -54,7 +54,7 @@ class Box:
 
     @property
     def nbytes(self) -> int:
-        """Of shared memory: TMA tiles begin at multiples of 128."""
+        """Bytes of shared memory: TMA tiles begin at multiples of 128."""
         return -(-self.width * self.height * self.planes * self.size // 128) * 128
 
 

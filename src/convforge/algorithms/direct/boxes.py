@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, box_work, compiled_for, even_share
+from convforge.algorithms.direct.blocks import block_refusal, box_work, columns_read, compiled_for, even_share
 from convforge.algorithms.direct.box import (
     MOST_TAPS,
     Box,
@@ -300,7 +300,7 @@ def threads_share(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool
     return alone and whole and run - own <= MOST_SHARED and run <= before + 2 * own
 
 
-def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
+def _uses_dp4a(problem: Conv2dProblem, box: Box) -> bool:
     """True if dp4a computes four products: of bytes, in columns of neighbouring rows, without a zero point."""
     plain = problem.dilation[0] == 1 and problem.epilogue.x_zero_point == 0 and box.load % 4 == 0
     types = (problem.x_dtype, problem.w_dtype)
@@ -308,10 +308,10 @@ def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
 
 
 def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
-    """Of shared memory that the filter takes: staged, and packed for dot() beside that, TURNS of dots.cuh a column."""
+    """Bytes of shared memory of the staged filter, and of its copy packed for dp4a: TURNS of dots.cuh a column."""
     turns = 5 - problem.r if problem.r < 4 else problem.r + 3
     packed = 4 * problem.k * problem.c_per_group * turns * problem.s
-    return staged_bytes(problem) + (packed if _by_dots(problem, box) else 0)
+    return staged_bytes(problem) + (packed if _uses_dp4a(problem, box) else 0)
 
 
 def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
@@ -319,7 +319,7 @@ def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
         STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, GRAIN=config.grain // box.size, SHIFT=box.shift,
         UNIT=box.unit // box.size, LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=is_filled(problem),
-        STAGED_WEIGHTS=True, DOTS=_by_dots(problem, box), SHARES=threads_share(problem, config, box),
+        STAGED_WEIGHTS=True, DOTS=_uses_dp4a(problem, box), SHARES=threads_share(problem, config, box),
     )  # fmt: skip
     lines = (*conv_constants(problem), *prelude)
     source = KernelSource("algorithms/direct/boxes.cu", "direct_boxes", lines, struct, "Boxes")
@@ -333,11 +333,11 @@ def _struct(problem: Conv2dProblem) -> Any:
 
 
 def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
-    """Of a row of the window, of the sums, and of the taps where they are held."""
-    columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
+    """Registers for a row of the window, the sums, and the taps where they are held."""
+    columns = columns_read(problem, config.out_q)
     taps = config.out_k * (problem.c_per_group if chunk_of(problem) > 1 else 1) * problem.r * problem.s
     held = taps if taps <= HELD_TAPS else 0
-    numbers = len(columns) * chunk_of(problem) + config.out_k * config.out_p * config.out_q + held
+    numbers = columns * chunk_of(problem) + config.out_k * config.out_p * config.out_q + held
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 

@@ -60,7 +60,7 @@ class DirectConstant(OneLaunch[ConstantConfig]):
     def kernel(self, problem: Conv2dProblem, config: ConstantConfig) -> Kernel:
         return Kernel(
             constants(BLOCK_X=config.block_x, BLOCK_Y=config.block_y),
-            grid(problem, config.block_y, config.block_x, problem.n * problem.k),
+            grid(problem, config.block_y, config.block_x),
             (config.block_x, config.block_y),
             config.resident,
             weights=ConstantWeights,

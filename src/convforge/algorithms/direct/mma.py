@@ -279,7 +279,7 @@ def _lines(problem: Conv2dProblem) -> int:
 
 
 def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
-    """Of taps and sums."""
+    """Registers for taps and sums."""
     return _fragments(problem) + config.sets * 8 * problem.r
 
 

@@ -60,7 +60,7 @@ class DirectNaive(OneLaunch[NaiveConfig]):
         per_p, per_q = outputs[config.partition]
         return Kernel(
             constants(BLOCK_X=config.block_x, BLOCK_Y=config.block_y),
-            grid(problem, config.block_y * per_p, config.block_x * per_q, problem.n * problem.k),
+            grid(problem, config.block_y * per_p, config.block_x * per_q),
             (config.block_x, config.block_y),
             config.resident,
             fields={"per_p": per_p, "per_q": per_q},

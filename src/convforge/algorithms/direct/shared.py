@@ -123,5 +123,4 @@ def shared_bytes(problem: Conv2dProblem, config: SharedConfig) -> int:
 
 
 def _grid(problem: Conv2dProblem, config: SharedConfig) -> tuple[int, int, int]:
-    planes = problem.n * problem.groups * -(-problem.k_per_group // config.tile_k)
-    return grid(problem, config.block_y * config.per_p, config.block_x, planes)
+    return grid(problem, config.block_y * config.per_p, config.block_x, config.tile_k)

@@ -83,7 +83,11 @@ class DirectSmall(OneLaunch[SmallConfig]):
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SmallConfig]:
         """The default, other blocks, then one channel a thread."""
         default = _default(problem, facts)
-        found = (default, *(_of_block(default, block) for block in BLOCKS), replace(default, out_k=1))
+        found = (
+            default,
+            *(replace(default, block_x=block.x, block_y=block.y) for block in BLOCKS),
+            replace(default, out_k=1),
+        )
         return self.valid(problem, dict.fromkeys(found), facts)
 
     def kernel(self, problem: Conv2dProblem, config: SmallConfig) -> Kernel:
@@ -113,8 +117,8 @@ def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
     if math.prod(_grid(problem, config)) <= FEW_BLOCKS * facts.cores or registers > LARGE_REGISTERS:
         return config
     if problem.q <= LARGE_NARROW.x:
-        return _of_block(config, LARGE_NARROW)
-    large = _of_block(config, LARGE)
+        return replace(config, block_x=LARGE_NARROW.x, block_y=LARGE_NARROW.y)
+    large = replace(config, block_x=LARGE.x, block_y=LARGE.y)
     waits = registers > ALONE_REGISTERS and math.prod(_grid(problem, large)) > facts.cores
     return config if waits else large
 
@@ -122,10 +126,6 @@ def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
 def _window(problem: Conv2dProblem) -> int:
     """Registers that the pixels of a window take."""
     return problem.taps * -(-itemsize(problem.acc_dtype) // 4)
-
-
-def _of_block(config: SmallConfig, block: Block) -> SmallConfig:
-    return replace(config, block_x=block.x, block_y=block.y)
 
 
 def _grid(problem: Conv2dProblem, config: SmallConfig) -> tuple[int, int, int]:

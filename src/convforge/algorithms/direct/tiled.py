@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from convforge.algorithms.contract import Config, Plan
-from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
+from convforge.algorithms.direct.blocks import block_refusal, columns_read, even_share, grid, plane_work
 from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, Vectors, least_refusal
 from convforge.algorithms.host.constants import either_weights, fits_constant_memory
 from convforge.algorithms.host.staged import StagedWeights, staging_refusal
@@ -182,9 +182,8 @@ def _refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
 
 
 def _registers(problem: Conv2dProblem, config: TiledConfig) -> int:
-    """Of the pixels of one row that some output needs, and of the sums."""
-    columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
-    numbers = len(columns) * _chunk(problem) + config.out_k * config.out_p * config.out_q
+    """Registers for the pixels of one row that some output needs, and for the sums."""
+    numbers = columns_read(problem, config.out_q) * _chunk(problem) + config.out_k * config.out_p * config.out_q
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
@@ -238,8 +237,7 @@ def _run(problem: Conv2dProblem, config: TiledConfig) -> _Run:
 
 
 def _grid(problem: Conv2dProblem, config: TiledConfig) -> tuple[int, int, int]:
-    planes = problem.n * problem.groups * -(-problem.k_per_group // config.out_k)
-    return grid(problem, config.block_y * config.out_p, config.block_x * config.out_q, planes)
+    return grid(problem, config.block_y * config.out_p, config.block_x * config.out_q, config.out_k)
 
 
 def ways_to_tiled(read: Reason, nbytes: int) -> tuple[Way, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Call, Config, Launch, Plan, PreparedFilter
+from convforge.algorithms.direct.blocks import even_share
 from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, integer_refusal, sizes, tiling, transform_work
 from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.host.element_types import ElementTypes
@@ -130,16 +131,11 @@ def _chunks(problem: Conv2dProblem, cut: Tiling, nbytes: int) -> Iterator[_Chunk
     if total > 2**31 - 1:
         raise ValueError(f"{total} tiles are more than the kernels can count; take a larger size of transform")
     each = _group_bytes(problem, cut)
-    groups = _share(problem.groups, nbytes // each)
-    count = _share(total, nbytes // (each * groups)) if groups == problem.groups else 1
+    groups = even_share(problem.groups, nbytes // each)
+    count = even_share(max(total, 1), nbytes // (each * groups)) if groups == problem.groups else 1
     for first in range(0, total, count):
         for group in range(0, problem.groups, groups):
             yield _Chunk(first, min(count, total - first), group, min(groups, problem.groups - group))
-
-
-def _share(total: int, most: int) -> int:
-    """The size of equal parts of `total`, each of at most `most`, and at least 1."""
-    return max(1, -(-total // -(-total // max(most, 1)))) if total else 1
 
 
 def _in_place(problem: Conv2dProblem) -> bool:
@@ -212,7 +208,7 @@ class _Steps:
 
     @property
     def workspace_bytes(self) -> int:
-        """Of all chunks so far."""
+        """Bytes that the chunks so far share."""
         used = self._spectra_bytes + self._products_bytes + self._work_bytes
         return used + ALIGNMENT - 1 if used else 0
 
