@@ -117,7 +117,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
             FILL=layout.fill, STORE=layout.store, APART=layout.pitch, OUT_APART=layout.out_pitch,
             OUTPUTS=layout.outputs, TAPS=layout.taps, ROOM=layout.room,
         )  # fmt: skip
-        blocks = max(1, -(-problem.k // config.channels) * -(-problem.n // layout.images))
+        blocks = -(-problem.k // config.channels) * -(-problem.n // layout.images)
         x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w}
         out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q}
         images = {"n": problem.n}

@@ -10,7 +10,7 @@ from typing import Any
 from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
 from convforge.algorithms.direct.blocks import columns_read, even_share
-from convforge.algorithms.direct.one_launch import Kernel, Vectors
+from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.conv import MOST_BLOCKS
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
@@ -121,8 +121,8 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     def config_refusal(self, problem: Conv2dProblem, config: ChannelsConfig, facts: DeviceFacts) -> Reason | None:
         if problem.x_layout != "NHWC":
             return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
-        if min(config.vec, config.out_p, config.out_q, config.block_c, config.block_q, config.block_p) < 1:
-            return Reason("{names} and the block must be at least 1", names="vec, out_p, out_q")
+        if (reason := least_refusal(config)) is not None:
+            return reason
         if problem.k % config.vec:
             return Reason("vec={vec} must divide the {k} channels", vec=config.vec, k=problem.k)
         if config.vec & (config.vec - 1):

@@ -138,7 +138,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
     """
 
     name = "direct_boxes"
-    summary = "tile after tile from boxes of pixels that the tensor memory accelerator brings ahead; sm_90 and later"
+    summary = "tile after tile of pixels that the TMA loads ahead; sm_90 and later"
     since = "direct_tiled"
     cost = MethodCost(0.50, 0.9, 2048, 1)
     look = Mark("crimson", "diamond")

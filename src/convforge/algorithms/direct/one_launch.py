@@ -111,8 +111,6 @@ class OneLaunch(DeviceConvolution[C]):
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
 
         def arguments(buffers: Buffers) -> Any:
-            if not problem.n:  # depthwise/batch.cu would read an image
-                return None
             args = struct(**values)
             conv = args.conv
             fill(conv, problem, buffers)
