@@ -30,10 +30,11 @@ import typer
 import convforge
 from convforge.benchmark.records import Run
 from convforge.benchmark.store import load_runs
-from convforge.cli.bench import bench, seconds
+from convforge.cli.bench import bench
+from convforge.cli.values import parse_seconds
 from convforge.course.report import ahead_png, chart_png
 from convforge.imaging.convert import to_dtype
-from convforge.imaging.files import Picture, write_picture
+from convforge.imaging.files import Image, write_image
 from convforge.imaging.photographs import photograph
 
 HERE = Path(__file__).parent
@@ -183,7 +184,7 @@ def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, out: 
     """Run every sheet's script; those that failed."""
     failed = []
     for name, part in sheets.items():
-        budget_s = seconds(budget) if budget else part.budget_s
+        budget_s = parse_seconds(budget) if budget else part.budget_s
         words = ["--device", device, "--out", str(out / "results"), "--budget", f"{budget_s:g}"]
         words += ["--resume"] * resume
         if subprocess.run([sys.executable, part.script, *words], cwd=ROOT, check=False).returncode:
@@ -196,8 +197,8 @@ def pictures() -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     pixels = photograph("astronaut")
     edges = convforge.filter(pixels, "laplacian", channels="sum", out_dtype=np.int32)
-    write_picture(PICTURES / "photograph.png", Picture(pixels))
-    write_picture(PICTURES / "edges.png", Picture(to_dtype(edges, np.uint8, absolute=True)))
+    write_image(PICTURES / "photograph.png", Image(pixels))
+    write_image(PICTURES / "edges.png", Image(to_dtype(edges, np.uint8, absolute=True)))
     runs = load_runs(HERE / "results")
     for backend, name in (("cpu", "time-by-size.png"), ("cuda", "time-by-size-gpu.png")):
         if (widest := widest_of(runs, backend)) is not None:

@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from convforge.algorithms import find, refusal
-from convforge.benchmark.cells import three
 from convforge.benchmark.compiling import Job, compile_ahead
+from convforge.benchmark.formats import three
 from convforge.benchmark.material import Material, checker
 from convforge.benchmark.records import Result
 from convforge.benchmark.row import Row, measure_row

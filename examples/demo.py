@@ -35,7 +35,7 @@ from convforge.cli.bench import bench
 from convforge.cli.report import report
 from convforge.errors import UnsupportedProblem
 from convforge.imaging.convert import to_dtype
-from convforge.imaging.files import Picture, write_picture
+from convforge.imaging.files import Image, write_image
 from convforge.imaging.kernels import named_kernel
 from convforge.imaging.photographs import photograph
 from convforge.peers import every_algorithm
@@ -99,7 +99,7 @@ def edges(device: str, folder: Path, console: Console) -> None:
     inputs = Inputs(x=x, w=w, operands={})
     exact = truth(problem, inputs)
     folder.mkdir(parents=True, exist_ok=True)
-    write_picture(folder / "photograph.png", Picture(pixels))
+    write_image(folder / "photograph.png", Image(pixels))
     table = Table("method", "ms", "RMS error", "picture", title_justify="left",
                   title=f"edges of a {width}x{height} photograph on {runtime.facts.name}, {problem}")  # fmt: skip
     there = runtime.upload(x), runtime.upload(w), runtime.empty(problem.out_shape, np.float32)
@@ -119,7 +119,7 @@ def edges(device: str, folder: Path, console: Console) -> None:
             table.add_row(method.name, "", f"{verdict.rms:.1e}", f"[red]wrong: {verdict.message}[/red]")
             continue
         path = folder / f"edges-{'' if device == 'cpu' else f'{device}-'}{method.name}.png"
-        write_picture(path, Picture(to_dtype(out[0], np.uint8, absolute=True)))
+        write_image(path, Image(to_dtype(out[0], np.uint8, absolute=True)))
         table.add_row(method.name, f"{seconds * 1e3:.2f}", f"{verdict.rms:.1e}", str(path))
     console.print(table)
 

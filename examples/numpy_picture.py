@@ -13,7 +13,7 @@ import numpy as np
 
 import convforge
 from convforge.imaging.convert import to_dtype
-from convforge.imaging.files import Picture, write_picture
+from convforge.imaging.files import Image, write_image
 from convforge.imaging.kernels import named_kernel
 from convforge.imaging.photographs import photograph
 
@@ -42,7 +42,7 @@ def main() -> None:
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
         for name, pixels in (("blurred", blurred), ("edges", to_dtype(edges, np.uint8, absolute=True))):
-            write_picture(given.out / f"{name}.png", Picture(pixels))
+            write_image(given.out / f"{name}.png", Image(pixels))
 
 
 if __name__ == "__main__":

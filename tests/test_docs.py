@@ -548,7 +548,7 @@ def test_a_file_imports_only_what_its_room_may_know(path: Path) -> None:
         ("benchmark/runner", "from convforge.course.report import page", ["report"]),
         ("benchmark/runner", "from convforge import verify", []),
         ("peers/torch", "from convforge.algorithms.contract import Plan", []),
-        ("imaging/picture", "from convforge.imaging.filtering import filter", ["imaging"]),
+        ("imaging/image", "from convforge.imaging.filtering import filter", ["imaging"]),
     ],
 )
 def test_a_breach_is_found(file: str, source: str, found: list[str]) -> None:

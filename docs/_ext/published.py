@@ -1,11 +1,12 @@
-"""Tables that others published, beside what is stored of ours, and what the rules of a study say of both, as Markdown.
+"""Tables that others published beside our stored results, and the findings of a study's rules on both, as Markdown.
 
-Nothing is measured, and nothing is shown that no stored result holds.
+Nothing is measured; every figure of ours is of a stored result.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from kernel_pages import in_words, stored_runs
@@ -64,31 +65,32 @@ def likely(problem: str) -> tuple[str, ...]:
 
 def beside(name: str, run: Any, mine: list[Any]) -> str:
     """Theirs and ours, a row a case, and the fastest of our methods on a GPU in the last column."""
+    from convforge.benchmark.table import markdown_line
+
     rate = name in RATES
-    best = {stored.machine["facts"]["backend"]: fastest(stored) for stored in mine}
+    best = {stored.machine["facts"]["backend"]: fastest(stored.results) for stored in mine}
     columns: dict[str, list[str]] = {}
+    cases = {r.problem: r.case.removesuffix("_host") for r in reversed(run.results)}
     problems = list(dict.fromkeys(r.problem for r in run.results))
     theirs = {(r.problem, r.algorithm, r.backend): r for r in run.results}
     more = 1.0  # outputs of ours over theirs
     for method, backend in dict.fromkeys((r.algorithm, r.backend) for r in run.results):
         word = in_words(method) + (" on the CPU" if backend == "cpu" else "")
         columns[f"{word}, theirs"] = [figure(theirs.get((p, method, backend)), rate) for p in problems]
-        same, stored_here = _SAME.get(method, method), best.get(backend, {})
-        known = [[stored_here[q, same] for q in likely(p) if (q, same) in stored_here] for p in problems]
-        found = [several[0] if several else None for several in known]
+        stored, same = best.get(backend, {}), _SAME.get(method, method)
+        found = [next((stored[q, same] for q in likely(p) if (q, same) in stored), None) for p in problems]
         more = max([more, *(r.flops / parse_problem(p).flops for p, r in zip(problems, found, strict=True) if r)])
         if any(found):
             columns[f"{word}, ours"] = [figure(r, rate) for r in found]
     gpu = [stored.path for stored in mine if stored.machine["facts"]["backend"] == "cuda"]
-    whole = [r for stored in stored_runs() if stored.path in gpu for r in stored.results]
-    columns["fastest of ours"] = [winner(p, whole, rate) for p in problems]
-    cases = [next(r.case for r in run.results if r.problem == p).removesuffix("_host") for p in problems]
-    lines = ["| case | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
-    lines += [
-        "| " + " | ".join((in_words(case), *row)) + " |" for case, *row in zip(cases, *columns.values(), strict=True)
-    ]
+    strict = [r for stored in stored_runs() if stored.path in gpu for r in stored.results
+              if r.ours and r.precision == "strict"]  # fmt: skip
+    columns["fastest of ours"] = [winner(p, strict, rate) for p in problems]
+    lines = [markdown_line(["case", *columns]), markdown_line(["---", *["---:"] * len(columns)])]
+    lines += [markdown_line([in_words(cases[p]), *row])
+              for p, *row in zip(problems, *columns.values(), strict=True)]  # fmt: skip
     notes = [f"{'Nominal GFLOP/s' if rate else 'ms a call'}; ours are the fastest of the configs that are stored."]
-    notes += [f"Ours: {stored.machine['facts']['name']}, `{stored.path.name}`." for stored in mine]
+    notes += [f"Ours: {stored.where}, `{stored.path.name}`." for stored in mine]
     if more > 1:
         notes.append(f"Ours have a padding of 1, theirs none: up to {100 * (more - 1):.1f} % more outputs.")
     if any("cudnn" in r.algorithm for r in run.results):
@@ -99,41 +101,35 @@ def beside(name: str, run: Any, mine: list[Any]) -> str:
 
 
 def winner(problem: str, results: list[Any], rate: bool) -> str:
-    """The fastest of our methods on a problem, and its name."""
-    found = [r for r in results if r.problem in likely(problem) and r.ours and r.time is not None]
-    found = [r for r in found if r.status == "ok" and r.precision == "strict"]
-    if not found:
-        return ""
-    best = min(found, key=lambda r: r.time.median_s)
-    return f"{figure(best, rate)} ({in_words(best.algorithm)})"
+    """The fastest of some results on a problem, and its method."""
+    found = fastest(r for r in results if r.problem in likely(problem)).values()
+    best = min(found, key=lambda r: r.time.median_s, default=None)
+    return "" if best is None else f"{figure(best, rate)} ({in_words(best.algorithm)})"
 
 
-def fastest(run: Any) -> dict[tuple[str, str], Any]:
+def fastest(results: Iterable[Any]) -> dict[tuple[str, str], Any]:
     """Problem and method -> the result of the fastest config."""
     found: dict[tuple[str, str], Any] = {}
-    for r in run.results:
-        if r.status != "ok" or r.time is None:
-            continue
-        key = r.problem, r.algorithm
-        if key not in found or r.time.median_s < found[key].time.median_s:
-            found[key] = r
+    timed = (r for r in results if r.status == "ok" and r.time is not None)
+    for r in sorted(timed, key=lambda r: r.time.median_s):
+        found.setdefault((r.problem, r.algorithm), r)
     return found
 
 
 def figure(result: Any, rate: bool) -> str:
-    """A result as it is shown: ms, or GFLOP/s."""
-    from convforge.benchmark.cells import three
+    """A result in ms, or in GFLOP/s."""
+    from convforge.benchmark.formats import milliseconds, three
 
     if result is None or result.time is None:
         return ""
-    return three(result.flops / result.time.median_s / 1e9 if rate else 1e3 * result.time.median_s)
+    return three(result.gflops) if rate else milliseconds(result.time.median_s)
 
 
 def sentences(study: str, rules: list[str], findings: list[Any], supported: bool | None = None) -> str:
-    """What some rules of a study say; only what is supported, or is not, where asked."""
+    """The findings of some rules with their details; only those that are supported, or are not, where asked."""
     from convforge.course.studies import find_study
 
     found = find_study(study)
     wanted = [f for f in findings if f.rule in rules and (supported is None or f.supported is supported)]
-    said = [found.sentence(finding) for finding in wanted]
-    return "\n".join(f"- {in_words(text)}" for text in said) or "- Nothing."
+    lines = [line for f in wanted for line in (f"- {found.sentence(f)}", *(f"  - {d}" for d in found.details(f)))]
+    return "\n".join(map(in_words, lines)) or "- Nothing."

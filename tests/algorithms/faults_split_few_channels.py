@@ -24,7 +24,7 @@ WIDELY, FAR, PIXELS, CHANNEL, FILTERS = (
     replace(SMALL, kind=kind) for kind in ("wide", "far pixels", "small pixels", "unseen channel", "uneven filters")
 )
 
-CROSS = "multiply_halves<math_t>(cross"
+CROSS = "mma_halves<math_t>(cross"
 
 SPLIT_FEW_CHANNELS_FAULTS = [
     *of_file("implicit_gemm/few_channels.cu", LAYER,
@@ -57,11 +57,12 @@ SPLIT_FEW_CHANNELS_FAULTS = [
         ("the first word's halves twice", "split_pair(numbers[2 * j], numbers[2 * j + 1]",
          "split_pair(numbers[0], numbers[1]"),
         ("high halves for low ones", "shared.patches[1], i, low);", "shared.patches[1], i, high);"),
-        ("floats of one pixel twice", "shared.patches[number / C][0]", "shared.patches[0][0]"),
+        ("floats of one pixel twice", "shared.patches[number / cfg::C][0]", "shared.patches[0][0]"),
         ("high halves of pixels twice", "pixels + half * LOW_PIXELS", "pixels"),
         ("the first 16 of a step twice", "words, first + part)", "words, first)", ODD),
         ("a step beyond the last",
-         "if (STEPS % STEP_PARTS && first + part == STEPS) continue;\n                    multiply", "multiply", ODD),
+         "if (STEPS % STEP_PARTS && first + part == STEPS) continue;\n                    mma_halves",
+         "mma_halves", ODD),
         ("high halves of filters twice", "half * STEPS + first + part", "first + part"),
         ("the first 16 filters of a warp for all", "* NEXT_STEP + j * 32]", "* NEXT_STEP]",
          replace(WIDE, config=SplitFewChannelsConfig(2, 32, 32, 2, 32))),
@@ -75,6 +76,6 @@ SPLIT_FEW_CHANNELS_FAULTS = [
          replace(WIDELY, problem="n1c3h9w20_k40r3s3_p1_f32_nhwc")),
         ("every filter computed from floats but those", "shared.scales[k - n0] != 0) continue;",
          "shared.scales[k - n0] == 0) continue;", FILTERS),
-        ("one row of outputs computed from floats", "tile.p + i / TILE_W, tile.q", "tile.p, tile.q", FAR),
+        ("one row of outputs computed from floats", "tile.p + i / cfg::TILE_W, tile.q", "tile.p, tile.q", FAR),
     ),
 ]  # fmt: skip

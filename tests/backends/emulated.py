@@ -32,7 +32,7 @@ ORDERS = [("forward", 0), ("backward", 0), *(("shuffled", seed) for seed in rang
 def source(folder: Path, body: str, x: str = "float", out: str = "float", before: str = "") -> KernelSource:
     """A kernel of this body over args.x, args.out and args.n; its first line is line 1."""
     head = (
-        f'#include "device.cuh"\n#include "types.cuh"\nstruct Args {{ const {x} *x; {out} *out; int n; }};\n{before}\n'
+        f'#include "memory.cuh"\n#include "types.cuh"\nstruct Args {{ const {x} *x; {out} *out; int n; }};\n{before}\n'
     )
     text = f'{head}extern "C" __global__ void tried(const __grid_constant__ Args args) {{\n#line 1\n{body}\n}}\n'
     path = folder / "tried.cu"

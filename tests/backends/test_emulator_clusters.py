@@ -21,30 +21,30 @@ pytestmark = needs_emulator
 
 # A box is a row of 32 numbers of x.
 KERNEL = """
-#include "clusters.cuh"
+#include "tma.cuh"
 struct Args {
-    Map x;
+    TensorMap x;
     unsigned *out;
 };
 extern "C" __global__ void tried(const __grid_constant__ Args args) {
-    BOX_SHARED(unsigned, rows);
+    TMA_SHARED(unsigned, rows);
     __shared__ unsigned long long there, read;
-    const int block = block_of_cluster(), number = threadIdx.x;
+    const int block = cluster_rank(), number = threadIdx.x;
     unsigned *const out = args.out + 64 * blockIdx.x;
     if (number == 0) {
-        init_barrier(&there, 1);
-        init_barrier(&read, 2);
-        barriers_are_there();
+        mbarrier_init(&there, 1);
+        mbarrier_init(&read, 2);
+        mbarrier_init_fence();
     }
 #line 1
 BODY
 }
 """
-BEGIN, END = "cluster_meets();\n", "cluster_meets();\n"
-EXPECT = "if (number == 0) expect_bytes(&there, 256);\n"
+BEGIN, END = "cluster_sync();\n", "cluster_sync();\n"
+EXPECT = "if (number == 0) mbarrier_expect_tx(&there, 256);\n"
 # Each block of two brings one row, for both.
-BRING = "if (number == 0) copy_box_to(3, rows + 32 * block, args.x, 0, blockIdx.x, 0, &there);\n"
-WAIT = "await_bytes(&there, 0);\n"
+BRING = "if (number == 0) tma_load_multicast(3, rows + 32 * block, args.x, 0, blockIdx.x, 0, &there);\n"
+WAIT = "mbarrier_wait(&there, 0);\n"
 WRITE = "out[number] = rows[number];\n"
 STRUCT: Any = struct_with_maps("Args", [("x", MapField), ("out", ctypes.c_void_p)])
 
@@ -87,8 +87,11 @@ def test_blocks_have_numbers(order: tuple[str, int], size: int, tmp_path: Path) 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_block_arrives_in_another(order: tuple[str, int], tmp_path: Path) -> None:
     """A box is overwritten only when both blocks have read it."""
-    free = "__syncthreads();\narrive_in(number % 2, &read, number < 2);\nif (number == 0) await_bytes(&read, 0);\n"
-    again = EXPECT + BRING.replace("0, blockIdx.x", "0, blockIdx.x ^ 1") + "await_bytes(&there, 1);\n"
+    free = (
+        "__syncthreads();\nmbarrier_arrive_remote_if(number % 2, &read, number < 2);\n"
+        "if (number == 0) mbarrier_wait(&read, 0);\n"
+    )
+    again = EXPECT + BRING.replace("0, blockIdx.x", "0, blockIdx.x ^ 1") + "mbarrier_wait(&there, 1);\n"
     more = "out[number] += 1000 * rows[number];\n"
     out = run(tmp_path, BEGIN + EXPECT + BRING + WAIT + WRITE + free + again + more + END, EmulatorRuntime(*order))
     pairs = np.arange(4 * 32, dtype=np.uint32).reshape(2, 64)
@@ -97,19 +100,22 @@ def test_a_block_arrives_in_another(order: tuple[str, int], tmp_path: Path) -> N
 
 FAULTS = {
     "nobody waits before a row is read": (BEGIN + EXPECT + BRING + WRITE + WAIT + END, None),
-    "barriers that the other block has not made": (EXPECT + BRING + BEGIN + WAIT + END, "nobody called init_barrier"),
+    "barriers that the other block has not made": (EXPECT + BRING + BEGIN + WAIT + END, "nobody called mbarrier_init"),
     "a block that has ended": (
-        BEGIN + "if (block == 1) {\narrive_in(0, &read, number < 2);\nreturn;\n}\nif (number) return;\n"
-        "await_bytes(&read, 0);\narrive_in(1, &read, true);\n",
-        "arrive_in: the other block has ended",
+        BEGIN + "if (block == 1) {\nmbarrier_arrive_remote_if(0, &read, number < 2);\nreturn;\n}\nif (number) return;\n"
+        "mbarrier_wait(&read, 0);\nmbarrier_arrive_remote_if(1, &read, true);\n",
+        "mbarrier_arrive_remote_if: the other block has ended",
     ),
     "one row that never comes": (
         BEGIN + EXPECT + "if (block == 0) {" + BRING + "}\n" + WAIT + END, "a thread waits for bytes that do not come",
     ),
-    "one block that does not meet": (BEGIN + "if (block == 0) cluster_meets();\n", "for others that do not come"),
-    "a block that is not there": (BEGIN + "arrive_in(2, &read, number == 0);\n" + END, "the cluster has no such block"),
+    "one block that does not meet": (BEGIN + "if (block == 0) cluster_sync();\n", "for others that do not come"),
+    "a block that is not there": (
+        BEGIN + "mbarrier_arrive_remote_if(2, &read, number == 0);\n" + END,
+        "the cluster has no such block",
+    ),
     "more arrivals than the barrier was made for": (
-        BEGIN + EXPECT + "cluster_meets();\narrive_in(block ^ 1, &there, number == 0);\n" + END,
+        BEGIN + EXPECT + "cluster_sync();\nmbarrier_arrive_remote_if(block ^ 1, &there, number == 0);\n" + END,
         "more threads arrive than the barrier was made for",
     ),
 }  # fmt: skip

@@ -110,39 +110,39 @@ def test_a_fault_is_an_error_with_block_and_thread(name: str, portable: bool, tm
 
 # Boxes: 4 x 2 x 1 floats of the 64 x 64 in X, which is 64 wide.
 
-BAR = "__shared__ unsigned long long bar;\nif (threadIdx.x == 0) { init_barrier(&bar); barriers_are_there(); }\n"
-HEAD = f"BOX_SHARED(float, box);\n{BAR}__syncthreads();\n"
-ASK = "if (threadIdx.x == 0) { expect_bytes(&bar, 32); copy_box(box, args.map, -4, 3, 0, &bar); }\n"
+BAR = "__shared__ unsigned long long bar;\nif (threadIdx.x == 0) { mbarrier_init(&bar); mbarrier_init_fence(); }\n"
+HEAD = f"TMA_SHARED(float, box);\n{BAR}__syncthreads();\n"
+ASK = "if (threadIdx.x == 0) { mbarrier_expect_tx(&bar, 32); tma_load(box, args.map, -4, 3, 0, &bar); }\n"
 BOX_FAULTS = {
     "waits for what nobody asked for": (
-        f"{HEAD}await_bytes(&bar, 0);",
-        "a thread waits for bytes that do not come: 64 of 64 threads wait at await_bytes",
+        f"{HEAD}mbarrier_wait(&bar, 0);",
+        "a thread waits for bytes that do not come: 64 of 64 threads wait at mbarrier_wait",
     ),
     "fewer bytes than announced": (
-        f"{HEAD}{ASK.replace('32', '64')}await_bytes(&bar, 0);", "a thread waits for bytes that do not come",
+        f"{HEAD}{ASK.replace('32', '64')}mbarrier_wait(&bar, 0);", "a thread waits for bytes that do not come",
     ),
     "more bytes than announced": (f"{HEAD}{ASK.replace('32', '16')}", "more bytes are asked for than were announced"),
     "announced twice": (
-        f"{HEAD}{ASK}if (threadIdx.x == 0) expect_bytes(&bar, 32);",
+        f"{HEAD}{ASK}if (threadIdx.x == 0) mbarrier_expect_tx(&bar, 32);",
         "nobody has waited for the bytes that were announced",
     ),
     "nobody waits": (f"{HEAD}{ASK}", "32 bytes are announced and 32 asked for, and nobody waits for them"),
     "no barrier": (
-        "BOX_SHARED(float, box);\n__shared__ unsigned long long bar;\nexpect_bytes(&bar, 32);",
-        "expect_bytes: nobody called init_barrier for this barrier, tried.cu:3",
+        "TMA_SHARED(float, box);\n__shared__ unsigned long long bar;\nmbarrier_expect_tx(&bar, 32);",
+        "mbarrier_expect_tx: nobody called mbarrier_init for this barrier, tried.cu:3",
     ),
     "target not aligned": (f"{HEAD}{ASK.replace('box,', 'box + 4,')}", "must begin at a multiple of 128 bytes"),
     "target outside": (f"{HEAD}{ASK.replace('box,', 'box + 32,')}", "the box does not lie in shared memory"),
-    "x not aligned": (f"{HEAD}{ASK.replace('-4', '-3')}", "copy_box: x must be a multiple of 16 bytes, tried.cu:"),
+    "x not aligned": (f"{HEAD}{ASK.replace('-4', '-3')}", "tma_load: x must be a multiple of 16 bytes, tried.cu:"),
     "barrier in global memory": (
-        "init_barrier(reinterpret_cast<unsigned long long *>(args.out));", "a barrier is 8 bytes of shared memory",
+        "mbarrier_init(reinterpret_cast<unsigned long long *>(args.out));", "a barrier is 8 bytes of shared memory",
     ),
 }  # fmt: skip
 
 
 def run_boxes(folder: Path, body: str, runtime: EmulatorRuntime) -> NDArray[np.float32]:
     """A kernel over a map of X, with 128 bytes of dynamic shared memory, and 64 floats of output."""
-    head = '#include "bulk.cuh"\n#include "types.cuh"\nstruct Args { Map map; float *out; };\n'
+    head = '#include "tma.cuh"\n#include "types.cuh"\nstruct Args { TensorMap map; float *out; };\n'
     text = f'{head}extern "C" __global__ void tried(const __grid_constant__ Args args) {{\n#line 1\n{body}\n}}\n'
     path = folder / "tried.cu"
     path.write_text(text)
@@ -170,13 +170,13 @@ def test_a_fault_with_boxes_is_an_error(name: str, tmp_path: Path) -> None:
 def test_a_box_lands_when_somebody_waits_for_it(order: tuple[str, int], tmp_path: Path) -> None:
     """Zeros where the array is not; before that poison. Who waits before anybody asks lets the others run."""
     body = f"""{HEAD}
-        if (threadIdx.x == 63) {{ expect_bytes(&bar, 32); copy_box(box, args.map, -4, 63, 0, &bar); }}
-        await_bytes(&bar, 0);
+        if (threadIdx.x == 63) {{ mbarrier_expect_tx(&bar, 32); tma_load(box, args.map, -4, 63, 0, &bar); }}
+        mbarrier_wait(&bar, 0);
         __syncthreads();
         if (threadIdx.x < 8) args.out[threadIdx.x] = box[threadIdx.x];
         __syncthreads();
-        if (threadIdx.x == 0) {{ expect_bytes(&bar, 32); copy_box(box, args.map, 4, 63, 0, &bar); }}
-        await_bytes(&bar, 1);
+        if (threadIdx.x == 0) {{ mbarrier_expect_tx(&bar, 32); tma_load(box, args.map, 4, 63, 0, &bar); }}
+        mbarrier_wait(&bar, 1);
         __syncthreads();
         if (threadIdx.x < 8) args.out[8 + threadIdx.x] = box[threadIdx.x];
         if (threadIdx.x < 8) args.out[16 + threadIdx.x] = box[8 + threadIdx.x];
@@ -256,11 +256,11 @@ def test_launches_that_no_gpu_would_make(
 
 @pytest.mark.parametrize("waiting", [0, 32, 64])
 def test_threads_of_an_early_launch_wait_for_earlier_ones(waiting: int, tmp_path: Path) -> None:
-    body = f"if (threadIdx.x < {waiting}) wait_for_earlier();\nargs.out[threadIdx.x] = 1;"
+    body = f"if (threadIdx.x < {waiting}) pdl_wait();\nargs.out[threadIdx.x] = 1;"
     runtime, out = EmulatorRuntime(), np.zeros(64, np.float32)
     kernel, args = runtime.compile(source(tmp_path, body)), Args(0, out.ctypes.data, 0)
     runtime.launch(kernel, LaunchInfo("tried", (1,), (64,)), args)  # not early: nothing to wait for
-    missing = f"launched early, but {64 - waiting} threads never call wait_for_earlier"
+    missing = f"launched early, but {64 - waiting} threads never call pdl_wait"
     with nullcontext() if waiting == 64 else pytest.raises(EmulatorError, match=missing):
         runtime.launch(kernel, LaunchInfo("tried", (1,), (64,), early=True), args)
 

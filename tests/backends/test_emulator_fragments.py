@@ -64,9 +64,9 @@ def some_bits(kind: str, shape: tuple[int, int], seed: int) -> NDArray[Any]:
 @pytest.mark.parametrize(
     ("call", "kinds"),
     [
-        *((f"multiply_halves<{kind}>(sums, a, b)", (kind, kind)) for kind in ("half_t", "bfloat16_t")),
+        *((f"mma_halves<{kind}>(sums, a, b)", (kind, kind)) for kind in ("half_t", "bfloat16_t")),
         ('emulator::here()->services->multiply_fragments({"tf32", "tried.cu", 8}, "tf32", sums, a, b)', ("float",) * 2),
-        *((f"multiply_bytes<{a}, {b}>(sums, a, b, sums)", (a, b)) for a in BYTES for b in BYTES),
+        *((f"mma_bytes<{a}, {b}>(sums, a, b, sums)", (a, b)) for a in BYTES for b in BYTES),
     ],
 )  # fmt: skip
 def test_a_product_of_a_warp(call: str, kinds: tuple[str, str], tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_infinities_and_nans_spread_as_products_do(tmp_path: Path) -> None:
     first, second = np.ones((16, 16), np.float16), np.ones((16, 8), np.float16)
     first[3, 5], first[4, 15], second[7, 2] = np.inf, np.nan, 0
     first[5, 7] = -np.inf
-    body = PRODUCT.format(sum="float", call="multiply_halves<half_t>(sums, a, b)")
+    body = PRODUCT.format(sum="float", call="mma_halves<half_t>(sums, a, b)")
     kernel = source(tmp_path, body, "unsigned", "float", '#include "mma.cuh"')
     words = fragments(first.view(np.uint16), second.view(np.uint16))
     with np.errstate(invalid="ignore"):
@@ -102,7 +102,7 @@ alignas(16) __shared__ unsigned short tile[33][8];
 for (int i = 0; i < 8; i++) tile[threadIdx.x][i] = 8 * threadIdx.x + i;
 __syncthreads();
 unsigned words[4];
-{when}emulator::here()->services->load_fragments({{"load_matrices", "tried.cu", 6}}, words, {row}, {turned});
+{when}emulator::here()->services->load_fragments({{"ldmatrix", "tried.cu", 6}}, words, {row}, {turned});
 for (int j = 0; j < 4; j++) {{
     args.out[8 * threadIdx.x + 2 * j] = words[j] & 0xffff;
     args.out[8 * threadIdx.x + 2 * j + 1] = words[j] >> 16;
@@ -124,7 +124,7 @@ def test_matrices_are_loaded_by_a_warp(turned: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("when", "row", "threads", "fault"),
     [
-        ("", "args.out + 4 * threadIdx.x", 32, "load_matrices: a row does not lie in shared memory, tried.cu:6"),
+        ("", "args.out + 4 * threadIdx.x", 32, "ldmatrix: a row does not lie in shared memory, tried.cu:6"),
         ("", "&tile[threadIdx.x][1]", 32, "addresses of rows must be multiples of 16"),
         ("if (threadIdx.x != 5) ", "tile[threadIdx.x]", 32, "a warp waits for lanes that do not come: 31 of 32"),
         ("if (threadIdx.x == 5) return; ", "tile[threadIdx.x]", 32, "a warp waits for lanes that do not come"),

@@ -22,42 +22,42 @@ pytestmark = needs_emulator
 
 # A times B of COLUMNS columns, both brought by the accelerator, as the body says.
 KERNEL = """
-#include "tensor_copies.cuh"
+#include "tma.cuh"
 #include "wgmma.cuh"
 struct Args {
-    Map a, b, c;
+    TensorMap a, b, c;
     float *out;
 };
 __device__ inline void write_out(float *out, const float (&sums)[SUMS]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int e = 0; e < SUMS; e++)
-        out[(16 * warp + lane / 4 + 8 * (e / 2 % 2)) * BLOCK_N + e / 4 * 8 + lane % 4 * 2 + e % 2] = sums[e];
+        out[(16 * warp + lane / 4 + 8 * (e / 2 % 2)) * cfg::BLOCK_N + e / 4 * 8 + lane % 4 * 2 + e % 2] = sums[e];
 }
 extern "C" __global__ void tried(const __grid_constant__ Args args) {
-    BOX_SHARED(unsigned char, room);
+    TMA_SHARED(unsigned char, room);
     __shared__ unsigned long long bar;
     unsigned char *const a = room + (-shared_address(room) & 1023), *const b = a + 64 * 128;
     if (threadIdx.x == 0) {
-        init_barrier(&bar, ARRIVALS);
-        barriers_are_there();
+        mbarrier_init(&bar, cfg::ARRIVALS);
+        mbarrier_init_fence();
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        expect_bytes(&bar, (64 + BLOCK_N) * 128);
-        copy_box(a, args.a, 0, 0, 0, &bar);
-        copy_box(b, args.b, 0, 0, 0, &bar);
+        mbarrier_expect_tx(&bar, (64 + cfg::BLOCK_N) * 128);
+        tma_load(a, args.a, 0, 0, 0, &bar);
+        tma_load(b, args.b, 0, 0, 0, &bar);
     }
     float sums[SUMS];
 #line 1
 BODY
 }
 """
-WAIT = "await_bytes(&bar, 0);\n"
-ASK = """products_begin();
-for (int i = 0; i < 4; i++) multiply(sums, matrix_at(a, 1024) + 2 * i, matrix_at(b, 1024) + 2 * i, i > 0);
-products_are_asked();
+WAIT = "mbarrier_wait(&bar, 0);\n"
+ASK = """wgmma_fence();
+for (int i = 0; i < 4; i++) wgmma(sums, k_major_matrix(a, 1024) + 2 * i, k_major_matrix(b, 1024) + 2 * i, i > 0);
+wgmma_commit();
 """
-DONE = "await_products<0>();\n"
+DONE = "wgmma_wait<0>();\n"
 WRITE = "write_out(args.out, sums);\n"
 STRUCT: Any = struct_with_maps(
     "Args", [("a", MapField), ("b", MapField), ("c", MapField), ("out", ctypes.c_void_p)]
@@ -132,7 +132,7 @@ def test_a_group_may_be_left_under_way(tmp_path: Path) -> None:
     body = f"""{WAIT}
         float others[SUMS];
         {ASK}{ASK.replace("sums", "others")}
-        await_products<1>();
+        wgmma_wait<1>();
         {WRITE}{DONE}
     """
     for order in ORDERS:
@@ -144,7 +144,7 @@ def test_a_barrier_of_several_arrivals(tmp_path: Path) -> None:
     """One announces bytes, four others only arrive; who waits sees the bytes and what they wrote."""
     body = f"""__shared__ int there[4];
         if (threadIdx.x % 32 == 1) there[threadIdx.x / 32] = 1;
-        arrive_when(&bar, threadIdx.x % 32 == 1);
+        mbarrier_arrive_if(&bar, threadIdx.x % 32 == 1);
         {WAIT}
         for (int i = 0; i < 4; i++) assert(there[i] == 1);
         {ASK}{DONE}{WRITE}
@@ -159,24 +159,24 @@ STORE = f"""{WAIT}{ASK}{DONE}
     float *const turned = reinterpret_cast<float *>(a);
     __syncthreads();
     write_out(turned, sums);
-    copies_may_overwrite();
+    fence_proxy_async();
     __syncthreads();
     if (threadIdx.x == 0) {{
-        store_box(args.c, turned, 0, 0);
-        stores_are_asked();
+        tma_store(args.c, turned, 0, 0);
+        tma_store_commit();
     }}
 """
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_boxes_are_stored(order: tuple[str, int], tmp_path: Path) -> None:
-    out, expected = product(tmp_path, STORE + "if (threadIdx.x == 0) stores_are_done();", EmulatorRuntime(*order))
+    out, expected = product(tmp_path, STORE + "if (threadIdx.x == 0) tma_store_wait();", EmulatorRuntime(*order))
     np.testing.assert_array_equal(out, expected)
 
 
 def test_what_is_to_be_stored_is_read_when_its_thread_waits(tmp_path: Path) -> None:
     body = (
-        STORE + "__syncthreads();\nturned[threadIdx.x] = 1;\n__syncthreads();\nif (threadIdx.x == 0) stores_are_done();"
+        STORE + "__syncthreads();\nturned[threadIdx.x] = 1;\n__syncthreads();\nif (threadIdx.x == 0) tma_store_wait();"
     )
     assert not is_right(tmp_path, body, "forward")
     assert is_right(tmp_path, body, "backward")
@@ -187,19 +187,20 @@ FAULTS = {
     "a store of other axes": (STORE.replace("0, 0);", "0, 0, 0, 0);"), "the map has another number of axes"),
     "nobody waits": (WAIT + ASK, "4 products are asked for, and nobody waits for them"),
     "different products": (
-        WAIT + ASK.replace("matrix_at(a, 1024)", "matrix_at(a + threadIdx.x / 64 * 1024, 1024)") + DONE,
+        WAIT + ASK.replace("k_major_matrix(a, 1024)", "k_major_matrix(a + threadIdx.x / 64 * 1024, 1024)") + DONE,
         "multiply: the threads of a warpgroup ask for different products",
     ),
     "a part of the warpgroup": (
         f"{WAIT}if (threadIdx.x < 64) {{ {ASK}{DONE} }}", "threads wait for others that do not come: 64 of 128 threads",
     ),
     "a matrix beside shared memory": (
-        WAIT + ASK.replace("matrix_at(b, 1024)", "matrix_at(b + 8192, 1024)") + DONE, "a matrix does not lie in shared",
+        WAIT + ASK.replace("k_major_matrix(b, 1024)", "k_major_matrix(b + 8192, 1024)") + DONE,
+        "a matrix does not lie in shared",
     ),
     "one more arrives": (
-        "arrive_when(&bar, threadIdx.x == 0);", "nobody has waited for the bytes that were announced before",
+        "mbarrier_arrive_if(&bar, threadIdx.x == 0);", "nobody has waited for the bytes that were announced before",
     ),
-    "too few meet": (f"{WAIT}if (threadIdx.x < 32) threads_meet<64>(1);", "threads wait for others that do not come"),
+    "too few meet": (f"{WAIT}if (threadIdx.x < 32) named_barrier<64>(1);", "threads wait for others that do not come"),
 }  # fmt: skip
 
 
@@ -220,10 +221,10 @@ def test_parts_of_a_block_meet(tmp_path: Path) -> None:
     body = """
         __shared__ float room[64];
         if (threadIdx.x < 64) {
-            for (int i = 0; i < 3; i++) threads_meet<64>(1);
+            for (int i = 0; i < 3; i++) named_barrier<64>(1);
             room[threadIdx.x] = args.x[threadIdx.x];
         }
-        threads_meet<128>(2);
+        named_barrier<128>(2);
         if (threadIdx.x >= 64) args.out[threadIdx.x - 64] = room[127 - threadIdx.x];
     """
     x = np.arange(64, dtype=np.float32)

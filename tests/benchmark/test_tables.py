@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.benchmark.fakes import result, run
 
-from convforge.benchmark.cells import select
+from convforge.benchmark.frame import select
+from convforge.benchmark.markers import view_markdown
 from convforge.benchmark.records import CopyTime, Error, Finalist, Finalists, Result, StepTime
-from convforge.benchmark.step_tables import step_markdown
 from convforge.benchmark.tables import csv_table, markdown_table, rich_tables, tables_of
 from convforge.benchmark.verdicts import judge
 from convforge.timing.ceilings import Ceilings
@@ -25,8 +25,8 @@ def shown(width: int = 200, **pair: tuple[float, ...]) -> str:
 
 
 def test_the_faster_one_wins_whichever_it_is() -> None:
-    assert "honest, 2x ahead of rival" in shown(honest=FAST, rival=SLOW)
-    assert "rival, 2x ahead of honest" in shown(honest=SLOW, rival=FAST)
+    assert "honest, 2.00x ahead of rival" in shown(honest=FAST, rival=SLOW)
+    assert "rival, 2.00x ahead of honest" in shown(honest=SLOW, rival=FAST)
 
 
 def test_times_closer_than_their_spreads_are_a_tie() -> None:
@@ -96,7 +96,7 @@ def test_every_operation_has_its_own_table_and_cases_stand_in_natural_order() ->
     found = tables_of(
         run(result(case="a_1024"), result(case="a_64"), result(case="r", algorithm="relu", problem="relu64_f32"))
     )
-    assert [t.columns for t in found] == [
+    assert [t.names for t in found] == [
         ("case", "stride", "honest", "fastest"),
         ("case", "stride", "relu", "fastest"),
     ]
@@ -105,7 +105,7 @@ def test_every_operation_has_its_own_table_and_cases_stand_in_natural_order() ->
 
 def test_several_configs_of_a_method_are_several_columns() -> None:
     (table,) = tables_of(run(result(config="tile=1", samples=SLOW), result(config="tile=2", samples=FAST)))
-    assert table.columns[2:] == ("honest[tile=1]", "honest[tile=2]", "fastest")
+    assert table.names[2:] == ("honest[tile=1]", "honest[tile=2]", "fastest")
     assert table.rows[0][-1].text == "honest[tile=2]"
 
 
@@ -120,7 +120,7 @@ def test_choosing_rows_and_columns() -> None:
         )
     )
     (table,) = tables_of(many, select(many, methods=["direct*"], sizes=[16], strides=[2]))
-    assert table.columns == ("case", "stride", "direct_a", "fastest")
+    assert table.names == ("case", "stride", "direct_a", "fastest")
     assert [row[0].text for row in table.rows[:-1]] == ["c16s2"]
     assert table.rows[0][1].text == "2"
     (table,) = tables_of(many, select(many, cases=["c8*"]))
@@ -137,7 +137,7 @@ def test_csv_has_every_result_whatever_its_status() -> None:
     first, second = csv.DictReader(io.StringIO(text))
     assert (first["ms"], first["gflops"], first["rms_error"], first["fastest"]) == (
         "1.01",
-        "0.0010139",
+        "0.00101386",
         "1e-07",
         "True",
     )
@@ -174,18 +174,18 @@ def with_transfer() -> tuple[Result, ...]:
 
 def test_a_column_with_transfer_where_it_was_measured() -> None:
     (table,) = tables_of(run(*with_transfer()))
-    assert table.columns[-2:] == ("with transfer", "fastest")
+    assert table.names[-2:] == ("with transfer", "fastest")
     assert table.rows[0][-2].text == "~6.00 (second)"
-    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert all(len(row) == len(table.names) for row in table.rows)
     assert any("copies to and from the device" in note for note in table.notes)
     (plain,) = tables_of(run(result(samples=FAST)))
-    assert "with transfer" not in plain.columns
+    assert "with transfer" not in plain.names
     assert not plain.notes
 
 
 def test_every_methods_time_with_transfer() -> None:
     (table,) = tables_of(run(*with_transfer()), transfer=True)
-    assert table.columns == ("case", "stride", "first", "second", "rival", "fastest")
+    assert table.names == ("case", "stride", "first", "second", "rival", "fastest")
     assert [cell.text.split(" / ")[0] for cell in table.rows[0][2:5]] == ["*8.00", "~*6.00", "*1.00"]
     with pytest.raises(ValueError, match="exclude each other"):
         tables_of(run(*with_transfer()), transfer=True, prepared=True)
@@ -228,7 +228,7 @@ def test_of_many_cases_the_largest_are_told() -> None:
 
 def test_the_table_of_steps() -> None:
     made = run(stepped(), stepped("square_64"), result(case="square_9"), ceilings=CEILINGS)
-    text = step_markdown(made, made.results)
+    text = view_markdown("steps", made, made.results)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
     assert lines[0][:5] == ["case", "method", "step", "launches", "ms"]
     assert [line[0] for line in lines[2:]] == ["square\\_8"] * 3 + ["square\\_64"] * 3, "square_9 has no steps"
@@ -237,7 +237,7 @@ def test_the_table_of_steps() -> None:
     assert product[2:] == ["product", "2", "~\\*0.360", "75 %", "", "", "", "cold"]
     assert call[2:6] == ["the call, prepared", "", "0.500", "104 %"]
     with pytest.raises(ValueError, match="measure with --steps"):
-        step_markdown(run(result()), [result()])
+        view_markdown("steps", run(result()), [result()])
 
 
 def test_steps_in_the_csv() -> None:
@@ -253,10 +253,10 @@ def test_the_fastest_of_a_methods_configs_alone() -> None:
         result(algorithm="rival", samples=SLOW, ours=False),
     )  # fmt: skip
     (table,) = tables_of(run(*many), best=True)
-    assert table.columns == ("case", "stride", "honest", "rival", "fastest")
+    assert table.names == ("case", "stride", "honest", "rival", "fastest")
     assert [row[2].text.split(" / ")[0] for row in table.rows[:2]] == ["*1.01", "refused"]
-    assert table.rows[0][-1].text == "honest, 2x ahead of rival", "two configs of one method do not tie"
-    assert table.rows[0][2].mark == "ours"
+    assert table.rows[0][-1].text == "honest, 2.00x ahead of rival", "two configs of one method do not tie"
+    assert table.rows[0][2].look == "best"
 
 
 def copied(case: str = "square_8", seconds: float = 0.5e-3, **more: Any) -> CopyTime:
@@ -271,10 +271,10 @@ def test_the_share_of_a_copy_in_place_of_gflops() -> None:
     )
     both = run(*results, result(case="square_9"), copies=(copied(),))
     (table,) = tables_of(both, copy=True)
-    assert table.columns == ("case", "stride", "honest", "rival", "a copy", "fastest")
+    assert table.names == ("case", "stride", "honest", "rival", "a copy", "fastest")
     assert [cell.text for cell in table.rows[0][2:5]] == ["*1.00 / 50 %", "*2.00 / 25 %", "0.500 / 0.00154 GB/s"]
     assert [cell.text for cell in table.rows[1][2:5]] == ["*1.00 / -", "", "-"]
-    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert all(len(row) == len(table.names) for row in table.rows)
     (table,) = tables_of(both, copy=True, prepared=True)
     assert table.rows[0][2].text == "*0.800 / 62 %"
     assert "share of a copy" in markdown_table(both, copy=True)
@@ -293,9 +293,9 @@ def test_the_shares_stand_below_the_table_where_memory_is_the_limit() -> None:
     copies = tuple(CopyTime(r.case, r.least_bytes, Timing((0.4e-3 * i,) * 3)) for i, r in enumerate(many, 1))
     ceilings = (("before", Ceilings(20e9, 100e9)),)  # 5 operations a byte; the products do 1.3, 2.7 and 85
     (table,) = tables_of(run(*many, copies=copies, ceilings=ceilings))
-    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 5 %."
+    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 5.0 %."
     (table,) = tables_of(run(*many, copies=copies))
-    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 0 % to 5 %."
+    assert table.notes[-1] == "Of a copy of the same bytes, where memory is the limit: honest 0.2 % to 5.0 %."
     (table,) = tables_of(run(*many, ceilings=ceilings))
     assert table.notes == (), "an older run"
     (alone,) = tables_of(run(many[0], copies=copies[1:]))

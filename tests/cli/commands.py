@@ -1,4 +1,4 @@
-"""How a command ended."""
+"""The result of a command."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended."""
+    """Exit code, standard output and standard error of a command."""
 
     code: int
     out: str
     err: str
 
     def line(self, name: str) -> str:
-        """What the report says under `name`."""
+        """Return the line of the report called `name`."""
         found = [line[12:] for line in self.out.splitlines() if line[:12].strip() == name]
-        assert len(found) == 1, f"{name!r} stands {len(found)} times in\n{self.out}"
+        assert len(found) == 1, f"{name!r} occurs {len(found)} times in\n{self.out}"
         return found[0]
 
     @property
@@ -24,5 +24,5 @@ class Ran:
         """The cells of every row of its boxed tables, by the first cell."""
         lines = [line for line in self.out.splitlines() if line.startswith("│")]
         cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
-        assert len({row[0] for row in cells}) == len(cells), f"a row is folded or stands twice in\n{self.out}"
+        assert len({row[0] for row in cells}) == len(cells), f"a row is folded or occurs twice in\n{self.out}"
         return {row[0]: row[1:] for row in cells}

@@ -60,7 +60,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cache_line(ran: Ran) -> str:
-    """What is said about the cache of compiled kernels."""
+    """Return the lines about the cache of compiled kernels."""
     (line,) = (line for line in ran.out.splitlines() if line.startswith("compiled kernels: "))
     return line.removeprefix("compiled kernels: ")
 

@@ -53,13 +53,13 @@ def table(ran: Ran) -> dict[str, dict[str, str]]:
         cells = re.split(r" {2,}", line.strip())
         if len(cells) != len(columns):
             break
-        assert cells[0] not in found, f"{cells[0]} stands twice in\n{ran.out}"
+        assert cells[0] not in found, f"{cells[0]} occurs twice in\n{ran.out}"
         found[cells[0]] = dict(zip(columns, cells, strict=True))
     return found
 
 
 def notes(ran: Ran, word: str) -> dict[str, str]:
-    """What is said of methods in lines that begin "method: word": method -> the rest."""
+    """Return the lines that begin "method: word": method -> the rest."""
     return dict(re.findall(rf"^(\w+): {word}(.+)$", ran.out, re.MULTILINE))
 
 
@@ -102,7 +102,7 @@ def test_the_problem_is_told_in_full(done: Callable[..., Ran]) -> None:
     assert lines[2] == "x (2, 3, 20, 30) -> out (2, 4, 9, 13)"
     flops, least = 2 * (2 * 4 * 9 * 13) * (3 * 3 * 5), 4 * (2 * 3 * 20 * 30 + 4 * 3 * 3 * 5 + 2 * 4 * 9 * 13)
     assert lines[3] == f"{flops / 1e3:.3g} kFLOP, at least {least / 1e3:.3g} kB moved: {flops / least:.1f} FLOP a byte"
-    assert lines[4] == "tuning key n2c3h32w32_k4r3s5_st2_p0_f32_nchw_v8x4", "sizes rounded up, vectors told"
+    assert lines[4] == "tuning key n2c3h32w32_k4r3s5_st2_p0_f32_nchw_v8x4", "sizes rounded up, vectors named"
 
 
 @pytest.mark.parametrize(
@@ -398,12 +398,12 @@ def test_a_vast_problem_whose_own_plan_is_vast_is_refused(run: Callable[..., Ran
     ["n3c4h150w170_k5r3s3_p1_f32_nchw", "n70c1h90w20_k1r5s5_st2_f64_nhwc", "n1c2h33w900_k8r3s3_g2_f16_nchw"],
 )
 def test_pieces_are_told_as_plans_have_them(problem: str) -> None:
-    """Of every method on the CPU: no plan has more than a few launches for each piece that was told."""
+    """No plan of any method on the CPU has more than a few launches for each predicted piece."""
     asked: Any = parse_problem(problem)
     for algorithm in [a for a in our_algorithms() if (a.operation, a.backend) == ("conv2d", "cpu")]:
         if algorithm.refuses(asked.replace(precision=algorithm.precision), cpu_facts()):
             continue
         for config in algorithm.configs(asked, cpu_facts()):
             launches = len(algorithm.plan(asked, config, cpu_runtime()).launches)
-            told = pieces(algorithm, asked, config)
-            assert launches <= 3 * told + cpu_facts().cores, f"{algorithm.name} {config}"
+            predicted = pieces(algorithm, asked, config)
+            assert launches <= 3 * predicted + cpu_facts().cores, f"{algorithm.name} {config}"

@@ -19,14 +19,22 @@ from convforge import algorithms
 from convforge.benchmark import runner
 from convforge.benchmark.records import Run
 from convforge.benchmark.store import load_runs
+from convforge.call.dispatch import runtime_of
+from convforge.cli.gemm import gemm
 
 RUNGS = [found.name for found in algorithms() if found.operation == "gemm" and found.ours and found.backend == "cpu"]
 TIMED = re.compile(r"[~*]*\S+ / \S+")
 
 
+def test_the_emulator_is_refused() -> None:
+    with pytest.raises(ValueError, match="its times say nothing about a GPU"):
+        gemm(8, 8, 8, device="emulator")
+
+
 @pytest.fixture
 def run(run: Callable[..., Ran], wide: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    """Run `convforge gemm WORDS...` in a wide terminal; results go to a folder of the test's own."""
+    """Run `convforge gemm WORDS...` in a wide terminal, on the emulator too; results go to a folder of its own."""
+    monkeypatch.setattr("convforge.cli.gemm.timed_runtime", runtime_of)
     defaults = runner.Runner.__init__.__kwdefaults__ or {}
     monkeypatch.setattr(runner.Runner.__init__, "__kwdefaults__", defaults | {"ceilings": fakes.still})
     return lambda *words: run("gemm", *words, "--out", tmp_path / "out")
@@ -221,7 +229,7 @@ def test_a_wrong_product_is_given_no_time(
     monkeypatch.setattr(room, "every_algorithm", lambda: (fakes.Honest(), fakes.Silent()))
     ran = run(6, 5, 4)
     columns, rows = table(ran)
-    assert columns == ["case", "stride", "honest", "fastest"], "what timed nothing stands in the notes"
+    assert columns == ["case", "stride", "honest", "fastest"], "a method without a time is in the notes"
     assert rows["m6n5k4_f32"]["fastest"] == "honest"
     results = {r.algorithm: r for r in stored().results}
     assert (results["honest"].status, results["silent"].status) == ("ok", "failed")

@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
-    """What measures, in place of the device: im2col is fastest, direct_naive is wrong."""
+    """Replace the device's measurements: im2col is fastest, direct_naive is wrong."""
     times: dict[Any, Any] = {"im2col": 1e-6, "direct_naive": "row 3 is wrong"}
     found = Table(times)
     monkeypatch.setattr("convforge.tuning.trial.DeviceTrial", lambda *words: found)

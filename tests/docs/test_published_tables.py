@@ -55,7 +55,7 @@ def test_theirs_are_as_published(tables: Any, name: str, case: str, column: str,
 
 @pytest.mark.parametrize("name", ["B", "C", "D"])
 def test_ours_are_as_stored(tables: Any, name: str) -> None:
-    from convforge.benchmark.cells import three
+    from convforge.benchmark.formats import three
 
     runs = [run for run in load_runs(ROOT / "benchmarks" / "results") if run.complete]
     shown = cells(tables, name)
@@ -88,7 +88,8 @@ def test_another_padding_is_said(tables: Any) -> None:
 def test_what_the_text_of_d_denies_is_among_the_findings(tables: Any) -> None:
     findings = TABLES["D"].findings(find_study("stride"))
     said = tables.sentences("stride", ["im2col-against-direct"], findings, supported=True).replace("\\", "")
-    assert "At stride 2 im2col is ahead of the best direct method on rgb_to_3_128_s2" in said
+    assert "At stride 2 im2col is faster than the best direct method on 1 of 5 cases." in said
+    assert "  - faster: rgb_to_3_128_s2" in said
     assert tables.sentences("stride", ["no-such-rule"], findings) == "- Nothing."
 
 

@@ -1,8 +1,8 @@
-"""What runs Hopper's kernels: a GPU of compute capability 9.0, or where there is none the emulator."""
+"""The runtime of Hopper's kernels: a GPU of compute capability 9.0, or where there is none the emulator."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,13 +16,14 @@ from convforge.algorithms import find
 from convforge.backends.architecture import Architecture
 from convforge.backends.cuda import why_absent
 from convforge.backends.emulator import EmulatorRuntime
+from convforge.problem import parse_problem
 
 NUMBER = 90
 
 
 @cache
 def is_gpu() -> bool:
-    """Whether it is a GPU."""
+    """Tell if it is a GPU."""
     return why_absent() is None and Architecture.parse(gpu().facts.architecture).number == NUMBER
 
 
@@ -49,10 +50,28 @@ def method_of(operation: str, name: str) -> Any:
 
 
 def bits_of(plan: Any, inputs: Any) -> Any:
-    """What a plan of 16-bit results computes of inputs, as bits."""
+    """The bits of the 16-bit results of a plan."""
     out = hopper().upload(np.zeros(plan.problem.out_shape, plan.problem.out_dtype))
     plan(plan.buffers(hopper().upload(inputs.x), plan.prepare(hopper().upload(inputs.w)), {}, out))
     return np.asarray(hopper().download(out)).view(np.uint16)
+
+
+def assert_same_bits(method: Any, problem: Any, inputs: Any, configs: Sequence[Any]) -> None:
+    """Every config gives the same bits, and an image those that it has in a batch of three."""
+    found = []
+    for images in (slice(0, 3), slice(1, 2)):
+        part = problem.replace(n=images.stop - images.start)
+        for config in configs:
+            bits = bits_of(method.plan(part, config, hopper()), replace(inputs, x=inputs.x[images]))
+            found.append(bits[1 if images.start == 0 else 0])
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+def assert_preferred(method: Any, taken: Mapping[str, bool]) -> None:
+    """The choice by rule takes the method for these problems, or does not."""
+    for text, expected in taken.items():
+        assert (method.preference_for(parse_problem(text), hopper().facts) is not None) == expected, text
 
 
 def some(configs: Sequence[Any], count: int) -> list[Any]:
@@ -62,7 +81,7 @@ def some(configs: Sequence[Any], count: int) -> list[Any]:
     return list(configs[:: max(1, len(configs) // count)])
 
 
-# A size with several tiles for each multiprocessor.
+# A size with several tiles for each SM.
 MANY_TILES = "m2048n2312k72" if is_gpu() else "m520n712k72"
 
 needs_hopper = [] if is_gpu() else [needs_emulator]

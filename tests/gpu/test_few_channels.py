@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gpu.hopper import bits_of, hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.gpu.hopper import (
+    assert_preferred,
+    assert_same_bits,
+    hopper,
+    method_of,
+    needs_hopper,
+    on_gpu_alone,
+    some,
+)
 from tests.judged import judge_of
 from tests.on_device import check_views
 
@@ -23,7 +31,6 @@ from convforge.algorithms.implicit_gemm.few_channels import (
     steps_of,
 )
 from convforge.algorithms.implicit_gemm.split_few_channels import TILES as SPLIT_TILES
-from convforge.algorithms.implicit_gemm.split_few_channels import SplitFewChannelsConfig
 from convforge.problem import parse_problem
 from convforge.verify import check_nan_spread, check_plan, make_inputs
 
@@ -31,11 +38,11 @@ METHOD: Any = method_of("conv2d", "implicit_gemm_few_channels")
 pytestmark = needs_hopper
 
 # Every tile as a config of a layer.
-CONFIGS = [FewChannelsConfig(*tile) for tile in TILES]
+CONFIGS = list(TILES)
 SPLIT: Any = method_of("conv2d", "implicit_gemm_split_few_channels")
 BOTH = pytest.mark.parametrize(
     ("method", "configs", "dtype"),
-    [(METHOD, CONFIGS, "f16"), (SPLIT, [SplitFewChannelsConfig(*tile) for tile in SPLIT_TILES], "f32")],
+    [(METHOD, CONFIGS, "f16"), (SPLIT, list(SPLIT_TILES), "f32")],
     ids=["f16", "f32"],
 )
 # Of 1 to 4 channels, in even runs of numbers and odd ones; strides of 1 to 4; stores of 8, 2 and 1 results; many steps.
@@ -81,14 +88,7 @@ def test_every_border(method: Any, configs: list[Any], dtype: str, border: str) 
 def test_every_tile_gives_the_same_bits_and_a_picture_does_not_depend_on_its_batch() -> None:
     problem: Any = parse_problem("n3c3h19w21_k20r5s5_st2_p2_f16_nchw")
     inputs = make_inputs(problem, "normal")
-    found = []
-    for pictures in (slice(0, 3), slice(1, 2)):
-        part = problem.replace(n=pictures.stop - pictures.start)
-        for config in CONFIGS[1::4]:
-            bits = bits_of(METHOD.plan(part, config, hopper()), replace(inputs, x=inputs.x[pictures]))
-            found.append(bits[1 if pictures.start == 0 else 0])
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
+    assert_same_bits(METHOD, problem, inputs, CONFIGS[1::4])
 
 
 @BOTH
@@ -200,13 +200,11 @@ def test_configs_that_cannot_be_are_refused() -> None:
 
 
 def test_auto_by_rule_takes_it_for_few_channels() -> None:
-    facts = hopper().facts
-    for text, taken in (
-        ("n8c3h224w224_k64r7s7_st2_p3_f16_nhwc", True), ("n8c1h64w64_k16r3s3_p1_bf16_nchw", True),
-        ("n8c3h224w224_k4r3s3_p1_f16_nchw", False), ("n8c8h56w56_k64r3s3_p1_f16_nhwc", False),
-        ("n8c4h56w56_k8r3s3_p1_g2_f16_nhwc", False), ("n8c3h56w56_k64r3s3_p1_f32_nhwc", False),
-    ):  # fmt: skip
-        assert (METHOD.preference_for(parse_problem(text), facts) is not None) == taken, text
+    assert_preferred(METHOD, {
+        "n8c3h224w224_k64r7s7_st2_p3_f16_nhwc": True, "n8c1h64w64_k16r3s3_p1_bf16_nchw": True,
+        "n8c3h224w224_k4r3s3_p1_f16_nchw": False, "n8c8h56w56_k64r3s3_p1_f16_nhwc": False,
+        "n8c4h56w56_k8r3s3_p1_g2_f16_nhwc": False, "n8c3h56w56_k64r3s3_p1_f32_nhwc": False,
+    })  # fmt: skip
 
 
 def test_other_problems_are_refused() -> None:

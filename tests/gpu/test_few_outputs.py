@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gpu.hopper import bits_of, hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.gpu.hopper import (
+    assert_preferred,
+    assert_same_bits,
+    hopper,
+    method_of,
+    needs_hopper,
+    on_gpu_alone,
+    some,
+)
 from tests.judged import judge_of
 from tests.on_device import check_views
 
@@ -25,7 +33,7 @@ from convforge.verify import check_nan_spread, check_plan, make_inputs
 METHOD: Any = method_of("conv2d", "implicit_gemm_few_outputs")
 pytestmark = needs_hopper
 
-CONFIGS = [FewOutputsConfig(*tile, rows=3) for tile in TILES]
+CONFIGS = [replace(tile, rows=3, resident=512) for tile in TILES]
 # A narrow strip, bands of several rows that go down and up.
 SMALL = FewOutputsConfig(2, 1, 32, 3, rows=4)
 # Of one chunk of channels and of several, with one that is not full; factors in registers and in shared memory; columns
@@ -86,14 +94,9 @@ def test_every_border(border: str) -> None:
 def test_every_tile_gives_the_same_bits_and_a_picture_does_not_depend_on_its_batch() -> None:
     problem: Any = parse_problem("n3c72h9w40_k3r3s3_p1_f16_nhwc")
     inputs = make_inputs(problem, "normal")
-    found = []
-    for pictures in (slice(0, 3), slice(1, 2)):
-        part = problem.replace(n=pictures.stop - pictures.start)
-        for rows, config in zip((0, 1, 2, 4), fitting(problem)[1::5], strict=True):  # some go up, some down
-            plan = METHOD.plan(part, replace(config, rows=rows), hopper())
-            found.append(bits_of(plan, replace(inputs, x=inputs.x[pictures]))[1 if pictures.start == 0 else 0])
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
+    # With several bands of rows, some blocks go up and some down.
+    configs = [replace(config, rows=rows) for rows, config in zip((0, 1, 2, 4), fitting(problem)[1::5], strict=True)]
+    assert_same_bits(METHOD, problem, inputs, configs)
 
 
 @pytest.mark.parametrize(
@@ -196,15 +199,13 @@ def test_configs_that_cannot_be_are_refused() -> None:
 
 
 def test_auto_by_rule_takes_it_for_few_filters() -> None:
-    facts = hopper().facts
-    for text, taken in (
-        ("n1c128h512w512_k3r3s3_p1_f16_nhwc", True), ("n8c64h64w64_k1r5s5_p1_bf16_nchw", True),
-        ("n1c128h512w512_k3r3s3_st2_p1_f16_nhwc", False), ("n8c4h56w56_k3r3s3_p1_f16_nhwc", False),
-        ("n8c64h56w56_k8r3s3_p1_f16_nhwc", False), ("n8c64h56w56_k3r3s3_p1_f32_nhwc", False),
-        ("n8c64h56w57_k3r3s3_p1_f16_nchw", False), ("n8c64h56w57_k3r3s3_p1_f16_nhwc", True),
-        ("n8c64h56w56_k16r1s1_f16_nhwc", False),
-    ):  # fmt: skip
-        assert (METHOD.preference_for(parse_problem(text), facts) is not None) == taken, text
+    assert_preferred(METHOD, {
+        "n1c128h512w512_k3r3s3_p1_f16_nhwc": True, "n8c64h64w64_k1r5s5_p1_bf16_nchw": True,
+        "n1c128h512w512_k3r3s3_st2_p1_f16_nhwc": False, "n8c4h56w56_k3r3s3_p1_f16_nhwc": False,
+        "n8c64h56w56_k8r3s3_p1_f16_nhwc": False, "n8c64h56w56_k3r3s3_p1_f32_nhwc": False,
+        "n8c64h56w57_k3r3s3_p1_f16_nchw": False, "n8c64h56w57_k3r3s3_p1_f16_nhwc": True,
+        "n8c64h56w56_k16r1s1_f16_nhwc": False,
+    })  # fmt: skip
 
 
 def test_other_problems_are_refused() -> None:

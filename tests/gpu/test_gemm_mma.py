@@ -18,7 +18,7 @@ from convforge.problem import parse_problem
 from convforge.verify import Inputs, check_nan_spread, check_plan, make_inputs
 
 METHOD: Any = method_of("gemm", "gemm_mma")
-CONFIGS = [GemmMmaConfig(*tile) for tile in TILES]
+CONFIGS = list(TILES)
 pytestmark = needs_hopper
 
 # One element; ragged in every way; whole pieces of 16 bytes; rows of 16 bytes and a K that is none; a long K.

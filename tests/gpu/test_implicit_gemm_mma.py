@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gpu.hopper import bits_of, hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.gpu.hopper import (
+    assert_preferred,
+    assert_same_bits,
+    bits_of,
+    hopper,
+    method_of,
+    needs_hopper,
+    on_gpu_alone,
+    some,
+)
 from tests.judged import judge_of
 
 import convforge
@@ -20,7 +29,7 @@ METHOD: Any = method_of("conv2d", "implicit_gemm_mma")
 pytestmark = needs_hopper
 
 # Every tile as a config of a layer.
-CONFIGS = [ImplicitMmaConfig(*tile) for tile in TILES]
+CONFIGS = list(TILES)
 PROBLEMS = [
     "n2c16h9w10_k24r3s3_p1_f16_nhwc", "n1c64h7w7_k72r3s3_p1_bf16_nhwc_+bias+relu", "n3c40h8w5_k33r1s1_f16_nhwc",
     "n1c13h9w10_k7r3s2_st2_p1x0x2x1_reflect_f16_nchw", "n1c3h19w21_k16r7s7_st2_p3_f16_nchw",
@@ -114,14 +123,7 @@ def test_x_is_first_written_as_rows_where_it_cannot_be_copied(text: str, turned:
 def test_every_tile_gives_the_same_bits_and_a_picture_does_not_depend_on_its_batch() -> None:
     problem: Any = parse_problem("n3c24h9w7_k20r3s3_p1_f16_nhwc")
     inputs = make_inputs(problem, "normal")
-    found = []
-    for pictures in (slice(0, 3), slice(1, 2)):
-        part = problem.replace(n=pictures.stop - pictures.start)
-        for config in CONFIGS[1::4]:
-            bits = bits_of(METHOD.plan(part, config, hopper()), replace(inputs, x=inputs.x[pictures]))
-            found.append(bits[1 if pictures.start == 0 else 0])
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
+    assert_same_bits(METHOD, problem, inputs, CONFIGS[1::4])
 
 
 @pytest.mark.parametrize("text", ["n1c16h9w9_k24r3s3_p1_f16_nhwc", "n1c13h9w7_k8r3s3_p1_g1_bf16_nchw"])
@@ -146,14 +148,12 @@ def test_few_tiles_share_their_steps_out() -> None:
 
 
 def test_auto_by_rule_takes_it_where_there_are_many_channels_and_filters() -> None:
-    facts = hopper().facts
-    for text, taken in (
-        ("n8c64h56w56_k64r3s3_p1_f16_nhwc", True), ("n8c64h56w56_k64r3s3_p1_f16_nchw", True),
-        ("n8c3h224w224_k64r7s7_f16_nhwc", False), ("n8c21h9w9_k64r3s3_reflect_f16_nchw", True),
-        ("n8c60h9w9_k64r3s3_g4_f16_nhwc", False), ("n8c80h9w9_k80r3s3_g4_f16_nhwc", True),
-        ("n8c64h56w56_k8r3s3_p1_f16_nhwc", False), ("n8c64h56w56_k64r3s3_p1_f32_nhwc", False),
-    ):  # fmt: skip
-        assert (METHOD.preference_for(parse_problem(text), facts) is not None) == taken, text
+    assert_preferred(METHOD, {
+        "n8c64h56w56_k64r3s3_p1_f16_nhwc": True, "n8c64h56w56_k64r3s3_p1_f16_nchw": True,
+        "n8c3h224w224_k64r7s7_f16_nhwc": False, "n8c21h9w9_k64r3s3_reflect_f16_nchw": True,
+        "n8c60h9w9_k64r3s3_g4_f16_nhwc": False, "n8c80h9w9_k80r3s3_g4_f16_nhwc": True,
+        "n8c64h56w56_k8r3s3_p1_f16_nhwc": False, "n8c64h56w56_k64r3s3_p1_f32_nhwc": False,
+    })  # fmt: skip
 
 
 def test_other_types_are_refused() -> None:

@@ -20,11 +20,11 @@ from convforge.backends.structs import MapField, struct_with_maps
 pytestmark = needs_hopper
 
 KERNEL = """
-#include "tensor_copies.cuh"
+#include "tma.cuh"
 struct Bring {
     int c, w, h, n, off_w, off_h, bytes;
-    Map other;
-    Map map;
+    TensorMap other;
+    TensorMap map;
     unsigned char *out;
 };
 extern "C" __global__ void bring(const __grid_constant__ Bring args) {
@@ -32,13 +32,13 @@ extern "C" __global__ void bring(const __grid_constant__ Bring args) {
     __shared__ unsigned long long bar;
     unsigned char *const tile = room + (1024 - shared_address(room) % 1024) % 1024;
     if (threadIdx.x == 0) {
-        init_barrier(&bar);
-        barriers_are_there();
-        expect_bytes(&bar, args.bytes);
+        mbarrier_init(&bar);
+        mbarrier_init_fence();
+        mbarrier_expect_tx(&bar, args.bytes);
         COPY;
     }
     __syncthreads();
-    await_bytes(&bar, 0);
+    mbarrier_wait(&bar, 0);
     for (int i = threadIdx.x; i < args.bytes; i += blockDim.x) args.out[i] = tile[i];
 }
 """
@@ -51,7 +51,7 @@ PAGE = {"float16": "f16", "float32": "f32", "uint8": "u8"}
 
 def brought(seen: AnyMap, rows: int, row_bytes: int, at: tuple[int, ...], offsets: tuple[int, int], tmp: Path) -> Any:
     """The bytes that one copy brings, (rows, bytes of a row), where a swizzle put them back in order."""
-    name, offset = ("copy_box", "") if isinstance(seen, TiledMap) else ("copy_pixels", "args.off_w, args.off_h, ")
+    name, offset = ("tma_load", "") if isinstance(seen, TiledMap) else ("tma_load_im2col", "args.off_w, args.off_h, ")
     copy = f"{name}(tile, args.map, args.c, args.w, args.h, args.n, {offset}&bar)"
     path = tmp / "bring.cu"
     path.write_text(KERNEL.replace("COPY", copy), encoding="utf-8")

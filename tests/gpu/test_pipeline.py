@@ -1,4 +1,4 @@
-"""Many pictures on a GPU: pinned buffers, streams, and every result as if its picture had been filtered alone."""
+"""Many images on a GPU: pinned buffers, streams, and every result as if its image had been filtered alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 from tests.gpu.present import gpu, need_gpu
 
 import convforge
-from convforge.imaging.files import Picture, read_picture, write_picture
-from convforge.imaging.pipeline.clock import Clock
-from convforge.imaging.pipeline.lanes import LANES, lanes_of
+from convforge.imaging.files import Image, read_image, write_image
+from convforge.imaging.pipeline.lanes import LANES, Clock, lanes_of
 
 need_gpu()
 
@@ -67,20 +66,19 @@ def test_each_is_what_filter_gives_for_it_alone(kernel: str) -> None:
 
 
 def test_lanes_time_their_copies_by_the_gpus_clock() -> None:
-    from convforge.imaging.pipeline.convolver import Convolver
+    from convforge.imaging.pipeline.lanes import Convolver
 
     runtime, clock = gpu(), Clock()
     convolver = Convolver(
-        np.ones((3, 3)), channels="each", border="reflect", cval=0.0, stride=1, device="cuda", algorithm="auto",
-        clock=clock,
+        np.ones((3, 3)), clock, "cuda", channels="each", border="reflect", cval=0.0, stride=1, algorithm="auto",
     )  # fmt: skip
     image = RANDOM.random((1, 4096, 4096, 3)).astype(np.float32)
     lanes = lanes_of(runtime)
     assert len(lanes) == LANES["cuda"]
     with lanes[0] as lane:
-        convolver(lane, image, np.float32)
+        convolver(lane, image, out_dtype=np.float32)
         before = dict(clock.seconds)
-        convolver(lane, image, np.float32)
+        convolver(lane, image, out_dtype=np.float32)
     spent = {name: clock.seconds[name] - before[name] for name in ("upload", "filter", "download")}
     fastest = image.nbytes / 200e9  # no bus is faster
     assert spent["upload"] > fastest
@@ -96,13 +94,13 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("imagecodecs")
     place, out = tmp_path / "in", tmp_path / "out"
     place.mkdir()
-    pictures = {f"{i}.png": RANDOM.integers(0, 256, (300 + i % 3, 400, 3), dtype=np.uint8) for i in range(20)}
-    for name, pixels in pictures.items():
-        write_picture(place / name, Picture(pixels))
+    images = {f"{i}.png": RANDOM.integers(0, 256, (300 + i % 3, 400, 3), dtype=np.uint8) for i in range(20)}
+    for name, pixels in images.items():
+        write_image(place / name, Image(pixels))
     words = ["convforge", "filter", str(place), str(out), "--kernel", "sobel-x", "--device", "cuda"]
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setattr(application.app, "registered_commands", [])
     application.main()
-    for name, pixels in pictures.items():
+    for name, pixels in images.items():
         expected = convforge.filter(pixels, "sobel-x", device="cuda")
-        np.testing.assert_array_equal(read_picture(out / name).pixels, expected)
+        np.testing.assert_array_equal(read_image(out / name).pixels, expected)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.split_inputs import KINDS, REDONE, SPLIT, split_inputs, split_judge
-from tests.gpu.hopper import bits_of, hopper, method_of, needs_hopper, some
+from tests.gpu.hopper import assert_preferred, assert_same_bits, hopper, method_of, needs_hopper, some
 from tests.judged import judge_of
 
 import convforge
@@ -26,7 +26,7 @@ METHOD: Any = method_of("conv2d", "implicit_gemm_split_few_channels")
 pytestmark = needs_hopper
 
 # Every tile as a config of a layer.
-CONFIGS = [SplitFewChannelsConfig(*tile) for tile in TILES]
+CONFIGS = list(TILES)
 # Of 1 to 4 channels, in even runs of numbers and odd ones; strides of 1 to 4; numbers of steps even and odd.
 PROBLEMS = (
     "n2c3h19w21_k16r7s7_st2_p3_f32_nchw", "n1c3h9w32_k40r3s3_p1_f32_nchw_+bias+relu", "n1c3h11w37_k72r3s3_p1_f32_nhwc",
@@ -90,14 +90,7 @@ def test_images_of_a_wide_range(text: str, spread: str) -> None:
 def test_every_tile_gives_the_same_bits_and_a_picture_does_not_depend_on_its_batch() -> None:
     problem: Any = parse_problem("n3c3h19w21_k20r5s5_st2_p2_f32_nchw")
     inputs = split_inputs(problem, "binades")
-    found = []
-    for pictures in (slice(0, 3), slice(1, 2)):
-        part = problem.replace(n=pictures.stop - pictures.start)
-        for config in CONFIGS[1::4]:
-            bits = bits_of(METHOD.plan(part, config, hopper()), replace(inputs, x=inputs.x[pictures]))
-            found.append(bits[1 if pictures.start == 0 else 0])
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
+    assert_same_bits(METHOD, problem, inputs, CONFIGS[1::4])
 
 
 def test_the_note_says_what_was_computed_from_floats() -> None:
@@ -145,14 +138,12 @@ def test_configs_that_cannot_be_are_refused() -> None:
 
 
 def test_auto_by_rule_takes_it_for_few_channels() -> None:
-    facts = hopper().facts
-    for text, taken in (
-        ("n8c3h224w224_k64r7s7_st2_p3_f32_nhwc", True), ("n8c3h224w224_k32r3s3_st2_p1_f32_nchw", True),
-        ("n8c3h224w224_k96r4s4_st4_f32_nchw", True), ("n8c1h161w700_k32r5s20_st2_f32_nchw", True),
-        ("n8c3h224w224_k4r7s7_p3_f32_nchw", False), ("n8c1h64w64_k16r3s3_p1_f32_nchw", False),
-        ("n8c8h56w56_k64r3s3_p1_f32_nhwc", False), ("n8c3h56w56_k64r3s3_p1_f16_nhwc", False),
-    ):  # fmt: skip
-        assert (METHOD.preference_for(parse_problem(text), facts) is not None) == taken, text
+    assert_preferred(METHOD, {
+        "n8c3h224w224_k64r7s7_st2_p3_f32_nhwc": True, "n8c3h224w224_k32r3s3_st2_p1_f32_nchw": True,
+        "n8c3h224w224_k96r4s4_st4_f32_nchw": True, "n8c1h161w700_k32r5s20_st2_f32_nchw": True,
+        "n8c3h224w224_k4r7s7_p3_f32_nchw": False, "n8c1h64w64_k16r3s3_p1_f32_nchw": False,
+        "n8c8h56w56_k64r3s3_p1_f32_nhwc": False, "n8c3h56w56_k64r3s3_p1_f16_nhwc": False,
+    })  # fmt: skip
 
 
 def test_other_problems_are_refused() -> None:

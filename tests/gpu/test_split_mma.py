@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.split_inputs import KINDS, REDONE, SCALED, SPLIT, split_inputs, split_judge
-from tests.gpu.hopper import bits_of, hopper, method_of, needs_hopper, on_gpu_alone, some
+from tests.gpu.hopper import assert_same_bits, hopper, method_of, needs_hopper, on_gpu_alone, some
 from tests.judged import judge_of
 
 import convforge
@@ -19,7 +19,7 @@ from convforge.verify import check_nan_spread, check_plan
 METHOD: Any = method_of("conv2d", "implicit_gemm_split_mma")
 pytestmark = needs_hopper
 
-CONFIGS = [SplitMmaConfig(*tile) for tile in TILES]
+CONFIGS = list(TILES)
 # Ragged tiles, slices of channels that are not whole, every border, strides, dilation, groups, epilogues, both layouts.
 PROBLEMS = (
     "n2c8h9w7_k8r3s3_p1_f32_nhwc", "n2c24h7w6_k40r3s2_p1_f32_nhwc_+bias+relu", "n3c64h6w5_k64r1s1_f32_nhwc",
@@ -75,14 +75,7 @@ def test_numbers_that_halves_hold_badly(text: str, kind: str) -> None:
 def test_every_tile_gives_the_same_bits_and_a_picture_does_not_depend_on_its_batch() -> None:
     problem: Any = parse_problem("n3c72h7w6_k20r3s3_p1_f32_nhwc")
     inputs = split_inputs(problem, "binades")
-    found = []
-    for pictures in (slice(0, 3), slice(1, 2)):
-        part = problem.replace(n=pictures.stop - pictures.start)
-        for config in CONFIGS[1::3]:
-            bits = bits_of(METHOD.plan(part, config, hopper()), replace(inputs, x=inputs.x[pictures]))
-            found.append(bits[1 if pictures.start == 0 else 0])
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
+    assert_same_bits(METHOD, problem, inputs, CONFIGS[1::3])
 
 
 @pytest.mark.parametrize("text", [PROBLEMS[0], PROBLEMS[6], PROBLEMS[10]])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from convforge.imaging.convert import BLOCK, to_dtype, to_gray
+from convforge.imaging.image import ImageError
 from convforge.imaging.photographs import photograph
-from convforge.imaging.picture import PictureError
 
 INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 
@@ -77,7 +77,7 @@ def test_refusals(array: Any, dtype: str, scale: float, words: str) -> None:
 
 def test_gray_agrees_with_pillow() -> None:
     pixels = photograph("astronaut")
-    pillow = np.asarray(Image.fromarray(pixels).convert("L")).astype(int)
+    pillow = np.asarray(PIL.Image.fromarray(pixels).convert("L")).astype(int)
     assert np.abs(to_gray(pixels).astype(int) - pillow).max() <= 1
 
 
@@ -99,8 +99,8 @@ def test_gray_shapes() -> None:
 
 
 def test_photograph_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PictureError, match="did you mean 'astronaut'"):
+    with pytest.raises(ImageError, match="did you mean 'astronaut'"):
         photograph("astronut")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(PictureError, match="pip install scikit-image"):
+    with pytest.raises(ImageError, match="pip install scikit-image"):
         photograph()

@@ -104,7 +104,7 @@ def test_reflect_is_numpys_and_pytorchs_and_never_scipys() -> None:
 
 @pytest.mark.parametrize("border", PADDING_MODES)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 6), (2, 3), (5, 1)], ids=str)
-def test_a_picture_smaller_than_the_kernel(border: str, shape: tuple[int, int]) -> None:
+def test_an_image_smaller_than_the_kernel(border: str, shape: tuple[int, int]) -> None:
     image = RANDOM.normal(size=shape).astype(np.float32)
     kernel = RANDOM.integers(-3, 4, (7, 8)).astype(np.float32)
     result = convforge.filter(image, kernel, border=border)
@@ -187,17 +187,17 @@ def test_an_empty_stack() -> None:
     ],
     ids=["steps", "reversed", "bands reversed", "transposed", "broadcast", "one band", "one pixel"],
 )
-def test_pictures_that_are_views(view: Any) -> None:
+def test_images_that_are_views(view: Any) -> None:
     image = view(BYTES)
     before = image.copy()
     np.testing.assert_array_equal(
         convforge.filter(image, LAPLACIAN, algorithm="direct_naive"),
         convforge.filter(np.ascontiguousarray(image), LAPLACIAN, algorithm="direct_naive"),
     )
-    np.testing.assert_array_equal(image, before, "the picture is left as it was")
+    np.testing.assert_array_equal(image, before, "the image is left as it was")
 
 
-def test_read_only_and_big_endian_pictures() -> None:
+def test_read_only_and_big_endian_images() -> None:
     image = np.arange(42, dtype=np.float32).reshape(6, 7) ** 2
     expected = convforge.filter(image, LAPLACIAN)
     image.flags.writeable = False
@@ -386,7 +386,7 @@ def test_a_large_gaussian(dtype: str, atol: float) -> None:
     np.testing.assert_allclose(result, correlated(image, named_kernel("gaussian:31:5").values), atol=atol)
 
 
-def test_a_mean_keeps_a_constant_float16_picture() -> None:
+def test_a_mean_keeps_a_constant_float16_image() -> None:
     """The kernel's weights are too small for float16; rounded to it, their sum would not be 1."""
     image = np.ones((5, 6), np.float16)
     result = convforge.filter(image, "box:41", algorithm="direct_naive")

@@ -1,4 +1,4 @@
-"""What stands beside the pixels: kept from format to format where it is true, and named where it is not kept."""
+"""Metadata: kept from format to format where it is true, and named where it is not kept."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import tifffile
-from PIL import Image
 from tests.imaging.blocks import block
 
-from convforge.imaging.files import Metadata, Picture, not_kept, read_picture, write_picture
+from convforge.imaging.files import Image, Metadata, not_kept, read_image, write_image
 from convforge.imaging.formats.exif import read_block
 
 RGB = np.random.default_rng(4).integers(0, 256, (24, 32, 3), dtype=np.uint8)
@@ -27,13 +27,13 @@ NEVER = {"MakerNote", "thumbnail"}
 
 def photo(path: Path, exif: bytes, **options: Any) -> Path:
     """A JPEG or PNG with a block of EXIF."""
-    Image.fromarray(RGB).save(path, exif=exif if path.suffix == ".png" else b"Exif\0\0" + exif, **options)
+    PIL.Image.fromarray(RGB).save(path, exif=exif if path.suffix == ".png" else b"Exif\0\0" + exif, **options)
     return path
 
 
 def tags(path: Path) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
     """The tags of a file as Pillow reads them: the main ones, those of the camera, and of the place."""
-    with Image.open(path) as image:
+    with PIL.Image.open(path) as image:
         found = image.getexif()
         return dict(found), dict(found.get_ifd(CAMERA)), dict(found.get_ifd(PLACE))
 
@@ -44,11 +44,11 @@ def tags(path: Path) -> tuple[dict[int, Any], dict[int, Any], dict[int, Any]]:
 def test_exif_goes_from_format_to_format(tmp_path: Path, source: str, target: str, order: str) -> None:
     first = tmp_path / f"a{source}"
     if source == ".tif":
-        write_picture(first, read_picture(photo(tmp_path / "a.png", block(order))))
+        write_image(first, read_image(photo(tmp_path / "a.png", block(order))))
     else:
         photo(first, block(order))
-    picture = read_picture(first)
-    write_picture(tmp_path / f"b{target}", picture)
+    image = read_image(first)
+    write_image(tmp_path / f"b{target}", image)
     main, camera, place = tags(tmp_path / f"b{target}")
     assert main[272] == "M1"
     assert main[306] == "2024:05:06 07:08:09"
@@ -63,11 +63,11 @@ def test_exif_goes_from_format_to_format(tmp_path: Path, source: str, target: st
     assert (camera.get(40962, 32), camera.get(40963, 24)) == (32, 24)
     assert (place[1], place[2]) == ("N", (51, 30, 26))
     assert "Maker & Söhne".encode() in (tmp_path / f"b{target}").read_bytes()
-    again = read_picture(tmp_path / f"b{target}").metadata
-    assert again.exif == picture.metadata.exif
+    again = read_image(tmp_path / f"b{target}").metadata
+    assert again.exif == image.metadata.exif
     assert again.left == ()
-    assert set(not_kept(tmp_path / f"b{target}", picture)) == (NEVER if source != ".tif" else set())
-    (lost,) = (word for word in not_kept("b.npy", picture) if word.startswith("EXIF"))
+    assert set(not_kept(tmp_path / f"b{target}", image)) == (NEVER if source != ".tif" else set())
+    (lost,) = (word for word in not_kept("b.npy", image) if word.startswith("EXIF"))
     assert lost == "EXIF (Make, Model, Software and 12 more)"
 
 
@@ -77,30 +77,30 @@ def test_pixels_are_turned_and_the_tag_is_gone(tmp_path: Path, suffix: str, orie
     from PIL import ImageOps
 
     photo(tmp_path / "a.png", block("<", orientation))
-    picture = read_picture(tmp_path / "a.png")
-    with Image.open(tmp_path / "a.png") as image:
-        upright = np.asarray(ImageOps.exif_transpose(image))
-    write_picture(tmp_path / f"b{suffix}", picture)
-    with Image.open(tmp_path / f"b{suffix}") as image:
-        assert image.getexif().get(274, 1) == 1
-        shown = np.asarray(ImageOps.exif_transpose(image))
+    image = read_image(tmp_path / "a.png")
+    with PIL.Image.open(tmp_path / "a.png") as opened:
+        upright = np.asarray(ImageOps.exif_transpose(opened))
+    write_image(tmp_path / f"b{suffix}", image)
+    with PIL.Image.open(tmp_path / f"b{suffix}") as opened:
+        assert opened.getexif().get(274, 1) == 1
+        shown = np.asarray(ImageOps.exif_transpose(opened))
         assert shown.shape == upright.shape
         assert np.abs(shown.astype(int) - upright).mean() < (12 if suffix == ".jpg" else 1e-9)
     turned = {"SubjectArea", "FocalPlaneXResolution", "FocalPlaneResolutionUnit"} if orientation > 1 else set()
-    assert set(not_kept(f"b{suffix}", picture)) == NEVER | turned
+    assert set(not_kept(f"b{suffix}", image)) == NEVER | turned
     camera = tags(tmp_path / f"b{suffix}")[1]
     assert (37396 in camera, 41486 in camera) == (orientation == 1, orientation == 1)
 
 
 def test_a_stride_leaves_behind_what_is_counted_in_pixels(tmp_path: Path) -> None:
-    picture = read_picture(photo(tmp_path / "a.png", block(">", thumbnail=False)))
-    same = picture.filtered(picture.pixels)
-    assert same.metadata == picture.metadata
-    small = picture.filtered(picture.pixels[::2, ::2], stride=(2, 2))
+    image = read_image(photo(tmp_path / "a.png", block(">", thumbnail=False)))
+    same = image.filtered(image.pixels)
+    assert same.metadata == image.metadata
+    small = image.filtered(image.pixels[::2, ::2], stride=(2, 2))
     assert set(small.metadata.left) == {
         "MakerNote", "SubjectArea", "FocalPlaneXResolution", "FocalPlaneResolutionUnit"
     }  # fmt: skip
-    write_picture(tmp_path / "b.jpg", small)
+    write_image(tmp_path / "b.jpg", small)
     camera = tags(tmp_path / "b.jpg")[1]
     assert camera.keys().isdisjoint({37396, 41486, 41488})
     assert (camera[40962], camera[40963]) == (16, 12)
@@ -109,11 +109,11 @@ def test_a_stride_leaves_behind_what_is_counted_in_pixels(tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("ignore:Truncated File Read:UserWarning")  # by Pillow, as it looks for a resolution
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
 @pytest.mark.parametrize("cut", [3, 7, 30, 600, 1000])
-def test_damaged_exif_costs_no_picture(tmp_path: Path, suffix: str, cut: int) -> None:
-    picture = read_picture(photo(tmp_path / f"a{suffix}", block("<")[:cut]))
-    assert picture.pixels.shape == RGB.shape
-    assert picture.metadata.exif is None
-    assert "damaged EXIF" in picture.metadata.left
+def test_damaged_exif_costs_no_image(tmp_path: Path, suffix: str, cut: int) -> None:
+    image = read_image(photo(tmp_path / f"a{suffix}", block("<")[:cut]))
+    assert image.pixels.shape == RGB.shape
+    assert image.metadata.exif is None
+    assert "damaged EXIF" in image.metadata.left
 
 
 def test_directories_that_point_in_circles_end() -> None:
@@ -127,17 +127,17 @@ def test_directories_that_point_in_circles_end() -> None:
 
 def test_what_a_jpeg_holds_beside_is_named(tmp_path: Path) -> None:
     photo(tmp_path / "a.jpg", block("<", thumbnail=False), xmp=b"<x:xmpmeta/>", comment=b"taken at noon")
-    assert set(read_picture(tmp_path / "a.jpg").metadata.left) == {"MakerNote", "XMP"}
-    assert read_picture(tmp_path / "a.jpg").metadata.description == "taken at noon"
+    assert set(read_image(tmp_path / "a.jpg").metadata.left) == {"MakerNote", "XMP"}
+    assert read_image(tmp_path / "a.jpg").metadata.description == "taken at noon"
     body = (tmp_path / "a.jpg").read_bytes()
     for marker, data, word in (
-        (0xED, b"Photoshop 3.0\0x", "IPTC and Photoshop data"), (0xE2, b"MPF\0x", "further pictures (MPF)"),
+        (0xED, b"Photoshop 3.0\0x", "IPTC and Photoshop data"), (0xE2, b"MPF\0x", "further images (MPF)"),
         (0xEB, b"JP\0x", "APP11 data"),
     ):  # fmt: skip
         (tmp_path / "b.jpg").write_bytes(body[:2] + struct.pack(">BBH", 255, marker, 2 + len(data)) + data + body[2:])
-        assert word in read_picture(tmp_path / "b.jpg").metadata.left
-    Image.fromarray(RGB).convert("CMYK").save(tmp_path / "c.jpg")
-    assert read_picture(tmp_path / "c.jpg").metadata.left == ("CMYK colours, which became RGB",)
+        assert word in read_image(tmp_path / "b.jpg").metadata.left
+    PIL.Image.fromarray(RGB).convert("CMYK").save(tmp_path / "c.jpg")
+    assert read_image(tmp_path / "c.jpg").metadata.left == ("CMYK colours, which became RGB",)
 
 
 def test_a_block_that_no_jpeg_holds(tmp_path: Path) -> None:
@@ -145,17 +145,17 @@ def test_a_block_that_no_jpeg_holds(tmp_path: Path) -> None:
     tags = [(315, "s", 0, "x" * 70000, True)]
     tifffile.imwrite(notes, RGB, photometric="rgb", software=False, metadata=None, extratags=tags)
     (tmp_path / "a.tif").write_bytes(notes.getvalue())
-    picture = read_picture(tmp_path / "a.tif")
-    assert not_kept("b.jpg", picture) == ("tags (Artist), longer than a JPEG holds",)
-    write_picture(tmp_path / "b.jpg", picture)
-    assert read_picture(tmp_path / "b.jpg").metadata.exif is None
-    write_picture(tmp_path / "b.png", picture)
-    assert not_kept("b.png", picture) == ()
-    assert read_picture(tmp_path / "b.png").metadata.exif == picture.metadata.exif
+    image = read_image(tmp_path / "a.tif")
+    assert not_kept("b.jpg", image) == ("tags (Artist), longer than a JPEG holds",)
+    write_image(tmp_path / "b.jpg", image)
+    assert read_image(tmp_path / "b.jpg").metadata.exif is None
+    write_image(tmp_path / "b.png", image)
+    assert not_kept("b.png", image) == ()
+    assert read_image(tmp_path / "b.png").metadata.exif == image.metadata.exif
 
 
 def png(*chunks: tuple[bytes, bytes]) -> bytes:
-    """A gray picture of one pixel with these chunks."""
+    """A gray image of one pixel with these chunks."""
     every = [(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)), *chunks, (b"IDAT", zlib.compress(b"\0\x07"))]
     packed = (
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -167,9 +167,7 @@ def png(*chunks: tuple[bytes, bytes]) -> bytes:
 def test_chunks_beside_the_pixels_bring_no_words_of_libpng(tmp_path: Path) -> None:
     wrong = ((b"eXIf", b"?"), (b"iCCP", b"x\0\0?"), (b"gAMA", b"\0"), (b"pHYs", b"\0"), (b"sBIT", b"\x63"))
     (tmp_path / "a.png").write_bytes(png(*wrong))
-    code = (
-        "import sys; from convforge.imaging.files import read_picture; print(read_picture(sys.argv[1]).pixels.tolist())"
-    )
+    code = "import sys; from convforge.imaging.files import read_image; print(read_image(sys.argv[1]).pixels.tolist())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     ran = subprocess.run(  # a process of its own: libpng's words come when it ends
         [sys.executable, "-c", code, tmp_path / "a.png"], env=environment, capture_output=True, text=True, check=True
@@ -187,33 +185,33 @@ def test_texts_and_colours_of_a_png(tmp_path: Path) -> None:
         (b"tEXt", b"Raw profile type exif\0..."),
     )  # fmt: skip
     (tmp_path / "a.png").write_bytes(png(*kept, *left))
-    picture = read_picture(tmp_path / "a.png")
+    image = read_image(tmp_path / "a.png")
     words = ("XMP", "Raw profile type exif", "background colour", "chunk prVt")
-    assert not_kept("b.png", picture) == words
-    write_picture(tmp_path / "b.png", picture)
-    again = read_picture(tmp_path / "b.png").metadata
+    assert not_kept("b.png", image) == words
+    write_image(tmp_path / "b.png", image)
+    again = read_image(tmp_path / "b.png").metadata
     assert set(again.png) == set(kept)
     assert again.left == ()
     for suffix in (".tif", ".jpg", ".npy"):
         more = ("PNG's Author", "PNG's Title", "PNG's Source", "PNG's gAMA", "PNG's tIME")
-        assert not_kept(f"b{suffix}", picture) == words + more
-        write_picture(tmp_path / f"b{suffix}", picture)
-        assert read_picture(tmp_path / f"b{suffix}").pixels.tolist() == [[7]]
+        assert not_kept(f"b{suffix}", image) == words + more
+        write_image(tmp_path / f"b{suffix}", image)
+        assert read_image(tmp_path / f"b{suffix}").pixels.tolist() == [[7]]
 
 
 def test_a_profile_that_does_not_fit_is_named(tmp_path: Path) -> None:
     from PIL import ImageCms
 
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    picture = Picture(RGB, metadata=Metadata(icc_profile=profile))
+    image = Image(RGB, metadata=Metadata(icc_profile=profile))
     for suffix in (".png", ".jpg", ".tif"):
-        assert not_kept(f"a{suffix}", picture) == ()
-        gray = picture.filtered(RGB[..., 0])
+        assert not_kept(f"a{suffix}", image) == ()
+        gray = image.filtered(RGB[..., 0])
         assert not_kept(f"a{suffix}", gray) == ("ICC profile (of RGB, and the result has 1 band)",)
-    assert not_kept("a.npy", picture) == ("ICC profile",)
+    assert not_kept("a.npy", image) == ("ICC profile",)
 
 
 def test_ratios_of_resolutions_have_no_place_in_a_jpeg() -> None:
-    picture = Picture(RGB, metadata=Metadata((2.0, 1.0), "none"))
-    assert not_kept("a.jpg", picture) == ("ratio of resolutions",)
-    assert not_kept("a.png", picture) == not_kept("a.tif", picture) == ()
+    image = Image(RGB, metadata=Metadata((2.0, 1.0), "none"))
+    assert not_kept("a.jpg", image) == ("ratio of resolutions",)
+    assert not_kept("a.png", image) == not_kept("a.tif", image) == ()

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import tifffile
-from PIL import Image
 from tests.imaging.tiffs import tiff
 
-from convforge.imaging.files import Picture, PictureError, read_picture, write_picture
+from convforge.imaging.files import Image, ImageError, read_image, write_image
 
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE = 0, 1, 2, 3
 UNSPECIFIED, ASSOCIATED, UNASSOCIATED = 0, 1, 2
@@ -33,9 +33,9 @@ def codes(bits: int, samples: int) -> np.ndarray[Any, Any]:
     return made
 
 
-def read(path: Path, data: bytes) -> Picture:
+def read(path: Path, data: bytes) -> Image:
     path.write_bytes(data)
-    return read_picture(path)
+    return read_image(path)
 
 
 def eight_bits(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
@@ -62,8 +62,8 @@ def test_gray(
         np.testing.assert_array_equal(got.alpha, want[..., 1 + extra.index(UNASSOCIATED)])
     else:
         assert got.alpha is None
-    write_picture(tmp_path / "b.tif", got)
-    again = read_picture(tmp_path / "b.tif")
+    write_image(tmp_path / "b.tif", got)
+    again = read_image(tmp_path / "b.tif")
     np.testing.assert_array_equal(again.pixels, got.pixels)
     with tifffile.TiffFile(tmp_path / "b.tif") as file:
         assert file.pages.first.photometric == BLACK_IS_ZERO, "what was turned is written as what it is now"
@@ -135,7 +135,7 @@ def test_white_is_zero_turns_the_whole_range(tmp_path: Path, dtype: str) -> None
     x = np.array([[ends.min, ends.min + 100, ends.max // 3, ends.max]], dtype)
     tifffile.imwrite(tmp_path / "a.tif", x, photometric="miniswhite")
     want = [[ends.max - (int(value) - ends.min) for value in x[0]]]
-    got = read_picture(tmp_path / "a.tif")
+    got = read_image(tmp_path / "a.tif")
     assert got.pixels.dtype == x.dtype
     assert got.pixels.tolist() == want
 
@@ -143,8 +143,8 @@ def test_white_is_zero_turns_the_whole_range(tmp_path: Path, dtype: str) -> None
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_white_is_zero_of_floats_is_refused(tmp_path: Path, dtype: str) -> None:
     tifffile.imwrite(tmp_path / "a.tif", np.ones((2, 3), dtype), photometric="miniswhite")
-    with pytest.raises(PictureError, match=f"a.tif: {dtype} samples of which zero is white.*MinIsBlack"):
-        read_picture(tmp_path / "a.tif")
+    with pytest.raises(ImageError, match=f"a.tif: {dtype} samples of which zero is white.*MinIsBlack"):
+        read_image(tmp_path / "a.tif")
 
 
 def test_samples_that_the_file_does_not_speak_of_are_no_colours(tmp_path: Path) -> None:
@@ -154,12 +154,12 @@ def test_samples_that_the_file_does_not_speak_of_are_no_colours(tmp_path: Path) 
 
 
 def keyed() -> Iterator[Any]:
-    gray = Image.fromarray(RANDOM.integers(0, 4, (9, 7), dtype=np.uint8))
+    gray = PIL.Image.fromarray(RANDOM.integers(0, 4, (9, 7), dtype=np.uint8))
     yield pytest.param(gray, 3, "LA", id="gray with a transparent value")
-    colour = Image.fromarray(RANDOM.integers(0, 2, (9, 7, 3), dtype=np.uint8))
+    colour = PIL.Image.fromarray(RANDOM.integers(0, 2, (9, 7, 3), dtype=np.uint8))
     yield pytest.param(colour, (1, 0, 1), "RGBA", id="RGB with a transparent colour")
     for count in (2, 4, 16, 200):
-        index = Image.fromarray(RANDOM.integers(0, count, (9, 7), dtype=np.uint8))
+        index = PIL.Image.fromarray(RANDOM.integers(0, count, (9, 7), dtype=np.uint8))
         index.putpalette(RANDOM.integers(0, 256, 3 * count, dtype=np.uint8).tobytes())
         yield pytest.param(index, bytes(range(0, 255, 20))[:count], "RGBA", id=f"palette of {count} with alpha")
 
@@ -167,9 +167,9 @@ def keyed() -> Iterator[Any]:
 @pytest.mark.parametrize(("image", "transparency", "mode"), list(keyed()))
 def test_transparency_of_a_png(tmp_path: Path, image: Any, transparency: Any, mode: str) -> None:
     image.save(tmp_path / "a.png", transparency=transparency)
-    with Image.open(tmp_path / "a.png") as again:
+    with PIL.Image.open(tmp_path / "a.png") as again:
         want = np.asarray(again.convert("RGBA"))
-    got = read_picture(tmp_path / "a.png")
+    got = read_image(tmp_path / "a.png")
     np.testing.assert_array_equal(got.alpha, want[..., 3])
     np.testing.assert_array_equal(got.pixels, want[..., 0] if mode == "LA" else want[..., :3])
 
@@ -189,14 +189,14 @@ def test_each_page_is_turned_by_its_own_orientation(tmp_path: Path) -> None:
     wide = RANDOM.integers(0, 256, (5, 8), dtype=np.uint8)
     turns = [({"extratags": [(274, 3, 1, turn, True)]}, turn) for turn in (1, 3, 6)]
     path = two_pages(tmp_path / "a.tif", *((square, options) for options, _ in turns))
-    got = read_picture(path).pixels
+    got = read_image(path).pixels
     np.testing.assert_array_equal(got, [square, square[::-1, ::-1], square.T[:, ::-1]])
     np.testing.assert_array_equal(
-        read_picture(two_pages(path, (wide, turns[2][0]), (wide.T[:, ::-1], turns[0][0]))).pixels,
+        read_image(two_pages(path, (wide, turns[2][0]), (wide.T[:, ::-1], turns[0][0]))).pixels,
         [wide.T[:, ::-1]] * 2,
     )
-    with pytest.raises(PictureError, match="page 1 is 8 x 5 pixels of 1 x uint8 and page 2 is 5 x 8 pixels"):
-        read_picture(two_pages(path, (wide, turns[0][0]), (wide, turns[2][0])))
+    with pytest.raises(ImageError, match="page 1 is 8 x 5 pixels of 1 x uint8 and page 2 is 5 x 8 pixels"):
+        read_image(two_pages(path, (wide, turns[0][0]), (wide, turns[2][0])))
 
 
 @pytest.mark.parametrize(
@@ -218,18 +218,18 @@ def test_pages_whose_samples_mean_different_things_are_refused(
     tmp_path: Path, first: Any, second: Any, says: str
 ) -> None:
     pixels = np.zeros((8, 9, 2), np.uint8)
-    with pytest.raises(PictureError, match=f"page 1 is 9 x 8 pixels of 2 x uint8 with {says}; split the file"):
-        read_picture(two_pages(tmp_path / "a.tif", (pixels, first), (pixels, second)))
+    with pytest.raises(ImageError, match=f"page 1 is 9 x 8 pixels of 2 x uint8 with {says}; split the file"):
+        read_image(two_pages(tmp_path / "a.tif", (pixels, first), (pixels, second)))
 
 
 def test_a_palette_beside_gray_is_refused(tmp_path: Path) -> None:
     pixels = np.zeros((8, 9), np.uint8)
     palette = {"photometric": "palette", "colormap": np.zeros((3, 256), np.uint16)}
-    with pytest.raises(PictureError, match="page 1 is 9 x 8 pixels of 1 x uint8 with a palette and page 2 is"):
-        read_picture(two_pages(tmp_path / "a.tif", (pixels, palette), (pixels, {})))
+    with pytest.raises(ImageError, match="page 1 is 9 x 8 pixels of 1 x uint8 with a palette and page 2 is"):
+        read_image(two_pages(tmp_path / "a.tif", (pixels, palette), (pixels, {})))
 
 
 def test_white_and_black_may_be_zero_page_by_page(tmp_path: Path) -> None:
     pixels = np.full((8, 9), 40, np.uint8)
-    got = read_picture(two_pages(tmp_path / "a.tif", (pixels, {"photometric": "miniswhite"}), (pixels, {})))
+    got = read_image(two_pages(tmp_path / "a.tif", (pixels, {"photometric": "miniswhite"}), (pixels, {})))
     assert got.pixels[:, 0, 0].tolist() == [215, 40]

@@ -13,12 +13,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import PIL.Image
 import pytest
 import tifffile
-from PIL import Image
 
 from convforge.imaging import files
-from convforge.imaging.files import Metadata, Picture, PictureError, check_writable, read_picture, write_picture
+from convforge.imaging.files import Image, ImageError, Metadata, check_writable, read_image, write_image
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (40, 50, 3), dtype=np.uint8)
 
@@ -26,7 +26,7 @@ PIXELS = np.random.default_rng(3).integers(0, 256, (40, 50, 3), dtype=np.uint8)
 def encoded(suffix: str) -> bytes:
     buffer = io.BytesIO()
     if suffix in (".png", ".jpg"):
-        Image.fromarray(PIXELS).save(buffer, {".png": "png", ".jpg": "jpeg"}[suffix])
+        PIL.Image.fromarray(PIXELS).save(buffer, {".png": "png", ".jpg": "jpeg"}[suffix])
     elif suffix == ".npy":
         np.save(buffer, PIXELS)
     elif suffix == ".tif":
@@ -40,8 +40,8 @@ def encoded(suffix: str) -> bytes:
 
 def refused(path: Path, *words: str, **options: Any) -> str:
     """Return the message, which must be one line, begin with the file and hold every word."""
-    with pytest.raises(PictureError) as caught:
-        read_picture(path, **options)
+    with pytest.raises(ImageError) as caught:
+        read_image(path, **options)
     message = str(caught.value)
     assert message.startswith(str(path))
     assert "\n" not in message
@@ -60,8 +60,8 @@ def test_truncated(tmp_path: Path, suffix: str, part: float, capfd: pytest.Captu
     if suffix.endswith("tif") and part == 0.999 and suffix != ".tif":
         # tifffile puts the pages' list before the last pixels: what is cut may be padding, which is no loss
         try:
-            got = read_picture(path).pixels
-        except PictureError:
+            got = read_image(path).pixels
+        except ImageError:
             return
         np.testing.assert_array_equal(got, PIXELS if suffix == ".zlib.tif" else np.stack([PIXELS] * 3))
         return
@@ -80,22 +80,22 @@ def test_damaged_in_the_middle(tmp_path: Path, suffix: str) -> None:
     refused(path, "damaged")
 
 
-def test_not_a_picture(tmp_path: Path) -> None:
+def test_not_an_image(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     refused(path, "no such file")
     refused(tmp_path, "folder")
     path.write_bytes(b"")
     refused(path, "empty", "0 bytes")
-    path.write_text("hello world, I am no picture")
-    refused(path, "not a picture", "PNG, JPEG, TIFF or .npy")
+    path.write_text("hello world, I am no image")
+    refused(path, "not an image", "PNG, JPEG, TIFF or .npy")
     path.write_bytes(b"GIF89a" + bytes(30))
     refused(path, "a GIF", "convert")
     path.write_bytes(b"RIFF\0\0\0\0WEBPVP8 ")
     refused(path, "a WebP")
     refused(Path("a\0b.png"), "no such file")
     refused(tmp_path / ("a" * 300), "cannot be read")
-    with pytest.raises(PictureError, match="max_pixels is 0"):
-        read_picture(path, max_pixels=0)
+    with pytest.raises(ImageError, match="max_pixels is 0"):
+        read_image(path, max_pixels=0)
 
 
 # Headers that promise what the file does not hold.
@@ -185,16 +185,16 @@ def test_the_limit_is_exact(tmp_path: Path, suffix: str) -> None:
     path.write_bytes(encoded(suffix))
     count = 2000 * (3 if "pages" in suffix else 1)
     refused(path, f"beyond the limit of {count - 1}", max_pixels=count - 1)
-    assert read_picture(path, max_pixels=count).pixels.size == 3 * count
+    assert read_image(path, max_pixels=count).pixels.size == 3 * count
 
 
-def test_an_honest_blank_picture_is_read(tmp_path: Path) -> None:
+def test_an_honest_blank_image_is_read(tmp_path: Path) -> None:
     blank = np.zeros((3000, 3000), np.uint8)
     for suffix in (".png", ".tif", ".jpg"):
-        write_picture(tmp_path / f"a{suffix}", Picture(blank))
-        assert not read_picture(tmp_path / f"a{suffix}").pixels.any()
+        write_image(tmp_path / f"a{suffix}", Image(blank))
+        assert not read_image(tmp_path / f"a{suffix}").pixels.any()
     tifffile.imwrite(tmp_path / "z.tif", blank, compression="zstd")
-    assert read_picture(tmp_path / "z.tif").width == 3000
+    assert read_image(tmp_path / "z.tif").width == 3000
 
 
 def test_samples_and_colours_that_cannot_be_filtered(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_samples_and_colours_that_cannot_be_filtered(tmp_path: Path) -> None:
         (np.zeros((3, 4), [("a", "f4")]), "('a'"),
         (np.zeros(4), "shape (4,)"),
         (np.zeros((1, 2, 3, 4, 5)), "shape (1, 2, 3, 4, 5)"),
-        (np.zeros((0, 4)), "no picture"),
+        (np.zeros((0, 4)), "no image"),
     ):
         with path.open("wb") as file:
             np.save(file, array)
@@ -228,7 +228,7 @@ def test_pages_of_different_shapes(tmp_path: Path) -> None:
 
 
 def test_animated_png(tmp_path: Path) -> None:
-    frames = [Image.fromarray(PIXELS), Image.fromarray(PIXELS[::-1])]
+    frames = [PIL.Image.fromarray(PIXELS), PIL.Image.fromarray(PIXELS[::-1])]
     frames[0].save(tmp_path / "a.png", save_all=True, append_images=frames[1:])
     refused(tmp_path / "a.png", "animated", "TIFF")
 
@@ -259,7 +259,7 @@ def test_animated_png(tmp_path: Path) -> None:
 def test_check_writable(tmp_path: Path, name: str, dtype: str, options: dict[str, Any], words: list[str]) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder.tif").mkdir()
-    with pytest.raises(PictureError) as caught:
+    with pytest.raises(ImageError) as caught:
         check_writable(tmp_path / name, dtype, **options)
     for word in [str(tmp_path / name), *words]:
         assert word in str(caught.value)
@@ -275,7 +275,7 @@ def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, error: BaseException
 ) -> None:
     path = tmp_path / f"a{suffix}"
-    write_picture(path, Picture(PIXELS))
+    write_image(path, Image(PIXELS))
     before = path.read_bytes()
 
     class Failing:
@@ -285,14 +285,14 @@ def test_a_failed_write_leaves_the_old_file(
         def __getattr__(self, name: str) -> Any:
             return getattr(self.kind, name)
 
-        def write(self, file: io.BufferedWriter, picture: Picture) -> None:
+        def write(self, file: io.BufferedWriter, image: Image) -> None:
             file.write(b"half of it")
             raise error
 
     monkeypatch.setattr(files, "_FORMATS", tuple(Failing(kind) for kind in files._FORMATS))
-    expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else PictureError
+    expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ImageError
     with pytest.raises(expected):
-        write_picture(path, Picture(PIXELS[::-1]))
+        write_image(path, Image(PIXELS[::-1]))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -301,29 +301,29 @@ def test_a_failed_write_leaves_the_old_file(
 def test_permissions_links_and_devices(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        write_picture(tmp_path / "a.png", Picture(PIXELS))
+        write_image(tmp_path / "a.png", Image(PIXELS))
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a.png").stat().st_mode) == 0o640
     (tmp_path / "a.png").chmod(0o604)
-    write_picture(tmp_path / "a.png", Picture(PIXELS))
+    write_image(tmp_path / "a.png", Image(PIXELS))
     assert stat.S_IMODE((tmp_path / "a.png").stat().st_mode) == 0o604
     (tmp_path / "link.png").symlink_to("a.png")
-    write_picture(tmp_path / "link.png", Picture(PIXELS[:5]))
+    write_image(tmp_path / "link.png", Image(PIXELS[:5]))
     assert (tmp_path / "link.png").is_symlink()
-    assert read_picture(tmp_path / "a.png").height == 5
+    assert read_image(tmp_path / "a.png").height == 5
     os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(PictureError, match="no regular file"):
-        write_picture(tmp_path / "pipe.png", Picture(PIXELS))
+    with pytest.raises(ImageError, match="no regular file"):
+        write_image(tmp_path / "pipe.png", Image(PIXELS))
     refused(tmp_path / "pipe.png", "no regular file")
 
 
-def test_writing_over_the_picture_just_read(tmp_path: Path) -> None:
+def test_writing_over_the_image_just_read(tmp_path: Path) -> None:
     for suffix in (".png", ".tif", ".npy"):
         path = tmp_path / f"a{suffix}"
-        write_picture(path, Picture(PIXELS))
-        write_picture(path, read_picture(path))
-        np.testing.assert_array_equal(read_picture(path).pixels, PIXELS)
+        write_image(path, Image(PIXELS))
+        write_image(path, read_image(path))
+        np.testing.assert_array_equal(read_image(path).pixels, PIXELS)
 
 
 @pytest.mark.parametrize(
@@ -336,14 +336,14 @@ def test_writing_over_the_picture_just_read(tmp_path: Path) -> None:
         ({"pixels": np.zeros((2, 3)), "alpha": np.zeros((3, 2))}, "alpha"),
     ],
 )
-def test_no_impossible_picture(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(PictureError, match=re.escape(words)):
-        Picture(**arguments)
+def test_no_impossible_image(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ImageError, match=re.escape(words)):
+        Image(**arguments)
 
 
 def test_large_jpeg_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PictureError, match="65500"):
-        write_picture(tmp_path / "a.jpg", Picture(np.zeros((1, 70000), np.uint8), metadata=Metadata()))
+    with pytest.raises(ImageError, match="65500"):
+        write_image(tmp_path / "a.jpg", Image(np.zeros((1, 70000), np.uint8), metadata=Metadata()))
     assert not list(tmp_path.iterdir())
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from convforge.imaging import replacing as module
-from convforge.imaging.files import Picture, write_picture
+from convforge.imaging.files import Image, write_image
 from convforge.imaging.replacing import SWEPT_AFTER_SECONDS, replacing, sweep
 
 NAME = ".convforge-0123456789ab.tmp"
@@ -34,11 +34,11 @@ def test_what_a_killed_process_left_is_swept_by_the_next_write(tmp_path: Path) -
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], env=environment, check=False)
     (stale,) = tmp_path.iterdir()
-    write_picture(tmp_path / "a.png", Picture(np.zeros((2, 3), np.uint8)))
+    write_image(tmp_path / "a.png", Image(np.zeros((2, 3), np.uint8)))
     assert stale.exists(), "too young to tell"
     left(stale)
     module._swept.clear()
-    write_picture(tmp_path / "a.png", Picture(np.zeros((2, 3), np.uint8)))
+    write_image(tmp_path / "a.png", Image(np.zeros((2, 3), np.uint8)))
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 

@@ -1,4 +1,4 @@
-"""What a TIFF says beside its pixels: tags, descriptions of programs, and how it is stored."""
+"""Metadata of a TIFF: tags, descriptions of programs, and its storage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from convforge.imaging.files import Picture, not_kept, read_picture, write_picture
+from convforge.imaging.files import Image, not_kept, read_image, write_image
 from convforge.imaging.formats import tiff_tags
 
 STACK = np.random.default_rng(5).integers(0, 256, (2, 3, 4, 20, 30), dtype=np.uint8)
@@ -18,11 +18,11 @@ PLANE = STACK[0, 0, 0]
 PLAIN: dict[str, Any] = {"photometric": "minisblack", "metadata": None, "software": False}
 
 
-def through(folder: Path, name: str = "b.tif", **options: Any) -> tuple[Picture, tuple[str, ...]]:
+def through(folder: Path, name: str = "b.tif", **options: Any) -> tuple[Image, tuple[str, ...]]:
     """Read a.tif, write it, and give what was read and what was not kept."""
-    picture = read_picture(folder / "a.tif", **options)
-    write_picture(folder / name, picture)
-    return picture, not_kept(folder / name, picture)
+    image = read_image(folder / "a.tif", **options)
+    write_image(folder / name, image)
+    return image, not_kept(folder / name, image)
 
 
 @pytest.mark.parametrize("bigtiff", [False, True])
@@ -37,7 +37,7 @@ def test_tags_are_kept(tmp_path: Path, byteorder: Any, bigtiff: bool, monkeypatc
         tmp_path / "a.tif", PLANE, **PLAIN | {"software": "Scanner 3"}, datetime="2020:01:02 03:04:05", extratags=tags,
         byteorder=byteorder, bigtiff=bigtiff,
     )  # fmt: skip
-    picture, lost = through(tmp_path)
+    image, lost = through(tmp_path)
     assert lost == ("XMP", "tag 65000", *(["BigTIFF"] if bigtiff else []))
     want = {
         269: "sheet 3", 305: "Scanner 3", 306: "2020:01:02 03:04:05", 315: "Müller", 318: (3127, 10000, 329, 1000),
@@ -45,28 +45,28 @@ def test_tags_are_kept(tmp_path: Path, byteorder: Any, bigtiff: bool, monkeypatc
     }  # fmt: skip
     for big in (False, True):
         monkeypatch.setattr(tiff_tags, "BIG", 0 if big else 2**31)
-        write_picture(tmp_path / "b.tif", picture)
+        write_image(tmp_path / "b.tif", image)
         with tifffile.TiffFile(tmp_path / "b.tif") as file:
             found = {code: file.pages.first.tags.valueof(code) for code in want}
             assert file.is_bigtiff == big
         assert found == want
-        assert ("BigTIFF" in not_kept("b.tif", picture)) == (bigtiff and not big)
-    assert "GeoTIFF's place" in not_kept("b.png", picture)
-    assert "GeoTIFF's place" in picture.filtered(PLANE[::2, ::2], stride=(2, 2)).metadata.left
+        assert ("BigTIFF" in not_kept("b.tif", image)) == (bigtiff and not big)
+    assert "GeoTIFF's place" in not_kept("b.png", image)
+    assert "GeoTIFF's place" in image.filtered(PLANE[::2, ::2], stride=(2, 2)).metadata.left
 
 
 @pytest.mark.parametrize("big", [False, True])
 def test_exif_in_every_kind_of_tiff(tmp_path: Path, big: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from PIL import Image
+    import PIL.Image
     from tests.imaging.blocks import block
 
     monkeypatch.setattr(tiff_tags, "BIG", 0 if big else 2**31)
-    Image.fromarray(PLANE).save(tmp_path / "a.png", exif=block(">"))
-    picture = read_picture(tmp_path / "a.png")
-    pages = Picture(np.stack([PLANE, PLANE[::-1]]), metadata=picture.metadata, pages=True)
-    write_picture(tmp_path / "a.tif", pages)
-    got = read_picture(tmp_path / "a.tif")
-    assert got.metadata.exif == picture.metadata.exif
+    PIL.Image.fromarray(PLANE).save(tmp_path / "a.png", exif=block(">"))
+    image = read_image(tmp_path / "a.png")
+    pages = Image(np.stack([PLANE, PLANE[::-1]]), metadata=image.metadata, pages=True)
+    write_image(tmp_path / "a.tif", pages)
+    got = read_image(tmp_path / "a.tif")
+    assert got.metadata.exif == image.metadata.exif
     np.testing.assert_array_equal(got.pixels, pages.pixels)
     with tifffile.TiffFile(tmp_path / "a.tif") as file:
         assert file.pages.first.tags.valueof(34665)["ExposureTime"] == (1, 250)
@@ -93,12 +93,12 @@ def test_ome_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("axes", [None, "TZCYX"])
 def test_imagejs_description_is_true(tmp_path: Path, axes: str | None) -> None:
     tifffile.imwrite(tmp_path / "a.tif", STACK, imagej=True, metadata={"min": 3.0, "max": 9.0}, software=False)
-    picture, lost = through(tmp_path, axes=axes)
+    image, lost = through(tmp_path, axes=axes)
     with tifffile.TiffFile(tmp_path / "b.tif") as file:
         if axes is None:
             assert file.is_imagej
             assert file.series[0].shape == STACK.shape
-            assert "max=" not in picture.metadata.description
+            assert "max=" not in image.metadata.description
             assert lost == ("range that ImageJ shows",)
         else:
             assert not file.is_imagej
@@ -114,9 +114,9 @@ def test_tifffiles_note_does_not_lie(tmp_path: Path) -> None:
     tifffile.imwrite(
         tmp_path / "a.tif", STACK, photometric="minisblack", metadata={"axes": "TZCYX", "who": "me"}, software=False
     )
-    picture, lost = through(tmp_path)
+    image, lost = through(tmp_path)
     assert lost == ("axes TZCYX",)
-    assert json.loads(picture.metadata.description) == {"who": "me"}
+    assert json.loads(image.metadata.description) == {"who": "me"}
     with tifffile.TiffFile(tmp_path / "b.tif") as file:
         assert file.series[0].shape == (24, 20, 30)
     assert through(tmp_path, "b.npy", axes="TZCYX")[1] == ("description",)
@@ -126,8 +126,8 @@ def test_tifffiles_note_does_not_lie(tmp_path: Path) -> None:
 
 def test_a_description_before_tifffiles_note_is_kept(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "a.tif", PLANE, description="hello scan")
-    picture, lost = through(tmp_path)
-    assert (picture.metadata.description, lost) == ("hello scan", ())
+    image, lost = through(tmp_path)
+    assert (image.metadata.description, lost) == ("hello scan", ())
     with tifffile.TiffFile(tmp_path / "b.tif") as file:
         assert file.pages.first.description == "hello scan"
 
@@ -141,13 +141,13 @@ def test_a_description_before_tifffiles_note_is_kept(tmp_path: Path) -> None:
         ("<?xml?><OME broken></OME>", None),
     ],
 )
-def test_descriptions_that_are_wrong_cost_no_picture(
+def test_descriptions_that_are_wrong_cost_no_image(
     tmp_path: Path, text: str, lost: tuple[str, ...] | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     tifffile.imwrite(tmp_path / "a.tif", STACK[0, 0], **PLAIN, description=text)
-    picture, found = through(tmp_path)
-    np.testing.assert_array_equal(picture.pixels, STACK[0, 0])
-    assert picture.metadata.description == ""
+    image, found = through(tmp_path)
+    np.testing.assert_array_equal(image.pixels, STACK[0, 0])
+    assert image.metadata.description == ""
     assert lost is None or found == lost
     assert capfd.readouterr().err == ""
 
@@ -175,8 +175,8 @@ def test_a_damaged_directory_of_exif_costs_its_own_tags(tmp_path: Path) -> None:
     at = data.index(b"\x1c\x01\x03\0")
     data[at : at + 12] = (34665).to_bytes(2, "little") + b"\4\0\1\0\0\0" + (10**6).to_bytes(4, "little")
     (tmp_path / "a.tif").write_bytes(data)
-    picture, lost = through(tmp_path)
-    np.testing.assert_array_equal(picture.pixels, PLANE)
+    image, lost = through(tmp_path)
+    np.testing.assert_array_equal(image.pixels, PLANE)
     assert lost == ("damaged EXIF",)
 
 

@@ -24,8 +24,7 @@ from convforge.algorithms import refusal
 from convforge.benchmark.records import Result
 from convforge.benchmark.row import Row, measure_row
 from convforge.benchmark.suites import Case
-from convforge.benchmark.tables import tables_of
-from convforge.benchmark.way_notes import way_notes
+from convforge.benchmark.tables import tables_of, way_notes
 from convforge.errors import UnsupportedProblem
 from convforge.peers import cudnn as cudnn_peer
 from convforge.peers import short_list

@@ -13,8 +13,9 @@ from tests.tuning.played import RESULTS, PlayedGpu
 from convforge.algorithms import find
 from convforge.backends.cpu import cpu_facts
 from convforge.backends.facts import DeviceFacts
-from convforge.benchmark.cells import select
-from convforge.benchmark.choice_tables import Chosen, Recorded, choice_markdown, choice_table, choices_of
+from convforge.benchmark.choice_tables import Chosen, Recorded, choice_table, choices_of
+from convforge.benchmark.frame import select
+from convforge.benchmark.markers import view_markdown
 from convforge.benchmark.records import Run
 from convforge.benchmark.store import load_runs
 from convforge.problem import parse_problem
@@ -107,9 +108,9 @@ def test_the_table() -> None:
         ["by the cost model alone", "50 %", "50 %", "2.00x", "small"],
         ["by search", "50 %", "100 %", "1.06x", "large"],
     ]
-    assert "| by search | 100 % | 100 % | 1.00x | small |" in choice_markdown(made_up(), made_up().results)
+    assert "| by search | 100 % | 100 % | 1.00x | small |" in view_markdown("choices", made_up(), made_up().results)
     with pytest.raises(ValueError, match="no case that two methods"):
-        choice_markdown(made_up(), select(made_up(), methods=["direct_naive"]))
+        view_markdown("choices", made_up(), select(made_up(), methods=["direct_naive"]))
 
 
 def test_the_first_stored_config_counts_as_the_default_whatever_that_is_now() -> None:

@@ -117,7 +117,7 @@ def find(operation: str, backend: str, name: str, among: Iterable[AnyAlgorithm] 
 
 
 def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Reason | None:
-    """Why a method cannot be used for a problem on a device; None if it can."""
+    """Return why a method cannot be used for a problem on a device, or None."""
     if algorithm.operation != problem.operation:
         return Reason("it computes {operation}", operation=algorithm.operation)
     if algorithm.backend != facts.backend:

@@ -1,7 +1,7 @@
 """The contract of a method: Algorithm -> Config -> Plan -> output.
 
-An algorithm says whether it can do a problem and in which configs. A config becomes a plan, whose weights are prepared
-once or on every call, and which is then called many times.
+An algorithm refuses a problem or gives its configs. A config becomes a plan, whose weights are prepared once or on
+every call, and which is then called many times.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -54,7 +54,7 @@ C = TypeVar("C", bound=Config)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """FLOPs that the direct method would do (nominal), and the fewest bytes that must move."""
+    """FLOPs of the direct method (nominal), and the fewest bytes that must move."""
 
     flops: int
     least_bytes: int
@@ -63,17 +63,15 @@ class Cost:
 class Plan:
     """An algorithm made ready for one problem, config and device. Immutable; safe to call from many threads at once.
 
-    Its results are what IEEE 754 says, Inf and NaN included: NumPy's error state is ignored while it prepares and runs,
-    so a caller's ``np.errstate(all="raise")`` stops no call, and none warns.
+    Its results follow IEEE 754, Inf and NaN included: NumPy's error state is ignored while it prepares and runs, so a
+    caller's ``np.errstate(all="raise")`` stops no call, and no call warns.
 
     Parameters
     ----------
-    algorithm, problem, config, runtime
-        What it is a plan of.
     steps : sequence of Launch, Call, Child or Chunks
         Run in order.
     prepare : callable, optional
-        Weights as users give them, and a stream -> :class:`PreparedFilter`; left out where there are no weights.
+        The user's weights and a stream -> :class:`PreparedFilter`; omitted where there are no weights.
     borrow : callable, optional
         The same for calls that end before the weights change; by default `prepare.borrow`, or else `prepare`.
     workspace_bytes : int
@@ -84,14 +82,13 @@ class Plan:
     input, weights, result : str
         Names of the buffers: of the first operand, the weights and the output; `weights` is "" where there are none.
     allocates : bool
-        Called without an output it gives back an array of its own: a library's, never ours.
+        A call without an output returns an array of its own, as some libraries do, and no plan of ours.
     takes_gaps : bool
         The output may have gaps between its elements.
     choice : Reason or None
-        Of a library's fastest way: how many it offers, and what became of them.
+        Of a library's fastest way: the number that it offers, and the outcome of each.
     ways : tuple of (str, str, Reason or str)
-        Where a call may go several ways, each of them (:class:`convforge.algorithms.traits.Way`): those that the
-        algorithm names for the problem and config, or those that a library offers.
+        The ways that a call may go, where there are several (:class:`convforge.algorithms.traits.Way`).
     """
 
     allocates = False
@@ -99,23 +96,12 @@ class Plan:
     choice: Reason | None = None
 
     def __init__(
-        self,
-        algorithm: Algorithm[Any, Any],
-        problem: Any,
-        config: Config,
-        runtime: Runtime,
-        *,
-        steps: Sequence[Step],
+        self, algorithm: Algorithm[Any, Any], problem: Any, config: Config, runtime: Runtime, *, steps: Sequence[Step],
         prepare: Callable[[Any, Any], PreparedFilter] = nothing_to_prepare,
-        borrow: Callable[[Any, Any], PreparedFilter] | None = None,
-        workspace_bytes: int = 0,
-    ) -> None:
-        self.algorithm = algorithm
-        self.problem = problem
-        self.config = config
-        self.runtime = runtime
-        self.steps = tuple(steps)
-        self.workspace_bytes = workspace_bytes
+        borrow: Callable[[Any, Any], PreparedFilter] | None = None, workspace_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        self.algorithm, self.problem, self.config, self.runtime = algorithm, problem, config, runtime
+        self.steps, self.workspace_bytes = tuple(steps), workspace_bytes
         self.ways: tuple[tuple[str, str, Reason | str], ...] = algorithm.ways(problem, config)
         first, *others = problem.operands
         self.input = first.name
@@ -124,16 +110,13 @@ class Plan:
         self._prepare = prepare
         own: Callable[[Any, Any], PreparedFilter] = getattr(prepare, "borrow", prepare)
         self._borrow = own if borrow is None else borrow
-        # SciPy's threads end before a fork, and refuse work until it is over: forks wait for its calls.
+        # SciPy's threads end before a fork, and refuse work during it: forks wait for its calls.
         self._holds_forks = runtime.facts.backend == "cpu" and "scipy" in algorithm.versions()
 
     def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Flip, cast, transform or pack the weights for this plan.
+        """Flip, cast, transform or pack the weights, of the problem's `w_shape`, for this plan.
 
-        Parameters
-        ----------
-        w : array of the problem's `w_shape`
-            For a matrix product, B; ignored where there are no weights.
+        For a matrix product they are B; where there are no weights, `w` is ignored.
         """
         with np.errstate(all="ignore"), self._no_fork():
             return self._prepare(w, stream)
@@ -141,7 +124,7 @@ class Plan:
     def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
         """Like :meth:`prepare`, for calls that end before the weights change.
 
-        Where the kernels can read them as they lie, nothing is copied.
+        Where the kernels can read the weights themselves, nothing is copied.
         """
         with np.errstate(all="ignore"), self._no_fork():
             return self._borrow(w, stream)
@@ -150,7 +133,7 @@ class Plan:
         self, x: Any, prepared: PreparedFilter | None = None, operands: Buffers | None = None, out: Any = None,
         workspace: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """The arrays of a call by the names that the problem has for them; those that are None are left out.
+        """The arrays of a call by the problem's names for them, without those that are None.
 
         Parameters
         ----------
@@ -167,17 +150,17 @@ class Plan:
         return {name: array for name, array in named.items() if array is not None}
 
     def lay(self, x: Any) -> Any:
-        """The input in the memory layout that suits the plan best. A bench asks before it times. Here: as it is."""
+        """The input in the memory layout that suits the plan best, for a bench; by default x itself."""
         return x
 
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
-        """Compute the result, and give it back. The caller owns all buffers.
+        """Compute the result and return it. The caller owns all buffers.
 
         Parameters
         ----------
         buffers : mapping of str to array
-            The operands and the result by the names that the problem has for them, with what :meth:`prepare` made in
-            the place of weights; and "workspace", which is allocated here where it is missing.
+            The operands and the result by the problem's names for them, with the prepared filter in the place of
+            weights; and "workspace", which is allocated here where it is missing.
 
         Raises
         ------
@@ -200,13 +183,7 @@ class Plan:
         return out
 
     def enough_workspace(self, workspace: Any, stream: Any = None) -> Any:
-        """The caller's workspace where it is large enough, a new one where there is none.
-
-        Raises
-        ------
-        WorkspaceTooSmall
-            The workspace has fewer than `workspace_bytes` bytes.
-        """
+        """The caller's workspace, or a new one if the caller has none; WorkspaceTooSmall if it is too small."""
         if not self.workspace_bytes:
             return workspace
         if workspace is None:
@@ -218,18 +195,18 @@ class Plan:
         return workspace
 
     def execute(self, buffers: Buffers, stream: Any = None) -> None:
-        """Run the steps on buffers that are already in place."""
+        """Run the steps on buffers that exist."""
         with self._no_fork():
             run_in_order(self.steps, buffers, stream)
 
     @property
     def preparation(self) -> Preparation | None:
-        """How calls prepare the weights, where they do so by launches alone."""
+        """The preparation of weights in a call, if it consists of launches alone."""
         return self._borrow if isinstance(self._borrow, Preparation) else None
 
     @property
     def packing(self) -> Preparation | None:
-        """How weights are prepared that the caller may change, where that is done by launches alone."""
+        """The preparation of weights that the caller may change, if it consists of launches alone."""
         return self._prepare if isinstance(self._prepare, Preparation) else None
 
     def _no_fork(self) -> AbstractContextManager[None]:
@@ -278,17 +255,17 @@ class Algorithm(ABC, Generic[P, C]):
     precision : str
         Its class: a key of :data:`convforge.problem.PRECISIONS`.
     nan_spread : {"exact", "tile", "picture"}
-        How far a NaN or Inf in x reaches: the outputs whose window holds it, its tile, or its whole picture.
+        The outputs that a NaN or Inf in x reaches: those whose window holds it, its tile, or its whole image.
     ours : bool
         False for peers: other libraries under the same contract, measured beside ours and never chosen unasked.
     reads : {"any", "forward"}
-        Strides of the arrays that it takes: any, or of whole elements and not negative.
+        Strides of the arrays that it takes: any, or whole elements and not negative.
     cost : MethodCost
         Figures for the cost model.
     look : Mark or None
-        How charts draw it, on every backend the same; None: as one of the looks that are left.
+        Its mark in charts, the same on every backend; None: one of the marks that are left.
     preference : Preference or None
-        By which the choice by rule takes it, if that is the same for all problems.
+        Its place in the choice by rule, if that is the same for all problems.
     """
 
     name: ClassVar[str]
@@ -309,31 +286,28 @@ class Algorithm(ABC, Generic[P, C]):
         """Registry key: operation, backend, name."""
         return (self.operation, self.backend, self.name)
 
-    @abstractmethod
     def refuses(self, problem: P, facts: DeviceFacts) -> Reason | None:
-        """Why it cannot do the problem on the device, in words; None if it can."""
+        """The reason why it cannot do the problem on the device; None if it can, as by default."""
+        return None
 
-    @abstractmethod
     def configs(self, problem: P, facts: DeviceFacts) -> Sequence[C]:
-        """The configs worth trying, the default first. Called only for problems that it does not refuse."""
+        """The configs worth trying, the default first; by default one without fields. Only for problems it can do."""
+        return [cast(C, Config())]
 
     @abstractmethod
     def plan(self, problem: P, config: C, runtime: Runtime) -> Plan:
         """Make a config ready: kernels compiled, workspace known."""
 
     def work_for(self, problem: P) -> Work:
-        """FLOPs and bytes that a call takes: by default every product, and everything read and written once."""
+        """FLOPs and bytes of a call: by default every product, and everything read and written once."""
         return Work(problem.flops, problem.least_bytes)
 
     def preference_for(self, problem: P, facts: DeviceFacts) -> Preference | None:
-        """Its place in the choice by rule, for a problem that allows its arithmetic; None: it is never chosen so.
-
-        It may refuse the problem.
-        """
+        """Its place in the choice by rule for a problem that allows its arithmetic, even if it refuses it; or None."""
         return self.preference
 
     def ways(self, problem: P, config: C) -> tuple[Way, ...]:
-        """The ways that a call of the plan may go, and what decides; none where there is but one."""
+        """The ways that a call of the plan may go, and what decides; none where there is only one."""
         return ()
 
     def versions(self) -> dict[str, str]:
@@ -345,14 +319,13 @@ class Algorithm(ABC, Generic[P, C]):
 
 
 def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> Reason | None:
-    """Why an algorithm's arithmetic is not what the problem allows; None if it is."""
+    """The reason why a problem does not allow an algorithm's arithmetic; None if it does."""
     if algorithm.precision in ("strict", precision):
         return None
     return Reason(
         "its arithmetic is {own!r}; the problem allows {allowed!r}: ask for it by name",
-        own=algorithm.precision,
-        allowed=precision,
-    )
+        own=algorithm.precision, allowed=precision,
+    )  # fmt: skip
 
 
 __all__ = [

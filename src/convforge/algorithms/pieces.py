@@ -1,7 +1,7 @@
-"""How many pieces a plan would be cut into, told without making it: each is an object of Python's, or several.
+"""The number of pieces of a plan, without making the plan: each piece is one or more Python objects.
 
-Methods whose chunks lie in a workspace have a step or two for each, so that a plan for a vast problem takes a while and
-gigabytes to make, whatever it is wanted for.
+Methods whose chunks are in a workspace have a step or two for each, so that a plan for a vast problem takes time and
+gigabytes to make.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TILES_OF_A_STEP = 16
 
 
 def pieces(algorithm: Algorithm[Any, Any], problem: Any, config: Config) -> int:
-    """Groups of steps of a plan; 1 where one launch takes everything, as most methods have it.
+    """Groups of steps of a plan; 1 where one launch computes everything, as in most methods.
 
     Examples
     --------

@@ -20,7 +20,7 @@ Buffers = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PreparedFilter:
-    """Everything that a plan made of the weights: flipped, cast, transformed or packed. It owns its copies.
+    """The weights as a plan prepared them: flipped, cast, transformed or packed. It owns its copies.
 
     Attributes
     ----------
@@ -37,9 +37,9 @@ class PreparedFilter:
 
     @property
     def note(self) -> Reason | None:
-        """What preparing the weights found out, such as their rank and the error of their factors.
+        """Properties of the weights found in their preparation, such as their rank and the error of their factors.
 
-        If a device found it out, the note is copied from there now; that waits for the stream that prepared them.
+        A note of a device is copied from there now; that waits for the stream that prepared the weights.
         """
         return self.said() if callable(self.said) else self.said
 
@@ -51,10 +51,10 @@ def nothing_to_prepare(w: Any = None, stream: Any = None) -> PreparedFilter:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A step that runs one kernel over a grid, declared: what it is handed follows from the buffers alone.
+    """A declared step: one kernel over a grid, whose arguments follow from the buffers alone.
 
-    So a call can be made again without its plan: the addresses of buffers are written anew where they stand in the
-    struct, which its type says (:mod:`convforge.backends.structs`).
+    So a call can be repeated without its plan: new addresses of buffers are written into the struct, at the places that
+    its type declares (:mod:`convforge.backends.structs`).
 
     Attributes
     ----------
@@ -62,16 +62,16 @@ class Launch:
     kernel : object
         As the runtime compiled it.
     fill : callable
-        The call's buffers -> the struct that the kernel is handed, or None where it cannot take these arrays. It looks
-        at shapes, strides, types and the last bits of addresses.
+        The call's buffers -> the kernel's struct, or None where it cannot take these arrays. It looks at shapes,
+        strides, types and the last bits of addresses.
     runtime : Runtime
     role : str
-        What the step does for its plan, such as "expansion"; empty where the kernel's name says it.
+        The step's part in its plan, such as "expansion"; empty where the kernel's name says it.
     least_bytes : int or None
-        Bytes that it must move if it reads and writes everything once; None where nothing is said.
+        Bytes that it must move if it reads and writes everything once; None where they are not known.
     otherwise : callable or None
-        Gives the plan that takes the place of the step, and of all behind it, where `fill` gives None: its result is
-        that of the whole call. Without one nothing is done there.
+        Gives the plan that replaces the step, and all steps behind it, where `fill` gives None: its result is that of
+        the whole call. Without one the step does nothing there.
     """
 
     info: LaunchInfo
@@ -84,11 +84,11 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """Under which the bench times it, together with the plan's other steps of that name."""
+        """The name under which the bench times it, together with the plan's other steps of that name."""
         return self.role or self.info.kernel
 
     def run(self, buffers: Buffers, stream: Any) -> bool:
-        """Fill the struct and launch the kernel; True if the other plan did that, and what the steps behind do."""
+        """Fill the struct and launch the kernel; True if the other plan computed the result instead."""
         if 0 in self.info.grid:
             return False
         args = self.fill(buffers)
@@ -103,15 +103,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A step that is not declared: work of a library, copies, kernels of the CPU. A GPU's call cannot be made again.
+    """A step that is not declared: work of a library, copies, kernels of the CPU. A GPU's plan with one is not cached.
 
-    Attributes
-    ----------
-    info : LaunchInfo
-    run : callable
-        Of the call's buffers and the stream.
-    role, least_bytes
-        As a :class:`Launch` has them.
+    `run` takes the call's buffers and the stream; `role` and `least_bytes` are those of a :class:`Launch`.
     """
 
     info: LaunchInfo
@@ -121,7 +115,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Under which the bench times it, together with the plan's other steps of that name."""
+        """The name under which the bench times it, together with the plan's other steps of that name."""
         return self.role or self.info.kernel
 
 
@@ -134,24 +128,26 @@ class Preparation:
     pieces : mapping of str to (shape, dtype)
         Arrays that it takes from the stream's memory.
     steps : sequence of Launch
-        Over these, and "given", the weights as they came.
-    finish : callable
-        The same buffers and the stream -> what is prepared.
+        Over these, and "given", the user's weights.
+    finish : callable, optional
+        The same buffers and the stream -> the prepared filter; by default all pieces.
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        pieces: Mapping[str, tuple[tuple[int, ...], Any]],
-        steps: Sequence[Launch],
-        finish: Callable[[Buffers, Any], PreparedFilter],
-    ) -> None:
-        self.pieces, self.steps, self.finish = pieces, tuple(steps), finish
+        self, runtime: Runtime, pieces: Mapping[str, tuple[tuple[int, ...], Any]], steps: Sequence[Launch],
+        finish: Callable[[Buffers, Any], PreparedFilter] | None = None,
+    ) -> None:  # fmt: skip
+        self.pieces, self.steps = pieces, tuple(steps)
+        self.finish = self._all_pieces if finish is None else finish
         self._runtime = runtime
 
     def of(self, given: Any) -> Preparation:
-        """Give what prepares these weights, by their shape, strides, type and the last bits of their address."""
+        """The preparation of these weights, by their shape, strides, type and the last bits of their address."""
         return self
+
+    def _all_pieces(self, buffers: Buffers, stream: Any) -> PreparedFilter:
+        tensors = {name: buffers[name] for name in self.pieces}
+        return PreparedFilter(tensors, sum(tensor.nbytes for tensor in tensors.values()))
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         """Prepare these weights."""
@@ -167,11 +163,7 @@ class Preparation:
 class Child:
     """A step that runs another plan on parts of the buffers, such as the matrix product inside im2col.
 
-    Attributes
-    ----------
-    plan : Plan
-    parts : callable
-        The buffers of the call -> those of each call of the other plan.
+    `parts` gives, for the buffers of the call, those of each call of the other plan.
     """
 
     plan: Plan
@@ -179,7 +171,7 @@ class Child:
 
     @property
     def name(self) -> str:
-        """Under which the bench times it: the other plan's algorithm."""
+        """The name under which the bench times it: the other plan's algorithm."""
         return str(self.plan.algorithm.name)
 
     def run(self, buffers: Buffers, stream: Any) -> None:

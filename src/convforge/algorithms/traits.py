@@ -1,4 +1,4 @@
-"""Types in which a method states, beside its class, what other rooms must know of it.
+"""Types of the facts that a method states beside its class for other rooms.
 
 `tuning/cost.py` turns a cost and work into seconds by the rates of a device.
 """
@@ -10,6 +10,7 @@ from enum import IntEnum, auto
 from typing import NamedTuple
 
 from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
 
 # Reasons that several methods give.
 GENERAL = "the general method that comes next"
@@ -17,13 +18,13 @@ FASTEST = "the fastest of its operation in the bench's results"
 
 
 class Rank(IntEnum):
-    """Places in the order of preference, the first first; of the same rank, the earlier of the ladder comes first."""
+    """Places in the order of preference, best first; of the same rank, the earlier of the ladder comes first."""
 
     # Convolutions: fewer products, where the problem allows them, with tiles that stay on the chip, or in memory.
     LESS_ARITHMETIC_ON_CHIP = auto()
     LESS_ARITHMETIC = auto()
-    # Pictures that are over before anything but latency counts; 16 bits on tensor cores that read shared memory, and on
-    # those that read the registers of warps; bytes.
+    # Images so small that only latency counts; 16 bits on tensor cores that read shared memory, and on those that read
+    # the registers of warps; bytes.
     SMALL = auto()
     TENSOR_CORES = auto()
     TENSOR_CORES_OF_WARPS = auto()
@@ -55,14 +56,14 @@ class Rank(IntEnum):
 
 
 class Preference(NamedTuple):
-    """A method's place in the order of preference, and the sentence that says why."""
+    """A method's place in the order of preference, and the sentence that explains it."""
 
     rank: Rank
     why: str
 
 
 class Mark(NamedTuple):
-    """How charts draw a method.
+    """A method's mark in charts.
 
     Attributes
     ----------
@@ -89,16 +90,16 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class MethodCost:
-    """Figures of a method, read off stored results.
+    """Figures of a method, from stored results.
 
-    The defaults make a good method, so that one without figures of its own is measured.
+    The defaults are those of a good method, so that one without figures of its own is measured.
 
     Attributes
     ----------
     arithmetic, memory : float
         Shares of the device's peak and of its bandwidth that its kernels reach where that is the limit.
     outputs : int
-        Outputs that keep an SM busy; with fewer it is idle in part. 1 on a CPU.
+        Outputs that keep an SM busy; with fewer it is partly idle. 1 on a CPU.
     launches : int
         Of a call, the preparation of the weights included.
     """
@@ -115,12 +116,12 @@ class Way(NamedTuple):
     Attributes
     ----------
     name : str
-        Of the kernel or the instruction that the way is about.
+        Of the kernel or the instruction.
     outcome : str
-        Of our methods, what decides: "default" (problem and config), "arrays" (where those of the call are), "values"
-        (the numbers in them, which the kernel looks at). Of a library's, what became of it.
+        Of our methods, what decides: "default" (problem and config), "arrays" (their addresses and strides), "values"
+        (the numbers in them, which the kernel looks at). Of a library's way, its outcome.
     words : Reason or str
-        What is done, and under which condition; of a library's way, its time or why it has none.
+        The work, and its condition; of a library's way, its time or the reason why it has none.
     """
 
     name: str
@@ -129,19 +130,18 @@ class Way(NamedTuple):
 
 
 def handed_on(name: str, nbytes: int, arrays: str | Reason) -> Way:
-    """The way of arrays whose vectors do not lie at multiples of their size: a simpler method's plan computes them.
-
-    Parameters
-    ----------
-    name : str
-        Of that method.
-    nbytes : int
-    arrays : str or Reason
-        Names of the arrays that must lie so.
-    """
+    """The way of arrays whose vectors are not aligned to so many bytes: the simpler method `name` computes them."""
     words = Reason(
         "if the address or a stride of {arrays} is no multiple of {bytes} bytes, or the elements of a row do not lie "
         "side by side, {method} computes the result: its plan is compiled when it is first needed",
         arrays=arrays, bytes=nbytes, method=name,
     )  # fmt: skip
     return Way(name, "arrays", words)
+
+
+def shared_pixels(problem: Conv2dProblem, rank: Rank) -> Preference | None:
+    """A preference of this rank where several outputs of several products share pixels."""
+    if problem.k_per_group < 4 or problem.taps < 16:
+        return None
+    why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"
+    return Preference(rank, why)

@@ -35,7 +35,8 @@ class KernelSource:
         Of the function, which has C linkage and takes one struct: ``extern "C" __global__ void name(const
         __grid_constant__ Arguments)``.
     constants : tuple of str
-        Lines of C++ before the file's first, such as ``constexpr int R = 3;``.
+        Lines of C++: members of the kernel's ``struct Config``, such as ``constexpr int R = 3;`` and ``using x_t =
+        float;``; and macros and declarations, which stand before it.
     arguments : type of ctypes.Structure
         The struct as the host fills it. Fields have the names and the layout of the struct in C++; those whose names
         begin with an underscore are padding.
@@ -67,7 +68,7 @@ class KernelSource:
             place = f"__builtin_offsetof({self.struct}, {path})"
             asserts.append(f'static_assert({place} == {offset}, "place of {path}");')
         asserts.append("#endif")
-        lines = [*self.constants, f'#line 1 "{self.file.name}"', body, '#line 1 "layout"', *asserts]
+        lines = [*_prelude(self.constants), f'#line 1 "{self.file.name}"', body, '#line 1 "layout"', *asserts]
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
@@ -86,7 +87,7 @@ class KernelSource:
 
 
 def constants(**values: int) -> tuple[str, ...]:
-    """Lines of a prelude: flags and whole numbers by name.
+    """Members of a kernel's Config: flags and whole numbers by name.
 
     Examples
     --------
@@ -95,6 +96,18 @@ def constants(**values: int) -> tuple[str, ...]:
     """
     words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
     return tuple(f"constexpr {type(values[name]).__name__} {name} = {word};" for name, word in words.items())
+
+
+def _prelude(lines: tuple[str, ...]) -> list[str]:
+    """Macros and declarations; the struct of constants and types, as ``cfg``; the types' names on their own."""
+    members = [line for line in lines if line.startswith(("constexpr ", "using "))]
+    before = [line for line in lines if line not in members]
+    if not members:
+        return before
+    config = [f"    static {line}" if line.startswith("constexpr ") else f"    {line}" for line in members]
+    types = [line.split()[1] for line in members if line.startswith("using ")]
+    own = [f"using {name} = cfg::{name};" for name in types]
+    return [*before, "struct Config {", *config, "};", "using cfg = Config;", *own]
 
 
 def compiled_part(text: str) -> str:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-# Bytes of the map that a kernel is handed (struct Map of bulk.cuh), and of which its place in a struct is a multiple.
+# Bytes of a kernel's map (struct TensorMap of tma.cuh), and the alignment of its place in a struct.
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
 # Addresses, strides and rows of a box are multiples of so many bytes; a box has at most so many elements along an axis.

@@ -35,7 +35,7 @@ class LaunchInfo:
     static_bytes : int
         Shared memory of a block that the kernel declares itself, beside `scratch_bytes`, where the backend knows.
     early : bool
-        The kernel waits for earlier launches itself (wait_for_earlier of device.cuh), so that a GPU may begin it before
+        The kernel waits for earlier launches itself (pdl_wait of memory.cuh), so that a GPU may begin it before
         they have ended.
     cluster : tuple of int
         Blocks that run at once and reach each other's shared memory, of GPUs from sm_90 on; () where each stands alone.

@@ -19,7 +19,7 @@ _POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
 class MapField(ctypes.Structure):
-    """struct Map of bulk.cuh: how an array lies in memory, for the tensor memory accelerator."""
+    """struct TensorMap of tma.cuh: how an array lies in memory, for the tensor memory accelerator."""
 
     _fields_ = (("bytes", ctypes.c_ubyte * MAP_BYTES),)
 

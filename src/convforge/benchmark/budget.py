@@ -96,7 +96,7 @@ class Budget:
 
     @property
     def spent(self) -> Reason:
-        """Why nothing runs any more."""
+        """Reason why nothing runs any more."""
         return Reason("the budget of {budget} was spent", budget=f"{self.total_s:g} s")
 
     def cost(self, row: Row, call_s: float | None = None) -> float:
@@ -104,11 +104,11 @@ class Budget:
         return self._cost(_Sizes.of(row), call_s)
 
     def allows(self, row: Row, call_s: float | None = None) -> bool:
-        """Whether a row may run: all rows to come that cost no more fit into what is left, with it."""
+        """True if a row may run: with it, all later rows that cost no more fit into the rest of the budget."""
         return self.refusal(row, call_s) is None
 
     def refusal(self, row: Row, call_s: float | None = None) -> Reason | None:
-        """Why a row may not run, with what it would take and what is left; None where it may."""
+        """Return why a row may not run, with its need and the rest of the budget, or None."""
         cost = self.cost(row, call_s)
         if self._end is None:
             long = Reason("its row would take about {time}", time=in_words(cost))
@@ -191,7 +191,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """What a row's cost follows from."""
+    """Features of a row that its cost follows from."""
 
     case: str
     keys: tuple[tuple[str, ...], ...]
@@ -314,7 +314,7 @@ class Forecast:
         return next((self._seen[key] for key in keys if key in self._seen), None)
 
     def _probed(self, key: tuple[str, ...], problem: Problem, probe: Probe) -> tuple[int, float, str] | None:
-        """What a much smaller problem took."""
+        """Time of a much smaller problem."""
         if problem.flops < 4 * PROBE_FLOPS:
             return None
         small = smaller(problem)

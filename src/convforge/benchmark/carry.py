@@ -91,7 +91,7 @@ def _row(result: Result) -> dict[str, str]:
 
 
 def _difference(result: Result, then: Answer, now: Answer) -> str | None:
-    """Why two trees do not compute the same for a stored result; None where they do."""
+    """Return why two trees do not compute the same for a stored result, or None."""
     for where, answer in (("there", then), ("today", now)):
         if "fault" in answer:
             return f"not planned {where}: {answer['fault']}"
@@ -110,7 +110,7 @@ def _answers(package: Path, rows: Sequence[dict[str, str]], facts: dict[str, Any
 
 
 def _ask(package: Path, rows: Sequence[dict[str, str]], facts: dict[str, Any], *, compile_: bool) -> list[Answer]:
-    """What the probe says of rows in a tree, in a process of its own."""
+    """Ask the probe about rows in a tree, in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         asked = {"files": {n: str(p) for n, p in FILES.items()}, "facts": facts, "rows": rows, "compile": compile_}

@@ -1,4 +1,4 @@
-"""What a tree of the repository would compute for stored results: a script that runs with that tree's package.
+"""Describes the code that a tree of the repository runs for stored results: a script run with that tree's package.
 
     python carry_probe.py REQUEST.json ANSWER.json        # with PYTHONPATH=TREE/src
 

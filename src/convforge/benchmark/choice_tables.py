@@ -1,15 +1,16 @@
-"""How near to the best the choices come: the rules, the cost model and the search, played on a run's stored times."""
+"""The choices by rules, by the cost model and by the search, played on a run's stored times, over the best."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from convforge.algorithms import refusal
 from convforge.backends.facts import DeviceFacts
-from convforge.benchmark.cells import Cell, Table, markdown
+from convforge.benchmark.formats import percent, ratio
 from convforge.benchmark.records import Result, Run
+from convforge.benchmark.sheet_tables import FAR, NEAR, spread_of
+from convforge.benchmark.table import Table, table
 from convforge.problem import Problem, parse_problem
 from convforge.timing.timer import Timing
 from convforge.tuning.choices import Tried
@@ -20,20 +21,13 @@ LEGEND = (
     "The time of what is chosen over that of our fastest of the same run; nothing was measured for this table. The "
     "search is played on the stored times, at level auto."
 )
-# What counts as near.
-NEAR, FAR = 1.05, 1.5
 
 
 class Recorded(Trial):
     """A trial (:class:`convforge.tuning.search.Trial`) that plays stored results back.
 
-    Parameters
-    ----------
-    results : sequence of Result
-        Of one case. Where a method's default of now has no result, the first of its configs counts as that: it was the
-        default when they were stored.
-    times : mapping
-        (algorithm, config) -> the timing that counts.
+    The results are of one case; `times` maps method and config to the timing that counts. Where a method's default of
+    now has no result, the first of its stored configs takes its place: it was the default when they were stored.
     """
 
     def __init__(self, results: Sequence[Result], times: Mapping[tuple[str, str], Timing]) -> None:
@@ -44,7 +38,7 @@ class Recorded(Trial):
             self._defaults.setdefault(r.algorithm, r.config)
 
     def key(self, algorithm: str, config: str, *, default: bool) -> tuple[str, str] | None:
-        """Under which a config is stored; None where it is not."""
+        """Method and config under which a config is stored; None where it is not."""
         if (algorithm, config) in self._times:
             return (algorithm, config)
         stored = (algorithm, self._defaults.get(algorithm, ""))
@@ -78,9 +72,8 @@ class Recorded(Trial):
         return self.key(candidate.algorithm.name, str(candidate.config), default=candidate.is_default)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What the choices of one case take, over the fastest of it."""
+class Chosen(NamedTuple):
+    """Of one case the time of each choice over that of our fastest."""
 
     case: str
     by_rule: float
@@ -88,25 +81,11 @@ class Chosen:
     by_search: float
 
 
-def choice_markdown(run: Run, results: Sequence[Result]) -> str:
-    """The table of some of a run's results as Markdown.
-
-    Raises
-    ------
-    ValueError
-        No case has two methods of ours with a time.
-    """
-    found = choices_of(run, results)
-    if not found:
-        raise ValueError(f"{run.path} holds no case that two methods of ours were timed on")
-    return markdown(run, [choice_table(found)], LEGEND)
-
-
 def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
-    """What is chosen of each case that two methods of ours were timed on, in the precision that it asks for.
+    """The choices of each case that two methods of ours were timed on, in the precision that it asks for.
 
-    Cases that a run on a GPU timed on the CPU beside it are no question to the GPU's choices. A case of which no method
-    was timed that a rule prefers is left out: the run took other methods.
+    Times of the CPU in a run on a GPU do not count. A case without a time of a method that a rule prefers is left out:
+    the run took other methods.
     """
     facts = DeviceFacts.from_table(run.machine["facts"])
     found = []
@@ -120,23 +99,20 @@ def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
     return [one for one in found if one is not None]
 
 
+def choice_tables(run: Run, results: Sequence[Result]) -> list[Table]:
+    """A row each for the rules, the cost model by itself, and the search."""
+    found = choices_of(run, results)
+    return [choice_table(found)] if found else []
+
+
 def choice_table(found: Sequence[Chosen]) -> Table:
     """A row each for the rules, the cost model by itself, and the search."""
     rows = []
-    for name, ratios in (
-        ("by rule", [one.by_rule for one in found]),
-        ("by the cost model alone", [one.by_model for one in found]),
-        ("by search", [one.by_search for one in found]),
-    ):
-        worst = max(range(len(found)), key=ratios.__getitem__)
-        cells = (_share(ratios, NEAR), _share(ratios, FAR), f"{ratios[worst]:.2f}x", found[worst].case)
-        rows.append((Cell(name), *map(Cell, cells)))
+    for field, name in (("by_rule", "by rule"), ("by_model", "by the cost model alone"), ("by_search", "by search")):
+        near, far, worst, case = spread_of({one.case: getattr(one, field) for one in found})
+        rows.append((name, percent(near), percent(far), ratio(worst), case))
     columns = ("choice", f"within {100 * NEAR - 100:.0f} %", f"within {FAR}x", "the worst", "of case")
-    return Table(columns, tuple(rows), (f"{len(found)} cases.",), lead=1)
-
-
-def _share(ratios: Sequence[float], bound: float) -> str:
-    return f"{100 * sum(ratio <= bound for ratio in ratios) / len(ratios):.0f} %"
+    return table(columns, rows, [f"{len(found)} cases."], lead=1)
 
 
 def _chosen(
@@ -159,9 +135,6 @@ def _chosen(
     candidates = [c for c in candidates_for(problem, facts, by_rule.name) if c[0].algorithm.name in stored]
     tried = search(candidates, recorded, EFFORTS["auto"], clock=lambda: 0.0)
     chosen = tried[0].seconds if tried else None
-    return Chosen(
-        case,
-        over_best(by_rule),
-        float("inf") if by_model is None else over_best(by_model),
-        float("inf") if chosen is None else chosen / best,
-    )
+    never = float("inf")
+    of_model = never if by_model is None else over_best(by_model)
+    return Chosen(case, over_best(by_rule), of_model, never if chosen is None else chosen / best)

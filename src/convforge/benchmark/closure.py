@@ -30,7 +30,7 @@ Name = tuple[str, str]
 
 
 class Tree(NamedTuple):
-    """Where modules stand: the package's folder, and another folder that one of its packages may have."""
+    """Folders of modules: the package's, and another folder that one of its packages may have."""
 
     root: Path
     package: str
@@ -117,7 +117,7 @@ def closure(root: Path, path: Path, module: str, name: str) -> dict[Path, list[s
 def _targets(
     tree: Tree, module: str, found: Module, statement: Statement, used: str, constants_alone: bool
 ) -> Iterator[Name]:
-    """Where what a statement names is defined, as far as that is followed."""
+    """Yield the modules and names that define the names of a statement, as far as they are followed."""
     first, _, attribute = used.partition(".")
     if constants_alone:
         if first.isupper() and first in found.statements:
@@ -207,7 +207,7 @@ def _imports(tree: Tree, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[st
 
 
 def _leads_out(tree: Tree, node: ast.AST) -> bool:
-    """Whether an import brings nothing that is followed."""
+    """True if an import brings nothing that is followed."""
     targets = [target for _, target in _imports(tree, node)] if isinstance(node, ast.Import | ast.ImportFrom) else []
     return bool(targets) and not any(found for target in targets for found in _followed(target))
 
@@ -222,7 +222,7 @@ def _bound(node: ast.stmt) -> set[str]:
 
 
 def _registers(node: ast.stmt) -> bool:
-    """Whether a definition tells a library of itself, such as ``@overload(f)``: nobody need name it."""
+    """True if a decorator registers a definition with a library, such as ``@overload(f)``: nobody need name it."""
     decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
     calls = [d.func for d in decorators if isinstance(d, ast.Call)]
     return any(not (isinstance(call, ast.Name) and call.id == "dataclass") for call in calls)
@@ -237,7 +237,7 @@ def _is_for_types(node: ast.stmt) -> bool:
 
 
 def _is_said(node: ast.AST) -> bool:
-    """Whether a member of a class is one of :data:`SAID`."""
+    """True if a member of a class is one of :data:`SAID`."""
     if isinstance(node, ast.FunctionDef):
         return node.name in SAID
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []

@@ -1,27 +1,92 @@
-"""What the fields of a config do, for runs with every config: rows are a case and a method.
+"""Tables of what was tried of a method and of where its time goes: shapes of block, fields of configs, steps of a call.
 
-One table has the default config and one field changed, ``ms (share of a copy)``, the fastest of a row bold. The other
-has the fastest config, and for every field the fastest config of each value.
+Rows are a case and a method; the fastest of a row is bold. Runs with every config have these tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from convforge.benchmark.cells import Cell, Table, best_of, markdown, natural, seconds, timed
+from convforge.benchmark.formats import milliseconds, natural, percent, ratio, some, three
+from convforge.benchmark.frame import by_method, each, frame, labeller, leader, signs, time_cell
 from convforge.benchmark.records import Result, Run
+from convforge.benchmark.table import Cell, Table, table
+from convforge.timing.ranking import order, rank
 
-LEGEND = (
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Kind = Literal["threads", "tile"]
+_BEST = "Bold: the fastest of the row, none where it is too noisy to rank; ~ noisy; * sources changed since."
+BY_SHAPE = (
+    "ms a call, weights prepared on every call; in parentheses the occupancy: resident warps over the most that a "
+    f"multiprocessor holds. {_BEST} Where a method has several configs with one shape, the fastest stands here."
+)
+KINDS: dict[Kind, str] = {
+    "threads": "Columns: threads of a block, along q and along p (of a matrix: along n and along m).",
+    "tile": "Columns: the tile of the product that a block computes, rows x columns; its threads compute several "
+    "elements each.",
+}
+BY_CHANGE = (
     "ms a call, weights prepared on every call; in parentheses the share of the bandwidth of our copy kernel over as "
     "many bytes as the case must move at least. First with the default config, then with one field of it changed. "
-    "Bold: the fastest of the row, none where it is too noisy to rank; ~ noisy; * sources changed since."
+    + _BEST
 )
-
 BY_FIELD = (
     "ms a call, weights prepared on every call: of the fastest of all configs, then of the fastest config for each "
     "value of a field. Fields of numbers, such as the size of a tile, are left out. ~ noisy; * sources changed since."
 )
+STEPS = (
+    "Each step of a call timed by itself, over the same ring; several launches of one step are one time. The share of "
+    "the copy ceiling is that of the bytes that a step must move if it reads and writes everything once. A step whose "
+    "data stays in the cache may pass that ceiling. ~ noisy; * sources changed since."
+)
+
+
+class Shape(NamedTuple):
+    """The shape of a block: its threads, or the elements of its tile of a product, as the config names them.
+
+    `partition` names what a thread computes where it is not one element.
+    """
+
+    kind: Kind
+    first: int
+    second: int
+    partition: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.first}x{self.second}{' ' if self.partition else ''}{self.partition}"
+
+
+def shape_of(config: str) -> Shape | None:
+    """The shape of block that a config's text names; None where it names none.
+
+    Examples
+    --------
+    >>> str(shape_of("block_x=32,block_y=4,partition=row,resident=1280")), str(shape_of("block=16"))
+    ('32x4 row', '16x16')
+    >>> shape_of("block_m=128,block_n=64,block_k=8,thread_m=8").kind, shape_of("columns=1024")
+    ('tile', None)
+    """
+    values = fields_of(config)
+    names: tuple[tuple[Kind, str, str], ...] = (
+        ("threads", "block_x", "block_y"), ("threads", "block", "block"), ("tile", "block_m", "block_n"),
+    )  # fmt: skip
+    for kind, first, second in names:
+        if first in values and second in values:
+            partition = values.get("partition", "pixel").removeprefix("pixel")
+            return Shape(kind, int(values[first]), int(values[second]), partition)
+    return None
+
+
+def fields_of(config: str) -> dict[str, str]:
+    """The fields of a config's text.
+
+    >>> fields_of("strips=4,lanes=32")
+    {'strips': '4', 'lanes': '32'}
+    """
+    return dict(field.split("=", 1) for field in config.split(",") if "=" in field)
 
 
 def changes_of(default: str, config: str) -> list[str]:
@@ -36,77 +101,132 @@ def changes_of(default: str, config: str) -> list[str]:
     return [field for field in config.split(",") if field not in before]
 
 
-def config_markdown(run: Run, results: Sequence[Result]) -> str:
-    """The table of results by changes of one field as Markdown.
-
-    Raises
-    ------
-    ValueError
-        No method of what is asked for was measured with one field changed.
-    """
-    table = config_table(run, results)
-    if not table.rows:
-        raise ValueError(f"{run.path} holds no method with one field of its config changed: measure with --all-configs")
-    return markdown(run, [table], LEGEND)
+# By shape of block.
 
 
-def config_table(run: Run, results: Sequence[Result]) -> Table:
+def block_tables(run: Run, results: Sequence[Result]) -> list[Table]:
+    """A table for each kind of shape that a method was measured with several of."""
+    rows = frame(run, results)
+    rows["shape"] = rows.config.map(shape_of)
+    tables = []
+    for kind, note in KINDS.items():
+        of_kind = rows[[shape is not None and shape.kind == kind for shape in rows["shape"]]]
+        shapes = sorted(set(of_kind["shape"]), key=lambda s: (s.partition, s.first * s.second, s.first))
+        if of_kind.groupby(["case", "algorithm"])["shape"].nunique().max() > 1:
+            lines = [_block_row(run, tried) for tried in by_method(of_kind)]
+            tables.append(table(("case", "method", *map(str, shapes), "fastest"), lines, [note]))
+    return tables
+
+
+def _block_row(run: Run, tried: DataFrame) -> dict[str, str | Cell]:
+    best = leader(tried)
+    line: dict[str, str | Cell] = {"fastest": _block_verdict(tried, best)}
+    for row in each(tried.sort_values("seconds", kind="stable").drop_duplicates("shape")):
+        launches = row.result.launches
+        occupancy = launches[0].get("occupancy") if launches else None
+        line |= {"case": row.case, "method": row.algorithm}
+        line[str(row.shape)] = time_cell(run, row, occupancy, best=row.Index == best)
+    return line
+
+
+def _block_verdict(tried: DataFrame, best: Any) -> str:
+    """The fastest shape, and its gain over the method's default, which is the first of its configs."""
+    timed = tried[tried.seconds.notna()]
+    doubtful = rank(zip(timed["shape"], timed.timing, strict=True), lambda pair: pair[1]).unsure
+    noisy = f"too noisy to rank: {some(str(shape) for shape, _ in doubtful)}" if doubtful else ""
+    if best is None:
+        return noisy or "-"
+    return "; ".join(filter(None, (_over_default(tried.iloc[0], tried.loc[best]), noisy)))
+
+
+def _over_default(default: Any, best: Any) -> str:
+    shape, first = best["shape"], default["shape"]
+    if best.name == default.name:
+        return f"{shape}, the default"
+    if default.timing is None:
+        return f"{shape}; the default, {first}, has no time"
+    verdict = order(best.timing, default.timing)
+    if verdict == "level":
+        return f"{shape}, level with the default, {first}"
+    if verdict == "unsure":  # the default is among those too noisy to rank, which are named
+        return str(shape)
+    ahead = f"{ratio(default.seconds / best.seconds)} ahead of the default"
+    if shape == first:
+        return f"{shape} with {', '.join(changes_of(default.config, best.config))}, {ahead}"
+    return f"{shape}, {ahead}, {first}"
+
+
+# By fields of the config.
+
+
+def config_tables(run: Run, results: Sequence[Result]) -> list[Table]:
     """A row for each case and method that has results in which one field differs from the first, the default."""
-    tried: dict[tuple[str, str], list[Result]] = {}
-    for r in results:
-        tried.setdefault((r.case, r.algorithm), []).append(replace(r, time=run.timing(r)))
-    rows: dict[tuple[str, str], dict[str, Result]] = {}
-    for key, (default, *others) in tried.items():
-        changed = [(changes_of(default.config, r.config), r) for r in others]
-        if single := {fields[0]: r for fields, r in changed if len(fields) == 1}:
-            rows[key] = {"": default, **single}
-    columns = sorted({field for found in rows.values() for field in found if field}, key=natural)
     lines = []
-    for (case, method), found in sorted(rows.items(), key=lambda row: natural(row[0][0])):
-        best = best_of(found.values())
-        shown = [found.get(field) for field in ("", *columns)]
-        cells = [Cell("") if r is None else timed(run, r, run.of_copy(r, r.time), best) for r in shown]
-        lines.append((Cell(case), Cell(method), *cells, Cell(found[""].config)))
-    return Table(("case", "method", "default", *columns, "the default"), tuple(lines), ())
+    changed = set()
+    for tried in by_method(frame(run, results)):
+        default, *others = each(tried)
+        changes = {default.Index: ["default"]} | {row.Index: changes_of(default.config, row.config) for row in others}
+        one = tried[[len(changes[i]) == 1 for i in tried.index]]
+        best = leader(one)
+        line = {"case": default.case, "method": default.algorithm, "the default": default.config}
+        for row in each(one):
+            line[changes[row.Index][0]] = time_cell(run, row, row.of_copy, best=row.Index == best)
+        if len(one) > 1:
+            lines.append(line)
+            changed |= {changes[i][0] for i in one.index if i != default.Index}
+    names = ("case", "method", "default", *sorted(changed, key=natural), "the default")
+    return [table(names, lines)] if lines else []
 
 
-def field_markdown(run: Run, results: Sequence[Result]) -> str:
-    """The table of the fastest configs by the values of each field as Markdown.
-
-    Raises
-    ------
-    ValueError
-        No method was measured with two values of a field.
-    """
-    table = field_table(run, results)
-    if not table.rows:
-        raise ValueError(f"{run.path} holds no method with two values of a field: measure with --all-configs")
-    return markdown(run, [table], BY_FIELD)
-
-
-def field_table(run: Run, results: Sequence[Result]) -> Table:
+def field_tables(run: Run, results: Sequence[Result]) -> list[Table]:
     """A row for each case and method, a column for each field of words that was tried with several values."""
-    tried: dict[tuple[str, str], list[Result]] = {}
-    for r in results:
-        if (timing := run.timing(r)) is not None and r.config:
-            tried.setdefault((r.case, r.algorithm), []).append(replace(r, time=timing))
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for key, members in tried.items():
-        best: dict[str, dict[str, Result]] = {}
-        for r in sorted(members, key=seconds):
-            for name, value in (field.split("=", 1) for field in r.config.split(",")):
-                best.setdefault(name, {}).setdefault(value, r)
-        cells = {
-            name: ", ".join(f"{value} {timed(run, r, None, None).text}" for value, r in values.items())
+    rows = frame(run, results)
+    lines = []
+    for tried in by_method(rows[rows.seconds.notna() & (rows.config != "")].sort_values("seconds", kind="stable")):
+        best: dict[str, dict[str, Any]] = {}
+        for row in each(tried):
+            for name, value in fields_of(row.config).items():
+                best.setdefault(name, {}).setdefault(value, row)
+        line = {
+            name: ", ".join(f"{value} {time_cell(run, row).text}" for value, row in values.items())
             for name, values in best.items()
             if len(values) > 1 and not any(value.lstrip("-").isdigit() for value in values)
         }
-        if cells:
-            rows[key] = cells
-    fields = list(dict.fromkeys(name for cells in rows.values() for name in cells))
-    lines = []
-    for (case, method), cells in sorted(rows.items(), key=lambda row: natural(row[0][0])):
-        fastest = min(tried[case, method], key=seconds)
-        shown = (Cell(cells.get(name, "")) for name in fields)
-        lines.append((Cell(case), Cell(method), timed(run, fastest, None, fastest), *shown, Cell(fastest.config)))
-    return Table(("case", "method", "fastest", *fields, "the fastest"), tuple(lines), ())
+        if line:
+            lines.append((line, next(each(tried))))
+    names = ("case", "method", "fastest", *dict.fromkeys(name for line, _ in lines for name in line), "the fastest")
+    shown = (
+        line | {"case": row.case, "method": row.algorithm, "fastest": time_cell(run, row, best=True),
+                "the fastest": row.config}
+        for line, row in lines
+    )  # fmt: skip
+    return [table(names, shown)] if lines else []
+
+
+# By step of a call.
+
+
+def step_tables(run: Run, results: Sequence[Result]) -> list[Table]:
+    """A row for each step, and one for the call that they make up."""
+    columns = ("case", "method", "step", "launches", "ms", "of all steps", "moves at least, MB", "GB/s",
+               "of the copy ceiling", "data")  # fmt: skip
+    stepped = sorted((r for r in results if r.steps), key=lambda r: natural(r.case))
+    label = labeller(stepped)
+    rows: list[tuple[str, ...]] = []
+    for r in stepped:
+        total = sum(step.time.median_s for step in r.steps)
+        for step in r.steps:
+            share, rate = run.copy_share(step), step.bytes_per_s
+            rows.append((
+                r.case, label(r), step.name, str(step.launches),
+                signs(run, r, step.time) + milliseconds(step.time.median_s), percent(step.time.median_s / total),
+                "" if step.least_bytes is None else three(step.least_bytes / 1e6),
+                "" if rate is None else three(rate / 1e9),
+                "" if share is None else percent(share),
+                "cold" if step.time.cold else "hot in the cache",
+            ))  # fmt: skip
+        if (call := r.prepared_time or r.time) is not None:
+            name = "the call, prepared" if r.prepared_time else "the call"
+            of_steps = percent(call.median_s / total)
+            rows.append((r.case, label(r), name, "", milliseconds(call.median_s), of_steps, "", "", "", ""))
+    return [table(columns, rows, lead=3)] if rows else []

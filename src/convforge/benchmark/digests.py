@@ -75,7 +75,7 @@ def current_digest(
 
 
 def compiles(algorithm: AnyAlgorithm) -> bool:
-    """Whether a method is one of ours in CUDA C++."""
+    """True for our methods in CUDA C++."""
     return algorithm.ours and algorithm.backend != "cpu"
 
 

@@ -1,4 +1,4 @@
-"""What a GPU runs of a cubin, without what stands beside it: names, notes, constants that nothing reads.
+"""The part of a cubin that a GPU runs, without names, notes, and constants that nothing reads.
 
 A constant of a kernel's text is listed in the cubin though the machine code has its value in its instructions; one
 constant more moves those behind it. So two cubins of the same machine code may differ.

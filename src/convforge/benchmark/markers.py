@@ -1,19 +1,19 @@
-"""Tables in documents, made from stored results: what stands between two markers is never written by hand.
+"""Tables in documents, made from stored results; nobody writes the text between two markers by hand.
 
 <!-- table:images sizes=512,2048 strides=1 methods=direct*,opencv* device=amd-epyc-2c -->
 ...
 <!-- end -->
 
-A table shows ms and GFLOP/s by case and method; ``best=yes`` keeps the fastest of a method's configs, ``prepared=yes``
-and ``transfer=yes`` show other times, ``copy=yes`` the share of a copy of the same bytes in place of GFLOP/s,
-``view=blocks`` the time by shape of block, ``view=configs`` by what is changed of a default config, ``view=fields`` by
-the values of a config's fields, ``view=steps`` the steps of a call, ``view=ahead`` how far ahead of the best peer all
-cases are together, ``view=sentence`` the same in one sentence, ``view=choices`` how near to the best the choices by
-rule and by search come. It is of the newest complete run; ``run=ID`` names another one, complete or not.
+A table shows ms and GFLOP/s by case and method, of the newest complete run or of ``run=ID``. ``best=yes`` keeps the
+fastest of a method's configs, ``prepared=yes`` and ``transfer=yes`` show other times, ``copy=yes`` shows the share of a
+copy of the same bytes in place of GFLOP/s. Other tables: ``view=blocks`` has the time by shape of block,
+``view=configs`` by change of a default config, ``view=fields`` by the values of a config's fields, ``view=steps`` the
+steps of a call, ``view=ahead`` the means over all cases against the best peer, ``view=sentence`` the same in one
+sentence, ``view=choices`` the choices by rule and by search over the best.
 
-<!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or says how to measure one; it
-takes ``device=`` alone. <!-- table:goals --> holds the goals of goals.toml, beside the folder of results, against what
-was reached (see `goal_tables`); <!-- table:headline --> the rows of headline.toml there (see `headline_tables`).
+<!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or how to measure one; it takes
+``device=`` alone. <!-- table:goals --> shows the goals of goals.toml, beside the folder of results, and
+<!-- table:headline --> the rows of headline.toml there (see `peer_tables`).
 
 python -m convforge.benchmark.markers README.md docs/*.md [--check]
 """
@@ -23,22 +23,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from convforge.benchmark.ahead_tables import ahead_markdown, ahead_sentence
-from convforge.benchmark.block_tables import block_markdown
-from convforge.benchmark.cells import select
-from convforge.benchmark.choice_tables import choice_markdown
-from convforge.benchmark.config_tables import config_markdown, field_markdown
-from convforge.benchmark.goal_tables import Goal, goals_markdown, load_goals
-from convforge.benchmark.headline_tables import Headline, headline_markdown, load_headlines
+from convforge.benchmark import choice_tables, config_tables, peer_tables
+from convforge.benchmark.frame import select
+from convforge.benchmark.peer_tables import Goal, Headline
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.sheet_tables import sheet_markdown
 from convforge.benchmark.sheets import KINDS, Sheet, load_sheets
-from convforge.benchmark.step_tables import step_markdown
 from convforge.benchmark.store import load_runs
+from convforge.benchmark.table import Table, markdown
 from convforge.benchmark.tables import markdown_table
 
 _BLOCK = re.compile(
@@ -46,27 +42,48 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
-_WORDS = ("methods", "cases", "device", "run")
-_NUMBERS = ("sizes", "strides")
-# What chooses among the results of a run.
-_SELECTED = ("methods", "cases", *_NUMBERS)
-_SWITCHES = ("best", "prepared", "transfer", "copy")
+
+
+class View(NamedTuple):
+    """A kind of table of a run: its maker, its legend, and the words for a run that has none."""
+
+    tables: Callable[[Run, Sequence[Result]], list[Table]]
+    legend: str
+    lacks: str = ""
+
+
+_VIEWS = {
+    "blocks": View(config_tables.block_tables, config_tables.BY_SHAPE,
+                   "no method with several shapes of block: measure with --all-configs"),
+    "configs": View(config_tables.config_tables, config_tables.BY_CHANGE,
+                    "no method with one field of its config changed: measure with --all-configs"),
+    "fields": View(config_tables.field_tables, config_tables.BY_FIELD,
+                   "no method with two values of a field: measure with --all-configs"),
+    "steps": View(config_tables.step_tables, config_tables.STEPS,
+                  "no times of steps of these: measure with --steps"),
+    "ahead": View(peer_tables.ahead_tables, peer_tables.AHEAD),
+    "choices": View(choice_tables.choice_tables, choice_tables.LEGEND,
+                    "no case that two methods of ours were timed on"),
+}  # fmt: skip
 # Views that hold our best method of a case against the best peer.
 _JUDGED = ("ahead", "sentence")
-_VIEWS: dict[str, Callable[..., str]] = {
-    "cases": markdown_table,
-    "blocks": block_markdown,
-    "configs": config_markdown,
-    "fields": field_markdown,
-    "steps": step_markdown,
-    "ahead": ahead_markdown,
-    "sentence": ahead_sentence,
-    "choices": choice_markdown,
+_WORDS = ("methods", "cases", "device", "run")
+_NUMBERS = ("sizes", "strides")
+# Options that choose among the results of a run.
+_SELECTED = ("methods", "cases", *_NUMBERS)
+_SWITCHES = ("best", "prepared", "transfer", "copy")
+_VIEW_NAMES = ("cases", *_VIEWS, "sentence")
+# Option -> the form of its value, and its reader.
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(_WORDS, (".+", lambda value: value.split(","))),
+    **dict.fromkeys(_NUMBERS, (r"\d+(,\d+)*", lambda value: [int(number) for number in value.split(",")])),
+    **dict.fromkeys(_SWITCHES, ("yes|no", lambda value: value == "yes")),
+    "view": ("|".join(_VIEW_NAMES), str),
 }
 
 
 def marker_specs(text: str) -> list[str]:
-    """What stands after ``table:`` in every marker of a text, in order.
+    """The specs of a text's markers, in order: the words after ``table:``.
 
     Raises
     ------
@@ -85,17 +102,12 @@ def marker_specs(text: str) -> list[str]:
 
 
 def update_markers(text: str, tables: Mapping[str, str]) -> str:
-    """A text with what stands between its markers replaced.
-
-    Parameters
-    ----------
-    tables : mapping
-        What stands after ``table:`` -> Markdown.
+    """A text with new tables between its markers; `tables` maps specs to Markdown.
 
     Raises
     ------
     ValueError
-        A marker is not closed, or names a table that is not there.
+        A marker is not closed, or names an unknown table.
 
     Examples
     --------
@@ -123,9 +135,9 @@ def table_of(
         The marker has an unknown option or one that its view does not know, or no complete run fits it.
     """
     if spec == "goals":
-        return goals_markdown(goals, lambda of: _found(of, runs))
+        return peer_tables.goals_markdown(goals, lambda of: _found(of, runs))
     if spec == "headline":
-        return headline_markdown(headlines, lambda of: _found(of, runs))
+        return peer_tables.headline_markdown(headlines, lambda of: _found(of, runs))
     suite, view, chosen = _read(spec)
     if suite in KINDS:
         devices = chosen.pop("device", ())
@@ -133,29 +145,39 @@ def table_of(
             raise ValueError(f"table {spec!r}: a sheet takes device= alone")
         return sheet_markdown(suite, sheets, devices)
     run, results = _found(spec, runs)
-    return _VIEWS[view](run, results, **{name: chosen[name] for name in _SWITCHES if name in chosen})
+    if view == "cases":
+        return markdown_table(run, results, **{name: chosen[name] for name in _SWITCHES if name in chosen})
+    return peer_tables.ahead_sentence(run, results) if view == "sentence" else view_markdown(view, run, results)
+
+
+def view_markdown(view: str, run: Run, results: Sequence[Result]) -> str:
+    """The tables of a view as Markdown.
+
+    Raises
+    ------
+    ValueError
+        The results have none.
+    """
+    found = _VIEWS[view].tables(run, results)
+    if not found:
+        raise ValueError(f"{run.path} holds {_VIEWS[view].lacks}")
+    return markdown(run, found, _VIEWS[view].legend)
 
 
 def _read(spec: str) -> tuple[str, str, dict[str, Any]]:
     """The suite or sheet of a marker, its view, and its other options."""
     suite, *options = spec.split()
     chosen: dict[str, Any] = {}
-    view = "cases"
     for option in options:
         name, _, value = option.partition("=")
-        if name in _SWITCHES and value in ("yes", "no"):
-            chosen[name] = value == "yes"
-        elif name in _NUMBERS and re.fullmatch(r"\d+(,\d+)*", value):
-            chosen[name] = [int(number) for number in value.split(",")]
-        elif name in _WORDS and value:
-            chosen[name] = value.split(",")
-        elif name == "view" and value in _VIEWS:
-            view = value
-        else:
+        form, read = _OPTIONS.get(name, ("(?!)", str))
+        if not re.fullmatch(form, value):
             raise ValueError(
                 f"option {option!r} of table {spec!r} is unknown; there are {', '.join((*_WORDS, *_NUMBERS))} and "
-                f"{', '.join(f'{switch}=yes' for switch in _SWITCHES)}, view={'|'.join(_VIEWS)}"
+                f"{', '.join(f'{switch}=yes' for switch in _SWITCHES)}, view={'|'.join(_VIEW_NAMES)}"
             )
+        chosen[name] = read(value)
+    view = chosen.pop("view", "cases")
     if view != "cases" and (odd := [switch for switch in _SWITCHES if switch in chosen]):
         raise ValueError(f"table {spec!r}: {', '.join(odd)} goes with view=cases alone")
     if view in _JUDGED and "methods" in chosen:
@@ -176,33 +198,21 @@ def _found(spec: str, runs: Sequence[Run]) -> tuple[Run, Sequence[Result]]:
 
 
 def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -> list[Path]:
-    """Bring the tables of documents up to date.
+    """Bring the tables of documents up to date with a folder of stored runs; return the files that change.
 
-    Parameters
-    ----------
-    results : Path
-        Folder of stored runs.
-    check : bool
-        Write nothing.
-
-    Returns
-    -------
-    list of Path
-        The files that changed, or would.
+    With `check` nothing is written.
     """
     changed: list[Path] = []
-    runs: list[Run] | None = None
-    sheets: list[Sheet] = []
-    goals: list[Goal] = []
-    headlines: list[Headline] = []
+    stored: tuple[list[Run], list[Sheet], list[Goal], list[Headline]] | None = None
     for file in files:
         before = file.read_text(encoding="utf-8")
         if not (specs := marker_specs(before)):
             continue
-        if runs is None:
-            runs, sheets, goals = load_runs(results), load_sheets(results), load_goals(results.parent / "goals.toml")
-            headlines = load_headlines(results.parent / "headline.toml")
-        after = update_markers(before, {spec: table_of(spec, runs, sheets, goals, headlines) for spec in specs})
+        stored = stored or (
+            load_runs(results), load_sheets(results), peer_tables.load_goals(results.parent / "goals.toml"),
+            peer_tables.load_headlines(results.parent / "headline.toml"),
+        )  # fmt: skip
+        after = update_markers(before, {spec: table_of(spec, *stored) for spec in specs})
         if after != before:
             changed.append(file)
             if not check:

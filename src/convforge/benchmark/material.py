@@ -1,4 +1,4 @@
-"""What the methods of one case share: inputs, their truths, and the ring of buffers that calls cycle through."""
+"""Material of one case, which its methods share: inputs, their truths, and the ring of buffers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEMORY_SHARE = 0.6
 
 
 class Checker(Protocol):
-    """What the bench asks of :mod:`convforge.verify`."""
+    """The part of :mod:`convforge.verify` that the bench uses."""
 
     def make_inputs(self, problem: Problem, kind: str = "normal", seed: int = 0) -> Any:
         """Inputs of a problem."""
@@ -36,7 +36,7 @@ class Checker(Protocol):
         ...
 
     def truth_on_device(self, problem: Problem, runtime: Runtime | None) -> bool:
-        """Whether a judge that is given this runtime has its device compute the truth."""
+        """True if a judge with this runtime computes the truth on its device."""
         ...
 
     def warm_up(self, problem: Problem) -> None:
@@ -79,7 +79,7 @@ class Material:
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is anything to prepare."""
+        """True if the methods have weights to prepare."""
         return self.ring.slots[0].w is not None
 
     def verify(self, precision: str, count: int, accepted: dict[int, Any]) -> Any:
@@ -119,7 +119,7 @@ def truth_runtime(runtime: Runtime) -> Runtime | None:
 
 
 def memory_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
-    """Why a case cannot be measured in the device's memory; None if it can."""
+    """Return why a case does not fit into the device's memory, or None."""
     x, w, out = problem.input.size, problem.weights.size if problem.weights else 0, problem.outputs
     sets = _sets(problem)
     item = np.dtype(problem.input.dtype).itemsize

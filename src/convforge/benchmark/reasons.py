@@ -1,4 +1,4 @@
-"""Reasons as JSON holds them: a form with its values, a bare text that has no translation, or a list of such."""
+"""Reasons as JSON: a form with its values, a bare text that has no translation, or a list of such."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _reason(data: Any) -> Reason:
 
 
 def _data(value: Value) -> Any:
-    """A value; JSON has no infinity and no NaN, so that their text stands for them."""
+    """A value as JSON holds it; infinity and NaN become texts, as JSON has neither."""
     if isinstance(value, Reason):
         return to_data(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""The records of a run, typed: what the store writes and what tables, studies and the report read."""
+"""The records of a run: the store writes them; tables, studies and the report read them."""
 
 from __future__ import annotations
 
@@ -23,131 +23,62 @@ STATUSES: tuple[Status, ...] = ("ok", "refused", "failed", "skipped", "error")
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """How far a result is from the float64 truth; None where it is not a number.
+    """The error of a result against the float64 truth; None where it is not a number."""
 
-    Attributes
-    ----------
-    rms : float or None
-        RMS error over the RMS of the truth.
-    max : float or None
-        Largest absolute error.
-    bound_ratio : float or None
-        Largest error over its elementwise bound; above 1 the check fails.
-    """
-
-    rms: float | None
-    max: float | None
-    bound_ratio: float | None
+    rms: float | None  # over the RMS of the truth
+    max: float | None  # largest absolute error
+    bound_ratio: float | None  # largest error over its elementwise bound; above 1 the check fails
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """All steps of a plan that have one name, timed by themselves.
+    """All steps of a plan that have one name, timed by themselves."""
 
-    Attributes
-    ----------
-    name : str
-        "expansion", "product", or a kernel's name.
-    time : Timing
-        Seconds of all of them, one after the other. Cold where the ring and the workspace exceed the cache.
-    launches : int
-    least_bytes : int or None
-        What they must move if they read and write everything once; None where the method does not say.
-    """
-
-    name: str
-    time: Timing
+    name: str  # "expansion", "product", or a kernel's name
+    time: Timing  # of all of them, one after the other; cold where the ring and the workspace exceed the cache
     launches: int
-    least_bytes: int | None = None
+    least_bytes: int | None = None  # read and written once; None where the method does not name them
 
     @property
     def bytes_per_s(self) -> float | None:
         """Least bytes over the median."""
         return None if self.least_bytes is None else self.least_bytes / self.time.median_s
 
-    def to_table(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        fields = {"name": self.name, "launches": self.launches, "least_bytes": self.least_bytes}
-        return fields | {"time": self.time.to_table()}
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> StepTime:
-        """What :meth:`to_table` wrote."""
-        return cls(table["name"], Timing.from_table(table["time"]), table["launches"], table["least_bytes"])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One method in one config on one case.
-
-    Attributes
-    ----------
-    case, problem, operation, algorithm, backend, config : str
-        Which row it is; `problem` is the text form of what the suite asks.
-    ours : bool
-    weights : str
-        What its filter was: "normal", "gaussian" or "shared", see :class:`convforge.benchmark.suites.Case`; empty where
-        the record does not say.
-    precision : str
-        Class of the arithmetic that ran. It differs from the problem's where a method must be asked for by name.
-    status : {"ok", "refused", "failed", "skipped", "error"}
-        "failed": the check refused the result, so there is no time. "error": it raised.
-    reason : Reason or None
-        Why the status is not "ok".
-    error : Error or None
-    time : Timing or None
-        Weights prepared on every call, as ``conv2d`` does.
-    prepared_time : Timing or None
-        Weights prepared once, as ``Filter`` does.
-    transfer_time : Timing or None
-        From host arrays to a host array, by the host's clock; None where it was not asked for.
-    steps : tuple of StepTime
-        Of a call with prepared weights, in its order; empty where it was not asked for, or the call is one step.
-    first_call_s, prepare_s : float or None
-        Plan, compile, preparation and first call; a later preparation alone. Neither is inside a time.
-    workspace_bytes : int or None
-    launches : tuple of dict
-        :class:`LaunchInfo` of each launch.
-    flops, least_bytes : int
-        Nominal: those of the direct method.
-    digest : str
-        Of what the time depends on, see :func:`convforge.benchmark.digests.digest`.
-    library_versions : dict
-    note : Reason or None
-    ways : tuple of (str, str, str)
-        Of a library's fastest way: name, outcome ("run", "large", "failed", "excluded") and time or reason of each that
-        it offers.
-    carried : str
-        The commit whose tree had another digest and the same machine code, see :mod:`convforge.benchmark.carry`; empty
-        where the digest is that of the tree that was measured.
-    """
+    """One method in one config on one case. A result that is not "ok" has no times."""
 
     case: str
-    problem: str
+    problem: str  # text form of the problem that the suite asks
     operation: str
     algorithm: str
     backend: str
     ours: bool
+    # Class of the arithmetic that ran. It differs from the problem's where a method must be asked for by name.
     precision: str
     config: str
-    status: Status
-    reason: Reason | None = None
+    status: Status  # "failed": the check refused the result; "error": it raised
+    reason: Reason | None = None  # of a status other than "ok"
     error: Error | None = None
-    time: Timing | None = None
-    prepared_time: Timing | None = None
-    transfer_time: Timing | None = None
+    time: Timing | None = None  # weights prepared on every call, as `conv2d` does
+    prepared_time: Timing | None = None  # weights prepared once, as `Filter` does
+    transfer_time: Timing | None = None  # from host arrays to a host array, by the host's clock; only if asked for
+    # Of a call with prepared weights, in its order; none if not asked for, or if the call is one step.
     steps: tuple[StepTime, ...] = ()
-    first_call_s: float | None = None
-    prepare_s: float | None = None
+    first_call_s: float | None = None  # plan, compile, prepare and call; in no time
+    prepare_s: float | None = None  # a later preparation alone; in no time
     workspace_bytes: int | None = None
-    launches: tuple[dict[str, Any], ...] = ()
-    flops: int = 0
+    launches: tuple[dict[str, Any], ...] = ()  # LaunchInfo of each
+    flops: int = 0  # nominal: of the direct method, as are the least bytes
     least_bytes: int = 0
-    digest: str = ""
+    digest: str = ""  # of all that the time depends on, see benchmark.digests
     library_versions: dict[str, str] = field(default_factory=dict)
     note: Reason | None = None
-    weights: str = ""
+    weights: str = ""  # filters "normal", "gaussian" or "shared", see suites.Case; empty in records without it
+    # Of each way that a library offers: name, outcome ("run", "large", "failed", "excluded"), and time or reason.
     ways: tuple[tuple[str, str, str], ...] = ()
+    # Commit whose tree had another digest and the same machine code, see benchmark.carry; empty for the measured tree.
     carried: str = ""
 
     def __post_init__(self) -> None:
@@ -158,7 +89,7 @@ class Result:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Which row of a run it is."""
+        """Its row of a run."""
         return (self.case, self.problem, self.backend, self.algorithm, self.config)
 
     @property
@@ -173,26 +104,21 @@ class Result:
 
     def to_record(self) -> dict[str, Any]:
         """The result as a line of the store."""
-        record: dict[str, Any] = {"kind": "result"}
-        record |= {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        record["error"] = None if self.error is None else dataclasses.asdict(self.error)
-        for name in TIMES:
-            record[name] = None if record[name] is None else record[name].to_table()
-        record |= {"reason": to_data(self.reason), "note": to_data(self.note)}
-        record["steps"] = [step.to_table() for step in self.steps]
+        record = {"kind": "result", **_data(self)}
         if not self.ways:
             del record["ways"]
         return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Result:
-        """The result that :meth:`to_record` wrote."""
+        """The value that :meth:`to_record` wrote."""
         values = {name: value for name, value in record.items() if name != "kind"}
         values["error"] = None if record["error"] is None else Error(**record["error"])
         for name in TIMES:
             values[name] = None if record.get(name) is None else Timing.from_table(record[name])
         values |= {"reason": from_data(record["reason"]), "note": from_data(record["note"])}
-        values["steps"] = tuple(StepTime.from_table(table) for table in record.get("steps", ()))
+        steps = (table | {"time": Timing.from_table(table["time"])} for table in record.get("steps", ()))
+        values["steps"] = tuple(StepTime(**step) for step in steps)
         values["launches"] = tuple(record["launches"])
         values["ways"] = tuple((name, outcome, words) for name, outcome, words in record.get("ways", ()))
         return cls(**values)
@@ -216,12 +142,11 @@ class Finalists:
 
     def to_record(self) -> dict[str, Any]:
         """As a line of the store."""
-        table = [{"algorithm": c.algorithm, "config": c.config, "time": c.time.to_table()} for c in self.contestants]
-        return {"kind": "finalists", "case": self.case, "contestants": table}
+        return {"kind": "finalists", **_data(self)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Finalists:
-        """What :meth:`to_record` wrote."""
+        """The value that :meth:`to_record` wrote."""
         table = record["contestants"]
         found = tuple(Finalist(c["algorithm"], c["config"], Timing.from_table(c["time"])) for c in table)
         return cls(record["case"], found)
@@ -229,18 +154,10 @@ class Finalists:
 
 @dataclass(frozen=True, slots=True)
 class CopyTime:
-    """The copy kernel over as many bytes as a case must move at least, over a ring as large as the case's.
-
-    Attributes
-    ----------
-    case : str
-    nbytes : int
-        Read and written together, half of them each.
-    time : Timing
-    """
+    """The copy kernel over as many bytes as a case must move at least, over a ring as large as the case's."""
 
     case: str
-    nbytes: int
+    nbytes: int  # read and written together, half of them each
     time: Timing
 
     @property
@@ -254,86 +171,50 @@ class CopyTime:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> CopyTime:
-        """What :meth:`to_record` wrote."""
+        """The value that :meth:`to_record` wrote."""
         return cls(record["case"], record["bytes"], Timing.from_table(record["time"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What one launch did.
-
-    Attributes
-    ----------
-    case, method, config, kernel : str
-    dram_bytes, l2_bytes, l1_bytes : float
-        Bytes read from and written to memory; that passed L2; that L1 was asked for.
-    l1_hit, l2_hit : float
-        Share of the 32-byte sectors that were found there.
-    """
+    """Counters of one launch, as a profiler read them."""
 
     case: str
     method: str
     config: str
     kernel: str
-    dram_bytes: float
-    l2_bytes: float
-    l1_bytes: float
-    l1_hit: float
+    dram_bytes: float  # read from and written to memory
+    l2_bytes: float  # through L2
+    l1_bytes: float  # asked of L1
+    l1_hit: float  # share of the 32-byte sectors that were found there
     l2_hit: float
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a profiler counted, or why it counted nothing.
-
-    Attributes
-    ----------
-    counters : tuple of Counters
-    reason : Reason or None
-    """
+    """All counters of a run, or the reason why there are none."""
 
     counters: tuple[Counters, ...] = ()
     reason: Reason | None = None
 
     def to_record(self) -> dict[str, Any]:
         """As a line of the store."""
-        tables = [dataclasses.asdict(counters) for counters in self.counters]
-        return {"kind": "profile", "counters": tables, "reason": to_data(self.reason)}
+        return {"kind": "profile", **_data(self)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Profile:
-        """What :meth:`to_record` wrote."""
+        """The value that :meth:`to_record` wrote."""
         return cls(tuple(Counters(**table) for table in record["counters"]), from_data(record["reason"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run as stored.
+    """One run as stored."""
 
-    Attributes
-    ----------
-    run, started, suite, device : str
-        Id; ISO time in UTC; suite; device slug.
-    machine, versions, settings : dict
-    commit : str or None
-    dirty : bool
-    path : Path
-    results : tuple of Result
-    finals : tuple of Finalists
-    ceilings : tuple of (str, Ceilings)
-        "before" or "after" each; a resumed run has several pairs.
-    copies : tuple of CopyTime
-        One a case; none in runs that are older than copies.
-    profile : Profile or None
-        A profiler's counters; None where none was asked.
-    complete : bool
-        Every row was reached.
-    """
-
-    run: str
-    started: str
+    run: str  # its id
+    started: str  # ISO time in UTC
     suite: str
-    device: str
+    device: str  # slug of the device
     machine: dict[str, Any]
     versions: dict[str, str]
     commit: str | None
@@ -342,10 +223,10 @@ class Run:
     path: Path
     results: tuple[Result, ...] = ()
     finals: tuple[Finalists, ...] = ()
-    ceilings: tuple[tuple[str, Ceilings], ...] = ()
-    copies: tuple[CopyTime, ...] = ()
-    profile: Profile | None = None
-    complete: bool = False
+    ceilings: tuple[tuple[str, Ceilings], ...] = ()  # "before" or "after" each; a resumed run has several pairs
+    copies: tuple[CopyTime, ...] = ()  # one a case; none in older runs
+    profile: Profile | None = None  # None where none was asked for
+    complete: bool = False  # every row was reached
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any], path: Path, **rest: Any) -> Run:
@@ -354,6 +235,16 @@ class Run:
         if missing := [name for name in own if name not in header]:
             raise ValueError(f"{path}, line 1 lacks {', '.join(missing)}")
         return cls(**{name: header[name] for name in own}, path=path, **rest)
+
+    @property
+    def where(self) -> str:
+        """Name of the device."""
+        return str(self.machine.get("facts", {}).get("name", self.device))
+
+    @property
+    def tree(self) -> str:
+        """The commit in words; empty where none is known."""
+        return "" if self.commit is None else f"commit {self.commit[:10]}{' with changes' * self.dirty}"
 
     @property
     def cases(self) -> tuple[str, ...]:
@@ -370,7 +261,7 @@ class Run:
 
     @property
     def moved(self) -> Reason | None:
-        """What of the machine changed while the run was under way; None where nothing did."""
+        """Changes of the machine's ceilings during the run; None where they held."""
         said, before = [], None
         for when, found in self.ceilings:
             if when == "before":
@@ -380,7 +271,7 @@ class Run:
         return Reason.joined(said)
 
     def copy_share(self, step: StepTime) -> float | None:
-        """What a step moves, over what a copy moves in the same time; None where either is not known."""
+        """The bytes that a step moves over those of a copy in the same time; None where either is not known."""
         best = self.best_ceilings
         return None if best is None or step.bytes_per_s is None else step.bytes_per_s / best.copy_bytes_per_s
 
@@ -389,16 +280,15 @@ class Run:
         return next((copy for copy in self.copies if copy.case == case), None)
 
     def of_copy(self, result: Result, timing: Timing | None) -> float | None:
-        """The bytes that a result's case must move over its time, over what a copy of as many moves in a second.
+        """The share of a copy's bandwidth that a result's least bytes reach; None where either was not timed.
 
-        None where either was not timed. Above 1 the method would be faster than a copy of its bytes: it is noise, or
-        its data stayed in the cache.
+        Above 1 the method would be faster than a copy of its bytes: it is noise, or its data stayed in the cache.
         """
         copy = self.copy_of(result.case)
         return None if copy is None or timing is None else result.least_bytes / timing.median_s / copy.bytes_per_s
 
     def is_stale(self, result: Result) -> bool:
-        """Whether what a result depends on has changed since, or can no longer be planned."""
+        """True where the sources of a result have changed since, or it can no longer be planned."""
         # Times by mistaken clocks (see studies.timer) have the clock as their config; the method has its default.
         config = result.config if result.precision in PRECISIONS else ""
         key = (result.operation, result.backend, result.algorithm, result.problem, config)
@@ -412,3 +302,14 @@ class Run:
                     if (c.algorithm, c.config) == (result.algorithm, result.config):
                         return c.time
         return result.time
+
+
+def _data(value: Any) -> Any:
+    """A value as JSON holds it."""
+    if isinstance(value, Timing):
+        return value.to_table()
+    if isinstance(value, Reason):
+        return to_data(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: _data(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [_data(item) for item in value] if isinstance(value, tuple) else value

@@ -35,7 +35,7 @@ SEARCHED = StoppingRule(samples=5, narrow=0.03, patience_s=0.02, budget_s=0.3)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is to be measured.
+    """A row to measure.
 
     Attributes
     ----------
@@ -342,7 +342,7 @@ def _note(rig: Rig, about: dict[str, Any], rule: StoppingRule) -> Reason | None:
 
 
 def _few(timing: Timing | None, rule: StoppingRule) -> dict[str, int] | None:
-    """How many samples there are of how many, where they are too few."""
+    """Note of too few samples: how many there are, of how many."""
     return None if timing is None or not timing.few else {"k": len(timing.samples), "n": rule.samples}
 
 

@@ -47,7 +47,7 @@ Watch = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is asked for.
+    """Settings of a run.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Settings:
 
     @property
     def rule(self) -> StoppingRule:
-        """How many samples to take."""
+        """The number of samples to take."""
         return QUICK if self.quick else StoppingRule()
 
     def to_table(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Settings:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def choice(self) -> dict[str, Any]:
-        """What decides which rows a run has: a run can only be resumed with the same."""
+        """Settings that decide a run's rows: only a run with the same can be resumed."""
         return {name: value for name, value in self.to_table().items() if name not in ("budget_s", "quick")}
 
 
@@ -315,7 +315,7 @@ class Runner:
             self._forecast.learn(method, row.problem, seconds)
 
     def _case_refusal(self, case: Case, rows: Sequence[Row], check: Checker, budget: Budget) -> Reason | None:
-        """Why no row of a case can be measured: its inputs, or the time that its truth would take."""
+        """Return why no row of a case can be measured (its inputs, or the time of its truth), or None."""
         if reason := memory_refusal(case.problem, self.runtime.facts):
             return reason
         if budget.remaining_s <= 0:

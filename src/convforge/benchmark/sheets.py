@@ -1,8 +1,7 @@
-"""Sheets: what is measured beside the suites, such as what a call costs the host. One JSON file each.
+"""Sheets: measurements beside the suites, such as what a call costs the host. One JSON file each.
 
-A sheet is a header (machine, versions, commit, settings) and rows, which are plain tables; `sheet_tables` knows what
-they hold. The file is written whole after every row, so that an interrupt loses no row that was done, and a sheet that
-was interrupted can be gone on with.
+A sheet is a header (machine, versions, commit, settings) and rows, which `sheet_tables` reads. The file is written
+whole after every row, so an interrupt loses no finished row, and the sheet can be continued.
 """
 
 from __future__ import annotations
@@ -27,21 +26,9 @@ _HEADER = ("started", "device", "machine", "versions", "commit", "dirty", "setti
 
 @dataclass(slots=True)
 class Sheet:
-    """One sheet, as it is stored.
+    """One stored sheet. The fields of :data:`_HEADER` are those of a :class:`Run`."""
 
-    Attributes
-    ----------
-    kind : str
-        One of :data:`KINDS`.
-    path : Path
-    started, device, machine, versions, commit, dirty, settings
-        As of a :class:`convforge.benchmark.records.Run`.
-    rows : list of dict
-    complete : bool
-        Every row was reached.
-    """
-
-    kind: str
+    kind: str  # one of KINDS
     path: Path
     started: str
     device: str
@@ -51,20 +38,14 @@ class Sheet:
     dirty: bool
     settings: dict[str, Any]
     rows: list[dict[str, Any]] = field(default_factory=list)
-    complete: bool = False
+    complete: bool = False  # every row was reached
 
     @classmethod
     def begin(
         cls, folder: Path, kind: str, facts: DeviceFacts, settings: Mapping[str, Any], *, resume: bool = False,
         more_versions: Mapping[str, str] | None = None,
     ) -> Sheet:  # fmt: skip
-        """A new sheet in ``FOLDER/DEVICE/``; with `resume` the newest unfinished one of the same settings.
-
-        Parameters
-        ----------
-        more_versions : mapping, optional
-            Of libraries that take part.
-        """
+        """A new sheet in ``FOLDER/DEVICE/``; with `resume` the newest unfinished one of the same settings."""
         device = device_slug(facts)
         if resume:
             for sheet in reversed(load_sheets(folder / device)):
@@ -83,16 +64,16 @@ class Sheet:
         return sheet
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One more row, on the disk when this returns."""
+        """Add a row; it is on the disk when this returns."""
         self.rows.append(dict(row))
         self._write()
 
     def has(self, **fields: Any) -> bool:
-        """Whether a row with these fields is there."""
+        """True where a row has these fields."""
         return any(all(row.get(name) == value for name, value in fields.items()) for row in self.rows)
 
     def finish(self) -> None:
-        """Say that every row was reached."""
+        """Mark it complete."""
         self.complete = True
         self._write()
 
@@ -108,13 +89,7 @@ class Sheet:
 
 
 def load_sheet(path: Path) -> Sheet:
-    """A sheet's file.
-
-    Raises
-    ------
-    ValueError
-        It is none, or is damaged; the text names it.
-    """
+    """Read a sheet's file. One that is none, or is damaged, is a ValueError that names it."""
     try:
         table = json.loads(path.read_bytes())
         if table["kind"] not in KINDS or table["schema"] != SCHEMA:
@@ -126,6 +101,6 @@ def load_sheet(path: Path) -> Sheet:
 
 
 def load_sheets(folder: Path) -> list[Sheet]:
-    """All sheets of a folder and its folders, the oldest first; other JSON files are passed over."""
+    """All sheets of a folder and its folders, the oldest first; other JSON files are ignored."""
     paths = (path for kind in KINDS for path in folder.rglob(f"{kind}-*.json"))
     return sorted(map(load_sheet, paths), key=lambda sheet: (sheet.started, sheet.path.name))

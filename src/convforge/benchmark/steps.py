@@ -40,7 +40,7 @@ def only(steps: Iterable[Step], name: str) -> tuple[Step, ...]:
 
 
 def least_bytes(steps: Iterable[Step]) -> int | None:
-    """What steps must move at least, together; None where one of them does not say."""
+    """Bytes that steps must move at least, together; None where one of them does not declare it."""
     each = [step.least_bytes if isinstance(step, Launch | Call) else None for step in _flat(steps)]
     known = [nbytes for nbytes in each if nbytes is not None]
     return sum(known) if known and len(known) == len(each) else None

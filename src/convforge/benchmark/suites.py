@@ -48,7 +48,7 @@ class Case:
 
 
 def suite_folder() -> Path:
-    """Where the named suites stand: beside this file when installed, in ``benchmarks/`` of a checkout."""
+    """Folder of the named suites: beside this file when installed, ``benchmarks/`` in a checkout."""
     try:
         return on_disk(PACKAGE / "bench" / "suites")
     except OSError:

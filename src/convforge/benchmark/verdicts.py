@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from convforge.benchmark.formats import ratio
 from convforge.benchmark.records import Result, Run
 from convforge.problem import parse_problem
 from convforge.timing.ranking import LEVEL, Order, order, rank
-from convforge.timing.timer import Timing
 
 TERMS = (
     f"Tie: medians within {100 * LEVEL:.0f} % of each other and closer than their spreads. Too noisy to rank: spreads "
@@ -18,28 +18,14 @@ TERMS = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one case.
+    """The verdict on one case."""
 
-    Attributes
-    ----------
-    fastest : tuple of Result
-        Several where they tie; none where nothing was timed, or nothing can be told.
-    unsure : tuple of Result
-        Those too noisy to rank: among all, among ours, or among the peers; none of the fastest.
-    best_ours, best_peer : Result or None
-        The fastest of those that can be ranked; of those that were timed where none can.
-    ratio : float or None
-        Time of the best peer over that of our best: above 1, ours is ahead.
-    order : {"faster", "slower", "level", "unsure"} or None
-        That of our best against the best peer.
-    """
-
-    fastest: tuple[Result, ...] = ()
-    unsure: tuple[Result, ...] = ()
-    best_ours: Result | None = None
+    fastest: tuple[Result, ...] = ()  # several where they tie; none where nothing was timed, or nothing can be told
+    unsure: tuple[Result, ...] = ()  # too noisy to rank among all, among ours, or among the peers; none of the fastest
+    best_ours: Result | None = None  # the fastest that can be ranked; of those that were timed where none can
     best_peer: Result | None = None
-    ratio: float | None = None
-    order: Order | None = None
+    ratio: float | None = None  # time of the best peer over that of our best: above 1, ours is ahead
+    order: Order | None = None  # of our best against the best peer
 
     def words(self, label: Callable[[Result], str] = lambda result: result.algorithm) -> str:
         """The verdict in a few words; `label` names a result.
@@ -63,7 +49,7 @@ class Verdict:
         if rival is None or self.ratio is None or not decided:
             return names
         ahead = self.ratio if self.fastest[0].ours else 1 / self.ratio
-        return f"{names}, {ahead:.3g}x ahead of {label(rival)}"
+        return f"{names}, {ratio(ahead)} ahead of {label(rival)}"
 
 
 def judge(run: Run, case: str) -> Verdict:
@@ -72,11 +58,8 @@ def judge(run: Run, case: str) -> Verdict:
     Only methods compete whose arithmetic the problem allows: a narrower one, timed beside them, is never the winner.
     The timings of the final count where one was held.
     """
-    able: list[tuple[Timing, Result]] = []
-    for result in run.results:
-        timing = run.timing(result)
-        if result.case == case and timing is not None and _allowed(result):
-            able.append((timing, result))
+    timed = [(run.timing(r), r) for r in run.results if r.case == case and _allowed(r)]
+    able = [(timing, r) for timing, r in timed if timing is not None]
     every = rank(able, lambda pair: pair[0])
     sides = [rank([pair for pair in able if pair[1].ours is own], lambda pair: pair[0]) for own in (True, False)]
     ours, peer = ((*side.leaders, *side.unsure, None)[0] for side in sides)

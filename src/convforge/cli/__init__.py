@@ -1,4 +1,4 @@
-"""The `convforge` command. Each subcommand stands in its own file and imports what is heavy only when it runs."""
+"""The `convforge` command. Each subcommand has a file of its own and imports heavy modules only when it runs."""
 
 from __future__ import annotations
 

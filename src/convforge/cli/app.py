@@ -1,6 +1,6 @@
-"""The application: its subcommands, and how a user's mistake ends: one line on stderr, and the exit code.
+"""The application: its subcommands, and the exit codes. An error is one line on stderr.
 
-0: done. 2: bad use. 1: the work itself failed. 130: interrupted.
+0: done. 1: the work itself failed. 2: bad use. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from convforge.cli.failure import Failure
+from convforge.cli.output import Failure
 
 # Of the extra "lab", by the names that are imported.
 LAB = {"altair", "babel", "jinja2", "pandas", "psutil", "pygments", "vl_convert"}
@@ -44,7 +44,7 @@ def _options(
 
 
 def _register() -> None:
-    """The subcommands, in the order of `convforge --help`; those that are there already stay."""
+    """Add the subcommands, in the order of `convforge --help`, unless they were added before."""
     from convforge.cli.bench import bench
     from convforge.cli.check import check
     from convforge.cli.doctor import doctor
@@ -56,19 +56,10 @@ def _register() -> None:
     from convforge.cli.study import study
     from convforge.cli.tune import tune
 
-    for name, command in (
-        ("filter", filter_command),
-        ("bench", bench),
-        ("gemm", gemm),
-        ("explain", explain),
-        ("tune", tune),
-        ("study", study),
-        ("lab", lab),
-        ("check", check),
-        ("report", report),
-        ("doctor", doctor),
-    ):
-        if name not in {known.name for known in app.registered_commands}:
+    known = {command.name for command in app.registered_commands}
+    for command in (filter_command, bench, gemm, explain, tune, study, lab, check, report, doctor):
+        name = command.__name__.removesuffix("_command")
+        if name not in known:
             app.command(name)(command)
 
 
@@ -103,7 +94,7 @@ def main() -> None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Failures of the work itself, and devices that cannot be used here, whose modules take a while to load."""
+    """Return failures of the work itself, and of devices; the modules of these take a while to load."""
     from convforge.backends.cuda import CudaUnavailable
     from convforge.backends.emulator.absent import EmulatorUnavailable
 

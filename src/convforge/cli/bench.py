@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from convforge.cli.output import progress
+from convforge.cli.values import (
+    Device,
+    Out,
+    Targets,
+    WorkspaceLimit,
+    parse_bytes,
+    parse_seconds,
+    timed_runtime,
+    words_of,
+)
+
 if TYPE_CHECKING:
     from convforge.backends.runtime import Runtime
     from convforge.benchmark.records import Run
-    from convforge.benchmark.runner import Settings, Watch
+    from convforge.benchmark.runner import Settings
     from convforge.benchmark.store import Store
-
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 def bench(
-    targets: Annotated[
-        list[str],
-        typer.Argument(metavar="SUITE|PROBLEM...", help="Suites by name, CSV files, or problems' text forms."),
-    ],
+    targets: Targets,
     methods: Annotated[str, typer.Option(help="Names or patterns, such as 'direct*,im2col'; all by default.")] = "",
-    sizes: Annotated[str, typer.Option(help="Only these sizes of picture (or M), such as 32,64.")] = "",
+    sizes: Annotated[str, typer.Option(help="Only these sizes of image (or M), such as 32,64.")] = "",
     strides: Annotated[str, typer.Option(help="Only these strides, such as 1,2.")] = "",
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole run, such as 60s or 5m.")] = "",
-    out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),
+    out: Out = Path("out"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same.")] = False,
     all_configs: Annotated[bool, typer.Option("--all-configs", help="Every config, not the default alone.")] = False,
     search: Annotated[
         int,
         typer.Option(min=0, help="Of each of our methods the fastest of its first N configs, as auto finds it."),
     ] = 0,
-    workspace_limit: Annotated[str, typer.Option(help="Most workspace that a method may use, such as 64MB.")] = "",
+    workspace_limit: WorkspaceLimit = "",
     heavy: Annotated[bool, typer.Option("--heavy", help="The suite's heavy cases too.")] = False,
     transfer: Annotated[
         bool, typer.Option("--transfer", help="Time calls from host arrays to host arrays too (on a GPU).")
@@ -56,36 +60,24 @@ def bench(
     if all_configs and search:
         raise ValueError("--all-configs and --search exclude each other")
     from convforge.benchmark import suites
-    from convforge.cli.values import parse_bytes
 
     wanted_sizes, wanted_strides = _numbers(sizes, "--sizes"), _numbers(strides, "--strides")
-    budget_s = seconds(budget) if budget else None
+    budget_s = parse_seconds(budget) if budget else None
     limit = parse_bytes(workspace_limit) if workspace_limit else None
     suite, cases = suites.load(targets)
     cases = suites.select(cases, sizes=wanted_sizes, strides=wanted_strides, heavy=heavy)
     from convforge.benchmark.compiling import compile_rows
     from convforge.benchmark.runner import Runner, Settings, choose
-    from convforge.call.dispatch import runtime_of
     from convforge.peers import every_algorithm
 
-    runtime = runtime_of(device)
-    if runtime.facts.backend == "emulator":
-        raise ValueError("--device emulator: its times say nothing about a GPU; choose cpu, cuda, cuda:1, ...")
+    runtime = timed_runtime(device)
     if transfer and runtime.facts.backend != "cuda":
         raise ValueError(f"--transfer goes with --device cuda; on {device} nothing is transferred")
     settings = Settings(
-        methods=tuple(word.strip() for word in methods.split(",") if word.strip()),
-        sizes=wanted_sizes,
-        strides=wanted_strides,
-        budget_s=budget_s,
-        all_configs=all_configs,
-        search=search,
-        workspace_limit=limit,
-        quick=quick,
-        heavy=heavy,
-        transfer=transfer,
+        methods=words_of(methods), sizes=wanted_sizes, strides=wanted_strides, budget_s=budget_s,
+        all_configs=all_configs, search=search, workspace_limit=limit, quick=quick, heavy=heavy, transfer=transfer,
         steps=steps,
-    )
+    )  # fmt: skip
     chosen = choose(
         settings.methods, runtime.facts.backend, {case.problem.operation for case in cases}, every_algorithm()
     )
@@ -108,7 +100,7 @@ def bench(
 
 
 def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, resume: bool) -> Store:
-    """A new run's file, or that of the run to go on with."""
+    """Begin a new run's file, or open that of the run to resume."""
     from convforge.benchmark.runner import begin
     from convforge.benchmark.store import Store, unfinished
     from convforge.timing.machine import device_slug
@@ -124,26 +116,8 @@ def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, res
     return Store.resume(path)
 
 
-@contextmanager
-def progress() -> Iterator[Watch]:
-    """A progress bar on standard error; nothing where that is not a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    # Redrawn only between rows: a thread that draws would take time from what is being measured.
-    with Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-
-        def watch(done: int, total: int, label: str) -> None:
-            progress.update(task, completed=done, total=total, description=label, refresh=True)
-
-        yield watch
-
-
 def show(run: Run, *, csv: bool = False, markdown: bool = False) -> None:
-    """The table of a run on standard output."""
+    """Print the table of a run."""
     from convforge.benchmark import tables
 
     if csv:
@@ -158,37 +132,26 @@ def show(run: Run, *, csv: bool = False, markdown: bool = False) -> None:
 
 
 def _again(targets: list[str], settings: Settings, device: str, out: Path) -> str:
-    """The command that goes on with an interrupted run."""
-    words = ["convforge", "bench", *targets]
-    for option, values in (
-        ("--methods", settings.methods),
-        ("--sizes", settings.sizes),
-        ("--strides", settings.strides),
-    ):
-        words += [option, ",".join(map(str, values))] if values else []
-    words += [] if device == "cpu" else ["--device", device]
-    words += [] if settings.budget_s is None else ["--budget", f"{settings.budget_s:g}s"]
-    words += [] if out == Path("out") else ["--out", str(out)]
-    words += ["--all-configs"] if settings.all_configs else []
-    words += ["--search", str(settings.search)] if settings.search else []
-    words += [] if settings.workspace_limit is None else ["--workspace-limit", f"{settings.workspace_limit}B"]
-    words += ["--heavy"] if settings.heavy else []
-    words += ["--transfer"] if settings.transfer else []
-    words += ["--steps"] if settings.steps else []
-    words += ["--quick"] if settings.quick else []
-    return shlex.join([*words, "--resume"])
+    """Write the command that resumes an interrupted run."""
+    limit = settings.workspace_limit
+    values: dict[str, object] = {  # None, 0 and empty ones are left out
+        "--methods": ",".join(settings.methods),
+        "--sizes": ",".join(map(str, settings.sizes)),
+        "--strides": ",".join(map(str, settings.strides)),
+        "--device": None if device == "cpu" else device,
+        "--budget": None if settings.budget_s is None else f"{settings.budget_s:g}s",
+        "--out": None if out == Path("out") else out,
+        "--search": settings.search,
+        "--workspace-limit": None if limit is None else f"{limit}B",
+    }
+    words = [str(word) for pair in values.items() if pair[1] for word in pair]
+    flags = [name for name in ("all_configs", "heavy", "transfer", "steps", "quick") if getattr(settings, name)]
+    words += [f"--{name.replace('_', '-')}" for name in (*flags, "resume")]
+    return shlex.join(["convforge", "bench", *targets, *words])
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = words_of(text)
     if any(not word.isdecimal() or int(word) < 1 for word in words):
         raise ValueError(f"{option} {text!r} must be whole numbers of at least 1, joined by commas")
     return tuple(int(word) for word in words)
-
-
-def seconds(text: str, option: str = "--budget") -> float:
-    """A time as people write it: 60s, 5m, 500ms."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if match is None or match[2] not in _SECONDS or float(match[1]) <= 0:
-        raise ValueError(f"{option} {text!r} is not understood; write it like 60s, 5m or 500ms")
-    return float(match[1]) * _SECONDS[match[2]]

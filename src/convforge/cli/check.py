@@ -1,4 +1,4 @@
-"""`convforge check`: a reader's own kernel or program, held against the truth."""
+"""`convforge check`: a reader's own kernel or program, compared with the float64 result."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from convforge.cli.values import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from convforge.course.grader import Report
@@ -32,12 +34,10 @@ def check(
     It limits time and memory and is no sandbox: what is checked runs with your rights. Put a container around programs
     of people whom you do not trust.
     """
-    from convforge.cli.bench import seconds
-    from convforge.cli.values import parse_bytes
     from convforge.course.grader import TIMED, Limits, Report, cases_of, check_kernel, check_program
 
     cases, timed = cases_of(problem), (problem or TIMED) if time else ""
-    limits = Limits(seconds(timeout, "--timeout"), parse_bytes(memory))
+    limits = Limits(parse_seconds(timeout, "--timeout"), parse_bytes(memory))
     if Path(target).suffix == ".cu":
         if not Path(target).is_file():
             raise ValueError(f"{target}: there is no such file")
@@ -57,7 +57,7 @@ def check(
 
 
 def _device(device: str) -> tuple[str, str]:
-    """The device that was asked for, or else a GPU where there is one; and why it cannot be used here, if it cannot."""
+    """Return the device, by default a GPU if possible, and the reason where it cannot be used."""
     from convforge.backends.cuda.absent import why_absent as why_no_gpu
     from convforge.backends.emulator.absent import why_absent as why_no_emulator
 

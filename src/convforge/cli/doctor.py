@@ -1,4 +1,4 @@
-"""`convforge doctor`: what is here, what is missing, and the pip line that gets it."""
+"""`convforge doctor`: the machine, installed and missing packages, and the caches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-# Distribution -> what it is for. Needed ones come with convforge itself.
+# Packages and their purpose. Needed ones come with convforge itself.
 _NEEDED = {
     "numpy": "arrays, BLAS",
     "ml_dtypes": "bfloat16",
@@ -24,7 +24,7 @@ _NEEDED = {
     "jinja2": "the report's page",
     "babel": "the report's page in other languages",
     "pygments": "kernels' sources on the lab's page",
-    "platformdirs": "where the caches lie",
+    "platformdirs": "places of the caches",
     "threadpoolctl": "threads of the BLAS",
 }
 _OPTIONAL = {
@@ -78,7 +78,7 @@ def _caches(clear: bool) -> None:
     from convforge.backends.cache import cache_folder, cache_root, file_sizes, remove_folder
 
     folders = {kind: cache_folder(kind) for kind in ("cuda", "emulator", "numba", "tuned")}
-    if None in folders.values():  # it was said why
+    if None in folders.values():  # which was reported
         typer.echo(f"caches: {cache_root()} is not used")
         return
     there = {kind: folder for kind, folder in folders.items() if folder is not None and folder.exists()}
@@ -102,7 +102,7 @@ def _version(name: str) -> str | None:
 
 
 def _gpu() -> str:
-    """The first GPU, or why none can be used and what would mend it."""
+    """Describe the first GPU, or say why none can be used."""
     from convforge.backends.cuda import why_absent
 
     if (reason := why_absent()) is not None:

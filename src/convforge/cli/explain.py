@@ -1,11 +1,15 @@
-"""`convforge explain`: which method a problem gets and why, what every method takes, or why it refuses."""
+"""`convforge explain`: the method that "auto" takes and why, and the cost or the refusal of every method."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from convforge.cli.output import plain_table, progress, seconds_text, si_text
+from convforge.cli.values import parse_bytes, parse_seconds, words_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,14 +37,12 @@ def explain(
     from rich.console import Console
 
     from convforge.call.dispatch import runtime_of
-    from convforge.cli.bench import progress, seconds
     from convforge.cli.survey import CEILING_REPEATS, check_size, measure, roofline, survey
-    from convforge.cli.values import parse_bytes
     from convforge.problem import parse_problem
     from convforge.tuning import decide, remembered, with_peers
 
     asked: Any = parse_problem(problem)
-    budget_s = seconds(budget)
+    budget_s = parse_seconds(budget)
     limit = None if workspace_limit is None else parse_bytes(workspace_limit)
     runtime = runtime_of(device)
     listed, left_out = _methods(asked.operation, runtime.facts.backend, methods, peers)
@@ -72,11 +74,11 @@ def explain(
 
 
 def _methods(operation: str, backend: str, patterns: str, peers: bool) -> tuple[list[AnyAlgorithm], list[str]]:
-    """The methods that are listed, and the names of the peers that are left out."""
+    """Return the methods to list, and the names of the peers that are left out."""
     from convforge.benchmark.runner import choose
     from convforge.peers import every_algorithm
 
-    words = [word.strip() for word in patterns.split(",") if word.strip()]
+    words = words_of(patterns)
     found = choose(words, backend, {operation}, every_algorithm())
     if words or peers:
         return found, []
@@ -84,7 +86,7 @@ def _methods(operation: str, backend: str, patterns: str, peers: bool) -> tuple[
 
 
 def _print_problem(console: Console, problem: Any, facts: Any) -> None:
-    """What is asked, and of which device."""
+    """Print the problem, its least work, and the device."""
     from convforge.backends.facts import cores_in_words
     from convforge.problem import tuning_key
 
@@ -92,32 +94,28 @@ def _print_problem(console: Console, problem: Any, facts: Any) -> None:
     if problem.stride:
         console.print(f"  x {problem.x_shape} -> out {problem.out_shape}")
     intensity = problem.flops / max(problem.least_bytes, 1)
-    flops, least = _si(problem.flops, "FLOP"), _si(problem.least_bytes, "B")
+    flops, least = si_text(problem.flops, "FLOP"), si_text(problem.least_bytes, "B")
     console.print(f"  {flops}, at least {least} moved: {intensity:.1f} FLOP a byte")
     console.print(f"  tuning key {tuning_key(problem)}")
 
 
 def _print_limit(console: Console, problem: Any, run: Run | None, roof: Limit | None, backend: str) -> None:
-    """The least time that the device takes, and what makes it so."""
+    """Print the least time on the device, by memory and by arithmetic."""
     if roof is None or run is None or run.best_ceilings is None:
         why = "the emulator's times say nothing about a GPU" if backend == "emulator" else "nothing was measured"
         console.print(f"  limit and times: none, {why}")
         return
     best = run.best_ceilings
-    memory = (
-        f"{_seconds(roof.memory_s)} for {_si(problem.least_bytes, 'B')} at {_si(best.copy_bytes_per_s, 'B/s')} (copy)"
-    )
-    console.print(f"  limit {_seconds(roof.seconds)}, by {roof.bound}")
-    console.print(f"    memory {memory}")
+    console.print(f"  limit {seconds_text(roof.seconds)}, by {roof.bound}")
+    moved, bandwidth = si_text(problem.least_bytes, "B"), si_text(best.copy_bytes_per_s, "B/s")
+    console.print(f"    memory {seconds_text(roof.memory_s)} for {moved} at {bandwidth} (copy)")
     if roof.arithmetic_s is not None:
-        rate = _si(best.fma_flops_per_s, "FLOP/s")
-        console.print(
-            f"    arithmetic {_seconds(roof.arithmetic_s)} for {_si(problem.flops, 'FLOP')} at {rate} (float32 FMA)"
-        )
+        flops, rate = si_text(problem.flops, "FLOP"), si_text(best.fma_flops_per_s, "FLOP/s")
+        console.print(f"    arithmetic {seconds_text(roof.arithmetic_s)} for {flops} at {rate} (float32 FMA)")
 
 
 def _print_choice(console: Console, choice: Choice, tuned: Remembered | None, run: Run | None, problem: Any) -> None:
-    """What "auto" takes and why, and what is fastest now."""
+    """Print the choice of "auto" and its reason, and what is fastest now."""
     console.print(f"\nauto takes [bold]{choice.algorithm.name}[/bold]: {choice.reason}")
     if str(choice.config):
         console.print(f"  with {choice.config}", soft_wrap=True)
@@ -126,7 +124,7 @@ def _print_choice(console: Console, choice: Choice, tuned: Remembered | None, ru
             "  nothing is measured yet of problems like it: convforge tune does that, and tune=True in a call"
         )
     if tuned is not None and tuned.tried:
-        spent = f"in {_seconds(tuned.spent_s)} " if tuned.spent_s else ""
+        spent = f"in {seconds_text(tuned.spent_s)} " if tuned.spent_s else ""
         console.print(f"  {len(tuned.tried)} candidates were tried {spent}at level {tuned.level} on {tuned.problem}")
     if run is not None:
         from convforge.benchmark.verdicts import judge
@@ -135,12 +133,19 @@ def _print_choice(console: Console, choice: Choice, tuned: Remembered | None, ru
 
 
 def _print_ways(console: Console, ways: Sequence[tuple[str, str, Any]]) -> None:
-    """The ways that a call may go, one below the other."""
+    """Print the paths that a call may take, with their conditions."""
     from rich.padding import Padding
     from rich.text import Text
 
     for name, _, words in ways:
         console.print(Padding(Text(f"{name}: {words}"), (0, 0, 0, 2)))
+
+
+def _print_words(console: Console, name: str, words: str) -> None:
+    """Print text that may hold brackets."""
+    from rich.text import Text
+
+    console.print(Text(f"{name}: {words}"))
 
 
 def _print_table(
@@ -152,9 +157,7 @@ def _print_table(
     roof: Limit | None,
     facts: DeviceFacts,
 ) -> None:
-    """A line for every method that takes the problem."""
-    from rich import box
-    from rich.table import Table
+    """Print a row for every method that can do the problem."""
     from rich.text import Text
 
     backend = facts.backend
@@ -166,15 +169,15 @@ def _print_table(
         columns |= {"registers": _registers, "occupancy": _occupancy}
     else:
         name = "tile" if backend == "cpu" else "shared"
-        columns[name] = lambda e: _si(max((i.scratch_bytes for i in _launches(e)), default=0), "B")
-    columns["workspace"] = lambda e: _si(e.plan.workspace_bytes if e.plan else 0, "B")
+        columns[name] = lambda e: si_text(max((i.scratch_bytes for i in _launches(e)), default=0), "B")
+    columns["workspace"] = lambda e: si_text(e.plan.workspace_bytes if e.plan else 0, "B")
     if backend != "emulator":
         places = _places(entries, facts)
         columns["place"] = lambda e: f"{places[e.algorithm.name]}." if e.plan else "-"
     if tuned is not None:
         columns["tuned"] = lambda e: _tuned(e, tuned)
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     table.add_column("method", overflow="fold")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
@@ -196,28 +199,27 @@ def _print_notes(
     left_out: Sequence[str],
     facts: DeviceFacts,
 ) -> None:
-    """What must be asked for by name, what refuses and why, what has no time and why, and what the times are."""
+    """Print which methods must be named, refuse or have no time, and why; then the meaning of the columns."""
     for entry in entries:
         if entry.plan is not None and entry.problem != problem:
-            _say(console, entry.algorithm.name, f"only where {entry.algorithm.precision!r} is asked for")
+            _print_words(console, entry.algorithm.name, f"only where {entry.algorithm.precision!r} is asked for")
         if entry.plan is not None and entry.plan.choice:
-            _say(console, entry.algorithm.name, str(entry.plan.choice))
+            _print_words(console, entry.algorithm.name, str(entry.plan.choice))
     for entry in entries:
         result = None if run is None else _result(entry, run)
         if entry.refusal is not None:
-            _say(console, entry.algorithm.name, f"refuses: {entry.refusal}")
+            _print_words(console, entry.algorithm.name, f"refuses: {entry.refusal}")
         elif entry.unplanned is not None:
-            _say(console, entry.algorithm.name, f"not planned: {entry.unplanned}")
+            _print_words(console, entry.algorithm.name, f"not planned: {entry.unplanned}")
         elif result is not None and result.status != "ok":
-            _say(console, entry.algorithm.name, f"{result.status}: {result.reason}")
+            _print_words(console, entry.algorithm.name, f"{result.status}: {result.reason}")
     for tried in () if tuned is None else tuned.tried:
         if tried.tied:
-            _say(
-                console, tried.algorithm, f"tied with the fastest when it was tuned, with {tried.config or 'no config'}"
-            )
+            tie = f"tied with the fastest when it was tuned, with {tried.config or 'no config'}"
+            _print_words(console, tried.algorithm, tie)
         if tried.seconds is None:
             name = " ".join(filter(None, (tried.algorithm, tried.config)))
-            _say(console, name, f"no time when it was tuned{', and never chosen' * tried.wrong}: {tried.fault}")
+            _print_words(console, name, f"no time when it was tuned{', and never chosen' * tried.wrong}: {tried.fault}")
     if tuned is not None and tuned.fault:
         console.print(f"could not be tuned: {tuned.fault}")
     timings = [t for r in run.results if (t := run.timing(r)) is not None] if run is not None else []
@@ -236,7 +238,7 @@ def _print_notes(
 
 
 def _print_details(console: Console, entries: Sequence[Entry], run: Run | None, roof: Limit | None) -> None:
-    """Of every method that takes the problem: config, rates, error, and each launch."""
+    """Print config, rates, error and launches of every method that can do the problem."""
     for entry in entries:
         if entry.plan is None:
             continue
@@ -247,8 +249,8 @@ def _print_details(console: Console, entries: Sequence[Entry], run: Run | None, 
         timing = None if run is None or result is None else run.timing(result)
         if result is not None and timing is not None:
             taken = timing.median_s
-            rates = f"{_si(result.flops / taken, 'FLOP/s')}, {_si(result.least_bytes / taken, 'B/s')}"
-            console.print(f"  {_seconds(taken)} +- {100 * timing.spread:.1f} %: {rates}, by the nominal cost")
+            rates = f"{si_text(result.flops / taken, 'FLOP/s')}, {si_text(result.least_bytes / taken, 'B/s')}"
+            console.print(f"  {seconds_text(taken)} +- {100 * timing.spread:.1f} %: {rates}, by the nominal cost")
         if result is not None and result.error is not None and result.error.rms is not None:
             console.print(f"  RMS error {result.error.rms:.1e} of the result's RMS")
         for info in _distinct(plan.launches, entry.algorithm.backend):
@@ -257,20 +259,20 @@ def _print_details(console: Console, entries: Sequence[Entry], run: Run | None, 
 
 
 def _distinct(launches: Sequence[Any], backend: str) -> list[str]:
-    """Launches in words, those that are alike counted once."""
+    """Describe launches; equal ones are counted."""
     grid, block, scratch = "grid", "block", "of shared memory"
     if backend == "cpu":
         grid, block, scratch = "work items", "at a time", "tile a thread"
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for info in launches:
         words = f"{info.kernel}: {grid} {_by(info.grid)}, {block} {_by(info.block)}"
         if info.scratch_bytes:
-            words += f", {_si(info.scratch_bytes, 'B')} {scratch}"
+            words += f", {si_text(info.scratch_bytes, 'B')} {scratch}"
         if info.registers is not None:
             words += f", {info.registers} registers, {info.spills or 0} B spilled"
         if info.occupancy is not None:
             words += f", occupancy {100 * info.occupancy:.0f} %"
-        counts[words] = counts.get(words, 0) + 1
+        counts[words] += 1
     return [words if count == 1 else f"{count} x {words}" for words, count in counts.items()]
 
 
@@ -283,22 +285,22 @@ def _launches(entry: Entry) -> tuple[Any, ...]:
 
 
 def _registers(entry: Entry) -> str:
-    """The most that a launch takes, and the bytes that spill."""
+    """Return the most registers of a launch, and the bytes that spill."""
     known = [(info.registers, info.spills or 0) for info in _launches(entry) if info.registers is not None]
     if not known:
         return "-"
     spills = max(spilled for _, spilled in known)
-    return str(max(registers for registers, _ in known)) + (f" +{_si(spills, 'B')}" if spills else "")
+    return str(max(registers for registers, _ in known)) + (f" +{si_text(spills, 'B')}" if spills else "")
 
 
 def _occupancy(entry: Entry) -> str:
-    """The least of all launches."""
+    """Return the least occupancy of a launch."""
     known = [info.occupancy for info in _launches(entry) if info.occupancy is not None]
     return f"{100 * min(known):.0f} %" if known else "-"
 
 
 def _places(entries: Sequence[Entry], facts: DeviceFacts) -> dict[str, int]:
-    """Method -> its place by the cost model, 1 the fastest. The model ranks; its seconds predict no time."""
+    """Rank methods by the cost model, 1 the fastest; the model predicts no times."""
     from convforge.tuning.cost import predicted_s
 
     planned = [entry for entry in entries if entry.plan is not None]
@@ -307,13 +309,13 @@ def _places(entries: Sequence[Entry], facts: DeviceFacts) -> dict[str, int]:
 
 
 def _tuned(entry: Entry, tuned: Remembered) -> str:
-    """The best time of any config that is remembered of the method."""
+    """Return the best remembered time of the method, over its configs."""
     times = [t.seconds for t in tuned.tried if t.algorithm == entry.algorithm.name and t.seconds is not None]
-    return _seconds(min(times)) if times else "-"
+    return seconds_text(min(times)) if times else "-"
 
 
 def _result(entry: Entry, run: Run) -> Result | None:
-    """What was measured of a method: its row's result, with the timing that counts."""
+    """Return a method's result, with the timing that counts."""
     import dataclasses
 
     for result in run.results:
@@ -325,7 +327,7 @@ def _result(entry: Entry, run: Run) -> Result | None:
 def _time(result: Result | None) -> str:
     if result is None or result.time is None:
         return "-" if result is None else result.status
-    return f"{'~' if result.time.noisy else ''}{_seconds(result.time.median_s)}"
+    return f"{'~' if result.time.noisy else ''}{seconds_text(result.time.median_s)}"
 
 
 def _share(result: Result | None, roof: Limit) -> str:
@@ -333,38 +335,3 @@ def _share(result: Result | None, roof: Limit) -> str:
         return "-"
     share = 100 * roof.seconds / result.time.median_s
     return f"{share:.0f} %" if share >= 1 else f"{share:.1g} %"
-
-
-def _say(console: Console, name: str, words: str) -> None:
-    """A line "name: words"."""
-    from rich.text import Text
-
-    console.print(Text(f"{name}: {words}"))
-
-
-def _seconds(value: float) -> str:
-    """A time with three digits.
-
-    Examples
-    --------
-    >>> _seconds(22.25e-6), _seconds(0.98), _seconds(12.0)
-    ('22.2 us', '980 ms', '12 s')
-    """
-    if value >= 1:
-        return f"{value:.3g} s"
-    return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} us"
-
-
-def _si(value: float, unit: str) -> str:
-    """A number with three digits, a decimal prefix and its unit.
-
-    Examples
-    --------
-    >>> _si(0, "B"), _si(98304, "B"), _si(5.9e13, "FLOP/s")
-    ('0 B', '98.3 kB', '59 TFLOP/s')
-    """
-    for prefix in ("", "k", "M", "G", "T"):
-        if value < 999.5:
-            return f"{value:.3g} {prefix}{unit}"
-        value /= 1000
-    return f"{value:.3g} P{unit}"

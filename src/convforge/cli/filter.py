@@ -1,22 +1,49 @@
-"""`convforge filter`: what the user asks for, checked; then a picture, or a folder of them, is filtered."""
+"""`convforge filter`: an image, or a folder of images, through a kernel."""
 
 from __future__ import annotations
 
-import difflib
-import math
+import os
 import re
-from collections.abc import Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 
-from convforge.imaging.picture import MAX_PIXELS
+from convforge.cli.output import Failure, plain_table, progress
+from convforge.cli.values import Device, at_least_1, finite, one_of
+from convforge.imaging.image import MAX_PIXELS
+
+if TYPE_CHECKING:
+    from convforge.errors import UnsupportedProblem
+    from convforge.imaging.image import Image
+    from convforge.imaging.kernels import Kernel
+    from convforge.imaging.pipeline.folder import Listing, Share, Written
+    from convforge.imaging.pipeline.lanes import Clock, Convolved
+    from convforge.imaging.pipeline.recipe import Recipe
 
 SAMPLE_TYPES = tuple(
     np.dtype(kind + size).name for kind, sizes in (("u", "1248"), ("i", "1248"), ("f", "248")) for size in sizes
 )
+
+# Parts of the clock in the order of the report, and what each holds.
+_PARTS = {
+    "read": "",
+    "gray": "",
+    "widen": " (to float64)",
+    "plan": "",
+    "first call": " (kernels compiled or read from the cache; in no other time)",
+    "upload": "",
+    "filter": "",
+    "download": "",
+    "convert": "",
+    "write": "",
+}
 
 
 def filter_command(
@@ -36,7 +63,7 @@ def filter_command(
     border: Annotated[
         str,
         typer.Option(
-            help="Outside the picture: zeros, constant, reflect (edge pixel not repeated), symmetric (repeated), "
+            help="Outside the image: zeros, constant, reflect (edge pixel not repeated), symmetric (repeated), "
             "replicate or circular; or SciPy's, NumPy's or OpenCV's word, such as mirror, edge or wrap."
         ),
     ] = "reflect",
@@ -56,7 +83,7 @@ def filter_command(
         ),
     ] = None,
     max_pixels: Annotated[int, typer.Option(help="Most pixels that IN may declare, pages counted.")] = MAX_PIXELS,
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     recursive: Annotated[bool, typer.Option("--recursive", help="A folder's sub-folders too.")] = False,
     format_: Annotated[
         str | None, typer.Option("--format", metavar="png|jpg|tif|npy", help="Of a folder's results. [default: IN's]")
@@ -65,65 +92,284 @@ def filter_command(
         int | None, typer.Option(help="Threads that read and write a folder's files. [default: the cores]")
     ] = None,
 ) -> None:
-    """Filter a picture or a folder: edges, blur, any kernel; alpha, resolution and description are kept.
+    """Filter an image or a folder: edges, blur, any kernel; alpha, resolution and description are kept.
 
     Cross-correlation, the kernel's centre over each pixel. Integers round and saturate once, at the end. A folder's
-    pictures go to the folder OUT, which is made, under the same names; those that fail are told at the end.
+    images go to the folder OUT, which is made, under the same names; those that fail are listed at the end.
     """
-    from convforge.cli.filter_file import filter_file
-    from convforge.cli.filter_folder import filter_folder
     from convforge.imaging.axes import Axes
     from convforge.imaging.kernels import load_kernel
-    from convforge.imaging.pipeline.recipe import Reading, Recipe
+    from convforge.imaging.pipeline.recipe import Recipe
 
     chosen, border = load_kernel(kernel), _border(border)
     recipe = Recipe(
         taps=chosen.values,
-        channels=_one_of(channels, ("each", "sum"), "--channels"),
+        channels=one_of(channels, ("each", "sum"), "--channels"),
         algorithm=_known_method(method, device),
         stride=_stride(stride),
         border=border,
         cval=_cval(cval, border),
-        out_dtype=None if out_dtype is None else np.dtype(_one_of(out_dtype, SAMPLE_TYPES, "--out-dtype")),
+        out_dtype=None if out_dtype is None else np.dtype(one_of(out_dtype, SAMPLE_TYPES, "--out-dtype")),
         magnitude=magnitude,
-        scale=_finite(scale, "--scale"),
+        scale=finite(scale, "--scale"),
         gray=gray,
         device=device,
+        max_pixels=at_least_1(max_pixels, "--max-pixels"),
+        axes=None if axes is None else Axes(axes.upper()).letters,
     )
-    if max_pixels < 1:
-        raise ValueError(f"--max-pixels {max_pixels} must be at least 1")
-    reading = Reading(max_pixels, None if axes is None else Axes(axes.upper()).letters)
-    workers = _jobs(jobs)
+    threads = _threads(jobs)
     if source.is_dir():
-        suffix = _suffix(format_)
-        filter_folder(source, target, chosen, recipe, reading, recursive=recursive, suffix=suffix, jobs=workers)
+        _filter_folder(source, target, chosen, recipe, recursive=recursive, suffix=_suffix(format_), jobs=threads)
         return
     for name, given in (("--recursive", recursive), ("--format", format_ is not None), ("--jobs", jobs is not None)):
         if given:
             raise ValueError(f"{name} goes with a folder; {source} is none")
-    filter_file(source, target, chosen, recipe, reading)
+    _filter_file(source, target, chosen, recipe)
 
 
-# What the user wrote, checked before anything is read.
+# One image. A file that cannot be read or written is a failure; a result that its format cannot hold is bad use.
 
 
-def _one_of(word: str, known: Sequence[str], option: str) -> str:
-    if word in known:
-        return word
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise ValueError(f"{option} {word!r} is unknown{hint} Choose one of {', '.join(known)}")
+@contextmanager
+def _failing(*bad_use: type[Exception]) -> Iterator[None]:
+    """Make an error about a file a failure, except those of `bad_use`."""
+    from convforge.imaging.files import ImageError
+
+    try:
+        yield
+    except bad_use:
+        raise
+    except ImageError as error:
+        raise Failure(str(error)) from error
+
+
+def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> None:
+    from convforge.imaging import files
+    from convforge.imaging.pipeline.lanes import Clock
+    from convforge.imaging.replacing import interrupts
+
+    clock, written = Clock(), False
+    files.load_decoders(source, target)
+    with _failing() if target.suffix.lower() in files.WRITABLE_SUFFIXES else nullcontext():
+        files.check_writable(target, np.uint8)
+    with clock("read"), _failing(files.AxesError):
+        image = recipe.read(source)
+    recipe.check_target(target, image)
+    result, convolved = _filtered(source, image, recipe, clock)
+    try:
+        with clock("write"), interrupts() as interrupted:
+            with _failing():
+                files.write_image(target, result)
+            written = True
+            if interrupted():
+                raise KeyboardInterrupt
+    except KeyboardInterrupt as stop:
+        typer.echo(f"convforge: interrupted; {target} {'is complete' if written else 'was not written'}", err=True)
+        raise typer.Exit(130) from stop
+    typer.echo(f"in          {source}: {_size(image)}")
+    if image.pages:
+        typer.echo(f"stack       {image.axes[0] or 'pages'}: each of the {image.page_count} planes by itself")
+    elif image.axes[0]:
+        typer.echo(f"axes        {image.axes[0]}: one plane")
+    typer.echo(f"out         {target}: {_size(result)}")
+    typer.echo(f"kernel      {_kernel_text(kernel, recipe)}")
+    _print_method(convolved, recipe)
+    for name, what in _PARTS.items():
+        if name in clock.seconds:
+            taken = clock.seconds[name]
+            typer.echo(f"{name:<11} {f'{taken * 1e3:.3g} ms' if taken < 0.9995 else f'{taken:.3g} s'}{what}")
+    if lost := files.not_kept(target, result):
+        typer.echo(f"convforge: {target}: not kept: {', '.join(lost)}", err=True)
+
+
+def _filtered(source: Path, image: Image, recipe: Recipe, clock: Clock) -> tuple[Image, Convolved]:
+    from convforge.errors import UnsupportedProblem
+
+    try:
+        with _failing():
+            return recipe(image, clock)
+    except UnsupportedProblem as error:
+        raise ValueError(_refusal_text(recipe, error)) from error
+    except MemoryError as error:
+        raise Failure(f"{source}: there is not enough memory to filter it; cut it into parts first") from error
+
+
+def _print_method(convolved: Convolved, recipe: Recipe) -> None:
+    """Print the method and why it was chosen, its arithmetic and its workspace."""
+    from convforge.tuning import decide, with_peers
+
+    plan, why = convolved.plan, "asked for by name"
+    if recipe.algorithm == "auto":
+        why = decide(plan.problem, plan.runtime, peers=with_peers()).reason
+    config = f" [{plan.config}]" if str(plan.config) else ""
+    note = f"; {convolved.prepared.note}" if convolved.prepared.note else ""
+    typer.echo(f"method      {plan.algorithm.name}{config}: {why}{note}")
+    typer.echo(f"arithmetic  {plan.problem.x_dtype} times {plan.problem.w_dtype}, summed in {plan.problem.acc_dtype}")
+    typer.echo(f"workspace   {plan.workspace_bytes} bytes")
+
+
+def _size(image: Image) -> str:
+    bands = f"{image.bands} band{'s' if image.bands > 1 else ''}"
+    alpha = " and alpha" if image.alpha is not None else ""
+    pages = f", {image.page_count} pages" if image.pages else ""
+    return f"{image.width} x {image.height} pixels, {bands}{alpha}{pages}, {image.pixels.dtype}"
+
+
+def _kernel_text(kernel: Kernel, recipe: Recipe) -> str:
+    """Describe the kernel and its options."""
+    rows, columns = kernel.shape
+    steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
+    bands = "bands summed" if recipe.channels == "sum" else "each band by itself"
+    border = {  # libraries exchange the names of the first two
+        "reflect": "reflect (edge pixel not repeated)",
+        "symmetric": "symmetric (edge pixel repeated)",
+        "constant": f"constant {recipe.cval:g}",
+    }.get(recipe.border, recipe.border)
+    return f"{kernel.name}, {rows}x{columns}, {bands}, border {border}{steps}"
+
+
+def _refusal_text(recipe: Recipe, error: UnsupportedProblem) -> str:
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in error.reasons.items())
+    return f"--method {recipe.algorithm} cannot filter this image ({reasons})"
+
+
+# A folder: a bar meanwhile, a table and the failures at the end.
+
+
+def _filter_folder(
+    folder: Path, out: Path, kernel: Kernel, recipe: Recipe, *, recursive: bool, suffix: str | None, jobs: int
+) -> None:
+    from convforge.call.dispatch import runtime_of
+    from convforge.imaging.files import WRITABLE_SUFFIXES, load_decoders
+    from convforge.imaging.pipeline.folder import FILES, LANES, list_folder, shares_of
+    from convforge.imaging.pipeline.lanes import Clock, lanes_of
+
+    if out.suffix.lower() in WRITABLE_SUFFIXES and not out.exists():
+        raise ValueError(f"{folder} is a folder, so OUT must name one; {out} names an image")
+    listing = list_folder(folder, out, recursive=recursive, suffix=suffix)
+    if not listing.jobs:
+        for error in listing.unreadable:
+            raise Failure(_reason(error, recipe)) from error
+        deeper = "" if recursive else "; --recursive looks into its sub-folders"
+        raise Failure(f"{folder}: holds no image ({_count(listing.left_alone, 'other file')} left alone){deeper}")
+    _make_folder(out)
+    load_decoders(*(path for job in listing.jobs for path in (job.source, job.target)))
+    clock, jobs = Clock(), min(jobs, len(listing.jobs))
+    begin = perf_counter()
+    written, failed = _run(listing, recipe, clock, jobs)
+    seconds = perf_counter() - begin
+    shares = shares_of(clock.seconds, seconds, {FILES: jobs, LANES: len(lanes_of(runtime_of(recipe.device)))})
+    left = f"; {_count(listing.left_alone, 'other file')} left alone" if listing.left_alone else ""
+    typer.echo(f"in          {folder}: {_count(len(listing.jobs), 'image')}{left}")
+    typer.echo(f"out         {out}: {_count(len(written), 'image')}{f'; {len(failed)} failed' if failed else ''}")
+    typer.echo(f"kernel      {_kernel_text(kernel, recipe)}")
+    _print_folder(folder, written, seconds, shares)
+    failures = [(str(error.filename), _reason(error, recipe)) for error in listing.unreadable]
+    failures += [(str(path), reason) for path, reason in sorted(failed.items())]
+    for name, reason in failures:
+        typer.echo(f"convforge: {reason if name in reason else f'{name}: {reason}'}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(f"{out}: cannot be made ({error.strerror}); choose another place") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise Failure(f"{out}: cannot be written, no permission; choose another folder")
+
+
+def _run(listing: Listing, recipe: Recipe, clock: Clock, jobs: int) -> tuple[dict[Path, Written], dict[Path, str]]:
+    """Filter every image: the finished ones, and why the others failed. Other errors end the run."""
+    from convforge.imaging.pipeline.folder import filter_files
+    from convforge.imaging.replacing import interrupts
+
+    written: dict[Path, Written] = {}
+    failed: dict[Path, str] = {}
+    try:
+        with (
+            interrupts() as interrupted,
+            progress(measuring=False) as watch,
+            closing(filter_files(listing.jobs, recipe, clock, workers=jobs)) as results,
+        ):
+            watch(0, len(listing.jobs), "")
+            for count, (job, future) in enumerate(results, start=1):
+                try:
+                    written[job.source] = future.result()
+                except (ValueError, OSError, MemoryError) as error:
+                    failed[job.source] = _reason(error, recipe)
+                watch(count, len(listing.jobs), "")
+                if interrupted():
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt as stop:
+        done = f"{len(written)} of {len(listing.jobs)} images were filtered, and every file in OUT is complete"
+        typer.echo(f"convforge: interrupted; {done}", err=True)
+        raise typer.Exit(130) from stop
+    return written, failed
+
+
+def _reason(error: Exception, recipe: Recipe) -> str:
+    """Say in one line why an image failed."""
+    from convforge.errors import UnsupportedProblem
+
+    if isinstance(error, UnsupportedProblem):
+        return _refusal_text(recipe, error)
+    if isinstance(error, MemoryError):
+        return "there is not enough memory to filter it; take fewer --jobs, or cut it into parts first"
+    if isinstance(error, OSError):
+        return f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
+    return " ".join(str(error).split())
+
+
+def _print_folder(folder: Path, written: dict[Path, Written], seconds: float, shares: Sequence[Share]) -> None:
+    """Print methods, bytes, rates, lost metadata, and the busy seconds of every stage."""
+    from rich.console import Console
+    from rich.filesize import decimal
+
+    from convforge.imaging.pipeline.folder import limit_of
+
+    done = written.values()
+    pixels_in, pixels_out = sum(one.pixels_in for one in done), sum(one.pixels_out for one in done)
+    methods = [f"{name} ({_count(n, 'image')})" for name, n in Counter(one.method for one in done).most_common()]
+    lost: dict[tuple[str, ...], list[str]] = {}
+    for path in sorted(written):
+        lost.setdefault(written[path].lost, []).append(str(path.relative_to(folder)))
+    images, gigabytes = f"{len(done) / seconds:.3g} images/s", f"{(pixels_in + pixels_out) / 1e9 / seconds:.3g} GB/s"
+    typer.echo(f"method      {', '.join(methods) or 'none'}")
+    typer.echo(f"pixels      {decimal(pixels_in)} in, {decimal(pixels_out)} out")
+    files_in, files_out = sum(one.file_in for one in done), sum(one.file_out for one in done)
+    typer.echo(f"files       {decimal(files_in)} in, {decimal(files_out)} out")
+    typer.echo(f"time        {seconds:.3g} s")
+    typer.echo(f"rate        {images}, {gigabytes} of pixels, in and out")
+    typer.echo(f"limit       {limit_of(shares)}")
+    for words, names in lost.items():
+        if words:
+            some = names if len(names) <= 3 else [*names[:2]]
+            more = f" and {len(names) - 2} more" if len(names) > 3 else ""
+            typer.echo(f"not kept    {', '.join(words)} of {', '.join(some)}{more}")
+    typer.echo()
+    table = plain_table()
+    table.add_column("stage", no_wrap=True)
+    for name in ("busy", "threads", "of their time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for share in shares:
+        table.add_row(share.stage, f"{share.seconds:.3g} s", str(share.threads), f"{share.of_time:.0%}")
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# Options, checked before anything is read.
 
 
 def _border(word: str) -> str:
     from convforge.problem import PADDING_ALIASES, PADDING_MODES, near_padding_mode
 
-    mode = PADDING_ALIASES.get(word, word)
-    if mode in PADDING_MODES:
-        return mode
-    near = near_padding_mode(word)
-    hint = f"; did you mean {near!r}?" if near else "."
-    raise ValueError(f"--border {word!r} is unknown{hint} Choose one of {', '.join(PADDING_MODES)}")
+    return one_of(PADDING_ALIASES.get(word, word), PADDING_MODES, "--border", near_padding_mode(word))
 
 
 def _known_method(method: str, device: str) -> str:
@@ -148,13 +394,7 @@ def _cval(value: float | None, border: str) -> float:
         return 0.0
     if border != "constant":
         raise ValueError(f"--cval {value:g} goes with --border constant; the border is {border}")
-    return _finite(value, "--cval")
-
-
-def _finite(value: float, option: str) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"{option} {value} must be a finite number")
-    return value
+    return finite(value, "--cval")
 
 
 def _suffix(word: str | None) -> str | None:
@@ -163,15 +403,11 @@ def _suffix(word: str | None) -> str | None:
     if word is None:
         return None
     known = [suffix.removeprefix(".") for suffix in WRITABLE_SUFFIXES]
-    return f".{_one_of(word.lower().removeprefix('.'), known, '--format')}"
+    return f".{one_of(word.lower().removeprefix('.'), known, '--format')}"
 
 
-def _jobs(count: int | None) -> int:
-    """Threads for files: by default one a core, but at least two, so that one can read while another writes."""
+def _threads(jobs: int | None) -> int:
+    """Return the threads for files: by default one a core, but at least two, so that one reads while another writes."""
     from convforge.backends.cpu import cpu_facts
 
-    if count is None:
-        return max(cpu_facts().cores, 2)
-    if count < 1:
-        raise ValueError(f"--jobs {count} must be at least 1")
-    return count
+    return max(cpu_facts().cores, 2) if jobs is None else at_least_1(jobs, "--jobs")

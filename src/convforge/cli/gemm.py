@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from convforge.cli.output import progress
+from convforge.cli.values import Device, Out, parse_seconds, timed_runtime, words_of
+
 if TYPE_CHECKING:
     from convforge.backends.facts import DeviceFacts
     from convforge.benchmark.row import Row
@@ -24,17 +27,16 @@ def gemm(
     methods: Annotated[str, typer.Option(help="Names or patterns, such as 'gemm_b*'; all by default.")] = "",
     dtype: Annotated[str, typer.Option(help="float32, float64, float16, bfloat16, int8 or uint8.")] = "float32",
     precision: Annotated[str, typer.Option(help="Arithmetic that is allowed: strict, or tf32 of float32.")] = "strict",
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole run, such as 60s.")] = "60s",
-    out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),
+    out: Out = Path("out"),
     save: Annotated[Path | None, typer.Option(help="Folder to write A.npy, B.npy and C.npy to.")] = None,
 ) -> None:
     """Check and time every rung of the GEMM ladder on one M, N, K."""
     from convforge.benchmark.runner import Runner, Settings, begin, choose, rows_of
     from convforge.benchmark.store import load_run
     from convforge.benchmark.suites import Case
-    from convforge.call.dispatch import runtime_of
-    from convforge.cli.bench import progress, seconds, show
+    from convforge.cli.bench import show
     from convforge.peers import every_algorithm
     from convforge.problem import GemmProblem
 
@@ -42,9 +44,9 @@ def gemm(
     if save is not None and save.exists() and not save.is_dir():
         raise ValueError(f"--save {save} is a file; give a folder")
     problem = GemmProblem(m=m, n=n, k=k, dtype=dtype, precision=precision)
-    runtime = runtime_of(device)
-    names = tuple(word.strip() for word in methods.split(",") if word.strip())
-    settings = Settings(methods=names, budget_s=seconds(budget))
+    runtime = timed_runtime(device)
+    names = words_of(methods)
+    settings = Settings(methods=names, budget_s=parse_seconds(budget))
     chosen = choose(names, runtime.facts.backend, {"gemm"}, every_algorithm())
     case = Case(str(problem), problem)
     rows = list(rows_of(case, chosen, runtime, settings))
@@ -61,7 +63,7 @@ def gemm(
 
 
 def _tiles(text: str) -> list[tuple[int, int]]:
-    """Pairs of rows and columns.
+    """Parse pairs of rows and columns.
 
     Examples
     --------
@@ -78,13 +80,7 @@ def _tiles(text: str) -> list[tuple[int, int]]:
 
 
 def _tiled_rows(rows: list[Row], tiles: list[tuple[int, int]], facts: DeviceFacts) -> list[Row]:
-    """A row for every config with one of the tiles; rungs without tiles stay, those without these say so.
-
-    Raises
-    ------
-    ValueError
-        No rung has any of the tiles.
-    """
+    """Return a row for every config with one of the tiles; rungs that do not have these refuse, others stay."""
     from convforge.algorithms.gemm.tiles import configs_of_tile, has_tiles
     from convforge.errors import Reason
 
@@ -116,7 +112,7 @@ def _tiled_rows(rows: list[Row], tiles: list[tuple[int, int]], facts: DeviceFact
 
 
 def _save(problem: Any, device: str, folder: Path) -> None:
-    """The matrices of the check, and their product on the device by the default rung."""
+    """Save the matrices of the check, and their product on the device by the default rung."""
     import numpy as np
 
     from convforge import gemm as product

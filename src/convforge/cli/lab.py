@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from convforge.cli.output import progress
+from convforge.cli.values import Device, Quick, parse_seconds, timed_runtime
+
 if TYPE_CHECKING:
     from convforge.benchmark.records import Run
     from convforge.benchmark.runner import Watch as WatchRows
@@ -19,11 +22,11 @@ if TYPE_CHECKING:
 
 def lab(
     studies: Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help="All by default.")] = None,
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     budget: Annotated[
         str, typer.Option(help="Time for all studies together, such as 10m; each has one of its own.")
     ] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="The small form: few cases, few samples.")] = False,
+    quick: Quick = False,
     from_: Annotated[
         list[Path] | None,
         typer.Option(
@@ -37,7 +40,6 @@ def lab(
     ),
 ) -> None:
     """Measure every study and write one report: page, Markdown, charts, data."""
-    from convforge.cli.bench import seconds
     from convforge.course.lab import bind, find_runs, write_lab
     from convforge.course.language import LANGUAGES
     from convforge.course.report.numbers import byte_count
@@ -51,7 +53,7 @@ def lab(
             raise ValueError("--from measures nothing; leave out the studies, --budget and --quick")
         runs: Mapping[str, Run] = find_runs(from_)
     else:
-        runs = _measure(studies or [], device, seconds(budget) if budget else None, out, quick=quick)
+        runs = _measure(studies or [], device, parse_seconds(budget) if budget else None, out, quick=quick)
     written = write_lab(bind(runs), out / "lab", title=title, codes=codes)
     first, *others = written.pages
     many = f"{len(runs)} studies" if len(runs) > 1 else "1 study"
@@ -61,29 +63,24 @@ def lab(
     )
     if written.without_png:
         typer.echo(
-            "Charts stand as SVG alone: no font here has Chinese signs. Install one, such as fonts-noto-cjk, for PNG.",
+            "Charts are SVG alone: no font here has Chinese signs. Install one, such as fonts-noto-cjk, for PNG.",
             err=True,
         )
 
 
 def _measure(names: list[str], device: str, budget_s: float | None, out: Path, *, quick: bool) -> Mapping[str, Run]:
-    from convforge.call.dispatch import runtime_of
     from convforge.course.lab import conduct_all
     from convforge.course.studies import find_study
 
     chosen = [find_study(name).name for name in names]
-    runtime = runtime_of(device)
-    if runtime.facts.backend == "emulator":
-        raise ValueError("--device emulator: its times say nothing about a GPU; choose cpu, cuda, cuda:1, ...")
+    runtime = timed_runtime(device)
     with _progress() as watch:
         return conduct_all(runtime, out / "results", studies=chosen, budget_s=budget_s, quick=quick, watch=watch)
 
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """A line a study on standard error, and the bar of its rows where that is a terminal."""
-    from convforge.cli.bench import progress
-
+    """Print each study on standard error, and the bar of its rows where that is a terminal."""
     with ExitStack() as stack:
 
         def watch(study: Study) -> WatchRows:

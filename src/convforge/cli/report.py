@@ -17,7 +17,7 @@ def report(
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("out/report.html"),
     title: Annotated[str, typer.Option(help="Title of the page.")] = "",
-    pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of pictures to show.")] = None,
+    pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of images to show.")] = None,
     language: Annotated[str, typer.Option(metavar="en|zh", help="Language of the page.")] = "en",
 ) -> None:
     """Make one HTML page of stored results: tables, charts, errors, machine; it needs no network."""

@@ -1,4 +1,4 @@
-"""`convforge study`: a question, what is measured for it, the table, and the findings."""
+"""`convforge study`: a question, its measurements, the table, and the findings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from convforge.cli.output import progress
+from convforge.cli.values import Device, Out, Quick, parse_seconds, timed_runtime
+
 if TYPE_CHECKING:
     from convforge.benchmark.records import Run
     from convforge.course.studies import Finding, Study
@@ -19,22 +22,21 @@ if TYPE_CHECKING:
 def study(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Which study; --list shows them.")] = "",
     list_: Annotated[bool, typer.Option("--list", help="Show every study and what it asks.")] = False,
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    device: Device = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole study, such as 60s; it has one of its own.")] = "",
-    out: Annotated[Path, typer.Option(help="Folder; results go to OUT/results/DEVICE/.")] = Path("out"),
+    out: Out = Path("out"),
     from_: Annotated[
         Path | None,
         typer.Option("--from", metavar="FILE", help="Derive findings from stored results; measure nothing."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The small form: few cases, few samples.")] = False,
+    quick: Quick = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Print the findings as JSON, with the figures they rest on.")
     ] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Below each finding, the figures that it rests on.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Below each finding, the records that it rests on.")] = False,
     language: Annotated[str, typer.Option(metavar="en|zh", help="Language of questions and findings.")] = "en",
 ) -> None:
     """Measure what a question asks, and say what follows from it."""
-    from convforge.cli.bench import progress, seconds
     from convforge.course.language import in_language
     from convforge.course.studies import STUDIES, find_study
 
@@ -52,13 +54,10 @@ def study(
             raise ValueError("--from measures nothing; leave out --budget and --quick")
         run = load_run(from_)
     else:
-        from convforge.call.dispatch import runtime_of
         from convforge.course.studies.conduct import conduct
 
-        budget_s = seconds(budget) if budget else None
-        runtime = runtime_of(device)
-        if runtime.facts.backend == "emulator":
-            raise ValueError("--device emulator: its times say nothing about a GPU; choose cpu, cuda, cuda:1, ...")
+        budget_s = parse_seconds(budget) if budget else None
+        runtime = timed_runtime(device)
         with progress() as watch:
             run = conduct(chosen, runtime, out / "results", budget_s=budget_s, quick=quick, watch=watch)
         typer.echo(f"stored in {run.path}", err=True)
@@ -66,14 +65,14 @@ def study(
     with in_language(language):
         found = chosen.findings(run)
         if json_:
-            tables = [finding.to_table() | {"sentence": chosen.sentence(finding)} for finding in found]
+            tables = [chosen.to_table(finding) for finding in found]
             typer.echo(json.dumps({"study": name, "run": run.run, "findings": tables}, indent=1, ensure_ascii=False))
             return
         _show(chosen, run, found, trace)
 
 
 def _list(studies: Iterable[Study]) -> None:
-    """Every study, and what it asks."""
+    """Print every study and its question."""
     from convforge.course.language import gettext
 
     for known in studies:
@@ -81,19 +80,16 @@ def _list(studies: Iterable[Study]) -> None:
 
 
 def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
-    """The table, and the findings: those that the data supports first."""
+    """Print the table and the findings, those that the data supports first."""
     from rich.console import Console
 
-    from convforge.benchmark.block_tables import block_tables
-    from convforge.benchmark.cells import caption
-    from convforge.benchmark.step_tables import step_table
-    from convforge.benchmark.tables import rich_table
+    from convforge.benchmark.config_tables import block_tables, step_tables
+    from convforge.benchmark.table import caption, rich_table
     from convforge.cli.bench import show
     from convforge.course.language import gettext
 
-    stepped = [r for r in run.results if r.steps]
     tables = block_tables(run, run.results) if chosen.view == "blocks" else []
-    tables += [step_table(run, stepped)] if chosen.view == "steps" and stepped else []
+    tables += step_tables(run, run.results) if chosen.view == "steps" else []
     if tables:
         console = Console(file=sys.stdout, highlight=False)
         for table in tables:
@@ -112,20 +108,22 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
         for finding in some:
             lines = _folded(f"{chosen.sentence(finding)} [{finding.rule}]", 114)
             typer.echo("- " + "\n  ".join(lines))
+            for line in chosen.details(finding):
+                typer.echo("    " + "\n      ".join(_folded(line, 112)))
             for datum in finding.data if trace else ():
                 spread = "" if datum.spread is None else f" +- {100 * datum.spread:.1f} %"
                 where = " ".join(word for word in (datum.case, datum.method, datum.config) if word)
-                typer.echo(f"    {where}: {datum.what} {datum.value:.6g}{spread}")
+                typer.echo(f"      {where}: {datum.what} {datum.value:.6g}{spread}")
 
 
-# What stays on one line: a Chinese letter or a run of others, with the bracket before and the punctuation behind it.
+# Parts of a line that are not broken: a Chinese letter or a run of others, with bracket and punctuation.
 _UNIT = re.compile(
     r"\s+|[\uff08\u201c]*(?:[\u3400-\u9fff]|[^\s\u3400-\u9fff\uff08\u201c]+)[\u3001\u3002\uff09\uff0c\uff1a\uff1b\u201d]*|."
 )
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns of a terminal, where a Chinese sign takes two."""
+    """Fold a text into lines of at most `width` columns of a terminal; a Chinese sign takes two."""
     from rich.cells import cell_len
 
     lines = [""]

@@ -1,4 +1,4 @@
-"""Every method on one problem: its plan or why it refuses, its time, and how long the machine takes at the least."""
+"""Every method on one problem: its plan or its refusal, its time, and the least time of the device."""
 
 from __future__ import annotations
 
@@ -19,27 +19,18 @@ if TYPE_CHECKING:
     from convforge.benchmark.records import Run
     from convforge.benchmark.runner import Watch
 
-# Of each ceiling: fewer than the bench takes, for a figure to set a quick time against.
+# Measurements of each ceiling: fewer than the bench takes, as the times are quick too.
 CEILING_REPEATS = 2
-# Of a plan: a few seconds and hundreds of megabytes to make.
+# Such a plan takes a few seconds and hundreds of megabytes to make.
 MOST_PIECES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A method on a problem.
+    """A method on a problem, which has the precision that the method needs.
 
-    Attributes
-    ----------
-    algorithm : Algorithm
-    problem : Problem
-        What was asked, with the precision that the method must be asked for.
-    plan : Plan or None
-        Of the first config that keeps to the workspace limit.
-    refusal : Reason or None
-        Why there can be no plan.
-    unplanned : str or None
-        Why none was made.
+    `plan` is that of the first config within the workspace limit; else `refusal` says why there can be none, or
+    `unplanned` why none was made.
     """
 
     algorithm: AnyAlgorithm
@@ -50,33 +41,22 @@ class Entry:
 
 
 def survey(problem: Any, methods: Sequence[AnyAlgorithm], runtime: Runtime, limit: int | None) -> list[Entry]:
-    """The entry of every method; `limit` is the most bytes of workspace that a plan may take."""
+    """Return the entry of every method; `limit` is the most bytes of workspace that a plan may take."""
     from convforge.tuning.heuristic import fit
 
     entries = []
     for algorithm in methods:
         asked = problem if algorithm.precision == "strict" else problem.allowing(algorithm.precision)
-        found: Plan | Reason | None = refusal(algorithm, asked, runtime.facts)
-        if found is None and (vast := _too_vast(algorithm, asked, runtime, limit)):
-            entries.append(Entry(algorithm, asked, None, None, vast))
-            continue
-        if found is None:
-            found = fit(algorithm, asked, runtime, limit)
-        if isinstance(found, Plan):
-            entries.append(Entry(algorithm, asked, found))
-        else:
-            entries.append(Entry(algorithm, asked, None, found))
+        refused = refusal(algorithm, asked, runtime.facts)
+        unplanned = None if refused else _too_vast(algorithm, asked, runtime, limit)
+        found = refused or (None if unplanned else fit(algorithm, asked, runtime, limit))
+        plan, reason = (found, None) if isinstance(found, Plan) else (None, found)
+        entries.append(Entry(algorithm, asked, plan, reason, unplanned))
     return entries
 
 
 def check_size(problem: Any, runtime: Runtime, limit: int | None) -> None:
-    """Refuse a problem for which the choice by rule would make a plan of too many pieces.
-
-    Raises
-    ------
-    ValueError
-        It is one.
-    """
+    """Raise ``ValueError`` for a problem for which the choice by rule would make a plan of too many pieces."""
     from convforge.tuning.heuristic import preferred
 
     for algorithm, _ in preferred(problem, runtime.facts):
@@ -87,7 +67,7 @@ def check_size(problem: Any, runtime: Runtime, limit: int | None) -> None:
 
 
 def _too_vast(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, limit: int | None) -> str | None:
-    """Why a plan is not made to be shown: any that the limit may lead to counts."""
+    """Say why a plan would be too large to show, under any config that the limit may lead to."""
     if runtime.facts.backend != "cpu":  # GPUs take large chunks
         return None
     configs = algorithm.configs(problem, runtime.facts)
@@ -108,12 +88,7 @@ def measure(
 ) -> Run:
     """Check and time the plans as ``bench --quick`` does, in a run that is not kept.
 
-    Parameters
-    ----------
-    ceilings : Ceilings
-        Of the device, measured already.
-    budget_s : float
-        Seconds for all; the dearest methods are skipped where they do not fit.
+    The slowest methods are skipped where they do not fit into `budget_s` seconds.
     """
     from convforge.benchmark.row import Row
     from convforge.benchmark.runner import Runner, Settings, begin
@@ -136,14 +111,10 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The least time that a problem takes on a device: that of its bytes or that of its arithmetic.
+    """The least time of a problem on a device: that of its bytes or that of its arithmetic.
 
-    Attributes
-    ----------
-    memory_s : float
-        Every byte of x, w and the output once, at copy bandwidth.
-    arithmetic_s : float or None
-        The direct method's operations at the FMA peak; None where sums are not float32, whose peak alone is measured.
+    `memory_s` is for every byte of x, w and the output once, at copy bandwidth; `arithmetic_s` for the direct method's
+    operations at the FMA peak, and None where sums are not float32, as no other peak is measured.
     """
 
     memory_s: float
@@ -156,12 +127,14 @@ class Limit:
 
     @property
     def bound(self) -> str:
-        """Which of the two it is."""
+        """The larger of the two, by name."""
         return "memory" if self.seconds == self.memory_s else "arithmetic"
 
 
 def roofline(problem: Any, ceilings: Ceilings) -> Limit:
-    """The limit of a problem (S. Williams et al., Roofline: an insightful visual performance model, CACM 52, 2009).
+    """Return the limit of a problem.
+
+    S. Williams et al., Roofline: an insightful visual performance model, CACM 52, 2009.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""`convforge tune`: measure buckets ahead of time, and write what was found to a file that can be shipped."""
+"""`convforge tune`: measure buckets ahead of time, and write the choices to a file that can be shipped."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from convforge.cli.output import plain_table, progress, seconds_text
+from convforge.cli.values import Device, Targets, WorkspaceLimit, parse_bytes, parse_seconds, timed_runtime
+
 if TYPE_CHECKING:
     from convforge.benchmark.suites import Case
     from convforge.tuning import Remembered
 
 
 def tune(
-    targets: Annotated[
-        list[str],
-        typer.Argument(metavar="SUITE|PROBLEM...", help="Suites by name, CSV files, or problems' text forms."),
-    ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="JSON file; merged with what stands in it.")] = None,
-    device: Annotated[str, typer.Option(help="Where to run.")] = "cpu",
+    targets: Targets,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="JSON file; merged with its content.")] = None,
+    device: Device = "cpu",
     level: Annotated[str, typer.Option(help="auto: the best few; max: every method and config.")] = "max",
     budget: Annotated[str, typer.Option(help="For each bucket, such as 5s; the level's own by default.")] = "",
-    workspace_limit: Annotated[str, typer.Option(help="Most workspace that a method may use, such as 64MB.")] = "",
+    workspace_limit: WorkspaceLimit = "",
     peers: Annotated[bool, typer.Option("--peers", help="Other libraries are candidates too.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Measure what is remembered, too.")] = False,
     heavy: Annotated[bool, typer.Option("--heavy", help="The suites' heavy cases too.")] = False,
@@ -30,9 +30,6 @@ def tune(
     from dataclasses import replace
 
     from convforge.benchmark import suites
-    from convforge.call.dispatch import runtime_of
-    from convforge.cli.bench import progress, seconds
-    from convforge.cli.values import parse_bytes
     from convforge.tuning import choices
     from convforge.tuning import tune as measure
     from convforge.tuning.search import EFFORTS
@@ -40,13 +37,11 @@ def tune(
     if level not in EFFORTS:
         raise ValueError(f"--level {level!r} is unknown; choose one of {', '.join(EFFORTS)}")
     limit = parse_bytes(workspace_limit) if workspace_limit else None
-    effort = replace(EFFORTS[level], budget_s=seconds(budget)) if budget else EFFORTS[level]
+    effort = replace(EFFORTS[level], budget_s=parse_seconds(budget)) if budget else EFFORTS[level]
     cases = suites.select(suites.load(targets)[1], heavy=heavy)
     if out is not None and out.exists():
-        choices.read(out)  # before anything is measured: a file that is no such one is left alone
-    runtime = runtime_of(device)
-    if runtime.facts.backend == "emulator":
-        raise ValueError("--device emulator: its times say nothing about a GPU; choose cpu, cuda, cuda:1, ...")
+        choices.read(out)  # before anything is measured: another kind of file is left alone
+    runtime = timed_runtime(device)
     found: dict[str, tuple[Case, Remembered | None]] = {}
     with progress() as watch:
         for done, case in enumerate(cases):
@@ -63,16 +58,12 @@ def tune(
 
 
 def _show(found: list[tuple[Case, Remembered | None]]) -> None:
-    """A line a bucket, then what went wrong."""
-    from rich import box
+    """Print a line for each bucket, then the faults."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    from convforge.cli.explain import _seconds
-
     console = Console(highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     for name in ("bucket", "chosen", "time", "tried"):
         table.add_column(name, overflow="fold", justify="right" if name in ("time", "tried") else "left")
     notes = []
@@ -80,7 +71,7 @@ def _show(found: list[tuple[Case, Remembered | None]]) -> None:
         timed = [] if one is None else [t for t in one.tried if t.seconds is not None]
         best = timed[0] if timed else None
         chosen = "by rule" if best is None else " ".join(filter(None, (best.algorithm, best.config)))
-        taken = "-" if best is None or best.seconds is None else _seconds(best.seconds)
+        taken = "-" if best is None or best.seconds is None else seconds_text(best.seconds)
         bucket = case.name if one is None else one.bucket.key
         table.add_row(Text(bucket), Text(chosen), taken, str(0 if one is None else len(one.tried)))
         if one is None:

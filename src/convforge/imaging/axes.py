@@ -1,7 +1,4 @@
-"""Axes by letters, as tifffile has them: rows and columns, bands, and the axes along which planes follow each other.
-
-An array is filtered plane by plane; the letters say which two axes a plane has, and which axis its bands are.
-"""
+"""Axes by letters, as in tifffile: rows and columns of a plane, its bands, and the page axes."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.imaging.picture import Array, Picture, PictureError
+from convforge.imaging.image import Array, Image, ImageError
 
 LETTERS = {
     "Y": "rows",
@@ -22,7 +19,7 @@ LETTERS = {
     "T": "time",
     "I": "images of any series",
 }
-"""What each letter of `axes` means."""
+"""The letters of `axes` and their meaning."""
 
 # Beyond so many a last axis is not taken for bands by itself: gray, gray and alpha, RGB, RGBA.
 CLEAR_BANDS = 4
@@ -31,7 +28,7 @@ CLEAR_BANDS = 4
 NARROW = 16
 
 
-class AxesError(PictureError):
+class AxesError(ImageError):
     """Axes that must be named, or named otherwise; the message says how."""
 
 
@@ -42,12 +39,7 @@ class Axes:
     Parameters
     ----------
     letters : str
-        Of `LETTERS`, each once; "YX" together, and at most one letter behind them.
-
-    Raises
-    ------
-    AxesError
-        Other letters, or in another order.
+        Of `LETTERS`, each once; "YX" together, and at most one letter behind them. Others raise ``AxesError``.
 
     Examples
     --------
@@ -61,16 +53,16 @@ class Axes:
     letters: str
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be read."""
+        """Refuse letters or an order that cannot be read."""
         letters = self.letters
         wrong = next((letter for letter in letters if letter not in LETTERS), None)
         if wrong is not None:
             known = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
             raise AxesError(f"axes {letters!r}: {wrong!r} is no letter of an axis; the letters are {known}")
         if len(set(letters)) < len(letters):
-            raise AxesError(f"axes {letters!r}: a letter stands twice; each axis has a letter of its own")
+            raise AxesError(f"axes {letters!r}: a letter occurs twice; each axis has a letter of its own")
         if "YX" not in letters:
-            raise AxesError(f"axes {letters!r}: Y and X must stand side by side in this order, as in YX, ZYX or YXC")
+            raise AxesError(f"axes {letters!r}: Y and X must be side by side in this order, as in YX, ZYX or YXC")
         if len(letters) - letters.index("YX") > 3:
             raise AxesError(f"axes {letters!r}: at most one letter may follow YX; move the other axes to the front")
 
@@ -81,17 +73,11 @@ class Axes:
 
     @property
     def pages(self) -> str:
-        """The letters of the axes along which planes follow each other."""
+        """The letters of the page axes."""
         return "".join(letter for letter in self.letters if letter not in f"YX{self.bands}")
 
     def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
-        """The size of each axis.
-
-        Raises
-        ------
-        AxesError
-            As many letters as axes there are not.
-        """
+        """Return the size of each axis; ``AxesError`` for another number of axes."""
         if len(shape) != len(self.letters):
             raise AxesError(
                 f"axes {self.letters!r} name {len(self.letters)} axes, and the array has {len(shape)}: its shape is "
@@ -100,10 +86,7 @@ class Axes:
         return dict(zip(self.letters, shape, strict=True))
 
     def stack(self, array: Any) -> Any:
-        """The array as (T, H, W, B): pages of all page axes one after the other, bands last.
-
-        A view where that is possible; the array may be any that transposes, reshapes and indexes as NumPy's do.
-        """
+        """Return an array of any library as (T, H, W, B), all page axes in one, bands last; a view where possible."""
         self.sizes(array.shape)
         letters, pages = self.letters, self.pages
         if letters.startswith(pages):  # merged where they are, which takes no copy of a contiguous array
@@ -113,7 +96,7 @@ class Axes:
         return array if len(pages) == 1 else self._merged(array, len(pages))
 
     def _merged(self, array: Any, count: int) -> Any:
-        """An array whose first `count` axes have become one."""
+        """Merge the first `count` axes into one."""
         if count < 2:
             return array if count else array[None]
         try:
@@ -125,20 +108,15 @@ class Axes:
             ) from error
 
     def unstack(self, stack: Array, pages: tuple[int, ...]) -> Array:
-        """(T, P, Q, K) with the axes that the array had, whose page axes have the sizes `pages`."""
+        """Return a stack (T, P, Q, K) with the axes of the array, whose page axes have the sizes `pages`."""
         array = stack.reshape(*pages, *stack.shape[1 : None if self.bands else 3])
         order = f"{self.pages}YX{self.bands}"
         return array.transpose([order.index(letter) for letter in self.letters])
 
     def for_filter(self, array: Any, *, summed: bool) -> Any:
-        """The array as (T, H, W, B) such that a filter's result is one run of numbers in the order of the array.
+        """Return the array as (T, H, W, B) such that a filter's result has the order of the array.
 
-        Where each plane is filtered by itself it makes no difference which of them are called bands.
-
-        Raises
-        ------
-        AxesError
-            Bands are summed, and a page axis follows YX.
+        Where bands are not summed, each plane is filtered by itself, so any axes may be called bands.
         """
         self.sizes(array.shape)
         first = self.letters.index("Y")
@@ -153,7 +131,7 @@ class Axes:
         return self.stack(array)
 
     def result_shape(self, shape: tuple[int, ...], plane: tuple[int, int], *, summed: bool) -> tuple[int, ...]:
-        """The shape of a filter's result: `plane` for Y and X, no bands where they are summed.
+        """Return the shape of a filter's result: `plane` for Y and X, no bands where they are summed.
 
         Examples
         --------
@@ -166,58 +144,43 @@ class Axes:
         return tuple(size for letter, size in sizes.items() if not (summed and letter == self.bands))
 
 
-def picture_of(array: Array, axes: Axes, **fields: Any) -> Picture:
-    """The picture in an array whose axes are named; one band has no axis of its own."""
+def image_of(array: Array, axes: Axes, **fields: Any) -> Image:
+    """Make an image of an array whose axes are named; one band has no axis of its own."""
     sizes = axes.sizes(array.shape)
     pixels = np.ascontiguousarray(axes.stack(array))
     pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
     named = (axes.letters, tuple(sizes[letter] for letter in axes.pages))
-    return Picture(pixels if axes.pages else pixels[0], pages=bool(axes.pages), axes=named, **fields)
+    return Image(pixels if axes.pages else pixels[0], pages=bool(axes.pages), axes=named, **fields)
 
 
-def as_named(axes: Axes | None, picture: Picture, sizes: tuple[int, ...] = ()) -> Picture:
-    """A picture that a file gave, with its axes read as they were named, if they were.
+def as_named(axes: Axes | None, image: Image, sizes: tuple[int, ...] = ()) -> Image:
+    """Read a file's image with the axes that the user named, if any.
 
-    Parameters
-    ----------
-    axes : Axes or None
-    picture : Picture
-    sizes : tuple of int
-        How the file itself divides its pages, if it does.
-
-    Raises
-    ------
-    AxesError
-        The picture has other axes.
+    `sizes` is how the file itself divides its pages. ``AxesError`` where the image has other axes.
     """
     if axes is None:
-        return picture
-    array = picture.pixels
-    divided = array.reshape(sizes + array.shape[1:]) if picture.pages and sizes else array
+        return image
+    array = image.pixels
+    divided = array.reshape(sizes + array.shape[1:]) if image.pages and sizes else array
     array = divided if divided.ndim == len(axes.letters) else array
-    if picture.bands > 1 and array.ndim == len(axes.letters) and axes.letters.endswith("YX"):
+    if image.bands > 1 and array.ndim == len(axes.letters) and axes.letters.endswith("YX"):
         raise AxesError(
-            f"axes {axes.letters!r}: each pixel of the file has {picture.bands} bands, so a letter must follow YX, "
+            f"axes {axes.letters!r}: each pixel of the file has {image.bands} bands, so a letter must follow YX, "
             "as in YXC; or leave axes out"
         )
-    turned = picture_of(array, axes, metadata=picture.metadata)
-    if picture.alpha is None:
+    turned = image_of(array, axes, metadata=image.metadata)
+    if image.alpha is None:
         return turned
     shape = turned.pixels.shape[: 3 if turned.pages else 2]
-    if picture.bands != turned.bands or (axes.pages and axes.letters.index("Y") != len(axes.pages)):
-        raise AxesError(f"axes {axes.letters!r}: the picture has alpha, which has no place in them; leave axes out")
-    return replace(turned, alpha=picture.alpha.reshape(shape))
+    if image.bands != turned.bands or (axes.pages and axes.letters.index("Y") != len(axes.pages)):
+        raise AxesError(f"axes {axes.letters!r}: the image has alpha, which has no place in them; leave axes out")
+    return replace(turned, alpha=image.alpha.reshape(shape))
 
 
 def check_clear(name: str, shape: tuple[int, ...]) -> None:
-    """Refuse a shape that can be read in several ways: it is asked about.
+    """Raise ``AxesError`` for a shape that can be read in several ways, with the option for each.
 
     (H, W), and a last axis of up to four bands behind two or three others, are clear.
-
-    Raises
-    ------
-    AxesError
-        With the readings, and what to write for each.
 
     Examples
     --------
@@ -235,18 +198,12 @@ bands (axes= in Python)
 
 
 def may_hold_bands_as_columns(shape: tuple[int, ...]) -> bool:
-    """Tell whether (N, H, W) pages are so narrow that they may be rows of an (H, W, B) picture.
-
-    Examples
-    --------
-    >>> may_hold_bands_as_columns((512, 512, 5)), may_hold_bands_as_columns((200, 16, 16))
-    (True, False)
-    """
+    """Tell whether (N, H, W) pages are so narrow that they may be rows of an (H, W, B) image."""
     return len(shape) == 3 and shape[2] <= NARROW and shape[2] < min(shape[:2])
 
 
 def readings(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """The usual readings of a shape, planes of one band first.
+    """Return the usual readings of a shape, planes of one band first.
 
     Examples
     --------
@@ -266,7 +223,7 @@ def readings(shape: tuple[int, ...]) -> tuple[str, ...]:
 def _readings_text(shape: tuple[int, ...]) -> str:
     known = [f"--axes {letters} for {_in_words(Axes(letters), shape)}" for letters in readings(shape)]
     if not known:
-        return "a picture has 2 to 7 axes"
+        return "an image has 2 to 7 axes"
     *most, last = known
     return f"write {', '.join(most)}{', or ' if most else ''}{last} (axes= in Python)"
 

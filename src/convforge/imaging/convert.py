@@ -12,15 +12,15 @@ Array = npt.NDArray[Any]
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in gray: ITU-R BT.601 luma, as in Pillow, OpenCV and JPEG."""
 
-# Samples converted at a time: the float64 of one block stays in the cache instead of doubling a large picture.
+# Samples converted at a time: the float64 of one block stays in the cache instead of doubling a large image.
 BLOCK = 2**16
 
 
 def to_dtype(array: npt.ArrayLike, dtype: npt.DTypeLike, *, scale: float = 1.0, absolute: bool = False) -> Array:
     """Convert samples: take magnitudes if asked, multiply by `scale`, then round and saturate for integers.
 
-    Integers round half to even and saturate at both ends of the type, NaN becomes 0. Floats take the value as it is:
-    0 to 255 does not become 0 to 1.
+    Integers round half to even and saturate at both ends of the type, NaN becomes 0. Floats keep the value: 0 to 255
+    does not become 0 to 1.
 
     Parameters
     ----------
@@ -74,23 +74,13 @@ def to_dtype(array: npt.ArrayLike, dtype: npt.DTypeLike, *, scale: float = 1.0, 
 def to_gray(pixels: npt.ArrayLike) -> Array:
     """Return the Rec. 601 luma, 0.299 R + 0.587 G + 0.114 B, in the type of the pixels.
 
-    Integers round half to even. The weights go onto the samples as they stand (gamma included), as in Pillow and
-    OpenCV.
+    Integers round half to even. The samples are weighted without a change of gamma, as in Pillow and OpenCV.
 
     Parameters
     ----------
     pixels : array-like
-        (H, W, 3) or (T, H, W, 3); (H, W) and a last axis of 1 are gray already.
-
-    Returns
-    -------
-    ndarray
-        (H, W) or (T, H, W).
-
-    Raises
-    ------
-    ValueError
-        The last axis is neither 1 nor 3, or there are no two axes.
+        (H, W, 3) or (T, H, W, 3) gives (H, W) or (T, H, W); (H, W) and a last axis of 1 are gray already. Other shapes
+        raise ``ValueError``.
 
     Examples
     --------

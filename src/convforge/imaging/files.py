@@ -1,8 +1,9 @@
-"""Read and write pictures: the format is known by a file's first bytes when reading, by its name when writing."""
+"""Read and write images: the format is known by a file's first bytes when reading, by its name when writing."""
 
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from convforge.imaging.axes import Axes, AxesError
-from convforge.imaging.formats import jpeg, npy, png, tiff
-from convforge.imaging.picture import MAX_PIXELS, Metadata, Picture, PictureError, is_sample_dtype
+from convforge.imaging.formats import jpeg, npy, png, tiff, tiff_tags
+from convforge.imaging.formats.losses import lost
+from convforge.imaging.image import MAX_PIXELS, Image, ImageError, Metadata, is_sample_dtype
 from convforge.imaging.replacing import replacing
 
 __all__ = [
     "MAX_PIXELS",
     "WRITABLE_SUFFIXES",
     "AxesError",
+    "Image",
+    "ImageError",
     "Metadata",
-    "Picture",
-    "PictureError",
     "check_writable",
+    "load_decoders",
     "not_kept",
-    "read_picture",
-    "write_picture",
+    "read_image",
+    "write_image",
 ]
 
 StrPath = str | os.PathLike[str]
@@ -37,39 +40,32 @@ class _Format:
     name: str
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...]
-    read: Callable[[Path, int, Axes | None], Picture]
-    write: Callable[[BinaryIO, Picture], None]
-    lost: Callable[[Picture], list[str]]
+    decoders: tuple[str, ...]  # modules; imagecodecs loads each decoder when it is named
+    read: Callable[[Path, int, Axes | None], Image]
+    write: Callable[[BinaryIO, Image], None]
+    holds: frozenset[str]  # see `losses.lost`
+    lost: Callable[[Image], list[str]] = lambda image: []  # beside the fields that it does not hold
     dtypes: tuple[str, ...] = ()  # () is every sample type
     bands: tuple[int, ...] = ()  # () is any number
     alpha: bool = True
     pages: bool = True
 
 
+_COMMON = frozenset({"description", "resolution", "icc_profile", "exif"})
 _FORMATS = (
-    _Format(
-        "PNG", (".png",), (png.SIGNATURE,), png.read, png.write, png.lost, ("uint8", "uint16"), (1, 3), pages=False
-    ),
-    _Format(
-        "JPEG",
-        (".jpg", ".jpeg"),
-        (b"\xff\xd8\xff",),
-        jpeg.read,
-        jpeg.write,
-        jpeg.lost,
-        ("uint8",),
-        (1, 3),
-        alpha=False,
-        pages=False,
-    ),
-    _Format("TIFF", (".tif", ".tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), tiff.read, tiff.write, tiff.lost),
-    _Format(".npy", (".npy",), (b"\x93NUMPY",), npy.read, npy.write, npy.lost),
-)
+    _Format("PNG", (".png",), (png.SIGNATURE,), ("imagecodecs:png_decode",), png.read, png.write, _COMMON | {"png"},
+            dtypes=("uint8", "uint16"), bands=(1, 3), pages=False),
+    _Format("JPEG", (".jpg", ".jpeg"), (b"\xff\xd8\xff",), ("PIL.JpegImagePlugin",), jpeg.read, jpeg.write, _COMMON,
+            jpeg.lost, dtypes=("uint8",), bands=(1, 3), alpha=False, pages=False),
+    _Format("TIFF", (".tif", ".tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), ("imagecodecs", "tifffile"), tiff.read,
+            tiff.write, _COMMON | {"geography"}, tiff_tags.lost),
+    _Format(".npy", (".npy",), (b"\x93NUMPY",), (), npy.read, npy.write, frozenset()),
+)  # fmt: skip
 
 WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
-"""File name endings that `write_picture` knows."""
+"""File name endings that `write_image` knows."""
 
-# Named so that the message can say what the file is, not only what it is not.
+# Other files by their beginning, so that the message can name them.
 _OTHERS = (
     (b"GIF8", "a GIF"),
     (b"BM", "a BMP"),
@@ -84,20 +80,18 @@ _OTHERS = (
 )
 
 
-def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None = None) -> Picture:
+def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None = None) -> Image:
     """Read a PNG, JPEG, TIFF or .npy file, recognised by its content.
 
-    PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits come as a viewer
-    shows them (8 bits, black 0, white 255); samples of 9 to 15 bits keep their codes, which are what a camera measured.
-    Where a TIFF says that zero is white, its colours are inverted, alpha and other samples never. JPEG, PNG and TIFF
-    are turned upright by their orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and
-    (T, H, W, B) with up to four bands are clear. Other arrays, and TIFF pages so narrow that they may be rows of a
-    picture, are refused until `axes` says how they are read.
+    PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits become 8 bits,
+    as a viewer shows them; samples of 9 to 15 bits keep their codes, which are what a camera measured. Colours of a
+    TIFF in which zero is white are inverted, alpha and other samples never. JPEG, PNG and TIFF are turned upright by
+    their orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and (T, H, W, B) with up to four
+    bands are clear. Other arrays, and TIFF pages so narrow that they may be rows of an image, need `axes`.
 
     Parameters
     ----------
     path : path-like
-        The file.
     max_pixels : int
         Largest width x height x pages accepted (bands beyond four count as further pages), checked in the header
         before anything is decoded. The default is 2**28.
@@ -108,13 +102,13 @@ def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | Non
 
     Returns
     -------
-    Picture
+    Image
         Pixels in the file's sample type, alpha apart, metadata.
 
     Raises
     ------
-    PictureError
-        No such file, not a picture, empty, truncated or damaged, too large, declared pixels out of proportion to the
+    ImageError
+        No such file, not an image, empty, truncated or damaged, too large, declared pixels out of proportion to the
         file's bytes, a sample type or colour space that cannot be filtered, or pages of different shapes. AxesError
         where `axes` is needed, or does not fit the file.
 
@@ -123,29 +117,29 @@ def read_picture(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | Non
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "ramp.png")
-    ...     write_picture(path, Picture(np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000))
-    ...     read_picture(path).pixels
+    ...     write_image(path, Image(np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000))
+    ...     read_image(path).pixels
     array([[    0,  5000, 10000, 15000],
            [20000, 25000, 30000, 35000],
            [40000, 45000, 50000, 55000]], dtype=uint16)
     """
     path = Path(path)
     if max_pixels < 1:
-        raise PictureError(f"max_pixels is {max_pixels}; it must be at least 1")
+        raise ImageError(f"max_pixels is {max_pixels}; it must be at least 1")
     named = None if axes is None else Axes(axes.upper())
     kind = _recognise(path)
     try:
         return kind.read(path, max_pixels, named)
-    except PictureError as error:
-        # Picture itself does not know the file.
+    except ImageError as error:
+        # Image itself does not know the file.
         raise error if str(error).startswith(str(path)) else type(error)(f"{path}: {error}") from error
-    except ImportError:  # a library that is missing says nothing of the picture
+    except ImportError:  # a missing library is no fault of the image
         raise
     except MemoryError as error:
-        raise PictureError(f"{path}: the decoded picture does not fit into memory; cut it into parts first") from error
+        raise ImageError(f"{path}: the decoded image does not fit into memory; cut it into parts first") from error
     except Exception as error:
-        # Decoders raise whatever their libraries raise (own classes, struct.error, KeyError): one thing to a user.
-        raise PictureError(
+        # Decoders raise errors of many classes (their own, struct.error, KeyError): one to a user.
+        raise ImageError(
             f"{path}: truncated or damaged {kind.name} ({_one_line(error)}); get it again from its source"
         ) from error
 
@@ -158,153 +152,144 @@ def check_writable(
     Parameters
     ----------
     path : path-like
-        Where the result shall go; its ending names the format.
+        Its ending names the format.
     dtype : dtype-like
         Sample type of the result.
     bands : int
         Bands of the result, alpha not counted.
     pages, alpha : bool
-        Whether the result has pages, and alpha.
+        The result has pages, and alpha.
 
     Raises
     ------
-    PictureError
+    ImageError
         An unknown ending, a sample type, band count, alpha or pages that the format has no place for, or a place that
         cannot be written. The message says what to do instead.
-
-    Examples
-    --------
-    >>> check_writable("edges.tif", np.float32, bands=5)
-    >>> check_writable("edges.png", np.float32)
-    Traceback (most recent call last):
-    ...
-    convforge.imaging.picture.PictureError: edges.png: PNG holds uint8 or uint16, the result is float32; write .tif or \
-.npy, or add --out-dtype uint8
     """
     path = Path(path)
     kind = _format_for(path)
     dtype = np.dtype(dtype)
     if not is_sample_dtype(dtype):
-        raise PictureError(f"{path}: {dtype} is no sample type of a picture; add --out-dtype uint8 or float32")
+        raise ImageError(f"{path}: {dtype} is no sample type of an image; add --out-dtype uint8 or float32")
     if kind.dtypes and dtype.name not in kind.dtypes:
         holds = " or ".join(kind.dtypes)
         # PNG holds what JPEG cannot, where only the depth is wrong
         other = ".png, .tif" if dtype == np.uint16 and not pages else ".tif or .npy"
-        raise PictureError(
+        raise ImageError(
             f"{path}: {kind.name} holds {holds}, the result is {dtype}; write {other}, or add --out-dtype uint8"
         )
     if kind.bands and bands not in kind.bands:
-        raise PictureError(
+        raise ImageError(
             f"{path}: {kind.name} holds 1 or 3 bands, the result has {bands}; write .tif or .npy, or sum the bands "
             "(--channels sum)"
         )
     if alpha and not kind.alpha:
-        raise PictureError(f"{path}: {kind.name} has no alpha; write .png or .tif to keep it")
+        raise ImageError(f"{path}: {kind.name} has no alpha; write .png or .tif to keep it")
     if pages and not kind.pages:
-        raise PictureError(f"{path}: {kind.name} holds one page; write .tif or .npy to keep them all")
+        raise ImageError(f"{path}: {kind.name} holds one page; write .tif or .npy to keep them all")
     try:
         _check_place(path)
     except OSError as error:  # a name too long, a folder that may not be looked into
-        raise PictureError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+        raise ImageError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
 
 
-def not_kept(path: StrPath, picture: Picture) -> tuple[str, ...]:
-    """What `write_picture` does not carry into this file, in words: what the source held, and what has no place here.
+def load_decoders(*paths: Path) -> None:
+    """Import the decoders of these files, so that the time of reading does not include it."""
+    suffixes = {path.suffix.lower() for path in paths}
+    for kind in _FORMATS:
+        for name in kind.decoders if suffixes.intersection(kind.suffixes) else ():
+            pkgutil.resolve_name(name)
 
-    Parameters
-    ----------
-    path : path-like
-        Its ending names the format.
-    picture : Picture
+
+def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
+    """Name the metadata that `write_image` does not write to `path`: of the source, and of the image.
 
     Examples
     --------
-    >>> scan = Picture(np.ones((2, 3), np.uint8), metadata=Metadata((300, 300), left=("XMP",)))
+    >>> scan = Image(np.ones((2, 3), np.uint8), metadata=Metadata((300, 300), left=("XMP",)))
     >>> not_kept("scan.npy", scan)
     ('XMP', 'resolution')
     """
     path = Path(path)
-    words = [*picture.metadata.left, *_format_for(path).lost(picture)]
+    kind = _format_for(path)
+    words = [*image.metadata.left, *lost(image, kind.holds), *kind.lost(image)]
     if path.name.lower().endswith((".ome.tif", ".ome.tiff")):
         words.append(f"the OME that {''.join(path.suffixes[-2:])} promises: the file is a plain TIFF")
     return tuple(dict.fromkeys(words))
 
 
-def write_picture(path: StrPath, picture: Picture) -> None:
-    """Write a picture in the format that the name's ending says; all of it or nothing.
+def write_image(path: StrPath, image: Image) -> None:
+    """Write an image in the format of the name's ending; all of it or nothing.
 
     The file is made under a temporary name in the same folder and renamed when complete: an existing file is replaced
-    then and only then, keeping its permissions, and a failure leaves nothing behind; what a killed process left is
+    only then, keeping its permissions, and a failure leaves nothing behind. A temporary file of a killed process is
     removed by a later write into that folder, once it is an hour old. Alpha is converted to the pixels' sample type; in
-    .npy it becomes the last band. JPEG is written at quality 95 without chroma subsampling. `not_kept` says what a
-    format has no place for (.npy: all metadata).
+    .npy it becomes the last band. JPEG is written at quality 95 without chroma subsampling. `not_kept` names the
+    metadata that a format does not hold (.npy: all).
 
     Parameters
     ----------
     path : path-like
         .png, .jpg, .jpeg, .tif, .tiff or .npy.
-    picture : Picture
-        What to write.
+    image : Image
 
     Raises
     ------
-    PictureError
-        As `check_writable`; or the disk is full, the file is write-protected, or its encoder failed.
+    ImageError
+        A result that the format or the place cannot hold (see `check_writable`), a full disk, or a failing encoder.
 
     Examples
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "scan.tif")
-    ...     write_picture(path, Picture(np.ones((2, 3), np.float32), metadata=Metadata((300, 300), "inch", "leaf")))
-    ...     read_picture(path).metadata
+    ...     write_image(path, Image(np.ones((2, 3), np.float32), metadata=Metadata((300, 300), "inch", "leaf")))
+    ...     read_image(path).metadata
     Metadata(resolution=(300.0, 300.0), unit='inch', description='leaf', premultiplied=False)
     """
     path = Path(path)
-    pixels = picture.pixels
-    check_writable(path, pixels.dtype, bands=picture.bands, pages=picture.pages, alpha=picture.alpha is not None)
+    pixels = image.pixels
+    check_writable(path, pixels.dtype, bands=image.bands, pages=image.pages, alpha=image.alpha is not None)
     kind = _format_for(path)
     target = Path(os.path.realpath(path))  # a link keeps pointing: its target is replaced, not the link
     try:
         with replacing(target) as file:
-            kind.write(file, picture)
-    except PictureError as error:
-        raise PictureError(f"{path}: {error}") from error
+            kind.write(file, image)
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from error
     except OSError as error:
-        raise PictureError(f"{path}: cannot be written ({error.strerror or error}); choose another place") from error
+        raise ImageError(f"{path}: cannot be written ({error.strerror or error}); choose another place") from error
     except MemoryError as error:
-        raise PictureError(f"{path}: not enough memory to encode {kind.name}; write .npy or in parts") from error
+        raise ImageError(f"{path}: not enough memory to encode {kind.name}; write .npy or in parts") from error
     except Exception as error:
-        raise PictureError(f"{path}: {kind.name} could not hold this picture ({_one_line(error)}); try .npy") from error
+        raise ImageError(f"{path}: {kind.name} could not hold this image ({_one_line(error)}); try .npy") from error
 
 
 def _recognise(path: Path) -> _Format:
     try:
         if path.is_dir():
-            raise PictureError(f"{path}: is a folder; name one picture in it")
+            raise ImageError(f"{path}: is a folder; name one image in it")
         if not path.exists():
-            raise PictureError(f"{path}: no such file; check the name and the folder")
+            raise ImageError(f"{path}: no such file; check the name and the folder")
         if not path.is_file():
-            raise PictureError(f"{path}: is no regular file; copy the picture to one first")
+            raise ImageError(f"{path}: is no regular file; copy the image to one first")
         with path.open("rb") as file:
             head = file.read(16)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        if isinstance(error, PictureError):
+        if isinstance(error, ImageError):
             raise
-        raise PictureError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise ImageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if not head:
-        raise PictureError(f"{path}: is empty (0 bytes); get it again from its source")
+        raise ImageError(f"{path}: is empty (0 bytes); get it again from its source")
     for kind in _FORMATS:
         if head.startswith(kind.magic):
             return kind
         if any(magic.startswith(head) for magic in kind.magic):
-            raise PictureError(f"{path}: truncated {kind.name}, only {len(head)} bytes; get it again from its source")
-    raise PictureError(
-        f"{path}: not a picture that can be read, {_what_it_is(head)}; convert it to PNG, JPEG, TIFF or .npy"
-    )
+            raise ImageError(f"{path}: truncated {kind.name}, only {len(head)} bytes; get it again from its source")
+    raise ImageError(f"{path}: not an image that can be read, {_kind_of(head)}; convert it to PNG, JPEG, TIFF or .npy")
 
 
-def _what_it_is(head: bytes) -> str:
+def _kind_of(head: bytes) -> str:
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "it is a WebP"
     if head[4:8] == b"ftyp":
@@ -322,23 +307,23 @@ def _format_for(path: Path) -> _Format:
             return kind
     known = ", ".join(WRITABLE_SUFFIXES)
     what = f"unknown ending {path.suffix!r}" if suffix else "no ending to tell the format"
-    raise PictureError(f"{path}: {what}; write one of {known}")
+    raise ImageError(f"{path}: {what}; write one of {known}")
 
 
 def _check_place(path: Path) -> None:
     target = Path(os.path.realpath(path))
     folder = target.parent
     if target.is_dir():
-        raise PictureError(f"{path}: is a folder; name a file in it")
+        raise ImageError(f"{path}: is a folder; name a file in it")
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
-        raise PictureError(f"{path}: cannot be written, the folder {folder} {what}; make it first")
+        raise ImageError(f"{path}: cannot be written, the folder {folder} {what}; make it first")
     if target.exists() and not target.is_file():  # renaming over a device would replace the device
-        raise PictureError(f"{path}: is no regular file; write to a file")
+        raise ImageError(f"{path}: is no regular file; write to a file")
     if target.exists() and not os.access(target, os.W_OK):
-        raise PictureError(f"{path}: is write-protected; choose another name")
+        raise ImageError(f"{path}: is write-protected; choose another name")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise PictureError(f"{path}: cannot be written, no permission to write in {folder}; choose another folder")
+        raise ImageError(f"{path}: cannot be written, no permission to write in {folder}; choose another folder")
 
 
 def _one_line(error: Exception) -> str:

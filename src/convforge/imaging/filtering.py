@@ -1,10 +1,10 @@
-"""Filter pictures: an array of pixels and a kernel in, an array of pixels out."""
+"""`filter`: an array of pixels and a kernel in, an array of pixels out."""
 
 from __future__ import annotations
 
 import math
 import os
-from typing import Any, Never
+from typing import Any, Never, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,9 @@ from convforge.problem.types import ADDED, SHORT_NAMES, finfo, is_integer, limit
 # The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
 _SEPARABLE_FROM = 5
 
-# Of filters of pictures on GPUs; they stay there for so many plans, filters and streams.
+# Prepared weights on GPUs, kept for this many plans, filters and streams.
 TAPS_KEPT = 64
 _TAPS: dict[Any, PreparedFilter] = {}
-
 
 # Arguments of SciPy's and OpenCV's filters, and what does the same here.
 _ANCHOR = "the centre is element (R // 2, S // 2); pad the kernel with zeros until that is the element that you mean"
@@ -42,6 +41,18 @@ ELSEWHERE = {
     **dict.fromkeys(("sigma", "ksize", "truncate"), "the kernel says it: 'gaussian:SIZE:SIGMA', 'box:SIZE'"),
     **dict.fromkeys(("fillvalue", "padding_value", "constant_values"), "say border='constant' and cval="),
 }
+
+
+class FilterOptions(TypedDict, total=False):
+    """Arguments of :func:`filter` that decide the problem."""
+
+    channels: str
+    border: str
+    cval: float
+    stride: IntPair
+    out_dtype: Any
+    algorithm: str
+    axes: str | None
 
 
 def filter(  # noqa: A001
@@ -58,7 +69,7 @@ def filter(  # noqa: A001
     axes: str | None = None,
     **others: Never,
 ) -> Any:
-    """Filter a picture, or a stack of pictures, with one kernel: cross-correlation, the kernel is not flipped.
+    """Filter an image, or a stack of images, with one kernel: cross-correlation, the kernel is not flipped.
 
     out[p, q] = sum over r, s of image[p*stride + r - R//2, q*stride + s - S//2] * kernel[r, s]
 
@@ -72,21 +83,21 @@ def filter(  # noqa: A001
         Numbers, or what :func:`convforge.imaging.kernels.load_kernel` reads: a name such as "laplacian" or
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
     channels : {"each", "sum"}
-        Each band by itself, or all bands summed into one picture without a band axis.
+        Each band by itself, or all bands summed into one image without a band axis.
     border : str
-        What lies outside the picture: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
+        Pixels outside of the image: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
         "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one of them, such as
         "mirror", "edge" or "BORDER_WRAP".
     cval : float
         The value outside in mode "constant": one that a pixel of the image could have, whatever the kernel, so a whole
-        number for a picture of integers.
+        number for an image of integers.
     stride : int or pair of int
         Only every so many-th row and column is computed.
     out_dtype : dtype, optional
         NumPy's or PyTorch's, or its name; by default the image's own: integers are rounded half to even and saturate.
     device, algorithm
-        As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors. Over a
-        picture of integers, a kernel of whole numbers, or of whole numbers over one divisor such as a mean, is summed
+        As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors. Over an
+        image of integers, a kernel of whole numbers, or of whole numbers over one divisor such as a mean, is summed
         exactly and divided once, but by methods that round, such as "fft". Other kernels are summed in float32 over
         pixels of 8 bits, else in float64.
     axes : str, optional
@@ -131,7 +142,7 @@ def filter(  # noqa: A001
 
 
 def _prepared(plan: Plan, w: NDArray[Any], stream: CallerStream) -> PreparedFilter:
-    """The taps on a GPU, for work on a stream: brought there once, which waits for the stream, and kept."""
+    """Upload the weights once for a stream, which waits for it, and keep them."""
     key = (plan, w.tobytes(), stream.handle)
     prepared = _TAPS.get(key)
     if prepared is None:
@@ -146,7 +157,7 @@ def _prepared(plan: Plan, w: NDArray[Any], stream: CallerStream) -> PreparedFilt
 def result_shape(
     shape: tuple[int, ...], stack: tuple[int, ...], channels: str, axes: str | None = None
 ) -> tuple[int, ...]:
-    """The shape of a result (T, P, Q, K) for an image of this shape; summed bands have no axis of their own."""
+    """Return the shape of a result (T, P, Q, K) for an image of this shape; summed bands have no axis."""
     pages, rows, columns, bands = stack
     if axes is not None:
         return Axes(axes.upper()).result_shape(shape, (rows, columns), summed=channels == "sum")
@@ -158,28 +169,13 @@ def plan_filter(
     image: NDArray[Any],
     kernel: NDArray[Any] | str | os.PathLike[str],
     *,
-    channels: str = "each",
-    border: str = "reflect",
-    cval: float = 0.0,
-    stride: IntPair = 1,
-    out_dtype: Any = None,
     device: str | None = None,
-    algorithm: str = "auto",
-    axes: str | None = None,
+    **options: Unpack[FilterOptions],
 ) -> tuple[Plan, NDArray[Any], NDArray[Any]]:
-    """The plan that :func:`filter` runs for these arguments, the picture as (T, H, W, C), and the weights.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`filter`.
-    """
-    problem, x, weights = filter_problem(
-        image, kernel, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
-        algorithm=algorithm, axes=axes,
-    )  # fmt: skip
+    """Return the plan of :func:`filter` for these arguments, the image as (T, H, W, C), and the weights."""
+    problem, x, weights = filter_problem(image, kernel, **options)
     device = home_of(image=image).runs_on(device)
-    return find_plan(problem, algorithm, None, device, None, tune=False), x, weights
+    return find_plan(problem, options.get("algorithm", "auto"), None, device, None, tune=False), x, weights
 
 
 @np.errstate(all="ignore")  # a tap too small for the type that it is summed in is zero there
@@ -195,13 +191,7 @@ def filter_problem(
     algorithm: str = "auto",
     axes: str | None = None,
 ) -> tuple[Conv2dProblem, NDArray[Any], NDArray[Any]]:
-    """The problem that :func:`filter` poses for these arguments, the picture as (T, H, W, C), and the weights.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`filter`.
-    """
+    """Return the problem of :func:`filter` for these arguments, the image as (T, H, W, C), and the weights."""
     image = home_of(image=image).read(image, "image", (2, 3, 4) if axes is None else None)
     taps = kernel_array(kernel)
     check_word(channels, "channels")
@@ -225,30 +215,17 @@ def filter_problem(
     strides = pair(stride, "stride")
     factored = algorithm == "auto" and _two_passes_pay(taps, numbers.dtype)
     problem = Conv2dProblem(
-        n=n,
-        c=c,
-        h=h,
-        w=w,
-        k=bands,
-        r=r,
-        s=s,
-        stride=strides,
-        padding=(r // 2, r - 1 - r // 2, s // 2, s - 1 - s // 2),
-        groups=bands if channels == "each" else 1,
-        padding_mode=border,
-        padding_value=outside,
-        x_dtype=dtype_name(x),
-        w_dtype=weights.dtype.name,
-        out_dtype=result,
-        x_layout="NHWC",
-        precision="separable" if factored else "strict",
-        epilogue=Epilogue(divisor=divisor),
-    )
+        n=n, c=c, h=h, w=w, k=bands, r=r, s=s, stride=strides,
+        padding=(r // 2, r - 1 - r // 2, s // 2, s - 1 - s // 2), groups=bands if channels == "each" else 1,
+        padding_mode=border, padding_value=outside,
+        x_dtype=dtype_name(x), w_dtype=weights.dtype.name, out_dtype=result, x_layout="NHWC",
+        precision="separable" if factored else "strict", epilogue=Epilogue(divisor=divisor),
+    )  # fmt: skip
     return problem, x, weights
 
 
 def _outside(cval: Any, border: str, dtype: str) -> float:
-    """What lies outside a picture of this element type: a value that its pixels may have."""
+    """Return the value outside of an image of this element type: one that its pixels may have."""
     if isinstance(cval, bool) or not isinstance(cval, int | float | np.integer | np.floating):
         raise TypeError(f"cval={cval!r} must be a number")
     if border != "constant":
@@ -269,7 +246,7 @@ def _outside(cval: Any, border: str, dtype: str) -> float:
 
 
 def _result_type(wanted: Any) -> str:
-    """Our name of an element type that is asked for, which may be written as NumPy's or PyTorch's."""
+    """Return our name of an element type that is given as NumPy's or PyTorch's."""
     text = str(wanted).removeprefix("torch.")
     try:
         name = text if text in SHORT_NAMES else np.dtype(wanted).name
@@ -281,7 +258,7 @@ def _result_type(wanted: Any) -> str:
 
 
 def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.float64]:
-    """The kernel's numbers from an array or from text; float32(1 / 9) means 1 / 9.
+    """Return the kernel's numbers from an array or from text; float32(1 / 9) means 1 / 9.
 
     Raises
     ------
@@ -312,16 +289,16 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
 
 
 def _rounds(algorithm: str) -> bool:
-    """Whether a method is asked for by name whose arithmetic has fractions, such as the FFT's: it sums floats."""
-    exact = ("strict", "separable")
+    """Tell whether the named method's arithmetic has fractions, such as the FFT's: it sums floats."""
     named = () if algorithm == "auto" else every_algorithm()
-    return any(a.name == algorithm and a.precision not in exact for a in named if a.operation == "conv2d")
+    methods = (a for a in named if a.operation == "conv2d" and a.name == algorithm)
+    return any(a.precision not in ("strict", "separable") for a in methods)
 
 
 def _weights(
     taps: NDArray[np.float64], pixels: np.dtype[Any], channels: int, result: str, algorithm: str
 ) -> tuple[NDArray[Any], int]:
-    """The kernel in the type it is summed with, and what its sums are divided by.
+    """Return the kernel in the type it is summed with, and the divisor of its sums.
 
     Over integers, whole numbers and fractions of one divisor are summed exactly, in the narrowest type that holds
     every sum. A quotient of two whole numbers, rounded to a float type, stays on its side of every tie of whole numbers
@@ -347,7 +324,7 @@ def _weights(
 
 
 def _small_integers(whole: NDArray[np.float64], pixels: np.dtype[Any], channels: int) -> str | None:
-    """The integer type that holds these numbers and whose sums with such pixels fit int32."""
+    """Return the integer type that holds these numbers and whose sums with such pixels fit int32."""
     for name in ("int8", "int16") if pixels.itemsize <= 2 else ():
         low, high = limits(name)
         fits = low <= whole.min() and whole.max() <= high
@@ -370,15 +347,12 @@ def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:
 
 
 def _two_passes_pay(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
-    """Whether a kernel is large, of rank 1 to the last bit of the type that it is summed in, and that is a float type.
-
-    `taps` may stand over a divisor.
-    """
+    """Tell whether a kernel is large and of rank 1, and summed in a float type; `taps` may be multiples of it."""
     return min(taps.shape) >= _SEPARABLE_FROM and dtype.kind == "f" and _has_rank_1(taps, dtype)
 
 
 def _has_rank_1(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
-    """Whether a kernel is the product of a column and a row, to the last bit of a float type."""
+    """Tell whether a kernel is the product of a column and a row, to the last bit of a float type."""
     # A matrix of rank 1 is the outer product of its row and column through its largest number, divided by that.
     r, s = np.unravel_index(np.abs(taps).argmax(), taps.shape)
     if not taps[r, s]:

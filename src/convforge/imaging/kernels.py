@@ -1,9 +1,9 @@
-"""Filter kernels by name, from a file, or from the matrix as typed.
+"""Filter kernels by name, from a file, or from a typed matrix.
 
-Kernels are applied as **cross-correlation**: laid on the picture as they are written, not flipped. So the sign of
-`sobel-x` is positive where the picture grows brighter to the right, of `sobel-y` where it grows brighter downwards.
-The pixel that a kernel answers for lies under element (R // 2, S // 2), counted from 0: the centre for odd sizes, the
-element right of and below it for even ones, as in scipy.ndimage.correlate with origin 0.
+Kernels are applied as **cross-correlation**: they are not flipped. So the sign of `sobel-x` is positive where the image
+grows brighter to the right, of `sobel-y` where it grows brighter downwards. The output pixel is under element (R // 2,
+S // 2), counted from 0: the centre for odd sizes, the element right of and below it for even ones, as in
+scipy.ndimage.correlate with origin 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import difflib
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ KERNEL_NAMES = (*_FIXED, "gaussian:SIZE:SIGMA", "log:SIZE:SIGMA", "box:SIZE")
 """Names that `named_kernel` takes; SIZE in pixels, SIGMA in pixels and more than 0."""
 
 
-# Words that people try, and what they find here.
+# Names that people try, and the answers.
 _ELSEWHERE = {
     "sobel": "'sobel-x' and 'sobel-y' are the two directions",
     "scharr": "'scharr-x' and 'scharr-y' are the two directions",
@@ -50,7 +50,7 @@ _ELSEWHERE = {
 
 
 class KernelError(ValueError):
-    """A kernel that cannot be used; the message says which value, what the rule is, and what to do."""
+    """A kernel that cannot be used; the message names the value, the rule, and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,21 +63,13 @@ class Kernel:
         As the user gave it: a name, a path, or "matrix".
     values : ndarray of float64
         (R, S), finite, read-only.
-
-    Examples
-    --------
-    >>> k = named_kernel("box:4")
-    >>> k.shape, k.anchor, k.integer
-    ((4, 4), (2, 2), False)
     """
 
     name: str
     values: npt.NDArray[np.float64]
-    integer: bool = field(init=False)
-    """True when every value is a whole number that fits int32: integer pictures stay exact."""
 
     def __post_init__(self) -> None:
-        """Refuse everything that is not a finite matrix, and freeze the values."""
+        """Refuse everything but a finite matrix, and freeze the values."""
         values = np.array(self.values, dtype=np.float64, order="C")
         if values.ndim != 2:
             raise KernelError(f"kernel {self.name!r} has shape {values.shape}; a kernel is a matrix (rows, columns)")
@@ -94,25 +86,18 @@ class Kernel:
             )
         values.flags.writeable = False
         object.__setattr__(self, "values", values)
-        whole = bool(np.all(values == np.rint(values)) and np.abs(values).max() <= np.iinfo(np.int32).max)
-        object.__setattr__(self, "integer", whole)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return (int(self.values.shape[0]), int(self.values.shape[1]))
 
-    @property
-    def anchor(self) -> tuple[int, int]:
-        """Row and column, from 0, of the element that lies on the pixel being computed."""
-        return (self.shape[0] // 2, self.shape[1] // 2)
-
 
 def load_kernel(text: str | os.PathLike[str]) -> Kernel:
     """Return the kernel that `text` names, holds, or points to.
 
-    Tried in this order: a name of `KERNEL_NAMES`; a file that exists; a matrix. A file that is called like a name is
-    reached as ./NAME.
+    Tried in this order: a name of `KERNEL_NAMES`; a file that exists; a matrix. Write ./NAME for a file with such a
+    name.
 
     Parameters
     ----------
@@ -206,7 +191,7 @@ def named_kernel(text: str) -> Kernel:
 
 
 def _hint(head: str) -> str:
-    """The nearest thing that exists, and the beginning of a list of all."""
+    """Return the nearest kernel that exists, and the beginning of a list of all."""
     if head in _ELSEWHERE:
         return f"{_ELSEWHERE[head]}. Known"
     near = difflib.get_close_matches(head, (*_FIXED, *_SIZED), n=1, cutoff=0.5)
@@ -229,13 +214,12 @@ def _size(text: str, argument: str) -> int:
 
 
 def _gaussian(text: str, head: str, arguments: list[str]) -> npt.NDArray[np.float64]:
-    """The Gaussian, or its Laplacian."""
     if len(arguments) != 2:
         raise KernelError(f"kernel {text!r}: write {head}:SIZE:SIGMA, for example '{_example(head, arguments)}'")
     size = _size(text, arguments[0])
     if size % 2 == 0:
         raise KernelError(
-            f"kernel {text!r}: SIZE is {size}; a Gaussian needs an odd one, or the picture would shift by half a pixel"
+            f"kernel {text!r}: SIZE is {size}; a Gaussian needs an odd one, or the image would shift by half a pixel"
         )
     try:
         sigma = float(arguments[1])
@@ -256,7 +240,7 @@ def _gaussian(text: str, head: str, arguments: list[str]) -> npt.NDArray[np.floa
 
 
 def _example(head: str, arguments: list[str]) -> str:
-    """A line that works; of one number that is no size, with that as SIGMA and a SIZE that reaches 4 SIGMA."""
+    """Write an argument that works; a single number that is no size becomes SIGMA, with a SIZE that reaches 4 SIGMA."""
     with suppress(ValueError):
         sigma = float(arguments[0]) if len(arguments) == 1 else 0.0
         size = 2 * round(4 * sigma) + 1 if 0 < sigma < LARGEST_SIDE / 9 else 0
@@ -269,14 +253,14 @@ _MATRIX = re.compile(r"(?:[-+0-9.e,;/\s\[\]()]|nan|inf(?:inity)?|[ij])+", re.IGN
 
 
 def _looks_like_matrix(text: str) -> bool:
-    """Whether it has numbers alone, or begins with one and has rows: what is wrong with it is then said by place."""
+    """Tell whether a text is numbers alone, or begins with one and has rows; errors then name the place."""
     if ";" in text and re.match(r"[-+0-9.\[(]", text):
         return True
     return re.fullmatch(_MATRIX, text) is not None and re.search(r"[0-9]|nan|inf|[;\[]", text, re.I) is not None
 
 
 def _parse(text: str, where: str) -> npt.NDArray[np.float64]:
-    """Parse rows parted by ';' or line ends; [[1, 2], [3, 4]] as Python prints it is understood too."""
+    """Parse rows that are divided by ';' or line ends, or written as Python prints [[1, 2], [3, 4]]."""
     text = re.sub(r"\]\s*,?\s*\[", ";", text.strip())
     text = re.sub(r"^[\[(\s]+|[\])\s]+$", "", text)
     lines = [line.split("#")[0].strip() for line in re.split(r"[;\n]", text)]
@@ -315,7 +299,7 @@ def _from_file(path: Path) -> Kernel:
     where = f"kernel file {str(path)!r}"
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise KernelError(f"{where} has {path.stat().st_size} bytes, more than any kernel; is it a picture?")
+            raise KernelError(f"{where} has {path.stat().st_size} bytes, more than any kernel; is it an image?")
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise KernelError(f"{where} does not exist; check the name and the folder") from error

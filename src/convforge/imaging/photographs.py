@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from convforge.imaging.picture import PictureError
+from convforge.imaging.image import ImageError
 
 PHOTOGRAPHS = {
     "astronaut": "astronaut.png",
@@ -22,40 +22,27 @@ PHOTOGRAPHS = {
 
 
 def photograph(name: str = "astronaut") -> npt.NDArray[np.uint8]:
-    """Return a photograph that is already on this machine.
+    """Return a photograph (H, W, 3) that is already on this machine, each side at least 512.
 
-    Parameters
-    ----------
-    name : {"astronaut", "hubble", "immunohistochemistry", "retina"}
-        Which one.
-
-    Returns
-    -------
-    ndarray of uint8
-        (H, W, 3), each side at least 512.
-
-    Raises
-    ------
-    PictureError
-        Another name, or scikit-image is not installed.
+    ``ImageError`` for a name that is not in `PHOTOGRAPHS`, or where scikit-image is not installed.
 
     Examples
     --------
     >>> photograph().shape
     (512, 512, 3)
     """
-    from convforge.imaging.files import read_picture
+    from convforge.imaging.files import read_image
 
     if name not in PHOTOGRAPHS:
         near = difflib.get_close_matches(name, PHOTOGRAPHS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise PictureError(f"no photograph is called {name!r}; {hint}there are {', '.join(PHOTOGRAPHS)}")
+        raise ImageError(f"no photograph is called {name!r}; {hint}there are {', '.join(PHOTOGRAPHS)}")
     spec = importlib.util.find_spec("skimage")  # finds the folder without importing the library
     if spec is None or spec.origin is None:
-        raise PictureError(
+        raise ImageError(
             f"the photograph {name!r} comes with scikit-image, which is not installed; "
             "get it with: python -m pip install scikit-image"
         )
     path = Path(spec.origin).parent / "data" / PHOTOGRAPHS[name]
-    pixels: npt.NDArray[Any] = read_picture(path).pixels
+    pixels: npt.NDArray[Any] = read_image(path).pixels
     return pixels

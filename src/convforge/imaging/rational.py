@@ -22,16 +22,9 @@ _DENOMINATORS = (2**8, 2**12, LARGEST_DIVISOR_F32, 2**18, 2**21, LARGEST_DIVISOR
 def over_a_divisor(values: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float64], int] | None:
     """Return whole numbers k and the divisor n with `values` = k / n as their type rounds it, or None.
 
-    Parameters
-    ----------
-    values : array of float32 or float64
-        Finite. A product of two rounded fractions, as of two lines of 1/5, still counts: it may be two roundings off.
-
-    Returns
-    -------
-    (array of float64, int) or None
-        k of the same shape, and n from 1 to `LARGEST_DIVISOR` (`LARGEST_DIVISOR_F32` of float32), in lowest terms but
-        for small multiples.
+    `values` are finite float32 or float64. A product of two rounded fractions, as of two lines of 1/5, still counts: it
+    may be two roundings off. n is from 1 to `LARGEST_DIVISOR` (`LARGEST_DIVISOR_F32` of float32), in lowest terms but
+    for small multiples.
 
     Examples
     --------

@@ -4,7 +4,7 @@
 //           together in memory; a grid that just fills the GPU and goes on in steps is slower.
 // Launches  in a row begin early, as the kernels' own do that are held against it.
 // Limit     memory bandwidth, read and write together.
-#include "device.cuh"
+#include "memory.cuh"
 
 struct Copy {
     const float4 *source;
@@ -14,6 +14,6 @@ struct Copy {
 
 extern "C" __global__ void __launch_bounds__(256) copy(const __grid_constant__ Copy args) {
     const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    wait_for_earlier();
+    pdl_wait();
     if (i < args.count) args.target[i] = args.source[i];
 }

@@ -14,11 +14,11 @@
 struct Convolution {
     const pixel_t *x;
     const double *w;            // (K, channels, R, S), in cross-correlation order
-    const int *rows, *columns;  // where each padded row and column lies in the picture; -1 for `outside`
+    const int *rows, *columns;  // where each padded row and column lies in the image; -1 for `outside`
     double *totals, *beside;    // as the output lies in memory: sums of products, sums of their absolute values
     long long outputs;          // elements of either
     long long x_n, x_c, x_h, x_w;  // strides of x in elements
-    double outside, zero;       // what stands beyond the picture; what is subtracted from every pixel
+    double outside, zero;       // what stands beyond the image; what is subtracted from every pixel
     int K, P, Q, channels, filters, R, S;  // channels and filters of a group
     int stride_h, stride_w, dilation_h, dilation_w;
 };
@@ -34,12 +34,12 @@ extern "C" __global__ void truth_conv2d(const Convolution args) {
     const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
     for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < args.outputs; i += threads) {
         // The axes after N, the last first: K, Q, P in NHWC, else Q, P, K.
-        const int sizes[3] = {CHANNELS_LAST ? args.K : args.Q, CHANNELS_LAST ? args.Q : args.P,
-                              CHANNELS_LAST ? args.P : args.K};
+        const int sizes[3] = {cfg::CHANNELS_LAST ? args.K : args.Q, cfg::CHANNELS_LAST ? args.Q : args.P,
+                              cfg::CHANNELS_LAST ? args.P : args.K};
         const long long line = i / sizes[0], plane = line / sizes[1], n = plane / sizes[2];
         const int last = i % sizes[0], middle = line % sizes[1], outer = plane % sizes[2];
-        const int k = CHANNELS_LAST ? last : outer, p = CHANNELS_LAST ? outer : middle;
-        const int q = CHANNELS_LAST ? middle : last, first = k / args.filters * args.channels;
+        const int k = cfg::CHANNELS_LAST ? last : outer, p = cfg::CHANNELS_LAST ? outer : middle;
+        const int q = cfg::CHANNELS_LAST ? middle : last, first = k / args.filters * args.channels;
         const pixel_t *picture = args.x + n * args.x_n + first * args.x_c;
         const double *weight = args.w + static_cast<long long>(k) * args.channels * args.R * args.S;
         double total = 0, beside = 0;

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.cli.commands import Ran
-from tests.cli.filter.pictures import RANDOM
+from tests.cli.filter.images import RANDOM
 
 
 @pytest.fixture(autouse=True)

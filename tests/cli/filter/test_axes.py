@@ -1,4 +1,4 @@
-"""`convforge filter --axes`: stacks are filtered plane by plane, and one whose axes are unclear is asked about."""
+"""`convforge filter --axes`: stacks are filtered plane by plane, and one whose axes are unclear is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tifffile
 from tests.cli.commands import Ran
-from tests.cli.filter.pictures import LAPLACIAN, RANDOM, correlated, kept, saturated
+from tests.cli.filter.images import LAPLACIAN, RANDOM, correlated, kept, saturated
 
 STACK = RANDOM.integers(0, 256, (20, 25, 24), dtype=np.uint8)
 KERNEL = ("--kernel", "laplacian")

@@ -1,4 +1,4 @@
-"""`convforge filter`: borders, strides, small pictures, pages, gray, in place."""
+"""`convforge filter`: borders, strides, small images, pages, gray, in place."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.cli.commands import Ran
-from tests.cli.filter.pictures import LAPLACIAN, RANDOM, SMALL, SOBEL_X, correlated, kept, saturated
+from tests.cli.filter.images import LAPLACIAN, RANDOM, SMALL, SOBEL_X, correlated, kept, saturated
 
-from convforge.imaging.files import Metadata, read_picture
+from convforge.imaging.files import Metadata, read_image
 
 
 @pytest.mark.parametrize(
@@ -21,17 +21,17 @@ def test_borders(tmp_path: Path, done: Callable[..., Ran], border: str, mode: st
     source, target = kept(tmp_path, "a.png", SMALL), tmp_path / "b.png"
     done(source, target, "--kernel", "emboss", "--border", border)
     emboss = [[-2, -1, 0], [-1, 1, 1], [0, 1, 2]]
-    np.testing.assert_array_equal(read_picture(target).pixels, saturated(correlated(SMALL, emboss, mode)))
+    np.testing.assert_array_equal(read_image(target).pixels, saturated(correlated(SMALL, emboss, mode)))
 
 
 def test_a_constant_border(tmp_path: Path, done: Callable[..., Ran], refused: Callable[..., str]) -> None:
     source, target = kept(tmp_path, "a.png", SMALL), tmp_path / "b.png"
     ran = done(source, target, "--kernel", "laplacian", "--border", "constant", "--cval", 200)
     expected = saturated(correlated(SMALL, LAPLACIAN, "constant", 200))
-    np.testing.assert_array_equal(read_picture(target).pixels, expected)
+    np.testing.assert_array_equal(read_image(target).pixels, expected)
     assert "border constant 200" in ran.line("kernel")
     done(source, target, "--kernel", "laplacian", "--border", "zeros")
-    np.testing.assert_array_equal(read_picture(target).pixels, saturated(correlated(SMALL, LAPLACIAN, "constant")))
+    np.testing.assert_array_equal(read_image(target).pixels, saturated(correlated(SMALL, LAPLACIAN, "constant")))
     words = (source, target, "--kernel", "laplacian", "--cval", 7)
     refused(2, *words, says=("--cval 7", "constant", "reflect"))
     refused(2, *words, "--border", "constant", "--cval", "0.5", says=("0.5", "uint8"))
@@ -40,7 +40,7 @@ def test_a_constant_border(tmp_path: Path, done: Callable[..., Ran], refused: Ca
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (2, 3), (4, 1)])
 @pytest.mark.parametrize("stride", [1, 3])
-def test_a_picture_smaller_than_the_kernel(
+def test_an_image_smaller_than_the_kernel(
     tmp_path: Path, done: Callable[..., Ran], size: tuple[int, int], stride: int
 ) -> None:
     pixels = RANDOM.integers(0, 256, size, dtype=np.uint8)
@@ -49,7 +49,7 @@ def test_a_picture_smaller_than_the_kernel(
     text = "; ".join(" ".join(map(str, row)) for row in matrix)
     done(source, target, "--kernel", text, "--stride", stride)
     expected = saturated(correlated(pixels, matrix))[::stride, ::stride]
-    np.testing.assert_array_equal(read_picture(target).pixels, expected)
+    np.testing.assert_array_equal(read_image(target).pixels, expected)
 
 
 @pytest.mark.parametrize("text, steps", [("3", (3, 3)), ("2x1", (2, 1)), ("1x4", (1, 4)), ("50", (50, 50))])
@@ -60,7 +60,7 @@ def test_stride_divides_size_alpha_and_resolution(
     said = Metadata((300.0, 600.0), "inch", "Leaf no. 7, verso")
     source = kept(tmp_path, "a.tif", SMALL, alpha=alpha, metadata=said)
     ran = done(source, tmp_path / "b.tif", "--kernel", "laplacian", "--stride", text)
-    result = read_picture(tmp_path / "b.tif")
+    result = read_image(tmp_path / "b.tif")
     assert (result.height, result.width) == (math.ceil(23 / steps[0]), math.ceil(31 / steps[1]))
     np.testing.assert_array_equal(result.pixels, saturated(correlated(SMALL, LAPLACIAN))[:: steps[0], :: steps[1]])
     np.testing.assert_array_equal(result.alpha, alpha[:: steps[0], :: steps[1]])
@@ -76,7 +76,7 @@ def test_pages_are_filtered_one_by_one(tmp_path: Path, done: Callable[..., Ran],
     source = kept(tmp_path, "a.tif", pixels, alpha=alpha, pages=True)
     ran = done(source, tmp_path / "b.tif", "--kernel", "sobel-x", "--channels", channels, "--stride", 2)
     sums = np.stack([correlated(page, SOBEL_X) for page in pixels])[:, ::2, ::2]
-    result = read_picture(tmp_path / "b.tif")
+    result = read_image(tmp_path / "b.tif")
     np.testing.assert_array_equal(result.pixels, saturated(sums.sum(axis=-1) if channels == "sum" else sums))
     np.testing.assert_array_equal(result.alpha, alpha[:, ::2, ::2])
     assert "4 pages" in ran.line("out")
@@ -87,15 +87,15 @@ def test_gray(tmp_path: Path, done: Callable[..., Ran], refused: Callable[..., s
     luma = np.rint(SMALL @ np.array([0.299, 0.587, 0.114]))
     for channels in ("each", "sum"):
         done(source, target, "--kernel", "laplacian", "--gray", "--channels", channels)
-        np.testing.assert_array_equal(read_picture(target).pixels, saturated(correlated(luma, LAPLACIAN)))
+        np.testing.assert_array_equal(read_image(target).pixels, saturated(correlated(luma, LAPLACIAN)))
     stack = kept(tmp_path, "pages.tif", np.stack([SMALL, SMALL[::-1]]), pages=True)
     done(stack, tmp_path / "b.tif", "--kernel", "laplacian", "--gray")
-    result = read_picture(tmp_path / "b.tif").pixels
+    result = read_image(tmp_path / "b.tif").pixels
     np.testing.assert_array_equal(result[0], saturated(correlated(luma, LAPLACIAN)))
     assert result.shape == (2, 23, 31)
     gray = kept(tmp_path, "gray.png", SMALL[..., 0])
     done(gray, target, "--kernel", "identity", "--gray")
-    np.testing.assert_array_equal(read_picture(target).pixels, SMALL[..., 0])
+    np.testing.assert_array_equal(read_image(target).pixels, SMALL[..., 0])
     three = kept(tmp_path, "three.tif", SMALL[..., 0][:, :3].T.repeat(3, 0)[:9].reshape(3, 3, 23), pages=True)
     done(three, tmp_path / "b.tif", "--kernel", "identity", "--gray")
     five = kept(tmp_path, "five.tif", SMALL.repeat(2, -1)[..., :5])
@@ -105,5 +105,5 @@ def test_gray(tmp_path: Path, done: Callable[..., Ran], refused: Callable[..., s
 def test_in_place(tmp_path: Path, done: Callable[..., Ran]) -> None:
     path = kept(tmp_path, "a.png", SMALL)
     done(path, path, "--kernel", "laplacian")
-    np.testing.assert_array_equal(read_picture(path).pixels, saturated(correlated(SMALL, LAPLACIAN)))
+    np.testing.assert_array_equal(read_image(path).pixels, saturated(correlated(SMALL, LAPLACIAN)))
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.png"]

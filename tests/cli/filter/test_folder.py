@@ -1,4 +1,4 @@
-"""`convforge filter DIR OUTDIR`: every picture as if filtered alone, failures told at the end, nothing half done."""
+"""`convforge filter DIR OUTDIR`: every image as if filtered alone, failures listed at the end, no file half written."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.commands import Ran
-from tests.cli.filter.pictures import LAPLACIAN, RANDOM, SMALL, correlated, hear_signals, kept, saturated
+from tests.cli.filter.images import LAPLACIAN, RANDOM, SMALL, correlated, hear_signals, kept, saturated
 from tests.cli.filter.test_mistakes import _bomb
 
 from convforge.backends.cuda import why_absent as why_no_gpu
 from convforge.backends.emulator import why_absent
-from convforge.cli.filter_folder import shares_of
-from convforge.imaging.files import read_picture
+from convforge.imaging.files import read_image
+from convforge.imaging.pipeline.folder import shares_of
 
 WORDS = ("--kernel", "laplacian", "--method", "direct_naive")
 DEVICES = [
@@ -32,7 +32,7 @@ DEVICES = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Pictures of several formats, sizes and types; two other files."""
+    """Images of several formats, sizes and types; two other files."""
     place = tmp_path / "in"
     place.mkdir()
     kept(place, "rgb.png", SMALL, alpha=SMALL[..., 0])
@@ -42,12 +42,12 @@ def folder(tmp_path: Path) -> Path:
     kept(place, "pages.tif", np.stack([SMALL, SMALL // 2]), pages=True)
     kept(place, "float.tif", RANDOM.normal(size=(9, 12)).astype(np.float32))
     kept(place, "wide.npy", RANDOM.integers(0, 2**31, (7, 8), dtype=np.uint32))
-    (place / "notes.txt").write_text("not a picture")
+    (place / "notes.txt").write_text("not an image")
     (place / ".thumb.png").write_bytes(b"hidden")
     return place
 
 
-PICTURES = ("deep.png", "float.tif", "pages.tif", "photo.jpg", "rgb.png", "turned.png", "wide.npy")
+IMAGES = ("deep.png", "float.tif", "pages.tif", "photo.jpg", "rgb.png", "turned.png", "wide.npy")
 
 
 def files(folder: Path) -> list[str]:
@@ -65,35 +65,35 @@ def files(folder: Path) -> list[str]:
     ],
     ids=["laplacian", "blur", "edges"],
 )
-def test_every_picture_is_what_it_is_alone(
+def test_every_image_is_what_it_is_alone(
     folder: Path, tmp_path: Path, done: Callable[..., Ran], device: str, words: tuple[str, ...]
 ) -> None:
     out, alone = tmp_path / "new" / "out", tmp_path / "alone"
     alone.mkdir()
     ran = done(folder, out, *words, "--device", device, "--jobs", 3)
-    assert files(out) == list(PICTURES)
-    for name in PICTURES:
+    assert files(out) == list(IMAGES)
+    for name in IMAGES:
         done(folder / name, alone / name, *words, "--device", device)
         assert (out / name).read_bytes() == (alone / name).read_bytes(), name
-    assert ran.line("in") == f"{folder}: 7 pictures; 2 other files left alone"
-    assert ran.line("out") == f"{out}: 7 pictures"
+    assert ran.line("in") == f"{folder}: 7 images; 2 other files left alone"
+    assert ran.line("out") == f"{out}: 7 images"
 
 
 def test_the_report_says_what_was_done_how_fast_and_where_the_time_went(
     folder: Path, tmp_path: Path, done: Callable[..., Ran], run: Callable[..., Ran]
 ) -> None:
-    for name in PICTURES[:3] + PICTURES[6:]:
+    for name in IMAGES[:3] + IMAGES[6:]:
         (folder / name).unlink()
     ran = done(folder, tmp_path / "out", *WORDS, "--out-dtype", "uint8", "--channels", "sum")
     pixels = 3 * (16 + 23 + 23) * 31
     assert ran.line("kernel") == "laplacian, 3x3, bands summed, border reflect (edge pixel not repeated)"
-    assert ran.line("method") == "direct_naive (3 pictures)"
+    assert ran.line("method") == "direct_naive (3 images)"
     assert ran.line("pixels") == f"{pixels / 1000:.1f} kB in, {pixels / 3000:.1f} kB out"
     read, written = (sum(path.stat().st_size for path in place.glob("[a-z]*.[pj]*g")) for place in
                      (folder, tmp_path / "out"))  # fmt: skip
     assert ran.line("files") == f"{read / 1000:.1f} kB in, {written / 1000:.1f} kB out"
     seconds = float(ran.line("time").removesuffix(" s"))
-    rate = re.fullmatch(r"(\S+) pictures/s, (\S+) GB/s of pixels, in and out", ran.line("rate"))
+    rate = re.fullmatch(r"(\S+) images/s, (\S+) GB/s of pixels, in and out", ran.line("rate"))
     assert rate is not None
     assert float(rate[1]) == pytest.approx(3 / seconds, rel=0.02)
     assert float(rate[2]) == pytest.approx(pixels * 4 / 3 / 1e9 / seconds, rel=0.02)
@@ -123,12 +123,12 @@ def spoil(folder: Path) -> dict[str, str]:
     (folder / "empty.png").write_bytes(b"")
     (folder / "cut.png").write_bytes(whole[:900])
     (folder / "bomb.png").write_bytes(_bomb())
-    (folder / "text.jpg").write_text("This is no picture.")
+    (folder / "text.jpg").write_text("This is no image.")
     (folder / "a-folder.png").mkdir()
     (folder / "gone.tif").symlink_to(folder / "nowhere.tif")
     return {
         "bomb.png": "out of proportion", "cut.png": "truncated", "empty.png": "0 bytes", "gone.tif": "no such file",
-        "text.jpg": "not a picture",
+        "text.jpg": "not an image",
     }  # fmt: skip
 
 
@@ -147,12 +147,10 @@ def test_bad_files_are_told_at_the_end_and_the_rest_is_done(
     for line, (name, why) in zip(lines, sorted(bad.items()), strict=True):
         assert line.startswith(f"convforge: {folder / name}: "), line
         assert why in line
-    assert ran.line("out") == f"{out}: 7 pictures; 5 failed"
-    assert files(out) == sorted([*PICTURES, "cut.png"])
+    assert ran.line("out") == f"{out}: 7 images; 5 failed"
+    assert files(out) == sorted([*IMAGES, "cut.png"])
     assert (out / "cut.png").read_bytes() == b"what was there", "only a complete result replaces a file"
-    np.testing.assert_array_equal(
-        read_picture(out / "turned.png").pixels, saturated(correlated(SMALL[::-1], LAPLACIAN))
-    )
+    np.testing.assert_array_equal(read_image(out / "turned.png").pixels, saturated(correlated(SMALL[::-1], LAPLACIAN)))
 
 
 def test_all_bad_is_told_too(tmp_path: Path, run: Callable[..., Ran]) -> None:
@@ -163,7 +161,7 @@ def test_all_bad_is_told_too(tmp_path: Path, run: Callable[..., Ran]) -> None:
     assert "0 bytes" in ran.err
 
 
-def test_what_a_format_or_a_method_cannot_do_is_that_pictures_failure(
+def test_what_a_format_or_a_method_cannot_do_is_that_images_failure(
     folder: Path, tmp_path: Path, run: Callable[..., Ran]
 ) -> None:
     ran = run(folder, tmp_path / "out", *WORDS, "--format", "jpg")
@@ -173,15 +171,15 @@ def test_what_a_format_or_a_method_cannot_do_is_that_pictures_failure(
         assert re.search(rf"^convforge: .*{name}\.\w+: .*{why}", ran.err, re.MULTILINE), ran.err
     ran = run(folder, tmp_path / "other", *WORDS, "--method", "gemm_1x1")
     assert ran.code == 1
-    assert "rgb.png: --method gemm_1x1 cannot filter this picture (gemm_1x1: the filter is 3x3" in ran.err
+    assert "rgb.png: --method gemm_1x1 cannot filter this image (gemm_1x1: the filter is 3x3" in ran.err
 
 
 @pytest.mark.thorough  # Numba compiles the method for every type
-def test_a_method_that_rounds_sums_floats_whatever_the_pictures_hold(
+def test_a_method_that_rounds_sums_floats_whatever_the_images_hold(
     folder: Path, tmp_path: Path, done: Callable[..., Ran]
 ) -> None:
     done(folder, tmp_path / "floats", *WORDS, "--method", "separable", "--out-dtype", "float32", "--format", "tif")
-    assert len(files(tmp_path / "floats")) == len(PICTURES)
+    assert len(files(tmp_path / "floats")) == len(IMAGES)
 
 
 def test_sub_folders_only_where_asked(folder: Path, tmp_path: Path, done: Callable[..., Ran]) -> None:
@@ -189,9 +187,9 @@ def test_sub_folders_only_where_asked(folder: Path, tmp_path: Path, done: Callab
     kept(folder / "more" / "deeper", "rgb.png", SMALL)
     out = folder / "out"
     done(folder, out, *WORDS)
-    assert files(out) == list(PICTURES)
+    assert files(out) == list(IMAGES)
     ran = done(folder, out, *WORDS, "--recursive", "--format", "tif")
-    assert ran.line("in").startswith(f"{folder}: 8 pictures;"), "what stands in OUT is none of DIR's"
+    assert ran.line("in").startswith(f"{folder}: 8 images;"), "results in OUT are not read"
     assert (out / "more" / "deeper" / "rgb.tif").is_file()
 
 
@@ -202,8 +200,8 @@ def test_sub_folders_only_where_asked(folder: Path, tmp_path: Path, done: Callab
         (2, ("out", "--jobs", "0"), ("--jobs 0", "at least 1")),
         (2, ("out", "--max-pixels", "0"), ("--max-pixels 0",)),
         (2, ("out", "--kernel", "lapacian"), ("did you mean 'laplacian'",)),
-        (2, ("in",), ("is the folder of the pictures",)),
-        (2, ("in/../in",), ("is the folder of the pictures",)),
+        (2, ("in",), ("is the folder of the images",)),
+        (2, ("in/../in",), ("is the folder of the images",)),
         (2, ("out.png",), ("is a folder, so OUT must name one", "out.png")),
         (2, ("in/notes.txt",), ("is a file", "name a folder")),
         (1, ("in/notes.txt/out",), ("cannot be made", "Not a directory")),
@@ -218,7 +216,7 @@ def test_bad_use_begins_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_two_pictures_that_would_become_one_file_are_refused(
+def test_two_images_that_would_become_one_file_are_refused(
     folder: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     kept(folder, "rgb.jpg", SMALL)
@@ -238,11 +236,11 @@ def test_a_folder_that_may_not_be_written_is_a_failure(
     assert files(out) == []
 
 
-def test_a_folder_without_pictures_is_a_failure(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_a_folder_without_images_is_a_failure(tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)
     (tmp_path / "in" / "notes.txt").touch()
     kept(tmp_path / "in" / "deep", "a.png", SMALL)
-    refused(1, tmp_path / "in", tmp_path / "out", *WORDS, says=("holds no picture", "1 other file", "--recursive"))
+    refused(1, tmp_path / "in", tmp_path / "out", *WORDS, says=("holds no image", "1 other file", "--recursive"))
     assert not (tmp_path / "out").exists()
 
 
@@ -270,12 +268,12 @@ def test_options_of_folders_are_refused_for_a_file(
     refused(2, kept(tmp_path, "a.png", SMALL), tmp_path / "b.png", *WORDS, *option, says=(option[0], "a folder"))
 
 
-def test_a_full_disk_leaves_every_old_picture(
+def test_a_full_disk_leaves_every_old_image(
     folder: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    for name in PICTURES:
+    for name in IMAGES:
         (out / name).write_bytes(b"old")
 
     def full(handle: int) -> None:
@@ -284,12 +282,12 @@ def test_a_full_disk_leaves_every_old_picture(
     monkeypatch.setattr(os, "fsync", full)
     ran = run(folder, out, *WORDS)
     assert ran.code == 1
-    assert ran.err.count("No space left") == len(PICTURES)
-    assert files(out) == list(PICTURES), "no temporary file stays"
-    assert {(out / name).read_bytes() for name in PICTURES} == {b"old"}
+    assert ran.err.count("No space left") == len(IMAGES)
+    assert files(out) == list(IMAGES), "no temporary file stays"
+    assert {(out / name).read_bytes() for name in IMAGES} == {b"old"}
 
 
-def test_too_little_memory_fails_a_picture(
+def test_too_little_memory_fails_an_image(
     folder: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from convforge.algorithms.contract import Plan
@@ -308,7 +306,7 @@ def test_too_little_memory_fails_a_picture(
     assert ran.err.count("\n") == 1
 
 
-def test_a_fault_that_is_no_pictures_ends_it_all(
+def test_a_fault_that_is_no_images_ends_it_all(
     folder: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from convforge.algorithms.contract import Plan
@@ -327,8 +325,8 @@ def test_a_fault_that_is_no_pictures_ends_it_all(
     "name", ["SIGTERM", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("SIGINT", "SIGHUP"))]
 )
 def test_an_interrupt_leaves_no_half_file(tmp_path: Path, name: str) -> None:
-    """Interrupted as by Ctrl-C, a system that shuts down or a terminal that is closed, once some results are there:
-    each that is there is whole, and no thread stays.
+    """Interrupt a run, as by Ctrl-C, a shutdown or a closed terminal, after some results: each is whole, and no thread
+    stays.
     """
     place, out = tmp_path / "in", tmp_path / "out"
     place.mkdir()
@@ -353,9 +351,9 @@ def test_an_interrupt_leaves_no_half_file(tmp_path: Path, name: str) -> None:
     assert said == ""
     there = files(out)
     assert 3 <= len(there) < 60
-    assert re.fullmatch(r"convforge: interrupted; \d+ of 60 pictures were filtered, .* complete\n", complaint)
+    assert re.fullmatch(r"convforge: interrupted; \d+ of 60 images were filtered, .* complete\n", complaint)
     for file in there:
-        assert read_picture(out / file).pixels.shape == pixels.shape, "a temporary or half a file stays"
+        assert read_image(out / file).pixels.shape == pixels.shape, "a temporary or half a file stays"
 
 
 def test_a_terminal_is_shown_a_bar(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run on one file that is told to end while it writes: the old file stays, and no temporary one."""
+"""A run on one file that gets a signal while it writes: the old file stays, and no temporary one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cli.filter.pictures import RANDOM, hear_signals, kept
+from tests.cli.filter.images import RANDOM, hear_signals, kept
 
-from convforge.imaging.files import read_picture
+from convforge.imaging.files import read_image
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="these signals are POSIX's")
 
@@ -62,4 +62,4 @@ def test_what_is_ignored_from_the_start_stays_ignored(tmp_path: Path) -> None:
         running.send_signal(signal.SIGHUP)
         _, complaint = running.communicate(timeout=120)
     assert (running.returncode, complaint) == (0, "")
-    assert read_picture(tmp_path / "b.png").width == 3000
+    assert read_image(tmp_path / "b.png").width == 3000

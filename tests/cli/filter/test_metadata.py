@@ -1,4 +1,4 @@
-"""`convforge filter` keeps what stands beside the pixels, and says in one line what it does not keep."""
+"""`convforge filter` keeps metadata, and names those that it does not keep in one line."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 import tifffile
-from PIL import Image
 from tests.cli.commands import Ran
-from tests.cli.filter.pictures import SMALL, kept
+from tests.cli.filter.images import SMALL, kept
 from tests.imaging.blocks import block
 
 KERNEL = ("--kernel", "sharpen")
 
 
 def photo(path: Path, **options: object) -> Path:
-    Image.fromarray(SMALL).save(path, exif=b"Exif\0\0" + block("<", 6, thumbnail=False), **options)
+    PIL.Image.fromarray(SMALL).save(path, exif=b"Exif\0\0" + block("<", 6, thumbnail=False), **options)
     return path
 
 
@@ -29,7 +29,7 @@ def test_a_photograph_keeps_its_exif(tmp_path: Path, run: Callable[..., Ran]) ->
     assert ran.err.startswith(start)
     lost = {"FocalPlaneResolutionUnit", "FocalPlaneXResolution", "MakerNote", "SubjectArea", "XMP"}
     assert set(ran.err.removeprefix(start).strip().split(", ")) == lost
-    with Image.open(target) as image:
+    with PIL.Image.open(target) as image:
         assert image.size == SMALL.shape[:2], "upright"
         tags = image.getexif()
         assert tags[306] == "2024:05:06 07:08:09"
@@ -56,12 +56,12 @@ def test_ome_is_not_dropped_in_silence(tmp_path: Path, run: Callable[..., Ran]) 
     )
 
 
-def test_a_plain_picture_says_nothing(tmp_path: Path, done: Callable[..., Ran]) -> None:
+def test_a_plain_image_says_nothing(tmp_path: Path, done: Callable[..., Ran]) -> None:
     for suffix in (".png", ".tif", ".npy"):
         done(kept(tmp_path, f"a{suffix}", SMALL), tmp_path / f"b{suffix}", *KERNEL)
 
 
-def test_a_folder_says_it_once_for_pictures_that_are_alike(tmp_path: Path, done: Callable[..., Ran]) -> None:
+def test_a_folder_says_it_once_for_images_that_are_alike(tmp_path: Path, done: Callable[..., Ran]) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for name in ("a", "b", "c", "d"):

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.commands import Ran
-from tests.cli.filter.pictures import LAPLACIAN, SMALL, correlated, kept, saturated
+from tests.cli.filter.images import LAPLACIAN, SMALL, correlated, kept, saturated
 
-from convforge.imaging.files import read_picture
+from convforge.imaging.files import read_image
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_sum_of_bands_fits_where_the_bands_do_not(tmp_path: Path, done: Callab
     bands = kept(tmp_path, "bands.tif", SMALL.repeat(2, -1)[..., :5])
     done(bands, tmp_path / "b.png", "--kernel", "laplacian", "--channels", "sum")
     expected = saturated(correlated(SMALL.repeat(2, -1)[..., :5], LAPLACIAN).sum(axis=-1))
-    np.testing.assert_array_equal(read_picture(tmp_path / "b.png").pixels, expected)
+    np.testing.assert_array_equal(read_image(tmp_path / "b.png").pixels, expected)
 
 
 def _bomb() -> bytes:
@@ -96,7 +96,7 @@ def _bomb() -> bytes:
     [
         ("none.png", None, "no such file"),
         ("empty.png", b"", "0 bytes"),
-        ("text.png", b"This is no picture.\n", "not a picture"),
+        ("text.png", b"This is no image.\n", "not an image"),
         ("head.png", b"\x89PN", "truncated"),
         ("cut.png", slice(0, 900), "truncated"),
         ("bomb.png", _bomb(), "out of proportion"),
@@ -138,7 +138,7 @@ def test_a_place_that_cannot_be_written_is_a_failure(tmp_path: Path, refused: Ca
     assert not (tmp_path / "b.png").exists()
 
 
-def test_a_full_disk_leaves_the_old_picture(
+def test_a_full_disk_leaves_the_old_image(
     tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = kept(tmp_path, "a.png", SMALL)
@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_the_old_picture(
 
     monkeypatch.setattr(os, "fsync", full)
     refused(1, path, path, "--kernel", "laplacian", says=("a.png", "No space left"))
-    np.testing.assert_array_equal(read_picture(path).pixels, SMALL)
+    np.testing.assert_array_equal(read_image(path).pixels, SMALL)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.png"]
 
 

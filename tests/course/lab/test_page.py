@@ -18,7 +18,7 @@ from convforge.course.lab import bind, render
 from convforge.course.lab.charts import chapter_panels, ink_of, nearest_to_roof, roofline
 from convforge.course.lab.glossary import glossary
 from convforge.course.lab.page import markdown
-from convforge.course.lab.published import beside, sentence
+from convforge.course.lab.published import ORDERS, beside
 from convforge.course.lab.sources import kernels
 from convforge.course.language import in_language
 from convforge.course.pages.charts import panel_spec
@@ -184,11 +184,14 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
 
     slower = [of(s, m, t) for s in (128, 2048) for m, t in (("direct_naive", 1e-5), ("im2col", 63e-6))]
     turned = found(*slower, *(of(s, "cudnn", 1e-6) for s in (128, 2048)))
-    assert sentence(turned["im2col", "direct_naive"]) == (
-        "im2col is faster than direct_naive on 2 of 2 cases there, and their order is the other way round here on each "
-        "of 2 cases: on rgb_to_1_2048_s1, the largest, "
-        "direct_naive takes 1.68x the time of im2col there and 0.16x here."
+    assert (
+        ORDERS.sentence(turned["im2col", "direct_naive"]) == "im2col is faster than direct_naive there and slower here."
     )
+    assert ORDERS.details(turned["im2col", "direct_naive"]) == [
+        "there, im2col is faster on 2 of 2 cases",
+        "here, the order is the same on 0, the other way round on 2, level on 0",
+        "rgb_to_1_2048_s1, the largest: direct_naive takes 1.68x the time of im2col there, 0.16x here",
+    ]
     assert turned["im2col", "direct_naive"].supported
     assert turned["cudnn", "direct_naive"].form == "order/holds"
     assert not turned["cudnn", "direct_naive"].supported
@@ -200,14 +203,12 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
     assert [values[name] for name in ("same", "turned", "level")] == [1, 1, 1]
     assert values["unsure"] == ["rgb_to_1_1024_s1"]
     noisy = found(*level[2:])["im2col", "direct_naive"]
-    assert sentence(noisy) == (
-        "Whether the order of im2col and direct_naive is the same here as there cannot be told. "
-        "Too noisy to rank: rgb_to_1_1024_s1."
-    )
+    assert ORDERS.sentence(noisy) == "The times here are too noisy to order im2col and direct_naive."
+    assert ORDERS.details(noisy) == ["too noisy to rank: rgb_to_1_1024_s1"]
     (host, *_) = [b for b in beside(books.stored()) if b.published.name == "A"]
     assert {row[3].text for row in host.table.rows if row[0].text.endswith("_host")} == {"–"}
     text = markdown(bind({"size": run(*slower)}), title="it", drawn={}).replace("\\", "")
-    assert "the other way round here on each of 2 cases" in text
+    assert "the other way round on 2" in text
 
 
 def test_a_dash_stands_below_the_numbers_of_its_column() -> None:

@@ -10,7 +10,7 @@ import ast
 import io
 import json
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from convforge.algorithms import algorithms
 from convforge.algorithms.direct.naive import PARTITIONS
 from convforge.course import language
 from convforge.course.lab import published
-from convforge.course.studies import STUDIES, channels, common, filter_size
+from convforge.course.studies import STUDIES, breakdown, channels, filter_size, memory, rules, size
 from convforge.course.studies.published import TABLES
-from convforge.course.studies.words import nouns
+from convforge.course.studies.words import UNSURE, nouns
 from convforge.problem.types import PRECISIONS
 
 SOURCES = Path(language.__file__).parents[2]
@@ -64,6 +64,9 @@ def data() -> Iterator[tuple[str, Text]]:
     families = {*filter_size.FAMILIES, channels.DIRECT[0], channels.PRODUCT[0]}
     yield from (("course/studies/filter_size.py", word) for word in sorted(families))
     yield from (("course/studies/partition.py", word) for word in PARTITIONS)
+    yield from (("course/studies/breakdown.py", word) for word in breakdown.PLACES.values())
+    yield from (("course/studies/memory.py", word) for word in memory.FILTERS.values())
+    yield from (("course/studies/size.py", word) for word in size.WAYS.values())
     yield from (("algorithms/__init__.py", method.summary) for method in algorithms())
     yield from (("problem/types.py", words) for words in PRECISIONS.values())
     yield from reasons()
@@ -103,11 +106,15 @@ def _forms(data: Any) -> Iterator[str]:
 
 
 def sentences() -> Iterator[tuple[str, str]]:
-    """The sentences of all studies: file, and the English one."""
-    yield from (("course/studies/common.py", text) for text in common.ENGLISH.values())
-    yield from (("course/lab/published.py", text) for text in published.ENGLISH.values())
+    """The sentences of all studies and the details below them: file, and the English text."""
+    yield from (("course/studies/rules.py", text) for text in _texts(rules.ENGLISH, rules.FIGURES | {"": (UNSURE,)}))
+    yield from (("course/lab/published.py", text) for text in _texts(published.ENGLISH, published.FIGURES))
     for study in STUDIES.values():
-        yield from ((_path(study.rules[0].__module__), text) for text in study.english.values())
+        yield from ((_path(study.rules[0].__module__), text) for text in _texts(study.english, study.figures))
+
+
+def _texts(sentences: Mapping[str, str], figures: Mapping[str, Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys([*sentences.values(), *(text for lines in figures.values() for text in lines)]))
 
 
 def fields(text: str) -> list[tuple[str, str]]:

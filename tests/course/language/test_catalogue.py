@@ -21,9 +21,9 @@ from tests.course.language.messages import (
 
 from convforge.benchmark.store import load_runs
 from convforge.course.language import LANGUAGES, gettext, in_language, language, ngettext
-from convforge.course.studies import STUDIES
+from convforge.course.studies import STUDIES, words
 from convforge.course.studies.published import TABLES
-from convforge.course.studies.words import Chinese, English
+from convforge.course.studies.words import Formatter
 from convforge.errors import QUOTED, Reason
 
 CODES = [code for code in LANGUAGES if code != "en"]
@@ -142,7 +142,8 @@ def test_what_the_stored_runs_say_is_said_in_every_language() -> None:
 # Findings.
 
 
-ORDERS = {"faster", "slower", "level", "neither"}
+ORDERS = {"faster", "slower", "level", "neither", "mixed", "least", "least_case", "most", "most_case"}
+ORDERS |= {"methods", "first", "last"}
 
 
 def names_in(value: Any) -> set[str]:
@@ -154,8 +155,9 @@ def names_in(value: Any) -> set[str]:
     return {name for part in value for name in names_in(part)} if isinstance(value, list | tuple | set) else set()
 
 
-# Specs of fields whose values are words and not names.
-WORDS = ("word", "axis", "reason", "workload")
+# Values that are words and not names.
+WORDS = ("workload", "apart", "example", "words", "reason", "way", "place", "filters", "partition", "best_part", "axis",
+         "before", "after", "family")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -165,20 +167,21 @@ def test_findings_of_the_stored_runs_are_chinese(name: str) -> None:
     for one in STORED:
         for finding in study.findings(one):
             with in_language("zh"):
-                said = study.sentence(finding)
-            plain = {field for field, spec in fields(study.sentences[finding.form]) if spec not in WORDS}
-            plain |= {"unsure"} & set(finding.values)  # which every sentence may end with
-            assert english(said, names_in([finding.values[field] for field in plain])) == set(), said
+                said, below = study.sentence(finding), study.details(finding)
+            names = names_in([value for key, value in finding.values.items() if key not in WORDS])
+            for text in (said, *below):
+                assert english(text, names) == set(), text
+                assert not re.search(r"[{}]|\bNone\b|\bnan\b|  ", text), text
             assert said.endswith("。"), said
-            assert not re.search(r"[{}]|\bNone\b|\bnan\b|  ", said), said
             assert said != study.sentence(finding)
+            assert len(below) == len(study.details(finding))
             seen += 1
     assert seen
 
 
-def test_both_formatters_know_every_spec_of_every_sentence() -> None:
+def test_the_formatter_knows_every_spec_of_every_sentence() -> None:
     specs = {spec.partition(" ")[0] for _, text in sentences() for _, spec in fields(text)}
-    known = {name.removeprefix("say_") for name in dir(Chinese) if name.startswith("say_")}
+    known = {name.removeprefix("say_") for name in dir(Formatter) if name.startswith("say_")} | set(words._PLAIN)
     assert {spec for spec in specs if spec and not re.fullmatch(r"\.\d[fg]", spec)} <= known
 
 
@@ -189,22 +192,24 @@ def test_values_in_chinese() -> None:
                  {"methods": ["h"], "first": 128, "last": 128, "level": []}]  # fmt: skip
     values: dict[str, Any] = {
         "span": span, "load": load, "stretches": stretches, "axis": "filter", "who": {1: ["a", "b"], 2: ["c"]},
-        "many": list("abcdefgh"), "split": {"faster": ["a"], "slower": [], "level": ["b", "c"]}, "n": 1,
+        "many": list("abcdefgh"), "ratios": {"row": 1.5, 7: 2.0}, "apart": {"stride": 2}, "same": {}, "n": 1, "m": 2,
     }  # fmt: skip
     texts = {
         "{span:span}": "1.50 倍（a）到 120 倍（b）",
         "{load:workload}": "批量 8，64x64 像素，3 通道到 1 通道，3x3 卷积核，步长 2，NHWC",
-        "{stretches:stretches}": "在 32 到 64 处为 f 或 g（在 64 处与其他方法持平）；在 128 处为 h",
-        "{axis:axis}": "卷积核边长",
-        "{who:by_stride}": "a/b（步长 1）和 c（步长 2）",
-        "{many:names}上": "a、b、c、d、e 等 8 个上",
-        "{split:split}": "在 a 上更快；在 b 和 c 上持平",
-        "在{n:all case}上": "在这 1 个算例上",
+        "{stretches:stretches}": "32-64：f/g；128：h",
+        "{axis:axis}": "卷积核尺寸",
+        "{who:groups}": "1：a 和 b；2：c",
+        "{many:names}上": "a、b、c、d、e 以及另外 3 个上",
+        "{ratios:ratios}": "行：1.50 倍和 7：2.00 倍",
+        "最快{apart:apart}{same:apart}。": "最快（步长 2）。",
+        "在{n:each case}上": "在 1 个算例上",
+        "在{m:each case}上": "在全部 2 个算例上",
     }
     with in_language("zh"):
-        assert {text: Chinese().format(text, **values) for text in texts} == texts
-    assert English().format("{who:by_stride}, {load:workload}", **values) == (
-        "a/b (stride 1) and c (stride 2), batch 8, 64x64 pixels, 3 channels to 1, 3x3 filter, stride 2, NHWC"
+        assert {text: Formatter().format(text, **values) for text in texts} == texts
+    assert Formatter().format("{who:groups}, {load:workload}{apart:apart}", **values) == (
+        "1: a and b; 2: c, batch 8, 64x64 pixels, 3 channels to 1, 3x3 filter, stride 2, NHWC (stride 2)"
     )
     with pytest.raises(ValueError, match="empty list"):
-        Chinese().format("{x:names}", x=[])
+        Formatter().format("{x:names}", x=[])

@@ -73,7 +73,7 @@ def test_time_has_a_panel_for_each_stride_and_a_point_for_each_time(grid: Run) -
     entry = next(e for e in shown.best if (e.label, e.result.case) == ("direct_rows", "rgb_to_1_2048_s1"))
     assert point["ms"] == pytest.approx(1e3 * (entry.seconds or 0))
     assert point["low"] < point["ms"] < point["high"]
-    assert point["error"].endswith("e-8")
+    assert point["error"].endswith("e-08")
 
 
 def test_the_strides_of_a_family_share_a_scale(grid: Run) -> None:

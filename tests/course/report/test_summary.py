@@ -33,7 +33,7 @@ def two(ours: float, peer: float, width: float = 0.01, size: int = 64) -> list[d
     ("ours", "peer", "width", "tone", "figure", "words"),
     [
         (1e-3, 2e-3, 0.01, "ahead", "2.00x", "2.00x ahead"),
-        (2e-3, 1e-3, 0.01, "behind", "0.50x", "ours is behind, 0.50x of its speed"),
+        (2e-3, 1e-3, 0.01, "behind", "0.500x", "ours is behind, 0.500x of its speed"),
         (1.00e-3, 1.01e-3, 0.05, "level", "1.01x", "a tie (1.01x)"),
         (1e-3, 1.1e-3, 0.001, "ahead", "1.10x", "1.10x ahead"),
     ],
@@ -55,7 +55,7 @@ def test_the_mean_is_geometric_and_the_counts_add_up(tmp_path: Path) -> None:
     headline = headline_of(found)
     assert (headline.tone, headline.figure) == ("level", "1.00x")
     assert "Ahead in 1, level in 1, behind in 1 of 3 cases." in headline.sentences
-    assert any(s.startswith("Best: 4.00x") and "Worst: 0.25x" in s for s in headline.sentences)
+    assert any(s.startswith("Best: 4.00x") and "Worst: 0.250x" in s for s in headline.sentences)
     [group] = summary.groups(found)
     assert group.counts == (1, 1, 1)
     assert group.mean == pytest.approx(1.0)
@@ -76,11 +76,11 @@ def test_each_kind_of_case_has_a_mean_of_its_own(tmp_path: Path) -> None:
     assert (headline.tone, headline.figure) == ("ahead", "4.00x")
     assert "on pictures of up to 4 channels, geometric mean over 2 cases" in headline.caption
     assert headline.sentences[1] == (
-        "On layers of more than 4 channels: 0.25x, on the one case that both were timed on; ahead in 0, level in 0, "
+        "On layers of more than 4 channels: 0.250x, on the one case that both were timed on; ahead in 0, level in 0, "
         "behind in 1. Peers timed: opencv_filter2d on 1."
     )
     most = shown(tmp_path, [runs.header(), *pictures[:2], *layers, *[row | {"case": "more"} for row in layers]])
-    assert (headline_of(most).tone, headline_of(most).figure) == ("behind", "0.25x")
+    assert (headline_of(most).tone, headline_of(most).figure) == ("behind", "0.250x")
 
 
 def test_a_peer_that_is_the_only_one_on_most_cases_is_named(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_wider_arithmetic_than_asked_for_does_not_compete(tmp_path: Path) -> N
     quick = runs.result("winograd_f4", 1, 64, 1)
     quick["time"] = quick["time"] | {"samples": [1e-5] * 15}
     headline = headline_of(shown(tmp_path, [runs.header(), *rows, quick]))
-    assert headline.figure == "0.50x"
+    assert headline.figure == "0.500x"
 
 
 def test_a_case_that_a_peer_of_another_arithmetic_wins_is_not_the_best(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_case_that_a_peer_of_another_arithmetic_wins_is_not_the_best(tmp_path:
         rows.append(row | {"time": row["time"] | {"samples": [0.5e-3] * 15}})
     headline = headline_of(shown(tmp_path, [runs.header(), *rows]))
     assert "in the same run, both in strict arithmetic: ours is ahead." in headline.caption
-    assert any(s.startswith("Best: 4.00x") and "64x64" in s and "Worst: 0.50x" in s for s in headline.sentences)
+    assert any(s.startswith("Best: 4.00x") and "64x64" in s and "Worst: 0.500x" in s for s in headline.sentences)
     assert any(
         "a peer is faster than our best on 1 of 3 cases (opencv_filter2d_dft on 1), none of which is called the best, "
         "and so is a method of ours on 1." in s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.course.studies.made_up import found, one, sentence
+from tests.course.studies.made_up import details, found, one, sentence
 
 from convforge.course.studies import STUDIES
 from convforge.course.studies.published import TABLES, Doubt
@@ -20,8 +20,8 @@ def test_table_d_does_not_say_that_im2col_is_never_the_best() -> None:
     assert own.values["cases"] == ["rgb_to_3_128_s2", "rgb_to_3_128_s3"]
     assert own.values["tried"] == 15
     assert own.values["most"] == pytest.approx(1.74 / 1.46)
-    said = sentence("stride", own)
-    assert "im2col is the fastest on 2 of 15 cases (rgb_to_3_128_s2 and rgb_to_3_128_s3)" in said
+    assert sentence("stride", own) == "im2col is the fastest on 2 of 15 cases."
+    assert "fastest on: rgb_to_3_128_s2 and rgb_to_3_128_s3" in details("stride", own)
     assert not [f for f in findings if "im2col" in f.values.get("methods", ())]
 
 
@@ -44,12 +44,14 @@ def test_table_b_stays_under_a_tenth_of_the_peak() -> None:
     assert finding.values["n"] == 15
     assert (finding.values["top"], finding.values["top_case"]) == ("gemm_shared", "square_8192")
     assert finding.values["top_share"] == pytest.approx(7750 / 82600, rel=1e-3)
-    assert sentence("gemm", finding).startswith("Everything stays under 10 % of the card's peak of 82.6 TFLOP/s")
+    assert sentence("gemm", finding) == "No method reaches 10 % of the FMA peak."
+    assert details("gemm", finding)[0] == "peak: 82.6 TFLOP/s"
 
 
 def test_kernels_of_others_are_not_called_ours() -> None:
-    said = sentence("gemm", one("gemm", B, "against-library"))
-    assert said.startswith("The fastest rung (gemm_shared) is ahead of the best library (cublas)")
+    finding = one("gemm", B, "against-library")
+    assert sentence("gemm", finding).startswith("The fastest rung is faster than the best library")
+    assert {"rungs: gemm_shared", "libraries: cublas"} < set(details("gemm", finding))
     for name, table in TABLES.items():
         findings = STUDIES["gemm" if name == "B" else "stride"].findings(table.run)
         assert not [f.form for f in findings if " ours" in STUDIES["gemm" if name == "B" else "stride"].sentence(f)]

@@ -62,8 +62,8 @@ def test_budgets_leave_room_to_compile(name: str) -> None:
 def test_every_study_reads_every_stored_run(name: str, stored: Run) -> None:
     study = STUDIES[name]
     for finding in study.findings(stored):
-        text = study.sentence(finding)
-        assert not re.search(r"[{}]|\bNone\b|\bnan\b|  | to ;", text), text
+        for text in (study.sentence(finding), *study.details(finding)):
+            assert not re.search(r"[{}]|\bNone\b|\bnan\b|  | to ;", text), text
         assert finding.data or not finding.supported
         cases = set(stored.cases) | {""}
         assert {datum.case for datum in finding.data} <= cases
@@ -147,11 +147,12 @@ def test_the_list_names_every_study(done: Callable[..., Ran]) -> None:
 def test_findings_of_a_stored_file(done: Callable[..., Ran]) -> None:
     (path,) = [one.path for one in STORED if one.suite == "memory"]
     out = " ".join(done("study", "memory", "--from", path).out.split())
-    assert "direct_shared is faster than direct_naive on all of 15 cases" in out
+    assert "direct_shared is faster than direct_naive on each of 15 cases" in out
+    assert "gain: 1.26x (c8_2048_3x3) to 3.26x (c3_2048_7x7)" in out
     (images,) = [one.path for one in STORED if one.device.startswith("nvidia") and one.suite == "images"]
     assert "What the data does not support" in done("study", "size", "--from", images).out
     tables = json.loads(done("study", "memory", "--from", path, "--json").out)["findings"]
-    assert {"rule", "form", "values", "data", "supported", "sentence"} == set(tables[0])
+    assert {"rule", "form", "values", "data", "supported", "sentence", "details"} == set(tables[0])
     assert "copy_bytes_per_s" in done("study", "memory", "--from", path, "--trace").out
 
 

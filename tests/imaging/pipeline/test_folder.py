@@ -12,7 +12,7 @@ from convforge.imaging.pipeline.folder import Listing, list_folder
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Pictures, others, hidden ones, a sub-folder, a hidden one; all files are empty."""
+    """Images, others, hidden ones, a sub-folder, a hidden one; all files are empty."""
     place = tmp_path / "in"
     for name in (
         *("b.png", "a.JPG", "c.tiff", "d.npy", "notes.txt", "noending", ".b.png", "movie.gif"),
@@ -30,7 +30,7 @@ def names(found: Listing, folder: Path, out: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_pictures_by_their_endings_in_order_under_their_own_names(folder: Path, tmp_path: Path) -> None:
+def test_images_by_their_endings_in_order_under_their_own_names(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     found = list_folder(folder, out)
     assert list(names(found, folder, out).items()) == [(name, name) for name in ("a.JPG", "b.png", "c.tiff", "d.npy")]
@@ -48,7 +48,7 @@ def test_sub_folders_keep_their_places(folder: Path, tmp_path: Path) -> None:
     assert found.left_alone == 5
 
 
-def test_results_of_an_earlier_run_inside_the_folder_are_no_pictures_of_it(folder: Path) -> None:
+def test_results_of_an_earlier_run_inside_the_folder_are_no_images_of_it(folder: Path) -> None:
     out = folder / "deep" / "out"
     out.mkdir()
     (out / "b.png").touch()
@@ -60,7 +60,7 @@ def test_results_of_an_earlier_run_inside_the_folder_are_no_pictures_of_it(folde
 def test_the_folder_itself_is_refused_under_any_name(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     for out in (folder, folder / "deep" / "..", tmp_path / "link"):
-        with pytest.raises(ValueError, match="is the folder of the pictures"):
+        with pytest.raises(ValueError, match="is the folder of the images"):
             list_folder(folder, out)
 
 
@@ -69,14 +69,14 @@ def test_a_file_in_the_place_of_the_folder_is_refused(folder: Path) -> None:
         list_folder(folder, folder / "notes.txt")
 
 
-def test_two_pictures_that_would_become_one_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_two_images_that_would_become_one_are_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "b.jpg").touch()
     assert len(list_folder(folder, tmp_path / "out").jobs) == 5
     with pytest.raises(ValueError, match=r"b\.jpg and .*b\.png would both become .*out/b\.png"):
         list_folder(folder, tmp_path / "out", suffix=".png")
 
 
-def test_a_result_that_would_overwrite_a_picture_to_be_read_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_result_that_would_overwrite_an_image_to_be_read_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "deep" / "deep").mkdir()
     (folder / "deep" / "deep" / "e.png").touch()  # which would go to deep/e.png, seen from deep's parent
     with pytest.raises(ValueError, match=r"deep/deep/e\.png would overwrite .*deep/e\.png"):

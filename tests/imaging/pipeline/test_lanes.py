@@ -14,8 +14,7 @@ from convforge.backends.cpu import cpu_runtime
 from convforge.backends.emulator import why_absent
 from convforge.backends.emulator.runtime import emulator_runtime
 from convforge.call.dispatch import find_plan
-from convforge.imaging.pipeline.clock import Clock
-from convforge.imaging.pipeline.lanes import GRAIN, LANES, DeviceLane, HostLane, lanes_of
+from convforge.imaging.pipeline.lanes import GRAIN, LANES, Clock, DeviceLane, host_lane, lanes_of
 from convforge.problem import Conv2dProblem, parse_problem
 
 RANDOM = np.random.default_rng(21)
@@ -112,7 +111,7 @@ def test_nothing_is_read_before_the_stream_has_passed_it() -> None:
             np.testing.assert_array_equal(out, expected)
 
 
-def test_buffers_grow_to_the_largest_picture_and_are_used_again() -> None:
+def test_buffers_grow_to_the_largest_image_and_are_used_again() -> None:
     runtime: Any = LateRuntime()
     with runtime.stream() as stream:
         lane = DeviceLane(runtime, stream)
@@ -138,7 +137,7 @@ def test_a_launch_that_fails_leaves_nothing_on_the_stream() -> None:
         np.testing.assert_array_equal(through(lane, plan, x)[0], x + 1)
 
 
-def test_a_picture_with_gaps_goes_up_whole() -> None:
+def test_an_image_with_gaps_goes_up_whole() -> None:
     runtime: Any = LateRuntime()
     wide = RANDOM.integers(0, 99, (1, 8, 10, 3)).astype(np.int32)
     x = wide[:, ::-2, ::3]
@@ -147,7 +146,7 @@ def test_a_picture_with_gaps_goes_up_whole() -> None:
 
 
 def result_on(runtime: Any, device: str, method: str) -> tuple[Any, Any, list[Any]]:
-    """A picture through every lane of a device, and by the plan alone on the CPU."""
+    """An image through every lane of a device, and by the plan alone on the CPU."""
     problem = parse_problem("n2c3h20w21_k3r3s3_st1_p1_g3_u8-i8-u8-i32_nhwc_reflect")
     assert isinstance(problem, Conv2dProblem)
     x = RANDOM.integers(0, 256, (2, 20, 21, 3), dtype=np.uint8)
@@ -171,7 +170,7 @@ def test_the_cpu_has_one_lane_that_copies_nothing() -> None:
     np.testing.assert_array_equal(out, expected)
     assert seconds.keys() == {"filter"}
     with lanes_of(cpu_runtime())[0] as lane:
-        assert isinstance(lane, HostLane)
+        assert lane is host_lane
 
 
 @needs_emulator

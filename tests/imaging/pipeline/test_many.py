@@ -1,4 +1,4 @@
-"""filter_many: bit for bit what filter gives, in order, few pictures at a time."""
+"""filter_many: bit for bit what filter gives, in order, few images at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import convforge
 from convforge.algorithms.contract import Plan
 from convforge.backends.emulator import why_absent
-from convforge.imaging.files import Picture, PictureError, read_picture, write_picture
+from convforge.imaging.files import Image, ImageError, read_image, write_image
 
 RANDOM = np.random.default_rng(31)
 DEVICES = [
@@ -21,7 +21,7 @@ DEVICES = [
 ]
 
 
-def pictures() -> list[Any]:
+def made_images() -> list[Any]:
     """Arrays of several sizes, types and numbers of axes; some alike."""
     pixels = RANDOM.integers(0, 256, (30, 41, 3), dtype=np.uint8)
     return [
@@ -54,7 +54,7 @@ def pictures() -> list[Any]:
     ],
 )
 def test_each_is_what_filter_gives_for_it_alone(device: str, kernel: str, options: dict[str, Any]) -> None:
-    images = pictures()
+    images = made_images()
     found = list(convforge.filter_many(iter(images), kernel, device=device, workers=3, **options))
     assert len(found) == len(images)
     for image, result in zip(images, found, strict=True):
@@ -65,9 +65,9 @@ def test_each_is_what_filter_gives_for_it_alone(device: str, kernel: str, option
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_files_and_arrays_may_be_mixed(tmp_path: Path, device: str) -> None:
-    image, pages = pictures()[0], pictures()[4][..., 0]
-    write_picture(tmp_path / "a.png", Picture(image, alpha=image[..., 0]))
-    write_picture(tmp_path / "b.tif", Picture(pages, pages=True))
+    image, pages = made_images()[0], made_images()[4][..., 0]
+    write_image(tmp_path / "a.png", Image(image, alpha=image[..., 0]))
+    write_image(tmp_path / "b.tif", Image(pages, pages=True))
     several = [tmp_path / "a.png", image, str(tmp_path / "b.tif")]
     found = list(convforge.filter_many(several, "sharpen", device=device, algorithm="direct_naive"))
     expected = convforge.filter(image, "sharpen", device=device, algorithm="direct_naive")
@@ -75,7 +75,7 @@ def test_files_and_arrays_may_be_mixed(tmp_path: Path, device: str) -> None:
     np.testing.assert_array_equal(found[1], expected, strict=True)
     gray = convforge.filter(pages[..., None], "sharpen", device=device, algorithm="direct_naive")[..., 0]
     np.testing.assert_array_equal(found[2], gray, strict=True)
-    assert found[2].shape == read_picture(tmp_path / "b.tif").pixels.shape
+    assert found[2].shape == read_image(tmp_path / "b.tif").pixels.shape
     summed = list(
         convforge.filter_many([tmp_path / "b.tif"], "sharpen", device=device, channels="sum", algorithm="direct_naive")
     )
@@ -83,7 +83,7 @@ def test_files_and_arrays_may_be_mixed(tmp_path: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_pictures_of_a_kind_share_one_prepared_filter(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_a_kind_share_one_prepared_filter(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     prepare = Plan.prepare
 
@@ -98,7 +98,7 @@ def test_pictures_of_a_kind_share_one_prepared_filter(device: str, monkeypatch: 
     assert len(made) == 2
 
 
-def test_pictures_are_drawn_as_results_are_taken() -> None:
+def test_images_are_drawn_as_results_are_taken() -> None:
     drawn = 0
 
     def endless() -> Iterator[Any]:
@@ -116,17 +116,17 @@ def test_pictures_are_drawn_as_results_are_taken() -> None:
 
 
 def test_a_failure_is_raised_in_its_place_or_given_there(tmp_path: Path) -> None:
-    image = pictures()[0]
+    image = made_images()[0]
     (tmp_path / "bad.png").write_bytes(b"")
     several: list[Any] = [image, tmp_path / "bad.png", image.astype(np.uint64), image]
     results = convforge.filter_many(several, "box:3", algorithm="direct_naive")
     assert next(results).shape == image.shape
-    with pytest.raises(PictureError, match="0 bytes"):
+    with pytest.raises(ImageError, match="0 bytes"):
         next(results)
     with pytest.raises(StopIteration):
         next(results)
     found = list(convforge.filter_many(several, "box:3", return_exceptions=True, algorithm="direct_naive"))
-    assert isinstance(found[1], PictureError)
+    assert isinstance(found[1], ImageError)
     assert isinstance(found[2], TypeError)
     assert "uint64" in str(found[2])
     np.testing.assert_array_equal(found[3], convforge.filter(image, "box:3", algorithm="direct_naive"))
@@ -164,5 +164,5 @@ def test_bad_use_is_refused_before_anything_begins(options: dict[str, Any], erro
         convforge.filter_many(**words)
 
 
-def test_no_pictures_give_no_results() -> None:
+def test_no_images_give_no_results() -> None:
     assert list(convforge.filter_many([], "box:3")) == []

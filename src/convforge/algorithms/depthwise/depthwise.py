@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.depthwise.family import one_channel_refusal
 from convforge.algorithms.host.ends import ends, values_dtype
-from convforge.algorithms.host.geometry import geometry
-from convforge.algorithms.host.strip import Strip, strip, tap_offsets
+from convforge.algorithms.host.geometry import Strip, geometry, strip, tap_offsets
 from convforge.algorithms.host.views import View, view
 from convforge.algorithms.host.weights import filter_to_pack, float_sums
 from convforge.algorithms.host.widened import takes_bfloat16

@@ -22,25 +22,23 @@
 //           memory; outputs of 16 bits, as tensor cores cut sums off where others round them.
 // Limit     memory up to about 7 x 7 where warps walk; else loads of shared memory, four of windows for each product.
 #include "border.cuh"
-#include "device.cuh"
-#include "divide.cuh"
-#include "ends.cuh"
-#include "given.cuh"
-#include "lines.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 #include "mma.cuh"
-#include "vector.cuh"
 
-constexpr int TEAM_THREADS = 32 * TEAM, THREADS = TEAM_THREADS * PLANES;
-constexpr int SPAN = LEAD + (MMA_COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;
+constexpr int TEAM_THREADS = 32 * cfg::TEAM, THREADS = TEAM_THREADS * cfg::PLANES;
+constexpr int SPAN = cfg::LEAD + (MMA_COLUMNS - 1) * cfg::STRIDE_W + (cfg::S - 1) * cfg::DILATION_W + 1;
 constexpr int STEPS = (SPAN + MMA_HALVES - 1) / MMA_HALVES;
-constexpr int BEFORE = LEAD + (MMA_COLUMNS - 1) * STRIDE_W;  // zeros before the taps of a line
-constexpr int LINE = (BEFORE - LEAD + MMA_HALVES * STEPS + 7) / 8 * 8;
+constexpr int BEFORE = cfg::LEAD + (MMA_COLUMNS - 1) * cfg::STRIDE_W;  // zeros before the taps of a line
+constexpr int LINE = (BEFORE - cfg::LEAD + MMA_HALVES * STEPS + 7) / 8 * 8;
 
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
-static_assert(BORDER == ZEROS && K == C, "zeros stand outside, and an output has a plane of its own");
+static_assert(cfg::BORDER == ZEROS && cfg::K == cfg::C, "zeros stand outside, and an output has a plane of its own");
 static_assert(sizeof(x_t) == 2 && sizeof(w_t) == 2 && sizeof(out_t) == 2, "numbers are of 16 bits");
-static_assert(FILL % 2 == 0 && FILL <= 8, "copies are of 4, 8 or 16 bytes");
-static_assert(!WALK || (STRIDE_H == 1 && DILATION_H == 1), "each row of pixels is one of R windows");
+static_assert(cfg::FILL % 2 == 0 && cfg::FILL <= 8, "copies are of 4, 8 or 16 bytes");
+static_assert(!cfg::WALK || (cfg::STRIDE_H == 1 && cfg::DILATION_H == 1), "each row of pixels is one of R windows");
 
 struct Mma {
     Conv conv;
@@ -63,12 +61,13 @@ struct Plane {
 // Write zeros over all that the block holds.
 __device__ inline void clear(const Mma &args, x_t *held) {
     const Vector<x_t, 8> zeros = {};
-    for (int i = threadIdx.x; i < PLANES * (R * LINE + args.plane) / 8; i += THREADS) store_vector(held + 8 * i, zeros);
+    for (int i = threadIdx.x; i < cfg::PLANES * (cfg::R * LINE + args.plane) / 8; i += THREADS)
+        store_vector(held + 8 * i, zeros);
 }
 
 __device__ inline void copy_fill(x_t *to, const x_t *from) {
-    if constexpr (FILL == 8) copy_of_line16(to, from, true);
-    else copy_async<FILL * sizeof(x_t)>(to, from, true);
+    if constexpr (cfg::FILL == 8) copy_async16_l2_128b(to, from, true);
+    else copy_async<cfg::FILL * sizeof(x_t)>(to, from, true);
 }
 
 __device__ inline void copy_pixels(const Mma &args, const Plane &plane) {
@@ -78,7 +77,7 @@ __device__ inline void copy_pixels(const Mma &args, const Plane &plane) {
     if (args.aligned_x) {
 #pragma unroll 4
         for (int i = u; i < conv.H * args.across.by; i += TEAM_THREADS) {
-            const int h = quotient(i, args.across), w = (i - h * args.across.by) * FILL;
+            const int h = quotient(i, args.across), w = (i - h * args.across.by) * cfg::FILL;
             copy_fill(plane.pixels + (h * args.pitch + w), from + (h * static_cast<index_t>(conv.x_strides.h) + w));
         }
     } else {
@@ -90,16 +89,16 @@ __device__ inline void copy_pixels(const Mma &args, const Plane &plane) {
 }
 
 __device__ inline void copy_taps(const Filter &filter, const Plane &plane) {
-    for (int i = threadIdx.x % TEAM_THREADS; i < R * S; i += TEAM_THREADS) {
-        const int r = i / S, s = i % S;
+    for (int i = threadIdx.x % TEAM_THREADS; i < cfg::R * cfg::S; i += TEAM_THREADS) {
+        const int r = i / cfg::S, s = i % cfg::S;
         const w_t tap = filter.taps[place(filter.strides, plane.k, 0, r, s)];
-        plane.lines[r * LINE + BEFORE + s * DILATION_W].bits = tap.bits;
+        plane.lines[r * LINE + BEFORE + s * cfg::DILATION_W].bits = tap.bits;
     }
 }
 
 // What a lane holds of the matrix of row r of the filter: its column is output g of a window.
 __device__ inline void load_taps(unsigned (&b)[STEPS][2], const Plane &plane, int r) {
-    const x_t *const column = plane.lines + (r * LINE + BEFORE - LEAD + 2 * plane.t - plane.g * STRIDE_W);
+    const x_t *const column = plane.lines + (r * LINE + BEFORE - cfg::LEAD + 2 * plane.t - plane.g * cfg::STRIDE_W);
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
 #pragma unroll
@@ -111,8 +110,8 @@ __device__ inline void load_taps(unsigned (&b)[STEPS][2], const Plane &plane, in
 
 // Where a lane's pixels of the window of outputs (p, 8 i) and its neighbours begin.
 __device__ inline const x_t *window_at(const Mma &args, const Plane &plane, int p, int i) {
-    const int w = i * (MMA_COLUMNS * STRIDE_W) - args.conv.left - LEAD + 2 * plane.t;
-    return plane.pixels + ((p * STRIDE_H - args.conv.top) * args.pitch + w);
+    const int w = i * (MMA_COLUMNS * cfg::STRIDE_W) - args.conv.left - cfg::LEAD + 2 * plane.t;
+    return plane.pixels + ((p * cfg::STRIDE_H - args.conv.top) * args.pitch + w);
 }
 
 // What a lane holds of windows g and g + 8.
@@ -124,15 +123,15 @@ __device__ inline void load_windows(unsigned (&a)[4], const x_t *first, const x_
 
 // The sum of an output from its own window alone.
 __device__ inline acc_t sum_of(const Mma &args, const Plane &plane, int p, int q) {
-    const int h = p * STRIDE_H - args.conv.top, w = q * STRIDE_W - args.conv.left;
+    const int h = p * cfg::STRIDE_H - args.conv.top, w = q * cfg::STRIDE_W - args.conv.left;
     const x_t *const window = plane.pixels + (h * args.pitch + w);
     acc_t sum = 0;
 #pragma unroll 1
-    for (int r = 0; r < R; r++)
+    for (int r = 0; r < cfg::R; r++)
 #pragma unroll 1
-        for (int s = 0; s < S * DILATION_W; s += DILATION_W) {
+        for (int s = 0; s < cfg::S * cfg::DILATION_W; s += cfg::DILATION_W) {
             const acc_t tap = as<acc_t>(plane.lines[r * LINE + BEFORE + s]);
-            sum = multiply_add(tap, as<acc_t>(window[r * DILATION_H * args.pitch + s]), sum);
+            sum = multiply_add(tap, as<acc_t>(window[r * cfg::DILATION_H * args.pitch + s]), sum);
         }
     return sum;
 }
@@ -172,30 +171,31 @@ __device__ inline void store_two(const Mma &args, const Plane &plane, out_t *to,
 }
 
 // Add the products of TILES tiles, TEAM apart.
-__device__ inline void add_products(const Mma &args, const Plane &plane, acc_t (&sums)[TILES][4], int tile) {
-    const x_t *from[TILES][2];
+__device__ inline void add_products(const Mma &args, const Plane &plane, acc_t (&sums)[cfg::TILES][4], int tile) {
+    const x_t *from[cfg::TILES][2];
 #pragma unroll
-    for (int i = 0; i < TILES; i++)
+    for (int i = 0; i < cfg::TILES; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int m = (tile + i * TEAM) * MMA_ROWS + 8 * half + plane.g;
+            const int m = (tile + i * cfg::TEAM) * MMA_ROWS + 8 * half + plane.g;
             const int window = min(m, args.windows.by * args.conv.P - 1), p = quotient(window, args.windows);
             from[i][half] = window_at(args, plane, p, window - p * args.windows.by);
         }
-#pragma unroll(R <= 7 ? R : 1)
-    for (int r = 0; r < R; r++) {
+#pragma unroll(cfg::R <= 7 ? cfg::R : 1)
+    for (int r = 0; r < cfg::R; r++) {
         unsigned b[STEPS][2];
         load_taps(b, plane, r);
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
 #pragma unroll
-            for (int i = 0; i < TILES; i++) {
+            for (int i = 0; i < cfg::TILES; i++) {
                 unsigned a[4];
                 load_windows(a, from[i][0], from[i][1], step);
-                multiply_halves<math_t>(sums[i], a, b[step]);
+                mma_halves<math_t>(sums[i], a, b[step]);
             }
 #pragma unroll
-        for (int i = 0; i < TILES; i++) from[i][0] += DILATION_H * args.pitch, from[i][1] += DILATION_H * args.pitch;
+        for (int i = 0; i < cfg::TILES; i++)
+            from[i][0] += cfg::DILATION_H * args.pitch, from[i][1] += cfg::DILATION_H * args.pitch;
     }
 }
 
@@ -220,11 +220,11 @@ __device__ inline void store_tile(const Mma &args, const Plane &plane, acc_t (&s
 
 // All outputs of a warp's tiles.
 __device__ inline void take_tiles(const Mma &args, const Plane &plane) {
-    for (int tile = plane.member; tile < args.tiles; tile += TEAM * TILES) {
-        acc_t sums[TILES][4] = {};
+    for (int tile = plane.member; tile < args.tiles; tile += cfg::TEAM * cfg::TILES) {
+        acc_t sums[cfg::TILES][4] = {};
         add_products(args, plane, sums, tile);
 #pragma unroll
-        for (int i = 0; i < TILES; i++) store_tile(args, plane, sums[i], tile + i * TEAM);
+        for (int i = 0; i < cfg::TILES; i++) store_tile(args, plane, sums[i], tile + i * cfg::TEAM);
         __syncwarp();  // tensor cores take a whole warp
     }
 }
@@ -242,7 +242,7 @@ __device__ inline Strip strip_of(const Mma &args, const Plane &plane, int m) {
     const int p = strip < args.strips ? (plane.member * args.strips + strip) * args.height : 0;
     const int q = window * MMA_COLUMNS + 2 * plane.t;
     const int rows = strip < args.strips && q < conv.Q ? min(args.height, conv.P - p) : 0;
-    out_t *const to = conv.out + place(conv.out_strides, plane.n, plane.k, p - (R - 1), q);
+    out_t *const to = conv.out + place(conv.out_strides, plane.n, plane.k, p - (cfg::R - 1), q);
     return {window_at(args, plane, p, window), to, p, q, rows};
 }
 
@@ -266,37 +266,38 @@ __device__ inline void store_row(const Mma &args, const Plane &plane, Strip (&st
 
 // All outputs of a warp's strips.
 __device__ inline void walk(const Mma &args, const Plane &plane) {
-    unsigned b[R][STEPS][2];
+    unsigned b[cfg::R][STEPS][2];
 #pragma unroll
-    for (int r = 0; r < R; r++) load_taps(b[r], plane, r);
+    for (int r = 0; r < cfg::R; r++) load_taps(b[r], plane, r);
     Strip strips[2] = {strip_of(args, plane, plane.g), strip_of(args, plane, plane.g + 8)};
-    acc_t sums[R][4] = {};
+    acc_t sums[cfg::R][4] = {};
 #pragma unroll 1
-    for (int row = 1 - R; row < args.height; row += R)
+    for (int row = 1 - cfg::R; row < args.height; row += cfg::R)
 #pragma unroll
-        for (int d = 0; d < R; d++) {
+        for (int d = 0; d < cfg::R; d++) {
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
                 unsigned a[4];
                 load_windows(a, strips[0].from, strips[1].from, step);
 #pragma unroll
-                for (int r = 0; r < R; r++) multiply_halves<math_t>(sums[(d - r + R) % R], a, b[r][step]);
+                for (int r = 0; r < cfg::R; r++)
+                    mma_halves<math_t>(sums[(d - r + cfg::R) % cfg::R], a, b[r][step]);
             }
-            store_row(args, plane, strips, sums[(d + 1) % R], row + d);
+            store_row(args, plane, strips, sums[(d + 1) % cfg::R], row + d);
             __syncwarp();  // tensor cores take a whole warp
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_mma(const __grid_constant__ Mma args) {
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_mma(const __grid_constant__ Mma args) {
     DYNAMIC_SHARED(x_t, held);
     const int lane = threadIdx.x % 32, slot = threadIdx.x / TEAM_THREADS;
-    const long long at = static_cast<long long>(blockIdx.x) * PLANES + slot;
-    const int n = static_cast<int>(at / K), k = static_cast<int>(at - static_cast<long long>(n) * K);
-    x_t *const pixels = held + (PLANES * R * LINE + slot * args.plane + args.first);
-    const Plane plane = {n, k, pixels, held + slot * (R * LINE), threadIdx.x / 32 % TEAM, lane / 4, lane % 4};
+    const long long at = static_cast<long long>(blockIdx.x) * cfg::PLANES + slot;
+    const int n = static_cast<int>(at / cfg::K), k = static_cast<int>(at - static_cast<long long>(n) * cfg::K);
+    x_t *const pixels = held + (cfg::PLANES * cfg::R * LINE + slot * args.plane + args.first);
+    const Plane plane = {n, k, pixels, held + slot * (cfg::R * LINE), threadIdx.x / 32 % cfg::TEAM, lane / 4, lane % 4};
     clear(args, held);
     __syncthreads();  // zeros are written
-    wait_for_earlier();
+    pdl_wait();
     if (n < args.conv.N) {
         copy_pixels(args, plane);
         copy_async_commit();
@@ -305,6 +306,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_mma(cons
     copy_async_wait();
     __syncthreads();  // pixels and taps are there
     if (n >= args.conv.N) return;
-    if constexpr (WALK) walk(args, plane);
+    if constexpr (cfg::WALK) walk(args, plane);
     else take_tiles(args, plane);
 }

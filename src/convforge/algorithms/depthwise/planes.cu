@@ -11,37 +11,41 @@
 //           is odd, so that the eight threads whose 16-byte loads are served together meet in no bank.
 // Grid      blocks in one dimension, of which there are enough: tiles of a plane, then planes.
 // Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
-//           pixels of the picture is one in shared memory. LOAD pixels are one load from there.
+//           pixels of the image is one in shared memory. LOAD pixels are one load from there.
 // Copies    the threads of a plane bring its rows, a thread always the same columns: a vector takes a test and a product.
 // Filters   of a plane FILTER numbers, in rows of FILTER_PITCH; in NCHW all threads of a warp mostly want the same.
 // Balance   with CHUNK = 8, 7 x 8 outputs: 448 multiply-adds of 4 loads of pixels and 14 of weights. In cycles of a
-//           multiprocessor: 112 of multiply-adds beside 16 + 14 of shared memory.
+//           SM: 112 of multiply-adds beside 16 + 14 of shared memory.
 // Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
 // Limit     FMA from about 9 x 9 on; below, memory: each pixel is read once a block, halos twice, from L2.
 #include "border.cuh"
-#include "device.cuh"
-#include "ends.cuh"
-#include "given.cuh"
-#include "held.cuh"
-#include "lines.cuh"
-#include "plane_tiles.cuh"
-#include "vector.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
+#include "pixels.cuh"
 
-constexpr int TILE_P = STRIPS_Y * OUT_P, TILE_Q = STRIPS_X * OUT_Q, THREADS = PLANES * STRIPS_Y * STRIPS_X;
-constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;  // of the window of a thread
-constexpr int TILE_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
-constexpr int TILE_W = SHIFT + (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
-constexpr int FILLS = (TILE_W + FILL - 1) / FILL;    // vectors of a row
+constexpr int TILE_P = cfg::STRIPS_Y * cfg::OUT_P, TILE_Q = cfg::STRIPS_X * cfg::OUT_Q,
+              THREADS = cfg::PLANES * cfg::STRIPS_Y * cfg::STRIPS_X;
+// Of the window of a thread.
+constexpr int ROWS = (cfg::OUT_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
+constexpr int TILE_H = (TILE_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
+constexpr int TILE_W = cfg::SHIFT + (TILE_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
+constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;       // pixels may come by asynchronous copies of vectors
+constexpr int FILLS = (TILE_W + cfg::FILL - 1) / cfg::FILL;  // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t);
 
 // Whether neighbouring threads take neighbouring columns.
-constexpr bool BESIDE = OUT_Q * sizeof(out_t) <= 16;
+constexpr bool BESIDE = cfg::OUT_Q * sizeof(out_t) <= 16;
 // Small windows are unrolled: then it is known which rows of pixels serve which outputs.
-constexpr bool UNROLLED = OUT_P * OUT_Q * R * S <= 1536;
+constexpr bool UNROLLED = cfg::OUT_P * cfg::OUT_Q * cfg::R * cfg::S <= 1536;
 
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
-static_assert(PITCH % LOAD == 0 && OUT_Q * STRIDE_W % LOAD == 0 && OUT_Q * STRIDE_W % FILL == 0, "vectors lie alike");
-static_assert(CHUNK == S || (CHUNK * DILATION_W % LOAD == 0 && CHUNK % WEIGHT_LOAD == 0), "so do those of all chunks");
+static_assert(cfg::PITCH % cfg::LOAD == 0 && cfg::OUT_Q * cfg::STRIDE_W % cfg::LOAD == 0 &&
+                  cfg::OUT_Q * cfg::STRIDE_W % cfg::FILL == 0,
+              "vectors lie alike");
+static_assert(cfg::CHUNK == cfg::S || (cfg::CHUNK * cfg::DILATION_W % cfg::LOAD == 0 && cfg::CHUNK % WEIGHT_LOAD == 0),
+              "so do those of all chunks");
 
 struct Planes {
     Conv conv;
@@ -51,28 +55,28 @@ struct Planes {
 };
 
 struct Held {
-    acc_t filters[PLANES * FILTER];
-    tile_t pixels[PLANES * PLANE];
+    acc_t filters[cfg::PLANES * cfg::FILTER];
+    tile_t pixels[cfg::PLANES * cfg::PLANE];
 };
 
 // How the threads of a plane share what there is to copy: WIDE vectors of a row side by side, LINES rows at a time.
-constexpr int SHARE = THREADS / PLANES, WIDE = FILLS < SHARE ? FILLS : SHARE, LINES = SHARE / WIDE;
+constexpr int SHARE = THREADS / cfg::PLANES, WIDE = FILLS < SHARE ? FILLS : SHARE, LINES = SHARE / WIDE;
 constexpr int TURNS = (TILE_H + LINES - 1) / LINES;
 
-// Ask for the tile of plane `slot`, with what stands outside of the picture; the thread is number u of the plane's.
-__device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &tile, int slot, int u) {
+// Ask for the tile of plane `slot`, with what stands outside of the image; the thread is number u of the plane's.
+__device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile &tile, int slot, int u) {
     if (slot >= tile.planes || u >= WIDE * LINES) return;
     const Conv &conv = args.conv;
     const int k = tile.k + slot, first = u / WIDE;
-    const int h0 = tile.p * STRIDE_H - conv.top + first, w0 = tile.q * STRIDE_W - conv.left - SHIFT;
-    const x_t *const plane = conv.x + place(conv.x_strides, tile.n + k / K, k % K / K_GROUP, 0, 0);
+    const int h0 = tile.p * cfg::STRIDE_H - conv.top + first, w0 = tile.q * cfg::STRIDE_W - conv.left - cfg::SHIFT;
+    const x_t *const plane = conv.x + place(conv.x_strides, tile.n + k / cfg::K, k % cfg::K / cfg::K_GROUP, 0, 0);
     const index_t step_h = conv.x_strides.h, step_w = conv.x_strides.w;
 #pragma unroll
     for (int v = 0; v < FILLS; v += WIDE) {
-        const int column = (v + u % WIDE) * FILL, w = w0 + column;
-        if (FILLS % WIDE && column >= FILLS * FILL) break;
-        tile_t *const target = to.pixels + (slot * PLANE + first * PITCH + column);
-        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
+        const int column = (v + u % WIDE) * cfg::FILL, w = w0 + column;
+        if (FILLS % WIDE && column >= FILLS * cfg::FILL) break;
+        tile_t *const target = to.pixels + (slot * cfg::PLANE + first * cfg::PITCH + column);
+        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the image, or none of it
         if (COPIES && args.aligned_x && (whole || BLANK)) {
             const x_t *const line = plane + (whole ? w * step_w : 0);
 #pragma unroll(TURNS <= 16 ? TURNS : 4)
@@ -81,128 +85,138 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const Tile &til
                 const int h = inside(h0 + i, conv.H);
                 const bool there = h >= 0 && whole;
                 if (h < 0 && !BLANK)
-                    for (int e = 0; e < FILL; e++) target[i * PITCH + e] = held<tile_t>(conv, nullptr);
-                else if constexpr (FILL * sizeof(x_t) == 16)
-                    copy_of_line16(target + i * PITCH, line + max(h, 0) * step_h, there);
+                    for (int e = 0; e < cfg::FILL; e++)
+                        target[i * cfg::PITCH + e] = held<cfg::RAW, tile_t>(conv, nullptr);
+                else if constexpr (cfg::FILL * sizeof(x_t) == 16)
+                    copy_async16_l2_128b(target + i * cfg::PITCH, line + max(h, 0) * step_h, there);
                 else if constexpr (COPIES)
-                    copy_async<FILL * sizeof(x_t)>(target + i * PITCH, line + max(h, 0) * step_h, there);
+                    copy_async<cfg::FILL * sizeof(x_t)>(target + i * cfg::PITCH, line + max(h, 0) * step_h, there);
             }
         } else {
 #pragma unroll 4
             for (int i = 0; i < TILE_H - first; i += LINES) {
                 const int h = inside(h0 + i, conv.H);
-                for (int e = 0; e < FILL; e++) {
+                for (int e = 0; e < cfg::FILL; e++) {
                     const int x = inside(w + e, conv.W);
                     const bool there = h >= 0 && x >= 0;
-                    target[i * PITCH + e] = held<tile_t>(conv, there ? plane + (h * step_h + x * step_w) : nullptr);
+                    target[i * cfg::PITCH + e] =
+                        held<cfg::RAW, tile_t>(conv, there ? plane + (h * step_h + x * step_w) : nullptr);
                 }
             }
         }
     }
 }
 
-__device__ inline void copy_filters(const Filter &filter, Held &to, const Tile &tile) {
-    for (int i = threadIdx.x; i < PLANES * R * S; i += THREADS) {
-        const int slot = i / (R * S), tap = i % (R * S), r = tap / S, s = tap % S;
+__device__ inline void copy_filters(const Filter &filter, Held &to, const PlaneTile &tile) {
+    for (int i = threadIdx.x; i < cfg::PLANES * cfg::R * cfg::S; i += THREADS) {
+        const int slot = i / (cfg::R * cfg::S), tap = i % (cfg::R * cfg::S), r = tap / cfg::S, s = tap % cfg::S;
         if (slot < tile.planes)
-            to.filters[slot * FILTER + r * FILTER_PITCH + s] = given_tap(filter, (tile.k + slot) % K, 0, r, s);
+            to.filters[slot * cfg::FILTER + r * cfg::FILTER_PITCH + s] =
+                given_tap(filter, (tile.k + slot) % cfg::K, 0, r, s);
     }
 }
 
 // Add COUNT products of a row of pixels, from a tap on, to all outputs whose windows cover the row: it is row i of the
 // window of the first. Not TESTED: it belongs to all.
 template <int COUNT, bool TESTED>
-__device__ inline void add_taps(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q], const tile_t *pixels,
+__device__ inline void add_taps(const Conv &conv, acc_t (&sums)[cfg::OUT_P][cfg::OUT_Q], const tile_t *pixels,
                                 const acc_t *filter, int i) {
-    constexpr int SPAN = SHIFT + (OUT_Q - 1) * STRIDE_W + (COUNT - 1) * DILATION_W + 1;
+    constexpr int SPAN = cfg::SHIFT + (cfg::OUT_Q - 1) * cfg::STRIDE_W + (COUNT - 1) * cfg::DILATION_W + 1;
     acc_t row[SPAN];
 #pragma unroll
-    for (int v = 0; v < SPAN; v += LOAD) {
-        const auto values = load_vector<LOAD>(pixels + v);
+    for (int v = 0; v < SPAN; v += cfg::LOAD) {
+        const auto values = load_vector<cfg::LOAD>(pixels + v);
 #pragma unroll
-        for (int e = 0; e < LOAD; e++)
-            if (v + e < SPAN) row[v + e] = taken(conv, values.at[e]);
+        for (int e = 0; e < cfg::LOAD; e++)
+            if (v + e < SPAN) row[v + e] = taken<cfg::RAW>(conv, values.at[e]);
     }
 #pragma unroll
-    for (int p = 0; p < OUT_P; p++) {
-        const int below = i - p * STRIDE_H, r = below / DILATION_H;
-        if (TESTED && (below < 0 || below % DILATION_H != 0 || r >= R)) continue;
+    for (int p = 0; p < cfg::OUT_P; p++) {
+        const int below = i - p * cfg::STRIDE_H, r = below / cfg::DILATION_H;
+        if (TESTED && (below < 0 || below % cfg::DILATION_H != 0 || r >= cfg::R)) continue;
 #pragma unroll
         for (int s0 = 0; s0 < COUNT; s0 += WEIGHT_LOAD) {
-            const auto weights = load_vector<WEIGHT_LOAD>(filter + (r * FILTER_PITCH + s0));
+            const auto weights = load_vector<WEIGHT_LOAD>(filter + (r * cfg::FILTER_PITCH + s0));
 #pragma unroll
             for (int s = s0; s < s0 + WEIGHT_LOAD && s < COUNT; s++)
 #pragma unroll
-                for (int q = 0; q < OUT_Q; q++)
-                    sums[p][q] = multiply_add(weights.at[s - s0], row[SHIFT + q * STRIDE_W + s * DILATION_W], sums[p][q]);
+                for (int q = 0; q < cfg::OUT_Q; q++)
+                    sums[p][q] = multiply_add(weights.at[s - s0],
+                                              row[cfg::SHIFT + q * cfg::STRIDE_W + s * cfg::DILATION_W], sums[p][q]);
         }
     }
 }
 
 template <bool TESTED>
-__device__ inline void add_row(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q], const tile_t *pixels,
+__device__ inline void add_row(const Conv &conv, acc_t (&sums)[cfg::OUT_P][cfg::OUT_Q], const tile_t *pixels,
                                const acc_t *filter, int i) {
-    pixels += i * PITCH;
+    pixels += i * cfg::PITCH;
 #pragma unroll 1
-    for (int s = 0; s + CHUNK <= S; s += CHUNK)
-        add_taps<CHUNK, TESTED>(conv, sums, pixels + s * DILATION_W, filter + s, i);
-    constexpr int LEFT = S % CHUNK, AT = S - LEFT;
-    if constexpr (LEFT > 0) add_taps<LEFT, TESTED>(conv, sums, pixels + AT * DILATION_W, filter + AT, i);
+    for (int s = 0; s + cfg::CHUNK <= cfg::S; s += cfg::CHUNK)
+        add_taps<cfg::CHUNK, TESTED>(conv, sums, pixels + s * cfg::DILATION_W, filter + s, i);
+    constexpr int LEFT = cfg::S % cfg::CHUNK, AT = cfg::S - LEFT;
+    if constexpr (LEFT > 0) add_taps<LEFT, TESTED>(conv, sums, pixels + AT * cfg::DILATION_W, filter + AT, i);
 }
 
-__device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_P][OUT_Q], const tile_t *pixels,
+__device__ inline void add_products(const Conv &conv, acc_t (&sums)[cfg::OUT_P][cfg::OUT_Q], const tile_t *pixels,
                                     const acc_t *filter) {
-    constexpr bool CLOSE = STRIDE_H == 1 && DILATION_H == 1;
+    constexpr bool CLOSE = cfg::STRIDE_H == 1 && cfg::DILATION_H == 1;
 #pragma unroll(UNROLLED ? ROWS : 1)
     for (int i = 0; i < ROWS; i++)
-        if (CLOSE && !UNROLLED && i >= OUT_P - 1 && i < R)
-            add_row<false>(conv, sums, pixels, filter, i);
+        if (CLOSE && !UNROLLED && i >= cfg::OUT_P - 1 && i < cfg::R) add_row<false>(conv, sums, pixels, filter, i);
         else
             add_row<true>(conv, sums, pixels, filter, i);
 }
 
 // Store the thread's outputs of plane (n, k), from (p0, q0) on.
-__device__ inline void store(const Planes &args, const acc_t (&sums)[OUT_P][OUT_Q], int n, int k, int p0, int q0) {
+__device__ inline void store(const Planes &args, const acc_t (&sums)[cfg::OUT_P][cfg::OUT_Q], int n, int k, int p0,
+                             int q0) {
     const Conv &conv = args.conv;
     const index_t step = conv.out_strides.w;
     out_t *row = conv.out + place(conv.out_strides, n, k, p0, q0);
     const int rows = conv.P - p0, columns = conv.Q - q0;
 #pragma unroll
-    for (int p = 0; p < OUT_P; p++, row += conv.out_strides.h) {
+    for (int p = 0; p < cfg::OUT_P; p++, row += conv.out_strides.h) {
         if (p >= rows) break;
 #pragma unroll
-        for (int q = 0; q < OUT_Q; q += STORE) {
-            if (args.aligned_out && q + STORE <= columns) {
-                Vector<out_t, STORE> values;
+        for (int q = 0; q < cfg::OUT_Q; q += cfg::STORE) {
+            if (args.aligned_out && q + cfg::STORE <= columns) {
+                Vector<out_t, cfg::STORE> values;
 #pragma unroll
-                for (int e = 0; e < STORE; e++) values.at[e] = finished(conv, n, k, p0 + p, q0 + q + e, sums[p][q + e]);
-                store_vector(row + (STORE > 1 ? q : q * step), values);
+                for (int e = 0; e < cfg::STORE; e++)
+                    values.at[e] = finished(conv, n, k, p0 + p, q0 + q + e, sums[p][q + e]);
+                store_vector(row + (cfg::STORE > 1 ? q : q * step), values);
             } else {
 #pragma unroll
-                for (int e = q; e < q + STORE; e++)
+                for (int e = q; e < q + cfg::STORE; e++)
                     if (e < columns) row[e * step] = finished(conv, n, k, p0 + p, q0 + e, sums[p][e]);
             }
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_planes(const __grid_constant__ Planes args) {
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
+    depthwise_planes(const __grid_constant__ Planes args) {
     DYNAMIC_SHARED(Held, held);
     const Conv &conv = args.conv;
     const int t = threadIdx.x;
-    const int slot = CHANNELS_LAST ? t % PLANES : t / SHARE, strip = CHANNELS_LAST ? t / PLANES : t % SHARE;
-    const int y = BESIDE ? strip / STRIPS_X : strip % STRIPS_Y, x = BESIDE ? strip % STRIPS_X : strip / STRIPS_Y;
-    const Tile tile = tile_of<PLANES, TILE_P, TILE_Q>(args.tiles, conv, blockIdx.x);
-    wait_for_earlier();
+    const int slot = cfg::CHANNELS_LAST ? t % cfg::PLANES : t / SHARE,
+              strip = cfg::CHANNELS_LAST ? t / cfg::PLANES : t % SHARE;
+    const int y = BESIDE ? strip / cfg::STRIPS_X : strip % cfg::STRIPS_Y,
+              x = BESIDE ? strip % cfg::STRIPS_X : strip / cfg::STRIPS_Y;
+    const PlaneTile tile = tile_of<cfg::PLANES, TILE_P, TILE_Q>(args.tiles, conv, blockIdx.x);
+    pdl_wait();
     copy_pixels(args, *held, tile, slot, strip);
     copy_async_commit();
     copy_filters(args.filter, *held, tile);  // while the pixels are under way
     copy_async_wait();
     __syncthreads();
-    const int k = tile.k + slot, p = tile.p + y * OUT_P, q = tile.q + x * OUT_Q;
+    const int k = tile.k + slot, p = tile.p + y * cfg::OUT_P, q = tile.q + x * cfg::OUT_Q;
     if (slot >= tile.planes || p >= conv.P || q >= conv.Q) return;
-    acc_t sums[OUT_P][OUT_Q] = {};
-    add_products(conv, sums, held->pixels + (slot * PLANE + y * OUT_P * STRIDE_H * PITCH + x * OUT_Q * STRIDE_W),
-                 held->filters + slot * FILTER);
-    store(args, sums, tile.n + k / K, k % K, p, q);
+    acc_t sums[cfg::OUT_P][cfg::OUT_Q] = {};
+    add_products(conv, sums,
+                 held->pixels +
+                     (slot * cfg::PLANE + y * cfg::OUT_P * cfg::STRIDE_H * cfg::PITCH + x * cfg::OUT_Q * cfg::STRIDE_W),
+                 held->filters + slot * cfg::FILTER);
+    store(args, sums, tile.n + k / cfg::K, k % cfg::K, p, q);
 }

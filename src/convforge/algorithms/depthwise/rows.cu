@@ -16,28 +16,30 @@
 //           plane, rows of the plane (BY_PIXELS), of which each wants another row of the filter, an odd number of
 //           vectors apart.
 // Balance   7 x 7 over 56 x 56 of float32: a row takes 14 loads of pixels, 2 of weights and 380 multiply-adds. In cycles
-//           of a multiprocessor: 95 of multiply-adds beside 58 of shared memory.
+//           of an SM: 95 of multiply-adds beside 58 of shared memory.
 // Needs     all planes of a block in shared memory, a row and its sums in registers.
 // Limit     memory up to about 7 x 7, which the block that computes shares with those that wait for pixels; FMA beyond.
 #include "border.cuh"
-#include "device.cuh"
-#include "ends.cuh"
-#include "given.cuh"
-#include "held.cuh"
-#include "lines.cuh"
-#include "turns.cuh"
-#include "vector.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
+#include "pixels.cuh"
 
-constexpr int TEAM = (P - 1) / OUT_P + 1, THREADS = PLANES * TEAM, WEIGHT_LOAD = 16 / sizeof(acc_t);
-constexpr int WINDOW = (OUT_P - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;  // rows of pixels that a thread's outputs see
-constexpr int SPAN = (Q - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;        // of a row, from LEFT columns before it on
-constexpr int PIXELS = H * W, OUTPUTS = P * Q;                             // of a plane
-constexpr int X_ROW = PITCH > 0 ? PITCH : W, OUT_ROW = OUT_PITCH > 0 ? OUT_PITCH : Q;  // of shared memory
-constexpr bool UNROLLED = R * S * Q <= 1024;
+constexpr int TEAM = (cfg::P - 1) / cfg::OUT_P + 1, THREADS = cfg::PLANES * TEAM, WEIGHT_LOAD = 16 / sizeof(acc_t);
+// Rows of pixels that a thread's outputs see.
+constexpr int WINDOW = (cfg::OUT_P - 1) * cfg::STRIDE_H + (cfg::R - 1) * cfg::DILATION_H + 1;
+// Of a row, from LEFT columns before it on.
+constexpr int SPAN = (cfg::Q - 1) * cfg::STRIDE_W + (cfg::S - 1) * cfg::DILATION_W + 1;
+constexpr int PIXELS = cfg::H * cfg::W, OUTPUTS = cfg::P * cfg::Q;  // of a plane
+// Of shared memory.
+constexpr int X_ROW = cfg::PITCH > 0 ? cfg::PITCH : cfg::W, OUT_ROW = cfg::OUT_PITCH > 0 ? cfg::OUT_PITCH : cfg::Q;
+constexpr bool UNROLLED = cfg::R * cfg::S * cfg::Q <= 1024;
 
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
-static_assert(RAW && K == C, "planes lie as they are stored, and an output has one of its own");
-static_assert((PITCH == 0 || W % FILL == 0) && (OUT_PITCH == 0 || Q % STORE == 0), "rows are whole vectors");
+constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;  // pixels may come by asynchronous copies of vectors
+static_assert(cfg::RAW && cfg::K == cfg::C, "planes lie as they are stored, and an output has one of its own");
+static_assert((cfg::PITCH == 0 || cfg::W % cfg::FILL == 0) && (cfg::OUT_PITCH == 0 || cfg::Q % cfg::STORE == 0),
+              "rows are whole vectors");
 
 struct Rows {
     Conv conv;
@@ -59,7 +61,7 @@ template <int COUNT, class Move>
 __device__ inline void move_vectors(int count, Move move) {
     const int t = threadIdx.x;
     if (count == COUNT) {
-        in_turns<COUNT, THREADS>(t, move);
+        strided_loop<COUNT, THREADS>(t, move);
     } else {
 #pragma unroll 1
         for (int at = 0; at + t < count; at += THREADS) move(at, t);
@@ -70,23 +72,23 @@ __device__ inline void move_vectors(int count, Move move) {
 __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int planes) {
     const Conv &conv = args.conv;
     if (COPIES && args.aligned_x) {
-        const int count = planes * PIXELS / FILL, n = first / K, k = first - n * K;
+        const int count = planes * PIXELS / cfg::FILL, n = first / cfg::K, k = first - n * cfg::K;
         const x_t *const from = conv.x + place(conv.x_strides, n, k, 0, 0);
-        move_vectors<PLANES * PIXELS / FILL>(count, [&](int at, int t) {
-            const x_t *const source = from + t * FILL + at * FILL;
-            x_t *const target = to + place_of_vector<W, X_ROW, FILL>(at, t);
-            if constexpr (FILL * sizeof(x_t) == 16) copy_of_line16(target, source, true);
-            else if constexpr (COPIES) copy_async<FILL * sizeof(x_t)>(target, source, true);
+        move_vectors<cfg::PLANES * PIXELS / cfg::FILL>(count, [&](int at, int t) {
+            const x_t *const source = from + t * cfg::FILL + at * cfg::FILL;
+            x_t *const target = to + place_of_vector<cfg::W, X_ROW, cfg::FILL>(at, t);
+            if constexpr (cfg::FILL * sizeof(x_t) == 16) copy_async16_l2_128b(target, source, true);
+            else if constexpr (COPIES) copy_async<cfg::FILL * sizeof(x_t)>(target, source, true);
         });
-        if constexpr (PIXELS % FILL != 0) {  // what is left of the last plane
+        if constexpr (PIXELS % cfg::FILL != 0) {  // what is left of the last plane
 #pragma unroll 1
-            for (int i = count * FILL + threadIdx.x; i < planes * PIXELS; i += THREADS) to[i] = from[i];
+            for (int i = count * cfg::FILL + threadIdx.x; i < planes * PIXELS; i += THREADS) to[i] = from[i];
         }
     } else {
 #pragma unroll 1
         for (int i = threadIdx.x; i < planes * PIXELS; i += THREADS) {
-            const int row = i / W, w = i % W, plane = first + row / H;
-            to[row * X_ROW + w] = conv.x[place(conv.x_strides, plane / K, plane % K, row % H, w)];
+            const int row = i / cfg::W, w = i % cfg::W, plane = first + row / cfg::H;
+            to[row * X_ROW + w] = conv.x[place(conv.x_strides, plane / cfg::K, plane % cfg::K, row % cfg::H, w)];
         }
     }
 }
@@ -94,33 +96,34 @@ __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int pla
 // Bring the filter of a thread's plane: rows `row`, row + TEAM, ... of it. All taps of a row are under way together.
 __device__ inline void copy_filter(const Filter &filter, acc_t *to, int k, int row) {
 #pragma unroll 1
-    for (int r = row; r < R; r += TEAM) {
-        Vector<acc_t, WEIGHT_LOAD> taps[(S - 1) / WEIGHT_LOAD + 1] = {};
+    for (int r = row; r < cfg::R; r += TEAM) {
+        Vector<acc_t, WEIGHT_LOAD> taps[(cfg::S - 1) / WEIGHT_LOAD + 1] = {};
 #pragma unroll
-        for (int s = 0; s < S; s++) taps[s / WEIGHT_LOAD].at[s % WEIGHT_LOAD] = given_tap(filter, k, 0, r, s);
+        for (int s = 0; s < cfg::S; s++) taps[s / WEIGHT_LOAD].at[s % WEIGHT_LOAD] = given_tap(filter, k, 0, r, s);
 #pragma unroll
-        for (int s = 0; s < S; s += WEIGHT_LOAD) store_vector(to + (r * FILTER_PITCH + s), taps[s / WEIGHT_LOAD]);
+        for (int s = 0; s < cfg::S; s += WEIGHT_LOAD)
+            store_vector(to + (r * cfg::FILTER_PITCH + s), taps[s / WEIGHT_LOAD]);
     }
 }
 
 // Whether column j of a row, counted from LEFT columns before it, is one of zeros.
-__device__ constexpr bool is_zero(int j) { return BLANK && (j < LEFT || j >= LEFT + W); }
+__device__ constexpr bool is_zero(int j) { return BLANK && (j < cfg::LEFT || j >= cfg::LEFT + cfg::W); }
 
 // Load row h of a plane with what stands beside it; h < 0 is a row of what stands outside.
 __device__ inline void load_row(const Conv &conv, acc_t (&row)[SPAN], const x_t *plane, int h) {
     const x_t *const pixels = plane + max(h, 0) * X_ROW;
 #pragma unroll
-    for (int v = 0; v < W; v += LOAD) {
-        const auto values = load_vector<LOAD>(pixels + v);
+    for (int v = 0; v < cfg::W; v += cfg::LOAD) {
+        const auto values = load_vector<cfg::LOAD>(pixels + v);
 #pragma unroll
-        for (int e = 0; e < LOAD; e++)
-            if (LEFT + v + e < SPAN) row[LEFT + v + e] = centred(conv, values.at[e]);
+        for (int e = 0; e < cfg::LOAD; e++)
+            if (cfg::LEFT + v + e < SPAN) row[cfg::LEFT + v + e] = centred(conv, values.at[e]);
     }
     if constexpr (!BLANK) {
 #pragma unroll
         for (int j = 0; j < SPAN; j++) {
-            if (j >= LEFT && j < LEFT + W) continue;
-            const int w = inside(j - LEFT, W);
+            if (j >= cfg::LEFT && j < cfg::LEFT + cfg::W) continue;
+            const int w = inside(j - cfg::LEFT, cfg::W);
             row[j] = w < 0 ? outside(conv) : centred(conv, pixels[w]);
         }
         if (h < 0)
@@ -130,47 +133,48 @@ __device__ inline void load_row(const Conv &conv, acc_t (&row)[SPAN], const x_t 
 }
 
 // Add the products of a row of pixels and row r of the filter.
-__device__ inline void add_row(acc_t (&sums)[Q], const acc_t (&row)[SPAN], const acc_t *filter, int r) {
+__device__ inline void add_row(acc_t (&sums)[cfg::Q], const acc_t (&row)[SPAN], const acc_t *filter, int r) {
 #pragma unroll
-    for (int s0 = 0; s0 < S; s0 += WEIGHT_LOAD) {
-        const auto weights = load_vector<WEIGHT_LOAD>(filter + (r * FILTER_PITCH + s0));
+    for (int s0 = 0; s0 < cfg::S; s0 += WEIGHT_LOAD) {
+        const auto weights = load_vector<WEIGHT_LOAD>(filter + (r * cfg::FILTER_PITCH + s0));
 #pragma unroll
-        for (int s = s0; s < s0 + WEIGHT_LOAD && s < S; s++)
+        for (int s = s0; s < s0 + WEIGHT_LOAD && s < cfg::S; s++)
 #pragma unroll
-            for (int q = 0; q < Q; q++)
-                if (const int j = q * STRIDE_W + s * DILATION_W; !is_zero(j))
+            for (int q = 0; q < cfg::Q; q++)
+                if (const int j = q * cfg::STRIDE_W + s * cfg::DILATION_W; !is_zero(j))
                     sums[q] = multiply_add(weights.at[s - s0], row[j], sums[q]);
     }
 }
 
 // The row of the filter that meets a row of pixels `below` rows below the window's first; negative where there is none.
 __device__ constexpr int tap_row(int below) {
-    const int r = below / DILATION_H;
-    return r * DILATION_H == below && r < R ? r : -1;
+    const int r = below / cfg::DILATION_H;
+    return r * cfg::DILATION_H == below && r < cfg::R ? r : -1;
 }
 
 // All products of rows p to p + OUT_P - 1 of a plane's outputs.
-__device__ inline void add_products(const Conv &conv, acc_t (&sums)[OUT_P][Q], const x_t *plane, const acc_t *filter,
-                                    int p) {
-    constexpr int STEP = OUT_P == 1 ? DILATION_H : 1;
-    const int h0 = p * STRIDE_H - conv.top;
+__device__ inline void add_products(const Conv &conv, acc_t (&sums)[cfg::OUT_P][cfg::Q], const x_t *plane,
+                                    const acc_t *filter, int p) {
+    constexpr int STEP = cfg::OUT_P == 1 ? cfg::DILATION_H : 1;
+    const int h0 = p * cfg::STRIDE_H - conv.top;
     acc_t row[SPAN];
 #pragma unroll(UNROLLED ? WINDOW : 1)
-    for (int i = 0; i < (BY_PIXELS ? H : WINDOW); i += BY_PIXELS ? 1 : STEP) {
-        const int h = BY_PIXELS ? i : inside(h0 + i, H), below = BY_PIXELS ? i - h0 : i;
+    for (int i = 0; i < (cfg::BY_PIXELS ? cfg::H : WINDOW); i += cfg::BY_PIXELS ? 1 : STEP) {
+        const int h = cfg::BY_PIXELS ? i : inside(h0 + i, cfg::H), below = cfg::BY_PIXELS ? i - h0 : i;
         if (BLANK && h < 0) continue;
         load_row(conv, row, plane, h);
 #pragma unroll
-        for (int o = 0; o < OUT_P; o++)
-            if (const int r = tap_row(below - o * STRIDE_H); r >= 0) add_row(sums[o], row, filter, r);
+        for (int o = 0; o < cfg::OUT_P; o++)
+            if (const int r = tap_row(below - o * cfg::STRIDE_H); r >= 0) add_row(sums[o], row, filter, r);
     }
 }
 
 // Leave the outputs of row p in shared memory.
-__device__ inline void store_row(const Conv &conv, const acc_t (&sums)[Q], out_t *to, int n, int k, int p) {
-    constexpr int NEAR = OUT_PITCH > 0 ? STORE : 1;  // outputs that are stored together: rows begin at whole vectors
+__device__ inline void store_row(const Conv &conv, const acc_t (&sums)[cfg::Q], out_t *to, int n, int k, int p) {
+    // Outputs that are stored together: rows begin at whole vectors.
+    constexpr int NEAR = cfg::OUT_PITCH > 0 ? cfg::STORE : 1;
 #pragma unroll
-    for (int q = 0; q < Q; q += NEAR) {
+    for (int q = 0; q < cfg::Q; q += NEAR) {
         Vector<out_t, NEAR> values;
 #pragma unroll
         for (int e = 0; e < NEAR; e++) values.at[e] = finished(conv, n, k, p, q + e, sums[q + e]);
@@ -181,48 +185,50 @@ __device__ inline void store_row(const Conv &conv, const acc_t (&sums)[Q], out_t
 // Move the outputs from shared memory to their places, as the pixels came.
 __device__ inline void copy_outputs(const Rows &args, const out_t *outputs, int first, int planes) {
     const Conv &conv = args.conv;
-    if (STORE > 1 && args.aligned_out) {
-        const int count = planes * OUTPUTS / STORE, n = first / K, k = first - n * K;
+    if (cfg::STORE > 1 && args.aligned_out) {
+        const int count = planes * OUTPUTS / cfg::STORE, n = first / cfg::K, k = first - n * cfg::K;
         out_t *const to = conv.out + place(conv.out_strides, n, k, 0, 0);
-        move_vectors<PLANES * OUTPUTS / STORE>(count, [&](int at, int t) {
-            const out_t *const source = outputs + place_of_vector<Q, OUT_ROW, STORE>(at, t);
-            store_vector(to + t * STORE + at * STORE, load_vector<STORE>(source));
+        move_vectors<cfg::PLANES * OUTPUTS / cfg::STORE>(count, [&](int at, int t) {
+            const out_t *const source = outputs + place_of_vector<cfg::Q, OUT_ROW, cfg::STORE>(at, t);
+            store_vector(to + t * cfg::STORE + at * cfg::STORE, load_vector<cfg::STORE>(source));
         });
-        if constexpr (OUTPUTS % STORE != 0) {
+        if constexpr (OUTPUTS % cfg::STORE != 0) {
 #pragma unroll 1
-            for (int i = count * STORE + threadIdx.x; i < planes * OUTPUTS; i += THREADS) to[i] = outputs[i];
+            for (int i = count * cfg::STORE + threadIdx.x; i < planes * OUTPUTS; i += THREADS) to[i] = outputs[i];
         }
     } else {
 #pragma unroll 1
         for (int i = threadIdx.x; i < planes * OUTPUTS; i += THREADS) {
-            const int row = i / Q, q = i % Q, plane = first + row / P;
-            conv.out[place(conv.out_strides, plane / K, plane % K, row % P, q)] = outputs[row * OUT_ROW + q];
+            const int row = i / cfg::Q, q = i % cfg::Q, plane = first + row / cfg::P;
+            conv.out[place(conv.out_strides, plane / cfg::K, plane % cfg::K, row % cfg::P, q)] =
+                outputs[row * OUT_ROW + q];
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) depthwise_rows(const __grid_constant__ Rows args) {
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_rows(const __grid_constant__ Rows args) {
     DYNAMIC_SHARED(x_t, pixels);
     const Conv &conv = args.conv;
     const int t = threadIdx.x, slot = t / TEAM, row = t - slot * TEAM;
-    const long long first = static_cast<long long>(blockIdx.x) * PLANES, left = static_cast<long long>(conv.N) * K - first;
-    const int planes = left < PLANES ? static_cast<int>(left) : PLANES;
-    const int plane = static_cast<int>(first) + slot, n = plane / K, k = plane - n * K;
-    acc_t *const filter = reinterpret_cast<acc_t *>(pixels + ROOM) + slot * FILTER;
-    wait_for_earlier();
+    const long long first = static_cast<long long>(blockIdx.x) * cfg::PLANES,
+                    left = static_cast<long long>(conv.N) * cfg::K - first;
+    const int planes = left < cfg::PLANES ? static_cast<int>(left) : cfg::PLANES;
+    const int plane = static_cast<int>(first) + slot, n = plane / cfg::K, k = plane - n * cfg::K;
+    acc_t *const filter = reinterpret_cast<acc_t *>(pixels + cfg::ROOM) + slot * cfg::FILTER;
+    pdl_wait();
     copy_pixels(args, pixels, static_cast<int>(first), planes);
     copy_async_commit();
     copy_filter(args.filter, filter, k, row);  // while the pixels are under way; of a plane that is not there, another's
     copy_async_wait();
     __syncthreads();
-    acc_t sums[OUT_P][Q] = {};
-    if (slot < planes) add_products(conv, sums, pixels + slot * H * X_ROW, filter, row * OUT_P);
+    acc_t sums[cfg::OUT_P][cfg::Q] = {};
+    if (slot < planes) add_products(conv, sums, pixels + slot * cfg::H * X_ROW, filter, row * cfg::OUT_P);
     __syncthreads();  // nobody reads pixels any more
     out_t *const outputs = reinterpret_cast<out_t *>(pixels);
 #pragma unroll
-    for (int o = 0; o < OUT_P; o++)
-        if (const int p = row * OUT_P + o; slot < planes && p < P)
-            store_row(conv, sums[o], outputs + (slot * P + p) * OUT_ROW, n, k, p);
+    for (int o = 0; o < cfg::OUT_P; o++)
+        if (const int p = row * cfg::OUT_P + o; slot < planes && p < cfg::P)
+            store_row(conv, sums[o], outputs + (slot * cfg::P + p) * OUT_ROW, n, k, p);
     __syncthreads();
     copy_outputs(args, outputs, static_cast<int>(first), planes);
 }

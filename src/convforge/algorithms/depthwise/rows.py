@@ -236,7 +236,7 @@ def _two_rows_pay(problem: Conv2dProblem) -> bool:
 
 
 def _blank(problem: Conv2dProblem) -> bool:
-    """BLANK of held.cuh."""
+    """BLANK of pixels.cuh."""
     return problem.padding_mode == "zeros" and not is_integer(problem.acc_dtype)
 
 

@@ -1,26 +1,25 @@
-// What stands outside the picture. A padded position is mapped to a position in the picture, or to -1, where
-// conv.outside stands.
+// Pixels of the image and of its border. A padded position is mapped to a position in the image, or to -1: conv.outside.
 #pragma once
 #include "conv.cuh"
 
 enum Border { ZEROS, CONSTANT, REFLECT, SYMMETRIC, REPLICATE, CIRCULAR };
 
-// The position in the picture that stands at position i of an axis of `size`, i counted from the picture's edge.
+// The position in the image that stands at position i of an axis of `size`, i counted from the image's edge.
 __device__ inline int inside(int i, int size) {
     if (0 <= i && i < size) return i;
-    if constexpr (BORDER == REPLICATE) return i < 0 ? 0 : size - 1;
-    if constexpr (BORDER == REFLECT) {  // the edge is not repeated: period 2 (size - 1)
+    if constexpr (cfg::BORDER == REPLICATE) return i < 0 ? 0 : size - 1;
+    if constexpr (cfg::BORDER == REFLECT) {  // the edge is not repeated: period 2 (size - 1)
         if (size == 1) return 0;
         int period = 2 * (size - 1);
         i = (i % period + period) % period;
         return i < size ? i : period - i;
     }
-    if constexpr (BORDER == SYMMETRIC) {  // the edge is repeated: period 2 size
+    if constexpr (cfg::BORDER == SYMMETRIC) {  // the edge is repeated: period 2 size
         int period = 2 * size;
         i = (i % period + period) % period;
         return i < size ? i : period - 1 - i;
     }
-    if constexpr (BORDER == CIRCULAR) return (i % size + size) % size;
+    if constexpr (cfg::BORDER == CIRCULAR) return (i % size + size) % size;
     return -1;
 }
 
@@ -32,13 +31,32 @@ __device__ inline acc_t centred(const Conv &conv, x_t value) {
     return HAS_ZERO ? as<acc_t>(value) - conv.zero : as<acc_t>(value);
 }
 
-// What stands outside the picture, where the border mode has one value for it; less the zero point too.
+// What stands outside the image, where the border mode has one value for it; less the zero point too.
 __device__ inline acc_t outside(const Conv &conv) { return HAS_ZERO ? conv.outside - conv.zero : conv.outside; }
 
-// Pixel (n, c, h, w), h and w counted from the picture's edge, as `centred` gives it.
+// Pixel (n, c, h, w), h and w counted from the image's edge, as `centred` gives it.
 __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
     h = inside(h, conv.H);
     w = inside(w, conv.W);
     if (h < 0 || w < 0) return outside(conv);
     return centred(conv, conv.x[place(conv.x_strides, n, c, h, w)]);
+}
+
+// Sum of an output over filter k and so many channels, from `first_c` of the image and `first` of the filter on, whose
+// strides are `of_w`: multiply-adds, one after the other. For outputs whose numbers halves do not hold (split.cuh).
+__device__ inline acc_t plain_sum(const Conv &conv, const Strides &of_w, const Column &output, int k, int first_c, int first,
+                                  int channels) {
+    acc_t sum = 0;
+#pragma unroll 1
+    for (int tap = 0; tap < cfg::R * cfg::S; tap++) {
+        const int h = inside(output.p * cfg::STRIDE_H - conv.top + tap / cfg::S * cfg::DILATION_H, conv.H);
+        const int w = inside(output.q * cfg::STRIDE_W - conv.left + tap % cfg::S * cfg::DILATION_W, conv.W);
+        const bool there = h >= 0 && w >= 0;
+        const x_t *x = conv.x + (there ? place(conv.x_strides, output.n, first_c, h, w) : 0);
+        const acc_t *weights = conv.w + k * of_w.n + first * of_w.c + tap / cfg::S * of_w.h + tap % cfg::S * of_w.w;
+        const index_t step = conv.x_strides.c;
+#pragma unroll 4
+        for (int c = 0; c < channels; c++) sum = multiply_add(there ? as<acc_t>(x[c * step]) : conv.outside, weights[c * of_w.c], sum);
+    }
+    return sum;
 }

@@ -5,17 +5,16 @@
 // 4 * g + t has pairs t and t + 4.
 #pragma once
 #include "conv.cuh"
-#include "eights.cuh"
 #include "mma.cuh"
 
 // Runs of the filter, RUN numbers each; pairs of numbers, the first WHOLE of which are two of a run.
-constexpr bool TAPS_ADJACENT = DILATION_W == 1;
-constexpr int RUN = TAPS_ADJACENT ? S * C : C, RUNS = TAPS_ADJACENT ? R : R * S;
+constexpr bool TAPS_ADJACENT = cfg::DILATION_W == 1;
+constexpr int RUN = TAPS_ADJACENT ? cfg::S * cfg::C : cfg::C, RUNS = TAPS_ADJACENT ? cfg::R : cfg::R * cfg::S;
 constexpr int WHOLE = RUNS * (RUN / 2), PAIRS = WHOLE + RUNS * (RUN % 2), STEP_PAIRS = MMA_HALVES / 2;
 constexpr int STEPS = (PAIRS + STEP_PAIRS - 1) / STEP_PAIRS, WHOLE_STEPS = WHOLE / STEP_PAIRS;
 
 // Whether the results of a lane in four products are eight neighbouring filters.
-constexpr bool IN_EIGHTS = !ALONG_Q && sizeof(out_t) == 2 && WARP_N % 32 == 0;
+constexpr bool IN_EIGHTS = !cfg::ALONG_Q && sizeof(out_t) == 2 && cfg::WARP_N % 32 == 0;
 
 // Factors of two groups of eight filters for 16 of K, as a lane holds them.
 struct alignas(16) Columns {
@@ -35,6 +34,6 @@ struct Pair {
     __device__ static Pair of_lane(int step, int word, int t) { return Pair(step * STEP_PAIRS + 4 * word + t); }
 
     // Row and column of the run's first tap.
-    __device__ int row() const { return TAPS_ADJACENT ? run : run / S; }
-    __device__ int column() const { return TAPS_ADJACENT ? 0 : run % S; }
+    __device__ int row() const { return TAPS_ADJACENT ? run : run / cfg::S; }
+    __device__ int column() const { return TAPS_ADJACENT ? 0 : run % cfg::S; }
 };

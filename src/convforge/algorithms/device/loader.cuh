@@ -9,8 +9,7 @@
 // Loaders, multipliers and stores hold references and are always inlined, so that a kernel put together of them is the
 // machine code of one that is written out.
 #pragma once
-#include "device.cuh"
-#include "vector.cuh"
+#include "memory.cuh"
 
 constexpr int VECTOR = 16 / sizeof(math_t);  // elements of a 16-byte load
 

@@ -1,6 +1,7 @@
-// Products of matrices by a warp, on tensor cores (sm_80 and later): of bytes 16 x 32 by 32 x 8, added to 16 x 8 sums.
+// Products of small numbers: dp4a, four products of bytes and their sum in one instruction; and products of matrices by a
+// warp, on tensor cores (sm_80 and later): of bytes 16 x 32 by 32 x 8, added to 16 x 8 sums.
 //
-// multiply_bytes<A, B>(sums, a, b);     A and B are signed or unsigned char
+// mma_bytes<A, B>(sums, a, b);     A and B are signed or unsigned char
 //
 // With lane = 4 * g + t, a lane holds, as PTX has it (mma.m16n8k32):
 //   a[0], a[1]    row g and row g + 8 of the first matrix, columns 4 t to 4 t + 3, a byte each
@@ -8,11 +9,14 @@
 //   b[0], b[1]    column g of the second matrix, rows 4 t to 4 t + 3, and 16 + 4 t and on
 //   sums[0], [1]  row g, columns 2 t and 2 t + 1;  sums[2], [3] of row g + 8
 //
-// multiply_halves<T>(sums, a, b);       T is half_t or bfloat16_t: 16 x 16 by 16 x 8, floats as sums (mma.m16n8k16)
+// mma_halves<T>(sums, a, b);       T is half_t or bfloat16_t: 16 x 16 by 16 x 8, floats as sums (mma.m16n8k16)
 //   a[0], a[1]    row g and row g + 8 of the first matrix, columns 2 t and 2 t + 1;  a[2], a[3] columns 8 + 2 t and on
 //   b[0], b[1]    column g of the second matrix, rows 2 t and 2 t + 1, and 8 + 2 t and on
+//
+// dp4a<X, W>(pixels, taps, sum);         dp4a: pixels lie in rows, so four rows of four are turned into four columns first
+// transpose_bytes(columns, ...);        that
 #pragma once
-#include "device.cuh"
+#include "memory.cuh"
 #include "types.cuh"
 
 constexpr int MMA_ROWS = 16, MMA_COLUMNS = 8, MMA_BYTES = 32, MMA_HALVES = 16;
@@ -28,7 +32,7 @@ constexpr int MMA_ROWS = 16, MMA_COLUMNS = 8, MMA_BYTES = 32, MMA_HALVES = 16;
 
 // `next` may be `sums` or other numbers: what was summed so far need not stay where it was.
 template <class A, class B>
-__device__ inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+__device__ inline void mma_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                                       const int (&sums)[4]) {
     constexpr bool SIGNED_A = limits<A>::low < 0, SIGNED_B = limits<B>::low < 0;
     if constexpr (SIGNED_A && SIGNED_B) MULTIPLY_BYTES("s8.s8");
@@ -39,11 +43,11 @@ __device__ inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], co
 
 #undef MULTIPLY_BYTES
 
-template <class T> __device__ void multiply_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+template <class T> __device__ void mma_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 
 #define MULTIPLY_HALVES(type, name)                                                                                  \
     template <>                                                                                                      \
-    __device__ inline void multiply_halves<type>(float(&sums)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {    \
+    __device__ inline void mma_halves<type>(float(&sums)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {    \
         asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 "                                           \
             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                        \
             : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                             \
@@ -55,24 +59,16 @@ MULTIPLY_HALVES(bfloat16_t, "bf16")
 
 #undef MULTIPLY_HALVES
 
-// A place in shared memory, in its register from here on: see settled.cuh.
-template <class T>
-__device__ inline T *settled_shared(T *place) {
-    unsigned at = shared_address(place);
-    asm volatile("" : "+r"(at));
-    return static_cast<T *>(__cvta_shared_to_generic(at));
-}
-
 #else  // the emulator
 
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
 template <class A, class B>
-inline void multiply_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2], const int (&sums)[4], AT) {
+inline void mma_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2], const int (&sums)[4], AT) {
     constexpr bool SIGNED_A = limits<A>::low < 0, SIGNED_B = limits<B>::low < 0;
     const char *types = SIGNED_A ? SIGNED_B ? "s8.s8" : "s8.u8" : SIGNED_B ? "u8.s8" : "u8.u8";
     int found[4] = {sums[0], sums[1], sums[2], sums[3]};
-    emulator::here()->services->multiply_fragments({"multiply_bytes", file, line}, types, found, a, b);
+    emulator::here()->services->multiply_fragments({"mma_bytes", file, line}, types, found, a, b);
     for (int i = 0; i < 4; i++) next[i] = found[i];
 }
 
@@ -80,15 +76,107 @@ inline const char *type_name(half_t) { return "f16"; }
 inline const char *type_name(bfloat16_t) { return "bf16"; }
 
 template <class T>
-inline void multiply_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
-    emulator::here()->services->multiply_fragments({"multiply_halves", file, line}, type_name(T{}), sums, a, b);
+inline void mma_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
+    emulator::here()->services->multiply_fragments({"mma_halves", file, line}, type_name(T{}), sums, a, b);
 }
 
 #undef AT
 
-template <class T>
-inline T *settled_shared(T *place) {
-    return place;
+#endif
+
+// An order of columns in which the sums that a lane has of four products are eight neighbours: then it stores 16 bytes of
+// 16-bit results as one. A lane 4 * g + t has columns 2 t and 2 t + 1 of each product of 8 columns. So line 8 j + 2 t + e of
+// 32 gets column 8 t + 2 j + e.
+//
+// column_at<EIGHTS>(line);     the column that stands at a line of B's tile; without EIGHTS, the same
+// lane_column<EIGHTS>(j, t);   the first of the two columns that a lane has of product j
+constexpr int EIGHT = 8;  // 16-bit results of 16 bytes
+
+// From a line below a power of 2 to that line plus a multiple of the power, columns change as from line 0.
+template <bool EIGHTS>
+__device__ constexpr int column_at(int line) {
+    return EIGHTS ? line / 32 * 32 + line / 2 % 4 * 8 + line / 8 % 4 * 2 + line % 2 : line;
 }
 
+template <bool EIGHTS>
+__device__ constexpr int lane_column(int j, int t) {
+    return EIGHTS ? j / 4 * 32 + 8 * t + j % 4 * 2 : 8 * j + 2 * t;
+}
+
+// The sum of four products: of bytes of `pixels`, each an X, and of `taps`, each a W.
+template <class X, class W>
+__device__ inline int dp4a(unsigned pixels, unsigned taps, int sum) {
+    [[maybe_unused]] constexpr bool SIGNED_X = limits<X>::low < 0, SIGNED_W = limits<W>::low < 0;
+#ifdef __CUDA_ARCH__
+    int next;
+    if constexpr (SIGNED_X && SIGNED_W)
+        asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(next) : "r"(pixels), "r"(taps), "r"(sum));
+    else if constexpr (SIGNED_X)
+        asm("dp4a.s32.u32 %0, %1, %2, %3;" : "=r"(next) : "r"(pixels), "r"(taps), "r"(sum));
+    else if constexpr (SIGNED_W)
+        asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(next) : "r"(pixels), "r"(taps), "r"(sum));
+    else
+        asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(next) : "r"(pixels), "r"(taps), "r"(sum));
+    return next;
+#else
+    for (int i = 0; i < 32; i += 8)
+        sum += static_cast<int>(static_cast<X>(pixels >> i)) * static_cast<int>(static_cast<W>(taps >> i));
+    return sum;
 #endif
+}
+
+// Sums as bytes, saturated: two at a time.
+template <class T, int COUNT>
+__device__ inline Vector<T, COUNT> saturated(const int (&sums)[COUNT]) {
+    Vector<T, COUNT> bytes;
+#pragma unroll
+    for (int e = 0; e < COUNT; e += 4) {
+#ifdef __CUDA_ARCH__
+        unsigned high, all;
+        if constexpr (limits<T>::low < 0) {
+            asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(high) : "r"(sums[e + 3]), "r"(sums[e + 2]));
+            asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(all) : "r"(sums[e + 1]), "r"(sums[e]), "r"(high));
+        } else {
+            asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;" : "=r"(high) : "r"(sums[e + 3]), "r"(sums[e + 2]));
+            asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;" : "=r"(all) : "r"(sums[e + 1]), "r"(sums[e]), "r"(high));
+        }
+        for (int i = 0; i < 4; i++) bytes.at[e + i] = static_cast<T>(all >> 8 * i);
+#else
+        for (int i = 0; i < 4; i++) bytes.at[e + i] = stored<T>::of(sums[e + i]);
+#endif
+    }
+    return bytes;
+}
+
+// Four words, rows of four pixels, as four columns: byte i of columns[j] is byte j of rows[i].
+__device__ inline void transpose_bytes(unsigned (&columns)[4], unsigned first, unsigned second, unsigned third, unsigned fourth) {
+    const unsigned low = __byte_perm(first, second, 0x5140), high = __byte_perm(first, second, 0x7362);
+    const unsigned low2 = __byte_perm(third, fourth, 0x5140), high2 = __byte_perm(third, fourth, 0x7362);
+    columns[0] = __byte_perm(low, low2, 0x5410), columns[1] = __byte_perm(low, low2, 0x7632);
+    columns[2] = __byte_perm(high, high2, 0x5410), columns[3] = __byte_perm(high, high2, 0x7632);
+}
+
+// How dp4a takes a column of R taps and the words of a column of pixels.
+// Words     rows of pixels are taken four at a time, a word from row BASE * i on. Filters of up to three rows have all
+//           rows of a window in one word: words begin BASE = 5 - R rows apart, so that some word holds the window
+//           whole. Larger filters take word after word, four rows apart.
+// Taps      a column of R taps against a word that begins `d` rows below the window's first, d = FIRST and on: taps d to
+//           d + 3, zeros where the filter has none; PLACES of them.
+template <int R, int STRIDE>
+struct TapWords {
+    static constexpr int BASE = R < 4 ? 5 - R : 4, FIRST = 1 - BASE, PLACES = (R < 4 ? 1 : R) - FIRST;
+
+    // Taps d to d + 3 of a column of R taps, `step` apart from `taps` on.
+    __device__ static unsigned column(const int *taps, int step, int d) {
+        unsigned word = 0;
+        for (int i = 0; i < 4; i++)
+            if (d + i >= 0 && d + i < R) word |= (static_cast<unsigned>(taps[(d + i) * step]) & 255u) << 8 * i;
+        return word;
+    }
+
+    // Whether output row p of a tile, whose window begins at row p * STRIDE, takes anything from the word at row b.
+    __device__ static constexpr bool takes(int p, int b) {
+        const int top = p * STRIDE, whole = top / BASE * BASE;  // the last word that begins no later than the window
+        return b >= whole && b < top + R && (b == whole || R >= 4);
+    }
+};

@@ -9,17 +9,21 @@
 // LineTile<LINES, LENGTH> tile;            tile.piece(line, i) is where piece i of a line lies
 // LineCopies<SPAN, DEEP, WHOLE> copy(...); copy(tile, k0) asks for this thread's part of the tile at k0, 16 bytes at once
 //                                          or number by number; 0 where the matrix ends
-// load_rows<DEEP>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of multiply_halves; 32 of
-//                                          K are those of multiply_bytes
+// load_rows<DEEP>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of mma_halves; 32 of
+//                                          K are those of mma_bytes
 // load_columns<DEEP>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
 //                                          b[3] of the others
 // begin_steps(stages, ask);                asks for the first steps' tiles of the operands
 // multiply_steps<DEEP_A, DEEP_B>(...);     a warp's sums of all steps: the loop of copies, loads and products
-// load_matrices<TURNED>(words, row);       four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
+// ldmatrix<TURNED>(words, row);            four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
 //                                          of matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t
 //                                          and 2 t + 1 of row g of matrix j; TURNED, of its column g. Two numbers of 16
 //                                          bits may be one float, or four bytes; then nothing is turned, and lines lie
 //                                          along K
+// TurnedCopies<SPAN> copy(...);            copy(tile, k0) brings this thread's part of the tile at k0, as LineCopies does, of
+//                                          bytes whose neighbours in memory lie along M or N, turned on the way: ldmatrix
+//                                          turns matrices of 16-bit numbers alone, and products take bytes that are
+//                                          neighbours along K
 #pragma once
 #include "loader.cuh"
 #include "mma.cuh"
@@ -39,18 +43,22 @@ using sum_t = int;
 using sum_t = float;
 #endif
 
-// What `multiply_halves` is of: of floats and bytes nobody asks.
+// What `mma_halves` is of: of floats and bytes nobody asks.
 template <class T> struct narrow { using type = half_t; };
 template <> struct narrow<bfloat16_t> { using type = bfloat16_t; };
 using Narrow = narrow<factor_t>::type;
 
 // From the prelude: BLOCK_M x BLOCK_N of C a block, in steps of BLOCK_K; WARP_M x WARP_N of that a warp.
-constexpr int WARPS_M = BLOCK_M / WARP_M, WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
-constexpr int ROWS = WARP_M / MMA_ROWS, COLUMNS = WARP_N / MMA_COLUMNS;  // products of a warp for each MMA_DEPTH of K
-static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps cover the block's tile exactly");
-static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp loads 16 x 16 numbers at once");
-static_assert(BLOCK_K % (2 * MMA_DEPTH) == 0, "factors of one product are multiplied while the next ones are loaded");
-static_assert(STAGES >= 2, "one tile is used while another is on its way");
+constexpr int WARPS_M = cfg::BLOCK_M / cfg::WARP_M, WARPS_N = cfg::BLOCK_N / cfg::WARP_N,
+              THREADS = 32 * WARPS_M * WARPS_N;
+// Products of a warp for each MMA_DEPTH of K.
+constexpr int ROWS = cfg::WARP_M / MMA_ROWS, COLUMNS = cfg::WARP_N / MMA_COLUMNS;
+static_assert(cfg::BLOCK_M % cfg::WARP_M == 0 && cfg::BLOCK_N % cfg::WARP_N == 0,
+              "warps cover the block's tile exactly");
+static_assert(cfg::WARP_M % 16 == 0 && cfg::WARP_N % 16 == 0, "a warp loads 16 x 16 numbers at once");
+static_assert(cfg::BLOCK_K % (2 * MMA_DEPTH) == 0,
+              "factors of one product are multiplied while the next ones are loaded");
+static_assert(cfg::STAGES >= 2, "one tile is used while another is on its way");
 
 // The sums of a lane: of each product two neighbouring columns of row g, then of row g + 8.
 using WarpSums = sum_t[ROWS][COLUMNS][4];
@@ -71,14 +79,14 @@ struct alignas(128) LineTile {
 
 // A tile of an operand: SPAN of its rows or columns, BLOCK_K along K.
 template <int SPAN, bool DEEP>
-using OperandTile = LineTile<DEEP ? SPAN : BLOCK_K, DEEP ? BLOCK_K : SPAN>;
+using OperandTile = LineTile<DEEP ? SPAN : cfg::BLOCK_K, DEEP ? cfg::BLOCK_K : SPAN>;
 
 // How threads bring an operand's tiles, SPAN of its rows or columns from x0 on, one after the other along K. WHOLE, every
 // piece begins at a multiple of 16 bytes and ends inside the matrix; see `whole_pieces`.
 template <int SPAN, bool DEEP, bool WHOLE>
 struct LineCopies {
     using Lines = OperandTile<SPAN, DEEP>;
-    static constexpr int LINES = DEEP ? SPAN : BLOCK_K, TOGETHER = THREADS / Lines::PIECES;
+    static constexpr int LINES = DEEP ? SPAN : cfg::BLOCK_K, TOGETHER = THREADS / Lines::PIECES;
     static constexpr int MINE = (LINES + TOGETHER - 1) / TOGETHER;  // pieces of a thread, of lines TOGETHER apart
     static_assert(THREADS % Lines::PIECES == 0, "a thread has the same piece of each of its lines");
     const Operand &from;
@@ -127,24 +135,16 @@ __device__ inline bool whole_pieces(const Operand &from, int length, int depth) 
 }
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
-// As copy_async16 of device.cuh, by way of the first level cache, which keeps what is asked for again.
-__device__ __forceinline__ void copy_kept16(void *shared, const void *global, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
-                 "l"(__cvta_generic_to_global(global)),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-
 // mma.m16n8k8: with lane = 4 * g + t, a[0] is row g and column t of the first matrix, a[1] row g + 8, a[2] and a[3] column
 // t + 4; b[0] is row t and column g of the second, b[1] row t + 4.
-__device__ __forceinline__ void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+__device__ __forceinline__ void mma_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 template <bool TURNED>
-__device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
+__device__ inline void ldmatrix(unsigned (&words)[4], const void *row) {
     const unsigned at = shared_address(row);
     if constexpr (TURNED)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -158,15 +158,12 @@ __device__ inline void load_matrices(unsigned (&words)[4], const void *row) {
 #else  // the emulator
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
-inline void copy_kept16(void *shared, const void *global, bool there, AT) {
-    copy_async16(shared, global, there, line, file);
-}
-inline void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
-    emulator::here()->services->multiply_fragments({"multiply_tf32", file, line}, "tf32", sums, a, b);
+inline void mma_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
+    emulator::here()->services->multiply_fragments({"mma_tf32", file, line}, "tf32", sums, a, b);
 }
 template <bool TURNED>
-inline void load_matrices(unsigned (&words)[4], const void *row, AT) {
-    emulator::here()->services->load_fragments({"load_matrices", file, line}, words, row, TURNED);
+inline void ldmatrix(unsigned (&words)[4], const void *row, AT) {
+    emulator::here()->services->load_fragments({"ldmatrix", file, line}, words, row, TURNED);
 }
 
 #undef AT
@@ -177,16 +174,16 @@ inline void load_matrices(unsigned (&words)[4], const void *row, AT) {
 template <bool DEEP, int LINES, int LENGTH>
 __device__ inline void load_rows(unsigned (&a)[4], const LineTile<LINES, LENGTH> &tile, int m, int k) {
     const int lane = threadIdx.x % 32;
-    if constexpr (DEEP) load_matrices<false>(a, tile.piece(m + lane % 16, k / PIECE + lane / 16));
-    else load_matrices<true>(a, tile.piece(k + lane / 16 * 8 + lane % 8, m / PIECE + lane / 8 % 2));
+    if constexpr (DEEP) ldmatrix<false>(a, tile.piece(m + lane % 16, k / PIECE + lane / 16));
+    else ldmatrix<true>(a, tile.piece(k + lane / 16 * 8 + lane % 8, m / PIECE + lane / 8 % 2));
 }
 
 // Here the four are eight columns and eight of K, the same columns and the next eight of K, then the other columns.
 template <bool DEEP, int LINES, int LENGTH>
 __device__ inline void load_columns(unsigned (&b)[4], const LineTile<LINES, LENGTH> &tile, int n, int k) {
     const int lane = threadIdx.x % 32;
-    if constexpr (DEEP) load_matrices<false>(b, tile.piece(n + lane / 16 * 8 + lane % 8, k / PIECE + lane / 8 % 2));
-    else load_matrices<true>(b, tile.piece(k + lane % 16, n / PIECE + lane / 16));
+    if constexpr (DEEP) ldmatrix<false>(b, tile.piece(n + lane / 16 * 8 + lane % 8, k / PIECE + lane / 8 % 2));
+    else ldmatrix<true>(b, tile.piece(k + lane % 16, n / PIECE + lane / 16));
 }
 
 // Of floats the tensor cores see the upper 19 bits. Half of the last of those is added, so that numbers are rounded and not
@@ -204,10 +201,10 @@ __device__ __forceinline__ void round_factors(unsigned (&words)[4]) {
 // bytes, whose fragments are of the same words.
 __device__ __forceinline__ void multiply_factors(sum_t (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #ifdef FACTORS_ARE_BYTES
-    multiply_bytes<x_t, w_t>(sums, a, b, sums);
+    mma_bytes<x_t, w_t>(sums, a, b, sums);
 #else
-    if constexpr (sizeof(factor_t) == 4) multiply_tf32(sums, a, b);
-    else multiply_halves<Narrow>(sums, a, b);
+    if constexpr (sizeof(factor_t) == 4) mma_tf32(sums, a, b);
+    else mma_halves<Narrow>(sums, a, b);
 #endif
 }
 
@@ -243,7 +240,7 @@ struct Factors {
 // Ask for the tiles of the first STAGES - 1 steps. ask(step, tiles) asks for this thread's part of a step's copies.
 template <class Tiles, class Ask>
 __device__ __forceinline__ void begin_steps(Tiles *stages, const Ask &ask) {
-    for (int stage = 0; stage < STAGES - 1; stage++) {
+    for (int stage = 0; stage < cfg::STAGES - 1; stage++) {
         ask(stage, stages[stage]);
         copy_async_commit();  // for every step, so that waiting can count them
     }
@@ -259,29 +256,83 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
         copy_async_commit();
     };
     const auto meet = [] {
-        copy_async_wait<STAGES - 2>();  // this thread's part of the next tile has landed,
+        copy_async_wait<cfg::STAGES - 2>();  // this thread's part of the next tile has landed,
         __syncthreads();                // so has every other's, and all have loaded what they need of the last one
     };
     Factors factors[2];
     meet();
-    ask_for(STAGES - 1, stages[STAGES - 1]);
+    ask_for(cfg::STAGES - 1, stages[cfg::STAGES - 1]);
     factors[0].template load<DEEP_A, DEEP_B>(stages[0], m0, n0, 0);
     int stage = 0;
     for (int step = 0; step < steps; step++) {
         Tiles &now = stages[stage];
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        stage = stage + 1 == cfg::STAGES ? 0 : stage + 1;
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; k += MMA_DEPTH) {
+        for (int k = 0; k < cfg::BLOCK_K; k += MMA_DEPTH) {
             Factors &next = factors[(k / MMA_DEPTH + 1) % 2];
-            if (k + MMA_DEPTH < BLOCK_K) {
+            if (k + MMA_DEPTH < cfg::BLOCK_K) {
                 next.template load<DEEP_A, DEEP_B>(now, m0, n0, k + MMA_DEPTH);
             } else {
                 meet();
                 if (step + 1 < steps) next.template load<DEEP_A, DEEP_B>(stages[stage], m0, n0, 0);
-                ask_for(step + STAGES, now);
+                ask_for(step + cfg::STAGES, now);
             }
             factors[k / MMA_DEPTH % 2].multiply(sums);
         }
     }
     copy_async_wait();
 }
+
+// A thread loads four neighbours along M or N for each of AT_ONCE of K, and stores so many bytes of each of four lines.
+// Every four numbers begin at a multiple of 4 bytes and end inside the matrix; see `whole_pieces`.
+// T is a parameter so that kernels of wider numbers, which never copy so, need no such vectors.
+template <int SPAN, class T = math_t>
+struct TurnedCopies {
+    using Lines = OperandTile<SPAN, true>;
+    static constexpr int ACROSS = 4;
+    static constexpr int AT_ONCE = ROWS * COLUMNS > 16 ? 8 : PIECE;  // beside many sums there are registers for no more
+    static constexpr int OF_LINE = cfg::BLOCK_K / AT_ONCE, PARTS = SPAN / ACROSS * OF_LINE;
+    const Operand &from;
+    const int x0, length, depth;
+
+    __device__ TurnedCopies(const Operand &from, int x0, int length, int depth)
+        : from(from), x0(x0), length(length), depth(depth) {}
+
+    __device__ __forceinline__ void operator()(Lines &tile, int k0) const {
+#pragma unroll 1
+        for (int i = 0; i < (PARTS + THREADS - 1) / THREADS; i++) {
+            const int part = threadIdx.x + i * THREADS;
+            if (PARTS % THREADS && part >= PARTS) break;
+            const int line = part / OF_LINE * ACROSS, k = part % OF_LINE * AT_ONCE;
+            const int left = x0 + line < length ? depth - k0 - k : 0;
+            const math_t *place = at(from, x0 + line, k0 + k);
+            unsigned words[AT_ONCE / 4][4];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                words[j / 4][j % 4] = j < left ? load_vector<ACROSS>(place).word.bits : 0;
+                place += from.deep;
+            }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE / 4; j++)
+                transpose_bytes(words[j], words[j][0], words[j][1], words[j][2], words[j][3]);
+#pragma unroll
+            for (int x = 0; x < ACROSS; x++) {
+                Vector<T, AT_ONCE> turned;
+#pragma unroll
+                for (int j = 0; j < AT_ONCE / 4; j++) turned.word.bits[j] = words[j][x];
+                store_vector(tile.piece(line + x, k / PIECE) + k % PIECE, turned);
+            }
+        }
+    }
+};
+
+// Whether a tile's lines lie along K: where its operand's do, and of bytes always.
+template <bool DEEP> constexpr bool TILE_DEEP = DEEP || sizeof(factor_t) == 1;
+
+// What brings the tiles of an operand whose neighbours lie along K, DEEP, or along M or N.
+template <int SPAN, bool DEEP, bool WHOLE, bool TURNED = WHOLE && TILE_DEEP<DEEP> != DEEP> struct copies {
+    using type = LineCopies<SPAN, TILE_DEEP<DEEP>, WHOLE>;
+};
+template <int SPAN, bool DEEP, bool WHOLE> struct copies<SPAN, DEEP, WHOLE, true> { using type = TurnedCopies<SPAN>; };
+template <int SPAN, bool DEEP, bool WHOLE>
+using Copies = typename copies<SPAN, DEEP, WHOLE>::type;

@@ -5,22 +5,21 @@
 // Range     halves do not hold a patch that has Inf, NaN or numbers out of reach; or a pixel or a channel whose numbers are
 //           all so small beside the largest of the patch that they lose bits; or more than MOST_LOST such numbers. An
 //           output may be the sum of those alone. Zeros do not count. The outputs of such a tile are computed from the
-//           floats (split_plain.cuh), and so are those of filters that split_filters.cu marks.
+//           floats (border.cuh), and so are those of filters that split_filters.cu marks.
 // Sums      tensor cores cut sums off, floats round them. So both sums of 32 of K begin at zero (split.cuh).
 #pragma once
 #include "border.cuh"
 #include "mma.cuh"
 #include "split.cuh"
-#include "split_plain.cuh"
 
 constexpr int MOST_LOST = 8;  // numbers of a patch that may lose bits, if others of their pixels and channels do not
 
 // Stage a patch's halves. A thread first writes its twos as floats, to where their halves come, and reads those alone.
 __device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile &tile) {
     const Stager stager(conv, tile, true);
-    unsigned largest[C] = {}, most = 0;  // magnitudes as bits: in the same order, and NaN behind Inf
+    unsigned largest[cfg::C] = {}, most = 0;  // magnitudes as bits: in the same order, and NaN behind Inf
     const auto place = [&](int i, int number) -> unsigned & {
-        return shared.patches[number / C][0][stager.first_word(i) + number % C];
+        return shared.patches[number / cfg::C][0][stager.first_word(i) + number % cfg::C];
     };
 #pragma unroll 1
     for (int first = 0; first < MINE; first += TWOS_AT_ONCE) {
@@ -31,47 +30,47 @@ __device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile
         for (int j = 0; j < TWOS_AT_ONCE; j++) {
             const bool exists = stager.exists(first + j);
 #pragma unroll
-            for (int number = 0; number < 2 * C; number++) {
+            for (int number = 0; number < 2 * cfg::C; number++) {
                 const unsigned bits = bits_of(twos[j].numbers[number]);
-                largest[number % C] = max(largest[number % C], bits & 0x7fffffffu);
+                largest[number % cfg::C] = max(largest[number % cfg::C], bits & 0x7fffffffu);
                 if (exists) place(first + j, number) = bits;
             }
         }
     }
 #pragma unroll
-    for (int c = 0; c < C; c++) {
+    for (int c = 0; c < cfg::C; c++) {
         const unsigned of_warp = __reduce_max_sync(0xffffffffu, largest[c]);
         if (threadIdx.x % 32 == 0) shared.largest[threadIdx.x / 32][c] = of_warp;
     }
     if (threadIdx.x == 0) shared.lost = 0;
     __syncthreads();  // the largest number of each warp is known
 #pragma unroll
-    for (int c = 0; c < C; c++) {
+    for (int c = 0; c < cfg::C; c++) {
         for (int i = 0; i < THREADS / 32; i++) largest[c] = max(largest[c], shared.largest[i][c]);
         most = max(most, largest[c]);
     }
     const Scale scale = scale_of(float_of(most), SHIFT);
     int lost = cannot_split(float_of(most)) ? MOST_LOST + 1 : 0;
 #pragma unroll
-    for (int c = 0; c < C; c++)
+    for (int c = 0; c < cfg::C; c++)
         if (largest[c] > 0 && float_of(largest[c]) * scale.up < IN_FULL) lost += MOST_LOST + 1;
 #pragma unroll 2
     for (int i = 0; i < MINE; i++) {
         if (!stager.exists(i)) continue;
-        float numbers[2 * C];
+        float numbers[2 * cfg::C];
         int small[2] = {}, kept[2] = {};  // of each pixel; zeros are neither
 #pragma unroll
-        for (int number = 0; number < 2 * C; number++) {
+        for (int number = 0; number < 2 * cfg::C; number++) {
             const float given = float_of(place(i, number));
             numbers[number] = given * scale.up;
             const bool keeps = fabsf(numbers[number]) >= IN_FULL;
-            kept[number / C] += keeps, small[number / C] += !keeps && given != 0;
+            kept[number / cfg::C] += keeps, small[number / cfg::C] += !keeps && given != 0;
         }
 #pragma unroll
         for (int j = 0; j < 2; j++) lost += small[j] > 0 && kept[j] == 0 ? MOST_LOST + 1 : small[j];
         Pairs high, low;
 #pragma unroll
-        for (int j = 0; j < C; j++)
+        for (int j = 0; j < cfg::C; j++)
             split_pair(numbers[2 * j], numbers[2 * j + 1], high[j].word.bits, low[j].word.bits);
         stager.put(shared.patches[0], i, high);
         stager.put(shared.patches[1], i, low);
@@ -89,10 +88,10 @@ constexpr int PARTS_AT_ONCE = STEPS <= 4 ? 2 : 1;  // in straight-line code; wit
 // Add up a warp's sums, as for 16 bits.
 __device__ __forceinline__ void multiply_halves_of_patch(WarpSums &sums, const unsigned *pixels, const Words *words,
                                                          const Columns *filters) {
-    constexpr int NEXT_STEP = BLOCK_N / 16 * 32, LOW_PIXELS = sizeof(Patch) / sizeof(unsigned);
+    constexpr int NEXT_STEP = cfg::BLOCK_N / 16 * 32, LOW_PIXELS = sizeof(Patch) / sizeof(unsigned);
 #pragma unroll PARTS_AT_ONCE
     for (int first = 0; first < STEPS; first += STEP_PARTS) {
-        unsigned a[STEP_PARTS][HALVES][FRAGMENTS][4];
+        unsigned a[STEP_PARTS][HALVES][cfg::FRAGMENTS][4];
 #pragma unroll
         for (int part = 0; part < STEP_PARTS; part++)
 #pragma unroll
@@ -109,15 +108,15 @@ __device__ __forceinline__ void multiply_halves_of_patch(WarpSums &sums, const u
                     if (STEPS % STEP_PARTS == 0 || first + part < STEPS)
                         b[part][half] = filters[(half * STEPS + first + part) * NEXT_STEP + j * 32];
 #pragma unroll
-            for (int i = 0; i < FRAGMENTS * 2; i++) {
+            for (int i = 0; i < cfg::FRAGMENTS * 2; i++) {
                 const int fragment = i / 2, eight = i % 2;
                 float main[4] = {}, cross[4] = {};
 #pragma unroll
                 for (int part = 0; part < STEP_PARTS; part++) {
                     if (STEPS % STEP_PARTS && first + part == STEPS) continue;
-                    multiply_halves<math_t>(main, a[part][0][fragment], b[part][0].words[eight]);
-                    multiply_halves<math_t>(cross, a[part][0][fragment], b[part][1].words[eight]);
-                    multiply_halves<math_t>(cross, a[part][1][fragment], b[part][0].words[eight]);
+                    mma_halves<math_t>(main, a[part][0][fragment], b[part][0].words[eight]);
+                    mma_halves<math_t>(cross, a[part][0][fragment], b[part][1].words[eight]);
+                    mma_halves<math_t>(cross, a[part][1][fragment], b[part][0].words[eight]);
                 }
 #pragma unroll
                 for (int e = 0; e < 4; e++) sums[fragment][2 * j + eight][e] += fmaf(cross[e], 1 / LOW, main[e]);
@@ -129,7 +128,7 @@ __device__ __forceinline__ void multiply_halves_of_patch(WarpSums &sums, const u
 // Take back the scales of the patch and of the warp's filters, of which filter n0 of the block is the first.
 __device__ __forceinline__ void unscale(WarpSums &sums, const Shared &shared, int n0) {
 #pragma unroll
-    for (int i = 0; i < FRAGMENTS * COLUMNS * 4; i++) {
+    for (int i = 0; i < cfg::FRAGMENTS * COLUMNS * 4; i++) {
         const int fragment = i / (4 * COLUMNS), column = i / 4 % COLUMNS, e = i % 4;
         const float scale = shared.scales[n0 + 8 * column + 2 * (threadIdx.x % 4) + e % 2];
         sums[fragment][column][e] = sums[fragment][column][e] * shared.down * scale;
@@ -139,8 +138,8 @@ __device__ __forceinline__ void unscale(WarpSums &sums, const Shared &shared, in
 // Bring the filters' scales. Gives whether halves do not hold some of the filters.
 __device__ inline bool keep_scales(Shared &shared, const FewChannels &args, int n0) {
     bool some = false;
-    for (int i = threadIdx.x; i < BLOCK_N; i += THREADS) {
-        shared.scales[i] = n0 + i < K ? args.scales[n0 + i] : 1;
+    for (int i = threadIdx.x; i < cfg::BLOCK_N; i += THREADS) {
+        shared.scales[i] = n0 + i < cfg::K ? args.scales[n0 + i] : 1;
         some |= shared.scales[i] == 0;
     }
     return __syncthreads_or(some);
@@ -151,12 +150,12 @@ __device__ __noinline__ void store_plain_sums(const FewChannels &args, const Sha
     const Conv &conv = args.conv;
     const bool every = is_lost(shared);
     __syncthreads();  // the sums of these outputs are stored
-    for (int k = n0; k < K && k < n0 + BLOCK_N; k++) {
+    for (int k = n0; k < cfg::K && k < n0 + cfg::BLOCK_N; k++) {
         if (!every && shared.scales[k - n0] != 0) continue;
-        for (int i = threadIdx.x; i < TILE_H * TILE_W; i += THREADS) {
-            const Column at = {tile.n, tile.p + i / TILE_W, tile.q + i % TILE_W};
+        for (int i = threadIdx.x; i < cfg::TILE_H * cfg::TILE_W; i += THREADS) {
+            const Column at = {tile.n, tile.p + i / cfg::TILE_W, tile.q + i % cfg::TILE_W};
             if (at.p < conv.P && at.q < conv.Q)
-                finish(conv, at.n, k, at.p, at.q, plain_sum(conv, args.w_strides, at, k, 0, 0, C));
+                finish(conv, at.n, k, at.p, at.q, plain_sum(conv, args.w_strides, at, k, 0, 0, cfg::C));
         }
     }
     if (every && threadIdx.x == 0) atomicAdd(args.redone, 1u);

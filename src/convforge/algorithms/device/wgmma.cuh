@@ -1,30 +1,31 @@
 // Products of matrices by a warpgroup, four warps, on the tensor cores of Hopper (sm_90a): 64 x 16 by 16 x N, both in
 // shared memory, added to 64 x N floats in registers. The products run by themselves; the warpgroup asks and waits.
 //
-// matrix_at<128>(place, pitch);      a matrix of shared memory as the tensor cores are told of it: rows of 128 bytes
+// k_major_matrix<128>(place, pitch);
+//                                    a matrix of shared memory as the tensor cores are told of it: rows of 128 bytes
 //                                    (64, 32), 64 numbers of 16 bits, whose 16-byte pieces are swizzled as a map with a
 //                                    swizzle of as many bytes lays them; `pitch` bytes from 8 rows to the next 8. + 2:
 //                                    the next 16 numbers
-// matrix_across(place, pitch);       the same of an MN-major matrix: its rows of 128 bytes lie along M or N, and follow
+// mn_major_matrix(place, pitch);     the same of an MN-major matrix: its rows of 128 bytes lie along M or N, and follow
 //                                    each other along K; `pitch` bytes from 64 numbers of M or N to the next 64.
 //                                    + 128: the next 16 of K
-// products_begin();                  before the first product after registers of sums were touched
-// multiply(sums, a, b, adds);        sums = a b, or where it `adds` sums + a b
-// products_are_asked();              those asked for since are one group
-// await_products<1>();               until all groups but the last one are done
+// wgmma_fence();                     before the first product after registers of sums were touched
+// wgmma(sums, a, b, adds);           sums = a b, or where it `adds` sums + a b
+// wgmma_commit();                    those asked for since are one group
+// wgmma_wait<1>();                   until all groups but the last one are done
 //
 // With lane = 4 * g + t of warp w, sums[4 j + e] is row 16 w + g + 8 (e / 2), column 8 j + 2 t + e % 2.
 //
 // The host writes what depends on N and on the type (wgmma_lines): WGMMA, the instruction up to its sums; SUM_NAMES and
 // SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands behind them; MAJORS, which of A and B are MN-major.
 #pragma once
-#include "device.cuh"
+#include "memory.cuh"
 #include "types.cuh"
 
-constexpr int SUMS = BLOCK_N / 2;  // of a thread, of 64 rows
+constexpr int SUMS = cfg::BLOCK_N / 2;  // of a thread, of 64 rows
 
 template <int ROW = 128>
-__device__ inline unsigned long long matrix_at(const void *place, int pitch) {
+__device__ inline unsigned long long k_major_matrix(const void *place, int pitch) {
     static_assert(ROW == 128 || ROW == 64 || ROW == 32, "as a swizzle is");
     constexpr unsigned long long SWIZZLE = (ROW == 128 ? 1ull : ROW == 64 ? 2ull : 3ull) << 62;
     constexpr unsigned long long LEADING = 1ull << 16;  // of which K-major rows make no use
@@ -33,41 +34,41 @@ __device__ inline unsigned long long matrix_at(const void *place, int pitch) {
 }
 // PTX ISA, wgmma, strides: with a swizzle of 128 bytes an MN-major atom is 64 numbers of M or N by 8 of K, 1024 bytes.
 // The leading offset leads to the next atom along M or N, the stride offset to the next one along K.
-__device__ inline unsigned long long matrix_across(const void *place, int pitch) {
+__device__ inline unsigned long long mn_major_matrix(const void *place, int pitch) {
     constexpr unsigned long long SWIZZLE_128 = 1ull << 62, STRIDE = 1024ull >> 4 << 32;
     const unsigned long long at = shared_address(place) >> 4 & 0x3fff;
     return at | static_cast<unsigned long long>(pitch >> 4) << 16 | STRIDE | SWIZZLE_128;
 }
 
 // Registers move from warpgroups that only ask to those that hold sums; the number is a multiple of 8.
-template <int COUNT> __device__ void give_registers();
-template <int COUNT> __device__ void take_registers();
+template <int COUNT> __device__ void setmaxnreg_dec();
+template <int COUNT> __device__ void setmaxnreg_inc();
 
 // Two numbers rounded to 16 bits, the first in the low half.
 template <class T> __device__ unsigned narrow_pair(float first, float second);
 
 // Four matrices of 8 x 8 numbers of 16 bits to shared memory, which the lanes of a warp hold as sums are held; lane l
 // says where row l % 8 of matrix l / 8 goes. TRANSPOSED: where column l % 8 goes.
-template <bool TRANSPOSED> __device__ void store_matrices(void *place, const unsigned (&v)[4]);
+template <bool TRANSPOSED> __device__ void stmatrix(void *place, const unsigned (&v)[4]);
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
 
-__device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void multiply(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds) {
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds) {
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " ADDS_NAME ", 0;\n" WGMMA " {" SUM_NAMES "}, "
                  A_NAME ", " B_NAME ", adds, 1, 1" MAJORS ";\n}"
                  : SUMS_OF(sums)
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
 }
-__device__ inline void products_are_asked() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>
-__device__ inline void await_products() {
+__device__ inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 template <int COUNT>
-__device__ inline void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+__device__ inline void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT>
-__device__ inline void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+__device__ inline void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <>
 __device__ inline unsigned narrow_pair<half_t>(float first, float second) {
     unsigned pair;
@@ -81,7 +82,7 @@ __device__ inline unsigned narrow_pair<bfloat16_t>(float first, float second) {
     return pair;
 }
 template <bool TRANSPOSED>
-__device__ inline void store_matrices(void *place, const unsigned (&v)[4]) {
+__device__ inline void stmatrix(void *place, const unsigned (&v)[4]) {
     const unsigned at = shared_address(place);
     if constexpr (TRANSPOSED)
         asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v[0]),
@@ -97,19 +98,19 @@ __device__ inline void store_matrices(void *place, const unsigned (&v)[4]) {
 
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
-inline void products_begin() {}
-inline void multiply(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds, AT) {
-    emulator::here()->services->multiply({"multiply", file, line}, WGMMA, MAJORS, sums, SUMS, a, b, adds);
+inline void wgmma_fence() {}
+inline void wgmma(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds, AT) {
+    emulator::here()->services->multiply({"wgmma", file, line}, WGMMA, MAJORS, sums, SUMS, a, b, adds);
 }
-inline void products_are_asked() { emulator::here()->services->commit_products(); }
+inline void wgmma_commit() { emulator::here()->services->commit_products(); }
 template <int PENDING>
-inline void await_products(AT) {
-    emulator::here()->services->await_products({"await_products", file, line}, PENDING);
+inline void wgmma_wait(AT) {
+    emulator::here()->services->await_products({"wgmma_wait", file, line}, PENDING);
 }
 template <int COUNT>
-inline void give_registers() {}
+inline void setmaxnreg_dec() {}
 template <int COUNT>
-inline void take_registers() {}
+inline void setmaxnreg_inc() {}
 template <>
 inline unsigned narrow_pair<half_t>(float first, float second) {
     return narrow_half(first).bits | static_cast<unsigned>(narrow_half(second).bits) << 16;
@@ -119,7 +120,7 @@ inline unsigned narrow_pair<bfloat16_t>(float first, float second) {
     return narrow_bfloat16(first).bits | static_cast<unsigned>(narrow_bfloat16(second).bits) << 16;
 }
 template <bool TRANSPOSED>
-inline void store_matrices(void *place, const unsigned (&v)[4]) {
+inline void stmatrix(void *place, const unsigned (&v)[4]) {
     const int row = emulator::here()->lane / 4, column = emulator::here()->lane % 4 * 2;
     for (int i = 0; i < 4; i++) {
         if (TRANSPOSED) {
@@ -140,4 +141,4 @@ inline void store_matrices(void *place, const unsigned (&v)[4]) {
 #endif
 
 // Threads of one warpgroup meet.
-__device__ inline void warpgroup_meets(int warpgroup) { threads_meet<128>(1 + warpgroup); }
+__device__ inline void warpgroup_sync(int warpgroup) { named_barrier<128>(1 + warpgroup); }

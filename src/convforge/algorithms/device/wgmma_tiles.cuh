@@ -19,70 +19,75 @@
 //
 // place_of(tiling, tile);         where a tile begins
 // output_of(conv, tiling, place, pixel);
-//                                 picture, row and column of one of a tile's pixels
+//                                 image, row and column of one of a tile's pixels
 // forward(conv, output);          on by 8 of the tile's pixels
 // store_sums(...);                threads store 64 rows of sums, in any layout, behind the epilogue
 // bring_filters(...);             one thread asks for filters, ahead of the products in their ring
 // bring_windows(...);             one thread asks for the pixels that a tap sees, in im2col mode
 // tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
 #pragma once
-#include "clusters.cuh"
-#include "divide.cuh"
-#include "ends.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "tma.cuh"
 #include "wgmma.cuh"
 
-constexpr int ROW_CHANNELS = ROW_BYTES / NUMBER_BYTES;
-constexpr int ALL_SLICES = (C_GROUP + ROW_CHANNELS - 1) / ROW_CHANNELS;
-constexpr int TAPS = R * S, SLICES = (ALL_SLICES + SPLIT_K - 1) / SPLIT_K, STEPS = TAPS * SLICES;
+constexpr int ROW_CHANNELS = cfg::ROW_BYTES / cfg::NUMBER_BYTES;
+constexpr int ALL_SLICES = (cfg::C_GROUP + ROW_CHANNELS - 1) / ROW_CHANNELS;
+constexpr int TAPS = cfg::R * cfg::S, SLICES = (ALL_SLICES + cfg::SPLIT_K - 1) / cfg::SPLIT_K, STEPS = TAPS * SLICES;
 constexpr int SHARE_CHANNELS = SLICES * ROW_CHANNELS;
-static_assert(SPLIT_K == 1 || GROUPS == 1, "a share's last channels would be those of the next group");
-constexpr int TAPS_OF_STAGE = PATCH ? TAPS : 1;  // that a stage of pixels serves
+static_assert(cfg::SPLIT_K == 1 || cfg::GROUPS == 1, "a share's last channels would be those of the next group");
+constexpr int TAPS_OF_STAGE = cfg::PATCH ? TAPS : 1;  // that a stage of pixels serves
 // Taps that code is unrolled for: all 81 of a 9x9 filter would compile for a minute.
 constexpr int TAPS_AT_ONCE = TAPS <= 9 ? TAPS : 3;
 constexpr int STAGES_OF_TILE = STEPS / TAPS_OF_STAGE;
 // Products of a row, each of 32 bytes of it. Where one row has all channels of a group, what follows is not multiplied.
-constexpr int PRODUCT_BYTES = 32, LONGEST = ALL_SLICES > 1 ? ROW_BYTES : C_GROUP * NUMBER_BYTES;
+constexpr int PRODUCT_BYTES = 32, LONGEST = ALL_SLICES > 1 ? cfg::ROW_BYTES : cfg::C_GROUP *cfg::NUMBER_BYTES;
 constexpr int PRODUCTS = (LONGEST + PRODUCT_BYTES - 1) / PRODUCT_BYTES;
 
-constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;  // warpgroups that share a tile
-static_assert(!BY_PIXELS || (FILTERS_ON_M && !PING_PONG), "pixels are shared where they are columns");
-constexpr int BLOCK_M = 64 * ROWS_64 * (BY_PIXELS ? 1 : GROUPS_OF_TILE), COLUMNS = BLOCK_N * (BY_PIXELS ? 2 : 1);
-constexpr int BLOCK_PIXELS = FILTERS_ON_M ? COLUMNS : BLOCK_M, BLOCK_FILTERS = FILTERS_ON_M ? BLOCK_M : BLOCK_N;
+constexpr int GROUPS_OF_TILE = cfg::PING_PONG ? 1 : 2;  // warpgroups that share a tile
+static_assert(!cfg::BY_PIXELS || (cfg::FILTERS_ON_M && !cfg::PING_PONG), "pixels are shared where they are columns");
+constexpr int BLOCK_M = 64 * cfg::ROWS_64 * (cfg::BY_PIXELS ? 1 : GROUPS_OF_TILE),
+              COLUMNS = cfg::BLOCK_N * (cfg::BY_PIXELS ? 2 : 1);
+constexpr int BLOCK_PIXELS = cfg::FILTERS_ON_M ? COLUMNS : BLOCK_M,
+              BLOCK_FILTERS = cfg::FILTERS_ON_M ? BLOCK_M : cfg::BLOCK_N;
 
 constexpr int TILE_W = 8, TILE_H = BLOCK_PIXELS / TILE_W;
 // Of a patch, every STRIDE_W-th pixel of every STRIDE_H-th row is a phase, which lies by itself: a tap sees one phase, as
 // if its filter moved by one pixel. All phases that some tap sees come.
-constexpr int REACH_W = (S - 1) * DILATION_W, REACH_H = (R - 1) * DILATION_H;
-constexpr int PHASES_W = REACH_W < STRIDE_W ? REACH_W + 1 : STRIDE_W, PHASES_H = REACH_H < STRIDE_H ? REACH_H + 1 : STRIDE_H;
-constexpr int PHASES = PATCH ? PHASES_W * PHASES_H : 1;
-constexpr int PATCH_W = TILE_W + REACH_W / STRIDE_W, PATCH_H = TILE_H + REACH_H / STRIDE_H;
-constexpr int PHASE_ROWS = PATCH ? PATCH_W * PATCH_H : BLOCK_PIXELS, PIXEL_ROWS = PHASES * PHASE_ROWS;
-constexpr int PHASE_BYTES = (PHASE_ROWS * ROW_BYTES + 1023) / 1024 * 1024, PIXEL_BYTES = PHASES * PHASE_BYTES;
-constexpr int FILTER_BYTES = HALVES * BLOCK_FILTERS * ROW_BYTES;
-constexpr int EIGHT_ROWS = 8 * ROW_BYTES, PIXEL_PITCH = PATCH ? PATCH_W * ROW_BYTES : EIGHT_ROWS;
+constexpr int REACH_W = (cfg::S - 1) * cfg::DILATION_W, REACH_H = (cfg::R - 1) * cfg::DILATION_H;
+constexpr int PHASES_W = REACH_W < cfg::STRIDE_W ? REACH_W + 1 : cfg::STRIDE_W,
+              PHASES_H = REACH_H < cfg::STRIDE_H ? REACH_H + 1 : cfg::STRIDE_H;
+constexpr int PHASES = cfg::PATCH ? PHASES_W * PHASES_H : 1;
+constexpr int PATCH_W = TILE_W + REACH_W / cfg::STRIDE_W, PATCH_H = TILE_H + REACH_H / cfg::STRIDE_H;
+constexpr int PHASE_ROWS = cfg::PATCH ? PATCH_W * PATCH_H : BLOCK_PIXELS, PIXEL_ROWS = PHASES * PHASE_ROWS;
+constexpr int PHASE_BYTES = (PHASE_ROWS * cfg::ROW_BYTES + 1023) / 1024 * 1024, PIXEL_BYTES = PHASES * PHASE_BYTES;
+constexpr int FILTER_BYTES = cfg::HALVES * BLOCK_FILTERS * cfg::ROW_BYTES;
+constexpr int EIGHT_ROWS = 8 * cfg::ROW_BYTES, PIXEL_PITCH = cfg::PATCH ? PATCH_W * cfg::ROW_BYTES : EIGHT_ROWS;
 
 constexpr int WARPGROUP = 128, CONSUMERS = 2;
 
-constexpr bool PAIRED = PAIRS_FILTERS || PAIRS_PIXELS;
+constexpr bool PAIRED = cfg::PAIRS_FILTERS || cfg::PAIRS_PIXELS;
 constexpr int OF_CLUSTER = PAIRED ? 2 : 1;  // blocks
-constexpr int CLUSTER_FILTERS = BLOCK_FILTERS * (PAIRS_PIXELS ? 2 : 1);
-static_assert(!PAIRED || !RESIDENT, "filters that stay are brought once");
-static_assert(!PAIRS_PIXELS || !PATCH, "a patch comes once for all taps");
+constexpr int CLUSTER_FILTERS = BLOCK_FILTERS * (cfg::PAIRS_PIXELS ? 2 : 1);
+static_assert(!PAIRED || !cfg::RESIDENT, "filters that stay are brought once");
+static_assert(!cfg::PAIRS_PIXELS || !cfg::PATCH, "a patch comes once for all taps");
 
 struct Tiling {
     int tiles;
-    Divisor tiles_k, across, down;  // along the filters; of a picture, along its rows and columns
+    Divisor tiles_k, across, down;  // along the filters; of an image, along its rows and columns
     Divisor P, Q;
 };
 
 struct Place {
-    int k, c, first;  // filter; channel; pixel of all pictures, counted on
+    int k, c, first;  // filter; channel; pixel of all images, counted on
     int share;        // of the channels
     int q, p, n;
-    __device__ int end() const { return GROUPS == 1 ? K : c / C_GROUP * K_GROUP + K_GROUP; }  // of the group's filters
+    __device__ int end() const {
+        return cfg::GROUPS == 1 ? cfg::K : c / cfg::C_GROUP * cfg::K_GROUP + cfg::K_GROUP;
+    }  // of the group's filters
 };
 
-// Picture, row and column of a number that counts them on.
+// Image, row and column of a number that counts them on.
 __device__ inline void taken_apart(int number, const Divisor &rows, const Divisor &columns, int &n, int &p, int &q) {
     const int row = quotient(number, columns);
     q = number - row * columns.by;
@@ -93,23 +98,23 @@ __device__ inline void taken_apart(int number, const Divisor &rows, const Diviso
 // The first filter of a tile, by its number, and the first channel: of its group, and its share. The last filters of a
 // pair may be none of the group.
 __device__ inline void filters_of(const Tiling &tiling, int tile, int &k, int &c, int &share) {
-    constexpr int OF_GROUP = (K_GROUP + CLUSTER_FILTERS - 1) / CLUSTER_FILTERS;
+    constexpr int OF_GROUP = (cfg::K_GROUP + CLUSTER_FILTERS - 1) / CLUSTER_FILTERS;
     const int all = tile / OF_CLUSTER;
     int i = all - quotient(all, tiling.tiles_k) * tiling.tiles_k.by;
-    share = SPLIT_K == 1 ? 0 : i / OF_GROUP;
-    if (SPLIT_K > 1) i -= share * OF_GROUP;
-    const int group = GROUPS == 1 ? 0 : i / OF_GROUP;
-    k = group * K_GROUP + (i - group * OF_GROUP) * CLUSTER_FILTERS;
-    if (PAIRS_PIXELS) k += tile % OF_CLUSTER * BLOCK_FILTERS;
-    c = group * C_GROUP + share * SHARE_CHANNELS;
+    share = cfg::SPLIT_K == 1 ? 0 : i / OF_GROUP;
+    if (cfg::SPLIT_K > 1) i -= share * OF_GROUP;
+    const int group = cfg::GROUPS == 1 ? 0 : i / OF_GROUP;
+    k = group * cfg::K_GROUP + (i - group * OF_GROUP) * CLUSTER_FILTERS;
+    if (cfg::PAIRS_PIXELS) k += tile % OF_CLUSTER * BLOCK_FILTERS;
+    c = group * cfg::C_GROUP + share * SHARE_CHANNELS;
 }
 
 __device__ inline Place place_of(const Tiling &tiling, int tile) {
     int t = quotient(tile / OF_CLUSTER, tiling.tiles_k);
-    if (PAIRS_FILTERS) t = t * OF_CLUSTER + tile % OF_CLUSTER;  // may lie behind the last one, where nothing is
+    if (cfg::PAIRS_FILTERS) t = t * OF_CLUSTER + tile % OF_CLUSTER;  // may lie behind the last one, where nothing is
     Place at{0, 0, t * BLOCK_PIXELS, 0};
     filters_of(tiling, tile, at.k, at.c, at.share);
-    if (PATCH) {
+    if (cfg::PATCH) {
         taken_apart(t, tiling.down, tiling.across, at.n, at.p, at.q);
         at.p *= TILE_H, at.q *= TILE_W;
     } else {
@@ -125,14 +130,14 @@ struct Output {
 
 __device__ inline Output output_of(const Conv &conv, const Tiling &tiling, const Place &at, int pixel) {
     Output out{at.n, at.p + pixel / TILE_W, at.q + pixel % TILE_W, true};
-    if (!PATCH) taken_apart(at.first + pixel, tiling.P, tiling.Q, out.n, out.p, out.q);
+    if (!cfg::PATCH) taken_apart(at.first + pixel, tiling.P, tiling.Q, out.n, out.p, out.q);
     out.there = out.p < conv.P && out.q < conv.Q && out.n < conv.N;
     return out;
 }
 
 // On by 8 pixels of the tile.
 __device__ inline void forward(const Conv &conv, Output &out) {
-    if constexpr (PATCH) {
+    if constexpr (cfg::PATCH) {
         out.p++;
         out.there = out.there && out.p < conv.P;
     } else {
@@ -144,8 +149,8 @@ __device__ inline void forward(const Conv &conv, Output &out) {
 
 // Where a share's results begin.
 __device__ inline out_t *results_of(const Conv &conv, const Place &at) {
-    if (SPLIT_K == 1) return conv.out;
-    return conv.out + static_cast<long long>(at.share) * conv.N * conv.P * conv.Q * K;
+    if (cfg::SPLIT_K == 1) return conv.out;
+    return conv.out + static_cast<long long>(at.share) * conv.N * conv.P * conv.Q * cfg::K;
 }
 
 template <class T, int COUNT>
@@ -160,8 +165,8 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
     const index_t of_k = conv.out_strides.c;
     const int end = at.end();
     out_t *const results = results_of(conv, at);
-    if constexpr (FILTERS_ON_M) {
-        constexpr int AT_ONCE = !OUT_NEAR && sizeof(out_t) == 2 ? 2 : 1;  // groups of eight columns
+    if constexpr (cfg::FILTERS_ON_M) {
+        constexpr int AT_ONCE = !cfg::OUT_NEAR && sizeof(out_t) == 2 ? 2 : 1;  // groups of eight columns
         Output outs[AT_ONCE][2] = {{output_of(conv, tiling, at, column), output_of(conv, tiling, at, column + 1)}};
 #pragma unroll
         for (int j = 0; j < SUMS / 4; j += AT_ONCE) {
@@ -200,7 +205,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
 #pragma unroll
                 for (int r = 0; r < AT_ONCE; r++) {
                     if (k >= end) continue;
-                    if (!OUT_NEAR && together >= 2) {
+                    if (!cfg::OUT_NEAR && together >= 2) {
                         if (outs[r][0].there) *reinterpret_cast<Neighbours<out_t, 2> *>(to[r]) = pairs[r];
                         continue;
                     }
@@ -226,7 +231,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
                     if (out.there && k + i < end)
                         pair.at[i] = finished(conv, out.n, k + i, out.p, out.q, sums[4 * j + 2 * half + i]);
                 out_t *here = to + 8 * j * of_k;
-                if (OUT_NEAR && together >= 2 && out.there && k + 1 < end) {
+                if (cfg::OUT_NEAR && together >= 2 && out.there && k + 1 < end) {
                     *reinterpret_cast<Neighbours<out_t, 2> *>(here) = pair;
                 } else {
                     if (out.there && k < end) here[0] = pair.at[0];
@@ -238,29 +243,31 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
 }
 
 __device__ constexpr int tap_offset(int tap) {
-    const int down = tap / S * DILATION_H, right = tap % S * DILATION_W;
-    const int phase = down % STRIDE_H * PHASES_W + right % STRIDE_W;
-    return PATCH ? phase * PHASE_BYTES + (down / STRIDE_H * PATCH_W + right / STRIDE_W) * ROW_BYTES : 0;
+    const int down = tap / cfg::S * cfg::DILATION_H, right = tap % cfg::S * cfg::DILATION_W;
+    const int phase = down % cfg::STRIDE_H * PHASES_W + right % cfg::STRIDE_W;
+    return cfg::PATCH ? phase * PHASE_BYTES + (down / cfg::STRIDE_H * PATCH_W + right / cfg::STRIDE_W) * cfg::ROW_BYTES
+                      : 0;
 }
 
-__device__ inline void bring_filters(const Map &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
+__device__ inline void bring_filters(const TensorMap &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
                                      unsigned long long *there, unsigned long long *read) {
-    Ring<FILTER_STAGES> ring{0, 1};
-    const int half = PAIRS_FILTERS ? block_of_cluster() : 0;  // of the filters, or where they are halves, high or low
+    Ring<cfg::FILTER_STAGES> ring{0, 1};
+    // Of the filters, or where they are halves, high or low.
+    const int half = cfg::PAIRS_FILTERS ? cluster_rank() : 0;
     for (int tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
         int k, c, share;
         filters_of(tiling, tile, k, c, share);
         for (int step = 0; step < STEPS; step++, ring.next()) {
-            await_bytes(&read[ring.stage], ring.parity);
-            expect_bytes(&there[ring.stage], FILTER_BYTES);
+            mbarrier_wait(&read[ring.stage], ring.parity);
+            mbarrier_expect_tx(&there[ring.stage], FILTER_BYTES);
             const int channel = share * SHARE_CHANNELS + step / TAPS * ROW_CHANNELS, tap = step % TAPS;
-            if (PAIRS_FILTERS) {
-                const int first = k + (HALVES == 1 ? half * BLOCK_FILTERS / 2 : 0);
-                copy_box_to(3, filters[ring.stage] + half * FILTER_BYTES / 2, map, channel, tap, first,
-                            HALVES == 1 ? 0 : half, &there[ring.stage]);
-            } else copy_box(filters[ring.stage], map, channel, tap, k, 0, &there[ring.stage]);
+            if (cfg::PAIRS_FILTERS) {
+                const int first = k + (cfg::HALVES == 1 ? half * BLOCK_FILTERS / 2 : 0);
+                tma_load_multicast(3, filters[ring.stage] + half * FILTER_BYTES / 2, map, channel, tap, first,
+                            cfg::HALVES == 1 ? 0 : half, &there[ring.stage]);
+            } else tma_load(filters[ring.stage], map, channel, tap, k, 0, &there[ring.stage]);
         }
-        if (RESIDENT) return;
+        if (cfg::RESIDENT) return;
     }
 }
 
@@ -271,15 +278,15 @@ struct Windows {
 
 __device__ inline Windows windows_of(const Conv &conv, const Tiling &tiling, const Place &at) {
     int q = at.q, p = at.p, n = at.n;
-    if (PAIRS_PIXELS) taken_apart(at.first + block_of_cluster() * BLOCK_PIXELS / 2, tiling.P, tiling.Q, n, p, q);
-    return {q * STRIDE_W - conv.left, p * STRIDE_H - conv.top, n};
+    if (cfg::PAIRS_PIXELS) taken_apart(at.first + cluster_rank() * BLOCK_PIXELS / 2, tiling.P, tiling.Q, n, p, q);
+    return {q * cfg::STRIDE_W - conv.left, p * cfg::STRIDE_H - conv.top, n};
 }
 
-__device__ inline void bring_windows(unsigned char *to, const Map &map, int c, const Windows &from, int tap,
+__device__ inline void bring_windows(unsigned char *to, const TensorMap &map, int c, const Windows &from, int tap,
                                      unsigned long long *there) {
-    const int right = tap % S * DILATION_W, down = tap / S * DILATION_H;
-    if (PAIRS_PIXELS)
-        copy_pixels_to(3, to + block_of_cluster() * BLOCK_PIXELS / 2 * ROW_BYTES, map, c, from.w, from.h, from.n, right,
-                       down, there);
-    else copy_pixels(to, map, c, from.w, from.h, from.n, right, down, there);
+    const int right = tap % cfg::S * cfg::DILATION_W, down = tap / cfg::S * cfg::DILATION_H;
+    if (cfg::PAIRS_PIXELS)
+        tma_load_im2col_multicast(3, to + cluster_rank() * BLOCK_PIXELS / 2 * cfg::ROW_BYTES, map, c, from.w, from.h, from.n,
+                       right, down, there);
+    else tma_load_im2col(to, map, c, from.w, from.h, from.n, right, down, there);
 }

@@ -1,83 +1,90 @@
-// direct_boxes: a block takes tile after tile of the picture, and the tensor memory accelerator brings the next ones to
+// direct_boxes: a block takes tile after tile of the image, and the TMA brings the next ones to
 // shared memory meanwhile.
 //
-// Since direct_tiled: what limits direct_tiled is the second level cache, which hands out the halo of every block again. A
+// Since direct_tiled: what limits direct_tiled is L2, which hands out the halo of every block again. A
 //           block's tile is larger here, as shared memory holds it and not registers, and what is under way takes no
-//           register either: one thread asks for a whole box of pixels, halo included (see bulk.cuh). What stands outside
-//           the picture is zero without a test.
+//           register either: one thread asks for a whole box of pixels, halo included (see tma.cuh). What stands outside
+//           the image is zero without a test.
 // Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels, from rows of the box that it reads in vectors.
 //           Of a block: TILE_P x TILE_Q outputs, from one box.
 // Threads   thread x + LANES * y takes outputs x * OUT_Q and on, y * OUT_P and on, of the block's tile.
 // Grid      as many blocks as run at once; block i takes tiles i, i + gridDim.x, ...: columns, then rows, then tiles of
-//           channels, slices and pictures.
+//           channels, slices and images.
 // Stages    boxes that are there or under way. When all threads have read a box, the one STAGES tiles ahead takes its place.
 // Slice     the channels of a box, C_SLICE, and the outputs that see them, K_SLICE: those of a group in NCHW, all of them
 //           in NHWC. A box has PLANES planes; CHUNK channels lie side by side in each.
 // Run       as in direct_tiled: RUN elements side by side, one row of the window. It begins SHIFT elements behind a
 //           multiple of GRAIN, where boxes begin, so the host gives it at compile time.
 // Grain     elements of which a row of a box begins at a multiple, in memory and in shared memory: a line of the second
-//           level cache where rows of the picture allow it. The accelerator asks that cache for each line that a row
+//           level cache where rows of the image allow it. The accelerator asks that cache for each line that a row
 //           touches, and twice where the row crosses a line of shared memory within one; those requests were the limit.
 // Shares    with one output channel, threads load their own vectors of a run, and have the rest from their neighbours in
 //           the warp (SHARES): runs overlap, and shared memory was read up to three times.
 // Border    zeros come with the box. Others are written into it by all threads once it is there (FILLED), in tiles at the
 //           edge alone.
-// Weights   staged in shared memory (see staged.cuh), and held in registers where they are few.
-// Bytes     where pixels and weights are bytes, four products are one instruction (DOTS, see dots.cuh).
+// Weights   staged in shared memory (see filter.cuh), and held in registers where they are few.
+// Bytes     where pixels and weights are bytes, four products are one instruction (DOTS, see mma.cuh).
 // Vectors   STORE elements a store, where the host finds rows of the output so aligned.
 // Needs     sm_90; rows of whole 16 bytes; LANES * OUT_Q * STRIDE_W * CHUNK elements a multiple of 16 bytes.
-// Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Small pictures: the latency of
+// Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Small images: the latency of
 //           memory, as a block has few tiles. Larger filters: FMA.
-#include "bulk.cuh"
-#include "divide.cuh"
-#include "dots.cuh"
-#include "ends.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
+#include "mma.cuh"
 #include "pixels.cuh"
-#include "staged.cuh"
-#include "vector.cuh"
+#include "tma.cuh"
 
-constexpr int TILE_P = STRIPS * OUT_P, TILE_Q = LANES * OUT_Q, THREADS = STRIPS * LANES;
-constexpr int C_SLICE = C / SLICES, K_SLICE = K / SLICES, PLANES = C_SLICE / CHUNK;
-constexpr int TILES_K = (K_SLICE + OUT_K - 1) / OUT_K;
+constexpr int TILE_P = cfg::STRIPS * cfg::OUT_P, TILE_Q = cfg::LANES * cfg::OUT_Q, THREADS = cfg::STRIPS * cfg::LANES;
+constexpr int C_SLICE = cfg::C / cfg::SLICES, K_SLICE = cfg::K / cfg::SLICES, PLANES = C_SLICE / cfg::CHUNK;
+constexpr int TILES_K = (K_SLICE + cfg::OUT_K - 1) / cfg::OUT_K;
 
 // A row of a box: WIDTH pixels that some window sees, behind SHIFT elements, and to the next multiple of GRAIN elements.
-constexpr int WIDE = 16 / sizeof(x_t), WIDTH = (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
-constexpr int BOX_W = (SHIFT + WIDTH * CHUNK + GRAIN - 1) / GRAIN * GRAIN;
-constexpr int BOX_H = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
+constexpr int WIDE = 16 / sizeof(x_t), WIDTH = (TILE_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
+constexpr int BOX_W = (cfg::SHIFT + WIDTH * cfg::CHUNK + cfg::GRAIN - 1) / cfg::GRAIN * cfg::GRAIN;
+constexpr int BOX_H = (TILE_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 
-constexpr int RUN = ((OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1) * CHUNK;
-constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
-constexpr int LOADS = (SHIFT + RUN + LOAD - 1) / LOAD;
+constexpr int RUN = ((cfg::OUT_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1) * cfg::CHUNK;
+constexpr int ROWS = (cfg::OUT_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
+constexpr int LOADS = (cfg::SHIFT + RUN + cfg::LOAD - 1) / cfg::LOAD;
 
 // Of a run where threads share: what stands before the thread's own vectors, those, and the lanes that share a row.
-constexpr int BEFORE_OWN = (LOAD - SHIFT % LOAD) % LOAD, OWN = OUT_Q * STRIDE_W * CHUNK, ROW_LANES = LANES < 32 ? LANES : 32;
+constexpr int BEFORE_OWN = (cfg::LOAD - cfg::SHIFT % cfg::LOAD) % cfg::LOAD,
+              OWN = cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK, ROW_LANES = cfg::LANES < 32 ? cfg::LANES : 32;
 
 // Unrolled as far as the code stays small, by the multiply-adds of a plane and of all of them.
-constexpr int PRODUCTS = OUT_K * OUT_P * OUT_Q * R * S * (CHUNK > 1 ? C_GROUP : 1);
+constexpr int PRODUCTS = cfg::OUT_K * cfg::OUT_P * cfg::OUT_Q * cfg::R * cfg::S * (cfg::CHUNK > 1 ? cfg::C_GROUP : 1);
 constexpr int UNROLL_PLANES = PRODUCTS * PLANES <= 1536 ? PLANES : 1, UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1;
 // Whether a thread holds the taps of a plane in registers.
-constexpr bool HOLDS = OUT_K * (CHUNK > 1 ? C_GROUP : 1) * R * S <= 32;
+constexpr bool HOLDS = cfg::OUT_K * (cfg::CHUNK > 1 ? cfg::C_GROUP : 1) * cfg::R * cfg::S <= 32;
 
 // Bytes of pixels: the words of a row of the window, which begin where its first vector does, and the packed taps.
-constexpr int LOAD_WORDS = DOTS ? LOAD / 4 : 1, WORDS = DOTS ? (LOADS - SHIFT / LOAD) * LOAD_WORDS : 1;
-constexpr int BEFORE = SHIFT % LOAD;
-constexpr int PACKED_TAPS = DOTS ? K * C_GROUP * TURNS * S : 1;
-constexpr bool HOLDS_DOTS = DOTS && OUT_K * (CHUNK > 1 ? C_GROUP : 1) * TURNS * S <= 32;
+constexpr int LOAD_WORDS = cfg::DOTS ? cfg::LOAD / 4 : 1,
+              WORDS = cfg::DOTS ? (LOADS - cfg::SHIFT / cfg::LOAD) * LOAD_WORDS : 1;
+constexpr int BEFORE = cfg::SHIFT % cfg::LOAD;
+using DotTaps = TapWords<cfg::R, cfg::STRIDE_H>;
+constexpr int PACKED_TAPS = cfg::DOTS ? cfg::K * cfg::C_GROUP * DotTaps::PLACES * cfg::S : 1;
+constexpr bool HOLDS_DOTS =
+    cfg::DOTS && cfg::OUT_K * (cfg::CHUNK > 1 ? cfg::C_GROUP : 1) * DotTaps::PLACES * cfg::S <= 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
-constexpr bool SATURATES = DOTS && sizeof(out_t) == 1 && STORE % 4 == 0 && !HAS_EPILOGUE;
+constexpr bool SATURATES = cfg::DOTS && sizeof(out_t) == 1 && cfg::STORE % 4 == 0 && !HAS_EPILOGUE;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
-static_assert(OUT_Q * STRIDE_W * CHUNK % LOAD == 0, "all runs must lie alike against the vectors");
-static_assert(TILE_Q * STRIDE_W * CHUNK % WIDE == 0, "all boxes must begin at a multiple of 16 bytes");
-static_assert(OUT_Q * STORE_K % STORE == 0 && OUT_K % STORE_K == 0, "stores must fill whole vectors");
-static_assert(SLICES == GROUPS || OUT_K == K, "where groups share a box, a thread has all outputs of a pixel");
-static_assert(!SHARES || THREADS % 32 == 0 && 32 % ROW_LANES == 0 && LANES % ROW_LANES == 0,
+static_assert(cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK % cfg::LOAD == 0, "all runs must lie alike against the vectors");
+static_assert(TILE_Q * cfg::STRIDE_W * cfg::CHUNK % WIDE == 0, "all boxes must begin at a multiple of 16 bytes");
+static_assert(cfg::OUT_Q * cfg::STORE_K % cfg::STORE == 0 && cfg::OUT_K % cfg::STORE_K == 0,
+              "stores must fill whole vectors");
+static_assert(cfg::SLICES == cfg::GROUPS || cfg::OUT_K == cfg::K,
+              "where groups share a box, a thread has all outputs of a pixel");
+static_assert(!cfg::SHARES || THREADS % 32 == 0 && 32 % ROW_LANES == 0 && cfg::LANES % ROW_LANES == 0,
               "where threads share, a warp has whole parts of rows");
-static_assert(!SHARES || CHUNK == 1 && RUN <= BEFORE_OWN + 2 * OWN, "a run reaches no further than one neighbour");
+static_assert(!cfg::SHARES || cfg::CHUNK == 1 && RUN <= BEFORE_OWN + 2 * OWN,
+              "a run reaches no further than one neighbour");
 
 struct Boxes {
-    Map map;
+    TensorMap map;
     Conv conv;
     Filter filter;
     int tiles;             // all of them
@@ -89,47 +96,48 @@ struct alignas(128) Box {
     x_t at[PLANES][BOX_H][BOX_W];
 };
 
-// A block's tile: picture, slice, first output channel, first output.
+// A block's tile: image, slice, first output channel, first output.
 struct Tile {
     int n, slice, k, p, q;
 };
 
 __device__ inline Tile tile_of(const Boxes &args, int i) {
     const int rest = quotient(i, args.across), plane = quotient(rest, args.down), part = plane / TILES_K;
-    const int slice = part % SLICES;
-    return {part / SLICES, slice, slice * K_SLICE + plane % TILES_K * OUT_K, (rest - plane * args.down.by) * TILE_P,
-            (i - rest * args.across.by) * TILE_Q};
+    const int slice = part % cfg::SLICES;
+    return {part / cfg::SLICES, slice, slice * K_SLICE + plane % TILES_K * cfg::OUT_K,
+            (rest - plane * args.down.by) * TILE_P, (i - rest * args.across.by) * TILE_Q};
 }
 
 // Ask for the box of tile i, if there is one.
 __device__ inline void bring(const Boxes &args, Box &box, unsigned long long *bar, int i) {
     if (i >= args.tiles) return;
     const Tile tile = tile_of(args, i);
-    const int h0 = tile.p * STRIDE_H - args.conv.top, w0 = tile.q * STRIDE_W - args.conv.left;
-    expect_bytes(bar, sizeof(x_t) * PLANES * BOX_H * BOX_W);
-    copy_box(&box, args.map, (w0 * CHUNK - SHIFT) / UNIT, h0, (tile.n * SLICES + tile.slice) * PLANES, bar);
+    const int h0 = tile.p * cfg::STRIDE_H - args.conv.top, w0 = tile.q * cfg::STRIDE_W - args.conv.left;
+    mbarrier_expect_tx(bar, sizeof(x_t) * PLANES * BOX_H * BOX_W);
+    tma_load(&box, args.map, (w0 * cfg::CHUNK - cfg::SHIFT) / cfg::UNIT, h0,
+             (tile.n * cfg::SLICES + tile.slice) * PLANES, bar);
 }
 
 // Element e of row i and a plane of a box: the pixel that the border puts there, or the one that is there anyway.
 __device__ inline void fill_cell(const Conv &conv, Box &box, const Tile &tile, int plane, int i, int e) {
-    const int h = inside(tile.p * STRIDE_H - conv.top + i, conv.H), ch = e % CHUNK;
-    const int w = inside(tile.q * STRIDE_W - conv.left + e / CHUNK, conv.W);
+    const int h = inside(tile.p * cfg::STRIDE_H - conv.top + i, conv.H), ch = e % cfg::CHUNK;
+    const int w = inside(tile.q * cfg::STRIDE_W - conv.left + e / cfg::CHUNK, conv.W);
     x_t value = stored<x_t>::of(conv.outside);
     if (h >= 0 && w >= 0)
-        value = conv.x[place(conv.x_strides, tile.n, tile.slice * C_SLICE + plane * CHUNK + ch, h, w)];
-    box.at[plane][i][SHIFT + e] = value;
+        value = conv.x[place(conv.x_strides, tile.n, tile.slice * C_SLICE + plane * cfg::CHUNK + ch, h, w)];
+    box.at[plane][i][cfg::SHIFT + e] = value;
 }
 
-// Fill what stands outside the picture and is seen by outputs: whole rows above and below it, then both ends of the rows
+// Fill what stands outside the image and is seen by outputs: whole rows above and below it, then both ends of the rows
 // between.
 __device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile) {
-    const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
-    const int height = min(BOX_H, (conv.P - 1 - tile.p) * STRIDE_H + DILATION_H * (R - 1) + 1);
-    const int width = min(WIDTH, (conv.Q - 1 - tile.q) * STRIDE_W + DILATION_W * (S - 1) + 1);
+    const int h0 = tile.p * cfg::STRIDE_H - conv.top, w0 = tile.q * cfg::STRIDE_W - conv.left;
+    const int height = min(BOX_H, (conv.P - 1 - tile.p) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1);
+    const int width = min(WIDTH, (conv.Q - 1 - tile.q) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1);
     if (h0 >= 0 && h0 + height <= conv.H && w0 >= 0 && w0 + width <= conv.W) return;  // the same for all threads
     const int above = min(max(-h0, 0), height), below = min(max(h0 + height - conv.H, 0), height - above);
     const int left = min(max(-w0, 0), width), right = min(max(w0 + width - conv.W, 0), width - left);
-    const int whole = width * CHUNK, ends = (left + right) * CHUNK, rows = height - above - below;
+    const int whole = width * cfg::CHUNK, ends = (left + right) * cfg::CHUNK, rows = height - above - below;
 #pragma unroll 1
     for (int i = threadIdx.x; i < (above + below) * whole * PLANES; i += THREADS) {
         const int row = i / whole % (above + below), plane = i / whole / (above + below);
@@ -138,9 +146,9 @@ __device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile
 #pragma unroll 1
     for (int i = threadIdx.x; i < ends * rows * PLANES; i += THREADS) {
         const int e = i % ends, row = i / ends % rows, plane = i / ends / rows;
-        fill_cell(conv, box, tile, plane, above + row, e < left * CHUNK ? e : e + whole - ends);
+        fill_cell(conv, box, tile, plane, above + row, e < left * cfg::CHUNK ? e : e + whole - ends);
     }
-    copies_may_overwrite();
+    fence_proxy_async();
     __syncthreads();
 }
 
@@ -148,16 +156,16 @@ __device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile
 __device__ inline void load_run(const Conv &conv, acc_t (&row)[RUN], const x_t *line) {
 #pragma unroll
     for (int v = 0; v < LOADS; v++) {
-        const int first = v * LOAD - SHIFT;
-        if (min(first + LOAD, RUN) - max(first, 0) > LOAD / 2) {
-            const auto values = load_vector<LOAD>(line + v * LOAD);
+        const int first = v * cfg::LOAD - cfg::SHIFT;
+        if (min(first + cfg::LOAD, RUN) - max(first, 0) > cfg::LOAD / 2) {
+            const auto values = load_vector<cfg::LOAD>(line + v * cfg::LOAD);
 #pragma unroll
-            for (int e = 0; e < LOAD; e++)
+            for (int e = 0; e < cfg::LOAD; e++)
                 if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, values, e);
         } else {
 #pragma unroll
-            for (int e = 0; e < LOAD; e++)
-                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, line[v * LOAD + e]);
+            for (int e = 0; e < cfg::LOAD; e++)
+                if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, line[v * cfg::LOAD + e]);
         }
     }
 }
@@ -167,71 +175,75 @@ __device__ inline void load_run(const Conv &conv, acc_t (&row)[RUN], const x_t *
 __device__ inline void share_run(const Conv &conv, acc_t (&row)[RUN], const x_t *line, int x) {
     acc_t own[OWN];
 #pragma unroll
-    for (int v = 0; v < OWN; v += LOAD) {
-        const auto values = load_vector<LOAD>(line + SHIFT + BEFORE_OWN + v);
+    for (int v = 0; v < OWN; v += cfg::LOAD) {
+        const auto values = load_vector<cfg::LOAD>(line + cfg::SHIFT + BEFORE_OWN + v);
 #pragma unroll
-        for (int e = 0; e < LOAD; e++) own[v + e] = centred(conv, values, e);
+        for (int e = 0; e < cfg::LOAD; e++) own[v + e] = centred(conv, values, e);
     }
 #pragma unroll
     for (int e = 0; e < RUN; e++) {
         const int at = e - BEFORE_OWN;
         if (at < 0) {
             row[e] = __shfl_up_sync(0xffffffffu, own[at + OWN], 1, ROW_LANES);
-            if (x % ROW_LANES == 0) row[e] = centred(conv, line[SHIFT + e]);
+            if (x % ROW_LANES == 0) row[e] = centred(conv, line[cfg::SHIFT + e]);
         } else if (at < OWN) {
             row[e] = own[at];
         } else {
             row[e] = __shfl_down_sync(0xffffffffu, own[at - OWN], 1, ROW_LANES);
-            if (x % ROW_LANES == ROW_LANES - 1) row[e] = centred(conv, line[SHIFT + e]);
+            if (x % ROW_LANES == ROW_LANES - 1) row[e] = centred(conv, line[cfg::SHIFT + e]);
         }
     }
 }
 
 // Row r of the taps of the tile's output k, and of channel ch of a plane.
-__device__ inline void taps_of(acc_t (&taps)[S], const acc_t (&staged)[STAGED], const Tile &tile, int k, int plane,
-                               int ch, int r) {
-    staged_taps(taps, staged, min(tile.k + k, K - 1), (plane * CHUNK + ch) % C_GROUP, r);  // beyond: not stored
+__device__ inline void taps_of(acc_t (&taps)[cfg::S], const acc_t (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
+                               const Tile &tile, int k, int plane, int ch, int r) {
+    // Beyond: not stored.
+    staged_taps(taps, staged, min(tile.k + k, cfg::K - 1), (plane * cfg::CHUNK + ch) % cfg::C_GROUP, r);
 }
 
 // Sum the products of all channels; x and y are the thread's.
-__device__ inline void add_products(const Conv &conv, const Box &box, const acc_t (&staged)[STAGED],
-                                    acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int x, int y) {
+__device__ inline void add_products(const Conv &conv, const Box &box,
+                                    const acc_t (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
+                                    acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q], const Tile &tile, int x, int y) {
 #pragma unroll(UNROLL_PLANES)
     for (int plane = 0; plane < PLANES; plane++) {
-        acc_t held[HOLDS ? OUT_K : 1][HOLDS ? CHUNK : 1][HOLDS ? R : 1][S];
+        acc_t held[HOLDS ? cfg::OUT_K : 1][HOLDS ? cfg::CHUNK : 1][HOLDS ? cfg::R : 1][cfg::S];
         if constexpr (HOLDS)
 #pragma unroll
-            for (int k = 0; k < OUT_K; k++)
+            for (int k = 0; k < cfg::OUT_K; k++)
 #pragma unroll
-                for (int ch = 0; ch < CHUNK; ch++)
+                for (int ch = 0; ch < cfg::CHUNK; ch++)
 #pragma unroll
-                    for (int r = 0; r < R; r++)
-                        if (ch / C_GROUP == k / K_GROUP) taps_of(held[k][ch][r], staged, tile, k, plane, ch, r);
+                    for (int r = 0; r < cfg::R; r++)
+                        if (ch / cfg::C_GROUP == k / cfg::K_GROUP)
+                            taps_of(held[k][ch][r], staged, tile, k, plane, ch, r);
 #pragma unroll(UNROLL_ROWS)
         for (int i = 0; i < ROWS; i++) {
             acc_t row[RUN];
-            const x_t *const line = box.at[plane][y * OUT_P * STRIDE_H + i] + x * OUT_Q * STRIDE_W * CHUNK;
-            if constexpr (SHARES)
-                share_run(conv, row, line, x);
+            const x_t *const line =
+                box.at[plane][y * cfg::OUT_P * cfg::STRIDE_H + i] + x * cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK;
+            if constexpr (cfg::SHARES) share_run(conv, row, line, x);
             else
                 load_run(conv, row, line);
 #pragma unroll
-            for (int p = 0; p < OUT_P; p++) {
-                const int below = i - p * STRIDE_H, r = below / DILATION_H;  // row i of pixels is row r of p's window
-                if (below < 0 || below % DILATION_H != 0 || r >= R) continue;
+            for (int p = 0; p < cfg::OUT_P; p++) {
+                // Row i of pixels is row r of p's window.
+                const int below = i - p * cfg::STRIDE_H, r = below / cfg::DILATION_H;
+                if (below < 0 || below % cfg::DILATION_H != 0 || r >= cfg::R) continue;
 #pragma unroll
-                for (int k = 0; k < OUT_K; k++)
+                for (int k = 0; k < cfg::OUT_K; k++)
 #pragma unroll
-                    for (int ch = 0; ch < CHUNK; ch++) {
-                        if (ch / C_GROUP != k / K_GROUP) continue;  // of another group
-                        acc_t taps[S];
+                    for (int ch = 0; ch < cfg::CHUNK; ch++) {
+                        if (ch / cfg::C_GROUP != k / cfg::K_GROUP) continue;  // of another group
+                        acc_t taps[cfg::S];
                         if constexpr (!HOLDS) taps_of(taps, staged, tile, k, plane, ch, r);
 #pragma unroll
-                        for (int s = 0; s < S; s++)
+                        for (int s = 0; s < cfg::S; s++)
 #pragma unroll
-                            for (int q = 0; q < OUT_Q; q++) {
+                            for (int q = 0; q < cfg::OUT_Q; q++) {
                                 const acc_t tap = HOLDS ? held[HOLDS ? k : 0][HOLDS ? ch : 0][HOLDS ? r : 0][s] : taps[s];
-                                const acc_t pixel = row[(q * STRIDE_W + s * DILATION_W) * CHUNK + ch];
+                                const acc_t pixel = row[(q * cfg::STRIDE_W + s * cfg::DILATION_W) * cfg::CHUNK + ch];
                                 sums[k][p][q] = multiply_add(tap, pixel, sums[k][p][q]);
                             }
                     }
@@ -240,68 +252,75 @@ __device__ inline void add_products(const Conv &conv, const Box &box, const acc_
     }
 }
 
-// Pack the taps that are staged, for dot(): of output k and channel c, for every place of a word against the window.
+// Pack the taps that are staged, for dp4a(): of output k and channel c, for every place of a word against the window.
 template <class Sum>
-__device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&staged)[STAGED], int thread) {
+__device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
+                                 int thread) {
     for (int i = thread; i < PACKED_TAPS; i += THREADS) {
-        const int s = i % S, turn = i / S % TURNS, filter = i / (S * TURNS);
-        packed[i] = column_of_taps(staged + filter * R * TAP_PITCH + s, TAP_PITCH, FIRST + turn);
+        const int s = i % cfg::S, turn = i / cfg::S % DotTaps::PLACES, filter = i / (cfg::S * DotTaps::PLACES);
+        packed[i] = DotTaps::column(staged + filter * cfg::R * TAP_PITCH + s, TAP_PITCH, DotTaps::FIRST + turn);
     }
 }
 
 // As add_products, of bytes: four rows at a time are turned into columns of four pixels.
 template <class X, class W, class Sum>
 __device__ inline void add_dots(const Box &box, const unsigned (&packed)[PACKED_TAPS],
-                                Sum (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int x, int y) {
-    constexpr int ALL_WORDS = (ROWS + BASE - 1) / BASE, KEPT = HOLDS_DOTS ? OUT_K : 1, KEPT_CH = HOLDS_DOTS ? CHUNK : 1;
+                                Sum (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q], const Tile &tile, int x, int y) {
+    constexpr int ALL_WORDS = (ROWS + DotTaps::BASE - 1) / DotTaps::BASE, KEPT = HOLDS_DOTS ? cfg::OUT_K : 1,
+                  KEPT_CH = HOLDS_DOTS ? cfg::CHUNK : 1;
 #pragma unroll(UNROLL_PLANES)
     for (int plane = 0; plane < PLANES; plane++) {
-        unsigned held[KEPT][KEPT_CH][HOLDS_DOTS ? TURNS : 1][S];
+        unsigned held[KEPT][KEPT_CH][HOLDS_DOTS ? DotTaps::PLACES : 1][cfg::S];
         const auto taps_at = [&](int k, int ch) {
-            return packed + (min(tile.k + k, K - 1) * C_GROUP + (plane * CHUNK + ch) % C_GROUP) * (TURNS * S);
+            return packed + (min(tile.k + k, cfg::K - 1) * cfg::C_GROUP + (plane * cfg::CHUNK + ch) % cfg::C_GROUP) *
+                                (DotTaps::PLACES * cfg::S);
         };
         if constexpr (HOLDS_DOTS) {
 #pragma unroll
-            for (int i = 0; i < OUT_K * CHUNK * TURNS * S; i++) {
-                const int k = i / (CHUNK * TURNS * S), ch = i / (TURNS * S) % CHUNK, place = i % (TURNS * S);
-                if (ch / C_GROUP == k / K_GROUP) held[k][ch][place / S][place % S] = taps_at(k, ch)[place];
+            for (int i = 0; i < cfg::OUT_K * cfg::CHUNK * DotTaps::PLACES * cfg::S; i++) {
+                const int k = i / (cfg::CHUNK * DotTaps::PLACES * cfg::S),
+                          ch = i / (DotTaps::PLACES * cfg::S) % cfg::CHUNK, place = i % (DotTaps::PLACES * cfg::S);
+                if (ch / cfg::C_GROUP == k / cfg::K_GROUP)
+                    held[k][ch][place / cfg::S][place % cfg::S] = taps_at(k, ch)[place];
             }
         }
 #pragma unroll(UNROLL_ROWS == 1 ? 1 : ALL_WORDS)
         for (int i = 0; i < ALL_WORDS; i++) {
-            const int b = i * BASE;
+            const int b = i * DotTaps::BASE;
             unsigned rows[4][WORDS];
 #pragma unroll
             for (int j = 0; j < 4; j++) {  // the last word may reach beyond the window, where its taps are zero
-                const x_t *line = box.at[plane][y * OUT_P * STRIDE_H + min(b + j, ROWS - 1)];
-                const auto *from = reinterpret_cast<const unsigned *>(line + x * OUT_Q * STRIDE_W * CHUNK);
+                const x_t *line = box.at[plane][y * cfg::OUT_P * cfg::STRIDE_H + min(b + j, ROWS - 1)];
+                const auto *from =
+                    reinterpret_cast<const unsigned *>(line + x * cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK);
 #pragma unroll
                 for (int v = 0; v < WORDS; v += LOAD_WORDS) {
-                    const auto values = load_vector<LOAD_WORDS>(from + SHIFT / LOAD * LOAD_WORDS + v);
+                    const auto values = load_vector<LOAD_WORDS>(from + cfg::SHIFT / cfg::LOAD * LOAD_WORDS + v);
 #pragma unroll
                     for (int e = 0; e < LOAD_WORDS; e++) rows[j][v + e] = values.at[e];
                 }
             }
             unsigned columns[WORDS][4];
 #pragma unroll
-            for (int v = 0; v < WORDS; v++) turn(columns[v], rows[0][v], rows[1][v], rows[2][v], rows[3][v]);
+            for (int v = 0; v < WORDS; v++) transpose_bytes(columns[v], rows[0][v], rows[1][v], rows[2][v], rows[3][v]);
 #pragma unroll
-            for (int p = 0; p < OUT_P; p++) {
-                if (!takes_word(p, b)) continue;
-                const int place = b - p * STRIDE_H - FIRST;
+            for (int p = 0; p < cfg::OUT_P; p++) {
+                if (!DotTaps::takes(p, b)) continue;
+                const int place = b - p * cfg::STRIDE_H - DotTaps::FIRST;
 #pragma unroll
-                for (int k = 0; k < OUT_K; k++)
+                for (int k = 0; k < cfg::OUT_K; k++)
 #pragma unroll
-                    for (int ch = 0; ch < CHUNK; ch++) {
-                        if (ch / C_GROUP != k / K_GROUP) continue;  // not of its group
+                    for (int ch = 0; ch < cfg::CHUNK; ch++) {
+                        if (ch / cfg::C_GROUP != k / cfg::K_GROUP) continue;  // not of its group
 #pragma unroll
-                        for (int s = 0; s < S; s++) {
-                            const unsigned taps = HOLDS_DOTS ? held[HOLDS_DOTS ? k : 0][HOLDS_DOTS ? ch : 0][HOLDS_DOTS ? place : 0][s]
-                                                             : taps_at(k, ch)[place * S + s];
+                        for (int s = 0; s < cfg::S; s++) {
+                            const unsigned taps =
+                                HOLDS_DOTS ? held[HOLDS_DOTS ? k : 0][HOLDS_DOTS ? ch : 0][HOLDS_DOTS ? place : 0][s]
+                                           : taps_at(k, ch)[place * cfg::S + s];
 #pragma unroll
-                            for (int q = 0; q < OUT_Q; q++) {
-                                const int e = BEFORE + (q * STRIDE_W + s * DILATION_W) * CHUNK + ch;
-                                sums[k][p][q] = dot<X, W>(columns[e / 4][e % 4], taps, sums[k][p][q]);
+                            for (int q = 0; q < cfg::OUT_Q; q++) {
+                                const int e = BEFORE + (q * cfg::STRIDE_W + s * cfg::DILATION_W) * cfg::CHUNK + ch;
+                                sums[k][p][q] = dp4a<X, W>(columns[e / 4][e % 4], taps, sums[k][p][q]);
                             }
                         }
                     }
@@ -311,15 +330,15 @@ __device__ inline void add_dots(const Box &box, const unsigned (&packed)[PACKED_
 }
 
 // Store row i of outputs from (p, q) on, of STORE_K channels from k on, in vectors that begin at `run`.
-__device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile,
-                                     int k, int i, int p, int q, out_t *run) {
+__device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q],
+                                     const Tile &tile, int k, int i, int p, int q, out_t *run) {
 #pragma unroll
-    for (int v = 0; v < OUT_Q * STORE_K; v += STORE) {
-        Vector<out_t, STORE> values;
-        [[maybe_unused]] int whole[STORE];
+    for (int v = 0; v < cfg::OUT_Q * cfg::STORE_K; v += cfg::STORE) {
+        Vector<out_t, cfg::STORE> values;
+        [[maybe_unused]] int whole[cfg::STORE];
 #pragma unroll
-        for (int e = v; e < v + STORE; e++) {
-            const int at = e / STORE_K, ch = k + e % STORE_K;
+        for (int e = v; e < v + cfg::STORE; e++) {
+            const int at = e / cfg::STORE_K, ch = k + e % cfg::STORE_K;
             if constexpr (SATURATES)
                 whole[e - v] = sums[ch][i][at];
             else
@@ -331,55 +350,55 @@ __device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[OUT_K
 }
 
 // Store the thread's outputs, from (p, q) on: in vectors where all of a row, or of the thread's tile, are there.
-__device__ inline void store(const Boxes &args, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, int p,
-                             int q) {
+__device__ inline void store(const Boxes &args, const acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q],
+                             const Tile &tile, int p, int q) {
     const Conv &conv = args.conv;
-    const bool in_vectors = args.aligned_out && q + OUT_Q <= conv.Q;
-    if (in_vectors && p + OUT_P <= conv.P && K_SLICE % OUT_K == 0) {
+    const bool in_vectors = args.aligned_out && q + cfg::OUT_Q <= conv.Q;
+    if (in_vectors && p + cfg::OUT_P <= conv.P && K_SLICE % cfg::OUT_K == 0) {
         out_t *const first = conv.out + place(conv.out_strides, tile.n, tile.k, p, q);
         const index_t step_k = conv.out_strides.c, step_p = conv.out_strides.h;
 #pragma unroll
-        for (int j = 0; j < OUT_K / STORE_K * OUT_P; j++) {
-            const int k = j / OUT_P * STORE_K, row = j % OUT_P;
+        for (int j = 0; j < cfg::OUT_K / cfg::STORE_K * cfg::OUT_P; j++) {
+            const int k = j / cfg::OUT_P * cfg::STORE_K, row = j % cfg::OUT_P;
             store_vectors(conv, sums, tile, k, row, p + row, q, first + (k * step_k + row * step_p));
         }
         return;
     }
 #pragma unroll
-    for (int j = 0; j < OUT_K / STORE_K * OUT_P; j++) {
-        const int k = j / OUT_P * STORE_K, row = j % OUT_P;
-        if (K_SLICE % OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;  // beyond the slice's last
+    for (int j = 0; j < cfg::OUT_K / cfg::STORE_K * cfg::OUT_P; j++) {
+        const int k = j / cfg::OUT_P * cfg::STORE_K, row = j % cfg::OUT_P;
+        if (K_SLICE % cfg::OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;  // beyond the slice's last
         if (p + row >= conv.P) continue;
-        if (K_SLICE % OUT_K && in_vectors) {
+        if (K_SLICE % cfg::OUT_K && in_vectors) {
             out_t *const run = conv.out + place(conv.out_strides, tile.n, tile.k + k, p + row, q);
             store_vectors(conv, sums, tile, k, row, p + row, q, run);
         } else {
 #pragma unroll
-            for (int e = 0; e < OUT_Q * STORE_K; e++) {
-                const int at = e / STORE_K, ch = k + e % STORE_K;
+            for (int e = 0; e < cfg::OUT_Q * cfg::STORE_K; e++) {
+                const int at = e / cfg::STORE_K, ch = k + e % cfg::STORE_K;
                 if (q + at < conv.Q) finish(conv, tile.n, tile.k + ch, p + row, q + at, sums[ch][row][at]);
             }
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_boxes(const __grid_constant__ Boxes args) {
-    BOX_SHARED(Box, boxes);
-    __shared__ __align__(16) acc_t staged[STAGED];
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_boxes(const __grid_constant__ Boxes args) {
+    TMA_SHARED(Box, boxes);
+    __shared__ __align__(16) acc_t staged[STAGED_TAPS<cfg::STAGED_WEIGHTS>];
     __shared__ unsigned packed[PACKED_TAPS];
-    __shared__ __align__(8) unsigned long long bars[STAGES];
-    const int x = threadIdx.x % LANES, y = threadIdx.x / LANES;
+    __shared__ __align__(8) unsigned long long bars[cfg::STAGES];
+    const int x = threadIdx.x % cfg::LANES, y = threadIdx.x / cfg::LANES;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) init_barrier(bars + i);
-        barriers_are_there();
-        prefetch_map(args.map);
+        for (int i = 0; i < cfg::STAGES; i++) mbarrier_init(bars + i);
+        mbarrier_init_fence();
+        prefetch_tensormap(args.map);
     }
-    wait_for_earlier();
+    pdl_wait();
     if (threadIdx.x == 0)
-        for (int i = 0; i < STAGES; i++) bring(args, boxes[i], bars + i, blockIdx.x + i * gridDim.x);
+        for (int i = 0; i < cfg::STAGES; i++) bring(args, boxes[i], bars + i, blockIdx.x + i * gridDim.x);
     stage(args.filter, staged, threadIdx.x, THREADS);
     __syncthreads();
-    if constexpr (DOTS) {
+    if constexpr (cfg::DOTS) {
         pack_taps(packed, staged, threadIdx.x);
         __syncthreads();
     }
@@ -387,16 +406,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_boxes(const
     unsigned parity = 0;
     for (int i = blockIdx.x; i < args.tiles; i += gridDim.x) {
         const Tile tile = tile_of(args, i);
-        await_bytes(bars + now, parity);
-        if constexpr (FILLED) fill_outside(args.conv, boxes[now], tile);
-        acc_t sums[OUT_K][OUT_P][OUT_Q] = {};
-        if constexpr (DOTS)
-            add_dots<x_t, w_t>(boxes[now], packed, sums, tile, x, y);
+        mbarrier_wait(bars + now, parity);
+        if constexpr (cfg::FILLED) fill_outside(args.conv, boxes[now], tile);
+        acc_t sums[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q] = {};
+        if constexpr (cfg::DOTS) add_dots<x_t, w_t>(boxes[now], packed, sums, tile, x, y);
         else
             add_products(args.conv, boxes[now], staged, sums, tile, x, y);
         __syncthreads();  // all have read the box
-        if (threadIdx.x == 0) bring(args, boxes[now], bars + now, i + STAGES * gridDim.x);
-        store(args, sums, tile, tile.p + y * OUT_P, tile.q + x * OUT_Q);
-        if (++now == STAGES) now = 0, parity ^= 1;
+        if (threadIdx.x == 0) bring(args, boxes[now], bars + now, i + cfg::STAGES * gridDim.x);
+        store(args, sums, tile, tile.p + y * cfg::OUT_P, tile.q + x * cfg::OUT_Q);
+        if (++now == cfg::STAGES) now = 0, parity ^= 1;
     }
 }

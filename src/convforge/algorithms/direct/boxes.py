@@ -308,7 +308,7 @@ def _uses_dp4a(problem: Conv2dProblem, box: Box) -> bool:
 
 
 def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
-    """Bytes of shared memory of the staged filter, and of its copy packed for dp4a: TURNS of dots.cuh a column."""
+    """Bytes of shared memory of the staged filter, and of its copy packed for dp4a: PLACES of mma.cuh a column."""
     turns = 5 - problem.r if problem.r < 4 else problem.r + 3
     packed = 4 * problem.k * problem.c_per_group * turns * problem.s
     return staged_bytes(problem) + (packed if _uses_dp4a(problem, box) else 0)

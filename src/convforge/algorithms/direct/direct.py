@@ -10,8 +10,7 @@ import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.host.ends import ends, values_dtype
-from convforge.algorithms.host.geometry import geometry
-from convforge.algorithms.host.strip import strip, tap_offsets, tile_dtype
+from convforge.algorithms.host.geometry import geometry, strip, tap_offsets, tile_dtype
 from convforge.algorithms.host.views import view
 from convforge.algorithms.host.weights import correlation_filter
 from convforge.algorithms.host.widened import takes_bfloat16

@@ -3,52 +3,52 @@
 // Since direct_boxes: what limits it on bytes is instructions, a product of four bytes each. A tensor core multiplies
 //           16 x 32 bytes by 32 x 8 in one, so that a filter's whole row is one product for 128 outputs, however long
 //           it is, though most of its factors are zeros.
-// Matrix    of pixels: each row is a window, WINDOW bytes of a row of the picture: all of it that OUTS bytes of outputs
+// Matrix    of pixels: each row is a window, WINDOW bytes of a row of the image: all of it that OUTS bytes of outputs
 //           see; the next window lies OUTS bytes further on. Of taps: column o holds row r of the filter where output o
 //           sees it, and zeros elsewhere (a Toeplitz matrix); no channel sees another group's.
-// Sums      row i of the picture is row r of what output row i - r sees. So its products are added to R rows of sums;
+// Sums      row i of the image is row r of what output row i - r sees. So its products are added to R rows of sums;
 //           those of output row i - R + 1 are whole then, and each product leaves its sums a row further on.
 // Columns   output 4 t + 2 h + j of a window is column 2 t + j of product h: a thread so has four neighbouring outputs.
 // Tile      of a warp: SPAN bytes of outputs along a row, args.rows rows. It needs no other warp.
 // Threads   lane 4 g + t takes outputs 4 t to 4 t + 3 of windows g, g + 8, ... of the span.
-// Grid      a block's warps take spans side by side, then those of the strip of rows below; planes of a picture, or whole
-//           pictures where channels lie side by side (CHUNK), take blocks of their own.
+// Grid      a block's warps take spans side by side, then those of the strip of rows below; planes of an image, or whole
+//           images where channels lie side by side (CHUNK), take blocks of their own.
 // Stages    gangs of GANG rows of a warp's pixels in shared memory, there or under way, by asynchronous copies that have
-//           the second level cache read whole lines: a span begins and ends within one.
+//           L2 read whole lines: a span begins and ends within one.
 // Inner     gangs, most of a strip's, ask nothing but where their rows lie: a warp has few neighbours here that would
 //           hide what a branch costs.
-// Border    copies bring zeros where the picture is not. Other borders are written over them (FILLED).
+// Border    copies bring zeros where the image is not. Other borders are written over them (FILLED).
 // Needs     sm_80; bytes of pixels and taps; no stride, no dilation, no zero point; as many outputs as channels, which
 //           in NHWC divide 16 or 12; rows of whole 16 bytes; a filter of at most 8 KiB.
 // Limit     memory: each pixel is read once, and what windows of neighbouring warps share from L2.
 #include "border.cuh"
-#include "device.cuh"
-#include "divide.cuh"
-#include "dots.cuh"
-#include "ends.cuh"
-#include "given.cuh"
-#include "lines.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 #include "mma.cuh"
-#include "settled.cuh"
-#include "vector.cuh"
 
-constexpr int THREADS = 32 * WARPS, SPAN = MMA_ROWS * OUTS * SETS, STEPS = WINDOW / MMA_BYTES;
+constexpr int THREADS = 32 * cfg::WARPS, SPAN = MMA_ROWS * cfg::OUTS * cfg::SETS, STEPS = cfg::WINDOW / MMA_BYTES;
 // A row in shared memory begins BEFORE bytes before the span, a multiple of 16; its first window SHIFT bytes before it,
 // a multiple of 4; the first pixel that an output sees LEAD bytes behind that.
-constexpr int BEFORE = (SHIFT + 15) / 16 * 16, SEEN = SPAN - OUTS + WINDOW - SHIFT;
+constexpr int BEFORE = (cfg::SHIFT + 15) / 16 * 16, SEEN = SPAN - cfg::OUTS + cfg::WINDOW - cfg::SHIFT;
 constexpr int COPIES = (BEFORE + SEEN + 15) / 16, PITCH = 16 * COPIES;
-constexpr int NEEDED = SPAN + CHUNK * (S - 1);  // bytes that outputs of a span see
-constexpr int AHEAD = (STAGES - 1) * GANG;      // rows from the one that is multiplied to the one that is brought
-constexpr int HALVES = 2, BRINGS = (GANG * COPIES + 31) / 32;
+constexpr int NEEDED = SPAN + cfg::CHUNK * (cfg::S - 1);  // bytes that outputs of a span see
+constexpr int AHEAD = (cfg::STAGES - 1) * cfg::GANG;  // rows from the one that is multiplied to the one that is brought
+constexpr int HALVES = 2, BRINGS = (cfg::GANG * COPIES + 31) / 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
 constexpr bool SATURATES = sizeof(out_t) == 1 && !HAS_EPILOGUE;
 
-static_assert(STRIDE_H == 1 && STRIDE_W == 1 && DILATION_H == 1 && DILATION_W == 1, "windows are dense");
-static_assert(K == C && sizeof(x_t) == 1 && sizeof(w_t) == 1, "bytes of outputs stand where bytes of pixels do");
-static_assert(OUTS % CHUNK == 0 && OUTS % 4 == 0 && OUTS <= 16, "windows begin alike against the channels");
-static_assert(LEAD + OUTS + CHUNK * (S - 1) <= WINDOW && WINDOW % MMA_BYTES == 0, "windows hold what outputs see");
-static_assert(SHIFT % 4 == 0 && SPAN % 16 == 0, "words and copies must be aligned");
+static_assert(cfg::STRIDE_H == 1 && cfg::STRIDE_W == 1 && cfg::DILATION_H == 1 && cfg::DILATION_W == 1,
+              "windows are dense");
+static_assert(cfg::K == cfg::C && sizeof(x_t) == 1 && sizeof(w_t) == 1,
+              "bytes of outputs stand where bytes of pixels do");
+static_assert(cfg::OUTS % cfg::CHUNK == 0 && cfg::OUTS % 4 == 0 && cfg::OUTS <= 16,
+              "windows begin alike against the channels");
+static_assert(cfg::LEAD + cfg::OUTS + cfg::CHUNK * (cfg::S - 1) <= cfg::WINDOW && cfg::WINDOW % MMA_BYTES == 0,
+              "windows hold what outputs see");
+static_assert(cfg::SHIFT % 4 == 0 && SPAN % 16 == 0, "words and copies must be aligned");
 
 struct Mma {
     Conv conv;
@@ -68,16 +68,18 @@ struct Strip {
 };
 
 __device__ inline Strip strip_of(const Mma &args, int warp) {
-    const int plane = quotient(blockIdx.x, args.blocks), unit = (blockIdx.x - plane * args.blocks.by) * WARPS + warp;
-    const int down = quotient(unit, args.spans), n = plane / (C / CHUNK), k = plane % (C / CHUNK), p = down * args.rows;
-    const int rows = unit < args.units ? min(args.rows, args.conv.P - p) + R - 1 : 0;
+    const int plane = quotient(blockIdx.x, args.blocks),
+              unit = (blockIdx.x - plane * args.blocks.by) * cfg::WARPS + warp;
+    const int down = quotient(unit, args.spans), n = plane / (cfg::C / cfg::CHUNK), k = plane % (cfg::C / cfg::CHUNK),
+              p = down * args.rows;
+    const int rows = unit < args.units ? min(args.rows, args.conv.P - p) + cfg::R - 1 : 0;
     return {args.conv.x + place(args.conv.x_strides, n, k, 0, 0), n, k, p, (unit - down * args.spans.by) * SPAN, rows};
 }
 
 // The taps of a plane in shared memory, as its outputs see rows of pixels: for an output of channel k, row r of the
 // filter in line k R + r, from byte ZEROS_BEFORE on; zeros around it, and between taps where other groups' channels lie.
-constexpr int ZEROS_BEFORE = (LEAD + 19) / 4 * 4, LINE = ZEROS_BEFORE + WINDOW + 4;
-constexpr int TAPS = CHUNK * C_GROUP * R * S, LINES = CHUNK * R * LINE / 4;
+constexpr int ZEROS_BEFORE = (cfg::LEAD + 19) / 4 * 4, LINE = ZEROS_BEFORE + cfg::WINDOW + 4;
+constexpr int TAPS = cfg::CHUNK * cfg::C_GROUP * cfg::R * cfg::S, LINES = cfg::CHUNK * cfg::R * LINE / 4;
 
 // Where tap i is given, and the byte of it in the lines.
 struct Tap {
@@ -86,9 +88,10 @@ struct Tap {
 };
 
 __device__ inline Tap tap_of(const Filter &filter, const Strip &strip, int i) {
-    const int s = i % S, r = i / S % R, c = i / (S * R) % C_GROUP, k = i / (S * R * C_GROUP);
-    return {settled(filter.taps + place(filter.strides, strip.k + k, c, r, s)),
-            settled((k * R + r) * LINE + ZEROS_BEFORE + s * CHUNK + k / K_GROUP * C_GROUP + c)};
+    const int s = i % cfg::S, r = i / cfg::S % cfg::R, c = i / (cfg::S * cfg::R) % cfg::C_GROUP,
+              k = i / (cfg::S * cfg::R * cfg::C_GROUP);
+    return {in_register(filter.taps + place(filter.strides, strip.k + k, c, r, s)),
+            in_register((k * cfg::R + r) * LINE + ZEROS_BEFORE + s * cfg::CHUNK + k / cfg::K_GROUP * cfg::C_GROUP + c)};
 }
 
 // Four bytes that begin anywhere: `turn` bits behind `words`.
@@ -100,21 +103,21 @@ __device__ inline unsigned four_bytes(const unsigned *words, int turn) {
 struct Source {
     const x_t *from[BRINGS];  // in row 0
     int row[BRINGS];          // of the strip's first gang
-    int kind[BRINGS];         // 0: nothing is left to bring; 1: zeros; 2: what the picture has there
+    int kind[BRINGS];         // 0: nothing is left to bring; 1: zeros; 2: what the image has there
     index_t step;             // from row to row
     int height;
 };
 
 __device__ inline Source source_of(const Conv &conv, const Strip &strip, int lane) {
     Source source;
-    source.step = settled(static_cast<index_t>(conv.x_strides.h)), source.height = settled(conv.H);
+    source.step = in_register(static_cast<index_t>(conv.x_strides.h)), source.height = in_register(conv.H);
 #pragma unroll
     for (int c = 0; c < BRINGS; c++) {
         const int copy = 32 * c + lane, at = strip.at - BEFORE + 16 * (copy % COPIES);
-        const bool there = at >= 0 && at < conv.W * CHUNK && copy < GANG * COPIES;
-        source.row[c] = settled(strip.p - conv.top + copy / COPIES);
-        source.kind[c] = settled(copy >= GANG * COPIES ? 0 : there ? 2 : 1);
-        source.from[c] = settled(strip.plane + (there ? at : 0));
+        const bool there = at >= 0 && at < conv.W * cfg::CHUNK && copy < cfg::GANG * COPIES;
+        source.row[c] = in_register(strip.p - conv.top + copy / COPIES);
+        source.kind[c] = in_register(copy >= cfg::GANG * COPIES ? 0 : there ? 2 : 1);
+        source.from[c] = in_register(strip.plane + (there ? at : 0));
     }
     return source;
 }
@@ -125,18 +128,18 @@ __device__ inline void bring(const Source &source, unsigned char *target, int do
     for (int c = 0; c < BRINGS; c++) {
         const int h = inside(source.row[c] + down, source.height);
         if (source.kind[c] != 0)
-            copy_of_line16(target + 16 * 32 * c, source.from[c] + max(h, 0) * source.step, source.kind[c] == 2 && h >= 0);
+            copy_async16_l2_128b(target + 16 * 32 * c, source.from[c] + max(h, 0) * source.step, source.kind[c] == 2 && h >= 0);
     }
 }
 
-// Bring one of rows that the picture has, from where its first row's bytes are.
+// Bring one of rows that the image has, from where its first row's bytes are.
 __device__ inline void bring_inner(const Source &source, unsigned char *target, const x_t *const (&from)[BRINGS]) {
 #pragma unroll
     for (int c = 0; c < BRINGS; c++)
-        if (source.kind[c] != 0) copy_of_line16(target + 16 * 32 * c, from[c], source.kind[c] == 2);
+        if (source.kind[c] != 0) copy_async16_l2_128b(target + 16 * 32 * c, from[c], source.kind[c] == 2);
 }
 
-// What stands outside the picture along a row, and is seen by outputs of the strip: the first `left` bytes and those
+// What stands outside the image along a row, and is seen by outputs of the strip: the first `left` bytes and those
 // from `behind` on, of `seen`. Where they are few, and the row has what the border puts there, a lane copies one.
 struct Fill {
     int needed;  // 0: none; 1: a byte a lane; 2: as many as there are
@@ -146,42 +149,48 @@ struct Fill {
 
 // Where in a row of shared memory lies what the border puts at byte e of those that are seen; -1 where it is not there.
 __device__ inline int held_of(const Conv &conv, const Strip &strip, int e) {
-    const int w = inside(strip.at / CHUNK - conv.left + e / CHUNK, conv.W);
-    const int held = w * CHUNK + e % CHUNK - strip.at + BEFORE;
+    const int w = inside(strip.at / cfg::CHUNK - conv.left + e / cfg::CHUNK, conv.W);
+    const int held = w * cfg::CHUNK + e % cfg::CHUNK - strip.at + BEFORE;
     return w >= 0 && held >= 0 && held < PITCH ? held : -1;
 }
 
 __device__ inline Fill fill_of(const Conv &conv, const Strip &strip, int lane) {
-    const int first = strip.at - conv.left * CHUNK, seen = min(NEEDED, (conv.Q + S - 1) * CHUNK - strip.at);
-    const int left = min(max(-first, 0), seen), behind = min(max(conv.W * CHUNK - first, left), seen);
+    const int first = strip.at - conv.left * cfg::CHUNK,
+              seen = min(NEEDED, (conv.Q + cfg::S - 1) * cfg::CHUNK - strip.at);
+    const int left = min(max(-first, 0), seen), behind = min(max(conv.W * cfg::CHUNK - first, left), seen);
     const int count = left + seen - behind, e = lane < left ? lane : behind + lane - left;
     const int from = lane < count ? held_of(conv, strip, e) : BEFORE;
     const bool simple = count <= 32 && __all_sync(0xffffffffu, from >= 0);
-    return {settled(count <= 0 ? 0 : simple ? 1 : 2), seen, left, behind, settled(from),
-            settled(lane < count ? BEFORE - conv.left * CHUNK + e : -1)};
+    return {in_register(count <= 0 ? 0 : simple ? 1 : 2),
+            seen,
+            left,
+            behind,
+            in_register(from),
+            in_register(lane < count ? BEFORE - conv.left * cfg::CHUNK + e : -1)};
 }
 
 // Write it over a gang of rows, `down` rows below the strip's first.
 __device__ inline void fill_outside(const Conv &conv, const Strip &strip, const Fill &fill, unsigned char *slot,
                                     int down, int lane) {
-    if (BORDER != CONSTANT && fill.needed == 1) {
+    if (cfg::BORDER != CONSTANT && fill.needed == 1) {
         if (fill.to >= 0)
 #pragma unroll
-            for (int row = 0; row < GANG; row++) slot[row * PITCH + fill.to] = slot[row * PITCH + fill.from];
+            for (int row = 0; row < cfg::GANG; row++) slot[row * PITCH + fill.to] = slot[row * PITCH + fill.from];
         return;
     }
 #pragma unroll 1
-    for (int i = 0; i < GANG; i++) {
+    for (int i = 0; i < cfg::GANG; i++) {
         const int h = inside(strip.p - conv.top + down + i, conv.H);
         const int gap = h < 0 ? 0 : fill.behind - fill.left, left = h < 0 ? fill.seen : fill.left;
         unsigned char *const line = slot + i * PITCH;
 #pragma unroll 1
         for (int j = lane; j < fill.seen - gap; j += 32) {
-            const int e = j < left ? j : j + gap, w = inside(strip.at / CHUNK - conv.left + e / CHUNK, conv.W);
+            const int e = j < left ? j : j + gap,
+                      w = inside(strip.at / cfg::CHUNK - conv.left + e / cfg::CHUNK, conv.W);
             x_t value = stored<x_t>::of(conv.outside);
             const index_t row = h * static_cast<index_t>(conv.x_strides.h);
-            if (h >= 0 && w >= 0) value = strip.plane[row + w * CHUNK + e % CHUNK];
-            line[BEFORE - conv.left * CHUNK + e] = static_cast<unsigned char>(value);
+            if (h >= 0 && w >= 0) value = strip.plane[row + w * cfg::CHUNK + e % cfg::CHUNK];
+            line[BEFORE - conv.left * cfg::CHUNK + e] = static_cast<unsigned char>(value);
         }
     }
 }
@@ -195,7 +204,7 @@ __device__ inline void store_four(const Conv &conv, const Strip &strip, int p, i
     } else {
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            values.at[e] = finished(conv, strip.n, strip.k + (at + e) % CHUNK, p, (at + e) / CHUNK, sums[e]);
+            values.at[e] = finished(conv, strip.n, strip.k + (at + e) % cfg::CHUNK, p, (at + e) / cfg::CHUNK, sums[e]);
     }
     store_vector(to, values);
 }
@@ -203,15 +212,15 @@ __device__ inline void store_four(const Conv &conv, const Strip &strip, int p, i
 // Store such of them as are there.
 __device__ inline void store_some(const Mma &args, const Strip &strip, int p, int at, const int (&sums)[4], out_t *to) {
     const Conv &conv = args.conv;
-    at = settled(at);  // what few strips ask is not worked out before the loop
-    if (args.aligned_out && at + 4 <= conv.Q * CHUNK) {
+    at = in_register(at);  // what few strips ask is not worked out before the loop
+    if (args.aligned_out && at + 4 <= conv.Q * cfg::CHUNK) {
         store_four(conv, strip, p, at, sums, to);
         return;
     }
 #pragma unroll
     for (int e = 0; e < 4; e++)
-        if (at + e < conv.Q * CHUNK)
-            finish(conv, strip.n, strip.k + (at + e) % CHUNK, p, (at + e) / CHUNK, sums[e]);
+        if (at + e < conv.Q * cfg::CHUNK)
+            finish(conv, strip.n, strip.k + (at + e) % cfg::CHUNK, p, (at + e) / cfg::CHUNK, sums[e]);
 }
 
 // A warp's way down its strip, a gang at a time.
@@ -226,49 +235,51 @@ struct Walk {
     long long step;                  // which the next row's are so many bytes behind
     unsigned char *ring, *target;    // the warp's rows; what the lane brings of the first
     const unsigned char *window;     // of the lane, in the first row
-    const x_t *ahead[BRINGS];        // what the lane brings AHEAD rows below row i, if the picture has it,
+    const x_t *ahead[BRINGS];        // what the lane brings AHEAD rows below row i, if the image has it,
     long long further;               // and from gang to gang
     int i, now;                      // the row of pixels that is next, and where in the ring it is
-    unsigned taps[R][STEPS][HALVES][2];  // of the matrices, as a lane holds them
-    int sums[SETS][HALVES][R][4];
+    unsigned taps[cfg::R][STEPS][HALVES][2];  // of the matrices, as a lane holds them
+    int sums[cfg::SETS][HALVES][cfg::R][4];
 
     __device__ inline void begin(unsigned char *warps_ring, unsigned char *lanes_target, const unsigned *lines) {
         const Conv &conv = args.conv;
-        const int g = lane / 4, t = lane % 4, across = strip.at + g * OUTS + 4 * t;
-        at = settled(4 * t < OUTS ? across : conv.Q * CHUNK);  // of 12 outputs the last lane of four has none
-        step = settled(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
+        const int g = lane / 4, t = lane % 4, across = strip.at + g * cfg::OUTS + 4 * t;
+        at = in_register(4 * t < cfg::OUTS ? across : conv.Q * cfg::CHUNK);  // of 12 outputs the last lane of four has none
+        step = in_register(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
         out_t *const first = conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + across;
-        to = reinterpret_cast<char *>(settled(first)) - (R - 1) * step;
+        to = reinterpret_cast<char *>(in_register(first)) - (cfg::R - 1) * step;
         ring = warps_ring, target = lanes_target;
-        window = settled_shared(ring + BEFORE - SHIFT + g * OUTS + 4 * t);
-        further = settled(static_cast<long long>(GANG) * source.step);
+        window = shared_in_register(ring + BEFORE - cfg::SHIFT + g * cfg::OUTS + 4 * t);
+        further = in_register(static_cast<long long>(cfg::GANG) * source.step);
 #pragma unroll
-        for (int c = 0; c < BRINGS; c++) ahead[c] = settled(source.from[c] + (source.row[c] + AHEAD) * source.step);
+        for (int c = 0; c < BRINGS; c++) ahead[c] = in_register(source.from[c] + (source.row[c] + AHEAD) * source.step);
         i = now = 0;
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
-            const int o = g / 2 * 4 + 2 * h + g % 2, from = ZEROS_BEFORE - LEAD - o / CHUNK * CHUNK + 4 * t;
-            const unsigned *const line = lines + (o % CHUNK * R * LINE + from) / 4;
+            const int o = g / 2 * 4 + 2 * h + g % 2,
+                      from = ZEROS_BEFORE - cfg::LEAD - o / cfg::CHUNK * cfg::CHUNK + 4 * t;
+            const unsigned *const line = lines + (o % cfg::CHUNK * cfg::R * LINE + from) / 4;
 #pragma unroll
-            for (int v = 0; v < R * STEPS * 2; v++) {
+            for (int v = 0; v < cfg::R * STEPS * 2; v++) {
                 const int r = v / (2 * STEPS), m = v / 2 % STEPS, half = v % 2;
                 taps[r][m][h][half] = four_bytes(line + (r * LINE + m * MMA_BYTES + 16 * half) / 4, from % 4 * 8);
             }
         }
 #pragma unroll
-        for (int v = 0; v < SETS * HALVES * R * 4; v++) sums[v / (8 * R)][v / (4 * R) % HALVES][v / 4 % R][v % 4] = 0;
+        for (int v = 0; v < cfg::SETS * HALVES * cfg::R * 4; v++)
+            sums[v / (8 * cfg::R)][v / (4 * cfg::R) % HALVES][v / 4 % cfg::R][v % 4] = 0;
     }
 
     // Until which row gangs from here on are inner ones: each of their rows ends one of outputs, in whole vectors, and
-    // neither their rows nor those that they bring lie outside the picture. Most gangs are inner; and what is asked of
+    // neither their rows nor those that they bring lie outside the image. Most gangs are inner; and what is asked of
     // the others costs more than their products.
     __device__ inline int inner_end() const {
         const Conv &conv = args.conv;
-        const int width = conv.Q * CHUNK, below = conv.H - (strip.p - conv.top) - GANG + 1;
+        const int width = conv.Q * cfg::CHUNK, below = conv.H - (strip.p - conv.top) - cfg::GANG + 1;
         const bool vectors = args.aligned_out && (width % 4 == 0 || strip.at + SPAN <= width);
         const bool brings = i + AHEAD < strip.rows;
-        if (!vectors || i < R - 1 || strip.p - conv.top + i < 0) return i;
-        const int end = min(strip.rows - GANG + 1, below);
+        if (!vectors || i < cfg::R - 1 || strip.p - conv.top + i < 0) return i;
+        const int end = min(strip.rows - cfg::GANG + 1, below);
         return brings && below < strip.rows ? min(end, below - AHEAD) : end;
     }
 
@@ -276,46 +287,47 @@ struct Walk {
     __device__ inline void gang() {
         const Conv &conv = args.conv;
         const int above = strip.p - conv.top + i;
-        copy_async_wait<STAGES - 2>();
+        copy_async_wait<cfg::STAGES - 2>();
         __syncwarp();  // the rows are there for all lanes, and all have read those before
         if (i + AHEAD < strip.rows) {
-            unsigned char *const slot = target + (now == 0 ? AHEAD * PITCH : now - GANG * PITCH);
+            unsigned char *const slot = target + (now == 0 ? AHEAD * PITCH : now - cfg::GANG * PITCH);
             if constexpr (INNER) bring_inner(source, slot, ahead);
             else bring(source, slot, i + AHEAD);
         }
         copy_async_commit();
-        if constexpr (FILLED) {
-            if (fill.needed || (!INNER && BORDER == CONSTANT && (above < 0 || above + GANG > conv.H))) {
+        if constexpr (cfg::FILLED) {
+            if (fill.needed || (!INNER && cfg::BORDER == CONSTANT && (above < 0 || above + cfg::GANG > conv.H))) {
                 fill_outside(conv, strip, fill, ring + now, i, lane);
                 __syncwarp();
             }
         }
         // All rows are read before the first is multiplied: what one waits for, the next has behind it.
-        unsigned pixels[GANG][SETS][STEPS][4];
+        unsigned pixels[cfg::GANG][cfg::SETS][STEPS][4];
 #pragma unroll
-        for (int v = 0; v < GANG * SETS * STEPS * 4; v++) {
-            const int row = v / (4 * STEPS * SETS), set = v / (4 * STEPS) % SETS, m = v / 4 % STEPS, j = v % 4;
-            const int word = row * PITCH + (set * MMA_ROWS + j % 2 * 8) * OUTS + m * MMA_BYTES + j / 2 * 16;
+        for (int v = 0; v < cfg::GANG * cfg::SETS * STEPS * 4; v++) {
+            const int row = v / (4 * STEPS * cfg::SETS), set = v / (4 * STEPS) % cfg::SETS, m = v / 4 % STEPS,
+                      j = v % 4;
+            const int word = row * PITCH + (set * MMA_ROWS + j % 2 * 8) * cfg::OUTS + m * MMA_BYTES + j / 2 * 16;
             pixels[row][set][m][j] = *reinterpret_cast<const unsigned *>(window + now + word);
         }
 #pragma unroll
-        for (int row = 0; row < GANG; row++) {
+        for (int row = 0; row < cfg::GANG; row++) {
 #pragma unroll
-            for (int set = 0; set < SETS; set++)
+            for (int set = 0; set < cfg::SETS; set++)
 #pragma unroll
-                for (int v = 0; v < STEPS * R * HALVES; v++) {
-                    const int m = v / (R * HALVES), r = R - 1 - v / HALVES % R, h = v % HALVES;
+                for (int v = 0; v < STEPS * cfg::R * HALVES; v++) {
+                    const int m = v / (cfg::R * HALVES), r = cfg::R - 1 - v / HALVES % cfg::R, h = v % HALVES;
                     int before[4];  // of the same output row, until now
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         before[e] = m > 0 ? sums[set][h][r][e] : r > 0 ? sums[set][h][max(r - 1, 0)][e] : 0;
-                    multiply_bytes<x_t, w_t>(sums[set][h][r], pixels[row][set][m], taps[r][m][h], before);
+                    mma_bytes<x_t, w_t>(sums[set][h][r], pixels[row][set][m], taps[r][m][h], before);
                 }
-            const int p = i + row - (R - 1);
+            const int p = i + row - (cfg::R - 1);
             if (INNER || (p >= 0 && i + row < strip.rows)) store_row<INNER>(strip.p + p);
             to += step;
         }
-        i += GANG, now = now + GANG * PITCH == STAGES * GANG * PITCH ? 0 : now + GANG * PITCH;
+        i += cfg::GANG, now = now + cfg::GANG * PITCH == cfg::STAGES * cfg::GANG * PITCH ? 0 : now + cfg::GANG * PITCH;
 #pragma unroll
         for (int c = 0; c < BRINGS; c++) ahead[c] += further;
     }
@@ -323,33 +335,33 @@ struct Walk {
     template <bool INNER>
     __device__ inline void store_row(int p) {
 #pragma unroll
-        for (int v = 0; v < 2 * SETS; v++) {
-            const int set = v / 2, j = v % 2, window_at = (set * MMA_ROWS + 8 * j) * OUTS;
-            const auto &low = sums[set][0][R - 1], &high = sums[set][1][R - 1];
+        for (int v = 0; v < 2 * cfg::SETS; v++) {
+            const int set = v / 2, j = v % 2, window_at = (set * MMA_ROWS + 8 * j) * cfg::OUTS;
+            const auto &low = sums[set][0][cfg::R - 1], &high = sums[set][1][cfg::R - 1];
             const int four[4] = {low[2 * j], low[2 * j + 1], high[2 * j], high[2 * j + 1]};
             out_t *const vector = reinterpret_cast<out_t *>(to) + window_at;
             if constexpr (!INNER) store_some(args, strip, p, at + window_at, four, vector);
-            else if (at + window_at < args.conv.Q * CHUNK)
+            else if (at + window_at < args.conv.Q * cfg::CHUNK)
                 store_four(args.conv, strip, p, at + window_at, four, vector);
         }
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_mma(const __grid_constant__ Mma args) {
-    __shared__ __align__(16) unsigned char rings[WARPS][STAGES][GANG * PITCH];
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_mma(const __grid_constant__ Mma args) {
+    __shared__ __align__(16) unsigned char rings[cfg::WARPS][cfg::STAGES][cfg::GANG * PITCH];
     __shared__ unsigned lines[LINES];
-    const int thread = settled(static_cast<int>(threadIdx.x)), lane = thread % 32;
+    const int thread = in_register(static_cast<int>(threadIdx.x)), lane = thread % 32;
     const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);  // so that branches on it are known to be a warp's
     const Strip strip = strip_of(args, warp);
     const Source source = source_of(args.conv, strip, lane);
     const Tap own = tap_of(args.filter, strip, min(thread, TAPS - 1));
-    unsigned char *const ring = settled_shared(rings[warp][0]), *const target = settled_shared(ring + 16 * lane);
+    unsigned char *const ring = shared_in_register(rings[warp][0]), *const target = shared_in_register(ring + 16 * lane);
     for (int i = thread; i < LINES; i += THREADS) lines[i] = 0;
     __syncthreads();
-    wait_for_earlier();
+    pdl_wait();
     const w_t first = *own.from;  // on its way before pixels
 #pragma unroll 1
-    for (int i = 0; i < AHEAD; i += GANG) {
+    for (int i = 0; i < AHEAD; i += cfg::GANG) {
         if (i < strip.rows) bring(source, target + i * PITCH, i);
         copy_async_commit();
     }

@@ -1,23 +1,24 @@
 // direct_small: a thread asks for all pixels of its window before the filter is there.
 //
-// Since direct_tiled: a small picture is over before memory or arithmetic are at work, so what limits it is how many trips
+// Since direct_tiled: a small image is over before memory or arithmetic are at work, so what limits it is how many trips
 //           to memory stand behind one another. direct_tiled brings the filter to shared memory and then loads pixels:
 //           two. Here pixels and filter are under way at once: one. No tile, no row that slides; and every address is
-//           worked out before the launch may begin to read (see settled.cuh).
+//           worked out before the launch may begin to read (see memory.cuh).
 // Threads   thread (x, y) of BLOCK_X x BLOCK_Y takes the output q = blockIdx.x * BLOCK_X + x, p = blockIdx.y * BLOCK_Y + y
 //           of OUT_K channels.
-// Grid      a block along z for each picture, group and tile of channels.
-// Registers C_GROUP x R x S pixels, OUT_K sums, and SHARE taps of the filter; BLOCKS blocks share a multiprocessor's.
-// Weights   staged in shared memory by each block, in the order of staged.cuh.
+// Grid      a block along z for each image, group and tile of channels.
+// Registers C_GROUP x R x S pixels, OUT_K sums, and SHARE taps of the filter; BLOCKS blocks share an SM's.
+// Weights   staged in shared memory by each block, in the order of filter.cuh.
 // Needs     a window of few numbers, a filter of few bytes, and a grid that no axis is too long for.
-// Limit     latency: a launch, a trip to memory there and one back. Larger pictures: loads, as neighbours share none.
+// Limit     latency: a launch, a trip to memory there and one back. Larger images: loads, as neighbours share none.
 #include "border.cuh"
-#include "ends.cuh"
-#include "settled.cuh"
-#include "staged.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 
-constexpr int TILES_K = (K_GROUP + OUT_K - 1) / OUT_K, THREADS = BLOCK_X * BLOCK_Y;
-constexpr int TAPS = K * C_GROUP * R * S, SHARE = (TAPS + THREADS - 1) / THREADS;  // of the filter, and of a thread
+constexpr int TILES_K = (cfg::K_GROUP + cfg::OUT_K - 1) / cfg::OUT_K, THREADS = cfg::BLOCK_X * cfg::BLOCK_Y;
+// Of the filter, and of a thread.
+constexpr int TAPS = cfg::K * cfg::C_GROUP * cfg::R * cfg::S, SHARE = (TAPS + THREADS - 1) / THREADS;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 
@@ -28,70 +29,72 @@ struct Small {
 
 // Where tap i of the filter is given, i counted in the order in which it is staged.
 __device__ inline const w_t *given_at(const Filter &filter, int i) {
-    return filter.taps + place(filter.strides, i / (S * R * C_GROUP), i / (S * R) % C_GROUP, i / S % R, i % S);
+    return filter.taps + place(filter.strides, i / (cfg::S * cfg::R * cfg::C_GROUP),
+                               i / (cfg::S * cfg::R) % cfg::C_GROUP, i / cfg::S % cfg::R, i % cfg::S);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_small(const __grid_constant__ Small args) {
-    __shared__ __align__(16) acc_t staged[STAGED];
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_small(const __grid_constant__ Small args) {
+    __shared__ __align__(16) acc_t staged[STAGED_TAPS<cfg::STAGED_WEIGHTS>];
     const Conv &conv = args.conv;
-    const int t = threadIdx.y * BLOCK_X + threadIdx.x;
-    const int q = blockIdx.x * BLOCK_X + threadIdx.x, p = blockIdx.y * BLOCK_Y + threadIdx.y;
-    const int part = blockIdx.z / TILES_K, n = part / GROUPS, g = part % GROUPS;
-    const int first = g * K_GROUP, k0 = first + blockIdx.z % TILES_K * OUT_K;
+    const int t = threadIdx.y * cfg::BLOCK_X + threadIdx.x;
+    const int q = blockIdx.x * cfg::BLOCK_X + threadIdx.x, p = blockIdx.y * cfg::BLOCK_Y + threadIdx.y;
+    const int part = blockIdx.z / TILES_K, n = part / cfg::GROUPS, g = part % cfg::GROUPS;
+    const int first = g * cfg::K_GROUP, k0 = first + blockIdx.z % TILES_K * cfg::OUT_K;
 
-    // Where the window's rows and columns lie; what the picture does not have is read from its first, and not taken.
-    const x_t *rows[C_GROUP][R];
-    index_t columns[S];
-    bool has_row[R], has_column[S];
+    // Where the window's rows and columns lie; what the image does not have is read from its first, and not taken.
+    const x_t *rows[cfg::C_GROUP][cfg::R];
+    index_t columns[cfg::S];
+    bool has_row[cfg::R], has_column[cfg::S];
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-        const int h = inside(p * STRIDE_H - conv.top + r * DILATION_H, conv.H);
+    for (int r = 0; r < cfg::R; r++) {
+        const int h = inside(p * cfg::STRIDE_H - conv.top + r * cfg::DILATION_H, conv.H);
         has_row[r] = h >= 0;
 #pragma unroll
-        for (int c = 0; c < C_GROUP; c++)
-            rows[c][r] = settled(conv.x + place(conv.x_strides, n, g * C_GROUP + c, max(h, 0), 0));
+        for (int c = 0; c < cfg::C_GROUP; c++)
+            rows[c][r] = in_register(conv.x + place(conv.x_strides, n, g * cfg::C_GROUP + c, max(h, 0), 0));
     }
 #pragma unroll
-    for (int s = 0; s < S; s++) {
-        const int w = inside(q * STRIDE_W - conv.left + s * DILATION_W, conv.W);
+    for (int s = 0; s < cfg::S; s++) {
+        const int w = inside(q * cfg::STRIDE_W - conv.left + s * cfg::DILATION_W, conv.W);
         has_column[s] = w >= 0;
-        columns[s] = settled(max(w, 0) * static_cast<index_t>(conv.x_strides.w));
+        columns[s] = in_register(max(w, 0) * static_cast<index_t>(conv.x_strides.w));
     }
     const w_t *given[SHARE];
 #pragma unroll
-    for (int i = 0; i < SHARE; i++) given[i] = settled(given_at(args.filter, min(t + i * THREADS, TAPS - 1)));
-    out_t *outs[OUT_K];
+    for (int i = 0; i < SHARE; i++) given[i] = in_register(given_at(args.filter, min(t + i * THREADS, TAPS - 1)));
+    out_t *outs[cfg::OUT_K];
 #pragma unroll
-    for (int k = 0; k < OUT_K; k++) outs[k] = settled(conv.out + place(conv.out_strides, n, k0 + k, p, q));
+    for (int k = 0; k < cfg::OUT_K; k++) outs[k] = in_register(conv.out + place(conv.out_strides, n, k0 + k, p, q));
     const bool stores = p < conv.P && q < conv.Q;
-    wait_for_earlier();
+    pdl_wait();
 
     w_t taken[SHARE];
 #pragma unroll
     for (int i = 0; i < SHARE; i++) taken[i] = *given[i];
-    x_t pixels[C_GROUP][R][S];
+    x_t pixels[cfg::C_GROUP][cfg::R][cfg::S];
 #pragma unroll
-    for (int c = 0; c < C_GROUP; c++)
+    for (int c = 0; c < cfg::C_GROUP; c++)
 #pragma unroll
-        for (int r = 0; r < R; r++)
+        for (int r = 0; r < cfg::R; r++)
 #pragma unroll
-            for (int s = 0; s < S; s++) pixels[c][r][s] = rows[c][r][columns[s]];
+            for (int s = 0; s < cfg::S; s++) pixels[c][r][s] = rows[c][r][columns[s]];
 #pragma unroll
     for (int i = 0; i < SHARE; i++)
-        if (const int tap = t + i * THREADS; tap < TAPS) staged[tap / S * TAP_PITCH + tap % S] = as<acc_t>(taken[i]);
+        if (const int tap = t + i * THREADS; tap < TAPS)
+            staged[tap / cfg::S * TAP_PITCH + tap % cfg::S] = as<acc_t>(taken[i]);
     __syncthreads();
 
-    acc_t sums[OUT_K] = {};
+    acc_t sums[cfg::OUT_K] = {};
 #pragma unroll
-    for (int c = 0; c < C_GROUP; c++)
+    for (int c = 0; c < cfg::C_GROUP; c++)
 #pragma unroll
-        for (int r = 0; r < R; r++)
+        for (int r = 0; r < cfg::R; r++)
 #pragma unroll
-            for (int k = 0; k < OUT_K; k++) {
-                acc_t taps[S];
-                staged_taps(taps, staged, min(k0 + k, K - 1), c, r);  // beyond: not stored
+            for (int k = 0; k < cfg::OUT_K; k++) {
+                acc_t taps[cfg::S];
+                staged_taps(taps, staged, min(k0 + k, cfg::K - 1), c, r);  // beyond: not stored
 #pragma unroll
-                for (int s = 0; s < S; s++) {
+                for (int s = 0; s < cfg::S; s++) {
                     const bool there = has_row[r] & has_column[s];
                     const acc_t pixel = there ? centred(conv, pixels[c][r][s]) : outside(conv);
                     sums[k] = multiply_add(taps[s], pixel, sums[k]);
@@ -99,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_small(const
             }
     if (!stores) return;
 #pragma unroll
-    for (int k = 0; k < OUT_K; k++)
-        if (K_GROUP % OUT_K == 0 || k0 + k < first + K_GROUP) *outs[k] = finished(conv, n, k0 + k, p, q, sums[k]);
+    for (int k = 0; k < cfg::OUT_K; k++)
+        if (cfg::K_GROUP % cfg::OUT_K == 0 || k0 + k < first + cfg::K_GROUP)
+            *outs[k] = finished(conv, n, k0 + k, p, q, sums[k]);
 }

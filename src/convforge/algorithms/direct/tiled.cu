@@ -1,51 +1,56 @@
 // direct_tiled: a thread computes a small tile of outputs from rows of pixels that it holds in registers.
 //
 // Since direct_shared: the window lies in registers, which need no barrier and no second load. It slides down the
-//           picture: a row is loaded once, in vectors of up to 16 bytes, and serves every output row whose window
+//           image: a row is loaded once, in vectors of up to 16 bytes, and serves every output row whose window
 //           covers it; only the few columns of halo beside it are loaded by two threads, the second time from L1.
-// Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels. Of the picture it takes ROWS x COLUMNS pixels.
+// Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels. Of the image it takes ROWS x COLUMNS pixels.
 // Threads   thread (x, y) of BLOCK_X x BLOCK_Y takes outputs q0 = (blockIdx.x * BLOCK_X + x) * OUT_Q and on,
 //           p0 = (blockIdx.y * BLOCK_Y + y) * OUT_P and on.
-// Grid      blocks along y and z (picture, group, tile of channels) go on in steps of the grid.
+// Grid      blocks along y and z (image, group, tile of channels) go on in steps of the grid.
 // Run       RUN elements side by side in memory, one row of the window: CHUNK = 1 channel in NCHW, all C channels of
 //           its pixels in NHWC where they are few. Left padding decides how a run lies against multiples of LOAD
 //           elements, so the host gives it at compile time: a run begins SHIFT elements behind such a multiple.
-// Weights   staged in shared memory by each block (see staged.cuh), or packed beforehand (see weights.cuh). A staged
+// Weights   staged in shared memory by each block, or packed beforehand (see filter.cuh). A staged
 //           filter needs no launch before this one, which may then begin before the one in front of it has ended.
 // Vectors   LOAD elements a load and STORE a store, where the host finds rows so aligned and the tile lies inside the
-//           picture with its vectors; nothing is tested there. Elsewhere every pixel and output is, one by one.
-// Registers BLOCKS blocks share a multiprocessor's: fewer threads have more loads in flight each.
+//           image with its vectors; nothing is tested there. Elsewhere every pixel and output is, one by one.
+// Registers BLOCKS blocks share an SM's: fewer threads have more loads in flight each.
 // Needs     OUT_Q * STRIDE_W * CHUNK a multiple of LOAD, so that all threads' runs lie alike.
 // Limit     memory: each pixel is read once, and ROWS / (OUT_P * STRIDE_H) times from L1 or L2. Larger filters: FMA.
-#include "ends.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 #include "pixels.cuh"
-#include "staged.cuh"
-#include "vector.cuh"
-#include "weights.cuh"
 
-constexpr int COLUMNS = (OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1, RUN = COLUMNS * CHUNK;
-constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
-constexpr int LOADS = (SHIFT + RUN + LOAD - 1) / LOAD;
-constexpr int TILES_K = (K_GROUP + OUT_K - 1) / OUT_K;
+__constant__ acc_t weights[CONSTANT_TAPS<cfg::CONSTANT_WEIGHTS>];  // where the filter fits there
+
+constexpr int COLUMNS = (cfg::OUT_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1,
+              RUN = COLUMNS * cfg::CHUNK;
+constexpr int ROWS = (cfg::OUT_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
+constexpr int LOADS = (cfg::SHIFT + RUN + cfg::LOAD - 1) / cfg::LOAD;
+constexpr int TILES_K = (cfg::K_GROUP + cfg::OUT_K - 1) / cfg::OUT_K;
 
 // Unrolled as far as the code stays small: by the multiply-adds of one slice of channels, and of all of them. Tested
 // loads take registers for their addresses too, so fewer are in flight. Where blocks of several tiles of channels share a
-// multiprocessor, each reads its own weights, and less code goes through them more evenly.
-constexpr int PRODUCTS = OUT_K * OUT_P * OUT_Q * R * S * CHUNK;
-constexpr int UNROLL_C = PRODUCTS * (C_GROUP / CHUNK) <= (TILES_K > 1 ? 1024 : 1536) ? C_GROUP / CHUNK : 1;
+// SM, each reads its own weights, and less code goes through them more evenly.
+constexpr int PRODUCTS = cfg::OUT_K * cfg::OUT_P * cfg::OUT_Q * cfg::R * cfg::S * cfg::CHUNK;
+constexpr int UNROLL_C =
+    PRODUCTS * (cfg::C_GROUP / cfg::CHUNK) <= (TILES_K > 1 ? 1024 : 1536) ? cfg::C_GROUP / cfg::CHUNK : 1;
 constexpr int UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1, UNROLL_TESTED = RUN * ROWS <= 32 ? ROWS : 1;
-// A small picture is all border, and has few threads, with registers for it.
-constexpr int THREADS = BLOCK_X * BLOCK_Y;
-constexpr bool IS_SMALL = RUN * ROWS * (C_GROUP / CHUNK) <= 48 && THREADS * BLOCKS <= 512;
-constexpr int UNROLL_TESTED_C = IS_SMALL ? C_GROUP / CHUNK : 1;
+// A small image is all border, and has few threads, with registers for it.
+constexpr int THREADS = cfg::BLOCK_X * cfg::BLOCK_Y;
+constexpr bool IS_SMALL = RUN * ROWS * (cfg::C_GROUP / cfg::CHUNK) <= 48 && THREADS * cfg::BLOCKS <= 512;
+constexpr int UNROLL_TESTED_C = IS_SMALL ? cfg::C_GROUP / cfg::CHUNK : 1;
 // Pixels of few channels that serve many outputs are nearly all products: those stand in the code once, behind either way
 // of loading, which takes the whole window of a channel first. It compiles in half the time, and keeps the code near.
-constexpr bool ONE_BODY = OUT_K >= 8 && CHUNK == 1 && C_GROUP > 1 && C_GROUP <= 4 && ROWS * RUN <= 72 && sizeof(x_t) >= 4;
+constexpr bool ONE_BODY = cfg::OUT_K >= 8 && cfg::CHUNK == 1 && cfg::C_GROUP > 1 && cfg::C_GROUP <= 4 &&
+                          ROWS *RUN <= 72 && sizeof(x_t) >= 4;
 constexpr int HELD = ONE_BODY ? ROWS : 1;  // rows that are loaded together
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
-static_assert(OUT_Q * STRIDE_W * CHUNK % LOAD == 0, "all runs must lie alike against the vectors");
-static_assert(OUT_Q * STORE_K % STORE == 0 && OUT_K % STORE_K == 0, "stores must fill whole vectors");
+static_assert(cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK % cfg::LOAD == 0, "all runs must lie alike against the vectors");
+static_assert(cfg::OUT_Q * cfg::STORE_K % cfg::STORE == 0 && cfg::OUT_K % cfg::STORE_K == 0,
+              "stores must fill whole vectors");
 
 struct Tiled {
     Conv conv;
@@ -53,37 +58,38 @@ struct Tiled {
     int aligned_x, aligned_out;  // whether rows allow vectors of LOAD and STORE elements
 };
 
-// The tile of a thread: picture, first output channel and input channel, first output.
+// The tile of a thread: image, first output channel and input channel, first output.
 struct Tile {
     int n, k, c, p, q;
 };
 
 // Row r of the taps of output k and channel c, c counted within the group.
-__device__ inline void taps_of(acc_t (&taps)[S], const Conv &conv, const acc_t (&staged)[STAGED], int k, int c, int r) {
-    if constexpr (STAGED_WEIGHTS) return staged_taps(taps, staged, k, c, r);
+__device__ inline void taps_of(acc_t (&taps)[cfg::S], const Conv &conv,
+                               const acc_t (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>], int k, int c, int r) {
+    if constexpr (cfg::STAGED_WEIGHTS) return staged_taps(taps, staged, k, c, r);
 #pragma unroll
-    for (int s = 0; s < S; s++) taps[s] = weight(conv, k, c, r, s);
+    for (int s = 0; s < cfg::S; s++) taps[s] = weight<cfg::CONSTANT_WEIGHTS>(weights, conv, k, c, r, s);
 }
 
-// A row of the window inside the picture. A vector of which the window takes half or less comes one by one.
+// A row of the window inside the image. A vector of which the window takes half or less comes one by one.
 __device__ inline void load_inside(const Conv &conv, acc_t (&row)[RUN], const x_t *run) {
 #pragma unroll
     for (int v = 0; v < LOADS; v++) {
-        const int first = v * LOAD - SHIFT;
-        if (min(first + LOAD, RUN) - max(first, 0) > LOAD / 2) {
-            const auto values = load_vector<LOAD>(run + first);
+        const int first = v * cfg::LOAD - cfg::SHIFT;
+        if (min(first + cfg::LOAD, RUN) - max(first, 0) > cfg::LOAD / 2) {
+            const auto values = load_vector<cfg::LOAD>(run + first);
 #pragma unroll
-            for (int e = 0; e < LOAD; e++)
+            for (int e = 0; e < cfg::LOAD; e++)
                 if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, values, e);
         } else {
 #pragma unroll
-            for (int e = 0; e < LOAD; e++)
+            for (int e = 0; e < cfg::LOAD; e++)
                 if (first + e >= 0 && first + e < RUN) row[first + e] = centred(conv, run[first + e]);
         }
     }
 }
 
-// A row that reaches beyond the picture, or whose rows are not aligned. `h` and `columns` are places in the picture, -1
+// A row that reaches beyond the image, or whose rows are not aligned. `h` and `columns` are places in the image, -1
 // where there is none.
 __device__ inline void load_tested(const Conv &conv, acc_t (&row)[RUN], const x_t *plane, int h,
                                    const int (&columns)[COLUMNS]) {
@@ -91,26 +97,27 @@ __device__ inline void load_tested(const Conv &conv, acc_t (&row)[RUN], const x_
     const x_t *line = plane + max(h, 0) * step_h;
 #pragma unroll
     for (int e = 0; e < RUN; e++) {
-        const int w = columns[e / CHUNK];
-        row[e] = h < 0 || w < 0 ? outside(conv) : centred(conv, line[w * step_w + e % CHUNK * step_c]);
+        const int w = columns[e / cfg::CHUNK];
+        row[e] = h < 0 || w < 0 ? outside(conv) : centred(conv, line[w * step_w + e % cfg::CHUNK * step_c]);
     }
 }
 
-// Where a window lies: inside the picture, with aligned rows; where each pixel must be tested; or either, as found.
+// Where a window lies: inside the image, with aligned rows; where each pixel must be tested; or either, as found.
 enum Where { INSIDE, TESTED, EITHER };
 
 // Sum the products of all channels.
 template <Where WHERE>
-__device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAGED],
-                                    acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile, bool found_inside) {
+__device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
+                                    acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q], const Tile &tile,
+                                    bool found_inside) {
     const bool is_inside = WHERE == EITHER ? found_inside : WHERE == INSIDE;
-    const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left;
+    const int h0 = tile.p * cfg::STRIDE_H - conv.top, w0 = tile.q * cfg::STRIDE_W - conv.left;
     const x_t *plane = conv.x + place(conv.x_strides, tile.n, tile.c, is_inside ? h0 : 0, is_inside ? w0 : 0);
     int columns[COLUMNS];
     if constexpr (WHERE != INSIDE)
         for (int i = 0; i < COLUMNS; i++) columns[i] = inside(w0 + i, conv.W);
 #pragma unroll(WHERE == TESTED ? UNROLL_TESTED_C : UNROLL_C)
-    for (int c = 0; c < C_GROUP; c += CHUNK, plane += CHUNK * conv.x_strides.c)
+    for (int c = 0; c < cfg::C_GROUP; c += cfg::CHUNK, plane += cfg::CHUNK * conv.x_strides.c)
 #pragma unroll(WHERE == TESTED ? UNROLL_TESTED : UNROLL_ROWS)
         for (int first = 0; first < ROWS; first += HELD) {
             acc_t rows[HELD][RUN];
@@ -125,20 +132,22 @@ __device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAG
 #pragma unroll
             for (int i = first; i < first + HELD; i++)
 #pragma unroll
-                for (int p = 0; p < OUT_P; p++) {
-                    const int below = i - p * STRIDE_H, r = below / DILATION_H;  // row i of pixels is row r of p's window
-                    if (below < 0 || below % DILATION_H != 0 || r >= R) continue;
+                for (int p = 0; p < cfg::OUT_P; p++) {
+                    // Row i of pixels is row r of p's window.
+                    const int below = i - p * cfg::STRIDE_H, r = below / cfg::DILATION_H;
+                    if (below < 0 || below % cfg::DILATION_H != 0 || r >= cfg::R) continue;
 #pragma unroll
-                    for (int k = 0; k < OUT_K; k++)
+                    for (int k = 0; k < cfg::OUT_K; k++)
 #pragma unroll
-                        for (int ch = 0; ch < CHUNK; ch++) {
-                            acc_t taps[S];
-                            taps_of(taps, conv, staged, min(tile.k + k, K - 1), c + ch, r);  // beyond: not stored
+                        for (int ch = 0; ch < cfg::CHUNK; ch++) {
+                            acc_t taps[cfg::S];
+                            taps_of(taps, conv, staged, min(tile.k + k, cfg::K - 1), c + ch, r);  // beyond: not stored
 #pragma unroll
-                            for (int s = 0; s < S; s++)
+                            for (int s = 0; s < cfg::S; s++)
 #pragma unroll
-                                for (int q = 0; q < OUT_Q; q++) {
-                                    const acc_t x = rows[i - first][(q * STRIDE_W + s * DILATION_W) * CHUNK + ch];
+                                for (int q = 0; q < cfg::OUT_Q; q++) {
+                                    const acc_t x =
+                                        rows[i - first][(q * cfg::STRIDE_W + s * cfg::DILATION_W) * cfg::CHUNK + ch];
                                     sums[k][p][q] = multiply_add(taps[s], x, sums[k][p][q]);
                                 }
                         }
@@ -147,18 +156,20 @@ __device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAG
 }
 
 // Store in vectors: OUT_Q outputs of a channel side by side, or of STORE_K channels where those lie innermost.
-__device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile) {
+__device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q],
+                                     const Tile &tile) {
 #pragma unroll
-    for (int i = 0; i < OUT_K / STORE_K * OUT_P; i++) {
-        const int k = i / OUT_P * STORE_K, p = i % OUT_P;
-        if (K_GROUP % OUT_K && (tile.k + k) / K_GROUP != tile.k / K_GROUP) continue;  // beyond the group's last
+    for (int i = 0; i < cfg::OUT_K / cfg::STORE_K * cfg::OUT_P; i++) {
+        const int k = i / cfg::OUT_P * cfg::STORE_K, p = i % cfg::OUT_P;
+        // Beyond the group's last.
+        if (cfg::K_GROUP % cfg::OUT_K && (tile.k + k) / cfg::K_GROUP != tile.k / cfg::K_GROUP) continue;
         out_t *run = conv.out + place(conv.out_strides, tile.n, tile.k + k, tile.p + p, tile.q);
 #pragma unroll
-        for (int v = 0; v < OUT_Q * STORE_K; v += STORE) {
-            Vector<out_t, STORE> values;
+        for (int v = 0; v < cfg::OUT_Q * cfg::STORE_K; v += cfg::STORE) {
+            Vector<out_t, cfg::STORE> values;
 #pragma unroll
-            for (int e = v; e < v + STORE; e++) {
-                const int q = e / STORE_K, ch = k + e % STORE_K;
+            for (int e = v; e < v + cfg::STORE; e++) {
+                const int q = e / cfg::STORE_K, ch = k + e % cfg::STORE_K;
                 values.at[e - v] = finished(conv, tile.n, tile.k + ch, tile.p + p, tile.q + q, sums[ch][p][q]);
             }
             store_vector(run + v, values);
@@ -166,40 +177,42 @@ __device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[OUT_K
     }
 }
 
-__device__ inline void store_tested(const Conv &conv, const acc_t (&sums)[OUT_K][OUT_P][OUT_Q], const Tile &tile) {
+__device__ inline void store_tested(const Conv &conv, const acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q],
+                                    const Tile &tile) {
 #pragma unroll
-    for (int k = 0; k < OUT_K; k++)
+    for (int k = 0; k < cfg::OUT_K; k++)
 #pragma unroll
-        for (int p = 0; p < OUT_P; p++)
+        for (int p = 0; p < cfg::OUT_P; p++)
 #pragma unroll
-            for (int q = 0; q < OUT_Q; q++)
-                if ((tile.k + k) / K_GROUP == tile.k / K_GROUP && tile.p + p < conv.P && tile.q + q < conv.Q)
+            for (int q = 0; q < cfg::OUT_Q; q++)
+                if ((tile.k + k) / cfg::K_GROUP == tile.k / cfg::K_GROUP && tile.p + p < conv.P && tile.q + q < conv.Q)
                     finish(conv, tile.n, tile.k + k, tile.p + p, tile.q + q, sums[k][p][q]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) direct_tiled(const __grid_constant__ Tiled args) {
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_tiled(const __grid_constant__ Tiled args) {
     const Conv &conv = args.conv;
-    __shared__ __align__(16) acc_t staged[STAGED];
-    if constexpr (STAGED_WEIGHTS) {
-        wait_for_earlier();
-        stage(args.filter, staged, threadIdx.y * BLOCK_X + threadIdx.x, THREADS);
+    __shared__ __align__(16) acc_t staged[STAGED_TAPS<cfg::STAGED_WEIGHTS>];
+    if constexpr (cfg::STAGED_WEIGHTS) {
+        pdl_wait();
+        stage(args.filter, staged, threadIdx.y * cfg::BLOCK_X + threadIdx.x, THREADS);
         __syncthreads();
     }
-    const int q = (blockIdx.x * BLOCK_X + threadIdx.x) * OUT_Q;
+    const int q = (blockIdx.x * cfg::BLOCK_X + threadIdx.x) * cfg::OUT_Q;
     // The same for all threads of a row of the block, so that a warp goes one way: the block's first and last vectors.
-    const int first = (blockIdx.x * BLOCK_X * OUT_Q * STRIDE_W - conv.left) * CHUNK - SHIFT;
-    const int last = first + (BLOCK_X - 1) * OUT_Q * STRIDE_W * CHUNK + LOADS * LOAD;
-    const bool columns_inside = first >= 0 && last <= conv.W * CHUNK && (blockIdx.x + 1) * BLOCK_X * OUT_Q <= conv.Q;
-    const long long planes = static_cast<long long>(conv.N) * (GROUPS * TILES_K);
-    const int step_p = gridDim.y * BLOCK_Y * OUT_P;
+    const int first = (blockIdx.x * cfg::BLOCK_X * cfg::OUT_Q * cfg::STRIDE_W - conv.left) * cfg::CHUNK - cfg::SHIFT;
+    const int last = first + (cfg::BLOCK_X - 1) * cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK + LOADS * cfg::LOAD;
+    const bool columns_inside =
+        first >= 0 && last <= conv.W * cfg::CHUNK && (blockIdx.x + 1) * cfg::BLOCK_X * cfg::OUT_Q <= conv.Q;
+    const long long planes = static_cast<long long>(conv.N) * (cfg::GROUPS * TILES_K);
+    const int step_p = gridDim.y * cfg::BLOCK_Y * cfg::OUT_P;
     if (q >= conv.Q) return;
     for (long long plane = blockIdx.z; plane < planes; plane += gridDim.z) {
-        const int n = plane / (GROUPS * TILES_K), part = plane % (GROUPS * TILES_K), g = part / TILES_K;
-        Tile tile = {n, g * K_GROUP + part % TILES_K * OUT_K, g * C_GROUP, 0, q};
-        for (tile.p = (blockIdx.y * BLOCK_Y + threadIdx.y) * OUT_P; tile.p < conv.P; tile.p += step_p) {
-            const int h0 = tile.p * STRIDE_H - conv.top;
-            const bool rows_inside = h0 >= 0 && h0 + ROWS <= conv.H && tile.p + OUT_P <= conv.P;
-            acc_t sums[OUT_K][OUT_P][OUT_Q] = {};
+        const int n = plane / (cfg::GROUPS * TILES_K), part = plane % (cfg::GROUPS * TILES_K), g = part / TILES_K;
+        Tile tile = {n, g * cfg::K_GROUP + part % TILES_K * cfg::OUT_K, g * cfg::C_GROUP, 0, q};
+        for (tile.p = (blockIdx.y * cfg::BLOCK_Y + threadIdx.y) * cfg::OUT_P; tile.p < conv.P; tile.p += step_p) {
+            const int h0 = tile.p * cfg::STRIDE_H - conv.top;
+            const bool rows_inside = h0 >= 0 && h0 + ROWS <= conv.H && tile.p + cfg::OUT_P <= conv.P;
+            acc_t sums[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q] = {};
             const bool is_inside = args.aligned_x && columns_inside && rows_inside;
             if constexpr (ONE_BODY)
                 add_products<EITHER>(conv, staged, sums, tile, is_inside);

@@ -8,11 +8,11 @@
 // In place  x may be the output itself: a thread reads an element before it writes it, and no other thread reads it.
 // Index     64 bits: the few additions are nothing beside the loads.
 // Limit     memory: each element is read once and written once.
-#include "vector.cuh"
+#include "memory.cuh"
 
-constexpr int WIDTH = 16 / sizeof(x_t), RUN = THREADS * VECTORS;
+constexpr int WIDTH = 16 / sizeof(x_t), RUN = cfg::THREADS * cfg::VECTORS;
 
-static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+static_assert(cfg::THREADS >= 32 && cfg::THREADS <= 1024, "a block has 32 to 1024 threads");
 
 struct Relu {
     const x_t *x;
@@ -24,25 +24,26 @@ struct Relu {
 
 __device__ inline x_t rectified(x_t value) { return widen(value) < 0 ? x_t{} : value; }
 
-extern "C" __global__ void __launch_bounds__(THREADS) relu(const __grid_constant__ Relu args) {
+extern "C" __global__ void __launch_bounds__(cfg::THREADS) relu(const __grid_constant__ Relu args) {
     const x_t *x = args.x + args.head;
     x_t *out = args.out + args.head;
     for (long long run = blockIdx.x; run * RUN < args.vectors; run += gridDim.x) {
         const long long first = run * RUN + threadIdx.x;
-        Vector<x_t, WIDTH> values[VECTORS];
+        Vector<x_t, WIDTH> values[cfg::VECTORS];
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++)
-            if (first + v * THREADS < args.vectors) values[v] = load_vector<WIDTH>(x + (first + v * THREADS) * WIDTH);
+        for (int v = 0; v < cfg::VECTORS; v++)
+            if (first + v * cfg::THREADS < args.vectors)
+                values[v] = load_vector<WIDTH>(x + (first + v * cfg::THREADS) * WIDTH);
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++) {
-            if (first + v * THREADS >= args.vectors) continue;
+        for (int v = 0; v < cfg::VECTORS; v++) {
+            if (first + v * cfg::THREADS >= args.vectors) continue;
 #pragma unroll
             for (int e = 0; e < WIDTH; e++) values[v].at[e] = rectified(values[v].at[e]);
-            store_vector(out + (first + v * THREADS) * WIDTH, values[v]);
+            store_vector(out + (first + v * cfg::THREADS) * WIDTH, values[v]);
         }
     }
-    const long long behind = args.vectors * WIDTH, step = static_cast<long long>(gridDim.x) * THREADS;
-    long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+    const long long behind = args.vectors * WIDTH, step = static_cast<long long>(gridDim.x) * cfg::THREADS;
+    long long i = static_cast<long long>(blockIdx.x) * cfg::THREADS + threadIdx.x;
     for (; i < args.size - behind; i += step) {
         const long long place = i < args.head ? i : i + behind;
         args.out[place * args.out_step] = rectified(args.x[place * args.x_step]);

@@ -159,7 +159,7 @@ def _near(channels: int, layout: str) -> int:
 
 
 class _Tiles(ctypes.Structure):
-    """struct Tiles of tiles.cuh."""
+    """struct Tiles of fft.cuh."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),

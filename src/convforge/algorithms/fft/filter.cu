@@ -22,14 +22,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fft_filter(const __grid_co
     const int plane = blockIdx.x / parts, at = (blockIdx.x - plane * parts) * THREADS + threadIdx.x;
     if (at >= numbers) return;
     const int i = at / args.pitch, j = at % args.pitch;
-    int r = i / DILATION_H, s = j / DILATION_W;
+    int r = i / cfg::DILATION_H, s = j / cfg::DILATION_W;
     acc_t value = 0;
-    if (r < R && s < S && r * DILATION_H == i && s * DILATION_W == j) {
+    if (r < cfg::R && s < cfg::S && r * cfg::DILATION_H == i && s * cfg::DILATION_W == j) {
         if (args.flip) {
-            r = R - 1 - r;
-            s = S - 1 - s;
+            r = cfg::R - 1 - r;
+            s = cfg::S - 1 - s;
         }
-        const int k = plane / C_GROUP, c = plane % C_GROUP;
+        const int k = plane / cfg::C_GROUP, c = plane % cfg::C_GROUP;
         value = as<acc_t>(args.w[k * args.strides[0] + c * args.strides[1] + r * args.strides[2] + s * args.strides[3]]);
     }
     args.tiles[static_cast<long long>(plane) * numbers + at] = value * args.scale;

@@ -8,19 +8,19 @@
 //           Outer: numbers a * B + n of a line, for each n; A of them are transformed, result k turned by
 //           exp(-2 pi i n k / SIZE). Inner: B neighbours are transformed. So frequency k + A * m ends up in place k * B + m.
 //           Nobody puts them in order: the filter's spectrum has the same, and the way back begins there.
-// Order     columns, then rows; back rows, then columns. The first outer stage takes its numbers from the picture, the
+// Order     columns, then rows; back rows, then columns. The first outer stage takes its numbers from the image, the
 //           last one stores outputs; the inner stage of rows multiplies and begins the way back, in registers.
 // Threads   THREADS a block. A column's stages have lanes along a row, a row's along a column: with rows of SIZE + 1
 //           numbers neither meets a bank twice, and pixels, spectra (which lie transposed) and outputs are whole lines.
-// Grid      blocks in one dimension: pairs of a plane, then output channels, then pictures.
+// Grid      blocks in one dimension: pairs of a plane, then output channels, then images.
 // Limit     shared memory, 12 passes of a block's numbers, and FMA: 10 log2(SIZE) operations a number each way. Halos:
 //           of 128 x 128 numbers a 31 x 31 filter leaves 98 x 98 outputs.
 #include "border.cuh"
-#include "device.cuh"
-#include "dft.cuh"
-#include "ends.cuh"
+#include "epilogue.cuh"
+#include "fft.cuh"
+#include "memory.cuh"
 
-constexpr int SIZE = A * B, PITCH = SIZE + 1;
+constexpr int SIZE = cfg::A * cfg::B, PITCH = SIZE + 1;
 
 // exp(-2 pi i j / SIZE) for j = 0 ... SIZE - 1: all lanes of a warp ask for the same one.
 __constant__ Complex turns[SIZE] = {TURNS};
@@ -42,14 +42,14 @@ struct Spectra {
 template <int ALONG, int ACROSS, bool BACK>
 __device__ inline void outer(Complex *tile) {
     __syncthreads();  // what stands before this outer stage is done
-    for (int item = threadIdx.x; item < SIZE * B; item += THREADS) {
+    for (int item = threadIdx.x; item < SIZE * cfg::B; item += cfg::THREADS) {
         const int n = item / SIZE;
-        Complex *line = tile + (item % SIZE * ACROSS + n * ALONG), v[A];
+        Complex *line = tile + (item % SIZE * ACROSS + n * ALONG), v[cfg::A];
 #pragma unroll
-        for (int a = 0; a < A; a++) v[a] = line[a * (B * ALONG)];
-        dft<A, BACK>(v);
+        for (int a = 0; a < cfg::A; a++) v[a] = line[a * (cfg::B * ALONG)];
+        dft<cfg::A, BACK>(v);
 #pragma unroll
-        for (int a = 0; a < A; a++) line[a * (B * ALONG)] = BACK ? v[a] : v[a] * turns[n * a];
+        for (int a = 0; a < cfg::A; a++) line[a * (cfg::B * ALONG)] = BACK ? v[a] : v[a] * turns[n * a];
     }
 }
 
@@ -57,97 +57,98 @@ __device__ inline void outer(Complex *tile) {
 template <int ALONG, int ACROSS, bool BACK>
 __device__ inline void inner(Complex *tile) {
     __syncthreads();  // what stands before this inner stage is done
-    for (int item = threadIdx.x; item < SIZE * A; item += THREADS) {
+    for (int item = threadIdx.x; item < SIZE * cfg::A; item += cfg::THREADS) {
         const int k = item / SIZE;
-        Complex *line = tile + (item % SIZE * ACROSS + k * (B * ALONG)), v[B];
+        Complex *line = tile + (item % SIZE * ACROSS + k * (cfg::B * ALONG)), v[cfg::B];
 #pragma unroll
-        for (int b = 0; b < B; b++) v[b] = line[b * ALONG];
-        dft<B, BACK>(v);
+        for (int b = 0; b < cfg::B; b++) v[b] = line[b * ALONG];
+        dft<cfg::B, BACK>(v);
 #pragma unroll
-        for (int b = 0; b < B; b++) line[b * ALONG] = BACK ? v[b] * conjugate(turns[k * b]) : v[b];
+        for (int b = 0; b < cfg::B; b++) line[b * ALONG] = BACK ? v[b] * conjugate(turns[k * b]) : v[b];
     }
 }
 
-// The first output of a tile; beyond the last tile, one that lies below the picture.
-struct Corner {
+// The first output of a tile; beyond the last tile, one that lies below the image.
+struct TileOutput {
     int p, q;
 };
 
-__device__ inline Corner corner_of(const Fused &args, int tile) {
+__device__ inline TileOutput corner_of(const Fused &args, int tile) {
     const int row = tile / args.across;
     return {row * args.tile_p, (tile - row * args.across) * args.tile_q};
 }
 
 // Pixel (row, column) of a tile.
-__device__ inline acc_t number(const Fused &args, const Corner &corner, int n, int c, int row, int column) {
+__device__ inline acc_t number(const Fused &args, const TileOutput &corner, int n, int c, int row, int column) {
     const Conv &conv = args.conv;
     if (row >= args.span_h || column >= args.span_w) return 0;
-    return pixel(conv, n, c, corner.p * STRIDE_H - conv.top + row, corner.q * STRIDE_W - conv.left + column);
+    return pixel(conv, n, c, corner.p * cfg::STRIDE_H - conv.top + row, corner.q * cfg::STRIDE_W - conv.left + column);
 }
 
 // Store the output whose sum stands at (row, column) of a tile, where there is one.
-__device__ inline void keep(const Fused &args, const Corner &corner, int n, int k, int row, int column, acc_t sum) {
-    if (row % STRIDE_H != 0 || column % STRIDE_W != 0) return;
-    const int i = row / STRIDE_H, j = column / STRIDE_W, p = corner.p + i, q = corner.q + j;
+__device__ inline void keep(const Fused &args, const TileOutput &corner, int n, int k, int row, int column, acc_t sum) {
+    if (row % cfg::STRIDE_H != 0 || column % cfg::STRIDE_W != 0) return;
+    const int i = row / cfg::STRIDE_H, j = column / cfg::STRIDE_W, p = corner.p + i, q = corner.q + j;
     if (i < args.tile_p && j < args.tile_q && p < args.conv.P && q < args.conv.Q) finish(args.conv, n, k, p, q, sum);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) fft_fused(const __grid_constant__ Fused args) {
+extern "C" __global__ void __launch_bounds__(cfg::THREADS) fft_fused(const __grid_constant__ Fused args) {
     DYNAMIC_SHARED(Complex, tile);
     const unsigned pairs = (args.tiles + 1) / 2, plane = blockIdx.x / pairs, pair = blockIdx.x - plane * pairs;
-    const int n = plane / K, k = plane % K, c = k / K_GROUP;
-    const Corner first = corner_of(args, 2 * pair), second = corner_of(args, 2 * pair + 1);
-    for (int item = threadIdx.x; item < SIZE * B; item += THREADS) {
+    const int n = plane / cfg::K, k = plane % cfg::K, c = k / cfg::K_GROUP;
+    const TileOutput first = corner_of(args, 2 * pair), second = corner_of(args, 2 * pair + 1);
+    for (int item = threadIdx.x; item < SIZE * cfg::B; item += cfg::THREADS) {
         const int column = item % SIZE, row = item / SIZE;
-        Complex v[A];
+        Complex v[cfg::A];
 #pragma unroll
-        for (int a = 0; a < A; a++)
-            v[a] = {number(args, first, n, c, row + a * B, column), number(args, second, n, c, row + a * B, column)};
-        dft<A, false>(v);
+        for (int a = 0; a < cfg::A; a++)
+            v[a] = {number(args, first, n, c, row + a * cfg::B, column),
+                    number(args, second, n, c, row + a * cfg::B, column)};
+        dft<cfg::A, false>(v);
 #pragma unroll
-        for (int a = 0; a < A; a++) tile[(row + a * B) * PITCH + column] = v[a] * turns[row * a];
+        for (int a = 0; a < cfg::A; a++) tile[(row + a * cfg::B) * PITCH + column] = v[a] * turns[row * a];
     }
     inner<PITCH, 1, false>(tile);
     outer<1, PITCH, false>(tile);
     __syncthreads();  // the outer stage of rows is done
-    for (int item = threadIdx.x; item < SIZE * A; item += THREADS) {
+    for (int item = threadIdx.x; item < SIZE * cfg::A; item += cfg::THREADS) {
         const int row = item % SIZE, i = item / SIZE;
-        const Complex *spectrum = args.spectra + ((static_cast<long long>(k) * SIZE + i * B) * SIZE + row);
-        Complex *line = tile + (row * PITCH + i * B), v[B];
+        const Complex *spectrum = args.spectra + ((static_cast<long long>(k) * SIZE + i * cfg::B) * SIZE + row);
+        Complex *line = tile + (row * PITCH + i * cfg::B), v[cfg::B];
 #pragma unroll
-        for (int b = 0; b < B; b++) v[b] = line[b];
-        dft<B, false>(v);
+        for (int b = 0; b < cfg::B; b++) v[b] = line[b];
+        dft<cfg::B, false>(v);
 #pragma unroll
-        for (int b = 0; b < B; b++) v[b] = v[b] * conjugate(spectrum[b * SIZE]);
-        dft<B, true>(v);
+        for (int b = 0; b < cfg::B; b++) v[b] = v[b] * conjugate(spectrum[b * SIZE]);
+        dft<cfg::B, true>(v);
 #pragma unroll
-        for (int b = 0; b < B; b++) line[b] = v[b] * conjugate(turns[i * b]);
+        for (int b = 0; b < cfg::B; b++) line[b] = v[b] * conjugate(turns[i * b]);
     }
     outer<1, PITCH, true>(tile);
     inner<PITCH, 1, true>(tile);
     __syncthreads();  // the inner stage of columns is done
-    for (int item = threadIdx.x; item < SIZE * B; item += THREADS) {
+    for (int item = threadIdx.x; item < SIZE * cfg::B; item += cfg::THREADS) {
         const int column = item % SIZE, row = item / SIZE;
-        Complex v[A];
+        Complex v[cfg::A];
 #pragma unroll
-        for (int a = 0; a < A; a++) v[a] = tile[(row + a * B) * PITCH + column];
-        dft<A, true>(v);
+        for (int a = 0; a < cfg::A; a++) v[a] = tile[(row + a * cfg::B) * PITCH + column];
+        dft<cfg::A, true>(v);
 #pragma unroll
-        for (int a = 0; a < A; a++) {
-            keep(args, first, n, k, row + a * B, column, v[a].re);
-            keep(args, second, n, k, row + a * B, column, v[a].im);
+        for (int a = 0; a < cfg::A; a++) {
+            keep(args, first, n, k, row + a * cfg::B, column, v[a].re);
+            keep(args, second, n, k, row + a * cfg::B, column, v[a].im);
         }
     }
 }
 
 // A filter's spectrum, by the same stages, over the numbers of a tile: there and back multiplies by these.
-extern "C" __global__ void __launch_bounds__(THREADS) fft_spectra(const __grid_constant__ Spectra args) {
+extern "C" __global__ void __launch_bounds__(cfg::THREADS) fft_spectra(const __grid_constant__ Spectra args) {
     DYNAMIC_SHARED(Complex, tile);
-    const acc_t *w = args.w + static_cast<long long>(blockIdx.x) * (R * S);
-    for (int item = threadIdx.x; item < SIZE * SIZE; item += THREADS) {
-        const int row = item / SIZE, column = item % SIZE, r = row / DILATION_H, s = column / DILATION_W;
-        const bool tap = r < R && s < S && r * DILATION_H == row && s * DILATION_W == column;
-        tile[row * PITCH + column] = {tap ? w[r * S + s] : 0, 0};
+    const acc_t *w = args.w + static_cast<long long>(blockIdx.x) * (cfg::R * cfg::S);
+    for (int item = threadIdx.x; item < SIZE * SIZE; item += cfg::THREADS) {
+        const int row = item / SIZE, column = item % SIZE, r = row / cfg::DILATION_H, s = column / cfg::DILATION_W;
+        const bool tap = r < cfg::R && s < cfg::S && r * cfg::DILATION_H == row && s * cfg::DILATION_W == column;
+        tile[row * PITCH + column] = {tap ? w[r * cfg::S + s] : 0, 0};
     }
     outer<PITCH, 1, false>(tile);
     inner<PITCH, 1, false>(tile);
@@ -155,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fft_spectra(const __grid_c
     inner<1, PITCH, false>(tile);
     __syncthreads();  // the spectrum is there
     Complex *spectrum = args.spectra + static_cast<long long>(blockIdx.x) * (SIZE * SIZE);
-    for (int item = threadIdx.x; item < SIZE * SIZE; item += THREADS) {
+    for (int item = threadIdx.x; item < SIZE * SIZE; item += cfg::THREADS) {
         const Complex value = tile[item % SIZE * PITCH + item / SIZE];
         spectrum[item] = {value.re / (SIZE * SIZE), value.im / (SIZE * SIZE)};
     }

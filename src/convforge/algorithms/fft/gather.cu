@@ -1,7 +1,7 @@
-// fft_gather: what each overlap-save tile reads of the picture, halo and border included, in the type of the sums.
+// fft_gather: what each overlap-save tile reads of the image, halo and border included, in the type of the sums.
 //
 // First of five steps: gather, transform, multiply, transform back, scatter. The transforms are a library's.
-// Tile      SPAN_H x SPAN_W pixels of the padded picture, then zeros up to the transform's size and the row's pitch.
+// Tile      SPAN_H x SPAN_W pixels of the padded image, then zeros up to the transform's size and the row's pitch.
 //           They overlap by the filter's extent less one. Every number of a row is written, as a transform in place
 //           may read it.
 // Threads   THREADS a block, which takes a box of ROWS x COLUMNS numbers of NEAR channels, PER a thread: all are loaded
@@ -11,9 +11,9 @@
 // Grid      blocks in one dimension: boxes of a tile, channels, tiles.
 // Limit     memory; a chunk of tiles that stays in L2 is written there and read from there by the transform.
 #include "border.cuh"
-#include "tiles.cuh"
+#include "fft.cuh"
 
-constexpr int COLUMNS = 32, ROWS = NEAR < 32 ? 32 / NEAR : 1, BOX = ROWS * COLUMNS * NEAR, THREADS = 256;
+constexpr int COLUMNS = 32, ROWS = cfg::NEAR < 32 ? 32 / cfg::NEAR : 1, BOX = ROWS * COLUMNS * cfg::NEAR, THREADS = 256;
 constexpr int PER = (BOX + THREADS - 1) / THREADS;
 
 struct Gather {
@@ -26,27 +26,29 @@ struct Gather {
 __device__ inline acc_t number(const Gather &args, const Corner &corner, int c, int row, int column) {
     const Conv &conv = args.conv;
     if (row >= args.span_h || column >= args.span_w) return 0;
-    return pixel(conv, corner.n, args.tiles.channel + c, corner.p * STRIDE_H - conv.top + row,
-                 corner.q * STRIDE_W - conv.left + column);
+    return pixel(conv, corner.n, args.tiles.channel + c, corner.p * cfg::STRIDE_H - conv.top + row,
+                 corner.q * cfg::STRIDE_W - conv.left + column);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) fft_gather(const __grid_constant__ Gather args) {
     const Tiles &tiles = args.tiles;
-    const Box box = box_of<ROWS, COLUMNS, NEAR>(tiles, tiles.size_h, tiles.pitch);
+    const Box box = box_of<ROWS, COLUMNS, cfg::NEAR>(tiles, tiles.size_h, tiles.pitch);
     const Corner corner = corner_of(tiles, box.i);
     acc_t values[PER];
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-        const int at = e * THREADS + threadIdx.x, c = box.c + at % NEAR, row = box.row + at / (COLUMNS * NEAR);
+        const int at = e * THREADS + threadIdx.x, c = box.c + at % cfg::NEAR,
+                  row = box.row + at / (COLUMNS * cfg::NEAR);
         const bool takes_part = at < BOX && c < tiles.channels && row < tiles.size_h;
-        values[e] = takes_part ? number(args, corner, c, row, box.column + at / NEAR % COLUMNS) : 0;
+        values[e] = takes_part ? number(args, corner, c, row, box.column + at / cfg::NEAR % COLUMNS) : 0;
     }
-    if constexpr (NEAR > 1) {
+    if constexpr (cfg::NEAR > 1) {
         __shared__ acc_t turned[BOX / COLUMNS][COLUMNS + 1];
 #pragma unroll
         for (int e = 0; e < PER; e++) {
             const int at = e * THREADS + threadIdx.x;
-            if (at < BOX) turned[at / (COLUMNS * NEAR) * NEAR + at % NEAR][at / NEAR % COLUMNS] = values[e];
+            if (at < BOX)
+                turned[at / (COLUMNS * cfg::NEAR) * cfg::NEAR + at % cfg::NEAR][at / cfg::NEAR % COLUMNS] = values[e];
         }
         __syncthreads();
 #pragma unroll
@@ -57,8 +59,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fft_gather(const __grid_co
     }
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % NEAR, column = box.column + at % COLUMNS;
-        const int row = box.row + at / (COLUMNS * NEAR);
+        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % cfg::NEAR,
+                  column = box.column + at % COLUMNS;
+        const int row = box.row + at / (COLUMNS * cfg::NEAR);
         if (at < BOX && c < tiles.channels && row < tiles.size_h && column < tiles.pitch)
             row_of(tiles, box.i, c, row)[column] = values[e];
     }

@@ -8,9 +8,9 @@
 // In place  where every filter sees one channel of its own, products may be spectra: each is read before it is written,
 //           by the thread that writes it.
 // Limit     memory or L2 for few channels (C_GROUP * K_GROUP below about 16), else FMA and L1.
-#include "dft.cuh"
+#include "fft.cuh"
 
-constexpr int THREADS = 128, K_PARTS = (K_GROUP + TILE_K - 1) / TILE_K;
+constexpr int THREADS = 128, K_PARTS = (cfg::K_GROUP + cfg::TILE_K - 1) / cfg::TILE_K;
 
 struct Multiply {
     const Complex *spectra, *filters;  // (count, groups * C_GROUP, frequencies) and (groups * K_GROUP, C_GROUP, ...)
@@ -27,34 +27,34 @@ __device__ inline void add_product(Complex &sum, const Complex &a, const Complex
 extern "C" __global__ void __launch_bounds__(THREADS) fft_multiply(const __grid_constant__ Multiply args) {
     const unsigned parts = (args.frequencies + THREADS - 1) / THREADS, over_k = args.groups * K_PARTS;
     const unsigned part = blockIdx.x % parts, rest = blockIdx.x / parts;
-    const int i0 = rest / over_k * TILE_T;
-    const int group = rest % over_k / K_PARTS, k0 = rest % K_PARTS * TILE_K, f = part * THREADS + threadIdx.x;
+    const int i0 = rest / over_k * cfg::TILE_T;
+    const int group = rest % over_k / K_PARTS, k0 = rest % K_PARTS * cfg::TILE_K, f = part * THREADS + threadIdx.x;
     if (f >= args.frequencies) return;
     const long long step = args.frequencies;
-    const Complex *spectra[TILE_T], *filters[TILE_K];
+    const Complex *spectra[cfg::TILE_T], *filters[cfg::TILE_K];
 #pragma unroll
-    for (int t = 0; t < TILE_T; t++)  // beyond the last tile the last one again
-        spectra[t] = args.spectra + (min(i0 + t, args.count - 1) * args.groups + group) * (C_GROUP * step) + f;
+    for (int t = 0; t < cfg::TILE_T; t++)  // beyond the last tile the last one again
+        spectra[t] = args.spectra + (min(i0 + t, args.count - 1) * args.groups + group) * (cfg::C_GROUP * step) + f;
 #pragma unroll
-    for (int k = 0; k < TILE_K; k++)
-        filters[k] = args.filters + (group * K_GROUP + min(k0 + k, K_GROUP - 1)) * (C_GROUP * step) + f;
-    Complex sums[TILE_T][TILE_K] = {};
-#pragma unroll(C_GROUP < 4 ? C_GROUP : 2)
-    for (int c = 0; c < C_GROUP; c++) {
-        Complex b[TILE_K];
+    for (int k = 0; k < cfg::TILE_K; k++)
+        filters[k] = args.filters + (group * cfg::K_GROUP + min(k0 + k, cfg::K_GROUP - 1)) * (cfg::C_GROUP * step) + f;
+    Complex sums[cfg::TILE_T][cfg::TILE_K] = {};
+#pragma unroll(cfg::C_GROUP < 4 ? cfg::C_GROUP : 2)
+    for (int c = 0; c < cfg::C_GROUP; c++) {
+        Complex b[cfg::TILE_K];
 #pragma unroll
-        for (int k = 0; k < TILE_K; k++) b[k] = filters[k][c * step];
+        for (int k = 0; k < cfg::TILE_K; k++) b[k] = filters[k][c * step];
 #pragma unroll
-        for (int t = 0; t < TILE_T; t++) {
+        for (int t = 0; t < cfg::TILE_T; t++) {
             const Complex a = spectra[t][c * step];
 #pragma unroll
-            for (int k = 0; k < TILE_K; k++) add_product(sums[t][k], a, b[k]);
+            for (int k = 0; k < cfg::TILE_K; k++) add_product(sums[t][k], a, b[k]);
         }
     }
 #pragma unroll
-    for (int t = 0; t < TILE_T; t++)
+    for (int t = 0; t < cfg::TILE_T; t++)
 #pragma unroll
-        for (int k = 0; k < TILE_K; k++)
-            if (i0 + t < args.count && k0 + k < K_GROUP)
-                args.products[(((i0 + t) * args.groups + group) * K_GROUP + k0 + k) * step + f] = sums[t][k];
+        for (int k = 0; k < cfg::TILE_K; k++)
+            if (i0 + t < args.count && k0 + k < cfg::K_GROUP)
+                args.products[(((i0 + t) * args.groups + group) * cfg::K_GROUP + k0 + k) * step + f] = sums[t][k];
 }

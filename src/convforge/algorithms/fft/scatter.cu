@@ -7,10 +7,10 @@
 //           row, turned in shared memory, stored pixel by pixel.
 // Grid      blocks in one dimension: boxes of a tile, channels, tiles.
 // Limit     memory: what is written; a chunk of tiles that stays in L2 comes from there.
-#include "ends.cuh"
-#include "tiles.cuh"
+#include "epilogue.cuh"
+#include "fft.cuh"
 
-constexpr int COLUMNS = 32, ROWS = NEAR < 32 ? 32 / NEAR : 1, BOX = ROWS * COLUMNS * NEAR, THREADS = 256;
+constexpr int COLUMNS = 32, ROWS = cfg::NEAR < 32 ? 32 / cfg::NEAR : 1, BOX = ROWS * COLUMNS * cfg::NEAR, THREADS = 256;
 constexpr int PER = (BOX + THREADS - 1) / THREADS;
 
 struct Scatter {
@@ -21,18 +21,19 @@ struct Scatter {
 extern "C" __global__ void __launch_bounds__(THREADS) fft_scatter(const __grid_constant__ Scatter args) {
     const Tiles &tiles = args.tiles;
     const Conv &conv = args.conv;
-    const Box box = box_of<ROWS, COLUMNS, NEAR>(tiles, tiles.tile_p, tiles.tile_q);
+    const Box box = box_of<ROWS, COLUMNS, cfg::NEAR>(tiles, tiles.tile_p, tiles.tile_q);
     const Corner corner = corner_of(tiles, box.i);
     const int rows = min(tiles.tile_p, conv.P - corner.p), columns = min(tiles.tile_q, conv.Q - corner.q);
     acc_t values[PER];
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % NEAR, column = box.column + at % COLUMNS;
-        const int row = box.row + at / (COLUMNS * NEAR);
+        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % cfg::NEAR,
+                  column = box.column + at % COLUMNS;
+        const int row = box.row + at / (COLUMNS * cfg::NEAR);
         const bool takes_part = at < BOX && c < tiles.channels && row < rows && column < columns;
-        values[e] = takes_part ? row_of(tiles, box.i, c, row * STRIDE_H)[column * STRIDE_W] : 0;
+        values[e] = takes_part ? row_of(tiles, box.i, c, row * cfg::STRIDE_H)[column * cfg::STRIDE_W] : 0;
     }
-    if constexpr (NEAR > 1) {
+    if constexpr (cfg::NEAR > 1) {
         __shared__ acc_t turned[BOX / COLUMNS][COLUMNS + 1];
 #pragma unroll
         for (int e = 0; e < PER; e++) {
@@ -43,13 +44,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) fft_scatter(const __grid_c
 #pragma unroll
         for (int e = 0; e < PER; e++) {
             const int at = e * THREADS + threadIdx.x;
-            if (at < BOX) values[e] = turned[at / (COLUMNS * NEAR) * NEAR + at % NEAR][at / NEAR % COLUMNS];
+            if (at < BOX)
+                values[e] = turned[at / (COLUMNS * cfg::NEAR) * cfg::NEAR + at % cfg::NEAR][at / cfg::NEAR % COLUMNS];
         }
     }
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-        const int at = e * THREADS + threadIdx.x, c = box.c + at % NEAR, column = box.column + at / NEAR % COLUMNS;
-        const int row = box.row + at / (COLUMNS * NEAR);
+        const int at = e * THREADS + threadIdx.x, c = box.c + at % cfg::NEAR,
+                  column = box.column + at / cfg::NEAR % COLUMNS;
+        const int row = box.row + at / (COLUMNS * cfg::NEAR);
         if (at < BOX && c < tiles.channels && row < rows && column < columns)
             finish(conv, corner.n, tiles.channel + c, corner.p + row, corner.q + column, values[e]);
     }

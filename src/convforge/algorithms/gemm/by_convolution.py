@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter, Step
 from convforge.algorithms.gemm import mma
-from convforge.algorithms.host.conv import MOST_BLOCKS, address
+from convforge.algorithms.host.conv import MOST_BLOCKS, ArrayView, address
 from convforge.algorithms.host.on_device import DeviceConvolution, OnDevice
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmTf32Mma, ImplicitMmaConfig
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, device_refusal
@@ -38,15 +38,6 @@ MOST_K = 64 * MOST_BLOCKS
 C = TypeVar("C", bound=Config)
 
 
-class View(NamedTuple):
-    """A matrix as an array of four axes: all that a launch of a convolution reads of an array."""
-
-    address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    itemsize: int
-
-
 class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
     """A product of float32 matrices by a convolution on tensor cores.
 
@@ -54,12 +45,12 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
     ----------
     convolution : type
         The method that computes.
-    products : int
-        Products of the tensor cores, of 16 bits, in the time of one of this method.
-    at_once : float
-        Products of 16 bits in the time of a multiply-add of float32.
+    products, at_once : float
+        Products of 16 bits in the time of a product of this method, and of a multiply-add of float32.
     preferred : Preference
         Of large matrices.
+    lacks : callable
+        Gives the reason why a device does not have the tensor cores.
     """
 
     operation = "gemm"
@@ -71,33 +62,26 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
     preferred: ClassVar[Preference] = Preference(
         Rank.TENSOR_CORES, "float32 and large matrices: tensor cores, whose tiles the TMA loads"
     )
+    lacks = staticmethod(device_refusal)
 
     def __init__(self, backend: str = "cuda") -> None:
         super().__init__(backend)
         self._convolution = self.convolution(backend)
 
-    def lacks(self, facts: DeviceFacts) -> Reason | None:
-        """Why a device does not have the tensor cores; None if it has."""
-        return device_refusal(facts)
-
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         work = problem.outputs * problem.k
         if problem.dtype != "float32" or min(problem.m, problem.n) < FEWEST or work < LEAST_WORK:
             return None
         return self.preferred
 
     def work_for(self, problem: GemmProblem) -> Work:
-        """See :class:`Algorithm`."""
         return Work(problem.flops * self.products / self.at_once, problem.least_bytes)
 
     def ways(self, problem: GemmProblem, config: C) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         words = Reason("the product is a convolution of 1x1: rows of A are pixels, and columns of B are filters")
         return Way("convolution", "default", words), *self._convolution.ways(convolution_of(problem), config)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if (reason := self.lacks(facts)) is not None:
             return reason
         if problem.dtype != "float32":
@@ -110,13 +94,11 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
         return self._convolution.refuses(convolution_of(problem), facts)
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[C]:
-        """See :class:`Algorithm`. The convolution's model of cycles puts the fastest first."""
+        """The convolution's, in its order."""
         return self._convolution.configs(convolution_of(problem), facts)
 
     def plan(self, problem: GemmProblem, config: C, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        seen = convolution_of(problem)
-        return self._plan_by(self._convolution.plan(seen, config, runtime), problem)
+        return self._plan_by(self._convolution.plan(convolution_of(problem), config, runtime), problem)
 
     def _plan_by(self, inner: Plan, problem: GemmProblem) -> Plan:
         """The plan of a product whose launches are those of a convolution's plan, over the same memory."""
@@ -129,7 +111,7 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
             assert isinstance(step, Launch)
             make = step.otherwise
             otherwise = None if make is None else cache(lambda: self._plan_by(make(), problem))
-            return replace(seeing(step, arrays), otherwise=otherwise)
+            return replace(on_views(step, arrays), otherwise=otherwise)
 
         runtime, kept, lent = inner.runtime, inner.packing, inner.preparation
         assert kept is not None
@@ -142,27 +124,25 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
 
 
 class Columns(Preparation):
-    """What prepares a convolution's filters, for the columns of B.
+    """Prepares the columns of B by a convolution's preparation of filters, `lent` where nobody changes B.
 
     Filters are read along K. Where neighbours of B are columns, :class:`ColumnRows` first writes rows along K.
-
-    Parameters
-    ----------
-    filters, lent : Preparation
-        What prepares filters, and what does where nobody changes them.
     """
 
     def __init__(self, filters: Preparation, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
         self._filters, self._lent, self._problem, self._runtime = filters, lent, problem, runtime
 
-        def seen(buffers: Buffers) -> Buffers:
+        def viewed(buffers: Buffers) -> Buffers:
             return {**buffers, "given": filters_of(buffers["given"], problem)}
 
-        steps = [seeing(step, seen) for step in filters.steps]
-        super().__init__(runtime, filters.pieces, steps, lambda buffers, stream: filters.finish(seen(buffers), stream))
+        steps = [on_views(step, viewed) for step in filters.steps]
+
+        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
+            return filters.finish(viewed(buffers), stream)
+
+        super().__init__(runtime, filters.pieces, steps, finish)
 
     def of(self, given: Any) -> Preparation:
-        """See :class:`Preparation`."""
         view = filters_of(given, self._problem)
         if view.strides[0] == view.itemsize and min(view.shape[:2]) > 1:
             return ColumnRows(self._lent, self._problem, self._runtime)
@@ -171,34 +151,35 @@ class Columns(Preparation):
 
 
 class ColumnRows(Preparation):
-    """The columns of B written as rows, as pixels of K channels are; these are then prepared as filters."""
+    """Writes the columns of B as rows, as pixels of K channels are; then prepares these as filters."""
 
     def __init__(self, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
         n, k = problem.n, problem.k
-        picture = Conv2dProblem(n=1, c=k, h=1, w=n, k=1, r=1, s=1, x_layout="NCHW", out_layout="NHWC")
-        rows = PixelRows(picture, picture.replace(x_layout="NHWC"), runtime)
-        pitch = row_pitch(picture, k)
-        filters = lent.of(View(0, (n, k, 1, 1), (pitch, 4, 4, 4), 4))
+        image = Conv2dProblem(n=1, c=k, h=1, w=n, k=1, r=1, s=1, x_layout="NCHW", out_layout="NHWC")
+        rows = PixelRows(image, image.replace(x_layout="NHWC"), runtime)
+        pitch = row_pitch(image, k)
+        filters = lent.of(ArrayView(0, (n, k, 1, 1), (pitch, 4, 4, 4), 4))
 
         def columns(buffers: Buffers) -> Buffers:
             view = filters_of(buffers["given"], problem)
             (of_n, of_k, *_), size = view.strides, view.itemsize
-            x = View(view.address, (1, k, 1, n), (of_k * k, of_k, of_n * n, of_n), size)
+            x = ArrayView(view.address, (1, k, 1, n), (of_k * k, of_k, of_n * n, of_n), size)
             return {"x": x, "out": x, "w": PreparedFilter({}, 0), "workspace": buffers["workspace"]}
 
-        def seen(buffers: Buffers) -> Buffers:
-            return {**buffers, "given": View(rows.array(buffers).address, (n, k, 1, 1), (pitch, 4, 4, 4), 4)}
+        def viewed(buffers: Buffers) -> Buffers:
+            at = rows.arrays(buffers)["x"].address
+            return {**buffers, "given": ArrayView(at, (n, k, 1, 1), (pitch, 4, 4, 4), 4)}
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            made, room = filters.finish(seen(buffers), stream), buffers["workspace"]
-            # The room is kept for as long as what may lie in it.
+            made, room = filters.finish(viewed(buffers), stream), buffers["workspace"]
+            # The workspace is kept, because prepared filters may be in it.
             return replace(made, tensors={**made.tensors, "workspace": room}, nbytes=made.nbytes + room.nbytes)
 
-        steps = [seeing(rows.launch, columns), *(seeing(step, seen) for step in filters.steps)]
+        steps = [on_views(rows.launch, columns), *(on_views(step, viewed) for step in filters.steps)]
         super().__init__(runtime, {**filters.pieces, "workspace": ((rows.nbytes,), "uint8")}, steps, finish)
 
 
-def seeing(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
+def on_views(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
     """A launch on views of its buffers."""
     fill = step.fill
     return replace(step, fill=lambda buffers: fill(view(buffers)))
@@ -208,7 +189,7 @@ def convolution_of(problem: GemmProblem) -> Conv2dProblem:
     """The convolution that is a matrix product: M pixels of K channels, and N filters.
 
     The pixels are one row, h = 1 and w = M: a thread that goes from pixel to pixel then meets no end of a row, and maps
-    take up to 2^32 - 1 of them. A picture of A stored as (K, M) has planes of pixels, which the TMA cannot load: every
+    take up to 2^32 - 1 of them. An image of A stored as (K, M) has planes of pixels, which the TMA cannot load: every
     config of it first writes rows to the workspace.
 
     Examples
@@ -223,56 +204,33 @@ def convolution_of(problem: GemmProblem) -> Conv2dProblem:
     )  # fmt: skip
 
 
-def pixels_of(a: Any, problem: GemmProblem) -> View:
-    """A as a picture of one row, in the layout of :func:`convolution_of`."""
+def pixels_of(a: Any, problem: GemmProblem) -> ArrayView:
+    """A as an image of one row, in the layout of :func:`convolution_of`."""
     m, k, size = problem.m, problem.k, a.itemsize
     if problem.transpose_a:
         of_k, of_m = a.strides
-        return View(address(a), (1, k, 1, m), (of_k * k, of_k, of_m * m, of_m), size)
+        return ArrayView(address(a), (1, k, 1, m), (of_k * k, of_k, of_m * m, of_m), size)
     of_m, of_k = a.strides
-    if m == 1:  # the stride of an axis of length 1 may be any number, and the TMA takes multiples of 16 bytes alone
+    if m == 1:  # the stride of an axis of length 1 may be any number, but the TMA takes multiples of 16 bytes alone
         of_m = k * size
-    return View(address(a), (1, 1, m, k), (of_m * m, of_m * m, of_m, of_k), size)
+    return ArrayView(address(a), (1, 1, m, k), (of_m * m, of_m * m, of_m, of_k), size)
 
 
-def filters_of(b: Any, problem: GemmProblem) -> View:
+def filters_of(b: Any, problem: GemmProblem) -> ArrayView:
     """B as filters (N, K, 1, 1): the strides of its columns, then of its rows."""
     of_n, of_k = b.strides if problem.transpose_b else reversed(b.strides)
-    return View(address(b), (problem.n, problem.k, 1, 1), (of_n, of_k, b.itemsize, b.itemsize), b.itemsize)
+    return ArrayView(address(b), (problem.n, problem.k, 1, 1), (of_n, of_k, b.itemsize, b.itemsize), b.itemsize)
 
 
-def results_of(c: Any) -> View:
-    """C as a picture of one row of M pixels with N channels, in NHWC."""
+def results_of(c: Any) -> ArrayView:
+    """C as an image of one row of M pixels with N channels, in NHWC."""
     (m, n), (of_m, of_n) = c.shape, c.strides
-    return View(address(c), (1, 1, m, n), (of_m * m, of_m * m, of_m, of_n), c.itemsize)
+    return ArrayView(address(c), (1, 1, m, n), (of_m * m, of_m * m, of_m, of_n), c.itemsize)
 
 
-class _Split(ImplicitGemmSplit):
+def _renamed(method: type[DeviceConvolution[Any]], kernel: str, name: str) -> type[DeviceConvolution[Any]]:
     """The convolution whose kernel has the product's name, by which profilers tell them apart."""
-
-    kernel = "gemm_split"
-    names = ("#define implicit_gemm_split gemm_split",)
-
-
-class _Tf32(ImplicitGemmTf32):
-    """The same of TF32."""
-
-    kernel = "gemm_tf32"
-    names = ("#define implicit_gemm_wgmma gemm_tf32",)
-
-
-class _SplitMma(ImplicitGemmSplitMma):
-    """The same of the tensor cores of warps."""
-
-    kernel = "gemm_split_mma"
-    names = ("#define implicit_gemm_split_mma gemm_split_mma",)
-
-
-class _Tf32Mma(ImplicitGemmTf32Mma):
-    """The same of both."""
-
-    kernel = "gemm_tf32_mma"
-    names = ("#define implicit_gemm_mma gemm_tf32_mma",)
+    return type(method.__name__, (method,), {"kernel": name, "names": (f"#define {kernel} {name}",)})
 
 
 class GemmSplit(ByConvolution[SplitConfig]):
@@ -281,7 +239,7 @@ class GemmSplit(ByConvolution[SplitConfig]):
     name = "gemm_split"
     summary = "float32 on the tensor cores of Hopper, each number split into two of 16 bits; sm_90"
     look = Mark("pink", "diamond")
-    convolution = _Split
+    convolution = _renamed(ImplicitGemmSplit, "implicit_gemm_split", name)
     products = PRODUCTS
 
 
@@ -292,43 +250,37 @@ class GemmTf32(ByConvolution[WgmmaConfig]):
     summary = "float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
     precision = "tf32"
     look = Mark("pink", "square")
-    convolution = _Tf32
-    # Of TF32 a product takes the tensor cores twice as long as one of 16 bits.
-    products = 2
+    convolution = _renamed(ImplicitGemmTf32, "implicit_gemm_wgmma", name)
+    products = 2  # a product of TF32 takes the tensor cores twice as long as one of 16 bits
 
 
-class GemmSplitMma(ByConvolution[SplitMmaConfig]):
-    """The product of float32 by three products of 16-bit numbers: :class:`ImplicitGemmSplitMma`."""
+class _ByWarps(ByConvolution[C]):
+    """A product on the tensor cores of any GPU since Ampere."""
 
-    name = "gemm_split_mma"
-    summary = "float32 on tensor cores, each number split into two of 16 bits; sm_80"
     since = "gemm_mma"
-    look = Mark("brown", "diamond")
-    convolution = _SplitMma
-    products = PRODUCTS
     at_once = mma.PRODUCTS
     preferred = Preference(
         Rank.TENSOR_CORES_OF_WARPS, "float32 and large matrices: tensor cores, whose factors warps hold"
     )
-
-    def lacks(self, facts: DeviceFacts) -> Reason | None:
-        """See :class:`ByConvolution`."""
-        return mma.device_refusal(facts)
+    lacks = staticmethod(mma.device_refusal)
 
 
-class GemmTf32Mma(ByConvolution[ImplicitMmaConfig]):
+class GemmSplitMma(_ByWarps[SplitMmaConfig]):
+    """The product of float32 by three products of 16-bit numbers: :class:`ImplicitGemmSplitMma`."""
+
+    name = "gemm_split_mma"
+    summary = "float32 on tensor cores, each number split into two of 16 bits; sm_80"
+    look = Mark("brown", "diamond")
+    convolution = _renamed(ImplicitGemmSplitMma, "implicit_gemm_split_mma", name)
+    products = PRODUCTS
+
+
+class GemmTf32Mma(_ByWarps[ImplicitMmaConfig]):
     """The product of float32 whose numbers are rounded to TF32: :class:`ImplicitGemmTf32Mma`."""
 
     name = "gemm_tf32_mma"
     summary = "float32, rounded to TF32, on tensor cores; sm_80"
-    since = "gemm_mma"
     precision = "tf32"
     look = Mark("brown", "cross")
-    convolution = _Tf32Mma
+    convolution = _renamed(ImplicitGemmTf32Mma, "implicit_gemm_mma", name)
     products = 2
-    at_once = mma.PRODUCTS
-    preferred = GemmSplitMma.preferred
-
-    def lacks(self, facts: DeviceFacts) -> Reason | None:
-        """See :class:`ByConvolution`."""
-        return mma.device_refusal(facts)

@@ -25,8 +25,8 @@ def loops(a: Any, b: Any, c: Any, begin: Any, end: Any) -> None:
 def blocked(a: Any, b: Any, c: Any, tile_m: Any, tile_n: Any, tile_k: Any, begin: Any, end: Any) -> None:
     """Work item = `tile_m` rows of C.
 
-    A block of B, `tile_k` by `tile_n`, is packed so that it lies in the L2 cache in one piece, and is used by all rows
-    of the item; along a row of it the products are added a vector at a time.
+    A block of B, `tile_k` by `tile_n`, is packed to fit the L2 cache, and is used by all rows of the item; along a row
+    of it the products are added a vector at a time.
     """
     M, K, N = a.shape[0], a.shape[1], b.shape[1]
     packed = np.empty(tile_k * tile_n, c.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from convforge.problem.types import is_integer, itemsize
 
 C = TypeVar("C", bound=Config)
 
-# Shared memory that a kernel may declare; what is asked for at its launch may be more.
+# Shared memory that a kernel may declare; a launch may ask for more.
 STATIC_SHARED_BYTES = 48 << 10
 
 
@@ -36,7 +36,6 @@ class GemmStep(OnDevice[GemmProblem, C]):
     takes_16_bits: ClassVar[bool] = False
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if is_integer(problem.dtype):
             return Reason("it multiplies floats, not {dtype}; gemm_mma takes int8 and uint8", dtype=problem.dtype)
         if itemsize(problem.dtype) == 2 and not self.takes_16_bits:
@@ -47,7 +46,6 @@ class GemmStep(OnDevice[GemmProblem, C]):
         return None
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[C]:
-        """See :class:`Algorithm`."""
         return self.choices(problem.m, problem.n, problem.k, 1, itemsize(problem.dtype), facts)
 
     @abstractmethod
@@ -56,43 +54,40 @@ class GemmStep(OnDevice[GemmProblem, C]):
 
     @abstractmethod
     def tiling(self, config: C, size: int) -> Tiling:
-        """What a config means for the kernel.
-
-        Raises
-        ------
-        ValueError
-            The kernel cannot be so.
-        """
+        """The config in terms of the kernel; ValueError is raised where no kernel can have it."""
 
     def product(
-        self, config: C, runtime: Runtime, a_deep: bool, b_deep: bool, dtype: str,
+        self, config: C, runtime: Runtime, a_k_major: bool, b_k_major: bool, dtype: str,
         convolution: Conv2dProblem | None = None, b_dtype: str = "",
     ) -> Product:  # fmt: skip
-        """The kernel, for operands that lie this way; for C a matrix, or a convolution's output."""
+        """The kernel for operands with these major axes; C is a matrix, or a convolution's output."""
         tiling = self.tiling(config, np.dtype(dtype).itemsize)
-        return Product(self.path, self.name, tiling, runtime, a_deep, b_deep, dtype, convolution, b_dtype=b_dtype)
+        return Product(self.path, self.name, tiling, runtime, a_k_major, b_k_major, dtype, convolution, b_dtype=b_dtype)
 
     def plan(self, problem: GemmProblem, config: C, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        lie_deep = (not problem.transpose_a, problem.transpose_b)
-        product = self.product(config, runtime, *lie_deep, problem.dtype, b_dtype=problem.b_dtype)
+        k_major = (not problem.transpose_a, problem.transpose_b)
+        product = self.product(config, runtime, *k_major, problem.dtype, b_dtype=problem.b_dtype)
         info = product.info(problem.m, problem.n)
 
         def arguments(buffers: Buffers) -> Any:
-            a = _matrix(buffers["a"], problem.transpose_a, lie_deep[0])
-            b = _matrix(buffers["b"].tensors["b"], not problem.transpose_b, lie_deep[1])
+            a = _matrix(buffers["a"], problem.transpose_a, k_major[0])
+            b = _matrix(buffers["b"].tensors["b"], not problem.transpose_b, k_major[1])
             return product.matrix(a, b, buffers["c"], problem.k)
 
-        prepare = Preparation(runtime, {}, (), lambda buffers, stream: operand_b(buffers["given"]))
         step = Launch(info, product.kernel, arguments, runtime)
-        return Plan(self, problem, config, runtime, steps=[step], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[step], prepare=plain_b(runtime))
 
 
-def _matrix(array: Any, deep_first: bool, lies_deep: bool) -> Operand:
-    """A stored matrix as an operand; its axis along K comes first or last."""
+def plain_b(runtime: Runtime) -> Preparation:
+    """The preparation that passes B to a kernel without a copy."""
+    return Preparation(runtime, {}, (), lambda buffers, stream: operand_b(buffers["given"]))
+
+
+def _matrix(array: Any, k_first: bool, k_major: bool) -> Operand:
+    """A stored matrix as an operand; its axis along K is first or last."""
     first, last = strides_of(array)
-    along, deep = (last, first) if deep_first else (first, last)
-    return operand(address(array), array.itemsize, along, deep, lies_deep)
+    along, along_k = (last, first) if k_first else (first, last)
+    return operand(address(array), array.itemsize, along, along_k, k_major)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +116,9 @@ class GemmNaive(GemmStep[BlockConfig]):
     takes_16_bits = True
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[BlockConfig]:
-        """See :class:`GemmStep`."""
         return [BlockConfig(*shape) for shape in ((32, 32), (32, 8), (16, 16), (24, 24), (8, 8), (8, 32), (32, 16))]
 
     def tiling(self, config: BlockConfig, size: int) -> Tiling:
-        """See :class:`GemmStep`."""
         if not 32 <= config.block_x * config.block_y <= 1024:
             raise ValueError(f"{config}: a block has 32 to 1024 threads, not {config.block_x * config.block_y}")
         return Tiling(config.block_y, config.block_x, (config.block_x, config.block_y))
@@ -156,11 +149,9 @@ class GemmShared(GemmStep[SquareConfig]):
     takes_16_bits = True
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[SquareConfig]:
-        """See :class:`GemmStep`."""
         return [SquareConfig(block) for block in (32, 24, 16, 8)]
 
     def tiling(self, config: SquareConfig, size: int) -> Tiling:
-        """See :class:`GemmStep`."""
         if not 6 <= config.block <= 32:
             raise ValueError(f"{config}: a block of 32 to 1024 threads has sides of 6 to 32")
         return Tiling(config.block, config.block, (config.block, config.block))
@@ -186,23 +177,22 @@ class TileConfig(Config):
 
 
 class _Tiled(GemmStep[TileConfig]):
-    """What the steps with a TileConfig share."""
+    """A step with a TileConfig."""
 
     tiles: ClassVar[tuple[TileConfig, ...]]
     stages: ClassVar[int] = 1
     # Constants of the kernel beside the block's.
     parts: ClassVar[tuple[str, ...]] = ("BLOCK_K", "THREAD_M", "THREAD_N")
-    # A thread's sums lie in squares of such a side; a tile's columns are a multiple of `across`.
+    # A thread's sums are in squares of such a side; a tile's columns are a multiple of `across`.
     square: ClassVar[int] = 1
     across: ClassVar[int] = 1
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[TileConfig]:
-        """See :class:`GemmStep`. Those that waste least of the device first."""
+        """Those that waste least of the device first."""
         fit = [tile for tile in self.tiles if self._shared_bytes(tile, size) <= STATIC_SHARED_BYTES]
         return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
 
     def tiling(self, config: TileConfig, size: int) -> Tiling:
-        """See :class:`GemmStep`."""
         threads = config.block_m * config.block_n // (config.thread_m * config.thread_n)
         if (reason := self._refusal(config, threads)) is not None:
             raise ValueError(f"{config}: {reason}")
@@ -213,26 +203,22 @@ class _Tiled(GemmStep[TileConfig]):
         return Tiling(config.block_m, config.block_n, (threads,), numbers)
 
     def _refusal(self, config: TileConfig, threads: int) -> Reason | None:
-        """Why threads cannot share the tile so."""
+        """The reason why threads cannot share the tile so; None if they can."""
         if config.block_m % config.thread_m or config.block_n % config.thread_n:
             part, whole = f"{config.thread_m} x {config.thread_n}", f"{config.block_m} x {config.block_n}"
             return Reason("threads of {part} do not cover {whole} exactly", part=part, whole=whole)
         if config.thread_m % self.square or config.thread_n % self.square:
-            side = self.square
             return Reason(
                 "a thread's sums lie in squares of {side} x {side}, not {thread_m} x {thread_n}",
-                side=side,
-                thread_m=config.thread_m,
-                thread_n=config.thread_n,
-            )
+                side=self.square, thread_m=config.thread_m, thread_n=config.thread_n,
+            )  # fmt: skip
         if config.thread_n > 1 and "THREAD_N" not in self.parts:
             return Reason("a thread has one column of sums, not {thread_n}", thread_n=config.thread_n)
         if config.block_n % self.across:
             return Reason(
                 "a warp has one row of threads: block_n={block_n} must be a multiple of {across}",
-                block_n=config.block_n,
-                across=self.across,
-            )
+                block_n=config.block_n, across=self.across,
+            )  # fmt: skip
         return share_refusal(config, threads)
 
     def _shared_bytes(self, config: TileConfig, size: int) -> int:
@@ -240,7 +226,7 @@ class _Tiled(GemmStep[TileConfig]):
 
 
 def share_refusal(config: TileConfig | WarpTile, threads: int) -> Reason | None:
-    """Why threads cannot load a tile of each operand in whole rows, by one element and by four: Share of gemm.cuh."""
+    """The reason why threads cannot load whole rows of the tiles, by one element and by four: Share of gemm.cuh."""
     if not 32 <= threads <= 1024:
         return Reason("a block has 32 to 1024 threads, not {threads}", threads=threads)
     if config.block_k % 8:
@@ -255,7 +241,7 @@ def share_refusal(config: TileConfig | WarpTile, threads: int) -> Reason | None:
 
 
 def modelled_time(tiling: Tiling, m: int, n: int, groups: int, facts: DeviceFacts) -> float:
-    """What a tiling takes, up to a factor: tiles of the busiest multiprocessor, large ones at a better rate.
+    """Estimate a tiling's time, up to a factor: tiles of the busiest SM, large ones at a better rate.
 
     A tile of m x n is read and computed in a time that grows with m n and, for its operands, with m + n.
     """
@@ -307,7 +293,7 @@ class GemmVectorised(_Tiled):
 
 @dataclass(frozen=True, slots=True)
 class WarpTile(Config):
-    """How warp_tile.cuh shares a block's tile of C out.
+    """The division of a block's tile of C by gemm.cuh.
 
     Attributes
     ----------
@@ -328,12 +314,9 @@ class WarpTile(Config):
     thread_n: int
 
     def tiling(self, size: int, stages: int) -> Tiling:
-        """What it means for a kernel that keeps `stages` tiles of each operand, of elements of `size` bytes.
+        """The tile for a kernel with `stages` tiles of each operand, of elements of `size` bytes.
 
-        Raises
-        ------
-        ValueError
-            The kernel cannot be so.
+        Raises ValueError where no kernel can have it.
         """
         warps = self.block_m // self.warp_m * (self.block_n // self.warp_n)
         if (reason := self._refusal()) is not None:
@@ -344,22 +327,17 @@ class WarpTile(Config):
         return Tiling(self.block_m, self.block_n, (32 * warps,), numbers, shared)
 
     def _refusal(self) -> Reason | None:
-        """Why warps, or threads, cannot share the tile so."""
+        """The reason why warps, or threads, cannot share the tile so; None if they can."""
+        warp = {"warp_m": self.warp_m, "warp_n": self.warp_n}
+        thread = {"thread_m": self.thread_m, "thread_n": self.thread_n}
         if self.block_m % self.warp_m or self.block_n % self.warp_n:
             return Reason(
                 "warps of {warp_m} x {warp_n} do not cover {block_m} x {block_n} exactly",
-                warp_m=self.warp_m,
-                warp_n=self.warp_n,
-                block_m=self.block_m,
-                block_n=self.block_n,
-            )
+                block_m=self.block_m, block_n=self.block_n, **warp,
+            )  # fmt: skip
         if self.warp_m % self.thread_m or self.warp_n % self.thread_n:
             return Reason(
-                "threads of {thread_m} x {thread_n} do not cover {warp_m} x {warp_n} exactly",
-                thread_m=self.thread_m,
-                thread_n=self.thread_n,
-                warp_m=self.warp_m,
-                warp_n=self.warp_n,
+                "threads of {thread_m} x {thread_n} do not cover {warp_m} x {warp_n} exactly", **thread, **warp
             )
         lanes_m, lanes_n = self.warp_m // self.thread_m, self.warp_n // self.thread_n
         if lanes_m * lanes_n != 32 or lanes_m % 2:
@@ -367,15 +345,11 @@ class WarpTile(Config):
                 "a warp has 32 threads in pairs of rows, not {lanes_m} x {lanes_n}", lanes_m=lanes_m, lanes_n=lanes_n
             )
         if self.thread_m % 4 or self.thread_n % 4:
-            return Reason(
-                "a thread's sums lie in squares of 4 x 4, not {thread_m} x {thread_n}",
-                thread_m=self.thread_m,
-                thread_n=self.thread_n,
-            )
+            return Reason("a thread's sums lie in squares of 4 x 4, not {thread_m} x {thread_n}", **thread)
         return share_refusal(self, 32 * self.block_m // self.warp_m * (self.block_n // self.warp_n))
 
     def fits(self, tiling: Tiling, size: int, facts: DeviceFacts) -> bool:
-        """Whether a block has the shared memory, and a thread the registers: sums of 8 bytes take two each."""
+        """Tell if a block has the shared memory, and a thread the registers: sums of 8 bytes take two each."""
         return tiling.shared_bytes <= facts.block_shared_bytes and self.thread_m * self.thread_n * size <= 128 * 4
 
 
@@ -392,17 +366,23 @@ class WarpConfig(WarpTile):
     stages: int
 
 
-# Each with what a tile takes more where it is alone on its multiprocessor (see `modelled_time`), and beside what is
-# modelled of one among many; from products on an H200 of at most one tile a multiprocessor, and of many.
+class _TileTime(NamedTuple):
+    """A tile's time in terms of :func:`modelled_time`: what it takes more alone on its SM, and a factor among many."""
+
+    alone: float
+    among_many: float
+
+
+# From products on an H200 of at most one tile an SM, and of many.
 WARP_TILES = {
-    WarpConfig(128, 128, 32, 32, 64, 8, 8, 2): (2200.0, 1.0),
-    WarpConfig(128, 128, 16, 64, 64, 16, 8, 3): (14600.0, 1.03),
-    WarpConfig(128, 128, 8, 32, 64, 8, 8, 4): (2300.0, 1.13),
-    WarpConfig(64, 128, 32, 32, 64, 8, 8, 2): (8800.0, 0.96),
-    WarpConfig(64, 128, 16, 32, 64, 8, 8, 2): (3200.0, 0.96),
-    WarpConfig(64, 64, 16, 32, 32, 8, 4, 3): (2000.0, 1.03),
-    WarpConfig(32, 64, 16, 16, 32, 4, 4, 4): (1900.0, 1.02),
-    WarpConfig(16, 128, 8, 16, 32, 4, 4, 4): (3400.0, 0.96),
+    WarpConfig(128, 128, 32, 32, 64, 8, 8, 2): _TileTime(2200.0, 1.0),
+    WarpConfig(128, 128, 16, 64, 64, 16, 8, 3): _TileTime(14600.0, 1.03),
+    WarpConfig(128, 128, 8, 32, 64, 8, 8, 4): _TileTime(2300.0, 1.13),
+    WarpConfig(64, 128, 32, 32, 64, 8, 8, 2): _TileTime(8800.0, 0.96),
+    WarpConfig(64, 128, 16, 32, 64, 8, 8, 2): _TileTime(3200.0, 0.96),
+    WarpConfig(64, 64, 16, 32, 32, 8, 4, 3): _TileTime(2000.0, 1.03),
+    WarpConfig(32, 64, 16, 16, 32, 4, 4, 4): _TileTime(1900.0, 1.02),
+    WarpConfig(16, 128, 8, 16, 32, 4, 4, 4): _TileTime(3400.0, 0.96),
 }
 
 
@@ -418,18 +398,17 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
     preference = Preference(Rank.FIRST, FASTEST)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
-        """See :class:`GemmStep`. Those that waste least of the device first."""
+        """Those that waste least of the device first."""
         fit = [tile for tile in WARP_TILES if tile.fits(self.tiling(tile, size), size, facts)]
 
         def time(tile: WarpConfig) -> float:
-            alone, among_many = WARP_TILES[tile]
+            own = WARP_TILES[tile]
             steps = -(-k // tile.block_k) * tile.block_k / max(k, 1)  # the last goes beyond the end
-            return steps * (among_many * modelled_time(self.tiling(tile, size), m, n, groups, facts) + alone)
+            return steps * (own.among_many * modelled_time(self.tiling(tile, size), m, n, groups, facts) + own.alone)
 
         return sorted(fit, key=time)
 
     def tiling(self, config: WarpConfig, size: int) -> Tiling:
-        """See :class:`GemmStep`."""
         plain = config.tiling(size, config.stages)
         return replace(plain, constants=(*plain.constants, ("STAGES", config.stages)))
 

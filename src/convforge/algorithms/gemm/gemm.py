@@ -1,9 +1,10 @@
-"""Host side of the matrix products. In a call, x is A, and the prepared "filter" is B, used where it lies."""
+"""Host side of the CPU's matrix products. In a call, x is A, and the prepared "filter" is B itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from convforge.problem.types import is_integer, itemsize
 
 
 def operand_b(b: Any, stream: Any = None) -> PreparedFilter:
-    """B as a prepared filter: nothing is packed ahead, nothing is copied."""
+    """B as a prepared filter, without a copy."""
     return PreparedFilter({"b": b}, 0)
 
 
@@ -41,16 +42,7 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
     look = Mark("purple", "square")
     preference = Preference(Rank.THIRD, FASTEST)
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return None
-
-    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.gemm import cpu
 
         kernel = runtime.compile(cpu.loops)
@@ -89,19 +81,12 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
     look = Mark("amber", "triangle-up")
     preference = Preference(Rank.SECOND, FASTEST)
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return None
-
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[BlockedConfig]:
-        """See :class:`Algorithm`."""
-        tiles = [(64, 512, 128), (32, 512, 128), (64, 1024, 64), (128, 256, 256), (16, 512, 128)]
+        tiles = ((64, 512, 128), (32, 512, 128), (64, 1024, 64), (128, 256, 256), (16, 512, 128))
         # The tallest rows that leave every core an item of its own come first.
-        tiles.sort(key=lambda t: -(-problem.m // t[0]) < facts.cores)
-        return [BlockedConfig(*t) for t in tiles]
+        return sorted(starmap(BlockedConfig, tiles), key=lambda tile: -(-problem.m // tile.tile_m) < facts.cores)
 
     def plan(self, problem: GemmProblem, config: BlockedConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.gemm import cpu
 
         kernel = runtime.compile(cpu.blocked)
@@ -130,17 +115,11 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
     preference = Preference(Rank.FIRST, FASTEST)
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if is_integer(problem.dtype):
             return Reason("a BLAS multiplies floats, not {dtype}", dtype=problem.dtype)
         return None
 
-    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         info = LaunchInfo("numpy.matmul", (1,), (1,))
 
         def run(buffers: Buffers, stream: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 from convforge.algorithms.contract import Config
 from convforge.algorithms.gemm.device import GemmStep, modelled_time
@@ -16,18 +17,15 @@ from convforge.problem import GemmProblem
 from convforge.problem.gemm import BYTES
 from convforge.problem.types import itemsize
 
-# The first architecture whose tensor cores take 16 x 16 by 16 x 8 numbers, and which copies to shared memory by itself.
+# The first architecture whose tensor cores take 16 x 16 by 16 x 8 numbers, and which has asynchronous copies.
 FIRST_ARCHITECTURE = 80
 TYPES, SIZE = ("float16", "bfloat16"), 2  # and bytes of a number
 # Numbers of 16 bits that tensor cores multiply in the time of one multiply-add of float32, as far as this kernel keeps
 # them busy; of bytes twice as many.
 PRODUCTS = 7
-# The least of a line of a tile, which has the factors of two products.
-LINE_BYTES = 64
-# Sums of a lane, at most: its registers hold them and the factors of the products under way.
-MOST_SUMS = 128
-# Those that leave registers for bytes that are turned on their way: turned_bytes.cuh.
-TURNING_SUMS = 64
+LINE_BYTES = 64  # of a line of a tile, at least: the factors of two products
+MOST_SUMS = 128  # of a lane: its registers hold them and the factors of the products in flight
+TRANSPOSING_SUMS = 64  # the same where bytes are transposed as they are loaded: mma_tiles.cuh
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +50,19 @@ class GemmMmaConfig(Config):
     stages: int = 4
 
 
-# The fields of configs of 16 bits, in the order of what they promise where M and N are large. Of bytes block_k is twice
-# that.
-TILES = (
+# Of 16 bits, in the order of what they promise where M and N are large. Of bytes block_k is twice that.
+TILES = tuple(starmap(GemmMmaConfig, (
     (128, 256, 32, 64, 64, 6), (256, 128, 32, 64, 64, 6), (128, 128, 32, 64, 64, 4), (128, 128, 64, 64, 32, 3),
     (128, 64, 64, 64, 32, 3), (64, 128, 64, 32, 64, 3), (64, 64, 64, 32, 32, 4), (64, 32, 64, 32, 16, 4),
     (32, 64, 64, 16, 32, 4), (128, 16, 64, 32, 16, 4), (32, 32, 64, 16, 16, 4),
-)  # fmt: skip
+)))  # fmt: skip
 
 
 class GemmMma(GemmStep[GemmMmaConfig]):
     """The matrix product of 16-bit types, and of bytes in int32, by warps, on tensor cores.
 
-    It takes matrices of any size, strides and alignment: where their numbers are not aligned to 16 bytes they are
-    brought one by one.
+    It takes matrices of any size, strides and alignment: numbers that are not aligned to 16 bytes are loaded one by
+    one.
 
     Notes
     -----
@@ -80,46 +77,39 @@ class GemmMma(GemmStep[GemmMmaConfig]):
     look = Mark("indigo", "diamond")
 
     def work_for(self, problem: GemmProblem) -> Work:
-        """See :class:`Algorithm`."""
         return Work(problem.flops / (PRODUCTS * SIZE / itemsize(problem.dtype)), problem.least_bytes)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
-        if problem.dtype in BYTES:
-            return Preference(Rank.TENSOR_CORES_OF_WARPS, "8 bits: tensor cores, whose factors warps hold")
-        if problem.dtype not in TYPES:
+        if problem.dtype not in (*TYPES, *BYTES):
             return None
-        return Preference(Rank.TENSOR_CORES_OF_WARPS, "16 bits: tensor cores, whose factors warps hold")
+        bits = "8 bits" if problem.dtype in BYTES else "16 bits"
+        return Preference(Rank.TENSOR_CORES_OF_WARPS, f"{bits}: tensor cores, whose factors warps hold")
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if problem.dtype not in (*TYPES, *BYTES):
             return Reason("A and B must be of one type of {names}, or each of one of {bytes}, not {dtype}",
                           names=", ".join(TYPES), bytes=", ".join(BYTES), dtype=problem.dtype)  # fmt: skip
         return device_refusal(facts)
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
-        """See :class:`Algorithm`. Where bytes are turned on their way, those that leave registers for it come first."""
+        """Order the tiles: those that leave registers for transposing bytes come first where bytes are transposed."""
         found = super().configs(problem, facts)
         if problem.dtype not in BYTES or (problem.transpose_b and not problem.transpose_a):
             return found
-        return sorted(found, key=lambda config: config.warp_m * config.warp_n > 32 * TURNING_SUMS)
+        return sorted(found, key=lambda config: config.warp_m * config.warp_n > 32 * TRANSPOSING_SUMS)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
-        """See :class:`GemmStep`. Those that waste least of the device first."""
-        every = [GemmMmaConfig(*tile) for tile in TILES]
-        if size == 1:
-            every = [replace(config, block_k=2 * config.block_k) for config in every]
+        """Those that waste least of the device first."""
+        every = TILES if size > 1 else [replace(tile, block_k=2 * tile.block_k) for tile in TILES]
         fit = [config for config in every if tiling(config, size).shared_bytes <= facts.block_shared_bytes]
         return sorted(fit, key=lambda config: modelled_time(tiling(config, size), m, n, groups, facts))
 
     def tiling(self, config: GemmMmaConfig, size: int) -> Tiling:
-        """See :class:`GemmStep`."""
         return tiling(config, size)
 
 
 def device_refusal(facts: DeviceFacts) -> Reason | None:
-    """Why a device does not have these tensor cores; None if it has."""
+    """The reason why a device does not have these tensor cores; None if it has."""
     if Architecture.parse(facts.architecture).number >= FIRST_ARCHITECTURE:
         return None
     return Reason(
@@ -128,22 +118,17 @@ def device_refusal(facts: DeviceFacts) -> Reason | None:
     )  # fmt: skip
 
 
-def tiling(config: GemmMmaConfig, size: int = SIZE, *, only_deep: bool = False) -> Tiling:
-    """Give the block's tile, threads, shared memory and constants of a kernel that includes mma_tiles.cuh.
+def tiling(config: GemmMmaConfig, size: int = SIZE, *, k_major: bool = False) -> Tiling:
+    """The block's tile, threads, shared memory and constants of a kernel that includes mma_tiles.cuh.
 
-    Parameters
-    ----------
-    size : int
-        Bytes of a number.
-    only_deep : bool
-        All lines of tiles lie along K. Those along M or N, as many numbers as the tile has, are powers of 2.
+    Where all tiles are `k_major`, block_m and block_n need not be powers of 2. `size` is that of a number in bytes.
 
     Raises
     ------
     ValueError
         Warps cannot share the tile as the config says.
     """
-    if (reason := _refusal(config, size, only_deep)) is not None:
+    if (reason := _refusal(config, size, k_major)) is not None:
         raise ValueError(f"{config}: {reason}")
     names = ("block_k", "warp_m", "warp_n", "stages")
     warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
@@ -152,9 +137,9 @@ def tiling(config: GemmMmaConfig, size: int = SIZE, *, only_deep: bool = False) 
     return Tiling(config.block_m, config.block_n, (32 * warps,), numbers, shared)
 
 
-def _refusal(config: GemmMmaConfig, size: int, only_deep: bool) -> Reason | None:
-    """Why warps cannot share a tile so."""
-    along = {} if only_deep else {"block_m": 16, "block_n": 16}
+def _refusal(config: GemmMmaConfig, size: int, k_major: bool) -> Reason | None:
+    """The reason why warps cannot share a tile so; None if they can."""
+    along = {} if k_major else {"block_m": 16, "block_n": 16}
     for name, least in {**along, "block_k": LINE_BYTES // size}.items():
         if (side := getattr(config, name)) < least or side & (side - 1):
             return Reason("{name}={side} is no power of 2 from {least} on", name=name, side=side, least=least)

@@ -8,9 +8,10 @@
 //           L1 answers most, and its bandwidth is the limit.
 #include "gemm.cuh"
 
-static_assert(BLOCK_M * BLOCK_N >= 32 && BLOCK_M * BLOCK_N <= 1024, "a block has 32 to 1024 threads");
+static_assert(cfg::BLOCK_M * cfg::BLOCK_N >= 32 && cfg::BLOCK_M * cfg::BLOCK_N <= 1024,
+              "a block has 32 to 1024 threads");
 
-extern "C" __global__ void __launch_bounds__(BLOCK_M * BLOCK_N) gemm_naive(const __grid_constant__ Gemm args) {
+extern "C" __global__ void __launch_bounds__(cfg::BLOCK_M *cfg::BLOCK_N) gemm_naive(const __grid_constant__ Gemm args) {
     const Tile tile = tile_of(args);
     const int m = tile.m + threadIdx.y, n = tile.n + threadIdx.x;
     if (m >= args.M || n >= args.N) return;

@@ -1,8 +1,8 @@
-"""A 1x1 convolution without padding or stride is a matrix product of the picture as it lies in memory."""
+"""A 1x1 convolution without padding or stride is a matrix product of the image in its own memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Buffers, Child, Chunks, Config, Plan, PreparedFilter
@@ -20,7 +20,7 @@ from convforge.problem import Conv2dProblem, GemmProblem
 
 @takes_bfloat16
 class Gemm1x1(Algorithm[Conv2dProblem, Config]):
-    """out (K x PQ) = w (K x C) x (C x HW), a product for each picture and group; nothing is copied."""
+    """out (K x PQ) = w (K x C) x (C x HW), a product for each image and group, without a copy."""
 
     name = "gemm_1x1"
     summary = "a 1x1 filter as a matrix product of the picture where it lies"
@@ -31,7 +31,6 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
     preference = Preference(Rank.POINTWISE, "a 1x1 filter is a matrix product of the picture where it lies")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if (problem.r, problem.s) != (1, 1):
             return Reason("the filter is {own}, not {wanted}", own=f"{problem.r}x{problem.s}", wanted="1x1")
         if problem.stride != (1, 1) or any(problem.padding):
@@ -48,12 +47,7 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
             return Reason("the BLAS has no epilogue {epilogue}; im2col has", epilogue=str(problem.epilogue))
         return None
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
-        return [Config()]
-
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         groups, outputs, channels = problem.groups, problem.k_per_group, problem.c_per_group
         gemm = GemmProblem(m=outputs, n=problem.h * problem.w, k=channels, dtype=problem.acc_dtype)
         child = GemmBlas().plan(gemm, config, runtime)
@@ -85,7 +79,7 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
 
 
 def _matrices(x: Any, out: Any) -> Iterator[tuple[Any, Any]]:
-    """Two pictures as matrices of channels by pixels: views, whole where rows follow each other, else row by row."""
+    """Views of two images as matrices of channels by pixels: whole where rows are contiguous, else row by row."""
     whole = [_flat_rows(picture) for picture in (x, out)]
     if all(whole):
         yield x.reshape(x.shape[0], -1), out.reshape(out.shape[0], -1)
@@ -95,6 +89,6 @@ def _matrices(x: Any, out: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _flat_rows(picture: Any) -> bool:
-    """Whether the pixels of a (channels, H, W) picture have one stride, so that seeing them as a row copies nothing."""
+    """Tell if the pixels of a (channels, H, W) image have one stride, so that they can be viewed as a row."""
     _, height, width = picture.shape
     return height == 1 or width == 1 or bool(picture.strides[1] == width * picture.strides[2])

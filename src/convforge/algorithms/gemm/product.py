@@ -21,12 +21,9 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, WIDE, accumulation_dtype, is_integer, itemsize
 
-# A grid has at most this many blocks along x.
-MOST_TILES = 2**31 - 1
-# Columns of a product whose output is a convolution's: they are counted in 32 bits.
-MOST_COLUMNS = 1 << 30
-# Filters of a block of a product that the cost model reckons with.
-BLOCK_FILTERS = 32
+MOST_TILES = 2**31 - 1  # blocks of a grid along x
+MOST_COLUMNS = 1 << 30  # of a product whose output is a convolution's: they are counted in 32 bits
+BLOCK_FILTERS = 32  # filters of a block, for the cost model
 
 
 class Operand(ctypes.Structure):
@@ -37,7 +34,7 @@ class Operand(ctypes.Structure):
 
 
 class _Store(ctypes.Structure):
-    """struct Store of store.cuh for a plain matrix."""
+    """struct Store of gemm.cuh for a plain matrix."""
 
     _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int) for name in ("row", "column", "vectors")))
 
@@ -54,50 +51,31 @@ def _gemm_struct(types: ElementTypes | None = None, wide: bool = False) -> type[
     return type("Gemm", (ctypes.Structure,), {"_fields_": [("a", Operand), ("b", Operand), ("store", store), *sizes]})
 
 
-def operand(data: int, size: int, along: int, deep: int, lies_deep: bool, group: int = 0) -> Operand:
-    """One operand of a call.
+def operand(data: int, size: int, along: int, along_k: int, k_major: bool, group: int = 0) -> Operand:
+    """One operand of a call, K-major or MN-major as the kernel was compiled.
 
-    Parameters
-    ----------
-    data : int
-        Address.
-    size : int
-        Bytes of an element.
-    along, deep : int
-        Strides in elements: along M or N, and along K.
-    lies_deep : bool
-        Whether neighbours lie along K: what the kernel was compiled for.
-    group : int
-        From one group's matrix to the next, in elements.
+    Strides `along` M or N and `along_k` are in elements, `size` in bytes of an element, and `group` in elements from
+    one group's matrix to the next.
 
     Raises
     ------
     ValueError
         A stride exceeds 32 bits.
     """
-    if max(abs(along), abs(deep)) > WIDE:
-        raise ValueError(f"strides of {along} and {deep} elements exceed 32 bits; make the matrix contiguous first")
-    near, far = (deep, along) if lies_deep else (along, deep)
-    vectors = (
-        near == 1 and all(number * size % VECTOR_BYTES == 0 for number in (far, group)) and not data % VECTOR_BYTES
-    )
-    return Operand(data, group, along, deep, int(vectors))
+    if max(abs(along), abs(along_k)) > WIDE:
+        raise ValueError(f"strides of {along} and {along_k} elements exceed 32 bits; make the matrix contiguous first")
+    inner, outer = (along_k, along) if k_major else (along, along_k)
+    aligned = all(number * size % VECTOR_BYTES == 0 for number in (outer, group))
+    vectors = inner == 1 and aligned and not data % VECTOR_BYTES
+    return Operand(data, group, along, along_k, int(vectors))
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """What a config of a ladder's step means for its kernel.
+    """A config of a ladder's step in terms of its kernel.
 
-    Attributes
-    ----------
-    block_m, block_n : int
-        The part of C that a block computes.
-    threads : tuple of int
-        Of a block.
-    constants : tuple of (str, int)
-        Further constants of the kernel.
-    shared_bytes : int
-        Dynamic shared memory of a block.
+    A block of `threads` computes `block_m` x `block_n` of C, with so many bytes of dynamic shared memory; `constants`
+    are further constants of the kernel.
     """
 
     block_m: int
@@ -107,70 +85,48 @@ class Tiling:
     shared_bytes: int = 0
 
     def tiles(self, m: int, n: int, groups: int = 1) -> int:
-        """Blocks that it takes."""
+        """Blocks that a product takes."""
         return -(-m // self.block_m) * -(-n // self.block_n) * groups
 
 
 class Product:
-    """A kernel compiled for products of one kind: element types, which way the operands lie, what becomes of sums.
+    """A kernel compiled for products of one kind: element types, major axes of the operands, and what is stored.
 
     Parameters
     ----------
-    path, name : str
-        The .cu file, and its kernel.
-    a_deep, b_deep : bool
-        Whether neighbours of A and of B lie along K.
-    dtype : str
-        Of A and B.
+    dtype, b_dtype : str
+        Of A and B; `b_dtype` differs for integers alone.
     convolution : Conv2dProblem, optional
         Whose output C is; by default C is a matrix of `dtype`, or of int32 where that is an integer type.
     constants : tuple of str
         Further lines of the prelude.
     around : callable, optional
         struct Gemm -> the struct that the kernel takes, where that is not struct Gemm itself.
-    b_dtype : str, optional
-        Of B, where that differs from A's: of integers alone.
     """
 
     def __init__(
-        self,
-        path: str,
-        name: str,
-        tiling: Tiling,
-        runtime: Runtime,
-        a_deep: bool,
-        b_deep: bool,
-        dtype: str,
-        convolution: Conv2dProblem | None = None,
-        constants: tuple[str, ...] = (),
-        around: Callable[[Any], Any] | None = None,
-        b_dtype: str = "",
-    ) -> None:
+        self, path: str, name: str, tiling: Tiling, runtime: Runtime, a_k_major: bool, b_k_major: bool, dtype: str,
+        convolution: Conv2dProblem | None = None, constants: tuple[str, ...] = (),
+        around: Callable[[Any], Any] | None = None, b_dtype: str = "",
+    ) -> None:  # fmt: skip
         self.tiling, self.runtime, self.name = tiling, runtime, name
-        self.convolution = convolution
+        self.convolution, self._factors = convolution, dtype
         numbers = {"BLOCK_M": tiling.block_m, "BLOCK_N": tiling.block_n, **dict(tiling.constants)}
-        near_m = convolution is not None and convolution.out_layout == "NHWC"
-        flags = {"A_DEEP": a_deep, "B_DEEP": b_deep, "C_NEAR_M": near_m}
+        c_m_major = convolution is not None and convolution.out_layout == "NHWC"
+        flags = {"A_DEEP": a_k_major, "B_DEEP": b_k_major, "C_NEAR_M": c_m_major}
         own = (*prelude_constants(**numbers, **flags), *constants)
         if convolution is None:
             self.struct = _gemm_struct()
             prelude = _matrix_types(dtype, b_dtype or dtype)
         else:
-            wide = convolution.needs_wide_index
-            self.struct = _gemm_struct(ElementTypes.of(convolution), wide)
+            self.struct = _gemm_struct(ElementTypes.of(convolution), convolution.needs_wide_index)
             prelude = ("#define CONVOLUTION", *conv_constants(convolution, dtype))
         self.arguments = self.struct if around is None else around(self.struct)
         source = KernelSource(path, name, (*prelude, *own), self.arguments, self.arguments.__name__)
         self.kernel = runtime.compile(source)
 
     def info(self, m: int, n: int, groups: int = 1, early: bool = False) -> LaunchInfo:
-        """The launch of a product of this size; an early one is shared out evenly.
-
-        Raises
-        ------
-        ValueError
-            It takes more blocks than a grid has room for.
-        """
+        """The launch of a product of this size, with an occupancy cap for PDL; ValueError for too many blocks."""
         tiles = self.tiling.tiles(m, n, groups)
         if tiles > MOST_TILES:
             raise ValueError(f"{self.name}: {m} x {n} takes {tiles} blocks of {self.tiling.block_m} x "
@@ -190,18 +146,20 @@ class Product:
         return args
 
     def output(self, buffers: Buffers, n: int, k: int, first: int = 0) -> Any:
-        """The struct of a call that writes columns [first, first + n) of a convolution; operands are to be added."""
+        """The struct of a call that writes columns [first, first + n) of a convolution; the caller adds B."""
         problem = self.convolution
         assert problem is not None
         args = self.struct(M=problem.k_per_group, N=n, K=k)
         fill(args.store.conv, problem, buffers)
         args.store.first = first
         args.store.vectors = int(_output_vectors(problem, args.store.conv, first))
+        w = address(buffers["w"].tensors["w"])
+        args.a = operand(w, itemsize(self._factors), 1, problem.k, False, problem.k_per_group)
         return args
 
 
 def _output_vectors(problem: Conv2dProblem, conv: Any, first: int) -> bool:
-    """Whether four sums that are neighbours in C are neighbours in the output too, aligned for one store."""
+    """Tell if four sums that are neighbours in C are neighbours in the output too, aligned for one store."""
     size = itemsize(problem.out_dtype)
     each = min(4, VECTOR_BYTES // size)
     if (conv.out or 0) % (each * size):

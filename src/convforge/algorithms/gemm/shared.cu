@@ -10,8 +10,8 @@
 // Limit     two loads from shared memory for each multiply-add: its bandwidth.
 #include "gemm.cuh"
 
-constexpr int BLOCK = BLOCK_M;
-static_assert(BLOCK_M == BLOCK_N, "the threads of a square tile load a square tile of A and of B");
+constexpr int BLOCK = cfg::BLOCK_M;
+static_assert(cfg::BLOCK_M == cfg::BLOCK_N, "the threads of a square tile load a square tile of A and of B");
 static_assert(BLOCK * BLOCK >= 32 && BLOCK * BLOCK <= 1024, "a block has 32 to 1024 threads");
 
 extern "C" __global__ void __launch_bounds__(BLOCK * BLOCK) gemm_shared(const __grid_constant__ Gemm args) {
@@ -20,7 +20,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK * BLOCK) gemm_shared(const __
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const int x = threadIdx.x, y = threadIdx.y;
-    const int a_m = A_DEEP ? y : x, a_k = A_DEEP ? x : y, b_n = B_DEEP ? y : x, b_k = B_DEEP ? x : y;
+    const int a_m = cfg::A_DEEP ? y : x, a_k = cfg::A_DEEP ? x : y, b_n = cfg::B_DEEP ? y : x,
+              b_k = cfg::B_DEEP ? x : y;
     acc_t sum = 0;
     for (int k0 = 0; k0 < args.K; k0 += BLOCK) {
         const bool a_there = tile.m + a_m < args.M && k0 + a_k < args.K;

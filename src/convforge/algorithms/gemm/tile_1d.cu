@@ -9,31 +9,31 @@
 // Limit     still one load from shared memory for each multiply-add.
 #include "gemm.cuh"
 
-constexpr int THREADS = BLOCK_M * BLOCK_N / THREAD_M;
-static_assert(BLOCK_M % THREAD_M == 0, "threads cover the rows of the block's tile exactly");
-static_assert(BLOCK_N % 32 == 0, "a warp has one row of threads, so that it reads one number of A at a time");
+constexpr int THREADS = cfg::BLOCK_M * cfg::BLOCK_N / cfg::THREAD_M;
+static_assert(cfg::BLOCK_M % cfg::THREAD_M == 0, "threads cover the rows of the block's tile exactly");
+static_assert(cfg::BLOCK_N % 32 == 0, "a warp has one row of threads, so that it reads one number of A at a time");
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_1d(const __grid_constant__ Gemm args) {
-    __shared__ math_t a_tile[BLOCK_K][BLOCK_M + 4], b_tile[BLOCK_K][BLOCK_N + 4];
+    __shared__ math_t a_tile[cfg::BLOCK_K][cfg::BLOCK_M + 4], b_tile[cfg::BLOCK_K][cfg::BLOCK_N + 4];
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
-    const int n = threadIdx.x % BLOCK_N, m = threadIdx.x / BLOCK_N * THREAD_M;
-    acc_t sums[THREAD_M] = {};
-    for (int k0 = 0; k0 < args.K; k0 += BLOCK_K) {
-        load_tile<BLOCK_M, THREADS, A_DEEP>(a_tile, a, tile.m, k0, args.M, args.K);
-        load_tile<BLOCK_N, THREADS, B_DEEP>(b_tile, b, tile.n, k0, args.N, args.K);
+    const int n = threadIdx.x % cfg::BLOCK_N, m = threadIdx.x / cfg::BLOCK_N * cfg::THREAD_M;
+    acc_t sums[cfg::THREAD_M] = {};
+    for (int k0 = 0; k0 < args.K; k0 += cfg::BLOCK_K) {
+        load_tile<cfg::BLOCK_M, THREADS, cfg::A_DEEP>(a_tile, a, tile.m, k0, args.M, args.K);
+        load_tile<cfg::BLOCK_N, THREADS, cfg::B_DEEP>(b_tile, b, tile.n, k0, args.N, args.K);
         __syncthreads();
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; k++) {
+        for (int k = 0; k < cfg::BLOCK_K; k++) {
             const math_t number = b_tile[k][n];
 #pragma unroll
-            for (int i = 0; i < THREAD_M; i++) sums[i] = multiply_add(a_tile[k][m + i], number, sums[i]);
+            for (int i = 0; i < cfg::THREAD_M; i++) sums[i] = multiply_add(a_tile[k][m + i], number, sums[i]);
         }
         __syncthreads();
     }
     if (tile.n + n >= args.N) return;
 #pragma unroll
-    for (int i = 0; i < THREAD_M; i++)
+    for (int i = 0; i < cfg::THREAD_M; i++)
         if (tile.m + m + i < args.M) put(args.store, tile.group, tile.m + m + i, tile.n + n, sums[i]);
 }

@@ -10,40 +10,41 @@
 // Limit     all wait while a tile comes from global memory; loads of 4 bytes are many instructions.
 #include "gemm.cuh"
 
-constexpr int ROWS = BLOCK_M / THREAD_M, COLUMNS = BLOCK_N / THREAD_N, THREADS = ROWS * COLUMNS;
-static_assert(BLOCK_M % THREAD_M == 0 && BLOCK_N % THREAD_N == 0, "threads cover the block's tile exactly");
+constexpr int ROWS = cfg::BLOCK_M / cfg::THREAD_M, COLUMNS = cfg::BLOCK_N / cfg::THREAD_N, THREADS = ROWS * COLUMNS;
+static_assert(cfg::BLOCK_M % cfg::THREAD_M == 0 && cfg::BLOCK_N % cfg::THREAD_N == 0,
+              "threads cover the block's tile exactly");
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_2d(const __grid_constant__ Gemm args) {
-    __shared__ math_t a_tile[BLOCK_K][BLOCK_M + 4], b_tile[BLOCK_K][BLOCK_N + 4];
+    __shared__ math_t a_tile[cfg::BLOCK_K][cfg::BLOCK_M + 4], b_tile[cfg::BLOCK_K][cfg::BLOCK_N + 4];
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const int m = threadIdx.x / COLUMNS, n = threadIdx.x % COLUMNS;
-    acc_t sums[THREAD_M][THREAD_N] = {};
-    for (int k0 = 0; k0 < args.K; k0 += BLOCK_K) {
-        load_tile<BLOCK_M, THREADS, A_DEEP>(a_tile, a, tile.m, k0, args.M, args.K);
-        load_tile<BLOCK_N, THREADS, B_DEEP>(b_tile, b, tile.n, k0, args.N, args.K);
+    acc_t sums[cfg::THREAD_M][cfg::THREAD_N] = {};
+    for (int k0 = 0; k0 < args.K; k0 += cfg::BLOCK_K) {
+        load_tile<cfg::BLOCK_M, THREADS, cfg::A_DEEP>(a_tile, a, tile.m, k0, args.M, args.K);
+        load_tile<cfg::BLOCK_N, THREADS, cfg::B_DEEP>(b_tile, b, tile.n, k0, args.N, args.K);
         __syncthreads();
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; k++) {
-            math_t rows[THREAD_M], columns[THREAD_N];
+        for (int k = 0; k < cfg::BLOCK_K; k++) {
+            math_t rows[cfg::THREAD_M], columns[cfg::THREAD_N];
 #pragma unroll
-            for (int i = 0; i < THREAD_M; i++) rows[i] = a_tile[k][m + i * ROWS];
+            for (int i = 0; i < cfg::THREAD_M; i++) rows[i] = a_tile[k][m + i * ROWS];
 #pragma unroll
-            for (int j = 0; j < THREAD_N; j++) columns[j] = b_tile[k][n + j * COLUMNS];
+            for (int j = 0; j < cfg::THREAD_N; j++) columns[j] = b_tile[k][n + j * COLUMNS];
 #pragma unroll
-            for (int i = 0; i < THREAD_M; i++)
+            for (int i = 0; i < cfg::THREAD_M; i++)
 #pragma unroll
-                for (int j = 0; j < THREAD_N; j++) sums[i][j] = multiply_add(rows[i], columns[j], sums[i][j]);
+                for (int j = 0; j < cfg::THREAD_N; j++) sums[i][j] = multiply_add(rows[i], columns[j], sums[i][j]);
         }
         __syncthreads();
     }
 #pragma unroll
-    for (int j = 0; j < THREAD_N; j++) {
+    for (int j = 0; j < cfg::THREAD_N; j++) {
         const int column = tile.n + n + j * COLUMNS;
         if (column >= args.N) continue;
 #pragma unroll
-        for (int i = 0; i < THREAD_M; i++) {
+        for (int i = 0; i < cfg::THREAD_M; i++) {
             const int row = tile.m + m + i * ROWS;
             if (row < args.M) put(args.store, tile.group, row, column, sums[i][j]);
         }

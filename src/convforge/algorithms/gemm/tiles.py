@@ -1,10 +1,10 @@
-"""Which configs of a rung compute tiles of C of a given size: a free choice for some rungs, one of a few for others."""
+"""The configs of a rung that compute tiles of C of a given size: a free choice for some rungs, a few for others."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,13 +13,21 @@ from convforge.algorithms.gemm.device import GemmStep
 from convforge.errors import Reason
 from convforge.problem import GemmProblem
 
-# The fields that say a tile's rows and columns, and whether any numbers will do.
-_FIELDS = (("tile_m", "tile_n", True), ("block_y", "block_x", True), ("block", "block", True),
-           ("block_m", "block_n", False))  # fmt: skip
+
+class _Fields(NamedTuple):
+    """Fields of a config that give a tile's rows and columns; `free` where they take any numbers."""
+
+    rows: str
+    columns: str
+    free: bool
+
+
+_FIELDS = (_Fields("tile_m", "tile_n", True), _Fields("block_y", "block_x", True), _Fields("block", "block", True),
+           _Fields("block_m", "block_n", False))  # fmt: skip
 
 
 def has_tiles(config: Config) -> bool:
-    """Whether a config says which tile of C is computed at a time."""
+    """Tell if a config says which tile of C is computed at a time."""
     return _fields(config) is not None
 
 
@@ -47,14 +55,14 @@ def configs_of_tile(
     """
     fields = _fields(configs[0])
     assert fields is not None
-    high, wide, free = fields
-    if not free:
-        found = [c for c in configs if (getattr(c, high), getattr(c, wide)) == (rows, columns)]
-        known = dict.fromkeys(f"{getattr(c, high)}x{getattr(c, wide)}" for c in configs)
+    if not fields.free:
+        sizes = [(getattr(config, fields.rows), getattr(config, fields.columns)) for config in configs]
+        found = [config for config, size in zip(configs, sizes, strict=True) if size == (rows, columns)]
+        known = dict.fromkeys(f"{high}x{wide}" for high, wide in sizes)
         return found or Reason("its tiles are {sizes}", sizes=", ".join(known))
-    if high == wide and rows != columns:
+    if fields.rows == fields.columns and rows != columns:
         return Reason("its tiles are square")
-    config = dataclasses.replace(configs[0], **{high: rows, wide: columns})
+    config = dataclasses.replace(configs[0], **{fields.rows: rows, fields.columns: columns})
     if isinstance(algorithm, GemmStep):
         try:
             algorithm.tiling(config, np.dtype(problem.dtype).itemsize)
@@ -63,6 +71,6 @@ def configs_of_tile(
     return [config]
 
 
-def _fields(config: Config) -> tuple[str, str, bool] | None:
+def _fields(config: Config) -> _Fields | None:
     names = {f.name for f in dataclasses.fields(config)}
-    return next((found for found in _FIELDS if {found[0], found[1]} <= names), None)
+    return next((found for found in _FIELDS if {found.rows, found.columns} <= names), None)

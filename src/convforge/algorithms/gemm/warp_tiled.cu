@@ -1,7 +1,7 @@
 // gemm_warp_tiled: each warp has a compact part of the block's tile, and copies run several tiles ahead by themselves.
 //
 // Since gemm_vectorised: a warp's threads form a rectangle, so that of each k a warp reads fewer numbers, without bank
-// conflicts (see warp_tile.cuh). Tiles go from global to shared memory without passing through registers, STAGES - 1 of
+// conflicts (see gemm.cuh). Tiles go from global to shared memory without passing through registers, STAGES - 1 of
 // them on their way at a time, which leaves the registers to larger parts of C: 8 x 16 sums a thread make 128 multiply-
 // adds of six 16-byte loads.
 // Threads   WARPS_M x WARPS_N warps of LANES_M x LANES_N threads; a thread has THREAD_M x THREAD_N sums.
@@ -9,38 +9,41 @@
 //           neighbours lie along K is transposed by copies of one element.
 // Any       M, N, K, alignment: copies of 16 bytes only where they are aligned and the tile is whole; elements outside
 //           are not read but filled with 0.
-// Limit     FMAs: an issue slot in ten goes to loads and addresses. Few tiles leave multiprocessors idle.
-#include "warp_tile.cuh"
+// Limit     FMAs: an issue slot in ten goes to loads and addresses. Few tiles leave SMs idle.
+#include "gemm.cuh"
 
-static_assert(STAGES >= 2, "one tile is used while another is on its way");
+using Warps = WarpTile<cfg::BLOCK_M, cfg::BLOCK_N, cfg::WARP_M, cfg::WARP_N, cfg::THREAD_M, cfg::THREAD_N>;
+constexpr int THREADS = Warps::THREADS;
+
+static_assert(cfg::STAGES >= 2, "one tile is used while another is on its way");
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_warp_tiled(const __grid_constant__ Gemm args) {
     struct Tiles {
-        math_t a[BLOCK_K][PITCH_A], b[BLOCK_K][PITCH_B];
+        math_t a[cfg::BLOCK_K][Warps::PITCH_A], b[cfg::BLOCK_K][Warps::PITCH_B];
     };
     DYNAMIC_SHARED(Tiles, stages);
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
-    const Lane lane = lane_of(threadIdx.x);
-    const MatrixCopies<BLOCK_M, THREADS, A_DEEP> copy_a = {a, tile.m, args.M, args.K};
-    const MatrixCopies<BLOCK_N, THREADS, B_DEEP> copy_b = {b, tile.n, args.N, args.K};
-    const Squares<THREAD_M, THREAD_N, LANES_M * 4, LANES_N * 4> multiply = {lane.m, lane.n};
-    const SquaresStore<LANES_M * 4, LANES_N * 4> put = {args.store, args.M, args.N, tile, lane.m, lane.n};
+    const Warps::Lane lane = Warps::lane_of(threadIdx.x);
+    const MatrixCopies<cfg::BLOCK_M, THREADS, cfg::A_DEEP> copy_a = {a, tile.m, args.M, args.K};
+    const MatrixCopies<cfg::BLOCK_N, THREADS, cfg::B_DEEP> copy_b = {b, tile.n, args.N, args.K};
+    const Squares<cfg::THREAD_M, cfg::THREAD_N, Warps::LANES_M * 4, Warps::LANES_N * 4> multiply = {lane.m, lane.n};
+    const SquaresStore<Warps::LANES_M * 4, Warps::LANES_N * 4> put = {args.store, args.M, args.N, tile, lane.m, lane.n};
     const auto ask = [&](int k0) {  // a commit for every step, so that waiting can count them
         if (k0 < args.K) {
-            Tiles &target = stages[k0 / BLOCK_K % STAGES];
+            Tiles &target = stages[k0 / cfg::BLOCK_K % cfg::STAGES];
             copy_a.copy(target.a, k0);
             copy_b.copy(target.b, k0);
         }
         copy_async_commit();
     };
-    for (int stage = 0; stage < STAGES - 1; stage++) ask(stage * BLOCK_K);
-    acc_t sums[THREAD_M][THREAD_N] = {};
-    for (int k0 = 0; k0 < args.K; k0 += BLOCK_K) {
-        copy_async_wait<STAGES - 2>();  // this thread's part of the tile has landed,
+    for (int stage = 0; stage < cfg::STAGES - 1; stage++) ask(stage * cfg::BLOCK_K);
+    acc_t sums[cfg::THREAD_M][cfg::THREAD_N] = {};
+    for (int k0 = 0; k0 < args.K; k0 += cfg::BLOCK_K) {
+        copy_async_wait<cfg::STAGES - 2>();  // this thread's part of the tile has landed,
         __syncthreads();                // so has every other's, and all are done with the tile before it
-        ask(k0 + (STAGES - 1) * BLOCK_K);
-        const Tiles &now = stages[k0 / BLOCK_K % STAGES];
+        ask(k0 + (cfg::STAGES - 1) * cfg::BLOCK_K);
+        const Tiles &now = stages[k0 / cfg::BLOCK_K % cfg::STAGES];
         multiply(sums, now.a, now.b);
     }
     put(sums);

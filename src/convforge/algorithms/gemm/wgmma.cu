@@ -21,34 +21,35 @@
 // Any       M, N, K: the TMA loads zeros beyond the ends and stores nothing there. Needs rows, addresses and strides
 //           that are multiples of 16 bytes.
 // Limit     tensor cores; with small tiles, L2.
-#include "clusters.cuh"
+#include "tma.cuh"
 #include "types.cuh"
 #include "wgmma.cuh"
 
 constexpr int WARPGROUP = 128, CONSUMERS = 2, THREADS = WARPGROUP * (1 + CONSUMERS);
-constexpr int GROUPS_OF_TILE = PING_PONG ? 1 : 2;              // warpgroups that share a tile
-constexpr int ROWS_64 = BLOCK_M / (64 * GROUPS_OF_TILE);       // products of 64 rows of a warpgroup
+constexpr int GROUPS_OF_TILE = cfg::PING_PONG ? 1 : 2;         // warpgroups that share a tile
+constexpr int ROWS_64 = cfg::BLOCK_M / (64 * GROUPS_OF_TILE);  // products of 64 rows of a warpgroup
 constexpr int STEP_K = 64, ROW_BYTES = 128, BOX_BYTES = 64 * ROW_BYTES;
-constexpr int OF_CLUSTER = PAIRED ? 2 : 1;                     // blocks, one below the other
+constexpr int OF_CLUSTER = cfg::PAIRED ? 2 : 1;                // blocks, one below the other
 constexpr int PRODUCTS = STEP_K / 16;                          // of 16 along K, in a step
-static_assert(ROWS_64 >= 1 && BLOCK_M == 64 * GROUPS_OF_TILE * ROWS_64, "warpgroups multiply whole 64 rows");
-static_assert(BLOCK_N % 64 == 0 && BLOCK_N <= 256, "results are stored 64 columns at a time");
+static_assert(ROWS_64 >= 1 && cfg::BLOCK_M == 64 * GROUPS_OF_TILE * ROWS_64, "warpgroups multiply whole 64 rows");
+static_assert(cfg::BLOCK_N % 64 == 0 && cfg::BLOCK_N <= 256, "results are stored 64 columns at a time");
 
 struct Wgmma {
-    Map a, b, c;
+    TensorMap a, b, c;
     int tiles_m, tiles_n, steps;  // tiles_m: of a cluster each
     int boxes_a, boxes_b;  // copies that load an operand's part of a stage
 };
 
 struct Memory {
     alignas(1024) unsigned char results[CONSUMERS][2][BOX_BYTES];
-    alignas(1024) unsigned char a[STAGES][BLOCK_M * ROW_BYTES];
-    alignas(1024) unsigned char b[STAGES][BLOCK_N * ROW_BYTES];
+    alignas(1024) unsigned char a[cfg::STAGES][cfg::BLOCK_M * ROW_BYTES];
+    alignas(1024) unsigned char b[cfg::STAGES][cfg::BLOCK_N * ROW_BYTES];
 };
-static_assert(sizeof(Memory) + 1024 - 128 <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
+static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
+              "the host asks for the shared memory that a block uses");
 
 struct Barriers {
-    unsigned long long loaded[STAGES], read[STAGES];
+    unsigned long long loaded[cfg::STAGES], read[cfg::STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
 };
 
@@ -57,34 +58,36 @@ struct Place {
     int m, n;
 };
 __device__ inline Place place_of(const Wgmma &args, int tile) {
-    const int all = tile / OF_CLUSTER, group = all / (GROUP * args.tiles_n), first = group * GROUP;
-    const int rows = min(args.tiles_m - first, GROUP), in_group = all - first * args.tiles_n;
-    return {((first + in_group % rows) * OF_CLUSTER + tile % OF_CLUSTER) * BLOCK_M, in_group / rows * BLOCK_N};
+    const int all = tile / OF_CLUSTER, group = all / (cfg::GROUP * args.tiles_n), first = group * cfg::GROUP;
+    const int rows = min(args.tiles_m - first, cfg::GROUP), in_group = all - first * args.tiles_n;
+    return {((first + in_group % rows) * OF_CLUSTER + tile % OF_CLUSTER) * cfg::BLOCK_M,
+            in_group / rows * cfg::BLOCK_N};
 }
 __device__ inline int tiles_of(const Wgmma &args) { return args.tiles_m * args.tiles_n * OF_CLUSTER; }
 
 // Producer: one thread loads one operand, IS_A or B.
 template <bool IS_A>
 __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers &bars) {
-    constexpr bool ACROSS = IS_A ? A_ACROSS : B_ACROSS;
-    constexpr bool SHARED = PAIRED && !IS_A;  // half of it comes from here, for both blocks
-    constexpr int BYTES = (IS_A ? BLOCK_M : BLOCK_N) * ROW_BYTES, BLOCK = IS_A ? BLOCK_M : BLOCK_N / OF_CLUSTER;
-    const Map &map = IS_A ? args.a : args.b;
+    constexpr bool ACROSS = IS_A ? cfg::A_ACROSS : cfg::B_ACROSS;
+    constexpr bool SHARED = cfg::PAIRED && !IS_A;  // half of it comes from here, for both blocks
+    constexpr int BYTES = (IS_A ? cfg::BLOCK_M : cfg::BLOCK_N) * ROW_BYTES,
+                  BLOCK = IS_A ? cfg::BLOCK_M : cfg::BLOCK_N / OF_CLUSTER;
+    const TensorMap &map = IS_A ? args.a : args.b;
     const int boxes = IS_A ? args.boxes_a : args.boxes_b;
-    const int part = SHARED ? block_of_cluster() : 0;
+    const int part = SHARED ? cluster_rank() : 0;
     const auto copy = [&](unsigned char *to, int x, int y, int z, unsigned long long *loaded) {
-        if (SHARED) copy_box_to(3, to, map, x, y, z, loaded);
-        else copy_box(to, map, x, y, z, loaded);
+        if (SHARED) tma_load_multicast(3, to, map, x, y, z, loaded);
+        else tma_load(to, map, x, y, z, loaded);
     };
-    Ring<STAGES> ring{0, 1};
+    Ring<cfg::STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < tiles_of(args); tile += gridDim.x) {
         const Place at = place_of(args, tile);
         const int x = (IS_A ? at.m : at.n) + part * BLOCK;
         for (int step = 0; step < args.steps; step++, ring.next()) {
             unsigned long long *loaded = &bars.loaded[ring.stage];
             unsigned char *to = (IS_A ? memory->a[ring.stage] : memory->b[ring.stage]) + part * BLOCK * ROW_BYTES;
-            await_bytes(&bars.read[ring.stage], ring.parity);
-            expect_bytes(loaded, BYTES);
+            mbarrier_wait(&bars.read[ring.stage], ring.parity);
+            mbarrier_expect_tx(loaded, BYTES);
             if (!ACROSS) copy(to, step * STEP_K, x, 0, loaded);
             else if (BLOCK > 64 && boxes == 1)  // the map has 64 by 64 of M or N
                 copy(to, 0, step * STEP_K, x / 64, loaded);
@@ -97,16 +100,16 @@ __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers 
 // Consumer: the products of a step, added to the sums where there are any yet.
 __device__ __forceinline__ void multiply_step(float (&sums)[ROWS_64][SUMS], const unsigned char *a,
                                               const unsigned char *b, int share, bool adds) {
-    constexpr int NEXT_A = A_ACROSS ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ACROSS ? 16 * ROW_BYTES / 16 : 2;
-    const auto of_b = B_ACROSS ? matrix_across(b, BOX_BYTES) : matrix_at(b, 8 * ROW_BYTES);
+    constexpr int NEXT_A = cfg::A_ACROSS ? 16 * ROW_BYTES / 16 : 2, NEXT_B = cfg::B_ACROSS ? 16 * ROW_BYTES / 16 : 2;
+    const auto of_b = cfg::B_ACROSS ? mn_major_matrix(b, BOX_BYTES) : k_major_matrix(b, 8 * ROW_BYTES);
 #pragma unroll
     for (int i = 0; i < PRODUCTS; i++)
 #pragma unroll
         for (int t = 0; t < ROWS_64; t++) {
             // 64 rows of A are as many bytes either way: 64 rows of a K-major part, or one MN-major box.
             const unsigned char *rows = a + (share * ROWS_64 + t) * BOX_BYTES;
-            const auto of_a = A_ACROSS ? matrix_across(rows, BOX_BYTES) : matrix_at(rows, 8 * ROW_BYTES);
-            multiply(sums[t], of_a + NEXT_A * i, of_b + NEXT_B * i, adds || i > 0);
+            const auto of_a = cfg::A_ACROSS ? mn_major_matrix(rows, BOX_BYTES) : k_major_matrix(rows, 8 * ROW_BYTES);
+            wgmma(sums[t], of_a + NEXT_A * i, of_b + NEXT_B * i, adds || i > 0);
         }
 }
 
@@ -121,87 +124,87 @@ __device__ inline void round_results(const float (&sums)[SUMS], int first, unsig
             const int e = 4 * (first / 8 + j + i / 2) + 2 * (i % 2);
             v[i] = narrow_pair<out_t>(sums[e], sums[e + 1]);
         }
-        store_matrices<false>(box + row * ROW_BYTES + ((j + lane / 16) ^ row % 8) * 16, v);
+        stmatrix<false>(box + row * ROW_BYTES + ((j + lane / 16) ^ row % 8) * 16, v);
     }
 }
 
 __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
     const bool asks = threadIdx.x % WARPGROUP == 0;
-    const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
-    Ring<STAGES> ring;
+    const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows
+    Ring<cfg::STAGES> ring;
     int turn = 0;
     unsigned parity = warpgroup ^ 1;
     for (int tile = blockIdx.x; tile < tiles_of(args); tile += gridDim.x, turn ^= 1) {
-        if (PING_PONG && turn != warpgroup) {
+        if (cfg::PING_PONG && turn != warpgroup) {
             ring.skip(args.steps);
             continue;
         }
         float sums[ROWS_64][SUMS];
-        if (PING_PONG) {
-            await_bytes(&bars.turn[warpgroup], parity);
+        if (cfg::PING_PONG) {
+            mbarrier_wait(&bars.turn[warpgroup], parity);
             parity ^= 1;
         }
         int before = -1;  // a stage that products under way may still read
         for (int step = 0; step < args.steps; step++, ring.next()) {
-            await_bytes(&bars.loaded[ring.stage], ring.parity);
-            products_begin();
+            mbarrier_wait(&bars.loaded[ring.stage], ring.parity);
+            wgmma_fence();
             multiply_step(sums, memory->a[ring.stage], memory->b[ring.stage], share, step > 0);
-            products_are_asked();
-            await_products<1>();
-            stage_is_read<PAIRED>(&bars.read[max(before, 0)], before >= 0);
+            wgmma_commit();
+            wgmma_wait<1>();
+            release_stage<cfg::PAIRED>(&bars.read[max(before, 0)], before >= 0);
             before = ring.stage;
         }
-        await_products<0>();
-        stage_is_read<PAIRED>(&bars.read[before], true);
-        arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
+        wgmma_wait<0>();
+        release_stage<cfg::PAIRED>(&bars.read[before], true);
+        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], asks && cfg::PING_PONG);
 
         const Place at = place_of(args, tile);
 #pragma unroll
         for (int t = 0; t < ROWS_64; t++)
 #pragma unroll
-            for (int first = 0; first < BLOCK_N; first += 64) {
-                unsigned char *box = memory->results[warpgroup][(t * (BLOCK_N / 64) + first / 64) % 2];
-                if (asks) stores_have_read<1>();  // the box before may still be on its way
-                warpgroup_meets(warpgroup);
+            for (int first = 0; first < cfg::BLOCK_N; first += 64) {
+                unsigned char *box = memory->results[warpgroup][(t * (cfg::BLOCK_N / 64) + first / 64) % 2];
+                if (asks) tma_store_wait_read<1>();  // the box before may still be on its way
+                warpgroup_sync(warpgroup);
                 round_results(sums[t], first, box);
-                copies_may_overwrite();
-                warpgroup_meets(warpgroup);
+                fence_proxy_async();
+                warpgroup_sync(warpgroup);
                 if (asks) {
-                    store_box(args.c, box, at.n + first, at.m + 64 * (share * ROWS_64 + t));
-                    stores_are_asked();
+                    tma_store(args.c, box, at.n + first, at.m + 64 * (share * ROWS_64 + t));
+                    tma_store_commit();
                 }
             }
         // The next tile begins with the first box again: it must not be the one asked for last.
-        if (asks && ROWS_64 * (BLOCK_N / 64) % 2) stores_have_read();
+        if (asks && ROWS_64 * (cfg::BLOCK_N / 64) % 2) tma_store_wait_read();
     }
-    if (asks) stores_are_done();
+    if (asks) tma_store_wait();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid_constant__ Wgmma args) {
-    BOX_SHARED(unsigned char, shared);
+    TMA_SHARED(unsigned char, shared);
     Memory *memory = reinterpret_cast<Memory *>(shared + (-shared_address(shared) & 1023));
     __shared__ Barriers bars;
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            init_barrier(&bars.loaded[i], 2);  // the threads that load A and B
-            init_barrier(&bars.read[i], GROUPS_OF_TILE * OF_CLUSTER);
+        for (int i = 0; i < cfg::STAGES; i++) {
+            mbarrier_init(&bars.loaded[i], 2);  // the threads that load A and B
+            mbarrier_init(&bars.read[i], GROUPS_OF_TILE * OF_CLUSTER);
         }
-        for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
-        barriers_are_there();
-        prefetch_map(args.a);
-        prefetch_map(args.b);
-        prefetch_map(args.c);
+        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(&bars.turn[i], 1);
+        mbarrier_init_fence();
+        prefetch_tensormap(args.a);
+        prefetch_tensormap(args.b);
+        prefetch_tensormap(args.c);
     }
-    blocks_begin<PAIRED>();
-    wait_for_earlier();
+    cluster_begin<cfg::PAIRED>();
+    pdl_wait();
     if (warpgroup == 0) {
-        give_registers<40>();
+        setmaxnreg_dec<40>();
         if (threadIdx.x == 0) load_operand<true>(args, memory, bars);
         if (threadIdx.x == 32) load_operand<false>(args, memory, bars);
     } else {
-        take_registers<232>();
+        setmaxnreg_inc<232>();
         multiply_tiles(args, memory, bars, warpgroup - 1);
     }
-    if (PAIRED) cluster_meets();
+    if (cfg::PAIRED) cluster_sync();
 }

@@ -7,23 +7,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
+from itertools import starmap
 from typing import Any, cast
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
-from convforge.algorithms.gemm.gemm import operand_b
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.gemm.device import plain_b
 from convforge.algorithms.gemm.mma import GemmMma
 from convforge.algorithms.host.conv import address
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import OnDevice
 from convforge.algorithms.host.resident import evenly, persistent
-from convforge.algorithms.implicit_gemm.on_wgmma import (
-    MAPS_KEPT,
-    TENSOR_PRODUCTS,
-    WithMaps,
-    device_refusal,
-    wgmma_lines,
-)
-from convforge.algorithms.implicit_gemm.wgmma_configs import TRIED_IN_PAIRS
+from convforge.algorithms.implicit_gemm import on_wgmma
+from convforge.algorithms.implicit_gemm import wgmma_configs as model
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -37,25 +32,13 @@ from convforge.problem import GemmProblem
 # NumPy's name of a type -> that of PTX.
 TYPES = {"float16": "f16", "bfloat16": "bf16"}
 
-# Bytes of a number; numbers of a row of 128 bytes, which are a step along K and the sides of a box; threads of a block.
+# Bytes of a number; numbers of a row of 128 bytes, which are a step along K and the sides of a TMA box; threads of a
+# block.
 SIZE, ROW, THREADS = 2, 64, 384
 # Sums of a thread, as many as its registers hold; columns of a product.
 MOST_SUMS, MOST_COLUMNS = 192, 256
-# Shared memory beside tiles: alignment, barriers.
-EXTRA_BYTES = 1024 + 512
-
-# Rows and columns of a tile, and whether the warpgroups take turns, in the order of what they promise where M and N are
-# large.
-TILES = (
-    (128, 256, False), (256, 128, False), (256, 192, False), (128, 192, True), (128, 192, False), (128, 128, True),
-    (128, 128, False), (64, 256, True), (64, 192, True), (64, 128, True), (128, 64, True), (64, 64, True),
-)  # fmt: skip
+EXTRA_BYTES = 1024 + 512  # of shared memory beside tiles: alignment, barriers
 FEWEST_STAGES, MOST_STAGES = 2, 8
-
-# The model that orders the configs, in clock cycles of an SM: that of implicit_gemm_wgmma (wgmma_tiles.py).
-PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, STEP_CYCLES = 2100, 106, 60, 16
-FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 475, 25, 2400
-DEEP, SHALLOW = 4, 0.083
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +79,22 @@ class GemmWgmmaConfig(Config):
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: struct Memory of wgmma.cu, and what aligns it."""
+        """Shared memory of a block: struct Memory of wgmma.cu, and its alignment."""
         return (4 * ROW + self.stages * (self.block_m + self.block_n)) * ROW * SIZE + 1024
+
+
+# In the order of what they promise where M and N are large.
+TILES = tuple(starmap(GemmWgmmaConfig, (
+    (128, 256, False), (256, 128, False), (256, 192, False), (128, 192, True), (128, 192, False), (128, 128, True),
+    (128, 128, False), (64, 256, True), (64, 192, True), (64, 128, True), (128, 64, True), (64, 64, True),
+)))  # fmt: skip
 
 
 class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     """The matrix product of 16-bit types on Hopper's tensor cores, whose tiles the TMA loads and stores.
 
-    Matrices whose rows are no multiples of 16 bytes, or whose elements lie otherwise than the problem says, go to
-    gemm_mma, which is compiled when it is first needed.
+    Matrices whose rows are no multiples of 16 bytes, or whose layout is not the problem's, go to gemm_mma, which is
+    compiled when it is first needed.
     """
 
     name = "gemm_wgmma"
@@ -115,23 +105,19 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     look = Mark("pink", "circle")
 
     def work_for(self, problem: GemmProblem) -> Work:
-        """See :class:`Algorithm`."""
-        return Work(problem.flops / TENSOR_PRODUCTS, problem.least_bytes)
+        return Work(problem.flops / on_wgmma.TENSOR_PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if problem.dtype not in TYPES:
             return None
         return Preference(Rank.TENSOR_CORES, "16 bits: tensor cores, whose tiles the TMA loads")
 
     def ways(self, problem: GemmProblem, config: GemmWgmmaConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         stored = Reason("the TMA loads tiles of A and B and stores tiles of C; the tensor cores multiply them")
         return Way("tensor_cores", "default", stored), handed_on(GemmMma.name, ALIGNMENT, Reason("A, B or C"))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if (reason := device_refusal(facts)) is not None:
+        if (reason := on_wgmma.device_refusal(facts)) is not None:
             return reason
         if problem.dtype not in TYPES:
             return Reason("A and B must be of one type of {names}, not {dtype}", names=", ".join(TYPES),
@@ -150,26 +136,25 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         return None
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmWgmmaConfig]:
-        """See :class:`Algorithm`. The model of cycles puts the fastest first."""
+        """The model of cycles puts the fastest first."""
         found = []
-        for block_m, block_n, ping_pong in TILES:
-            if (block_m >= 2 * max(problem.m, 64)) or (block_n >= 2 * max(problem.n, 64)):
+        for tile in TILES:
+            if tile.block_m >= 2 * max(problem.m, 64) or tile.block_n >= 2 * max(problem.n, 64):
                 continue
-            group = max(1, round(math.sqrt(facts.cores * block_n / block_m)))
-            config = GemmWgmmaConfig(block_m, block_n, ping_pong, MOST_STAGES, group)
+            group = max(1, round(math.sqrt(facts.cores * tile.block_n / tile.block_m)))
+            config = replace(tile, stages=MOST_STAGES, group=group)
             while config.stages > FEWEST_STAGES and config.shared_bytes + EXTRA_BYTES - 1024 > facts.block_shared_bytes:
                 config = replace(config, stages=config.stages - 1)
             found.append(config)
         found.sort(key=lambda config: modelled_cycles(problem, config, facts))
         several = [config for config in found if problem.m > config.block_m]
         pairs = [config for config in several if config_refusal(replace(config, paired=True), facts) is None]
-        return [*found[:1], *(replace(config, paired=True) for config in pairs[:TRIED_IN_PAIRS]), *found[1:]]
+        return [*found[:1], *(replace(config, paired=True) for config in pairs[: model.TRIED_IN_PAIRS]), *found[1:]]
 
     def plan(self, problem: GemmProblem, config: GemmWgmmaConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        a_across, b_across = problem.transpose_a, not problem.transpose_b
+        a_across, b_across = problem.transpose_a, not problem.transpose_b  # MN-major operands
         of_cluster = config.of_cluster
         tiles = -(-problem.m // (config.block_m * of_cluster)), -(-problem.n // config.block_n)
         prelude = constants(
@@ -178,7 +163,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             SHARED_BYTES=config.shared_bytes,
         )  # fmt: skip
         types = ElementTypes(out=problem.dtype, acc="float32").prelude()
-        lines = (*types, *prelude, *wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
+        lines = (*types, *prelude, *on_wgmma.wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
         struct = _struct()
         kernel = runtime.compile(
             KernelSource("algorithms/gemm/wgmma.cu", "gemm_wgmma", lines, struct, "Wgmma", feature="a")
@@ -186,7 +171,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         cluster = (of_cluster,) if config.paired else ()
         grid = persistent(math.prod(tiles) * of_cluster, runtime.facts, of_cluster)
         info = LaunchInfo("gemm_wgmma", grid, (THREADS,), config.shared_bytes, cluster=cluster, early=True)
-        kept = lru_cache(maxsize=MAPS_KEPT)
+        kept = lru_cache(maxsize=on_wgmma.MAPS_KEPT)
         maps = {
             "a": kept(partial(matrix_map, block=config.block_m, across=a_across)),
             "b": kept(partial(matrix_map, block=config.block_n // of_cluster, across=b_across)),
@@ -197,10 +182,10 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             args = struct()
             arrays = {"a": buffers["a"], "b": buffers["b"].tensors["b"], "c": buffers["c"]}
             for name, array in arrays.items():
-                seen = maps[name](address(array), tuple(array.shape), tuple(array.strides))
-                if seen is None:
+                tensor_map = maps[name](address(array), tuple(array.shape), tuple(array.strides))
+                if tensor_map is None:
                     return None
-                args.put_map(name, seen, cast(WithMaps, runtime).tensor_map(seen))
+                args.put_map(name, tensor_map, cast(on_wgmma.WithMaps, runtime).tensor_map(tensor_map))
             args.tiles_m, args.tiles_n = tiles
             args.steps = -(-problem.k // ROW)
             args.boxes_a = copies_of(problem.m, config.block_m, a_across)
@@ -212,12 +197,11 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             return step.plan(problem, step.configs(problem, runtime.facts)[0], runtime)
 
         launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=cache(otherwise))
-        prepare = Preparation(runtime, {}, (), lambda buffers, stream: operand_b(buffers["given"]))
-        return Plan(self, problem, config, runtime, steps=[launch], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[launch], prepare=plain_b(runtime))
 
 
 def config_refusal(config: GemmWgmmaConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """The reason why a config is impossible; None if it is possible."""
     if config.rows < ROW or config.rows % ROW or config.block_m % config.rows:
         return Reason("a warpgroup multiplies 64 rows at a time; it has {rows} of them", rows=config.rows)
     if config.block_n % ROW or not ROW <= config.block_n <= MOST_COLUMNS:
@@ -239,32 +223,29 @@ def config_refusal(config: GemmWgmmaConfig, facts: DeviceFacts) -> Reason | None
 
 
 def modelled_cycles(problem: GemmProblem, config: GemmWgmmaConfig, facts: DeviceFacts) -> float:
-    """Estimate the cycles of a call: those of the SM with the most tiles, by its products or its loads."""
+    """Estimate the cycles of a call by the model of implicit_gemm_wgmma."""
     outputs = config.block_m * config.block_n
     most = -(-(-(-problem.m // config.block_m) * -(-problem.n // config.block_n)) // facts.cores)
     steps = -(-problem.k // ROW)
     read = (64 + config.block_n) * ROW * SIZE
-    each = max(64 * config.block_n * ROW / PRODUCTS_A_CYCLE, read / READ_A_CYCLE) + STEP_CYCLES
-    loads = (config.block_m + config.block_n) * ROW * SIZE / LOADED_A_CYCLE
-    tile = steps * max(config.block_m / 64 * each, loads) * (1 + SHALLOW * max(0, DEEP - config.stages))
-    finish = FINISH_CYCLES + OUTPUT_CYCLES * outputs / 128 / (1 if config.ping_pong else 2)
-    if config.ping_pong:  # a tile is stored while the next one is multiplied
-        return max(most * tile, -(-most // 2) * (tile + finish)) + finish + START_CYCLES
-    return most * (tile + finish) + START_CYCLES
+    each = max(64 * config.block_n * ROW / model.PRODUCTS_A_CYCLE, read / model.READ_A_CYCLE) + model.STEP_CYCLES
+    loads = (config.block_m + config.block_n) * ROW * SIZE / model.LOADED_A_CYCLE
+    tile = steps * max(config.block_m / 64 * each, loads) * (1 + model.SHALLOW * max(0, model.DEEP - config.stages))
+    return model.call_cycles(most, tile, outputs, config.ping_pong)
 
 
 def copies_of(length: int, block: int, across: bool) -> int:
-    """Copies that load an operand's part of a stage: one, but for an MN-major one whose length is ragged."""
+    """Copies that load an operand's part of a stage: one, unless it is MN-major and its length is ragged."""
     return block // ROW if across and length % ROW else 1
 
 
 def matrix_map(
     at: int, shape: tuple[int, ...], strides: tuple[int, ...], *, block: int, across: bool
 ) -> TiledMap | None:
-    """A stored matrix in boxes of rows of 64 numbers; None where the TMA cannot load it.
+    """The map of a stored matrix, in boxes of rows of 64 numbers; None where the TMA cannot load it.
 
-    A K-major one in boxes of `block` rows. An MN-major one in boxes of 64 by 64, of which as many follow each other as
-    there are in `block`: as a third axis, where there are several and whole boxes make the matrix.
+    A K-major matrix has boxes of `block` rows. An MN-major one has boxes of 64 by 64; several of them make a `block`,
+    along a third axis where whole boxes make the matrix.
 
     Examples
     --------
@@ -273,31 +254,29 @@ def matrix_map(
     >>> matrix_map(1 << 20, (100, 128), (256, 2), block=256, across=True).sizes
     (64, 100, 2)
     """
-    lies = _rows(shape, strides)
-    if lies is None:
+    if (pitch := _pitch(shape, strides)) is None:
         return None
-    (count, length), pitch = shape, lies
+    count, length = shape
     if not across:
         sizes, steps, box = (length, count, 1), (pitch, pitch), (ROW, block, 1)
     elif length % ROW or block == ROW:
         sizes, steps, box = (length, count, 1), (pitch, pitch), (ROW, ROW, 1)
     else:
         sizes, steps, box = (ROW, count, length // ROW), (pitch, ROW * SIZE), (ROW, ROW, block // ROW)
-    seen = TiledMap(at, "u16", sizes, steps, box, swizzle=ROW * SIZE)
-    return None if seen.refusal() else seen
+    tensor_map = TiledMap(at, "u16", sizes, steps, box, swizzle=ROW * SIZE)
+    return None if tensor_map.refusal() else tensor_map
 
 
 def results_map(at: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> TiledMap | None:
-    """C in boxes of 64 by 64; None where the TMA cannot store it."""
-    pitch = _rows(shape, strides)
-    if pitch is None:
+    """The map of C, in boxes of 64 by 64; None where the TMA cannot store it."""
+    if (pitch := _pitch(shape, strides)) is None:
         return None
-    seen = TiledMap(at, "u16", (shape[1], shape[0]), (pitch,), (ROW, ROW), swizzle=ROW * SIZE)
-    return None if seen.refusal() else seen
+    tensor_map = TiledMap(at, "u16", (shape[1], shape[0]), (pitch,), (ROW, ROW), swizzle=ROW * SIZE)
+    return None if tensor_map.refusal() else tensor_map
 
 
-def _rows(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """Bytes from one row to the next; None where a row's elements do not lie side by side, or rows overlap."""
+def _pitch(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """Bytes from one row to the next; None where a row is not contiguous, or rows overlap."""
     if shape[1] > 1 and strides[1] != SIZE:
         return None
     if shape[0] == 1:

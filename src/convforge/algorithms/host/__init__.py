@@ -1,1 +1,1 @@
-"""What kernels of several families share: reading a padded row of the picture, storing a row of sums."""
+"""The host side that several families share."""

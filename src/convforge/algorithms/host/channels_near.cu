@@ -6,11 +6,10 @@
 // Shared    the part, where w has a channel's taps side by side (`dense`): it comes as one run of memory, 16 bytes a
 //           thread where `vectors` says that both ends allow it. Of any other w each thread reads what it writes.
 // Limit     memory: both sides are whole lines.
-#include "device.cuh"
-#include "vector.cuh"
+#include "memory.cuh"
 
-typedef Word<NUMBER_BYTES> Number;
-constexpr int PART_BYTES = 36864, IN_VECTOR = 16 / NUMBER_BYTES;
+typedef Word<cfg::NUMBER_BYTES> Number;
+constexpr int PART_BYTES = 36864, IN_VECTOR = 16 / cfg::NUMBER_BYTES;
 
 struct Packing {
     const Number *w;
@@ -28,7 +27,7 @@ extern "C" __global__ void pack_channels(const __grid_constant__ Packing args) {
     const int count = min(args.channels, args.C - c0);
     const int room = min(args.channels, static_cast<int>(args.pitch) - c0);
     const Number *from = args.w + k * args.strides[0] + c0 * args.strides[1];
-    wait_for_earlier();
+    pdl_wait();
     if (args.dense) {
         const int all = count * taps, whole = args.vectors ? all / IN_VECTOR : 0;
 #pragma unroll 4

@@ -1,4 +1,4 @@
-"""Host side of channels_near.cu: filters with the channels of a tap side by side."""
+"""Host side of channels_near.cu, which packs filters so that the channels of a tap are contiguous."""
 
 from __future__ import annotations
 
@@ -30,23 +30,15 @@ class _Packing(ctypes.Structure):
 class ChannelsNear(Preparation):
     """Packs the weights in the order K, R, S, C, in cross-correlation order, of the type that they have.
 
-    Its tensor "w" has the shape (K, R, S, channels).
-
-    Parameters
-    ----------
-    whole : int
-        A tap's channels begin at multiples of so many elements, 8 at most; zeros follow the channels.
-
-    Attributes
-    ----------
-    borrow : Preparation
-        Takes weights that lie so already where they lie: those of models in channels_last.
+    Its tensor "w" has the shape (K, R, S, channels): a tap's channels are padded with zeros to multiples of `whole`
+    elements, 8 at most. `borrow` takes weights that are stored so already without a copy: those of models in
+    channels_last.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1) -> None:
         (k, c, r, s), size = problem.w_shape, itemsize(problem.w_dtype)
         taps, pitch = r * s, -(-c // whole) * whole
-        # A part begins at a multiple of 16 bytes, as does the next filter where its length is one.
+        # A part is aligned to 16 bytes, as is the next filter where the length of a filter is a multiple of that.
         channels = max(8, min(MOST_CHANNELS, PART_BYTES // (taps * size) // 8 * 8))
         parts = -(-c // channels)
         fits = min(channels, c) * taps * size <= PART_BYTES
@@ -82,13 +74,9 @@ class ChannelsNear(Preparation):
 
 
 class WhereTheyLie(Preparation):
-    """Nothing is prepared where a kernel can take the weights as they lie; else they are packed.
+    """Passes the weights themselves to a kernel that can take them; else packs them.
 
-    Parameters
-    ----------
-    packed : Preparation
-    lies : callable
-        Tells whether the kernel can take an array whose address is a multiple of 16 bytes.
+    `lies` tells if the kernel can take an array whose address is a multiple of 16 bytes.
     """
 
     def __init__(
@@ -99,5 +87,4 @@ class WhereTheyLie(Preparation):
         self._flipped = problem.mode == "convolution" and problem.r * problem.s > 1
 
     def of(self, given: Any) -> Preparation:
-        """See :class:`Preparation`."""
         return self if not self._flipped and address(given) % VECTOR == 0 and self._lies(given) else self._packed

@@ -1,9 +1,9 @@
 """Filters in constant memory: every prepared filter has a module of its own, so that two streams never race for one.
 
-Constant memory belongs to a loaded module: all launches of its kernel read the same. So a prepared filter holds one
-module alone. When nothing refers to the filter any more, its module waits for the next filter of the same plan on the
-same stream, where the copy of new weights comes after the launches that read the old ones. No value of a weight is
-needed on the host, so weights that lie on the device are not waited for.
+Constant memory belongs to a loaded module: all launches of its kernel read the same. So each prepared filter holds a
+module of its own. When the filter is deleted, its module is reused by the next filter of the same plan on the same
+stream, where the copy of new weights follows the launches that read the old ones. The host needs no value of a weight,
+so it does not wait for weights on the device.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# What a module's constant memory holds.
-CONSTANT_BYTES = 64 << 10
+CONSTANT_BYTES = 64 << 10  # of a module
 
 
 class _WithModules(Runtime, Protocol):
@@ -54,12 +53,12 @@ class _Module:
 
 
 def weight_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of the packed filter."""
+    """The size of the packed filter."""
     return problem.k * problem.taps * itemsize(problem.acc_dtype)
 
 
 def fits_constant_memory(problem: Conv2dProblem) -> bool:
-    """Whether the packed filter does."""
+    """Tell if the packed filter fits."""
     return weight_bytes(problem) <= CONSTANT_BYTES
 
 
@@ -71,17 +70,14 @@ class GlobalWeights(WeightPacker):
         self._kernel = kernel
 
     def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
-        """The step that launches the kernel, with what `arguments` fills."""
+        """The step that launches the kernel with the struct that `arguments` gives."""
         return Launch(info, self._kernel, arguments, self._runtime)
 
 
 class ConstantWeights:
     """Prepares filters in the constant memory of a kernel's modules.
 
-    Parameters
-    ----------
-    kernel : compiled kernel
-        Its source has ``__constant__ acc_t weights[K * TAPS]``. It is itself never launched: others may hold it too.
+    The kernel has ``__constant__ acc_t weights[K * TAPS]``. It is itself never launched, because others may hold it.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
@@ -93,7 +89,7 @@ class ConstantWeights:
         self._lock = threading.RLock()  # a filter may be collected while one is made
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The filter of these weights; packed first (:class:`WeightPacker`) unless they lie as kernels want."""
+        """The filter of these weights, packed first (:class:`WeightPacker`) if they are not already."""
         packed = PreparedFilter({}, 0) if self._is_packed(w) else self._pack(w, stream)
         module = self._take(self._runtime.stream_handle(stream), getattr(stream, "capturing", False))
         target, nbytes = self._runtime.constant(module.kernel, "weights")
@@ -108,7 +104,7 @@ class ConstantWeights:
         return dense and problem.mode == "cross-correlation" and problem.w_dtype == problem.acc_dtype
 
     def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Call:
-        """The step that launches the kernel of the prepared filter's module, with what `arguments` fills."""
+        """The step that launches the kernel of the filter's module with the struct that `arguments` gives."""
 
         def run(buffers: Buffers, stream: Any) -> None:
             module: _Module = buffers["w"].tensors["module"]
@@ -118,7 +114,7 @@ class ConstantWeights:
         return Call(info, run)
 
     def _take(self, stream: int, capturing: bool) -> _Module:
-        """A module for work on a stream; one that a graph is to run again later belongs to that graph for good."""
+        """A module for work on a stream; a module of a captured graph is never reused."""
         with self._lock:
             free = self._free.get(stream)
             kernel = free.pop() if free else None
@@ -130,12 +126,12 @@ class ConstantWeights:
         return module
 
     def _give_back(self, kernel: Any, streams: set[int]) -> None:
-        """Keep a module for its stream; one that was used on several is let go, as no stream orders its next use."""
+        """Keep a module for its stream; drop one that several used, because no stream orders its next use."""
         if len(streams) == 1:
             with self._lock:
                 self._free.setdefault(next(iter(streams)), []).append(kernel)
 
 
 def either_weights(problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> ConstantWeights | GlobalWeights:
-    """Constant memory where the filter fits there: what weights.cuh does under CONSTANT_WEIGHTS."""
+    """Constant memory if the filter fits there, as CONSTANT_WEIGHTS says in filter.cuh; else global memory."""
     return (ConstantWeights if fits_constant_memory(problem) else GlobalWeights)(problem, runtime, kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,17 @@ from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.epilogue import ACTIVATIONS
 from convforge.problem.types import WIDE, is_integer
 
-# A grid has at most this many blocks along y and z; kernels go on in steps of the grid where there are more.
+# Blocks of a grid along y and z, at most; kernels with more work go on in steps of the grid.
 MOST_BLOCKS = 65535
+
+
+class ArrayView(NamedTuple):
+    """All that a launch reads of an array."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
 
 
 class Strides(ctypes.Structure):
@@ -40,13 +49,7 @@ def conv_struct(types: ElementTypes) -> type[ctypes.Structure]:
 
 
 def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
-    """The prelude of a convolution's kernels. What they add for themselves is of the compile key, or of the config.
-
-    Parameters
-    ----------
-    math : str
-        The type of factors, where it is not that of the sums.
-    """
+    """The prelude of a convolution's kernels; `math` is the type of factors, where it is not that of the sums."""
     ends = problem.epilogue
     numbers = {
         "C": problem.c, "K": problem.k, "GROUPS": problem.groups,
@@ -62,7 +65,7 @@ def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
 
 
 def address(array: Any) -> int:
-    """Where an array lies in the memory of its device."""
+    """The address of an array in the memory of its device."""
     found = getattr(array, "address", None)
     return int(array.__array_interface__["data"][0]) if found is None else int(found)
 
@@ -80,11 +83,11 @@ def fill(conv: Any, problem: Conv2dProblem, buffers: Buffers) -> None:
     Raises
     ------
     ValueError
-        An array has gaps so large that 32-bit places do not reach its end; scale or bias is of another type.
+        An array has gaps too large for 32-bit indices; scale or bias is of another type.
     """
     epilogue = problem.epilogue
     conv.x, conv.out = address(buffers["x"]), address(buffers["out"])
-    if (w := buffers["w"].tensors.get("w")) is not None:  # else it lies in constant memory
+    if (w := buffers["w"].tensors.get("w")) is not None:  # else it is in constant memory
         conv.w = address(w)
     wide = problem.needs_wide_index
     conv.x_strides = strides(buffers["x"], problem.x_layout, wide)
@@ -111,24 +114,16 @@ def _operand(array: Any, problem: Conv2dProblem) -> int:
 
 
 def strides(array: Any, layout: str, wide: bool) -> Strides:
-    """Strides of a picture or an output whose axes are in this order.
+    """Strides of an image or an output in this layout; `wide` says that the kernel's indices have 64 bits.
 
-    Parameters
-    ----------
-    wide : bool
-        Whether the kernel's places have 64 bits.
-
-    Raises
-    ------
-    ValueError
-        They have 32, and the array has gaps so large that these do not reach its end.
+    Raises ValueError where they have 32, and the array has gaps too large for them.
     """
     return _strides(tuple(array.shape), tuple(array.strides), array.itemsize, layout, wide)
 
 
 @lru_cache(maxsize=1024)
 def _strides(shape: tuple[int, ...], nbytes: tuple[int, ...], itemsize: int, layout: str, wide: bool) -> Strides:
-    """Strides from those in bytes; the same struct each time, which others copy from."""
+    """Strides from those in bytes; callers copy from the cached struct."""
     steps = [step // itemsize for step in nbytes]
     if not wide:
         reach = sum((size - 1) * abs(step) for size, step in zip(shape, steps, strict=True))
@@ -141,17 +136,11 @@ def _strides(shape: tuple[int, ...], nbytes: tuple[int, ...], itemsize: int, lay
 def is_aligned(
     address: int | None, strides: Strides, sizes: Mapping[str, int], run: Mapping[str, int], vector: int, nbytes: int
 ) -> bool:
-    """Whether vectors of an array's elements begin at multiples of their size, each in a run of elements side by side.
+    """Tell if vectors of `vector` contiguous elements are aligned to their size.
 
-    Parameters
-    ----------
-    sizes : mapping of str to int
-        Of the axes outside a run, by name: where there is but one, its stride does not matter.
-    run : mapping of str to int
-        Of the axes within a run, the strides that they must have: ``{"w": 1}``, or ``{"c": 1, "w": 3}`` for pixels of
-        three channels. Empty where elements are read one by one.
-    vector, nbytes : int
-        Elements of a vector; bytes of an element.
+    `sizes` are those of the axes outside a contiguous run, by name: the stride of an axis of size 1 does not matter.
+    `run` are the strides that the axes within a run must have: ``{"w": 1}``, or ``{"c": 1, "w": 3}`` for pixels of
+    three channels. It is empty where elements are read one by one.
 
     Examples
     --------
@@ -180,14 +169,10 @@ class _Weights(ctypes.Structure):
 
 
 class WeightPacker(Preparation):
-    """Casts, flips and reorders the weights on the device: what most methods do to prepare them.
+    """Casts, flips and reorders the weights on the device, as most methods prepare them.
 
-    Parameters
-    ----------
-    order : str
-        The axes K, C, R, S of the packed filter, slowest first.
-    dtype : str
-        Its element type; by default the type of the sums.
+    `order` are the axes K, C, R, S of the packed filter, slowest first; `dtype` is its type, by default that of the
+    sums.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "") -> None:

@@ -1,21 +1,20 @@
-"""The host's side of divide.cuh: what division by a number takes."""
+"""The host's side of conv.cuh: the factor and shift that replace a division."""
 
 from __future__ import annotations
 
 import ctypes
 
-# Numbers that are divided lie below this.
-LIMIT_BITS = 30
+LIMIT_BITS = 30  # of numbers that are divided
 
 
 class Divisor(ctypes.Structure):
-    """struct Divisor of divide.cuh."""
+    """struct Divisor of conv.cuh."""
 
     _fields_ = (("by", ctypes.c_int), ("factor", ctypes.c_uint), ("shift", ctypes.c_int))
 
 
 def divisor(by: int) -> Divisor:
-    """A number from 1 to 2^30 as something to divide by (Granlund and Montgomery, 1994).
+    """The divisor for a number from 1 to 2^30 (Granlund and Montgomery, 1994).
 
     The factor exceeds 2^shift / by by less than 1, so that the quotient of a number below 2^30 exceeds the true one by
     less than 2^30 / 2^shift, which is at most 1 / by.

@@ -1,8 +1,7 @@
 """The four types of a kernel: storage, math, accumulation, epilogue; each with one name on the host and on the device.
 
-Storage is what arrays hold (x_t, w_t, out_t), math what factors of products are (math_t), accumulation what sums are
-taken in (acc_t), and the epilogue works in epilogue_t, on a scale and a bias of operand_t. A kernel of plain
-multiply-adds multiplies what it sums: there math_t is acc_t.
+Storage is the type of arrays (x_t, w_t, out_t), math that of factors (math_t), accumulation that of sums (acc_t); the
+epilogue works in epilogue_t, on a scale and a bias of operand_t. In a kernel of plain multiply-adds math_t is acc_t.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ TYPES = {
     "int16": "short",
     "int32": "int",
 }
-# NumPy's name of a type that numbers of a kernel's struct have -> ctypes' type.
+# NumPy's name of a number's type in a kernel's struct -> ctypes' type.
 NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
 
-# Declared in every prelude, as its types may name them; types.cuh says what they are.
+# Declared in every prelude, whose types may name them; types.cuh defines them.
 _DECLARED = ("struct half_t;", "struct bfloat16_t;")
 
 
@@ -42,12 +41,8 @@ class ElementTypes:
     ----------
     x, w, out : str
         Storage: x_t, w_t and out_t of the kernel.
-    math : str
-        math_t; `acc` where nothing is said.
-    acc : str
-        acc_t.
-    epilogue, operand : str
-        epilogue_t, and operand_t: of scale and bias as they are given.
+    math, acc, epilogue, operand : str
+        math_t (by default `acc`), acc_t, epilogue_t, and operand_t: the given type of scale and bias.
 
     Examples
     --------
@@ -68,7 +63,7 @@ class ElementTypes:
 
     @classmethod
     def of(cls, problem: Conv2dProblem, math: str = "") -> ElementTypes:
-        """Those of a convolution's kernel; the epilogue works in float64 over int32 sums, which it holds exactly."""
+        """The types of a convolution's kernel; its epilogue works in float64 over int32 sums, and so exactly."""
         acc = problem.acc_dtype
         return cls(
             x=problem.x_dtype, w=problem.w_dtype, out=problem.out_dtype, math=math, acc=acc,
@@ -76,6 +71,6 @@ class ElementTypes:
         )  # fmt: skip
 
     def prelude(self) -> tuple[str, ...]:
-        """The lines that name them to the compiler."""
+        """The lines of source that define them."""
         named = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
         return (*_DECLARED, *(f"using {name}_t = {TYPES[dtype]};" for name, dtype in named if dtype))

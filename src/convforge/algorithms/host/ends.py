@@ -1,4 +1,4 @@
-"""The epilogue as CPU kernels see it: plain numbers and arrays, made from the problem and the call's operands."""
+"""The epilogue for CPU kernels: plain numbers and arrays, from the problem and the call's operands."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Ends(NamedTuple):
     Attributes
     ----------
     plain : bool
-        Sums are stored as they are, but for the cast.
+        Sums are only cast.
     divisor : number
-        What sums are divided by; 1 where they are not.
+        Of the sums; 1 where there is none.
     scale, bias : 1-D array
-        Of size 0 where there is none; in the type that the epilogue works in.
+        In the epilogue's type; of size 0 where there is none.
     residual : 1-D array
         Flat, in the output's type; of size 0 where there is none.
     place : five int
@@ -55,7 +55,7 @@ class Ends(NamedTuple):
 
 
 def values_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
-    """The type that the epilogue works in: float64 over int32 sums, which it holds exactly; else the sums' own."""
+    """The type of the epilogue: float64 over int32 sums, which it holds exactly; else the sums' own."""
     return np.dtype("float64" if is_integer(problem.acc_dtype) else problem.acc_dtype)
 
 

@@ -1,4 +1,4 @@
-"""A convolution's sizes, strides and border tables as CPU kernels see them."""
+"""A convolution for CPU kernels: sizes, strides and border tables, and the layout of a strip of the image in a tile."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.problem import Conv2dProblem, border_indices
+from convforge.problem.types import is_integer, itemsize
 
 
 class Geometry(NamedTuple):
@@ -18,14 +19,12 @@ class Geometry(NamedTuple):
     ----------
     channels, outputs : int
         Input channels and output channels of one group.
-    P, Q, R, S : int
-    stride_h, stride_w, dilation_h, dilation_w : int
     rows, columns : 1-D int array
-        :func:`convforge.problem.border_indices` of the whole padded picture, by axis.
+        :func:`convforge.problem.border_indices` of the whole padded image, by axis.
     left, width : int
-        Columns of padding at the left, columns of the picture.
+        Columns of padding at the left, columns of the image.
     outside, zero : number
-        The value outside the picture, and the zero point of x; in the accumulation type.
+        The value outside the image, and the zero point of x; in the accumulation type.
     """
 
     channels: int
@@ -48,7 +47,7 @@ class Geometry(NamedTuple):
 
 @lru_cache(maxsize=256)
 def geometry(problem: Conv2dProblem) -> Geometry:
-    """What kernels need to know of the problem."""
+    """The geometry of a problem."""
     top, bottom, left, right = problem.padding
     acc = np.dtype(problem.acc_dtype).type
     return Geometry(
@@ -67,3 +66,54 @@ def geometry(problem: Conv2dProblem) -> Geometry:
         acc(problem.outside),
         acc(problem.epilogue.x_zero_point),
     )
+
+
+class Strip(NamedTuple):
+    """Layout of a tile of several channels, in elements.
+
+    Attributes
+    ----------
+    tile_p, tile_c : int
+        Output rows that it serves, and channels in it.
+    rows : int
+        Rows of the image in it, halo included.
+    phases, phase_pitch : int
+        Columns of the same remainder modulo the stride, a phase, are contiguous, so that neighbouring outputs read
+        neighbours: the number of phases, and elements of each.
+    row_pitch, plane : int
+        Elements from row to row, and from channel to channel.
+    """
+
+    tile_p: int
+    tile_c: int
+    rows: int
+    phases: int
+    phase_pitch: int
+    row_pitch: int
+    plane: int
+
+
+def strip(problem: Conv2dProblem, tile_p: int, tile_c: int) -> Strip:
+    """The tile that `tile_p` rows of outputs read of `tile_c` channels."""
+    phases = min(problem.stride[1], problem.extent_w)
+    columns = (problem.q - 1) * problem.stride[1] + problem.extent_w
+    phase_pitch = -(-columns // problem.stride[1])
+    rows = (tile_p - 1) * problem.stride[0] + problem.extent_h
+    row_pitch = phases * phase_pitch
+    return Strip(tile_p, tile_c, rows, phases, phase_pitch, row_pitch, rows * row_pitch)
+
+
+def tap_offsets(problem: Conv2dProblem, tile: Strip) -> NDArray[np.int64]:
+    """The offset of each tap (c, r, s) of a block of channels from tap 0; shape (tile_c * R * S,)."""
+    c = np.arange(tile.tile_c)[:, None, None] * tile.plane
+    r = np.arange(problem.r)[:, None] * problem.dilation[0] * tile.row_pitch
+    columns = np.arange(problem.s) * problem.dilation[1]
+    s = columns % problem.stride[1] * tile.phase_pitch + columns // problem.stride[1]
+    return (c + r + s).reshape(-1).astype(np.int64)
+
+
+def tile_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
+    """The type of pixels in a tile: int16 for 8-bit pixels of integer sums, else the accumulation type."""
+    if is_integer(problem.acc_dtype) and itemsize(problem.x_dtype) == 1 and abs(problem.epilogue.x_zero_point) < 2**14:
+        return np.dtype("int16")
+    return np.dtype(problem.acc_dtype)

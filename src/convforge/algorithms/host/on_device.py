@@ -1,11 +1,11 @@
-"""What all methods that run on a GPU share. The same method runs on the emulator: only its backend differs."""
+"""The base of all methods that run on a GPU or on the emulator; only their backend differs."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeVar
 
 from convforge.algorithms.contract import Algorithm, Config, P
-from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
@@ -29,6 +29,13 @@ class DeviceConvolution(OnDevice[Conv2dProblem, C]):
 
     operation = "conv2d"
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
+
+def types_refusal(problem: Conv2dProblem, taken: Collection[str]) -> Reason | None:
+    """The reason why a method of these types cannot take those of x, w and the result; None if it can."""
+    types = {problem.x_dtype, problem.w_dtype}
+    if len(types) == 1 and problem.x_dtype in taken and problem.out_dtype in (*types, "float32"):
         return None
+    return Reason(
+        "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
+        names=", ".join(taken), types=", ".join(sorted({*types, problem.out_dtype})),
+    )  # fmt: skip

@@ -5,7 +5,7 @@
 // Threads   THREADS a block, an output each: along a row in NCHW, along the channels of a pixel in NHWC (NEAR_K).
 // Grid      blocks in one dimension, over all outputs of the batch.
 // Limit     the launch: few outputs are stored, and nothing is read but the epilogue's operands.
-#include "ends.cuh"
+#include "epilogue.cuh"
 
 constexpr int THREADS = 256;
 
@@ -26,18 +26,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) store_outside(const __grid
     long long rest = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;
     if (rest >= args.outputs) return;
     int k = 0;
-    if constexpr (NEAR_K) {
-        k = rest % K;
-        rest /= K;
+    if constexpr (cfg::NEAR_K) {
+        k = rest % cfg::K;
+        rest /= cfg::K;
     }
     const int q = rest % conv.Q;
     rest /= conv.Q;
     const int p = rest % conv.P;
     rest /= conv.P;
-    if constexpr (!NEAR_K) {
-        k = rest % K;
-        rest /= K;
+    if constexpr (!cfg::NEAR_K) {
+        k = rest % cfg::K;
+        rest /= cfg::K;
     }
-    if (!meets<R, DILATION_H>(p * STRIDE_H - conv.top, conv.H) || !meets<S, DILATION_W>(q * STRIDE_W - conv.left, conv.W))
+    if (!meets<cfg::R, cfg::DILATION_H>(p * cfg::STRIDE_H - conv.top, conv.H) ||
+        !meets<cfg::S, cfg::DILATION_W>(q * cfg::STRIDE_W - conv.left, conv.W))
         finish(conv, static_cast<int>(rest), k, p, q, 0);
 }

@@ -16,18 +16,8 @@ def store_outside(zeros: Any, rows: Any, runs: Any, out: Any, ends: Any, values:
                   end: Any) -> None:  # fmt: skip
     """Work item = a row of an output channel: all of it, or the runs of columns, as sums of zero through the epilogue.
 
-    Parameters
-    ----------
-    zeros : (Q,) array
-        In the accumulation type.
-    rows : (P,) bool array
-    runs : (any, 2) int array
-        First column of each run, and the one behind its last.
-    out : View
-    values : 1-D array
-        Of the epilogue's type; only the type is used.
-    K : int
-        Output channels.
+    `zeros` (Q,) are of the accumulation type, `rows` (P,) are flags, and `runs` are the first column of each run and
+    the one behind its last. Of `values` only the type is used, the epilogue's.
     """
     zeros, rows, runs, out, ends = borrow(zeros), borrow(rows), borrow(runs), borrow(out), borrow(ends)
     P, Q = rows.size, zeros.size

@@ -1,4 +1,4 @@
-"""The host's side of plane_tiles.cuh: tiles of neighbouring planes, and how they lie in shared memory."""
+"""The host's side of conv.cuh: tiles of neighbouring planes, and their layout in shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _PlaneTiles(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class PlaneTiles:
-    """Tiles of p x q outputs on some neighbouring planes, of all pictures of a problem.
+    """Tiles of p x q outputs on some neighbouring planes, of all images of a problem.
 
     Examples
     --------
@@ -36,13 +36,13 @@ class PlaneTiles:
 
     @classmethod
     def of(cls, problem: Conv2dProblem, p: int, q: int, planes: int) -> PlaneTiles:
-        """Those of a problem."""
+        """The tiles of a problem."""
         across, down = max(1, -(-problem.q // q)), max(1, -(-problem.p // p))
         return cls(across, down, max(1, across * down * -(-problem.n * problem.k // planes)), planes)
 
     @property
     def refusal(self) -> Reason | None:
-        """Why there are too many; None if there are not."""
+        """The reason why there are too many; None if there are not."""
         if self.count < 2**LIMIT_BITS:
             return None
         return Reason(
@@ -50,7 +50,7 @@ class PlaneTiles:
         )
 
     def divisors(self) -> _PlaneTiles:
-        """struct PlaneTiles of plane_tiles.cuh."""
+        """struct PlaneTiles of conv.cuh."""
         return _PlaneTiles(divisor(self.across), divisor(self.down))
 
 

@@ -1,4 +1,4 @@
-"""A kernel compiled so that a multiprocessor holds as many threads as a config asks for, and a grid of as many."""
+"""Threads that an SM holds: kernels compiled for them, persistent grids, occupancy caps."""
 
 from __future__ import annotations
 
@@ -10,34 +10,19 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 
-# Blocks that a multiprocessor of any architecture can hold; and those of data centres.
-MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32
-
-# Bytes of a block's shared memory that the driver takes; registers and threads of a multiprocessor whose facts are not
-# known.
+MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32  # blocks of an SM of any architecture; of one in data centres
+# Bytes of a block's shared memory that the driver takes; registers and threads of an SM whose facts are not known.
 DRIVER_BYTES, REGISTERS, THREADS = 1024, 1 << 16, 2048
-
 # Tiles of the busiest SM: with a persistent grid at most so many times those with a block a tile.
 UNEVEN = 1.05
-
-# Shared memory is given out in units of so many bytes.
-SHARED_UNIT = 128
+SHARED_UNIT = 128  # bytes in which shared memory is allocated
 
 
 def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int, **numbers: int) -> Any:
-    """The kernel with BLOCKS, how many blocks a multiprocessor must be able to hold: `resident` threads of them.
+    """The kernel with `numbers` and BLOCKS, so many blocks of `threads` that an SM holds `resident` threads.
 
-    That bounds the registers of a thread: with fewer registers it keeps fewer loads in flight, but more threads do the
-    same. Where it leaves so few that numbers would spill to memory, fewer threads are asked for.
-
-    Parameters
-    ----------
-    threads : int
-        Of a block.
-    resident : int
-        Threads that a multiprocessor shall hold.
-    **numbers
-        Further compile-time constants, such as the block's shape.
+    That bounds the registers of a thread: with fewer registers it keeps fewer loads in flight, but more threads do so.
+    Where numbers would spill to memory, fewer threads are resident.
     """
     whole = _in_warps(threads)
     resident = min(resident, runtime.facts.threads or resident, MOST_BLOCKS_HELD * whole)
@@ -51,36 +36,26 @@ def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int
 
 
 def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: int) -> int:
-    """How many blocks a multiprocessor holds at once, at least one: what a model of its time goes by.
-
-    Parameters
-    ----------
-    warps : int
-        Of a block.
-    shared_bytes : int
-        That it takes.
-    registers : int
-        Of a thread, as far as its numbers tell; it has 32 at least.
-    """
+    """Estimate the blocks that an SM holds at once, at least one, by warps, shared memory, and registers a thread."""
     shared = (facts.shared_bytes or facts.block_shared_bytes) // (shared_bytes + DRIVER_BYTES)
     of_registers = (facts.registers or REGISTERS) // (max(32, registers) * warps * 32)
     return max(1, min(shared, of_registers, (facts.threads or THREADS) // (32 * warps), BLOCKS_HELD))
 
 
 def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-    """A launch as its runtime describes it, with shared memory enough that no multiprocessor takes more than its share.
+    """A described launch with an occupancy cap: so much shared memory that no SM holds more than its share of blocks.
 
-    The blocks of the next early launch in a stream come as soon as there is room for them, and wait (wait_for_earlier).
-    Those multiprocessors that are done first, or that had less to do, take as many of them as they can hold, and the
-    last ones get none; so they can hold a share and no more. That takes as little as keeps one more away: what is left
-    is the first level cache. Where there are more blocks than run at once, nothing is changed.
+    With PDL, the blocks of the next launch in a stream start as soon as there is room, and wait (pdl_wait).
+    Without the cap, SMs that finish first would take as many of them as they can hold, and the last SMs none. The cap
+    takes no more shared memory than needed, because the rest is L1. A grid with more blocks than run at once is not
+    changed.
     """
     info, facts = runtime.describe(kernel, info), runtime.facts
     if info.occupancy is None or not info.early:
         return info
     held = round(info.occupancy * facts.threads) // _in_warps(math.prod(info.block))
     share = -(-math.prod(info.grid) // facts.cores)
-    if not 0 < share < held:  # an empty launch has no blocks to share out
+    if not 0 < share < held:  # an empty launch has no blocks
         return info
     whole = (facts.shared_bytes // (share + 1) // SHARED_UNIT + 1) * SHARED_UNIT  # static, dynamic and the driver's
     room = whole - DRIVER_BYTES - info.static_bytes
@@ -88,12 +63,9 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
 
 
 def persistent(tiles: int, facts: DeviceFacts, of_cluster: int = 1) -> tuple[int, ...]:
-    """The grid of a kernel whose blocks, one a multiprocessor, take tile after tile: no more than there are tiles.
+    """The persistent grid of one block an SM, with no more blocks than tiles.
 
-    Parameters
-    ----------
-    of_cluster : int
-        Blocks of a cluster, which take as many tiles together; `tiles` is a multiple of it.
+    A cluster of `of_cluster` blocks takes as many tiles together, and `tiles` is a multiple of it.
 
     Examples
     --------
@@ -106,14 +78,9 @@ def persistent(tiles: int, facts: DeviceFacts, of_cluster: int = 1) -> tuple[int
 
 
 def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> LaunchInfo:
-    """A launch of a block a tile, with no more blocks than run at once: for a kernel whose blocks take tile after tile.
+    """The persistent grid of as many blocks as run at once, from the described launch of a block a tile.
 
-    Parameters
-    ----------
-    info : LaunchInfo
-        As the runtime described it.
-    resident : int
-        Threads that a multiprocessor holds, for devices that do not know.
+    `resident` are the threads that an SM holds, for devices that do not know.
     """
     held = resident if info.occupancy is None else round(info.occupancy * facts.threads)
     return replace(info, grid=(min(info.grid[0], facts.cores * max(1, held // _in_warps(math.prod(info.block)))),))
@@ -137,5 +104,5 @@ def is_shared_well(tiles: int, blocks: int, facts: DeviceFacts) -> bool:
 
 
 def _in_warps(threads: int) -> int:
-    """As many threads as whole warps have: they are given registers and room together."""
+    """Threads rounded up to whole warps, which get registers together."""
     return -(-threads // 32) * 32

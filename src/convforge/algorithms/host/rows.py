@@ -1,7 +1,7 @@
-"""Kernel pieces: read a row of the padded picture into a tile, add products to a row of sums, store it.
+"""Parts of CPU kernels: read a row of the padded image into a tile, add products to a row of sums, store it.
 
-Borders, element types, layouts and strides are dealt with here and nowhere else, so that the loops of each method stay
-plain. All functions are compiled by Numba and inlined into the kernels that call them.
+Only this file handles borders, element types, layouts and strides, so that the loops of each method stay plain. Numba
+compiles all functions and inlines them into the kernels that call them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convforge.backends.cpu.simd import get, lanes_of, load_as, load_every_secon
 def half_to_float(bits: Any) -> Any:
     """float16, given as its 16 bits, to float32: exact, subnormals, Inf and NaN included."""
     magnitude = np.uint32(bits) & np.uint32(0x7FFF)
-    # Shifted into float32's fields the exponent is too small by 112: a multiplication by 2^112 mends it, exactly.
+    # Shifted into float32's fields the exponent is too small by 112: a multiplication by 2^112 corrects it, exactly.
     value = np.float32(np.uint32(magnitude << np.uint32(13)).view(np.float32) * np.float32(5.192296858534828e33))
     if magnitude >= np.uint32(0x7C00):
         value = np.uint32((magnitude << np.uint32(13)) | np.uint32(0x7F800000)).view(np.float32)
@@ -30,9 +30,9 @@ def half_to_float(bits: Any) -> Any:
 def float_to_half(value: Any) -> Any:
     """float32 or float64 to the 16 bits of float16, rounded once, half to even; too large becomes Inf.
 
-    float64 goes through float32, rounded to odd: towards zero, and the last bit set where anything was lost. What lies
-    beside a tie of float16 then stays beside it (S. Boldo and G. Melquiond, *Emulation of a FMA and correctly rounded
-    sums*, IEEE Trans. Comput. 57(4), 2008). For float32 nothing is lost, and the compiler drops it.
+    float64 goes through float32, rounded to odd: towards zero, and the last bit set where the result is inexact. So a
+    number beside a tie of float16 stays beside it (S. Boldo and G. Melquiond, *Emulation of a FMA and correctly rounded
+    sums*, IEEE Trans. Comput. 57(4), 2008). float32 is exact, and the compiler drops this code.
     """
     single = np.float32(value)
     bits = single.view(np.uint32)
@@ -73,31 +73,17 @@ def gather_row(
 ) -> None:
     """Read `count` padded positions, from `first` on, of one row into ``row[offset:]``, cast to the tile's type.
 
-    Position j lands at ``offset + (j % stride) * pitch + j // stride``: with a stride, positions of one phase lie side
-    by side, so that the loop over outputs always has unit stride. Phases from `phases` on are used by no tap.
+    Position j goes to ``offset + (j % stride) * pitch + j // stride``: with a stride, positions of one phase are
+    contiguous, so that the loop over outputs always has unit stride. No tap uses phases from `phases` on.
 
-    Parameters
-    ----------
-    row : 1-D array
-        The tile.
-    offset, pitch : int
-        Where the row begins, and elements from one phase to the next.
-    flat : 1-D array; start, step : int
-        Element w of the picture's row is ``flat[start + w * step]``; a negative `start` says that the whole row
-        lies outside the picture.
-    columns : 1-D int array
-        The border's table of indices.
-    left, width : int
-        Columns of padding at the left, columns of the picture.
-    outside, zero : number
-        The value outside the picture, and what is subtracted from every element.
-    half : bool
-        The elements are the bits of float16.
+    Element w of the image's row is ``flat[start + w * step]``, the bits of float16 if `half`; a negative `start` says
+    that the whole row is outside the image. `columns` is the border's table of indices, `left` the padding, `width` the
+    image's. `outside` is the value outside the image; `zero`, the zero point, is subtracted from every element.
     """
     for phase in range(phases):
         n = _steps(count - phase, stride)
         at = offset + phase * pitch
-        # Positions [a, b) of this phase read inside the picture, where the table is the identity.
+        # Positions [a, b) of this phase are inside the image, where the table is the identity.
         a = min(max(_steps(left - first - phase, stride), 0), n)
         b = min(max(_steps(left + width - first - phase, stride), a), n)
         if start < 0:
@@ -138,7 +124,7 @@ def gather_row(
 
 @inlined
 def _steps(distance: Any, stride: Any) -> Any:
-    """ceil(distance / stride); a division takes as long as a short row."""
+    """ceil(distance / stride), without a slow division for strides up to 2."""
     if stride <= 2:
         return distance if stride == 1 else (distance + 1) >> 1
     return (distance + stride - 1) // stride
@@ -146,7 +132,7 @@ def _steps(distance: Any, stride: Any) -> Any:
 
 @inlined
 def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: Any, outside: Any, half: Any) -> None:
-    """One position at the border; index -1 stands for the value outside."""
+    """One position at the border; index -1 means the value outside."""
     if start < 0 or index < 0:
         row[at] = outside
     elif half:
@@ -157,7 +143,7 @@ def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: An
 
 @inlined
 def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any, g: Any, strip: Any) -> None:
-    """Gather what output rows [p0, p1) read of channel `c` of picture `n` into ``tile[base:]``."""
+    """Gather the pixels that output rows [p0, p1) read of channel `c` of image `n` into ``tile[base:]``."""
     count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
     rows = (p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1
     if x.place[4] == 1 and g.zero == 0 and not x.half:
@@ -176,14 +162,13 @@ def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any,
 @inlined
 def gather_plain(tile: Any, base: Any, x: Any, plane: Any, first: Any, rows: Any, count: Any, g: Any,
                  strip: Any) -> None:  # fmt: skip
-    """:func:`gather_strip` where a row's pixels lie side by side and are only cast: rows of a layer are short, and what
-    a call of :func:`gather_row` costs is more than they do."""
+    """:func:`gather_strip` of contiguous pixels that are only cast: short rows are quicker than calls of gather_row."""
     stride = g.stride_w
     for i in range(rows):
         h = g.rows[first + i]
         for phase in range(strip.phases):
             at, n = base + i * strip.row_pitch + phase * strip.phase_pitch, _steps(count - phase, stride)
-            a, b = n, n  # positions [a, b) of this phase read inside the picture
+            a, b = n, n  # positions [a, b) of this phase are inside the image
             start = plane + h * x.place[3]
             if h >= 0:
                 a = min(max(_steps(g.left - phase, stride), 0), n)
@@ -199,7 +184,7 @@ def gather_plain(tile: Any, base: Any, x: Any, plane: Any, first: Any, rows: Any
 def copy_run(tile: Any, at: Any, flat: Any, start: Any, n: Any, stride: Any) -> None:
     """``tile[at + j] = flat[start + j * stride]`` for j below `n`, cast."""
     lanes, done = lanes_of(tile), 0
-    if stride == 1 and n >= lanes:  # the last vector goes once more over what is there
+    if stride == 1 and n >= lanes:  # the last vector overlaps the one before
         for j in range(0, n - lanes + 1, lanes):
             store(tile, at + j, load_as(flat, start + j, tile))
         store(tile, at + n - lanes, load_as(flat, start + n - lanes, tile))
@@ -234,7 +219,7 @@ def accumulate(sums: Any, tile: Any, offsets: Any, weights: Any) -> None:
 
 @jit
 def activate_row(row: Any, n: Any, code: Any, alpha: Any) -> None:
-    """The activation of this number, in the order of :data:`convforge.problem.ACTIVATIONS`; NaN stays NaN."""
+    """Apply the activation of this index in :data:`convforge.problem.ACTIVATIONS`; NaN stays NaN."""
     if code == 1:
         for q in range(n):
             row[q] = 0 if row[q] < 0 else row[q]
@@ -263,16 +248,8 @@ def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, star
               residual_start: Any, residual_step: Any) -> None:  # fmt: skip
     """Store sums [first, first + n) of output channel `k` as elements ``out[start + q * step]``, through the epilogue.
 
-    Parameters
-    ----------
-    sums : 1-D array
-        In the accumulation type.
-    values : 1-D array
-        Scratch for `n` values in the type that the epilogue works in.
-    ends : Ends
-        The epilogue as kernels see it.
-    residual_start, residual_step : int
-        Where the row of the residual lies, if there is one.
+    `values` is scratch for `n` values in the epilogue's type. `residual_start` and `residual_step` are the first
+    element and the step of the residual's row, if there is one.
     """
     if ends.plain:
         store_plain(sums, first, n, out, start, step, ends)
@@ -306,20 +283,11 @@ def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, star
 @jit
 def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values: Any, k: Any, step: Any, out: Any,
                  start: Any, place: Any, ends: Any, residual_start: Any) -> None:  # fmt: skip
-    """Store pixels side by side whose sums are `n` output channels each: k, k + step, ... of a row of pixels.
+    """Store neighbouring pixels of a row, whose sums are `n` output channels each: k, k + step, ...
 
-    Parameters
-    ----------
-    sums : 1-D array
-        Channel i of pixel q is ``sums[first + q * pitch + i]``.
-    values : 1-D array
-        Scratch for `n` or more values in the type that the epilogue works in.
-    out, start : 1-D array, int
-        Channel k of the first pixel is ``out[start]``.
-    place : tuple of five int
-        Of the output: an offset, and the strides of n, channels, rows and columns.
-    ends, residual_start
-        As of :func:`store_row`.
+    Channel i of pixel q is ``sums[first + q * pitch + i]``, and channel k of the first pixel is ``out[start]``.
+    `values` is scratch for `n` or more values in the epilogue's type; `place` has the output's offset and its strides
+    of n, channels, rows and columns.
     """
     alike = ends.plain or (ends.scale.size <= 1 and ends.bias.size == 0 and ends.residual.size == 0)
     if alike and step * place[2] == 1 and place[4] == n and pitch == n:  # all channels, side by side
@@ -360,7 +328,7 @@ def store_plain(values: Any, first: Any, n: Any, out: Any, start: Any, step: Any
         for q in range(n):
             out[start + q * step] = float_to_half(values[first + q])
         return
-    # Slices first, as in gather_row; a reversed output takes the same loop through its last element.
+    # Slices first, as in gather_row; a reversed output takes the same loop from its last element.
     source, target = values[first : first + n], out[min(start, start + (n - 1) * step) :]
     low, high = ends.low, ends.high
     if step != 1:

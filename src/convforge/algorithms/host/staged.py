@@ -1,4 +1,4 @@
-"""The host's side of staged.cuh: filters that blocks read as their users gave them."""
+"""The host's side of filter.cuh: filters that blocks read as their users gave them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import WIDE, itemsize
 
-# Of shared memory that a block may spend on the filter: with more, fewer blocks share a multiprocessor.
-STAGED_BYTES = 8 << 10
+STAGED_BYTES = 8 << 10  # of shared memory, for the filter: with more, fewer blocks share an SM
 
 
 class Filter(ctypes.Structure):
-    """struct Filter of staged.cuh."""
+    """struct Filter of filter.cuh."""
 
     _fields_ = (("taps", ctypes.c_void_p), ("strides", Strides))
 
 
 def staged_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of shared memory that the filter takes: rows of taps begin at multiples of 16 bytes."""
+    """Bytes of shared memory that the filter takes, with rows of taps aligned to 16 bytes."""
     lanes = 16 // itemsize(problem.acc_dtype)
     pitch = -(-problem.s // lanes) * lanes
     return problem.k * problem.c_per_group * problem.r * pitch * itemsize(problem.acc_dtype)
 
 
 def staging_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why blocks cannot stage the filter; None if they can."""
+    """The reason why blocks cannot stage the filter; None if they can."""
     if (nbytes := staged_bytes(problem)) <= STAGED_BYTES:
         return None
     return Reason(
@@ -41,18 +40,7 @@ def staging_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 class StagedWeights:
-    """Prepares filters for kernels that stage them: a copy, so that the user's array may change.
-
-    Parameters
-    ----------
-    kernel : compiled kernel
-        Its struct has a :class:`Filter`.
-
-    Attributes
-    ----------
-    borrow : Preparation
-        Takes the weights where they lie.
-    """
+    """Copies filters for kernels that stage them, whose structs have a :class:`Filter`; `borrow` makes no copy."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
         self._problem, self._runtime, self._kernel = problem, runtime, kernel
@@ -60,7 +48,7 @@ class StagedWeights:
 
     @cached_property
     def _copy(self) -> WeightPacker:
-        """Compiled when a filter is kept, not before: most calls read it where it lies."""
+        """Compiled when a filter is first kept: most calls read the user's array."""
         return WeightPacker(self._problem, self._runtime, dtype=self._problem.w_dtype)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
@@ -68,7 +56,6 @@ class StagedWeights:
         return self._copy(w, stream)
 
     def _borrowed(self, buffers: Buffers, stream: Any) -> PreparedFilter:
-        """The weights where they lie."""
         flipped = {"flipped": True} if self._problem.mode == "convolution" else {}
         return PreparedFilter({"w": buffers["given"], **flipped}, 0)
 
@@ -77,23 +64,14 @@ class StagedWeights:
         return Launch(info, self._kernel, arguments, self._runtime)
 
     def filter(self, prepared: PreparedFilter) -> Filter:
-        """What the kernel is handed.
-
-        Raises
-        ------
-        ValueError
-            The array has gaps so large that 32-bit places do not reach its end.
-        """
+        """The kernel's argument for a prepared filter."""
         return filter_from(prepared.tensors["w"], "flipped" in prepared.tensors)
 
 
 def filter_from(w: Any, flipped: bool) -> Filter:
-    """Give weights to a kernel where they lie, in cross-correlation order.
+    """The user's weights as a kernel's argument, in cross-correlation order.
 
-    Raises
-    ------
-    ValueError
-        The array has gaps so large that 32-bit places do not reach its end.
+    Raises ValueError where the array has gaps too large for 32-bit indices.
     """
     steps = [step // w.itemsize for step in w.strides]
     if sum([(size - 1) * abs(step) for size, step in zip(w.shape, steps, strict=True)]) > WIDE:

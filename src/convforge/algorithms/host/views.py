@@ -1,7 +1,7 @@
-"""Any strided array as one flat run of elements with an offset and strides: what kernels take pointers to.
+"""Views of strided arrays as one flat run of elements with an offset and strides, for kernels of the CPU.
 
-Kernels see the logical order N, C, H, W whatever the physical layout, so one kernel serves NCHW, NHWC, pitched views of
-a larger picture and reversed axes, without a copy.
+The strides are in the logical order N, C, H, W, so one kernel serves NCHW, NHWC, pitched views of a larger image and
+reversed axes, without a copy.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 
 class View(NamedTuple):
-    """A flat array and where element (n, c, h, w) lies in it.
+    """A flat array and the place of element (n, c, h, w) in it.
 
     Attributes
     ----------
     flat : 1-D array
-        float16 is seen as its bits, uint16.
+        Of float16 the bits, uint16.
     place : tuple of five int
         Offset of (0, 0, 0, 0), then the strides of n, c, h and w, all in elements.
     half : bool
-        Whether the elements are the bits of float16.
+        The elements are the bits of float16.
     """
 
     flat: NDArray[np.generic]
@@ -31,12 +31,12 @@ class View(NamedTuple):
 
 
 def logical(array: NDArray[np.generic], layout: str) -> NDArray[np.generic]:
-    """The array with its axes in the order N, C, H, W; a view."""
+    """A view of the array with its axes in the order N, C, H, W."""
     return array if layout == "NCHW" else array.transpose(0, 3, 1, 2)
 
 
 def view(array: NDArray[np.generic], layout: str) -> View:
-    """See a 4-D array as a flat run of elements; a copy is made only where its strides are no whole elements.
+    """View a 4-D array as a flat run of elements; copy it only where its strides are no whole elements.
 
     Examples
     --------
@@ -67,14 +67,14 @@ def view(array: NDArray[np.generic], layout: str) -> View:
 
 
 class _Memory:
-    """An array's memory, as NumPy's array interface hands it on."""
+    """An array's memory through NumPy's array interface."""
 
     def __init__(self, array: NDArray[Any]) -> None:
-        self.array = array  # it lives as long as what is made of it
+        self.array = array  # kept alive
         interface: dict[str, Any] = array.__array_interface__
         self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
 
 
 def not_read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory without the flag: it is part of Numba's types, so each kernel would be compiled once more."""
+    """The same memory without the flag, which is part of Numba's types: each kernel would be compiled once more."""
     return array if array.flags.writeable else np.asarray(_Memory(array))

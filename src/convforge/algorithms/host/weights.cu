@@ -6,7 +6,7 @@
 //           writes it the other way round where NEAR_K says that the packed filter has outputs side by side.
 // Shared    the square, whose rows are one longer, so that a column of it meets no bank twice.
 // Limit     memory: both sides are whole lines, but for the runs of taps that a packed order takes apart.
-#include "device.cuh"
+#include "memory.cuh"
 #include "types.cuh"
 
 constexpr int SIDE = 32, ROWS = 8;
@@ -35,13 +35,13 @@ extern "C" __global__ void pack_weights(const __grid_constant__ Weights args) {
     const int columns = args.C_GROUP * args.R * args.S;
     const int across = (columns + SIDE - 1) / SIDE, x = threadIdx.x, y = threadIdx.y;
     const int k0 = blockIdx.x / across * SIDE, column0 = blockIdx.x % across * SIDE;
-    wait_for_earlier();
+    pdl_wait();
     for (int i = y; i < SIDE; i += ROWS)
         if (k0 + i < args.K && column0 + x < columns)
             square[i][x] = stored<acc_t>::of(widen(args.w[weight_at(args, args.strides, k0 + i, column0 + x, args.flip)]));
     __syncthreads();
     for (int i = y; i < SIDE; i += ROWS) {
-        const int k = k0 + (NEAR_K ? x : i), column = column0 + (NEAR_K ? i : x);
+        const int k = k0 + (cfg::NEAR_K ? x : i), column = column0 + (cfg::NEAR_K ? i : x);
         if (k < args.K && column < columns)
             args.packed[weight_at(args, args.packed_strides, k, column, false)] = square[k - k0][column - column0];
     }

@@ -1,4 +1,4 @@
-"""Weights as every CPU method first takes them: cross-correlation order, accumulation type, a copy of its own."""
+"""The first step of every CPU method's weights: cross-correlation order, accumulation type, a copy of its own."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ from convforge.problem.types import is_integer
 
 
 def correlation_filter(problem: Conv2dProblem, w: NDArray[np.generic], dtype: str = "") -> NDArray[np.generic]:
-    """The filter, flipped where the problem's mode is "convolution", cast to `dtype` (the accumulation type).
+    """A contiguous copy of the filter (K, C / groups, R, S) in `dtype` (the accumulation type).
 
-    Parameters
-    ----------
-    w : (K, C / groups, R, S) array
-
-    Returns
-    -------
-    contiguous (K, C / groups, R, S) array that shares no memory with `w`
+    It is flipped where the problem's mode is "convolution".
     """
     if problem.mode == "convolution":
         w = w[:, :, ::-1, ::-1]
@@ -27,14 +21,14 @@ def correlation_filter(problem: Conv2dProblem, w: NDArray[np.generic], dtype: st
 
 
 def filter_to_pack(problem: Conv2dProblem, w: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
-    """Like :func:`correlation_filter`, for one who copies it anyway: it may be the caller's own memory."""
+    """Like :func:`correlation_filter`, for packers, which copy it: it may be the caller's own memory."""
     if problem.mode == "convolution":
         w = w[:, :, ::-1, ::-1]
     return not_read_only(np.ascontiguousarray(w, dtype))
 
 
 def float_sums(problem: Conv2dProblem) -> np.dtype[np.generic]:
-    """The float type that sums are taken in: for integers, one that holds every possible sum exactly."""
+    """The float type of sums: for integers, one that holds every possible sum exactly."""
     if is_integer(problem.acc_dtype):
         return np.dtype("float32" if problem.largest_sum < 2**24 else "float64")
     return np.dtype(problem.acc_dtype)

@@ -1,7 +1,7 @@
 """16-bit floats on the CPU: a method computes in float32 on copies of the arrays, and its results are rounded once.
 
-Numba knows no bfloat16, and BLAS no 16-bit floats, so that kernels cannot read them. float32 holds every number of
-both, and products are summed in float32 in either case.
+Numba has no bfloat16, and BLAS no 16-bit floats, so kernels cannot read them. float32 holds every number of both, and
+is the type of their sums anyway.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SIXTEEN_BITS = (NARROW, "float16")
 
 
 def takes_bfloat16(method: A) -> A:
-    """Make a CPU method, which is decorated with this, take problems in bfloat16 as it takes those in float32."""
+    """Decorate a CPU method so that it takes problems in bfloat16 like those in float32."""
     return _taking(method, (NARROW,))
 
 
 def takes_16_bits(method: A) -> A:
-    """Make a CPU method take problems in bfloat16 and float16 as it takes those in float32."""
+    """Decorate a CPU method so that it takes problems in bfloat16 and float16 like those in float32."""
     return _taking(method, SIXTEEN_BITS)
 
 
@@ -61,7 +61,7 @@ def _taking(method: A, narrow: tuple[str, ...]) -> A:
 
 
 def widened(problem: Any, narrow: tuple[str, ...] = (NARROW,)) -> Any:
-    """The same problem with float32 in place of narrow types; an output is of the type that the epilogue works in.
+    """The same problem with float32 in place of narrow types; an output has the epilogue's type.
 
     Examples
     --------

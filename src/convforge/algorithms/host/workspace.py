@@ -1,4 +1,4 @@
-"""A caller's flat run of bytes seen as the arrays that a plan's steps share, each aligned to a cache line."""
+"""Cuts a caller's flat run of bytes into the arrays that a plan's steps share, each aligned to a cache line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-# Bytes of a cache line, and of the widest vector register.
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes of a cache line, and of the widest vector register
 
 # Shape and element type of one array.
 Part = tuple[tuple[int, ...], DTypeLike]
 
 
 def nbytes(parts: Sequence[Part]) -> int:
-    """Bytes of workspace from which :func:`carve` can cut these arrays, wherever the workspace begins.
+    """Bytes of workspace that :func:`carve` needs for these arrays, with any alignment of the workspace.
 
     Examples
     --------
@@ -31,23 +30,10 @@ def nbytes(parts: Sequence[Part]) -> int:
 
 
 def carve(workspace: Any, parts: Sequence[Part]) -> list[NDArray[Any]]:
-    """Cut a workspace into arrays, one behind the other, each beginning at a multiple of 64 bytes.
+    """Cut a workspace into contiguous arrays aligned to 64 bytes: views, whose elements are not initialised.
 
-    Parameters
-    ----------
-    workspace : contiguous 1-D array of uint8, or None
-        At least ``nbytes(parts)`` bytes; None will do where that is 0.
-    parts : sequence of (shape, dtype)
-
-    Returns
-    -------
-    list of contiguous arrays
-        Views of the workspace; what stands in them is whatever the caller left there.
-
-    Raises
-    ------
-    ValueError
-        The workspace is too small.
+    The workspace is a contiguous 1-D array of uint8 of at least ``nbytes(parts)`` bytes; None where that is 0. Raises
+    ValueError where it is too small.
 
     Examples
     --------

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
-from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, GemmSplitMma, GemmTf32Mma, View, seeing
-from convforge.algorithms.host.conv import WeightPacker, address
-from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_near
-from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig, is_worth_turning
+from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, GemmSplitMma, GemmTf32Mma, on_views
+from convforge.algorithms.host.conv import ArrayView, WeightPacker, address
+from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_contiguous
+from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig, rows_pay
 from convforge.algorithms.implicit_gemm.split_mma import SplitMmaConfig
 from convforge.algorithms.traits import Way
 from convforge.backends.facts import DeviceFacts
@@ -40,28 +40,11 @@ class Chunk(NamedTuple):
 
 
 class ConvolvedProduct:
-    """Steps and filters of a plan whose product is a convolution.
+    """Steps and preparation of a plan whose product is a convolution.
 
-    Parameters
-    ----------
-    gemm : str
-        A key of :data:`BY_CONVOLUTION`.
-    columns : int
-        Columns of a chunk, at most; but a chunk has at least a row of outputs.
-    tile : int
-        Which of the convolution's configs.
-
-    Attributes
-    ----------
-    steps : list of Launch
-        An expansion for each chunk, and the launches of its product.
-    prepare : Preparation
-    workspace_bytes : int
-
-    Raises
-    ------
-    ValueError
-        The convolution has fewer configs.
+    `gemm` is a key of :data:`BY_CONVOLUTION`. A chunk has at most `columns`, but at least a row of outputs. `tile` is
+    the index of the convolution's config; ValueError is raised where it has fewer. The steps are an expansion for each
+    chunk, and the launches of its product.
     """
 
     def __init__(self, problem: Conv2dProblem, gemm: str, columns: int, tile: int, runtime: Runtime) -> None:
@@ -82,8 +65,8 @@ class ConvolvedProduct:
             arrays = partial(_arrays, problem=problem, chunk=chunk, room=matrix)
             for step in plans[chunk.images, chunk.height].steps:
                 assert isinstance(step, Launch)
-                # Columns are aligned, so no other plan takes them.
-                self.steps.append(replace(seeing(step, arrays), role="product", otherwise=None))
+                # Columns are aligned, so no other plan is needed.
+                self.steps.append(replace(on_views(step, arrays), role="product", otherwise=None))
         filters = plans[widest].preparation
         assert filters is not None
         self.prepare = _Filters(problem, filters, runtime)
@@ -91,13 +74,7 @@ class ConvolvedProduct:
 
 
 def chosen(configs: Sequence[C], tile: int, gemm: str) -> C:
-    """Give the tiling of that number.
-
-    Raises
-    ------
-    ValueError
-        There are not so many.
-    """
+    """The config with this index; ValueError where there are fewer."""
     if not 0 <= tile < len(configs):
         raise ValueError(f"tile={tile} of im2col: {gemm} has tilings 0 to {len(configs) - 1}")
     return configs[tile]
@@ -107,27 +84,27 @@ class _Filters(Preparation):
     """The weights in the order of a column's entries, then prepared as filters of 1x1."""
 
     def __init__(self, problem: Conv2dProblem, filters: Preparation, runtime: Runtime) -> None:
-        packer = WeightPacker(problem, runtime, "KCRS" if pixels_near(problem) else "KRSC")
+        packer = WeightPacker(problem, runtime, "KCRS" if pixels_contiguous(problem) else "KRSC")
         size = itemsize(problem.acc_dtype)
         shape, strides = (problem.k, problem.taps, 1, 1), (problem.taps * size, size, size, size)
-        filters = filters.of(View(0, shape, strides, size))  # as of aligned memory
+        filters = filters.of(ArrayView(0, shape, strides, size))  # as of aligned memory
 
         def packed(buffers: Buffers) -> Buffers:
             return {**buffers, "w": buffers["entries"]}
 
         def viewed(buffers: Buffers) -> Buffers:
-            return {**buffers, "given": View(address(buffers["entries"]), shape, strides, size)}
+            return {**buffers, "given": ArrayView(address(buffers["entries"]), shape, strides, size)}
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
             made, entries = filters.finish(viewed(buffers), stream), buffers["entries"]
             return replace(made, tensors={**made.tensors, "entries": entries}, nbytes=made.nbytes + entries.nbytes)
 
-        steps = [seeing(step, packed) for step in packer.steps] + [seeing(step, viewed) for step in filters.steps]
+        steps = [on_views(step, packed) for step in packer.steps] + [on_views(step, viewed) for step in filters.steps]
         super().__init__(runtime, {**filters.pieces, "entries": packer.pieces["w"]}, steps, finish)
 
 
 def chunks_of(problem: Conv2dProblem, columns: int) -> list[Chunk]:
-    """Cut the columns into images, about as many in each chunk, or where one does not fit, into rows of an image."""
+    """Cut the columns into chunks of about as many images each, or of rows where an image does not fit."""
     n, p, q = problem.n, problem.p, problem.q
     if images := min(columns // (p * q), n):
         images = -(-n // -(-n // images))
@@ -149,13 +126,13 @@ def convolution_of(problem: Conv2dProblem, images: int, height: int) -> Conv2dPr
     return Conv2dProblem(
         n=images, c=problem.c * problem.r * problem.s, h=height, w=problem.q, k=problem.k, r=1, s=1,
         groups=problem.groups, x_dtype=entries, w_dtype=entries, out_dtype=problem.out_dtype, acc_dtype=entries,
-        x_layout="NCHW" if pixels_near(problem) else "NHWC", out_layout=problem.out_layout,
+        x_layout="NCHW" if pixels_contiguous(problem) else "NHWC", out_layout=problem.out_layout,
         epilogue=problem.epilogue,
     )  # fmt: skip
 
 
 def why_not_convolved(problem: Conv2dProblem, gemm: str, facts: DeviceFacts) -> Reason | None:
-    """Why the product cannot be this convolution; None if it can."""
+    """The reason why the product cannot be this convolution; None if it can."""
     if problem.acc_dtype != "float32":
         return Reason("it multiplies float32, not {dtype}", dtype=problem.acc_dtype)
     if (entries := problem.c * problem.r * problem.s) > MOST_K:
@@ -170,7 +147,7 @@ def ways_of_convolved(problem: Conv2dProblem, gemm: str) -> tuple[Way, ...]:
     """The ways of a call whose product is this convolution."""
     words = Reason("the product is a convolution of 1x1: columns of the matrix are pixels, and entries their channels")
     inner = convolution_of(problem, problem.n, problem.p)
-    config = SplitMmaConfig() if gemm == GemmSplitMma.name else ImplicitMmaConfig(turned=is_worth_turning(inner))
+    config = SplitMmaConfig() if gemm == GemmSplitMma.name else ImplicitMmaConfig(turned=rows_pay(inner))
     ways = BY_CONVOLUTION[gemm].convolution().ways(inner, config)
     return Way("convolution", "default", words), *(way for way in ways if way.outcome != "arrays")
 
@@ -179,19 +156,19 @@ def _arrays(buffers: Buffers, problem: Conv2dProblem, chunk: Chunk, room: int) -
     """The arrays of a chunk's convolution; the columns take `room` bytes of the workspace."""
     at, size = columns_at(buffers), itemsize(problem.acc_dtype)
     (images, height), q, entries = (chunk.images, chunk.height), problem.q, problem.c * problem.r * problem.s
-    if pixels_near(problem):
+    if pixels_contiguous(problem):
         row = images * height * q * size
-        x = View(at, (images, entries, height, q), (height * q * size, row, q * size, size), size)
+        x = ArrayView(at, (images, entries, height, q), (height * q * size, row, q * size, size), size)
     else:
         column = entries * size
-        x = View(at, (images, height, q, entries), (height * q * column, q * column, column, size), size)
+        x = ArrayView(at, (images, height, q, entries), (height * q * column, q * column, column, size), size)
     outer = {name: _part(buffers[name], chunk, problem.out_layout) for name in ("out", "residual") if name in buffers}
-    return {**buffers, **outer, "x": x, "workspace": View(at + room, (), (), 1)}
+    return {**buffers, **outer, "x": x, "workspace": ArrayView(at + room, (), (), 1)}
 
 
-def _part(array: Any, chunk: Chunk, layout: str) -> View:
+def _part(array: Any, chunk: Chunk, layout: str) -> ArrayView:
     """A chunk's part of an array like the output."""
     shape, row = list(array.shape), layout.index("H")
     shape[0], shape[row] = chunk.images, chunk.height
     at = address(array) + chunk.image * array.strides[0] + chunk.row * array.strides[row]
-    return View(at, tuple(shape), tuple(array.strides), array.itemsize)
+    return ArrayView(at, tuple(shape), tuple(array.strides), array.itemsize)

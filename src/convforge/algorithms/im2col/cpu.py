@@ -13,20 +13,11 @@ from convforge.backends.cpu.jit import jit
 @jit
 def expand(x: Any, columns: Any, g: Any, strip: Any, offsets: Any, n0: Any, p0: Any, p1: Any, begin: Any,
            end: Any) -> None:  # fmt: skip
-    """Work item = one channel of one picture (n, c): its R * S rows of the expanded matrix.
+    """Work item = one channel of one image (n, c): its R * S rows of the expanded matrix.
 
     The channel's rows are gathered once, halo included; each tap's row of the matrix is then a plain copy out of them.
-
-    Parameters
-    ----------
-    x : View
-    columns : (pictures, C * R * S, (p1 - p0) * Q) array
-        The expanded matrices of pictures n0, n0 + 1, ... for output rows [p0, p1).
-    g : Geometry
-    strip : Strip
-        Of one channel.
-    offsets : 1-D int array
-        Of each tap (r, s) in the strip.
+    `columns` (images, C * R * S, (p1 - p0) * Q) are the matrices of images n0, n0 + 1, ... for output rows [p0, p1);
+    `offsets` are those of each tap (r, s) in the strip of one channel.
     """
     taps = g.R * g.S
     channels = columns.shape[1] // taps
@@ -46,11 +37,9 @@ def expand(x: Any, columns: Any, g: Any, strip: Any, offsets: Any, n0: Any, p0: 
 @jit
 def store(products: Any, out: Any, g: Any, ends: Any, values: Any, n0: Any, p0: Any, p1: Any, begin: Any,
           end: Any) -> None:  # fmt: skip
-    """Work item = one output channel of one picture (n, k): its rows [p0, p1) go through the epilogue.
+    """Work item = one output channel of one image (n, k): its rows [p0, p1) go through the epilogue.
 
-    Parameters
-    ----------
-    products : (pictures, K, (p1 - p0) * Q) array
+    `products` have the shape (images, K, (p1 - p0) * Q).
     """
     K = products.shape[1]
     value = np.empty(g.Q, values.dtype)

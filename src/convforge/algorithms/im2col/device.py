@@ -11,15 +11,10 @@ from convforge.algorithms.gemm.by_convolution import GemmSplitMma, GemmTf32Mma
 from convforge.algorithms.gemm.device import LADDER, GemmStep
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMma, device_refusal
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
-from convforge.algorithms.host.conv import WeightPacker, address
+from convforge.algorithms.host.conv import WeightPacker
 from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.im2col.by_convolution import (
-    ConvolvedProduct,
-    chosen,
-    ways_of_convolved,
-    why_not_convolved,
-)  # fmt: skip
-from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_near
+from convforge.algorithms.im2col.by_convolution import ConvolvedProduct, chosen, ways_of_convolved, why_not_convolved
+from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_contiguous
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -60,7 +55,7 @@ class Im2colConfig(Config):
         The step of the GEMM ladder that multiplies. For gemm_mma, on tensor cores, numbers of 16 bits are not widened.
         gemm_split_mma multiplies float32 on tensor cores; the workspace then holds the halves of the numbers besides.
     tile : int
-        Which of that step's tilings: 0 is the one that it puts first.
+        Index of that step's tiling; the step puts the best first.
     """
 
     columns: int
@@ -69,7 +64,7 @@ class Im2colConfig(Config):
 
 
 class Im2col(DeviceConvolution[Im2colConfig]):
-    """out (K x NPQ) = w (K x CRS) x columns (CRS x NPQ), where each column is what one output sees of x.
+    """out (K x NPQ) = w (K x CRS) x columns (CRS x NPQ), where each column is the window of one output in x.
 
     Source: Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing, 2006.
     The product writes the output straight into its layout, through the epilogue.
@@ -85,10 +80,10 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     convolved: ClassVar[str] = GemmSplitMma.name  # the product that is a convolution
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """See :class:`Algorithm`. The whole matrix or what an eighth of the memory holds, then smaller chunks."""
+        """The whole matrix or what an eighth of the memory holds, then smaller chunks."""
         total = problem.n * problem.p * problem.q
         least = _least_columns(total)
-        narrow = why_not_narrow(problem, facts) is None
+        narrow = (_why_not_narrow(problem) or device_refusal(facts)) is None
         first = GemmMma.name if narrow else "gemm_warp_tiled"
         row = problem.c * problem.r * problem.s * itemsize(entries_of(problem, first))
         chunks = list(dict.fromkeys(
@@ -111,16 +106,19 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         return [Im2colConfig(columns, self.convolved, tile) for tile in range(TILINGS)]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if not 1 <= config.columns <= MOST_COLUMNS:
             raise ValueError(f"columns={config.columns} of a chunk must be 1 to {MOST_COLUMNS}")
         if config.gemm == self.convolved:
-            return self._plan_by_convolution(problem, config, runtime)
+            if (reason := why_not_convolved(problem, config.gemm, runtime.facts)) is not None:
+                raise ValueError(f"{config}: {reason}")
+            by = ConvolvedProduct(problem, config.gemm, config.columns, config.tile, runtime)
+            nbytes = by.workspace_bytes
+            return Plan(self, problem, config, runtime, steps=by.steps, prepare=by.prepare, workspace_bytes=nbytes)
         if config.gemm not in self.steps:
             known = ", ".join((*self.steps, self.convolved))
             raise ValueError(f"gemm={config.gemm!r} of {self.name} is unknown; choose one of {known}")
         total, taps = problem.n * problem.p * problem.q, problem.taps
-        entries, near = entries_of(problem, config.gemm), pixels_near(problem)
+        entries, pixels = entries_of(problem, config.gemm), pixels_contiguous(problem)
         size = itemsize(entries)
         expansion = Expansion(problem, runtime, entries)
         widest = min(config.columns, total)
@@ -133,8 +131,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
             def operands(buffers: Buffers) -> Any:
                 columns = columns_at(buffers)
                 args = product.output(buffers, count, taps, first)
-                args.a = operand(address(buffers["w"].tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
-                if near:
+                if pixels:
                     args.b = operand(columns, size, 1, count, False, taps * count)
                 else:
                     args.b = operand(columns, size, taps * problem.groups, 1, True, taps)
@@ -142,33 +139,20 @@ class Im2col(DeviceConvolution[Im2colConfig]):
 
             return [expansion.launch(first, count), Launch(infos[count], product.kernel, operands, runtime, "product")]
 
-        launches = [
-            step for first in range(0, total, config.columns)
-            for step in steps(first, min(config.columns, total - first))
-        ]  # fmt: skip
-        prepare = WeightPacker(problem, runtime, "CRSK" if near else "RSCK", entries)
+        chunks = [(first, min(config.columns, total - first)) for first in range(0, total, config.columns)]
+        launches = [step for chunk in chunks for step in steps(*chunk)]
+        prepare = WeightPacker(problem, runtime, "CRSK" if pixels else "RSCK", entries)
         nbytes = expansion.nbytes(widest) + ALIGNMENT - 1 if total else 0
         return Plan(self, problem, config, runtime, steps=launches, prepare=prepare, workspace_bytes=nbytes)
 
-    def _plan_by_convolution(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
-        if (reason := why_not_convolved(problem, config.gemm, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        product = ConvolvedProduct(problem, config.gemm, config.columns, config.tile, runtime)
-        return Plan(
-            self, problem, config, runtime, steps=product.steps, prepare=product.prepare,
-            workspace_bytes=product.workspace_bytes,
-        )  # fmt: skip
-
     def ways(self, problem: Conv2dProblem, config: Im2colConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         return ways_of_convolved(problem, config.gemm) if config.gemm == self.convolved else ()
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. The matrix, of the entries that the first config has, is written and read besides."""
+        """The matrix of the first config is written and read besides."""
         return Work(blocked_flops(problem), problem.least_bytes + 2 * _matrix_bytes(problem))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         columns, outputs, channels = problem.n * problem.p * problem.q, problem.k_per_group, problem.c_per_group
         long = problem.taps >= MATRIX_TAPS and outputs >= MATRIX_CHANNELS
         if long and 1 < channels <= 8 and columns * problem.k >= MATRIX_OUTPUTS * facts.cores:
@@ -196,26 +180,25 @@ class Im2colTf32(Im2col):
     convolved = GemmTf32Mma.name
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return why_not_convolved(problem, self.convolved, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """See :class:`Algorithm`. Tilings of the convolution, with chunks of an eighth of the memory at most."""
+        """Tilings of the convolution, with chunks of an eighth of the memory at most."""
         return self._convolved_configs(problem, facts)
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. The matrix is written and read besides."""
+        """The matrix is written and read besides."""
         return Work(2 * problem.flops / PRODUCTS, problem.least_bytes + 2 * _matrix_bytes(problem))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`. Methods that write no matrix have the same arithmetic."""
+        """Methods that write no matrix have the same arithmetic, so it is never chosen by rule."""
         return None
 
 
 def _matrix_bytes(problem: Conv2dProblem) -> int:
     """Bytes of the whole matrix, of entries as the first config has them where there are tensor cores."""
     entries = problem.n * problem.c * problem.r * problem.s * problem.p * problem.q
-    return entries * itemsize(entries_of(problem, GemmMma.name if _types_refusal(problem) is None else ""))
+    return entries * itemsize(entries_of(problem, GemmMma.name if _why_not_narrow(problem) is None else ""))
 
 
 def _least_columns(total: int) -> int:
@@ -233,14 +216,15 @@ def _chunk(total: int, columns: int) -> int:
 
 
 def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Product:
-    if config.gemm == GemmMma.name and (reason := why_not_narrow(problem, runtime.facts)) is not None:
+    reason = _why_not_narrow(problem) or device_refusal(runtime.facts)
+    if config.gemm == GemmMma.name and reason is not None:
         raise ValueError(f"{config}: {reason}")
     step = STEPS[config.gemm](runtime.facts.backend)
     entries = entries_of(problem, config.gemm)
     size = itemsize(entries)
     choices = step.choices(problem.k_per_group, config.columns, problem.taps, problem.groups, size, runtime.facts)
     tiles = chosen(choices, config.tile, config.gemm)
-    return step.product(tiles, runtime, False, not pixels_near(problem), entries, problem)
+    return step.product(tiles, runtime, False, not pixels_contiguous(problem), entries, problem)
 
 
 def entries_of(problem: Conv2dProblem, gemm: str) -> str:
@@ -248,12 +232,8 @@ def entries_of(problem: Conv2dProblem, gemm: str) -> str:
     return problem.x_dtype if gemm == GemmMma.name else problem.acc_dtype
 
 
-def why_not_narrow(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-    """Why gemm_mma cannot multiply numbers as they are; None if it can."""
-    return _types_refusal(problem) or device_refusal(facts)
-
-
-def _types_refusal(problem: Conv2dProblem) -> Reason | None:
+def _why_not_narrow(problem: Conv2dProblem) -> Reason | None:
+    """The reason why gemm_mma cannot multiply x and w directly, in 16 bits; None if it can."""
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         types = ", ".join(sorted({problem.x_dtype, problem.w_dtype}))
         return Reason(

@@ -1,4 +1,4 @@
-"""The first step of im2col on GPUs: the kernel that writes columns of the matrix, and where they begin."""
+"""The first step of im2col on GPUs: the kernel that writes columns of the matrix."""
 
 from __future__ import annotations
 
@@ -20,37 +20,26 @@ THREADS = 256
 PER = 2
 # Entries of a column up to which the code of several columns stays small.
 MOST_UNROLLED = 64
-# The columns begin at a multiple of this in the workspace.
+# Alignment of the columns in the workspace, in bytes.
 ALIGNMENT = 256
-# Channels from which a picture in NHWC is expanded along them: a run of a pixel's channels is a line of memory.
-NEAR_CHANNELS = 16
+# Channels from which an image in NHWC is expanded along them: a run of a pixel's channels is a line of memory.
+FEWEST_CONTIGUOUS = 16
 
 
 class Expansion:
-    """The expansion's kernel for one problem.
-
-    Parameters
-    ----------
-    entries : str
-        The type of the matrix's entries.
-    """
+    """The expansion's kernel for one problem; `entries` is the type of the matrix's entries."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, entries: str) -> None:
-        self._problem, self._runtime, self._pixels_near = problem, runtime, pixels_near(problem)
+        self._problem, self._runtime = problem, runtime
         self._column = problem.c * problem.r * problem.s * itemsize(entries)
-        self._seen = _seen_bytes(problem)
+        self._read = _bytes_read(problem)
         self._per = PER if problem.r * problem.s <= MOST_UNROLLED else 1
         self._struct = with_conv(
             "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
         )
-        own = constants(THREADS=THREADS, PIXELS_NEAR=self._pixels_near, PER=self._per)
-        source = KernelSource(
-            "algorithms/im2col/im2col.cu",
-            "im2col",
-            (*conv_constants(problem, entries), *own),
-            self._struct,
-            "Expansion",
-        )
+        own = constants(THREADS=THREADS, PIXELS_NEAR=pixels_contiguous(problem), PER=self._per)
+        lines = (*conv_constants(problem, entries), *own)
+        source = KernelSource("algorithms/im2col/im2col.cu", "im2col", lines, self._struct, "Expansion")
         self._kernel = runtime.compile(source)
         self._info = cache(self._described)
 
@@ -61,7 +50,7 @@ class Expansion:
     def launch(self, first: int, count: int) -> Launch:
         """The launch that writes columns [first, first + count) of all to the workspace."""
         total = self._problem.n * self._problem.p * self._problem.q
-        moved = self._column * count + self._seen * (first + count) // total - self._seen * first // total
+        moved = self._column * count + self._read * (first + count) // total - self._read * first // total
 
         def arguments(buffers: Buffers) -> Any:
             args = self._struct(columns=columns_at(buffers), first=first, count=count)
@@ -72,28 +61,28 @@ class Expansion:
 
     def _described(self, count: int) -> LaunchInfo:
         grid: tuple[int, ...] = (-(-count * self._problem.c // THREADS),)
-        if self._pixels_near:
+        if pixels_contiguous(self._problem):
             grid = (-(-count // (THREADS * self._per)), min(self._problem.c, MOST_BLOCKS))
         return self._runtime.describe(self._kernel, LaunchInfo("im2col", grid, (THREADS,)))
 
 
-def pixels_near(problem: Conv2dProblem) -> bool:
-    """Tell whether neighbours of the matrix are pixels: rows are then entries (c, r, s). Else they are channels."""
-    return not (problem.x_layout == "NHWC" and problem.c_per_group >= NEAR_CHANNELS)
+def pixels_contiguous(problem: Conv2dProblem) -> bool:
+    """Tell if neighbours of the matrix are pixels, so that rows are entries (c, r, s); else they are channels."""
+    return not (problem.x_layout == "NHWC" and problem.c_per_group >= FEWEST_CONTIGUOUS)
 
 
 def columns_at(buffers: Buffers) -> int:
-    """Give the address of a call's columns."""
+    """The address of a call's columns."""
     return -(-address(buffers["workspace"]) // ALIGNMENT) * ALIGNMENT
 
 
-def _seen_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of x under some window: strides may leave out rows and columns. What only a border takes does not count."""
+def _bytes_read(problem: Conv2dProblem) -> int:
+    """Bytes of x under some window: strides may skip rows and columns. Pixels that only a border reads do not count."""
 
-    def seen(size: int, outputs: int, taps: int, stride: int, dilation: int, before: int) -> int:
+    def read(size: int, outputs: int, taps: int, stride: int, dilation: int, before: int) -> int:
         at = np.add.outer(np.arange(outputs) * stride, np.arange(taps) * dilation - before).ravel()
         return len(np.unique(at[(at >= 0) & (at < size)]))
 
-    rows = seen(problem.h, problem.p, problem.r, problem.stride[0], problem.dilation[0], problem.padding[0])
-    columns = seen(problem.w, problem.q, problem.s, problem.stride[1], problem.dilation[1], problem.padding[2])
+    rows = read(problem.h, problem.p, problem.r, problem.stride[0], problem.dilation[0], problem.padding[0])
+    columns = read(problem.w, problem.q, problem.s, problem.stride[1], problem.dilation[1], problem.padding[2])
     return problem.n * problem.c * rows * columns * itemsize(problem.x_dtype)

@@ -1,11 +1,11 @@
-// im2col: expands the picture, so that a convolution becomes one matrix product: a column holds what an output sees.
+// im2col: expands the image, so that a convolution becomes one matrix product: a column holds what an output sees.
 //
 // out (K x NPQ) = weights (K x CRS) times columns (CRS x NPQ), for each group.
 // Threads   THREADS a block; a thread takes one channel of a column, or of PER neighbouring columns, and writes their
 //           R * S entries of the matrix: PER at once where rows of the matrix are whole vectors.
-// Order     of the matrix follows that of the picture, so that neighbouring threads read and write neighbours in memory.
+// Order     of the matrix follows that of the image, so that neighbouring threads read and write neighbours in memory.
 //           PIXELS_NEAR: threads lie side by side along the output's pixels; entry (c, r, s) of a column is a row of the
-//           matrix, and rows are `count` long. Else they lie along the channels, as a picture's in NHWC: a column is one
+//           matrix, and rows are `count` long. Else they lie along the channels, as an image's in NHWC: a column is one
 //           run of memory, in each group's part the entries (r, s, c).
 // Grid      PIXELS_NEAR: x along the columns, y along the channels in steps of the grid; else x along both, flattened.
 // Chunks    columns [first, first + count) of the whole matrix: it need not fit into memory at once.
@@ -13,10 +13,10 @@
 //           point: that of the sums, or of x where tensor cores multiply.
 // Limit     memory: each pixel is read about once and written R * S times, then read again by the product.
 #include "border.cuh"
-#include "columns.cuh"
-#include "vector.cuh"
+#include "conv.cuh"
+#include "memory.cuh"
 
-static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
+static_assert(cfg::THREADS >= 32 && cfg::THREADS <= 1024, "a block has 32 to 1024 threads");
 
 struct Expansion {
     Conv conv;
@@ -25,7 +25,7 @@ struct Expansion {
     int count;
 };
 
-// What stands at a tap, which may be outside the picture.
+// What stands at a tap, which may be outside the image.
 template <class Entry>
 __device__ inline Entry entry(const Conv &conv, bool there, const x_t *pixel) {
     if constexpr (sizeof(Entry) == 2)  // of x's own type
@@ -37,23 +37,24 @@ __device__ inline Entry entry(const Conv &conv, bool there, const x_t *pixel) {
 // Write the entries of channel c in COUNT neighbouring columns: those of (r, s) go to target[(r * S + s) * step] and on.
 template <int COUNT>
 __device__ inline void expand(const Conv &conv, Column column, int c, math_t *target, long long step) {
-    const x_t *rows[COUNT][R];
-    int columns[COUNT][S];
+    const x_t *rows[COUNT][cfg::R];
+    int columns[COUNT][cfg::S];
 #pragma unroll
     for (int i = 0; i < COUNT; i++, column = after(conv, column)) {
         const x_t *plane = conv.x + place(conv.x_strides, min(column.n, conv.N - 1), c, 0, 0);
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            const int h = inside(column.p * STRIDE_H - conv.top + r * DILATION_H, conv.H);
+        for (int r = 0; r < cfg::R; r++) {
+            const int h = inside(column.p * cfg::STRIDE_H - conv.top + r * cfg::DILATION_H, conv.H);
             rows[i][r] = h < 0 ? nullptr : plane + h * static_cast<index_t>(conv.x_strides.h);
         }
 #pragma unroll
-        for (int s = 0; s < S; s++) columns[i][s] = inside(column.q * STRIDE_W - conv.left + s * DILATION_W, conv.W);
+        for (int s = 0; s < cfg::S; s++)
+            columns[i][s] = inside(column.q * cfg::STRIDE_W - conv.left + s * cfg::DILATION_W, conv.W);
     }
 #pragma unroll
-    for (int r = 0; r < R; r++)
+    for (int r = 0; r < cfg::R; r++)
 #pragma unroll
-        for (int s = 0; s < S; s++) {
+        for (int s = 0; s < cfg::S; s++) {
             Vector<math_t, COUNT> entries;
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
@@ -66,28 +67,29 @@ __device__ inline void expand(const Conv &conv, Column column, int c, math_t *ta
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) im2col(const __grid_constant__ Expansion args) {
+extern "C" __global__ void __launch_bounds__(cfg::THREADS) im2col(const __grid_constant__ Expansion args) {
     const Conv &conv = args.conv;
-    const long long i = (static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x) * (PIXELS_NEAR ? PER : 1);
-    if constexpr (PIXELS_NEAR) {
+    const long long i =
+        (static_cast<long long>(blockIdx.x) * cfg::THREADS + threadIdx.x) * (cfg::PIXELS_NEAR ? cfg::PER : 1);
+    if constexpr (cfg::PIXELS_NEAR) {
         if (i >= args.count) return;
         const Column column = column_of(conv, static_cast<index_t>(args.first + i));
-        for (int c = blockIdx.y; c < C; c += gridDim.y) {
-            math_t *target = args.columns + (static_cast<long long>(c) * R * S * args.count + i);
-            if (args.count % PER == 0) {
-                expand<PER>(conv, column, c, target, args.count);
+        for (int c = blockIdx.y; c < cfg::C; c += gridDim.y) {
+            math_t *target = args.columns + (static_cast<long long>(c) * cfg::R * cfg::S * args.count + i);
+            if (args.count % cfg::PER == 0) {
+                expand<cfg::PER>(conv, column, c, target, args.count);
                 continue;
             }
             Column next = column;
-            for (int j = 0; j < PER && i + j < args.count; j++, next = after(conv, next))
+            for (int j = 0; j < cfg::PER && i + j < args.count; j++, next = after(conv, next))
                 expand<1>(conv, next, c, target + j, args.count);
         }
     } else {
-        const long long place = i / C;
+        const long long place = i / cfg::C;
         if (place >= args.count) return;
-        const int c = i % C, group = c / C_GROUP;
+        const int c = i % cfg::C, group = c / cfg::C_GROUP;
         const Column column = column_of(conv, static_cast<index_t>(args.first + place));
-        math_t *run = args.columns + place * (static_cast<long long>(C) * R * S);
-        expand<1>(conv, column, c, run + (group * C_GROUP * R * S + c % C_GROUP), C_GROUP);
+        math_t *run = args.columns + place * (static_cast<long long>(cfg::C) * cfg::R * cfg::S);
+        expand<1>(conv, column, c, run + (group * cfg::C_GROUP * cfg::R * cfg::S + c % cfg::C_GROUP), cfg::C_GROUP);
     }
 }

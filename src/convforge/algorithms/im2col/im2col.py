@@ -13,8 +13,7 @@ from convforge.algorithms.contract import Algorithm, Buffers, Call, Child, Chunk
 from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.host.ends import ends, values_dtype
-from convforge.algorithms.host.geometry import geometry
-from convforge.algorithms.host.strip import Strip, strip, tap_offsets
+from convforge.algorithms.host.geometry import Strip, geometry, strip, tap_offsets
 from convforge.algorithms.host.views import logical, view
 from convforge.algorithms.host.weights import correlation_filter, float_sums
 from convforge.algorithms.host.widened import takes_bfloat16
@@ -23,7 +22,6 @@ from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, R
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem, partition
 
 _GEMMS: dict[str, Algorithm[GemmProblem, Any]] = {g.name: g for g in (GemmBlas(), GemmBlocked(), GemmLoops())}
@@ -69,7 +67,7 @@ class _Chunk:
 
 @takes_bfloat16
 class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
-    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), where each column is what one output sees of x.
+    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), where each column is the window of one output in x.
 
     Source: Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing, 2006.
     The expansion is done a chunk at a time, so the workspace stays small and the chunk in the cache.
@@ -83,12 +81,8 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     look = Mark("amber", "diamond")
     preference = Preference(Rank.GENERAL_MATRIX, GENERAL)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return None
-
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """See :class:`Algorithm`. The default has chunks of at most eight times L2, at least one a core."""
+        """The default has chunks of at most eight times L2, at least one a core."""
         row = problem.c * problem.r * problem.s * problem.q * float_sums(problem).itemsize
         found: list[Im2colConfig] = []
         for chunk in (8 * facts.l2_bytes, 2 * facts.l2_bytes, facts.l2_bytes // 2, 1):
@@ -102,7 +96,6 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         return found + [Im2colConfig(first.pictures, first.tile_p, name) for name in _GEMMS if name != "gemm_blas"]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if config.gemm not in _GEMMS:
             raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(_GEMMS)}")
         dtype = float_sums(problem)
@@ -136,7 +129,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         product: _Product,
         straight: bool,
     ) -> tuple[Call | Child, ...]:
-        """Expand, multiply, store one chunk; where the product may be written to its place, the last is left out."""
+        """Expand, multiply and store one chunk; a product that is written straight to the output needs no store."""
         from convforge.algorithms.im2col import cpu
 
         pictures, height = chunk.n1 - chunk.n0, chunk.p1 - chunk.p0
@@ -146,7 +139,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         where = (chunk.n0, chunk.p0, chunk.p1)
 
         def products(buffers: Buffers) -> NDArray[Any]:
-            """Where the matrix product of (picture, k) goes: (pictures, K, cells)."""
+            """The target of the matrix products: (images, K, cells)."""
             if straight and (place := _place(buffers["out"], chunk)) is not None:
                 return place
             return carve(buffers["workspace"], parts)[1]
@@ -184,7 +177,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
     @staticmethod
     def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, height: int) -> _Product:
-        """What all chunks of so many output rows share: there may be thousands of them."""
+        """The product that all chunks of so many output rows share: there may be thousands of them."""
         gemm = GemmProblem(m=problem.k_per_group, n=height * problem.q, k=problem.taps, dtype=float_sums(problem).name)
         child, tile = _GEMMS[config.gemm], strip(problem, height, 1)
         plan = child.plan(gemm, child.configs(gemm, runtime.facts)[0], runtime)
@@ -194,14 +187,14 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 def _buffers(
     problem: Conv2dProblem, pictures: int, height: int, dtype: np.dtype[np.generic]
 ) -> list[tuple[tuple[int, ...], np.dtype[np.generic]]]:
-    """Shapes of the expanded matrices and of their products, for so many pictures and output rows."""
+    """Shapes of the expanded matrices and of their products, for so many images and output rows."""
     cells = height * problem.q
     columns = (pictures, problem.c * problem.r * problem.s, cells)
     return [(columns, dtype), ((pictures, problem.k, cells), dtype)]
 
 
 def _place(out: NDArray[Any], chunk: _Chunk) -> NDArray[Any] | None:
-    """The chunk's part of an NCHW output as (pictures, K, cells), a view; None where rows do not follow each other."""
+    """A view of the chunk's part of an NCHW output as (images, K, cells); None where rows are not contiguous."""
     part = logical(out, "NCHW")[chunk.n0 : chunk.n1, :, chunk.p0 : chunk.p1]
     n, k, p, q = part.shape
     item = out.itemsize

@@ -1,10 +1,10 @@
 """Kernels of implicit GEMM on the CPU: blocks of sums that stay in registers, fed from a tile by offsets.
 
-Here vectors lie along the pixels, as problems of few outputs need it; cpu_outputs.py has the others.
+Vectors are along the pixels, for problems of few outputs; cpu_outputs.py has the others.
 
-What changed since im2col: the expanded matrix is never made. Its row of tap t is the tile itself, `offsets[t]` elements
-further on, so the product reads the tile where it lies. What changed since direct_rows: a block of outputs by a few
-vectors of pixels is summed over all taps in registers, so each pixel that is loaded is used for several outputs.
+What changed since im2col: the expanded matrix is never written. Its row of tap t is the tile itself, `offsets[t]`
+elements further on. What changed since direct_rows: a block of outputs by a few vectors of pixels is summed over all
+taps in registers, so each loaded pixel is used for several outputs.
 """
 
 from __future__ import annotations
@@ -24,20 +24,8 @@ def implicit_gemm(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
                   begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of one group and a part of its outputs (n, group, strip, part).
 
-    Parameters
-    ----------
-    x, out : View
-    w : 1-D array
-        As :func:`pack_weights` leaves them.
-    g : Geometry
-    ends : Ends
-    values : 1-D array
-        Of the epilogue's type; only the type is used.
-    strip : Strip
-        Layout of the tile.
-    block : Block
-    offsets : 1-D int array
-        Of each tap (c, r, s) of a block of channels in the tile.
+    `w` is the output of :func:`pack_weights`, flat; of `values` only the type is used, the epilogue's; `offsets` are
+    those of each tap (c, r, s) of a block of channels in the tile.
     """
     # Blocks read past the last pixel by less than a block: their surplus sums are not stored.
     tile = np.zeros(strip.tile_c * strip.plane + block.width, w.dtype)
@@ -49,7 +37,7 @@ def implicit_gemm(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
 @jit
 def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, tile: Any, sums: Any,
          value: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`implicit_gemm`, in buffers that its buffers holds."""
+    """Work items [begin, end) of :func:`implicit_gemm`, with its buffers."""
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     tile, sums, value = borrow(tile), borrow(sums), borrow(value)
     strips = (g.P + strip.tile_p - 1) // strip.tile_p
@@ -73,10 +61,10 @@ def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, of
 @inlined
 def multiply(tile: Any, offsets: Any, w: Any, group: Any, b: Any, c0: Any, c1: Any, sums: Any, kept: Any, height: Any,
              g: Any, strip: Any, block: Any) -> None:  # fmt: skip
-    """Sums of block `b` of outputs over channels [c0, c1), added to what is there where c0 > 0.
+    """Sums of block `b` of outputs over channels [c0, c1), added to the earlier ones where c0 > 0.
 
-    With one segment, the strip's rows are one run of positions, those between the rows summed for nothing; with several
-    each output row is a run of its own.
+    With one segment, the strip's rows are one run of positions, and the sums between the rows are not used; with
+    several, each output row is a run of its own.
     """
     taps = g.R * g.S
     segments = 1 if block.segments == 1 else height
@@ -121,13 +109,7 @@ def finish(sums: Any, kept: Any, value: Any, out: Any, n: Any, group: Any, b: An
 
 @jit
 def pack_weights(taps: Any, packed: Any, begin: Any, end: Any) -> None:
-    """Work item = a block of outputs: tap after tap, its outputs side by side, zeros where there is no output.
-
-    Parameters
-    ----------
-    taps : (groups, outputs, C / groups * R * S) array
-    packed : (groups, blocks, C / groups * R * S, outputs of a block) array
-    """
+    """Work item = a block of outputs: from (groups, outputs, taps) to (groups, blocks, taps, outputs), zero-padded."""
     outputs, blocks, rows, depth = taps.shape[1], packed.shape[1], packed.shape[3], packed.shape[2]
     for item in range(begin, end):
         target, first = packed[item // blocks, item % blocks].reshape(-1), item % blocks * rows

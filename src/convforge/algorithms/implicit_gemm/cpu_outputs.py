@@ -1,8 +1,8 @@
-"""Kernels of implicit GEMM on the CPU whose vectors lie along the outputs: two of them by six pixels, in registers.
+"""Kernels of implicit GEMM on the CPU whose vectors are along the outputs: two of them by six pixels, in registers.
 
-What changed since cpu.py: a vector holds the weights of eight outputs, and each pixel is broadcast. Pixels may lie
-anywhere in the tile, so no sum is computed between rows or beyond the last pixel but to fill a block of six; the price
-is that a block of sums is turned around before it is stored.
+What changed since cpu.py: a vector holds the weights of eight outputs, and each pixel is broadcast. Pixels may be
+anywhere in the tile, so sums between rows or beyond the last pixel are computed only to fill a block of six; the price
+is that a block of sums is transposed before it is stored.
 """
 
 from __future__ import annotations
@@ -21,12 +21,8 @@ def outputs_by_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, 
                       corners: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of one group and a part of its outputs (n, group, strip, part).
 
-    Parameters
-    ----------
-    corners : 1-D int array
-        Where each pixel of a strip reads its first tap in the tile; beyond the last, the last again.
-
-    Others as of :func:`convforge.algorithms.implicit_gemm.cpu.implicit_gemm`.
+    `corners` are the offsets of each pixel's first tap in the tile, padded by the last; the others are those of
+    :func:`convforge.algorithms.implicit_gemm.cpu.implicit_gemm`.
     """
     lanes = lanes_of(w)
     turned_pitch = (strip.tile_p * g.Q + lanes - 1) // lanes * lanes
@@ -40,7 +36,7 @@ def outputs_by_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, 
 @jit
 def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, corners: Any, tile: Any,
          sums: Any, turned: Any, turned_pitch: Any, value: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`outputs_by_pixels`, in buffers that its buffers holds."""
+    """Work items [begin, end) of :func:`outputs_by_pixels`, with its buffers."""
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     corners, tile, sums, turned, value = borrow(corners), borrow(tile), borrow(sums), borrow(turned), borrow(value)
     strips, taps = (g.P + strip.tile_p - 1) // strip.tile_p, g.R * g.S
@@ -70,7 +66,7 @@ def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, of
 
 @inlined
 def turn(sums: Any, kept: Any, turned: Any, pitch: Any, pixels: Any) -> None:
-    """A block's sums, a pixel's outputs side by side, become an output's pixels side by side."""
+    """Transpose a block's sums from contiguous outputs of a pixel to contiguous pixels of an output."""
     lanes = lanes_of(sums)
     for pixel in range(0, pixels, lanes):
         at = kept + pixel * 2 * lanes
@@ -81,7 +77,7 @@ def turn(sums: Any, kept: Any, turned: Any, pitch: Any, pixels: Any) -> None:
 @inlined
 def finish(turned: Any, pitch: Any, value: Any, out: Any, n: Any, group: Any, b: Any, p0: Any, p1: Any, g: Any,
            ends: Any, block: Any) -> None:  # fmt: skip
-    """Block `b` of outputs goes through the epilogue: the whole strip at once where its rows lie side by side."""
+    """Take block `b` of outputs through the epilogue: the whole strip at once where its rows are contiguous."""
     whole = out.place[3] == g.Q * out.place[4] and (ends.residual.size == 0 or ends.place[3] == g.Q * ends.place[4])
     rows = p1 - p0 if whole else 1
     for i in range(min(block.rows, g.outputs - b * block.rows)):
@@ -95,13 +91,7 @@ def finish(turned: Any, pitch: Any, value: Any, out: Any, n: Any, group: Any, b:
 
 @jit
 def pack_vectors(taps: Any, packed: Any, begin: Any, end: Any) -> None:
-    """Work item = a block of outputs: tap after tap, its outputs side by side, zeros where there is no output.
-
-    Parameters
-    ----------
-    taps : (groups, outputs, C / groups * R * S) array
-    packed : (groups, blocks, C / groups * R * S, outputs of a block) array
-    """
+    """Work item = a block of outputs: from (groups, outputs, taps) to (groups, blocks, taps, outputs), zero-padded."""
     outputs, blocks, depth = taps.shape[1], packed.shape[1], packed.shape[2]
     source, target = borrow(taps.reshape(-1)), borrow(packed.reshape(-1))
     lanes = lanes_of(packed)

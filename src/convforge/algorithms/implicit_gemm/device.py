@@ -1,21 +1,19 @@
-"""Host side of implicit GEMM on GPUs: a product of the GEMM ladder whose columns are gathered from the picture."""
+"""Host side of implicit GEMM on GPUs: a product of the GEMM ladder whose columns are gathered from the image."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import Any
-
-import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
 from convforge.algorithms.gemm.device import WarpTile, modelled_time
-from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, Tiling, blocked_flops, operand
-from convforge.algorithms.host.conv import WeightPacker, address
+from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, Tiling, blocked_flops
+from convforge.algorithms.host.conv import WeightPacker, is_aligned
 from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.implicit_gemm.shared_pixels import shared_pixels
-from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work, shared_pixels
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants
 from convforge.backends.runtime import Runtime
@@ -23,18 +21,11 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
 # Outputs and pixels of a block, entries of a column of a step; of a warp; of a thread.
-TILES = (
-    WarpTile(128, 128, 32, 32, 64, 8, 8),
-    WarpTile(128, 128, 8, 32, 64, 8, 8),
-    WarpTile(64, 128, 16, 32, 64, 8, 8),
-    WarpTile(64, 128, 8, 32, 64, 8, 8),
-    WarpTile(64, 64, 32, 32, 32, 8, 4),
-    WarpTile(64, 64, 16, 32, 64, 8, 8),
-    WarpTile(64, 64, 8, 32, 32, 8, 4),
-    WarpTile(32, 128, 8, 32, 32, 8, 4),
-    WarpTile(16, 128, 8, 16, 32, 4, 4),
-    WarpTile(8, 256, 8, 8, 64, 4, 4),
-)
+TILES = tuple(starmap(WarpTile, (
+    (128, 128, 32, 32, 64, 8, 8), (128, 128, 8, 32, 64, 8, 8), (64, 128, 16, 32, 64, 8, 8),
+    (64, 128, 8, 32, 64, 8, 8), (64, 64, 32, 32, 32, 8, 4), (64, 64, 16, 32, 64, 8, 8), (64, 64, 8, 32, 32, 8, 4),
+    (32, 128, 8, 32, 32, 8, 4), (16, 128, 8, 16, 32, 4, 4), (8, 256, 8, 8, 64, 4, 4),
+)))  # fmt: skip
 # Steps of several taps cost more to gather: a tile whose steps do not divide the channels counts as so much slower.
 SEVERAL_TAPS = 1.25
 
@@ -49,19 +40,17 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
     look = Mark("teal", "square")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return Work(blocked_flops(problem), problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if problem.c_per_group > 8 and problem.k_per_group >= 8:
             why = f"tiles of {problem.k_per_group} outputs of {problem.taps} products each share what they load"
             return Preference(Rank.MATRIX, why)
         return shared_pixels(problem, Rank.SHARED_PIXELS) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WarpTile]:
-        """See :class:`Algorithm`. Those that waste least of the device first."""
-        pixels, size = problem.n * problem.p * problem.q, np.dtype(problem.acc_dtype).itemsize
+        """Those that waste least of the device first."""
+        pixels, size = problem.n * problem.p * problem.q, itemsize(problem.acc_dtype)
         fit = [tile for tile in TILES if tile.fits(tiling(tile, problem), size, facts)]
 
         def time(tile: WarpTile) -> float:
@@ -71,14 +60,10 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
         return sorted(fit, key=time)
 
     def plan(self, problem: Conv2dProblem, config: WarpTile, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        pixels, size = problem.n * problem.p * problem.q, np.dtype(problem.acc_dtype).itemsize
-        near = problem.x_layout == "NHWC"
-        shape = tiling(config, problem)
+        pixels, nhwc = problem.n * problem.p * problem.q, problem.x_layout == "NHWC"
         product = Product(
-            "algorithms/implicit_gemm/implicit_gemm.cu", "implicit_gemm", shape, runtime, False, near,
-            problem.acc_dtype, problem, constants=constants(CHANNELS_NEAR=near),
-            around=_around,
+            "algorithms/implicit_gemm/implicit_gemm.cu", "implicit_gemm", tiling(config, problem), runtime, False, nhwc,
+            problem.acc_dtype, problem, constants=constants(CHANNELS_NEAR=nhwc), around=_around,
         )  # fmt: skip
 
         def columns(first: int) -> Launch:
@@ -87,8 +72,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
 
             def arguments(buffers: Buffers) -> Any:
                 args = product.output(buffers, count, problem.taps, first)
-                args.a = operand(address(buffers["w"].tensors["w"]), size, 1, problem.k, False, problem.k_per_group)
-                vectors = near and _channels_aligned(problem, args.store.conv)
+                vectors = nhwc and _channels_aligned(problem, args.store.conv)
                 return product.arguments(args, int(vectors))
 
             return Launch(info, product.kernel, arguments, runtime)
@@ -98,9 +82,8 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
 
 
 def tiling(config: WarpTile, problem: Conv2dProblem) -> Tiling:
-    """What a config means for the kernel: two tiles of each operand, and where the window of each column begins."""
-    size = np.dtype(problem.acc_dtype).itemsize
-    plain = config.tiling(size, stages=2)
+    """The config in terms of the kernel: two tiles of each operand, and the offset of each column's window."""
+    plain = config.tiling(itemsize(problem.acc_dtype), stages=2)
     shared = -(-(plain.shared_bytes + 16 * config.block_n) // 16) * 16
     return replace(plain, constants=(*plain.constants, ("SHARED_BYTES", shared)), shared_bytes=shared)
 
@@ -111,8 +94,9 @@ def _around(gemm: Any) -> type[ctypes.Structure]:
 
 
 def _channels_aligned(problem: Conv2dProblem, conv: Any) -> bool:
-    """Whether channels lie side by side, and every fourth is aligned to four of them, or to 16 bytes."""
-    each = min(4, 16 // itemsize(problem.x_dtype))
-    steps = (conv.x_strides.n, conv.x_strides.h, conv.x_strides.w, problem.c_per_group)
-    near = conv.x_strides.c == 1 and not (conv.x or 0) % (each * itemsize(problem.x_dtype))
-    return near and all(not step % each for step in steps)
+    """Tell if channels are contiguous, and every fourth is aligned to four of them, or to 16 bytes."""
+    size = itemsize(problem.x_dtype)
+    each = min(4, 16 // size)
+    # Strides of axes with one element count too.
+    every = dict.fromkeys("nhw", 2)
+    return problem.c_per_group % each == 0 and is_aligned(conv.x, conv.x_strides, every, {"c": 1}, each, size)

@@ -26,29 +26,31 @@
 // Limit     memory, most of which is the result; with large filters the loads from shared memory, and with SPLIT the
 //           tensor cores, which have three products to do.
 #include "border.cuh"
-#include "ends.cuh"
+#include "epilogue.cuh"
 #include "few_channels.cuh"
-#include "vector.cuh"
+#include "memory.cuh"
 #ifdef SPLIT
-#include "split_plain.cuh"
+#include "border.cuh"
 constexpr int HALVES = 2;  // of a number
-static_assert(PATCHES == 1, "a patch is split when all of it is there");
+static_assert(cfg::PATCHES == 1, "a patch is split when all of it is there");
 #else
 constexpr int HALVES = 1;
 #endif
 
-constexpr int ROW_FRAGMENTS = TILE_W / MMA_ROWS, WARPS_M = TILE_H * ROW_FRAGMENTS / FRAGMENTS;
-constexpr int WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
-constexpr int COLUMNS = WARP_N / MMA_COLUMNS;  // products of a fragment for each 16 of K
-constexpr int PARTS = (K + BLOCK_N - 1) / BLOCK_N;  // of the filters: a block has one
-constexpr int STEPS_AT_ONCE = STEPS <= 24 ? STEPS : 8;  // straight-line code: the first level cache of it is small
+constexpr int ROW_FRAGMENTS = cfg::TILE_W / MMA_ROWS, WARPS_M = cfg::TILE_H * ROW_FRAGMENTS / cfg::FRAGMENTS;
+constexpr int WARPS_N = cfg::BLOCK_N / cfg::WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
+constexpr int COLUMNS = cfg::WARP_N / MMA_COLUMNS;                 // products of a fragment for each 16 of K
+constexpr int PARTS = (cfg::K + cfg::BLOCK_N - 1) / cfg::BLOCK_N;  // of the filters: a block has one
+constexpr int STEPS_AT_ONCE = STEPS <= 24 ? STEPS : 8;  // straight-line code: L1 of it is small
 
 // Rows of the patch, and pixels of one, which are staged by two. A row begins at an even number.
-constexpr int ROWS_SEEN = (TILE_H - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;
-constexpr int COLUMNS_SEEN = (TILE_W - 1) * STRIDE_W + (S - 1) * DILATION_W + 1, TWOS = (COLUMNS_SEEN + 1) / 2;
-constexpr int PITCH = 2 * TWOS * C;
+constexpr int ROWS_SEEN = (cfg::TILE_H - 1) * cfg::STRIDE_H + (cfg::R - 1) * cfg::DILATION_H + 1;
+constexpr int COLUMNS_SEEN = (cfg::TILE_W - 1) * cfg::STRIDE_W + (cfg::S - 1) * cfg::DILATION_W + 1,
+              TWOS = (COLUMNS_SEEN + 1) / 2;
+constexpr int PITCH = 2 * TWOS * cfg::C;
 // Outputs begin at odd numbers, too, or runs do: then there are two copies, in different banks.
-constexpr bool ODD_OUTPUTS = STRIDE_W * C % 2 != 0, ODD_RUNS = !TAPS_ADJACENT && DILATION_W * C % 2 != 0;
+constexpr bool ODD_OUTPUTS = cfg::STRIDE_W * cfg::C % 2 != 0,
+               ODD_RUNS = !TAPS_ADJACENT && cfg::DILATION_W * cfg::C % 2 != 0;
 constexpr int COPIES = ODD_OUTPUTS || ODD_RUNS ? 2 : 1, PARITIES = ODD_OUTPUTS ? 2 : 1;
 constexpr int COPY = (ROWS_SEEN * PITCH / 2 + 1) / 32 * 32 + 48;  // words, with those beside the last number
 
@@ -63,10 +65,12 @@ constexpr int HELD = LEAST_HELD > MOST_HELD ? LEAST_HELD : MINE < MOST_HELD ? MI
 constexpr int ROUNDS = (MINE + HELD - 1) / HELD, HELD_STEPS = STEPS / ROUNDS;
 
 static_assert(sizeof(x_t) == 2 * HALVES && sizeof(w_t) == 2 && sizeof(math_t) == 2, "products are of 16-bit numbers");
-static_assert(GROUPS == 1, "all filters see the same channels");
-static_assert(TILE_W % MMA_ROWS == 0 && TILE_H * ROW_FRAGMENTS % FRAGMENTS == 0, "warps cover the outputs exactly");
-static_assert(ROW_FRAGMENTS % FRAGMENTS == 0 || FRAGMENTS % ROW_FRAGMENTS == 0, "warps have parts of rows, or rows");
-static_assert(WARP_N % 16 == 0 && BLOCK_N % WARP_N == 0, "a load brings the factors of 16 filters");
+static_assert(cfg::GROUPS == 1, "all filters see the same channels");
+static_assert(cfg::TILE_W % MMA_ROWS == 0 && cfg::TILE_H * ROW_FRAGMENTS % cfg::FRAGMENTS == 0,
+              "warps cover the outputs exactly");
+static_assert(ROW_FRAGMENTS % cfg::FRAGMENTS == 0 || cfg::FRAGMENTS % ROW_FRAGMENTS == 0,
+              "warps have parts of rows, or rows");
+static_assert(cfg::WARP_N % 16 == 0 && cfg::BLOCK_N % cfg::WARP_N == 0, "a load brings the factors of 16 filters");
 
 struct FewChannels {
     Conv conv;
@@ -79,9 +83,9 @@ struct FewChannels {
 #endif
 };
 
-using WarpSums = float[FRAGMENTS][COLUMNS][4];
+using WarpSums = float[cfg::FRAGMENTS][COLUMNS][4];
 using Patch = unsigned[COPIES][COPY];
-using Filters = Columns[HALVES][STEPS][BLOCK_N / 16][32];  // high halves, then low ones
+using Filters = Columns[HALVES][STEPS][cfg::BLOCK_N / 16][32];  // high halves, then low ones
 
 // Where the words of a lane's two pairs of a step are in the patch.
 struct alignas(8) Words {
@@ -91,10 +95,10 @@ struct alignas(8) Words {
 struct Shared {
     Filters filters;
     Words words[PARITIES][STEPS][4];
-    alignas(16) Patch patches[HALVES * PATCHES];
+    alignas(16) Patch patches[HALVES * cfg::PATCHES];
 #ifdef SPLIT
-    float down, scales[BLOCK_N];        // what takes back the scales of the patch and of the filters
-    unsigned largest[THREADS / 32][C];  // of each channel in the pixels of each warp, as bits
+    float down, scales[cfg::BLOCK_N];        // what takes back the scales of the patch and of the filters
+    unsigned largest[THREADS / 32][cfg::C];  // of each channel in the pixels of each warp, as bits
     int lost;                           // numbers of the patch that lose bits
 #endif
 };
@@ -103,7 +107,8 @@ struct Shared {
 // before it, where that number is the `parity`-th one of its word.
 __device__ inline int place_of(const Pair &pair, int parity) {
     if (pair.count == 0) return 0;
-    const int from = parity + pair.row() * DILATION_H * PITCH + pair.column() * DILATION_W * C + pair.first;
+    const int from =
+        parity + pair.row() * cfg::DILATION_H * PITCH + pair.column() * cfg::DILATION_W * cfg::C + pair.first;
     return from % 2 * COPY + (from + 1) / 2;
 }
 
@@ -124,17 +129,17 @@ __device__ inline void keep_filters(Filters &filters, const Columns *from, int p
     copy_async_commit();
 }
 
-// A tile: its picture and its first output.
+// A tile: its image and its first output.
 struct Tile {
     int n, p, q;
 };
 
 // Two neighbouring pixels of a row of the patch, as they are loaded.
 struct Two {
-    x_t numbers[2 * C];
+    x_t numbers[2 * cfg::C];
 };
 // The same, as words of the patch.
-using Pairs = Vector<math_t, 2>[C];
+using Pairs = Vector<math_t, 2>[cfg::C];
 
 // What a thread stages of a tile's patch: twos 0 to MINE - 1, of which the last one may not exist. Where the tile is not
 // `needed`, nothing is loaded.
@@ -142,7 +147,7 @@ struct Stager {
     const Conv &conv;
     const Tile tile;
     const bool needed;
-    int w[SEGMENTS][2];  // columns of the picture, or of its border's value
+    int w[SEGMENTS][2];  // columns of the image, or of its border's value
 
     __device__ __forceinline__ Stager(const Conv &conv, const Tile &tile, bool needed)
         : conv(conv), tile(tile), needed(needed) {
@@ -151,14 +156,15 @@ struct Stager {
 #pragma unroll
             for (int j = 0; j < 2; j++) {  // behind the last column there is that one again
                 const int column = min((threadIdx.x % ACROSS + i * ACROSS) * 2 + j, COLUMNS_SEEN - 1);
-                w[i][j] = inside(tile.q * STRIDE_W - conv.left + column, conv.W);
+                w[i][j] = inside(tile.q * cfg::STRIDE_W - conv.left + column, conv.W);
             }
     }
 
     __device__ static int item(int i) { return threadIdx.x / ACROSS + i * DOWN; }  // counted along rows' segments
 
     __device__ __forceinline__ Two load(int i) const {
-        const int row = min(item(i) / SEGMENTS, ROWS_SEEN - 1), h = inside(tile.p * STRIDE_H - conv.top + row, conv.H);
+        const int row = min(item(i) / SEGMENTS, ROWS_SEEN - 1),
+                  h = inside(tile.p * cfg::STRIDE_H - conv.top + row, conv.H);
         const index_t line = place(conv.x_strides, tile.n, 0, h, 0), step = conv.x_strides.c;
         Two two;
 #pragma unroll
@@ -167,11 +173,12 @@ struct Stager {
             const bool there = needed && h >= 0 && column >= 0;
             const x_t *from = conv.x + (line + column * static_cast<index_t>(conv.x_strides.w));
 #pragma unroll
-            for (int c = 0; c < C; c++)
-                two.numbers[j * C + c] = BORDER == CONSTANT ? stored<x_t>::of(conv.outside) : x_t{};
+            for (int c = 0; c < cfg::C; c++)
+                two.numbers[j * cfg::C + c] = cfg::BORDER == CONSTANT ? stored<x_t>::of(conv.outside) : x_t{};
             if (!there) continue;
 #pragma unroll
-            for (int c = 0; c < C; c++) two.numbers[j * C + c] = CHANNELS_NEAR && step == 1 ? from[c] : from[c * step];
+            for (int c = 0; c < cfg::C; c++)
+                two.numbers[j * cfg::C + c] = cfg::CHANNELS_NEAR && step == 1 ? from[c] : from[c * step];
         }
         return two;
     }
@@ -183,7 +190,7 @@ struct Stager {
 
     // Its first word in the first copy of a patch.
     __device__ int first_word(int i) const {
-        return item(i) / SEGMENTS * (PITCH / 2) + (threadIdx.x % ACROSS + item(i) % SEGMENTS * ACROSS) * C;
+        return item(i) / SEGMENTS * (PITCH / 2) + (threadIdx.x % ACROSS + item(i) % SEGMENTS * ACROSS) * cfg::C;
     }
 
     // Store a two: C words of the first copy. Of the second, in which numbers stand one further on, C - 1 words, and halves
@@ -192,17 +199,17 @@ struct Stager {
         if (!exists(i)) return;
         const auto number = [&](int j) { return pairs[j / 2].at[j % 2]; };
 #pragma unroll
-        for (int j = 0; j < C; j++) patch[0][first_word(i) + j] = pairs[j].word.bits;
+        for (int j = 0; j < cfg::C; j++) patch[0][first_word(i) + j] = pairs[j].word.bits;
         if constexpr (COPIES == 2) {
             math_t *const shifted = reinterpret_cast<math_t *>(&patch[COPIES - 1][first_word(i)]);
             shifted[1] = number(0);
 #pragma unroll
-            for (int j = 1; j < C; j++) {
+            for (int j = 1; j < cfg::C; j++) {
                 Vector<math_t, 2> pair;
                 pair.at[0] = number(2 * j - 1), pair.at[1] = number(2 * j);
                 store_vector(shifted + 2 * j, pair);
             }
-            shifted[2 * C] = number(2 * C - 1);
+            shifted[2 * cfg::C] = number(2 * cfg::C - 1);
         }
     }
 };
@@ -211,7 +218,7 @@ struct Stager {
 __device__ __forceinline__ void put_two(Patch &patch, const Stager &stager, int i, const Two &two) {
     Pairs pairs;
 #pragma unroll
-    for (int j = 0; j < 2 * C; j++) pairs[j / 2].at[j % 2] = two.numbers[j];
+    for (int j = 0; j < 2 * cfg::C; j++) pairs[j / 2].at[j % 2] = two.numbers[j];
     stager.put(patch, i, pairs);
 }
 
@@ -235,7 +242,7 @@ struct NextPatch {
     Two held[HELD];
 
     __device__ __forceinline__ void before(int step) {
-        if (PATCHES == 1 || step % HELD_STEPS || step / HELD_STEPS >= ROUNDS) return;
+        if (cfg::PATCHES == 1 || step % HELD_STEPS || step / HELD_STEPS >= ROUNDS) return;
         if (step > 0) put(step / HELD_STEPS - 1);
 #pragma unroll
         for (int j = 0; j < HELD; j++) held[j] = stager.load(step / HELD_STEPS * HELD + j);
@@ -247,7 +254,7 @@ struct NextPatch {
     }
 
     __device__ __forceinline__ void after() {
-        if (PATCHES > 1) put(ROUNDS - 1);
+        if (cfg::PATCHES > 1) put(ROUNDS - 1);
     }
 };
 #endif
@@ -258,16 +265,17 @@ __device__ constexpr int row_of(int i) { return i / ROW_FRAGMENTS; }
 __device__ constexpr int column_of(int i) { return i % ROW_FRAGMENTS * MMA_ROWS; }
 
 // Of a row a warp has so many outputs a lane, in runs; output i of lane 0, and lane g's output i from there on.
-constexpr int LANE_OUTPUTS = 2 * (FRAGMENTS < ROW_FRAGMENTS ? FRAGMENTS : ROW_FRAGMENTS);
-static_assert(LANE_OUTPUTS % OUTPUT_RUN == 0 && OUTPUT_RUN * sizeof(out_t) <= 16, "a lane has whole runs, stored as one");
-__device__ constexpr int output_of(int i) { return i / OUTPUT_RUN * (8 * OUTPUT_RUN) + i % OUTPUT_RUN; }
+constexpr int LANE_OUTPUTS = 2 * (cfg::FRAGMENTS < ROW_FRAGMENTS ? cfg::FRAGMENTS : ROW_FRAGMENTS);
+static_assert(LANE_OUTPUTS % cfg::OUTPUT_RUN == 0 && cfg::OUTPUT_RUN * sizeof(out_t) <= 16,
+              "a lane has whole runs, stored as one");
+__device__ constexpr int output_of(int i) { return i / cfg::OUTPUT_RUN * (8 * cfg::OUTPUT_RUN) + i % cfg::OUTPUT_RUN; }
 
 // A lane's factors of the pixels in a step. `pixels` is where the first number that the lane's first output sees is, or the
 // word before it; `words` are the lane's in the first step. Where outputs begin at even and at odd numbers, a lane of runs
 // has both, and else outputs of one kind.
-__device__ __forceinline__ void load_pixels(unsigned (&a)[FRAGMENTS][4], const unsigned *pixels, const Words *words,
-                                            int step) {
-    constexpr int KINDS = ODD_OUTPUTS && OUTPUT_RUN > 1 ? 2 : 1;
+__device__ __forceinline__ void load_pixels(unsigned (&a)[cfg::FRAGMENTS][4], const unsigned *pixels,
+                                            const Words *words, int step) {
+    constexpr int KINDS = ODD_OUTPUTS && cfg::OUTPUT_RUN > 1 ? 2 : 1;
     Words places[KINDS];
 #pragma unroll
     for (int kind = 0; kind < KINDS; kind++) places[kind] = words[(kind * STEPS + step) * 4];
@@ -276,8 +284,9 @@ __device__ __forceinline__ void load_pixels(unsigned (&a)[FRAGMENTS][4], const u
         const int pair = step * STEP_PAIRS + word / 2 * 4 + static_cast<int>(threadIdx.x % 4);
         const unsigned mask = pair < WHOLE ? ~0u : pair < PAIRS ? 0xffffu : 0u;  // of the numbers that exist
 #pragma unroll
-        for (int i = 0; i < FRAGMENTS; i++) {
-            const int from = row_of(i) * STRIDE_H * PITCH + output_of((2 * i + word % 2) % LANE_OUTPUTS) * STRIDE_W * C;
+        for (int i = 0; i < cfg::FRAGMENTS; i++) {
+            const int from = row_of(i) * cfg::STRIDE_H * PITCH +
+                             output_of((2 * i + word % 2) % LANE_OUTPUTS) * cfg::STRIDE_W * cfg::C;
             a[i][word] = pixels[from / 2 + places[from % 2 * (KINDS - 1)].places[word / 2]];
             if (step >= WHOLE_STEPS) a[i][word] &= mask;
         }
@@ -291,15 +300,15 @@ __device__ __forceinline__ void multiply_patch(WarpSums &sums, const unsigned *p
 #pragma unroll STEPS_AT_ONCE
     for (int step = 0; step < STEPS; step++) {
         next.before(step);
-        unsigned a[FRAGMENTS][4];
+        unsigned a[cfg::FRAGMENTS][4];
         load_pixels(a, pixels, words, step);
 #pragma unroll
         for (int j = 0; j < COLUMNS / 2; j++) {
-            const Columns b = filters[(step * (BLOCK_N / 16) + j) * 32];
+            const Columns b = filters[(step * (cfg::BLOCK_N / 16) + j) * 32];
 #pragma unroll
-            for (int i = 0; i < FRAGMENTS; i++) {
-                multiply_halves<math_t>(sums[i][2 * j], a[i], b.words[0]);
-                multiply_halves<math_t>(sums[i][2 * j + 1], a[i], b.words[1]);
+            for (int i = 0; i < cfg::FRAGMENTS; i++) {
+                mma_halves<math_t>(sums[i][2 * j], a[i], b.words[0]);
+                mma_halves<math_t>(sums[i][2 * j + 1], a[i], b.words[1]);
             }
         }
     }
@@ -316,7 +325,7 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
     const Conv &conv = args.conv;
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < 2 * FRAGMENTS; i++) {
+    for (int i = 0; i < 2 * cfg::FRAGMENTS; i++) {
         const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g;
         if (p >= conv.P || q >= conv.Q) continue;
         out_t *const first = conv.out + place(conv.out_strides, tile.n, 0, p, q);
@@ -325,8 +334,8 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
             const float *own = sums[i / 2][j] + i % 2 * 2;
             Vector<Out, 2> pair;
             pair.word = {};
-            if (K % BLOCK_N == 0 || n < K) pair.at[0] = finished(conv, tile.n, n, p, q, own[0]);
-            if (K % BLOCK_N == 0 || n + 1 < K) pair.at[1] = finished(conv, tile.n, n + 1, p, q, own[1]);
+            if (cfg::K % cfg::BLOCK_N == 0 || n < cfg::K) pair.at[0] = finished(conv, tile.n, n, p, q, own[0]);
+            if (cfg::K % cfg::BLOCK_N == 0 || n + 1 < cfg::K) pair.at[1] = finished(conv, tile.n, n + 1, p, q, own[1]);
             return pair;
         };
         if constexpr (IN_EIGHTS) {
@@ -337,7 +346,7 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
 #pragma unroll
                     for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
                     const int n = n0 + lane_column<IN_EIGHTS>(j, t);
-                    if (K % BLOCK_N == 0 || n < K) store_vector(first + n, eight);
+                    if (cfg::K % cfg::BLOCK_N == 0 || n < cfg::K) store_vector(first + n, eight);
                 }
                 continue;
             }
@@ -345,15 +354,15 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
             const int n = n0 + lane_column<IN_EIGHTS>(j, t);
-            if (n >= K) continue;
+            if (n >= cfg::K) continue;
             const Vector<Out, 2> pair = pair_of(j);
-            if (!ALONG_Q && args.together > 1) {
+            if (!cfg::ALONG_Q && args.together > 1) {
                 store_vector(first + n, pair);
                 continue;
             }
             const index_t step = conv.out_strides.c;
             first[n * step] = pair.at[0];
-            if (n + 1 < K) first[(n + 1) * step] = pair.at[1];
+            if (n + 1 < cfg::K) first[(n + 1) * step] = pair.at[1];
         }
     }
 }
@@ -364,62 +373,62 @@ __device__ __forceinline__ void finish_outputs(const FewChannels &args, const Ti
     const Conv &conv = args.conv;
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < 2 * FRAGMENTS; i += OUTPUT_RUN) {
-        const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g * OUTPUT_RUN;
+    for (int i = 0; i < 2 * cfg::FRAGMENTS; i += cfg::OUTPUT_RUN) {
+        const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g * cfg::OUTPUT_RUN;
         if (p >= conv.P || q >= conv.Q) continue;
         out_t *const first = conv.out + place(conv.out_strides, tile.n, 0, p, q);
 #pragma unroll
         for (int j = 0; j < 2 * COLUMNS; j++) {
             const int n = n0 + lane_column<false>(j / 2, t) + j % 2;
-            if (K % BLOCK_N && n >= K) continue;
+            if (cfg::K % cfg::BLOCK_N && n >= cfg::K) continue;
             const auto result = [&](int v) {
                 return finished(conv, tile.n, n, p, q + v, sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]);
             };
             out_t *const to = first + n * static_cast<index_t>(conv.out_strides.c);
-            if (args.together == OUTPUT_RUN) {
-                Vector<Out, OUTPUT_RUN> run;
+            if (args.together == cfg::OUTPUT_RUN) {
+                Vector<Out, cfg::OUTPUT_RUN> run;
 #pragma unroll
-                for (int v = 0; v < OUTPUT_RUN; v++) run.at[v] = result(v);
+                for (int v = 0; v < cfg::OUTPUT_RUN; v++) run.at[v] = result(v);
                 store_vector(to, run);
                 continue;
             }
 #pragma unroll
-            for (int v = 0; v < OUTPUT_RUN; v++)
+            for (int v = 0; v < cfg::OUTPUT_RUN; v++)
                 if (q + v < conv.Q) to[v * static_cast<index_t>(conv.out_strides.w)] = result(v);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) implicit_gemm_few_channels(
-    const __grid_constant__ FewChannels args) {
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
+    implicit_gemm_few_channels(const __grid_constant__ FewChannels args) {
     DYNAMIC_SHARED(Shared, shared);
     const Conv &conv = args.conv;
-    const index_t across = (conv.Q + TILE_W - 1) / TILE_W, down = (conv.P + TILE_H - 1) / TILE_H;
+    const index_t across = (conv.Q + cfg::TILE_W - 1) / cfg::TILE_W, down = (conv.P + cfg::TILE_H - 1) / cfg::TILE_H;
     const index_t tiles = conv.N * down * across, apart = gridDim.x / PARTS;
     const auto tile_of = [&](index_t i) -> Tile {
         const index_t strip = i / across;
-        return {static_cast<int>(strip / down), static_cast<int>(strip % down) * TILE_H,
-                static_cast<int>(i % across) * TILE_W};
+        return {static_cast<int>(strip / down), static_cast<int>(strip % down) * cfg::TILE_H,
+                static_cast<int>(i % across) * cfg::TILE_W};
     };
     // The shuffle tells the compiler that all lanes of a warp have one number, so that it need not bring them together.
     const int lane = threadIdx.x % 32, warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-    const int fragment = warp / WARPS_N * FRAGMENTS;
-    const int tile_n = blockIdx.x % PARTS * BLOCK_N, warp_n = warp % WARPS_N * WARP_N;
+    const int fragment = warp / WARPS_N * cfg::FRAGMENTS;
+    const int tile_n = blockIdx.x % PARTS * cfg::BLOCK_N, warp_n = warp % WARPS_N * cfg::WARP_N;
     const int row = row_of(fragment), column = column_of(fragment);  // of the warp's first output in a tile
-    const int first = row * STRIDE_H * PITCH + (column + lane / 4 * OUTPUT_RUN) * STRIDE_W * C;
+    const int first = row * cfg::STRIDE_H * PITCH + (column + lane / 4 * cfg::OUTPUT_RUN) * cfg::STRIDE_W * cfg::C;
     const Words *const words = &shared->words[ODD_OUTPUTS ? first % 2 : 0][0][lane % 4];
     const Columns *const filters = &shared->filters[0][0][warp_n / 16][lane];
     index_t i = blockIdx.x / PARTS;
     list_words(*shared);
-    wait_for_earlier();
+    pdl_wait();
     keep_filters(shared->filters, args.filters, blockIdx.x % PARTS);
 #ifdef SPLIT
     const bool some_plain = keep_scales(*shared, args, tile_n);
 #else
-    if (PATCHES > 1 && i < tiles) stage_patch(shared->patches[0], conv, tile_of(i));
+    if (cfg::PATCHES > 1 && i < tiles) stage_patch(shared->patches[0], conv, tile_of(i));
 #endif
     copy_async_wait();
-    for (int now = 0; i < tiles; i += apart, now = (now + 1) % PATCHES) {
+    for (int now = 0; i < tiles; i += apart, now = (now + 1) % cfg::PATCHES) {
         const Tile tile = tile_of(i), own = {tile.n, tile.p + row, tile.q + column};
         __syncthreads();  // filters, lists and the patch are complete; all have read the patch before
         WarpSums sums = {};
@@ -429,14 +438,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) implicit_gemm_few_
         multiply_halves_of_patch(sums, &shared->patches[0][0][first / 2], words, filters);
         unscale(sums, *shared, warp_n);
 #else
-        if (PATCHES == 1) {
+        if (cfg::PATCHES == 1) {
             stage_patch(shared->patches[0], conv, tile);
             __syncthreads();  // the only patch is complete
         }
-        NextPatch next = {shared->patches[(now + 1) % PATCHES], Stager(conv, tile_of(i + apart), i + apart < tiles)};
+        NextPatch next = {shared->patches[(now + 1) % cfg::PATCHES],
+                          Stager(conv, tile_of(i + apart), i + apart < tiles)};
         multiply_patch(sums, &shared->patches[now][0][first / 2], words, filters, next);
 #endif
-        if constexpr (OUTPUT_RUN > 1) finish_outputs<out_t>(args, own, tile_n + warp_n, sums);
+        if constexpr (cfg::OUTPUT_RUN > 1) finish_outputs<out_t>(args, own, tile_n + warp_n, sums);
         else finish_filters<out_t>(args, own, tile_n + warp_n, sums);
 #ifdef SPLIT
         if (some_plain || is_lost(*shared)) store_plain_sums(args, *shared, tile, tile_n);

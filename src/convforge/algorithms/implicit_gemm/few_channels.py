@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from itertools import starmap
+from typing import Any, ClassVar, Generic, TypeVar
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
 from convforge.algorithms.gemm.mma import MOST_SUMS, TYPES, device_refusal
 from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.on_device import DeviceConvolution, types_refusal
 from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, evenly
 from convforge.algorithms.host.staged import Filter, filter_from
-from convforge.algorithms.implicit_gemm.refusals import types_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -27,9 +28,8 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
 MOST_CHANNELS = 4
-# Of one product of the tensor cores: outputs, filters, and numbers along K.
-OUTPUTS, FILTERS, DEPTH = 16, 8, 16
-# What tensor cores multiply in the time of one multiply-add of float32, as far as this kernel keeps them busy.
+OUTPUTS, FILTERS, DEPTH = 16, 8, 16  # of one product of the tensor cores; DEPTH in numbers along K
+# Products of tensor cores in the time of one multiply-add of float32, as far as this kernel keeps them busy.
 PRODUCTS = 7
 # With fewer filters "auto" takes another method: most of a product would be filters that do not exist.
 FEWEST = 8
@@ -56,7 +56,7 @@ class FewChannelsConfig(Config):
     patches : int
         2: the next tile's pixels are staged while this one's are multiplied. 1: there is room for large patches.
     resident : int
-        Threads that a multiprocessor should hold at once. The compiler then gives each thread few enough registers.
+        Threads that an SM should hold at once. The compiler then gives each thread few enough registers.
     run : int
         In NCHW, outputs of a filter that a thread has side by side, at most: they are stored as one if they divide Q.
         A power of 2.
@@ -73,30 +73,115 @@ class FewChannelsConfig(Config):
 
     @property
     def warps(self) -> int:
-        """Of a block."""
+        """Warps of a block."""
         return self.tile_h * self.tile_w // OUTPUTS // self.fragments * (self.block_n // self.warp_n)
 
     @property
     def sums(self) -> int:
-        """Of a lane."""
+        """Sums of a lane."""
         return self.fragments * self.warp_n // 2
 
 
 F = TypeVar("F", bound=FewChannelsConfig)
 
-# The fields of configs. The last ones leave most room for large filters and wide dilation.
-TILES = (
+# The last ones leave most room for large filters and wide dilation.
+TILES = tuple(starmap(FewChannelsConfig, (
     (8, 16, 64, 2, 64, 2, 512), (8, 16, 64, 2, 64, 1, 512), (8, 32, 64, 2, 64, 2, 512), (4, 32, 64, 2, 64, 2, 512),
     (8, 16, 96, 1, 96, 2, 512), (4, 16, 96, 1, 96, 2, 512), (8, 32, 96, 2, 32, 2, 768), (4, 32, 96, 2, 96, 2, 384),
     (8, 16, 128, 4, 64, 2, 256), (8, 32, 32, 2, 32, 2, 512), (8, 16, 32, 2, 32, 1, 768), (8, 32, 16, 4, 16, 2, 768),
     (4, 16, 32, 1, 32, 1, 768), (4, 16, 16, 1, 16, 2, 768), (4, 16, 16, 1, 16, 1, 512), (2, 16, 16, 1, 16, 1, 512),
-)  # fmt: skip
+)))  # fmt: skip
 
 
-class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
+class OnPatch(DeviceConvolution[F], Generic[F]):
+    """An implicit GEMM whose blocks read factors from a patch of the image in shared memory.
+
+    Attributes
+    ----------
+    names, fields : tuple of str, dict
+        Lines that make the file's kernel this one, and further fields of its struct.
+    parts : int
+        Products of the tensor cores for one product.
+    filters : int
+        Filters that one load of factors takes.
+    """
+
+    tiles: ClassVar[tuple[FewChannelsConfig, ...]]
+    names: ClassVar[tuple[str, ...]] = ()
+    fields: ClassVar[Mapping[str, Any]] = {}
+    parts: ClassVar[int] = 1
+    filters: ClassVar[int] = FILTERS
+
+    @abstractmethod
+    def preparation(self, problem: Conv2dProblem, config: F, runtime: Runtime) -> Preparation:
+        """The step that prepares the weights."""
+
+    @abstractmethod
+    def types_refusal(self, problem: Conv2dProblem) -> Reason | None:
+        """The reason why the kernel cannot take a problem's types; None if it can."""
+
+    def put(self, args: Any, buffers: Buffers) -> None:
+        """Fill the further fields of the struct."""
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        """Taps, channels and filters that pad products count."""
+        depth = steps_of(problem) * DEPTH
+        filters = -(-problem.k // self.filters) * self.filters
+        flops = 2 * problem.n * problem.p * problem.q * filters * depth
+        return Work(flops * self.parts / PRODUCTS, problem.least_bytes)
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        reason = self.types_refusal(problem) or _channels_refusal(problem) or device_refusal(facts)
+        return reason or config_refusal(problem, TILES[-1], facts)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[F]:
+        """The fastest by a model of instructions first."""
+        every: Any = self.tiles
+        if problem.out_layout == "NCHW":
+            every = [replace(config, run=math.gcd(problem.q, config.run)) for config in every]
+        fit = [config for config in every if config_refusal(problem, config, facts) is None]
+        # Half of a block's filters exist, where blocks can be so small.
+        whole = [config for config in fit if config.block_n <= 2 * max(problem.k, FILTERS)]
+        return sorted(whole or fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
+
+    def plan(self, problem: Conv2dProblem, config: F, runtime: Runtime) -> Plan:
+        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        struct = with_conv("FewChannels", problem, filters=ctypes.c_void_p, together=ctypes.c_int, **self.fields)
+        factors = problem.x_dtype if halves_of(problem) == 1 else "float16"
+        names = ("tile_h", "tile_w", "block_n", "fragments", "warp_n", "patches")
+        numbers = {name.upper(): getattr(config, name) for name in names}
+        prelude = constants(
+            **numbers, OUTPUT_RUN=output_run(problem, config), CHANNELS_NEAR=problem.x_layout == "NHWC",
+            ALONG_Q=problem.out_layout == "NCHW",
+        )  # fmt: skip
+        lines = (*conv_constants(problem.replace(w_dtype=factors), factors), *prelude, *self.names)
+        source = KernelSource("algorithms/implicit_gemm/few_channels.cu", self.name, lines, struct, "FewChannels")
+        threads, across = 32 * config.warps, -(-problem.k // config.block_n)
+        kernel = compiled(runtime, source, threads, config.resident)
+        # As many blocks as run at once, and as many for each part of the filters, take tile after tile.
+        tiles = _tiles(problem, config)
+        info = LaunchInfo(self.name, (tiles * across,), (threads,), shared_bytes(problem, config), early=True)
+        blocks = as_many_as_run(runtime.describe(kernel, info), runtime.facts, threads).grid[0]
+        info = replace(info, grid=(min(tiles, max(1, blocks // across)) * across,))
+
+        def arguments(buffers: Buffers) -> Any:
+            args = struct()
+            fill(args.conv, problem, buffers)
+            args.filters = address(buffers["w"].tensors["filters"])
+            args.together = together(problem, args.conv, config)
+            self.put(args, buffers)
+            return args
+
+        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime)
+        prepare = self.preparation(problem, config, runtime)
+        return Plan(self, problem, config, runtime, steps=[launch], prepare=prepare)
+
+
+class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
 
-    A block stages the part of the picture that its outputs see, with the channels of each pixel side by side, and reads
+    A block stages the part of the image that its outputs see, with the channels of each pixel side by side, and reads
     factors from it directly. It takes any stride, border, dilation and layout.
 
     Notes
@@ -109,59 +194,28 @@ class ImplicitGemmFewChannels(DeviceConvolution[FewChannelsConfig]):
     since = "implicit_gemm_mma"
     cost = MethodCost(1.0, 0.8, 8192, 1)
     look = Mark("teal", "triangle-up")
-
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. Taps, channels and filters that fill up products count."""
-        depth = steps_of(problem) * DEPTH
-        filters = -(-problem.k // FILTERS) * FILTERS
-        flops = 2 * problem.n * problem.p * problem.q * filters * depth
-        return Work(flops / PRODUCTS, problem.least_bytes)
+    tiles = TILES
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if problem.x_dtype not in TYPES or problem.groups > 1 or problem.c > MOST_CHANNELS or problem.k < FEWEST:
             return None
-        return Preference(
-            Rank.TENSOR_CORES_OF_WARPS,
-            "16 bits and few channels: tensor cores, which read pixels from a patch in shared memory",
-        )
+        why = "16 bits and few channels: tensor cores, which read pixels from a patch in shared memory"
+        return Preference(Rank.TENSOR_CORES_OF_WARPS, why)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        reason = types_refusal(problem, TYPES) or channels_refusal(problem) or device_refusal(facts)
-        return reason or smallest_refusal(problem, facts)
+    def types_refusal(self, problem: Conv2dProblem) -> Reason | None:
+        return types_refusal(problem, TYPES)
 
     def ways(self, problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         return (Way("tensor_cores", "default", words_of_patch(problem, config)),)
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FewChannelsConfig]:
-        """See :class:`Algorithm`. The fastest by a model of instructions first."""
-        return ordered([FewChannelsConfig(*tile) for tile in TILES], problem, facts)
-
-    def plan(self, problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        struct = with_conv("FewChannels", problem, filters=ctypes.c_void_p, together=ctypes.c_int)
-        lines = kernel_constants(problem, config, problem.x_dtype)
-        name = "implicit_gemm_few_channels"
-        source = KernelSource("algorithms/implicit_gemm/few_channels.cu", name, lines, struct, "FewChannels")
-        kernel = compiled(runtime, source, 32 * config.warps, config.resident)
-
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            fill(args.conv, problem, buffers)
-            args.filters = address(buffers["w"].tensors["filters"])
-            args.together = together(problem, args.conv, config)
-            return args
-
-        launch = Launch(launch_of(name, kernel, problem, config, runtime), kernel, arguments, runtime)
-        return Plan(self, problem, config, runtime, steps=[launch], prepare=FewFilters(problem, config, runtime))
+    def preparation(self, problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime) -> Preparation:
+        flipped = problem.mode == "convolution"
+        step = packing(problem, config, runtime, lambda buffers: (filter_from(buffers["given"], flipped), 0))
+        return Preparation(runtime, {"filters": packed_filters(problem, config)}, [step])
 
 
-def channels_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why a layer's channels are not those of a patch; None if they are."""
+def _channels_refusal(problem: Conv2dProblem) -> Reason | None:
+    """The reason why a patch cannot hold a layer's channels; None if it can."""
     if problem.groups > 1:
         return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
     if problem.c > MOST_CHANNELS:
@@ -169,40 +223,13 @@ def channels_refusal(problem: Conv2dProblem) -> Reason | None:
     return None
 
 
-def smallest_refusal(problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-    """Why not even the smallest tile fits a device; None if it does."""
-    return config_refusal(problem, FewChannelsConfig(*TILES[-1]), facts)
-
-
 def words_of_patch(problem: Conv2dProblem, config: FewChannelsConfig) -> Reason:
-    """Tell users how blocks compute a tile: the text of a way."""
+    """The text of a way: how blocks compute a tile."""
     return Reason(
         "a block stages what {tile_h} x {tile_w} outputs see in shared memory, and multiplies {steps} times 16 "
         "numbers of each window",
         tile_h=config.tile_h, tile_w=config.tile_w, steps=steps_of(problem),
     )  # fmt: skip
-
-
-def ordered(every: Sequence[F], problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[F]:
-    """Give the configs that fit a device, those that are the fastest by a model of instructions first."""
-    if problem.out_layout == "NCHW":
-        every = [replace(config, run=math.gcd(problem.q, config.run)) for config in every]
-    fit = [config for config in every if config_refusal(problem, config, facts) is None]
-    # Half of a block's filters exist, where blocks can be so small.
-    whole = [config for config in fit if config.block_n <= 2 * max(problem.k, FILTERS)]
-    return sorted(whole or fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
-
-
-def launch_of(
-    name: str, kernel: Any, problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime
-) -> LaunchInfo:
-    """A launch of as many blocks as run at once, which take tile after tile."""
-    threads, across = 32 * config.warps, -(-problem.k // config.block_n)
-    tiles = _tiles(problem, config)
-    info = LaunchInfo(name, (tiles * across,), (threads,), shared_bytes(problem, config), early=True)
-    blocks = as_many_as_run(runtime.describe(kernel, info), runtime.facts, threads).grid[0]
-    grid = (min(tiles, max(1, blocks // across)) * across,)  # as many blocks for each of the filters' parts
-    return evenly(runtime, kernel, replace(info, grid=grid))
 
 
 class _FewFilters(ctypes.Structure):
@@ -211,21 +238,8 @@ class _FewFilters(ctypes.Structure):
     _fields_ = (("filter", Filter), ("lows", ctypes.c_longlong), ("packed", ctypes.c_void_p))
 
 
-class FewFilters(Preparation):
-    """Writes the filters in the order in which lanes multiply them: its tensor "filters"."""
-
-    def __init__(self, problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime) -> None:
-        flipped = problem.mode == "convolution"
-        step = packing(problem, config, runtime, lambda buffers: (filter_from(buffers["given"], flipped), 0))
-
-        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            return PreparedFilter({"filters": buffers["filters"]}, buffers["filters"].nbytes)
-
-        super().__init__(runtime, {"filters": packed_filters(problem, config)}, [step], finish)
-
-
 def packed_filters(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[tuple[int, ...], str]:
-    """Shape and type of packed filters: with zeros for those that fill up the last block."""
+    """Shape and type of packed filters, with zeros that pad the last block."""
     length = -(-problem.k // config.block_n) * config.block_n * steps_of(problem) * DEPTH
     halves = halves_of(problem)
     return (halves * length,), problem.w_dtype if halves == 1 else "float16"
@@ -235,12 +249,9 @@ def packing(
     problem: Conv2dProblem, config: FewChannelsConfig, runtime: Runtime,
     given: Callable[[Buffers], tuple[Filter, int]],
 ) -> Launch:  # fmt: skip
-    """Give the step that packs filters into the buffer "filters".
+    """The step that packs filters into the buffer "filters", in the order in which lanes multiply them.
 
-    Parameters
-    ----------
-    given : callable
-        Gives the filters and, of split ones, how many numbers further on their low halves are.
+    `given` gives the filters and, of split ones, the numbers from their high halves to their low halves.
     """
     (length,), dtype = packed_filters(problem, config)
     halves = halves_of(problem)
@@ -257,25 +268,13 @@ def packing(
     return Launch(info, runtime.compile(source), arguments, runtime)
 
 
-def kernel_constants(problem: Conv2dProblem, config: FewChannelsConfig, factors: str) -> tuple[str, ...]:
-    """Constants of few_channels.cu that multiplies numbers of a type."""
-    names = ("tile_h", "tile_w", "block_n", "fragments", "warp_n", "patches")
-    numbers = {name.upper(): getattr(config, name) for name in names}
-    along_q, near = problem.out_layout == "NCHW", problem.x_layout == "NHWC"
-    run = output_run(problem, config)
-    return (
-        *conv_constants(problem.replace(w_dtype=factors), factors),
-        *constants(**numbers, OUTPUT_RUN=run, CHANNELS_NEAR=near, ALONG_Q=along_q),
-    )  # fmt: skip
-
-
 def halves_of(problem: Conv2dProblem) -> int:
     """16-bit numbers that a number of x becomes: float32 is split into two."""
     return itemsize(problem.x_dtype) // SIZE
 
 
 def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
-    """Outputs of a filter that a lane has side by side, stored as one; 1 in NHWC, where it has filters side by side."""
+    """Outputs of a filter that a lane stores as one; 1 in NHWC, where a lane has filters side by side."""
     if problem.out_layout == "NHWC":
         return 1
     own = 2 * min(config.fragments, config.tile_w // OUTPUTS)
@@ -283,14 +282,14 @@ def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
 
 
 def steps_of(problem: Conv2dProblem) -> int:
-    """Steps of 16 along K that a filter takes: its runs of numbers in pairs, of which odd runs leave a half."""
+    """Steps of 16 along K that a filter takes: its runs of numbers in pairs, where an odd run is padded by one."""
     adjacent = problem.dilation[1] == 1
     run = problem.c * (problem.s if adjacent else 1)
     return -(-problem.r * (1 if adjacent else problem.s) * -(-run // 2) * 2 // DEPTH)
 
 
 def shared_bytes(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
-    """Shared memory of a block: its filters, the list of their pairs, and its patches; of float32 their scales, too."""
+    """Shared memory of a block: its filters, the list of their pairs, its patches, and for float32 the scales."""
     steps, (rows, pitch), c, halves = steps_of(problem), patch_of(problem, config), problem.c, halves_of(problem)
     odd_outputs = problem.stride[1] * c % 2
     copies = 2 if odd_outputs or (problem.dilation[1] > 1 and problem.dilation[1] * c % 2) else 1
@@ -301,14 +300,14 @@ def shared_bytes(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
 
 
 def patch_of(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[int, int]:
-    """Rows of the patch that a tile sees, and numbers of one, of two pixels each."""
+    """Rows of the patch that a tile reads, and numbers of a row, whose pixels come in pairs."""
     (stride_h, stride_w), (dilation_h, dilation_w) = problem.stride, problem.dilation
     columns = (config.tile_w - 1) * stride_w + (problem.s - 1) * dilation_w + 1
     return (config.tile_h - 1) * stride_h + (problem.r - 1) * dilation_h + 1, -(-columns // 2) * 2 * problem.c
 
 
 def config_refusal(problem: Conv2dProblem, config: FewChannelsConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """The reason why a config is impossible; None if it is possible."""
     if config.tile_w % OUTPUTS:
         return Reason("tile_w={width} is no multiple of {count}", width=config.tile_w, count=OUTPUTS)
     of_row = config.tile_w // OUTPUTS
@@ -339,12 +338,12 @@ def config_refusal(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
 
 
 def _tiles(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
-    """Tiles of all pictures, for each part of the filters."""
+    """Tiles of all images, for each part of the filters."""
     return problem.n * -(-problem.p // config.tile_h) * -(-problem.q // config.tile_w)
 
 
 def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: DeviceFacts) -> float:
-    """What a config takes, in cycles of an SM.
+    """Estimate the time of a config in cycles of an SM.
 
     An SM starts four instructions in a cycle, multiplies 16 x 16 by 16 x 8 numbers in about 2 cycles, and reads 128
     bytes of shared memory in a cycle. A sum takes some 5 instructions, and a number that is staged 17, with the wait
@@ -371,7 +370,7 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
 
 
 def together(problem: Conv2dProblem, conv: Any, config: FewChannelsConfig) -> int:
-    """How many neighbouring results one instruction may store: a run of outputs (NCHW), or filters of an output."""
+    """Neighbouring results that one instruction may store: a run of outputs (NCHW), or filters of an output."""
     size, along_q = itemsize(problem.out_dtype), problem.out_layout == "NCHW"
     axis, length = ("w", problem.q) if along_q else ("c", problem.k)
     sizes = {"n": problem.n, "c": problem.k, "h": problem.p, "w": problem.q}

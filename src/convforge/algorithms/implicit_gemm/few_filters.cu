@@ -5,8 +5,8 @@
 // Halves    of split filters, the blocks that come second along y write the low halves, behind the high ones.
 // Limit     the launch: filters of few channels are few numbers.
 #include "few_channels.cuh"
-#include "given.cuh"
-#include "vector.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
 
 struct FewFilters {
     Filter filter;
@@ -15,23 +15,24 @@ struct FewFilters {
 };
 
 extern "C" __global__ void few_filters(const __grid_constant__ FewFilters args) {
-    constexpr int ACROSS = (K + BLOCK_N - 1) / BLOCK_N, COUNT = ACROSS * STEPS * (BLOCK_N / 8) * 32;
-    const int i = blockIdx.x * THREADS + threadIdx.x, lane = i % 32;
-    wait_for_earlier();
+    constexpr int ACROSS = (cfg::K + cfg::BLOCK_N - 1) / cfg::BLOCK_N, COUNT = ACROSS * STEPS * (cfg::BLOCK_N / 8) * 32;
+    const int i = blockIdx.x * cfg::THREADS + threadIdx.x, lane = i % 32;
+    pdl_wait();
     if (i >= COUNT) return;
-    const int eight = i / 32 % (BLOCK_N / 8), step = i / (4 * BLOCK_N) % STEPS, tile = i / (4 * BLOCK_N * STEPS);
-    const int k = tile * BLOCK_N + column_at<IN_EIGHTS>(8 * eight + lane / 4);
+    const int eight = i / 32 % (cfg::BLOCK_N / 8), step = i / (4 * cfg::BLOCK_N) % STEPS,
+              tile = i / (4 * cfg::BLOCK_N * STEPS);
+    const int k = tile * cfg::BLOCK_N + column_at<IN_EIGHTS>(8 * eight + lane / 4);
     const w_t *const taps = args.filter.taps + blockIdx.y * args.lows;
     Vector<w_t, 4> factors;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const Pair pair = Pair::of_lane(step, j / 2, lane % 4);
         const int number = pair.first + j % 2;
-        const bool there = j % 2 < pair.count && k < K;
-        const int c = number % C, s = TAPS_ADJACENT ? number / C : pair.column();
+        const bool there = j % 2 < pair.count && k < cfg::K;
+        const int c = number % cfg::C, s = TAPS_ADJACENT ? number / cfg::C : pair.column();
         factors.at[j] = there ? taps[place(args.filter.strides, k, c, pair.row(), s)] : w_t{};
     }
-    const int at = (((blockIdx.y * ACROSS + tile) * STEPS + step) * (BLOCK_N / 16) + eight / 2) * 32 + lane;
+    const int at = (((blockIdx.y * ACROSS + tile) * STEPS + step) * (cfg::BLOCK_N / 16) + eight / 2) * 32 + lane;
     unsigned(&words)[2] = args.packed[at].words[eight % 2];
     words[0] = factors.word.bits[0], words[1] = factors.word.bits[1];
 }

@@ -18,27 +18,28 @@
 //           sums of R - 1 outputs that are not complete in registers.
 // Limit     memory: the read of x.
 #include "border.cuh"
-#include "ends.cuh"
-#include "few_outputs.cuh"
+#include "epilogue.cuh"
+#include "filter.cuh"
 #include "mma_tiles.cuh"
 
+constexpr int STEPS = TapMatrix::STEPS, PRODUCTS = TapMatrix::PRODUCTS, FACTORS = TapMatrix::FACTORS;
 static_assert(sizeof(x_t) == 2 && sizeof(w_t) == 2 && sizeof(math_t) == 2, "products are of 16-bit numbers");
-static_assert(GROUPS == 1 && STRIDE_H == 1 && STRIDE_W == 1, "every pixel is multiplied by every tap");
+static_assert(cfg::GROUPS == 1 && cfg::STRIDE_H == 1 && cfg::STRIDE_W == 1, "every pixel is multiplied by every tap");
 static_assert(WARPS_N == 1, "a warp has all columns of its pixels");
 static_assert(ROWS == 1 || ROWS == 2 || ROWS == 4, "a warp has 16, 32 or 64 pixels");
 
-constexpr int CHUNKS = (C + BLOCK_K - 1) / BLOCK_K, CHUNK_STEPS = BLOCK_K / MMA_HALVES;
+constexpr int CHUNKS = (cfg::C + cfg::BLOCK_K - 1) / cfg::BLOCK_K, CHUNK_STEPS = cfg::BLOCK_K / MMA_HALVES;
 constexpr bool FACTORS_HELD = STEPS * PRODUCTS <= 32;  // in registers: 64 of a lane
-constexpr int PITCH = BLOCK_M + 4;                     // the columns that lanes of a warp write are in different banks
+constexpr int PITCH = cfg::BLOCK_M + 4;                // the columns that lanes of a warp write are in different banks
 
 // Outputs of a row that a thread has: of PASSES columns THREADS apart; where there are twice as many threads as columns, each
 // has every second filter.
 constexpr int PASSES = ROWS == 4 ? 2 : 1, FILTERS_APART = ROWS == 1 ? 2 : 1;
-constexpr int MINE = (K + FILTERS_APART - 1) / FILTERS_APART * PASSES;
+constexpr int MINE = (cfg::K + FILTERS_APART - 1) / FILTERS_APART * PASSES;
 // Blocks go down and up where a thread has room for all rows of filters that it has summed. So it can add them in one order,
 // and results do not depend on the way.
-constexpr bool BOTH_WAYS = R * (R - 1) / 2 * MINE <= 24;
-constexpr int WAITING = R > 1 ? R - 1 : 1;  // outputs one below the other that are not complete
+constexpr bool BOTH_WAYS = cfg::R * (cfg::R - 1) / 2 * MINE <= 24;
+constexpr int WAITING = cfg::R > 1 ? cfg::R - 1 : 1;  // outputs one below the other that are not complete
 
 struct FewOutputs {
     Conv conv;
@@ -47,12 +48,13 @@ struct FewOutputs {
 };
 
 // BLOCK_K channels of a warp's pixels of a row. A line is a pixel, or a channel.
-using PixelTile = LineTile<CHANNELS_NEAR ? WARP_M : BLOCK_K, CHANNELS_NEAR ? BLOCK_K : WARP_M>;
-using Products = float[TAP_COLUMNS][PITCH];  // of a row of pixels, by column and pixel
+using PixelTile =
+    LineTile<cfg::CHANNELS_NEAR ? cfg::WARP_M : cfg::BLOCK_K, cfg::CHANNELS_NEAR ? cfg::BLOCK_K : cfg::WARP_M>;
+using Products = float[TapMatrix::COLUMNS][PITCH];  // of a row of pixels, by column and pixel
 using Sums = float[ROWS][PRODUCTS][4];
 
 struct Shared {
-    PixelTile stages[WARPS_M][STAGES];
+    PixelTile stages[WARPS_M][cfg::STAGES];
     TapFactors factors[FACTORS_HELD ? 32 : FACTORS];
     Products products[2];
 };
@@ -63,45 +65,48 @@ struct Band {
 
     __device__ bool up() const { return step < 0; }
     // The first row of pixels on the way, counted from the image's edge.
-    __device__ int first_row(const Conv &conv) const { return p - conv.top + (up() ? (R - 1) * DILATION_H : 0); }
-    __device__ int rows() const { return count + R - 1; }
+    __device__ int first_row(const Conv &conv) const {
+        return p - conv.top + (up() ? (cfg::R - 1) * cfg::DILATION_H : 0);
+    }
+    __device__ int rows() const { return count + cfg::R - 1; }
 };
 
 __device__ inline Band band_of(const FewOutputs &args, unsigned i) {
     const Conv &conv = args.conv;
     const unsigned strips = (conv.Q + args.useful - 1) / args.useful;
-    const unsigned longest = (conv.P + DILATION_H - 1) / DILATION_H, bands = (longest + args.rows - 1) / args.rows;
+    const unsigned longest = (conv.P + cfg::DILATION_H - 1) / cfg::DILATION_H,
+                   bands = (longest + args.rows - 1) / args.rows;
     const int strip = i % strips, band = i / strips % bands, other = i / strips / bands;
-    const int phase = other % DILATION_H;  // it has rows phase, phase + DILATION_H, ...
-    const int first = band * args.rows, of_phase = (conv.P - phase + DILATION_H - 1) / DILATION_H;
+    const int phase = other % cfg::DILATION_H;  // it has rows phase, phase + DILATION_H, ...
+    const int first = band * args.rows, of_phase = (conv.P - phase + cfg::DILATION_H - 1) / cfg::DILATION_H;
     const int count = min(args.rows, of_phase - first);
     const bool up = BOTH_WAYS && band % 2 == 1;
-    return {other / DILATION_H, phase + (up ? first + count - 1 : first) * DILATION_H, up ? -DILATION_H : DILATION_H, count,
-            strip * args.useful};
+    return {other / cfg::DILATION_H, phase + (up ? first + count - 1 : first) * cfg::DILATION_H,
+            up ? -cfg::DILATION_H : cfg::DILATION_H, count, strip * args.useful};
 }
 
 // Brings the pixels of a warp, step by step: of each row of pixels chunk after chunk of its channels.
 struct PixelCopies {
     static constexpr int PIECES = PixelTile::PIECES, TOGETHER = 32 / PIECES;  // lines that a warp brings at once
-    static constexpr int LINES = CHANNELS_NEAR ? WARP_M : BLOCK_K, COUNT = LINES / TOGETHER;
+    static constexpr int LINES = cfg::CHANNELS_NEAR ? cfg::WARP_M : cfg::BLOCK_K, COUNT = LINES / TOGETHER;
     static_assert(32 % PIECES == 0 && LINES % TOGETHER == 0, "a lane has the same piece of each of its lines");
     const Conv &conv;
     const int n, step, line, piece, first;  // `first`: column of the warp's first pixel
     int end;                                // the first column that no output of the strip sees, or that is outside
-    int columns[CHANNELS_NEAR && BORDER != ZEROS ? COUNT : 1];  // of the image: those of a lane's lines
+    int columns[cfg::CHANNELS_NEAR && cfg::BORDER != ZEROS ? COUNT : 1];  // of the image: those of a lane's lines
     int h, row, left;  // the next row of pixels, counted from the edge, and in the image; rows left
     int chunk, stage;
 
     __device__ PixelCopies(const Conv &conv, const Band &band, int first, int end)
         : conv(conv), n(band.n), step(band.step), line(threadIdx.x % 32 / PIECES), piece(threadIdx.x % PIECES),
           first(first), end(end), h(band.first_row(conv)), row(inside(h, conv.H)), left(band.rows()), chunk(0), stage(0) {
-        if constexpr (CHANNELS_NEAR && BORDER != ZEROS)
+        if constexpr (cfg::CHANNELS_NEAR && cfg::BORDER != ZEROS)
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
                 const int w = first + line + i * TOGETHER;
                 columns[i] = w < end ? inside(w, conv.W) : -1;
             }
-        if (BORDER == ZEROS) this->end = max(0, min(end, conv.W));
+        if (cfg::BORDER == ZEROS) this->end = max(0, min(end, conv.W));
     }
 
     // Bring a piece number by number: channels from c on, or columns from w on, in the image or counted from its edge.
@@ -109,11 +114,11 @@ struct PixelCopies {
         Vector<math_t, PIECE> numbers;
 #pragma unroll
         for (int j = 0; j < PIECE; j++) {
-            const int own_c = CHANNELS_NEAR ? c + j : c, own_w = CHANNELS_NEAR ? w : inside(w + j, conv.W);
+            const int own_c = cfg::CHANNELS_NEAR ? c + j : c, own_w = cfg::CHANNELS_NEAR ? w : inside(w + j, conv.W);
             numbers.at[j] = math_t{};
-            if (own_c >= C) continue;
+            if (own_c >= cfg::C) continue;
             if (row >= 0 && own_w >= 0) numbers.at[j] = conv.x[place(conv.x_strides, n, own_c, row, own_w)];
-            else if (BORDER == CONSTANT) numbers.at[j] = stored<math_t>::of(conv.outside);
+            else if (cfg::BORDER == CONSTANT) numbers.at[j] = stored<math_t>::of(conv.outside);
         }
         store_vector(to, numbers);
     }
@@ -125,30 +130,30 @@ struct PixelCopies {
         for (int i = 0; i < COUNT; i++) {
             const int own = line + i * TOGETHER;
             math_t *const to = tile.piece(own, piece);
-            if constexpr (CHANNELS_NEAR) {
-                const int c = chunk * BLOCK_K + piece * PIECE;
+            if constexpr (cfg::CHANNELS_NEAR) {
+                const int c = chunk * cfg::BLOCK_K + piece * PIECE;
                 int w = first + own;
-                if constexpr (BORDER == ZEROS) w = static_cast<unsigned>(w) < static_cast<unsigned>(end) ? w : -1;
+                if constexpr (cfg::BORDER == ZEROS) w = static_cast<unsigned>(w) < static_cast<unsigned>(end) ? w : -1;
                 else w = columns[i];
-                const bool there = row >= 0 && w >= 0 && c < C;
+                const bool there = row >= 0 && w >= 0 && c < cfg::C;
                 const x_t *from = line_of_x + (w * static_cast<index_t>(conv.x_strides.w) + c);
-                if (WHOLE_PIECES && (BORDER != CONSTANT || there)) copy_async16(to, from, there);
+                if (cfg::WHOLE_PIECES && (cfg::BORDER != CONSTANT || there)) copy_async16(to, from, there);
                 else by_number(to, w, c);
             } else {
-                const int c = chunk * BLOCK_K + own, w = first + piece * PIECE;
-                const bool seen = 0 <= w && w < min(end, conv.W), there = row >= 0 && seen && c < C;
+                const int c = chunk * cfg::BLOCK_K + own, w = first + piece * PIECE;
+                const bool seen = 0 <= w && w < min(end, conv.W), there = row >= 0 && seen && c < cfg::C;
                 const x_t *from = line_of_x + (c * static_cast<index_t>(conv.x_strides.c) + w);
-                if (WHOLE_PIECES && (BORDER == ZEROS || there)) copy_async16(to, from, there);
+                if (cfg::WHOLE_PIECES && (cfg::BORDER == ZEROS || there)) copy_async16(to, from, there);
                 else by_number(to, w, c);
             }
         }
     }
 
     // Ask for the next step, if there is one. Behind the last step there are empty groups, so that waiting can count them.
-    __device__ __forceinline__ void next(PixelTile (&stages)[STAGES]) {
+    __device__ __forceinline__ void next(PixelTile (&stages)[cfg::STAGES]) {
         if (left > 0) ask(stages[stage]);
         copy_async_commit();
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        stage = stage + 1 == cfg::STAGES ? 0 : stage + 1;
         if (++chunk < CHUNKS) return;
         chunk = 0, left--, h += step;
         row = inside(h, conv.H);
@@ -164,12 +169,12 @@ __device__ __forceinline__ void multiply_chunk(Sums &sums, const PixelTile &tile
         if (STEPS % CHUNK_STEPS && step >= STEPS) break;
         unsigned a[ROWS][4];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) load_rows<CHANNELS_NEAR>(a[i], tile, i * MMA_ROWS, k * MMA_HALVES);
+        for (int i = 0; i < ROWS; i++) load_rows<cfg::CHANNELS_NEAR>(a[i], tile, i * MMA_ROWS, k * MMA_HALVES);
 #pragma unroll
         for (int j = 0; j < PRODUCTS; j++) {
             const TapFactors b = factors(step, j);
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) multiply_halves<Narrow>(sums[i][j], a[i], b.words);
+            for (int i = 0; i < ROWS; i++) mma_halves<Narrow>(sums[i][j], a[i], b.words);
         }
     }
 }
@@ -182,7 +187,7 @@ __device__ __forceinline__ void put_products(Products &products, int first, cons
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int column = j * MMA_COLUMNS + 2 * t + e;
-            if (TAP_COLUMNS % MMA_COLUMNS && column >= TAP_COLUMNS) continue;
+            if (TapMatrix::COLUMNS % MMA_COLUMNS && column >= TapMatrix::COLUMNS) continue;
 #pragma unroll
             for (int i = 0; i < 2 * ROWS; i++) products[column][first + 8 * i + g] = sums[i / 2][j][i % 2 * 2 + e];
         }
@@ -201,19 +206,19 @@ struct Outputs {
         : conv(conv), band(band), useful(useful), shift(shift), kept{} {}
 
     __device__ int column(int j) const {
-        return ROWS == 1 ? threadIdx.x % BLOCK_M : threadIdx.x + j % PASSES * THREADS;
+        return ROWS == 1 ? threadIdx.x % cfg::BLOCK_M : threadIdx.x + j % PASSES * THREADS;
     }
-    __device__ int filter(int j) const { return ROWS == 1 ? threadIdx.x / BLOCK_M + 2 * j : j / PASSES; }
+    __device__ int filter(int j) const { return ROWS == 1 ? threadIdx.x / cfg::BLOCK_M + 2 * j : j / PASSES; }
 
     // The sum of the output that is complete with the last of `taps`, the sums of each row of a filter; keep the others.
     template <int COUNT>
-    __device__ __forceinline__ float complete(float (&own)[WAITING][COUNT], const float (&taps)[R]) const {
-        if constexpr (R == 1) return taps[0];
+    __device__ __forceinline__ float complete(float (&own)[WAITING][COUNT], const float (&taps)[cfg::R]) const {
+        if constexpr (cfg::R == 1) return taps[0];
         float sum = own[WAITING - 1][0];  // from the first row of the filter to the last
 #pragma unroll
         for (int i = 1; i < COUNT; i++) sum += own[WAITING - 1][i];
-        sum += taps[R - 1];
-        float from_last = taps[R - 1];
+        sum += taps[cfg::R - 1];
+        float from_last = taps[cfg::R - 1];
 #pragma unroll
         for (int i = COUNT - 1; i >= 0; i--) from_last += own[WAITING - 1][i];
 #pragma unroll
@@ -232,14 +237,15 @@ struct Outputs {
 #pragma unroll
         for (int j = 0; j < MINE; j++) {
             const int k = filter(j), q = band.q + column(j);
-            if (k >= K || column(j) >= useful || q >= conv.Q) continue;
+            if (k >= cfg::K || column(j) >= useful || q >= conv.Q) continue;
             const float *const from = &products[k][column(j) + shift];
-            float taps[R];
+            float taps[cfg::R];
 #pragma unroll
-            for (int r = 0; r < R; r++) {
-                taps[r] = from[column_of_tap(r, 0, 0) * PITCH];
+            for (int r = 0; r < cfg::R; r++) {
+                taps[r] = from[TapMatrix::column(r, 0, 0) * PITCH];
 #pragma unroll
-                for (int s = 1; s < S; s++) taps[r] += from[column_of_tap(r, s, 0) * PITCH + s * DILATION_W];
+                for (int s = 1; s < cfg::S; s++)
+                    taps[r] += from[TapMatrix::column(r, s, 0) * PITCH + s * cfg::DILATION_W];
             }
             const float sum = complete(kept[j], taps);
             if (done >= 0) finish(conv, band.n, k, band.p + done * band.step, q, sum);
@@ -251,7 +257,7 @@ struct Outputs {
 template <class Get>
 __device__ __forceinline__ void walk(Shared &shared, PixelCopies &copies, Outputs &outputs, const Get &factors) {
     const int warp = threadIdx.x / 32, rows = outputs.band.rows();
-    PixelTile(&stages)[STAGES] = shared.stages[warp];
+    PixelTile(&stages)[cfg::STAGES] = shared.stages[warp];
     int stage = 0;
 #pragma unroll 1
     for (int i = 0; i < rows; i++) {
@@ -259,34 +265,34 @@ __device__ __forceinline__ void walk(Shared &shared, PixelCopies &copies, Output
         constexpr int CHUNKS_AT_ONCE = FACTORS_HELD ? CHUNKS : 1;
 #pragma unroll CHUNKS_AT_ONCE
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            copy_async_wait<STAGES - 2>();  // this lane's pixels of the step have landed,
+            copy_async_wait<cfg::STAGES - 2>();  // this lane's pixels of the step have landed,
             __syncwarp();                   // so have the other lanes', and all have loaded the step before
             copies.next(stages);
             multiply_chunk(sums, stages[stage], chunk, factors);
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
+            stage = stage + 1 == cfg::STAGES ? 0 : stage + 1;
         }
-        put_products(shared.products[i % 2], warp * WARP_M, sums);
+        put_products(shared.products[i % 2], warp * cfg::WARP_M, sums);
         __syncthreads();  // the row is complete; all have added the row before, which the next one overwrites
-        outputs.add(shared.products[i % 2], i - (R - 1));
+        outputs.add(shared.products[i % 2], i - (cfg::R - 1));
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) implicit_gemm_few_outputs(
-    const __grid_constant__ FewOutputs args) {
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
+    implicit_gemm_few_outputs(const __grid_constant__ FewOutputs args) {
     DYNAMIC_SHARED(Shared, shared);
     const Conv &conv = args.conv;
     const Band band = band_of(args, blockIdx.x);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     // Pieces of pixels begin at multiples of 8 columns.
-    const int seen = band.q - conv.left, first = CHANNELS_NEAR || !WHOLE_PIECES ? seen : seen & ~(PIECE - 1);
-    const int end = seen + args.useful + (S - 1) * DILATION_W;
-    wait_for_earlier();
+    const int seen = band.q - conv.left, first = cfg::CHANNELS_NEAR || !cfg::WHOLE_PIECES ? seen : seen & ~(PIECE - 1);
+    const int end = seen + args.useful + (cfg::S - 1) * cfg::DILATION_W;
+    pdl_wait();
     if (band.count <= 0) return;
     const TapFactors *const factors = args.filters + (band.up() ? FACTORS : 0);
-    PixelCopies copies(conv, band, first + warp * WARP_M, end);
+    PixelCopies copies(conv, band, first + warp * cfg::WARP_M, end);
     Outputs outputs(conv, band, args.useful, seen - first);
     if constexpr (FACTORS_HELD) {
-        for (int i = 0; i < STAGES - 1; i++) copies.next(shared->stages[warp]);
+        for (int i = 0; i < cfg::STAGES - 1; i++) copies.next(shared->stages[warp]);
         TapFactors held[STEPS][PRODUCTS];
 #pragma unroll
         for (int i = 0; i < STEPS * PRODUCTS; i++) held[i / PRODUCTS][i % PRODUCTS] = factors[i * 32 + lane];
@@ -294,8 +300,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) implicit_gemm_few_
     } else {
         for (int i = threadIdx.x; i < FACTORS / 2; i += THREADS) copy_async16(shared->factors + 2 * i, factors + 2 * i);
         copy_async_commit();
-        for (int i = 0; i < STAGES - 1; i++) copies.next(shared->stages[warp]);
-        copy_async_wait<STAGES - 1>();
+        for (int i = 0; i < cfg::STAGES - 1; i++) copies.next(shared->stages[warp]);
+        copy_async_wait<cfg::STAGES - 1>();
         __syncthreads();  // the factors are there
         const TapFactors *const own = shared->factors + lane;
         walk(*shared, copies, outputs, [&](int step, int j) { return own[(step * PRODUCTS + j) * 32]; });

@@ -6,15 +6,15 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import starmap
 from typing import Any, NamedTuple
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, device_refusal
 from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.on_device import DeviceConvolution, types_refusal
 from convforge.algorithms.host.resident import REGISTERS, blocks_held, compiled, evenly
 from convforge.algorithms.host.staged import Filter, filter_from
-from convforge.algorithms.implicit_gemm.refusals import types_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -22,19 +22,18 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Columns of the product, at most: a tap of a filter is one.
-MOST_COLUMNS = 64
-# Of one product of the tensor cores: pixels, columns, and channels.
-PIXELS, COLUMNS, DEPTH = 16, 8, 16
+MOST_COLUMNS = 64  # of the product: a tap of a filter is one
+PIXELS, COLUMNS, DEPTH = 16, 8, 16  # of one product of the tensor cores; DEPTH in channels
 SIZE, PIECE = 2, 8  # bytes of a number; numbers of 16 bytes
-# A lane's sums of a row of pixels, at most; registers of a thread.
-MOST_SUMS, MOST_REGISTERS = 64, 255
-# Pairs of products and steps of channels whose factors a lane keeps in registers, as few_outputs.cu has it.
+MOST_SUMS, MOST_REGISTERS = 64, 255  # a lane's sums of a row of pixels; registers of a thread
+# Pairs of products and steps of channels whose factors a lane keeps in registers, as in few_outputs.cu.
 MOST_HELD = 32
 # "auto" takes other methods for more filters, and for fewer channels.
 FEWEST_FILTERS_OF_OTHERS, FEWEST_CHANNELS = 16, 8
-# The share of memory's rate at which 32, 64 or 128 neighbouring bytes of a channel come, by runs of 16 pixels.
+# The share of memory's rate at which 32, 64 or 128 neighbouring bytes of a channel are read, by runs of 16 pixels.
 OF_SHORT_LINES = {1: 0.65, 2: 0.85, 4: 1.0}
+# Threads of an SM, by the same, so that each has registers for its sums and factors.
+RESIDENT = {1: 512, 2: 384, 4: 256}
 THREADS = 128  # of a block that packs filters
 MOST_CONFIGS = 12  # that a search tries
 ROUNDS = 8  # of blocks, at most, among which the best number is looked for
@@ -53,7 +52,7 @@ class FewOutputsConfig(Config):
     chunk : int
         Channels of a step: 32, 64 or 128.
     stages : int
-        Steps in shared memory, one of which is multiplied while the others are on their way.
+        Steps in shared memory, one of which is multiplied while the others are loaded.
     rows : int
         Output rows of a block; 0: as many as make the fewest rounds of blocks on all SMs.
     resident : int
@@ -73,11 +72,14 @@ class FewOutputsConfig(Config):
         return PIXELS * self.fragments * self.warps
 
 
-# The fields of configs.
-TILES = (
-    (8, 1, 64, 4), (11, 1, 64, 5), (6, 1, 64, 4), (4, 1, 64, 5), (2, 1, 64, 5), (16, 1, 64, 3), (8, 1, 64, 3),
-    (8, 1, 32, 5), (4, 1, 32, 6), (4, 2, 64, 4), (6, 2, 64, 3), (8, 2, 64, 3), (4, 2, 32, 5), (2, 2, 64, 4),
-    (2, 4, 64, 4), (4, 4, 32, 4), (3, 4, 32, 4), (2, 4, 32, 5), (1, 4, 32, 4), (1, 1, 32, 3),
+# The last one takes least shared memory.
+TILES = tuple(
+    replace(config, resident=RESIDENT[config.fragments])
+    for config in starmap(FewOutputsConfig, (
+        (8, 1, 64, 4), (11, 1, 64, 5), (6, 1, 64, 4), (4, 1, 64, 5), (2, 1, 64, 5), (16, 1, 64, 3), (8, 1, 64, 3),
+        (8, 1, 32, 5), (4, 1, 32, 6), (4, 2, 64, 4), (6, 2, 64, 3), (8, 2, 64, 3), (4, 2, 32, 5), (2, 2, 64, 4),
+        (2, 4, 64, 4), (4, 4, 32, 4), (3, 4, 32, 4), (2, 4, 32, 5), (1, 4, 32, 4), (1, 1, 32, 3),
+    ))
 )  # fmt: skip
 
 
@@ -100,24 +102,21 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
     look = Mark("teal", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. Every pixel by every column counts, with those that fill up products."""
+        """Every pixel by every column counts, with those that pad products."""
         below, beside = _halo(problem)
         pixels = problem.n * (problem.p + below) * (problem.q + beside)
         flops = 2 * pixels * _products(problem) * COLUMNS * _steps(problem) * DEPTH
         return Work(flops / PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if problem.x_dtype not in TYPES or problem_refusal(problem) or why_one_by_one(problem):
             return None
         if problem.k >= FEWEST_FILTERS_OF_OTHERS or problem.c < FEWEST_CHANNELS:
             return None
-        return Preference(
-            Rank.TENSOR_CORES_OF_WARPS, "16 bits and few filters: tensor cores, which multiply each pixel once"
-        )
+        why = "16 bits and few filters: tensor cores, which multiply each pixel once"
+        return Preference(Rank.TENSOR_CORES_OF_WARPS, why)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         reason = types_refusal(problem, TYPES) or problem_refusal(problem) or device_refusal(facts)
         if reason is not None:
             return reason
@@ -125,14 +124,12 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         return refusals[-1] if all(refusals) else None
 
     def ways(self, problem: Conv2dProblem, config: FewOutputsConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         if (why := why_one_by_one(problem)) is not None:
             words = Reason("threads load pixels number by number: {why}", why=why)
             return (Way("tensor_cores", "default", words),)
-        near = problem.x_layout == "NHWC"
         words = (
             Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=PIECE)
-            if near
+            if problem.x_layout == "NHWC"
             else Reason("threads copy {count} pixels of a channel at once, ahead of the products", count=PIECE)
         )
         other = Reason(
@@ -143,12 +140,11 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         return (Way("tensor_cores", "default", words), Way("one_by_one", "arrays", other))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FewOutputsConfig]:
-        """See :class:`Algorithm`. The fastest by a model of memory first."""
+        """The fastest by a model of memory first."""
         fit = [config for config in _every(problem) if config_refusal(problem, config, facts) is None]
         return sorted(fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
 
     def plan(self, problem: Conv2dProblem, config: FewOutputsConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         return self._plan(problem, config, runtime, whole=why_one_by_one(problem) is None)
@@ -197,26 +193,21 @@ class TapColumns(Preparation):
     """Writes the filters as columns of a product, in the order in which lanes multiply them: its tensor "filters"."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
-        flipped = problem.mode == "convolution"
-        length = 2 * _factors(problem)
+        flipped, length = problem.mode == "convolution", 2 * _factors(problem)
         lines = (*conv_constants(problem, problem.w_dtype), *constants(THREADS=THREADS))
-        source = KernelSource(
-            "algorithms/implicit_gemm/tap_columns.cu", "tap_columns", lines, _TapColumns, "TapColumns"
-        )  # fmt: skip
-        info = LaunchInfo("tap_columns", (-(-length // (4 * THREADS)),), (THREADS,), early=True)
+        path, name = "algorithms/implicit_gemm/tap_columns.cu", "tap_columns"
+        kernel = runtime.compile(KernelSource(path, name, lines, _TapColumns, "TapColumns"))
+        info = LaunchInfo(name, (-(-length // (4 * THREADS)),), (THREADS,), early=True)
 
         def arguments(buffers: Buffers) -> Any:
             return _TapColumns(filter_from(buffers["given"], flipped), address(buffers["filters"]))
 
-        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            return PreparedFilter({"filters": buffers["filters"]}, buffers["filters"].nbytes)
-
-        step = Launch(info, runtime.compile(source), arguments, runtime)
-        super().__init__(runtime, {"filters": ((length,), problem.w_dtype)}, [step], finish)
+        pieces = {"filters": ((length,), problem.w_dtype)}
+        super().__init__(runtime, pieces, [Launch(info, kernel, arguments, runtime)])
 
 
 class Grid(NamedTuple):
-    """How blocks share the outputs: `useful` columns of a strip, `rows` of a band, and as many blocks as that makes."""
+    """The division of the outputs among blocks: `useful` columns of a strip, `rows` of a band, and all blocks."""
 
     useful: int
     rows: int
@@ -224,9 +215,9 @@ class Grid(NamedTuple):
 
 
 def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> Grid:
-    """Cut the outputs for a device that runs so many blocks at once: strips alike, and bands that end at one time.
+    """Cut the outputs for a device that runs so many blocks at once: equal strips, and bands that end at one time.
 
-    Fewer rows a block are more blocks, but all R - 1 rows more of pixels. Full rounds of blocks lose least.
+    Fewer rows a block are more blocks, and each reads R - 1 rows of pixels more. Full rounds of blocks lose least.
     """
     most = _most_useful(problem, config)
     strips = max(1, -(-problem.q // most))
@@ -237,14 +228,16 @@ def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> G
     if config.rows == 0:
         counts = {1, *(at_once * rounds // max(1, of_band) for rounds in range(1, ROUNDS + 1))}
         choices = {-(-longest // count) for count in counts if count > 0}
-    best = min(
-        choices, key=lambda rows: (-(-of_band * -(-longest // rows) // at_once) * (rows + problem.r + 1), rows)
-    )  # fmt: skip
+
+    def time(rows: int) -> tuple[int, int]:
+        return -(-of_band * -(-longest // rows) // at_once) * (rows + problem.r + 1), rows
+
+    best = min(choices, key=time)
     return Grid(useful, best, of_band * -(-longest // best))
 
 
 def problem_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why a layer cannot be computed so on any device; None if it can."""
+    """The reason why no device can compute a layer so; None if one can."""
     if problem.groups > 1:
         return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
     if problem.stride != (1, 1):
@@ -256,7 +249,7 @@ def problem_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
-    """Why pieces of 16 bytes cannot be copied, however the arrays are aligned; None if they can."""
+    """The reason why no alignment lets pieces of 16 bytes be copied; None if one does."""
     if problem.x_layout == "NHWC" and problem.c % PIECE:
         return Reason("x has {count} channels, no multiple of {piece}", count=problem.c, piece=PIECE)
     if problem.x_layout == "NCHW" and problem.w % PIECE:
@@ -265,7 +258,7 @@ def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
 
 
 def config_refusal(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """The reason why a config is impossible; None if it is possible."""
     if config.fragments not in (1, 2, 4):
         return Reason("a warp has 1, 2 or 4 runs of 16 pixels, not {fragments}", fragments=config.fragments)
     if config.chunk not in (32, 64, 128):
@@ -300,22 +293,13 @@ def shared_bytes(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
 
 
 def _every(problem: Conv2dProblem) -> list[FewOutputsConfig]:
-    """Every config, of chunks that are not mostly empty; the last one takes least room."""
+    """The configs whose chunks are not mostly empty."""
     widest = max(32, -(-problem.c // DEPTH) * DEPTH)
-    found = []
-    for warps, fragments, chunk, stages in TILES:
-        if chunk <= widest or chunk == 32:
-            found.append(FewOutputsConfig(warps, fragments, chunk, stages, resident=_resident(fragments)))
-    return found
-
-
-def _resident(fragments: int) -> int:
-    """Threads of an SM, so that each has registers for its sums and factors."""
-    return 512 if fragments == 1 else 384 if fragments == 2 else 256
+    return [config for config in TILES if config.chunk <= widest]
 
 
 def _halo(problem: Conv2dProblem) -> tuple[int, int]:
-    """Rows and columns of pixels that an output sees beyond its first."""
+    """Rows and columns of pixels that an output reads beyond its first."""
     return (problem.r - 1) * problem.dilation[0], (problem.s - 1) * problem.dilation[1]
 
 
@@ -341,7 +325,7 @@ def _factors(problem: Conv2dProblem) -> int:
 
 
 def _are_held(problem: Conv2dProblem) -> bool:
-    """Tell whether lanes keep their factors in registers."""
+    """Tell if lanes keep their factors in registers."""
     return _products(problem) * _steps(problem) <= MOST_HELD
 
 
@@ -354,7 +338,7 @@ def _registers(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
 
 
 def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell whether the address of each piece of 8 numbers is a multiple of 16 bytes."""
+    """Tell if the address of each piece of 8 numbers is a multiple of 16 bytes."""
     near = problem.x_layout == "NHWC"
     sizes = {"n": problem.n, "h": problem.h, **({"w": problem.w} if near else {"c": problem.c})}
     return is_aligned(conv.x, conv.x_strides, sizes, {"c" if near else "w": 1}, PIECE, SIZE)
@@ -367,12 +351,12 @@ def _modelled_held(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
 
 
 def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> float:
-    """What a config takes, in cycles of an SM.
+    """Estimate the time of a config in cycles of an SM.
 
-    An SM gets about 20 bytes of x in a cycle if enough are asked for, some 800 cycles ahead. Its shared memory takes
-    128 bytes in a cycle: copies and loads of pixels, factors that are not in registers, products of a row and their
-    sums. In NCHW a copy of 32 pieces takes a cycle for each channel that it is of, and pieces of 32 or 64 bytes of a
-    channel come more slowly than whole lines of 128.
+    An SM loads about 20 bytes of x in a cycle if enough copies are issued, some 800 cycles ahead. Its shared memory
+    takes 128 bytes in a cycle: copies and loads of pixels, factors that are not in registers, products of a row and
+    their sums. In NCHW a copy of 32 pieces takes a cycle for each of its channels, and pieces of 32 or 64 bytes of a
+    channel are slower than whole lines of 128.
     """
     held = _modelled_held(problem, config, facts)
     grid = grid_of(problem, config, held * facts.cores)
@@ -380,13 +364,13 @@ def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
     at_once, rows = max(1, min(held, blocks)), grid.rows + problem.r - 1
     channels = _steps(problem) * DEPTH
     asked = at_once * config.width * config.chunk * SIZE * (config.stages - 1)
-    seen = min(config.width, grid.useful + _halo(problem)[1])
+    width = min(config.width, grid.useful + _halo(problem)[1])
     lines = OF_SHORT_LINES[config.fragments] if problem.x_layout == "NCHW" else 1
-    memory = rows * seen * problem.c * SIZE / (lines * min(20, asked / 800))
+    memory = rows * width * problem.c * SIZE / (lines * min(20, asked / 800))
     pieces = config.fragments * channels * SIZE / PIXELS  # cycles in which 512 bytes each of a row are read or written
     copies = pieces * (4 // config.fragments if problem.x_layout == "NCHW" else 1)
     factors = 0 if _are_held(problem) else 2 * _products(problem) * _steps(problem)
     columns = problem.k * problem.r * problem.s
     warp = copies + pieces + factors + 4 * config.fragments * _products(problem) + config.fragments * columns / 2
-    latency = 300 * rows / at_once  # the barrier of a row, and what waits behind it
+    latency = 300 * rows / at_once  # of a row's barrier
     return blocks * (max(memory, rows * config.warps * warp) + latency) + 3000

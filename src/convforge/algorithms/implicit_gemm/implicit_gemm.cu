@@ -1,12 +1,12 @@
-// implicit_gemm: im2col's product without its matrix: tiles of columns are gathered from the picture as they are needed.
+// implicit_gemm: im2col's product without its matrix: tiles of columns are gathered from the image as they are needed.
 //
-// Since im2col: a block brings the entries of its own columns straight into shared memory. The picture is read R * S
+// Since im2col: a block brings the entries of its own columns straight into shared memory. The image is read R * S
 // times, from L2 and L1 mostly, and nothing is written but the output.
 // Product   out (K x NPQ) = weights (K x RSC) times columns (RSC x NPQ), for each group. Entries of a column go (r, s,
 //           c), so where BLOCK_K divides C_GROUP a step has one tap: then a thread finds the pixel and looks for the
 //           border once a step, and adds strides for the channels.
 // Threads   WARPS_M x WARPS_N warps of LANES_M x LANES_N threads; a thread has THREAD_M x THREAD_N sums (see
-//           warp_tile.cuh). When gathering, neighbouring threads take neighbours in memory: pixels of a row in NCHW,
+//           gemm.cuh). When gathering, neighbouring threads take neighbours in memory: pixels of a row in NCHW,
 //           channels in NHWC, there several by one load.
 // Tiles     two of BLOCK_M x BLOCK_K of the weights and of BLOCK_K x BLOCK_N of the columns; the next ones are asked for
 //           before the products of these are taken and wait in registers, where pixels take the type of the sums.
@@ -14,12 +14,15 @@
 // Any       stride, padding, border, dilation, groups, layout. Where a window begins is worked out once a block.
 // Limit     FMAs, less what gathering costs: a load and a few sums for each BLOCK_M products of a warp's threads.
 #include "border.cuh"
-#include "device.cuh"
-#include "warp_tile.cuh"
+#include "gemm.cuh"
+#include "memory.cuh"
 
-constexpr int DEPTH = R * S * C_GROUP;
-constexpr bool ONE_TAP = C_GROUP % BLOCK_K == 0;
-constexpr int PER = !ONE_TAP || !CHANNELS_NEAR ? 1 : sizeof(x_t) > 4 ? 2 : 4;  // channels of a load
+using Warps = WarpTile<cfg::BLOCK_M, cfg::BLOCK_N, cfg::WARP_M, cfg::WARP_N, cfg::THREAD_M, cfg::THREAD_N>;
+constexpr int THREADS = Warps::THREADS;
+
+constexpr int DEPTH = cfg::R * cfg::S * cfg::C_GROUP;
+constexpr bool ONE_TAP = cfg::C_GROUP % cfg::BLOCK_K == 0;
+constexpr int PER = !ONE_TAP || !cfg::CHANNELS_NEAR ? 1 : sizeof(x_t) > 4 ? 2 : 4;  // channels of a load
 
 // Where the window of a column begins.
 struct Corner {
@@ -28,48 +31,48 @@ struct Corner {
 };
 
 struct Memory {
-    math_t a[2][BLOCK_K][PITCH_A], b[2][BLOCK_K][PITCH_B];
-    Corner corners[BLOCK_N];
+    math_t a[2][cfg::BLOCK_K][Warps::PITCH_A], b[2][cfg::BLOCK_K][Warps::PITCH_B];
+    Corner corners[cfg::BLOCK_N];
 };
-static_assert(sizeof(Memory) <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
+static_assert(sizeof(Memory) <= cfg::SHARED_BYTES, "the host asks for the shared memory that a block uses");
 
 __device__ inline Corner corner_of(const Store &store, int group, int n) {
     const Conv &conv = store.conv;
     const Column column = column_at(store, n);
-    return {place(conv.x_strides, column.n, group * C_GROUP, 0, 0), column.p * STRIDE_H - conv.top,
-            column.q * STRIDE_W - conv.left};
+    return {place(conv.x_strides, column.n, group * cfg::C_GROUP, 0, 0), column.p * cfg::STRIDE_H - conv.top,
+            column.q * cfg::STRIDE_W - conv.left};
 }
 
-// The first channel of the pixel that a column sees by a tap; null outside of the picture.
+// The first channel of the pixel that a column sees by a tap; null outside of the image.
 __device__ inline const x_t *seen_by(const Conv &conv, const Corner &corner, int tap) {
-    const int h = inside(corner.h + tap / S * DILATION_H, conv.H);
-    const int w = inside(corner.w + tap % S * DILATION_W, conv.W);
+    const int h = inside(corner.h + tap / cfg::S * cfg::DILATION_H, conv.H);
+    const int w = inside(corner.w + tap % cfg::S * cfg::DILATION_W, conv.W);
     if (h < 0 || w < 0) return nullptr;
     return conv.x + (corner.picture + h * static_cast<index_t>(conv.x_strides.h) +
                      w * static_cast<index_t>(conv.x_strides.w));
 }
 
-// A thread's part of a tile of columns, which it gathers from the picture.
+// A thread's part of a tile of columns, which it gathers from the image.
 struct ColumnPart {
-    using S = Share<BLOCK_N, BLOCK_K, THREADS, CHANNELS_NEAR, PER>;
-    math_t entries[S::COUNT][PER];
+    using Parts = Share<cfg::BLOCK_N, cfg::BLOCK_K, THREADS, cfg::CHANNELS_NEAR, PER>;
+    math_t entries[Parts::COUNT][PER];
 
-    __device__ void load(const Conv &conv, bool vectors, const Corner (&corners)[BLOCK_N], int k0) {
-        const S share(threadIdx.x);
+    __device__ void load(const Conv &conv, bool vectors, const Corner (&corners)[cfg::BLOCK_N], int k0) {
+        const Parts share(threadIdx.x);
         const index_t channel = conv.x_strides.c;
 #pragma unroll
-        for (int i = 0; i < S::COUNT_X; i++) {
-            const int x = share.x + i * S::STEP_X;
-            if (x >= BLOCK_N) continue;
+        for (int i = 0; i < Parts::COUNT_X; i++) {
+            const int x = share.x + i * Parts::STEP_X;
+            if (x >= cfg::BLOCK_N) continue;
             const Corner corner = corners[x];
-            const x_t *pixel = ONE_TAP ? seen_by(conv, corner, k0 / C_GROUP) : nullptr;
+            const x_t *pixel = ONE_TAP ? seen_by(conv, corner, k0 / cfg::C_GROUP) : nullptr;
 #pragma unroll
-            for (int j = 0; j < S::COUNT_K; j++) {
-                const int k = k0 + share.k + j * S::STEP_K;
-                if (!share.has(i * S::STEP_X, j * S::STEP_K)) continue;
-                if (!ONE_TAP && k < DEPTH) pixel = seen_by(conv, corner, k / C_GROUP);
-                const int c = ONE_TAP ? k0 % C_GROUP + share.k + j * S::STEP_K : k % C_GROUP;
-                math_t(&target)[PER] = entries[i * S::COUNT_K + j];
+            for (int j = 0; j < Parts::COUNT_K; j++) {
+                const int k = k0 + share.k + j * Parts::STEP_K;
+                if (!share.has(i * Parts::STEP_X, j * Parts::STEP_K)) continue;
+                if (!ONE_TAP && k < DEPTH) pixel = seen_by(conv, corner, k / cfg::C_GROUP);
+                const int c = ONE_TAP ? k0 % cfg::C_GROUP + share.k + j * Parts::STEP_K : k % cfg::C_GROUP;
+                math_t(&target)[PER] = entries[i * Parts::COUNT_K + j];
                 const x_t *first = pixel + c * channel;
                 if (pixel == nullptr || (!ONE_TAP && k >= DEPTH)) {
                     const math_t value = ONE_TAP || k < DEPTH ? outside(conv) : 0;
@@ -87,11 +90,11 @@ struct ColumnPart {
         }
     }
 
-    __device__ void store(math_t (&tile)[BLOCK_K][PITCH_B]) const {
-        const S share(threadIdx.x);
+    __device__ void store(math_t (&tile)[cfg::BLOCK_K][Warps::PITCH_B]) const {
+        const Parts share(threadIdx.x);
 #pragma unroll
-        for (int i = 0; i < S::COUNT; i++) {
-            const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
+        for (int i = 0; i < Parts::COUNT; i++) {
+            const int dx = i / Parts::COUNT_K * Parts::STEP_X, dk = i % Parts::COUNT_K * Parts::STEP_K;
             if (!share.has(dx, dk)) continue;
 #pragma unroll
             for (int v = 0; v < PER; v++) tile[share.k + dk + v][share.x + dx] = entries[i][v];
@@ -104,7 +107,7 @@ struct ColumnLoader {
     using Part = ColumnPart;
     const Conv &conv;
     const int &vectors;
-    const Corner (&corners)[BLOCK_N];
+    const Corner (&corners)[cfg::BLOCK_N];
     __device__ __forceinline__ void load(Part &part, int k0) const { part.load(conv, vectors, corners, k0); }
 };
 
@@ -119,14 +122,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) implicit_gemm(co
     const Conv &conv = product.store.conv;
     const Tile tile = tile_of(product);
     const Operand a = of_group(product.a, tile.group);
-    const Lane lane = lane_of(threadIdx.x);
-    wait_for_earlier();
-    for (int n = threadIdx.x; n < BLOCK_N; n += THREADS)  // columns beyond the last see what the last sees
+    const Warps::Lane lane = Warps::lane_of(threadIdx.x);
+    pdl_wait();
+    for (int n = threadIdx.x; n < cfg::BLOCK_N; n += THREADS)  // columns beyond the last see what the last sees
         memory->corners[n] = corner_of(product.store, tile.group, min(tile.n + n, product.N - 1));
     __syncthreads();
-    const MatrixLoader<BLOCK_M, BLOCK_K, THREADS, false> weights = {a, tile.m, product.M, DEPTH};
+    const MatrixLoader<cfg::BLOCK_M, cfg::BLOCK_K, THREADS, false> weights = {a, tile.m, product.M, DEPTH};
     const ColumnLoader columns = {conv, args.vectors, memory->corners};
-    const Squares<THREAD_M, THREAD_N, LANES_M * 4, LANES_N * 4> multiply = {lane.m, lane.n};
-    const SquaresStore<LANES_M * 4, LANES_N * 4> put = {product.store, product.M, product.N, tile, lane.m, lane.n};
+    const Squares<cfg::THREAD_M, cfg::THREAD_N, Warps::LANES_M * 4, Warps::LANES_N * 4> multiply = {lane.m, lane.n};
+    const SquaresStore<Warps::LANES_M * 4, Warps::LANES_N * 4> put = {product.store, product.M, product.N, tile, lane.m, lane.n};
     ::product(weights, columns, multiply, put, memory->a, memory->b, DEPTH);
 }

@@ -1,6 +1,6 @@
 """Host side of implicit GEMM: blocks of registers, tiles, packed weights.
 
-The kernels stand in cpu.py, with vectors along the pixels, and in cpu_outputs.py, with vectors along the outputs.
+The kernels are in cpu.py, with vectors along the pixels, and in cpu_outputs.py, with vectors along the outputs.
 """
 
 from __future__ import annotations
@@ -15,28 +15,25 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.host.ends import ends, values_dtype
-from convforge.algorithms.host.geometry import geometry
-from convforge.algorithms.host.strip import Strip, strip, tap_offsets
+from convforge.algorithms.host.geometry import Strip, geometry, strip, tap_offsets
 from convforge.algorithms.host.views import view
 from convforge.algorithms.host.weights import filter_to_pack, float_sums
 from convforge.algorithms.host.widened import takes_bfloat16
-from convforge.algorithms.implicit_gemm.shared_pixels import shared_pixels
-from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, shared_pixels
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 _VECTOR_BYTES = 32
 # Outputs of a block of registers -> its vectors of 32 bytes along the pixels. Twelve sums hide the latency of an FMA on
-# processors with 16 vector registers; with one output eight do, as each needs a load of its own.
+# processors with 16 vector registers; with one output eight do, because each needs a load of its own.
 _VECTORS = {3: 4, 1: 8}
-# With many outputs the vectors lie along them: two, by so many pixels.
+# With many outputs there are two vectors along them, by so many pixels.
 _PIXELS = 6
 # Share of the peak that a block reaches: with fewer outputs more of its time goes to loads.
 _EFFICIENCY = {3: 0.9, 1: 0.6}
-# Multiply-adds of vectors that take as long as bringing one pixel into the tile.
+# Multiply-adds of vectors that take as long as loading one pixel into the tile.
 _GATHER = 2.0
 # Of L2, for tile and sums: the output passes through it too.
 _L2_SHARE = 0.5
@@ -58,7 +55,7 @@ class ImplicitGemmConfig(Config):
         Outputs summed at once: two vectors of them (16, or 8 in float64) for six pixels, or 3 or 1 for several vectors
         of pixels.
     parts_k : int
-        Parts that the outputs of a strip are shared out in, to keep every core at work on a small picture.
+        Parts of the outputs of a strip, to keep every core busy on a small image.
     """
 
     tile_p: int = 8
@@ -68,14 +65,14 @@ class ImplicitGemmConfig(Config):
 
 
 class Block(NamedTuple):
-    """The block as the kernel sees it.
+    """The block in the kernel's terms.
 
     Attributes
     ----------
     rows, width : int
         Outputs and pixels of a block of registers.
     groups, blocks, parts : int
-        Groups; blocks of a group's outputs; parts that they are shared out in.
+        Groups; blocks of a group's outputs, and parts of these.
     kept : int
         Blocks whose sums are kept at once: one where a tile holds every channel.
     segments, pitch : int
@@ -104,15 +101,10 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
     look = Mark("teal", "square")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         return shared_pixels(problem, Rank.MATRIX) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return None
-
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
-        """See :class:`Algorithm`. The cheapest by :func:`modelled_steps`: some of each block whose tiles fit L2."""
+        """The cheapest by :func:`modelled_steps`: some of each block whose tiles fit L2."""
         size = float_sums(problem).itemsize
         found = [
             modelled
@@ -128,7 +120,6 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         return [config for _, config in sorted(found, key=itemgetter(0))]
 
     def plan(self, problem: Conv2dProblem, config: ImplicitGemmConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.implicit_gemm import cpu, cpu_outputs
 
         g, dtype = geometry(problem), float_sums(problem)
@@ -202,12 +193,12 @@ def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig, size
 
 
 def _blocks(size: int) -> tuple[int, ...]:
-    """Outputs of the blocks of registers that there are for sums of so many bytes."""
+    """Outputs of the known blocks of registers, for sums of so many bytes."""
     return (2 * _VECTOR_BYTES // size, *_VECTORS)
 
 
 def _corners(problem: Conv2dProblem, tile: Strip) -> NDArray[np.int64]:
-    """Where each pixel of a strip reads its first tap; for a last block of fewer pixels the last again."""
+    """The offset of each pixel's first tap in a strip, padded by the last to a whole block of pixels."""
     corners = np.arange(tile.tile_p)[:, None] * (problem.stride[0] * tile.row_pitch) + np.arange(problem.q)
     return np.pad(corners.reshape(-1), (0, _PIXELS), "edge").astype(np.int64)
 
@@ -222,13 +213,13 @@ def _items(problem: Conv2dProblem, tile_p: int) -> int:
 
 
 def _parts(problem: Conv2dProblem, tile_p: int, block_k: int, facts: DeviceFacts) -> int:
-    """Parts of the outputs: as many as it takes to have an item for every core."""
+    """Parts of the outputs that give every core an item."""
     blocks = -(-problem.k_per_group // block_k)
     return max(1, min(blocks, -(-facts.cores // max(1, _items(problem, tile_p)))))
 
 
 def modelled_steps(problem: Conv2dProblem, config: ImplicitGemmConfig, cores: int) -> float:
-    """Multiply-adds of vectors that the busiest core does, and what gathering its tiles costs in their place.
+    """Multiply-adds of vectors of the busiest core, with those that take as long as gathering its tiles.
 
     Examples
     --------

@@ -1,12 +1,12 @@
 // implicit_gemm_mma: implicit GEMM of 16-bit types on the tensor cores of any GPU since Ampere.
 //
-// Since gemm_mma: the rows of A are what an output pixel sees, and are gathered from the picture as they are needed; the
+// Since gemm_mma: the rows of A are what an output pixel sees, and are gathered from the image as they are needed; the
 // columns of B are filters. Out (NPQ x K) = columns (NPQ x RSC) times filters (RSC x K), for each group.
 // Threads   WARPS_M x WARPS_N warps, each with WARP_M pixels x WARP_N filters of the tile.
 // Order     along K of the product: taps, and of each tap the channels, as many as make whole pieces of 16 bytes (PITCH).
 // Copies    a thread has one piece of several lines: of so many pixels, and of so many filters. From step to step it goes
 //           on by BLOCK_K channels, and on to the next tap, without a division. Where a window begins, and which of its
-//           rows and columns are inside the picture (a bit each), it works out once.
+//           rows and columns are inside the image (a bit each), it works out once.
 // Pixels    pieces of 8 channels by cp.async, where channels are neighbours at multiples of 16 bytes (WHOLE_PIECES): in
 //           NHWC, or in the rows that pixel_rows.cu writes of any other x. Else number by number. What stands outside is
 //           a zero of the copy, or the border's value.
@@ -20,28 +20,28 @@
 // Limit     as of gemm_mma; with few channels, gathering.
 // implicit_gemm_tf32_mma is this kernel on floats: the host gives it that name.
 #include "border.cuh"
-#include "columns.cuh"
-#include "eights.cuh"
-#include "ends.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "mma.cuh"
 #include "mma_tiles.cuh"
 
-constexpr int PITCH = (C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = R * S;
-constexpr int STEPS = (TAPS * PITCH + BLOCK_K - 1) / BLOCK_K;
-constexpr int SHARE_STEPS = (STEPS + SPLIT_K - 1) / SPLIT_K;  // of those that share a tile's products
+constexpr int PITCH = (cfg::C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = cfg::R * cfg::S;
+constexpr int STEPS = (TAPS * PITCH + cfg::BLOCK_K - 1) / cfg::BLOCK_K;
+constexpr int SHARE_STEPS = (STEPS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;  // of those that share a tile's products
 
 struct ImplicitMma {
     Conv conv;
     int together;  // so many neighbouring outputs may be stored as one: 1, or 2 or 8 filters, or PIXEL_RUN pixels
 };
 
-static_assert(!WHOLE_PIECES || C_GROUP == PITCH, "the last piece of a tap is whole");
+static_assert(!cfg::WHOLE_PIECES || cfg::C_GROUP == PITCH, "the last piece of a tap is whole");
 
-// Whether bits tell what of a window is inside the picture; else each tap looks at where it is.
-constexpr bool BY_BITS = BORDER == ZEROS && R <= 15 && S <= 16;
+// Whether bits tell what of a window is inside the image; else each tap looks at where it is.
+constexpr bool BY_BITS = cfg::BORDER == ZEROS && cfg::R <= 15 && cfg::S <= 16;
 
 // The window of an output.
 struct Window {
-    index_t first;  // BY_BITS: place of its first tap, which may be outside; else of the picture's first channel of the group
+    index_t first;  // BY_BITS: place of its first tap, which may be outside; else of the image's first channel of the group
     int h, w;       // of its first tap
     unsigned seen;  // bit i: whether row i is inside; bit 16 + i: column i
 };
@@ -56,28 +56,28 @@ __device__ inline unsigned bits_inside(int first, int size) {
 }
 
 __device__ inline Window window_of(const Conv &conv, const Column &at, int c) {
-    const int h = at.p * STRIDE_H - conv.top, w = at.q * STRIDE_W - conv.left;
+    const int h = at.p * cfg::STRIDE_H - conv.top, w = at.q * cfg::STRIDE_W - conv.left;
     if constexpr (!BY_BITS) return {place(conv.x_strides, at.n, c, 0, 0), h, w, 0};
     return {place(conv.x_strides, at.n, c, h, w), h, w,
-            bits_inside<R, DILATION_H>(h, conv.H) | bits_inside<S, DILATION_W>(w, conv.W) << 16};
+            bits_inside<cfg::R, cfg::DILATION_H>(h, conv.H) | bits_inside<cfg::S, cfg::DILATION_W>(w, conv.W) << 16};
 }
 
 // The tap and the channel of a thread's piece, from step to step. Behind the last tap r is R.
 struct Along {
     int r, s, c;
 
-    __device__ explicit Along(int k) : r(k / PITCH / S), s(k / PITCH % S), c(k % PITCH) {}
+    __device__ explicit Along(int k) : r(k / PITCH / cfg::S), s(k / PITCH % cfg::S), c(k % PITCH) {}
 
     __device__ __forceinline__ void next() {
-        c += BLOCK_K;
+        c += cfg::BLOCK_K;
 #pragma unroll
-        for (int i = 0; i < (BLOCK_K + PITCH - 1) / PITCH; i++) {
+        for (int i = 0; i < (cfg::BLOCK_K + PITCH - 1) / PITCH; i++) {
             const bool tap = c >= PITCH;
             c -= tap ? PITCH : 0, s += tap;
-            const bool row = s == S;
+            const bool row = s == cfg::S;
             s = row ? 0 : s, r += row;
         }
-        r = min(r, R);
+        r = min(r, cfg::R);
     }
 
     __device__ index_t place(const Strides &steps, int h, int w) const {
@@ -96,19 +96,21 @@ __device__ inline void put_piece(math_t *to, int left, Number number) {
 
 // The pixel that line `line` of a tile has: a lane, which has sums of eight times as many rows as it has of each eight,
 // has runs of PIXEL_RUN pixels.
-static_assert(2 * ROWS % PIXEL_RUN == 0 && PIXEL_RUN * sizeof(out_t) <= 16, "a lane has whole runs, stored as one");
+static_assert(2 * ROWS % cfg::PIXEL_RUN == 0 && cfg::PIXEL_RUN * sizeof(out_t) <= 16,
+              "a lane has whole runs, stored as one");
 __device__ constexpr int pixel_of(int line) {
-    const int eight = line % WARP_M / 8;
-    return line / WARP_M * WARP_M + eight / PIXEL_RUN * (8 * PIXEL_RUN) + line % 8 * PIXEL_RUN + eight % PIXEL_RUN;
+    const int eight = line % cfg::WARP_M / 8;
+    return line / cfg::WARP_M * cfg::WARP_M + eight / cfg::PIXEL_RUN * (8 * cfg::PIXEL_RUN) +
+           line % 8 * cfg::PIXEL_RUN + eight % cfg::PIXEL_RUN;
 }
 
 // Whether a lane's results of four products are eight neighbouring filters.
-constexpr bool IN_EIGHTS = FILTERS_NEAR && sizeof(out_t) == 2 && COLUMNS % 4 == 0;
+constexpr bool IN_EIGHTS = cfg::FILTERS_NEAR && sizeof(out_t) == 2 && COLUMNS % 4 == 0;
 
 // Where bits do not tell, or a piece is not channels of one pixel, aligned to 16 bytes.
 __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &window, const Along &at) {
-    int h = at.r * DILATION_H, w = at.s * DILATION_W;
-    bool there = at.r < R;
+    int h = at.r * cfg::DILATION_H, w = at.s * cfg::DILATION_W;
+    bool there = at.r < cfg::R;
     if constexpr (BY_BITS) {
         there = there && (window.seen >> at.r & window.seen >> (16 + at.s) & 1);
     } else {
@@ -116,18 +118,17 @@ __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &wi
         there = there && h >= 0 && w >= 0;
     }
     const x_t *from = conv.x + (there ? window.first + at.place(conv.x_strides, h, w) : 0);
-    const int left = at.r < R ? C_GROUP - at.c : 0;  // channels of the tap from here on
-    if (BORDER == CONSTANT && left > 0 && !there)
+    const int left = at.r < cfg::R ? cfg::C_GROUP - at.c : 0;  // channels of the tap from here on
+    if (cfg::BORDER == CONSTANT && left > 0 && !there)
         put_piece(to, left, [&](int) { return stored<math_t>::of(conv.outside); });
-    else if (WHOLE_PIECES || !there)
-        copy_kept16(to, from, there);
+    else if (cfg::WHOLE_PIECES || !there) copy_async16_l1(to, from, there);
     else
         put_piece(to, left, [&](int j) { return from[j * static_cast<index_t>(conv.x_strides.c)]; });
 }
 
 struct Tiles {
-    OperandTile<BLOCK_M, true> a;  // pixels
-    OperandTile<BLOCK_N, true> b;  // filters
+    OperandTile<cfg::BLOCK_M, true> a;  // pixels
+    OperandTile<cfg::BLOCK_N, true> b;  // filters
 };
 
 // A block's part of the products: a tile of a group's outputs, or a share of its steps.
@@ -140,8 +141,9 @@ struct Part {
 
 // What a thread brings of each step: a piece of several lines of pixels and of filters.
 struct Loader {
-    static constexpr int PIECES = BLOCK_K / PIECE, LINES = THREADS / PIECES;  // lines that all threads take at once
-    static constexpr int PIXELS = (BLOCK_M + LINES - 1) / LINES, FILTERS = (BLOCK_N + LINES - 1) / LINES;
+    // Lines that all threads take at once.
+    static constexpr int PIECES = cfg::BLOCK_K / PIECE, LINES = THREADS / PIECES;
+    static constexpr int PIXELS = (cfg::BLOCK_M + LINES - 1) / LINES, FILTERS = (cfg::BLOCK_N + LINES - 1) / LINES;
     static_assert(THREADS % PIECES == 0, "a thread has the same piece of each line");
     static_assert(!IN_EIGHTS || LINES % 32 == 0 || (LINES & (LINES - 1)) == 0, "from line to line columns change alike");
     const ImplicitMma &args;
@@ -156,40 +158,41 @@ struct Loader {
 
     __device__ __forceinline__ void begin(const Part &part) {
         const Conv &conv = args.conv;
-        const int k = part.first_step() * BLOCK_K + piece * PIECE, n = part.tile_n + column_at<IN_EIGHTS>(line);
-        left = K_GROUP - n;
+        const int k = part.first_step() * cfg::BLOCK_K + piece * PIECE, n = part.tile_n + column_at<IN_EIGHTS>(line);
+        left = cfg::K_GROUP - n;
         along = Along(k);
         const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
 #pragma unroll
         for (int i = 0; i < PIXELS; i++) {  // pixels beyond the last see what the last sees
             const index_t m = part.tile_m + pixel_of(line + i * LINES);
-            windows[i] = window_of(conv, column_of(conv, m < pixels ? m : pixels - 1), part.group * C_GROUP);
+            windows[i] = window_of(conv, column_of(conv, m < pixels ? m : pixels - 1), part.group * cfg::C_GROUP);
         }
         filters = reinterpret_cast<const math_t *>(conv.w) +
-                  (static_cast<long long>(part.group) * K_GROUP + n) * (TAPS * PITCH) + k;
+                  (static_cast<long long>(part.group) * cfg::K_GROUP + n) * (TAPS * PITCH) + k;
     }
 
     __device__ __forceinline__ void ask(Tiles &tiles) {
         const Conv &conv = args.conv;
         const unsigned needed = 1u << along.r | 0x10000u << along.s;
-        const index_t tap = along.place(conv.x_strides, along.r * DILATION_H, along.s * DILATION_W);
+        const index_t tap = along.place(conv.x_strides, along.r * cfg::DILATION_H, along.s * cfg::DILATION_W);
 #pragma unroll
         for (int i = 0; i < PIXELS; i++) {
-            if (BLOCK_M % LINES && line + i * LINES >= BLOCK_M) break;
+            if (cfg::BLOCK_M % LINES && line + i * LINES >= cfg::BLOCK_M) break;
             math_t *to = tiles.a.piece(line + i * LINES, piece);
-            if constexpr (WHOLE_PIECES && BY_BITS)
-                copy_kept16(to, conv.x + (windows[i].first + tap), (windows[i].seen & needed) == needed);
+            if constexpr (cfg::WHOLE_PIECES && BY_BITS)
+                copy_async16_l1(to, conv.x + (windows[i].first + tap), (windows[i].seen & needed) == needed);
             else
                 copy_pixel(to, conv, windows[i], along);
         }
 #pragma unroll
         for (int i = 0; i < FILTERS; i++) {
-            if (BLOCK_N % LINES && line + i * LINES >= BLOCK_N) break;
-            const bool there = (K_GROUP % BLOCK_N == 0 || column_at<IN_EIGHTS>(i * LINES) < left) && along.r < R;
+            if (cfg::BLOCK_N % LINES && line + i * LINES >= cfg::BLOCK_N) break;
+            const bool there =
+                (cfg::K_GROUP % cfg::BLOCK_N == 0 || column_at<IN_EIGHTS>(i * LINES) < left) && along.r < cfg::R;
             copy_async16(tiles.b.piece(line + i * LINES, piece),
                          filters + column_at<IN_EIGHTS>(i * LINES) * static_cast<long long>(TAPS * PITCH), there);
         }
-        filters += BLOCK_K;
+        filters += cfg::BLOCK_K;
         along.next();
     }
 };
@@ -205,8 +208,8 @@ __device__ inline Results results_of(const Conv &conv, int group, int share, ind
     const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
     const bool inside = m < pixels;
     const Column at = column_of(conv, inside ? m : 0);
-    const index_t first = place(conv.out_strides, at.n, group * K_GROUP, at.p, at.q);
-    return {inside, at, conv.out + (share * pixels * K + first)};
+    const index_t first = place(conv.out_strides, at.n, group * cfg::K_GROUP, at.p, at.q);
+    return {inside, at, conv.out + (share * pixels * cfg::K + first)};
 }
 
 // The first of a lane's two filters of product j.
@@ -225,7 +228,7 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
 #pragma unroll
                 for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
                 const int n = filter_at(n0, j);
-                if (to.inside && n < K_GROUP) store_vector(to.first + n, eight);
+                if (to.inside && n < cfg::K_GROUP) store_vector(to.first + n, eight);
             }
             return;
         }
@@ -233,14 +236,14 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         const int n = filter_at(n0, j);
-        if (!to.inside || n >= K_GROUP) continue;
+        if (!to.inside || n >= cfg::K_GROUP) continue;
         const Vector<Out, 2> pair = pair_of(j);
-        if (FILTERS_NEAR && args.together > 1) {
+        if (cfg::FILTERS_NEAR && args.together > 1) {
             store_vector(to.first + n, pair);
             continue;
         }
         to.first[n * step] = pair.at[0];
-        if (n + 1 < K_GROUP) to.first[(n + 1) * step] = pair.at[1];
+        if (n + 1 < cfg::K_GROUP) to.first[(n + 1) * step] = pair.at[1];
     }
 }
 
@@ -249,7 +252,7 @@ template <class Out>
 __device__ inline void finish_filters(const ImplicitMma &args, int group, int share, index_t m0, int n0,
                                       const WarpSums &sums) {
     const Conv &conv = args.conv;
-    const int g = threadIdx.x % 32 / 4, first_k = group * K_GROUP;
+    const int g = threadIdx.x % 32 / 4, first_k = group * cfg::K_GROUP;
 #pragma unroll
     for (int i = 0; i < 2 * ROWS; i++) {
         const Results own = results_of(conv, group, share, m0 + 8 * i + g);
@@ -259,42 +262,43 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
             const auto result = [&](int k, float of) { return finished(conv, own.at.n, k, own.at.p, own.at.q, of); };
             Vector<Out, 2> pair;
             pair.word = {};
-            if (own.inside && n < K_GROUP) pair.at[0] = result(first_k + n, sum[0]);
-            if (own.inside && n + 1 < K_GROUP) pair.at[1] = result(first_k + n + 1, sum[1]);
+            if (own.inside && n < cfg::K_GROUP) pair.at[0] = result(first_k + n, sum[0]);
+            if (own.inside && n + 1 < cfg::K_GROUP) pair.at[1] = result(first_k + n + 1, sum[1]);
             return pair;
         };
         store_filters<Out>(args, own, n0, pair_of);
     }
 }
 
-// A lane has a run of pixels of two filters of each product. Those that are stored as one are of one picture.
+// A lane has a run of pixels of two filters of each product. Those that are stored as one are of one image.
 template <class Out>
 __device__ inline void finish_pixels(const ImplicitMma &args, int group, int share, index_t m0, int n0,
                                      const WarpSums &sums) {
     const Conv &conv = args.conv;
-    const int g = threadIdx.x % 32 / 4, first_k = group * K_GROUP;
+    const int g = threadIdx.x % 32 / 4, first_k = group * cfg::K_GROUP;
     const index_t step = conv.out_strides.c;
 #pragma unroll
-    for (int i = 0; i < 2 * ROWS; i += PIXEL_RUN) {
-        const index_t m = m0 + 8 * i + g * PIXEL_RUN;
+    for (int i = 0; i < 2 * ROWS; i += cfg::PIXEL_RUN) {
+        const index_t m = m0 + 8 * i + g * cfg::PIXEL_RUN;
         const Results own = results_of(conv, group, share, m);
 #pragma unroll
         for (int j = 0; j < 2 * COLUMNS; j++) {
             const int n = filter_at(n0, j / 2) + j % 2;
-            if (!own.inside || n >= K_GROUP) continue;
+            if (!own.inside || n >= cfg::K_GROUP) continue;
             const auto result = [&](const Column &at, int v) {
                 const float sum = sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2];
                 return finished(conv, at.n, first_k + n, at.p, at.q, sum);
             };
-            if (args.together == PIXEL_RUN) {
-                Vector<Out, PIXEL_RUN> run;
+            if (args.together == cfg::PIXEL_RUN) {
+                Vector<Out, cfg::PIXEL_RUN> run;
 #pragma unroll
-                for (int v = 0; v < PIXEL_RUN; v++) run.at[v] = result(RESIDUAL ? column_of(conv, m + v) : own.at, v);
+                for (int v = 0; v < cfg::PIXEL_RUN; v++)
+                    run.at[v] = result(cfg::RESIDUAL ? column_of(conv, m + v) : own.at, v);
                 store_vector(own.first + n * step, run);
                 continue;
             }
 #pragma unroll
-            for (int v = 0; v < PIXEL_RUN; v++) {
+            for (int v = 0; v < cfg::PIXEL_RUN; v++) {
                 const Results one = results_of(conv, group, share, m + v);
                 if (one.inside) one.first[n * step] = result(one.at, v);
             }
@@ -304,20 +308,20 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const __grid_constant__ ImplicitMma args) {
     DYNAMIC_SHARED(Tiles, stages);
-    constexpr unsigned ACROSS = (K_GROUP + BLOCK_N - 1) / BLOCK_N;
+    constexpr unsigned ACROSS = (cfg::K_GROUP + cfg::BLOCK_N - 1) / cfg::BLOCK_N;
     const index_t pixels = static_cast<index_t>(args.conv.N) * args.conv.P * args.conv.Q;
-    const unsigned down = static_cast<unsigned>((pixels + BLOCK_M - 1) / BLOCK_M);
-    const unsigned parts = ACROSS * down * GROUPS * SPLIT_K;
+    const unsigned down = static_cast<unsigned>((pixels + cfg::BLOCK_M - 1) / cfg::BLOCK_M);
+    const unsigned parts = ACROSS * down * cfg::GROUPS * cfg::SPLIT_K;
     const auto part_of = [&](unsigned i) -> Part {
         const unsigned rest = i / ACROSS;
-        return {static_cast<int>(rest / (down * GROUPS)), static_cast<int>(rest / down % GROUPS),
-                static_cast<int>(i % ACROSS * BLOCK_N), static_cast<index_t>(rest % down) * BLOCK_M};
+        return {static_cast<int>(rest / (down * cfg::GROUPS)), static_cast<int>(rest / down % cfg::GROUPS),
+                static_cast<int>(i % ACROSS * cfg::BLOCK_N), static_cast<index_t>(rest % down) * cfg::BLOCK_M};
     };
-    const int warp = threadIdx.x / 32, m0 = warp / WARPS_N * WARP_M, n0 = warp % WARPS_N * WARP_N;
+    const int warp = threadIdx.x / 32, m0 = warp / WARPS_N * cfg::WARP_M, n0 = warp % WARPS_N * cfg::WARP_N;
     Loader load(args);
     const auto ask = [&](int, Tiles &to) { load.ask(to); };
     Part part = part_of(blockIdx.x);
-    wait_for_earlier();
+    pdl_wait();
     load.begin(part);
     begin_steps(stages, ask);
     for (unsigned i = blockIdx.x;;) {
@@ -331,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
             begin_steps(stages, ask);
         }
         const index_t m = done.tile_m + m0;
-        if constexpr (PIXEL_RUN > 1) finish_pixels<out_t>(args, done.group, done.share, m, done.tile_n + n0, sums);
+        if constexpr (cfg::PIXEL_RUN > 1) finish_pixels<out_t>(args, done.group, done.share, m, done.tile_n + n0, sums);
         else finish_filters<out_t>(args, done.group, done.share, m, done.tile_n + n0, sums);
         if (i >= parts) break;
     }

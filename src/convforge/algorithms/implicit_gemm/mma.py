@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import starmap
 from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
@@ -15,13 +16,12 @@ from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMmaConfig, device
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
 from convforge.algorithms.host.channels_near import ChannelsNear
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.on_device import DeviceConvolution, types_refusal
 from convforge.algorithms.host.resident import as_many_as_run, evenly, is_shared_well
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
-from convforge.algorithms.implicit_gemm.refusals import types_refusal
-from convforge.algorithms.implicit_gemm.sum_shares import SumShares, ordered_with_shares, problem_of_shares
+from convforge.algorithms.implicit_gemm.sum_shares import Stages, ordered_with_shares, problem_of_shares
 from convforge.algorithms.implicit_gemm.ways import ways_of_shares
-from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
+from convforge.algorithms.implicit_gemm.wgmma_tiles import can_share, rows_problem
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -30,7 +30,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Bytes of the channels that are copied at once. With fewer channels or filters of a group "auto" takes others.
+# Bytes of the channels that are copied at once. With fewer channels or filters of a group "auto" takes other methods.
 PIECE_BYTES, FEWEST = 16, 16
 # Lanes store eight outputs as one in warps of a multiple of so many filters: four lanes hand each other two of each.
 EIGHT, IN_EIGHTS = 8, 32
@@ -38,10 +38,6 @@ EIGHT, IN_EIGHTS = 8, 32
 PIXELS_APART = 8
 # Sums of a warp on floats, at most: what rounds them takes registers.
 MOST_OF_FLOATS = 64 * 32
-# The fields of configs, beside those of a product: tiles for few filters, and of such sizes that the last round of
-# blocks keeps most of a device busy.
-TILES = (*mma.TILES, (256, 64, 32, 64, 64, 3), (96, 128, 64, 48, 64, 3), (192, 128, 32, 48, 64, 4),
-         (192, 32, 64, 48, 32, 3), (96, 32, 64, 48, 16, 4))  # fmt: skip
 # A block that shares the steps of a tile has at least so many.
 FEWEST_STEPS = 4
 
@@ -71,6 +67,17 @@ class ImplicitMmaConfig(GemmMmaConfig):
     run: int = 8
 
 
+# Beside the tiles of a product: tiles for few filters, and sizes with which the last round of blocks keeps most of a
+# device busy.
+TILES = tuple(ImplicitMmaConfig(**asdict(tile)) for tile in (
+    *mma.TILES,
+    *starmap(GemmMmaConfig, (
+        (256, 64, 32, 64, 64, 3), (96, 128, 64, 48, 64, 3), (192, 128, 32, 48, 64, 4), (192, 32, 64, 48, 32, 3),
+        (96, 32, 64, 48, 16, 4),
+    )),
+))  # fmt: skip
+
+
 class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     """Out (NPQ x K) = columns (NPQ x RSC) times filters, on tensor cores; the columns are gathered by cp.async.
 
@@ -91,29 +98,24 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     look = Mark("teal", "circle")
 
     kernel: ClassVar[str] = "implicit_gemm_mma"
-    names: ClassVar[tuple[str, ...]] = ()  # macros that give it this name
+    names: ClassVar[tuple[str, ...]] = ()  # macros that give the kernel this name
     types: ClassVar[tuple[str, ...]] = TYPES
     products: ClassVar[float] = PRODUCTS  # in the time of one multiply-add of float32
+    why: ClassVar[str] = "16 bits and many channels: tensor cores, whose factors warps hold"
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return Work(problem.flops / self.products, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         few = min(problem.c_per_group, problem.k_per_group) < FEWEST
         if few or problem.x_dtype not in self.types:
             return None
-        return Preference(
-            Rank.TENSOR_CORES_OF_WARPS, "16 bits and many channels: tensor cores, whose factors warps hold"
-        )
+        return Preference(Rank.TENSOR_CORES_OF_WARPS, self.why)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return types_refusal(problem, self.types) or device_refusal(facts)
 
     def ways(self, problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         why = None if config.turned else why_one_by_one(problem)
         words = (
             Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=piece_of(problem))
@@ -123,49 +125,43 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         return Way("tensor_cores", "default", words), *_ways_of_x(problem, config), *ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitMmaConfig]:
-        """See :class:`Algorithm`. Those that waste least of the device first.
+        """Those that waste least of the device first.
 
-        Where x cannot be copied as it lies, the first kernel's time pays except in tiny layers: those that are turned,
-        and behind them the best of the others.
+        Where x cannot be copied directly, the first kernel's time pays except in tiny layers: those that write x as
+        rows, and behind them the best of the others.
         """
         size = itemsize(problem.x_dtype)
-        narrow = [ImplicitMmaConfig(*tile) for tile in TILES]
-        if size > TYPE_BYTES:
-            narrow = [config for config in narrow if config.warp_m * config.warp_n <= MOST_OF_FLOATS]
+        narrow = [tile for tile in TILES if size <= TYPE_BYTES or tile.warp_m * tile.warp_n <= MOST_OF_FLOATS]
         run = math.gcd(problem.p * problem.q, EIGHT) if problem.out_layout == "NCHW" else EIGHT
-        fields = [replace(config, block_k=config.block_k * TYPE_BYTES // size, run=run) for config in narrow]
+        every = [replace(config, block_k=config.block_k * TYPE_BYTES // size, run=run) for config in narrow]
         ordered = ordered_with_shares(
-            {config: tiling(config, size, only_deep=True) for config in fields}, problem, facts,
+            {config: tiling(config, size, k_major=True) for config in every}, problem, facts,
             lambda config: steps_of(problem, config.block_k), FEWEST_STEPS,
             lambda config, count: replace(config, split_k=count),
         )  # fmt: skip
         ordered.insert(1, replace(ordered[0], persistent=False))
-        if not is_worth_turning(problem):
+        if not rows_pay(problem):
             return ordered
         return [*(replace(config, turned=True) for config in ordered), ordered[0]]
 
     def plan(self, problem: Conv2dProblem, config: ImplicitMmaConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        shape = tiling(config, itemsize(problem.x_dtype), only_deep=True)
-        steps = steps_of(problem, config.block_k)
-        if not 1 <= config.split_k <= steps or -(-steps // -(-steps // config.split_k)) != config.split_k:
+        shape = tiling(config, itemsize(problem.x_dtype), k_major=True)
+        if not can_share(steps := steps_of(problem, config.block_k), config.split_k):
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
-        # What the kernel sees: rows in a workspace have what stands outside within; shares of steps leave sums.
+        # Rows in a workspace contain the border; shares of steps leave sums.
         own = problem if config.split_k == 1 else problem_of_shares(problem)
-        seen = rows_problem(own, _whole_group(problem)) if config.turned else own
-        rows = PixelRows(problem, seen, runtime) if config.turned else None
-        nbytes = 0 if rows is None else rows.nbytes
-        shares = SumShares(problem, config.split_k, nbytes, runtime) if config.split_k > 1 else None
-        whole, run = why_one_by_one(seen) is None, pixel_run(own, config)
+        loaded = rows_problem(own, _whole_group(problem)) if config.turned else own
+        rows = PixelRows(problem, loaded, runtime) if config.turned else None
+        stages = Stages(problem, rows, config.split_k, runtime)
+        whole, run = why_one_by_one(loaded) is None, pixel_run(own, config)
         struct = with_conv("ImplicitMma", own, together=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
             WHOLE_PIECES=whole, FILTERS_NEAR=own.out_layout == "NHWC", PIXEL_RUN=run,
         )  # fmt: skip
-        lines = (*conv_constants(seen, problem.x_dtype), *prelude, *self.names)
-        kernel = runtime.compile(
-            KernelSource("algorithms/implicit_gemm/mma.cu", self.kernel, lines, struct, "ImplicitMma")
-        )
+        lines = (*conv_constants(loaded, problem.x_dtype), *prelude, *self.names)
+        source = KernelSource("algorithms/implicit_gemm/mma.cu", self.kernel, lines, struct, "ImplicitMma")
+        kernel = runtime.compile(source)
         pixels = problem.n * problem.p * problem.q
         tiles = shape.tiles(pixels, problem.k_per_group, problem.groups) * config.split_k
         info = LaunchInfo(self.kernel, (tiles,), shape.threads, shape.shared_bytes, early=True)
@@ -174,26 +170,17 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             info = few if is_shared_well(tiles, few.grid[0], runtime.facts) else info
 
         def arguments(buffers: Buffers) -> Any:
-            if rows is not None:
-                buffers = {**buffers, **rows.arrays(buffers)}
-            if shares is not None:
-                buffers = {**buffers, "out": shares.array(buffers)}
             args = struct()
-            fill(args.conv, seen, buffers)
-            if whole and not _is_in_pieces(seen, args.conv):
+            fill(args.conv, loaded, stages.buffers(buffers))
+            if whole and not _is_in_pieces(loaded, args.conv):
                 return None
             args.together = together(own, args.conv, config.warp_n, run)
             return args
 
-        turned = replace(config, turned=True)
-        otherwise = cache(lambda: self.plan(problem, turned, runtime)) if whole and not config.turned else None
+        any_way = replace(config, turned=True)
+        otherwise = cache(lambda: self.plan(problem, any_way, runtime)) if whole and not config.turned else None
         launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
-        before, behind = [] if rows is None else [rows.launch], [] if shares is None else [shares.launch]
-        return Plan(
-            self, problem, config, runtime, steps=[*before, launch, *behind],
-            prepare=ChannelsNear(problem, runtime, whole=piece_of(problem)),
-            workspace_bytes=nbytes + (0 if shares is None else shares.nbytes),
-        )  # fmt: skip
+        return stages.plan(self, problem, config, launch, ChannelsNear(problem, runtime, whole=piece_of(problem)))
 
 
 class ImplicitGemmTf32Mma(ImplicitGemmMma):
@@ -210,12 +197,7 @@ class ImplicitGemmTf32Mma(ImplicitGemmMma):
     look = Mark("indigo", "cross")
     types = ("float32",)
     products = PRODUCTS / 2
-
-    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
-        if super().preference_for(problem, facts) is None:
-            return None
-        return Preference(Rank.TENSOR_CORES_OF_WARPS, "many channels, and TF32 is allowed: tensor cores")
+    why = "many channels, and TF32 is allowed: tensor cores"
 
 
 def piece_of(problem: Conv2dProblem) -> int:
@@ -229,7 +211,7 @@ def steps_of(problem: Conv2dProblem, channels: int) -> int:
 
 
 def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
-    """Why channels cannot be copied in pieces of 16 bytes, however the arrays are aligned; None if they can."""
+    """The reason why no alignment lets channels be copied in pieces of 16 bytes; None if one does."""
     if problem.x_layout != "NHWC":
         return Reason("x is in {layout}", layout=problem.x_layout)
     if problem.c_per_group % (piece := piece_of(problem)):
@@ -237,17 +219,17 @@ def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
     return None
 
 
-def why_turned(problem: Conv2dProblem) -> Reason | None:
-    """Why x is first written as rows of channels: each reason why it cannot be copied as it lies; None for none."""
+def why_rows(problem: Conv2dProblem) -> Reason | None:
+    """The reasons why x is first written as rows of channels; None if it can be copied directly."""
     reasons = [] if (why := why_one_by_one(problem)) is None else [why]
     if problem.padding_mode != "zeros" and any(problem.padding):
         reasons.append(Reason("the border is {border}, and a copy fills in zeros", border=problem.padding_mode))
     return Reason.joined(reasons)
 
 
-def is_worth_turning(problem: Conv2dProblem) -> bool:
-    """Tell whether rows of channels help: not where most of a row would be zeros, those that make a group whole."""
-    return why_turned(problem) is not None and (problem.groups == 1 or problem.c_per_group >= piece_of(problem))
+def rows_pay(problem: Conv2dProblem) -> bool:
+    """Tell if it pays to write x as rows: not where most of a row would be the zeros that pad a group."""
+    return why_rows(problem) is not None and (problem.groups == 1 or problem.c_per_group >= piece_of(problem))
 
 
 def _whole_group(problem: Conv2dProblem) -> int:
@@ -259,7 +241,7 @@ def _whole_group(problem: Conv2dProblem) -> int:
 def _ways_of_x(problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
     """The way of x where a kernel first writes it as rows: in every call, or for arrays that are not aligned."""
     if config.turned:
-        why = why_turned(problem) or Reason("the config asks for it ({field})", field="turned")
+        why = why_rows(problem) or Reason("the config asks for it ({field})", field="turned")
         words = Reason(
             "every call first writes x to a workspace, as rows of channels (NHWC) at multiples of {bytes} bytes: {why}",
             bytes=PIECE_BYTES, why=why,
@@ -276,19 +258,19 @@ def _ways_of_x(problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, 
 
 
 def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell whether the address of each piece of 8 channels is a multiple of 16 bytes."""
+    """Tell if the address of each piece of 8 channels is a multiple of 16 bytes."""
     sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
     return is_aligned(conv.x, conv.x_strides, sizes, {"c": 1}, piece_of(problem), itemsize(problem.x_dtype))
 
 
 def together(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -> int:
-    """Give how many neighbouring outputs a thread may store by one instruction.
+    """Neighbouring outputs that a thread may store by one instruction.
 
     They are filters of a pixel in NHWC, in a warp of so many filters; else a run of so many pixels of a filter, whose
     plane then has no gaps.
     """
-    size, near_filters = itemsize(problem.out_dtype), problem.out_layout == "NHWC"
-    if near_filters:
+    size = itemsize(problem.out_dtype)
+    if problem.out_layout == "NHWC":
         count, sizes, run = problem.k_per_group, {"n": problem.n, "h": problem.p, "w": problem.q}, {"c": 1}
         may = (EIGHT, 2) if size == 2 and filters % IN_EIGHTS == 0 else (2,)
     else:
@@ -301,12 +283,9 @@ def together(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -
 
 
 def pixel_run(problem: Conv2dProblem, config: ImplicitMmaConfig) -> int:
-    """Pixels of a filter that a thread has side by side: no more than a config says, it has at all, or 16 bytes hold.
+    """Pixels of a filter that a thread has side by side, limited by the config, its own pixels, and 16 bytes.
 
-    Raises
-    ------
-    ValueError
-        The config asks for a number that is no power of 2.
+    Raises ValueError where the config asks for a number that is no power of 2.
     """
     if config.run < 1 or config.run & (config.run - 1):
         raise ValueError(f"{config}: run={config.run} is no power of 2")

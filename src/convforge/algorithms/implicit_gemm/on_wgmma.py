@@ -1,4 +1,4 @@
-"""What implicit GEMMs on Hopper's tensor cores share on the host: how a config becomes a plan."""
+"""The host side that implicit GEMMs on Hopper's tensor cores share: how a config becomes a plan."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution
 from convforge.algorithms.host.resident import evenly, persistent
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows, Squares
-from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
-from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, seen_by, tiling
+from convforge.algorithms.implicit_gemm.sum_shares import Stages, problem_of_shares
+from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, loaded_problem, tiling
+from convforge.algorithms.traits import Preference, Rank, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -26,29 +27,23 @@ from convforge.backends.structs import MapField, struct_with_maps
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# The architecture whose tensor cores read both operands from shared memory.
-ARCHITECTURE = 90
-
-# Channels of a group, of several, that are worth a product.
-FEWEST_CHANNELS = 8
-
-# Maps of an array that a plan keeps: to encode one takes microseconds.
-MAPS_KEPT = 64
-
-# Multiply-adds of tensor cores in the time of one of a plain core: what the cost model counts.
-TENSOR_PRODUCTS = 12
+ARCHITECTURE = 90  # whose tensor cores read both operands from shared memory
+FEWEST_CHANNELS = 8  # of a group, of several, that are worth a product
+MAPS_KEPT = 64  # of an array, by a plan: to encode one takes microseconds
+TENSOR_PRODUCTS = 12  # multiply-adds of tensor cores in the time of one of a plain core, for the cost model
 
 C = TypeVar("C", bound=TilesConfig)
 
-# An array's address and strides in bytes -> the map of it; None where it cannot be seen so.
-Seen = Callable[[int, tuple[int, ...]], AnyMap | None]
+# An array's address and strides in bytes -> its tensor map; None where the TMA cannot take it.
+MapMaker = Callable[[int, tuple[int, ...]], AnyMap | None]
 
-# Of each map of a struct, what makes it, if it is used, and its array: of the call, its workspace or the filters.
-Maps = dict[str, tuple[Seen | None, str]]
+# By the names of a struct's maps: the maker, None for a map that is not used, and the array, of the call, its workspace
+# or the filters.
+Maps = dict[str, tuple[MapMaker | None, str]]
 
 
 class WithMaps(Runtime, Protocol):
-    """A runtime whose device copies by maps."""
+    """A runtime whose device copies by tensor maps."""
 
     def tensor_map(self, seen: AnyMap) -> bytes:
         """The bytes of a map, which the kernel takes as an argument."""
@@ -56,56 +51,51 @@ class WithMaps(Runtime, Protocol):
 
 
 class OnTensorCores(DeviceConvolution[C]):
-    """An implicit GEMM whose tiles the tensor memory accelerator brings, and which wgmma multiplies.
+    """An implicit GEMM whose tiles the TMA loads, and which wgmma multiplies.
 
-    The accelerator brings rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros from outside of
-    the picture. Of any other picture a kernel first writes such rows to the workspace. A plan that is called with
-    arrays which are not so aligned hands them to a plan of that kind, which is compiled when it is first needed.
+    The TMA loads rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros outside the image. Of any
+    other image a kernel first writes such rows to the workspace. A plan that is called with arrays which are not so
+    aligned hands them to a plan of that kind, which is compiled when it is first needed.
 
     Attributes
     ----------
     path, kernel, struct : str
-        The kernel's file, its name, and the struct that it is handed.
+        The kernel's file, its name, and that of its struct.
     names : tuple of str
         Lines that give the file's kernel another name.
+    fields : dict
+        Further fields of the struct.
+    products : int
+        Products of 16 bits for one of this method.
+    fewest, why : int, str
+        "auto" takes the method for groups with so many channels and filters, for this reason.
     """
 
     path: ClassVar[str]
     kernel: ClassVar[str]
     struct: ClassVar[str]
     names: ClassVar[tuple[str, ...]] = ()
+    fields: ClassVar[Mapping[str, Any]] = {}
+    products: ClassVar[int] = 1
+    fewest: ClassVar[int]
+    why: ClassVar[str]
+
+    # The reason why the kernel cannot compute a problem in a config; None if it can.
+    config_refusal: staticmethod[[Conv2dProblem, Any, DeviceFacts], Reason | None]
+    # The config with the smallest tiles: a problem that it cannot take has no config.
+    smallest: staticmethod[[Conv2dProblem], C]
+    # Shared memory of a block.
+    shared_bytes: staticmethod[[Conv2dProblem, Any], int]
+    # Channels of a group in rows that are written to the workspace.
+    whole_groups: staticmethod[[Conv2dProblem], int]
 
     @abstractmethod
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
-        """Why the kernel cannot compute such a problem on any device; None if it can."""
+        """The reason why the kernel cannot compute a problem on any device; None if it can."""
 
     @abstractmethod
-    def config_refusal(self, problem: Conv2dProblem, config: C, facts: DeviceFacts) -> Reason | None:
-        """Why a config cannot be; None if it can."""
-
-    @abstractmethod
-    def ordered(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[C]:
-        """Configs worth a look, the fastest by a model of cycles first."""
-
-    @abstractmethod
-    def smallest(self, problem: Conv2dProblem) -> C:
-        """Give the config with the smallest tiles: a problem that it cannot take has no config."""
-
-    @abstractmethod
-    def any_way(self, config: C) -> C:
-        """Give the config that takes arrays of any alignment."""
-
-    @abstractmethod
-    def threads(self, config: C) -> int:
-        """Of a block."""
-
-    @abstractmethod
-    def shared_bytes(self, problem: Conv2dProblem, config: C) -> int:
-        """Shared memory of a block."""
-
-    @abstractmethod
-    def of_group(self, problem: Conv2dProblem) -> int:
-        """Channels of a group in rows that are written to the workspace."""
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[C]:
+        """Configs worth a look, the fastest by a model of cycles first; none where none fits."""
 
     @abstractmethod
     def numbers(self, problem: Conv2dProblem, config: C) -> dict[str, Any]:
@@ -116,47 +106,43 @@ class OnTensorCores(DeviceConvolution[C]):
         """The type of factors in PTX."""
 
     @abstractmethod
-    def maps(self, problem: Conv2dProblem, seen: Conv2dProblem, config: C) -> Maps:
-        """Give the maps of the struct."""
+    def maps(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: C) -> Maps:
+        """The maps of the struct."""
 
     @abstractmethod
     def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
-        """What prepares the weights."""
+        """The step that prepares the weights."""
 
-    def rows(self, problem: Conv2dProblem, seen: Conv2dProblem, config: C, runtime: Runtime) -> Squares | None:
-        """The step that first writes x to the workspace; None where the accelerator brings it as it lies."""
-        return PixelRows(problem, seen, runtime) if config.turned else None
-
-    def fields(self) -> dict[str, Any]:
-        """Further fields of the struct."""
-        return {}
+    def rows(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: C, runtime: Runtime) -> Squares | None:
+        """The step that first writes x to the workspace; None where the TMA loads x itself."""
+        return PixelRows(problem, loaded, runtime) if config.turned else None
 
     def put(self, args: Any, buffers: Buffers) -> None:
-        """Fill them."""
+        """Fill the further fields of the struct."""
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        return Work(problem.flops * self.products / TENSOR_PRODUCTS, problem.least_bytes)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        if self.problem_refusal(problem) is not None or min(problem.c_per_group, problem.k_per_group) < self.fewest:
+            return None
+        return Preference(Rank.TENSOR_CORES, self.why)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if (reason := device_refusal(facts) or self.problem_refusal(problem)) is not None:
             return reason
-        return None if self.ordered(problem, facts) else self.config_refusal(problem, self.smallest(problem), facts)
-
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[C]:
-        """See :class:`Algorithm`. The model of cycles puts the fastest first."""
-        return self.ordered(problem, facts)
+        return None if self.configs(problem, facts) else self.config_refusal(problem, self.smallest(problem), facts)
 
     def plan(self, problem: Conv2dProblem, config: C, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := self.config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        # What the kernel sees: rows in a workspace have what stands outside within; shares of channels leave sums.
+        # Rows in a workspace contain the border; shares of channels leave sums.
         own = problem if config.split_k == 1 else problem_of_shares(problem)
-        seen = seen_by(own, config, self.of_group(problem))
-        rows = self.rows(problem, seen, config, runtime)
-        nbytes = 0 if rows is None else rows.nbytes
-        shares = SumShares(problem, config.split_k, nbytes, runtime) if config.split_k > 1 else None
+        loaded = loaded_problem(own, config, self.whole_groups(problem))
+        stages = Stages(problem, self.rows(problem, loaded, config, runtime), config.split_k, runtime)
         shape, shared = Tiling.of(problem, config), self.shared_bytes(problem, config)
-        maps = self.maps(problem, seen, config)
-        struct = _struct_of(ElementTypes.of(own), self.struct, tuple(maps), tuple(self.fields().items()))
+        maps = self.maps(problem, loaded, config)
+        struct = _struct_of(ElementTypes.of(own), self.struct, tuple(maps), tuple(self.fields.items()))
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
@@ -164,56 +150,49 @@ class OnTensorCores(DeviceConvolution[C]):
             PAIRS_PIXELS=config.pairs == "pixels", OUT_NEAR=own.out_layout == "NHWC", SHARED_BYTES=shared,
             **self.numbers(problem, config),
         )  # fmt: skip
-        lines = (*conv_constants(seen), *prelude, *self.names, *wgmma_lines(config.columns, self.instruction(problem)))
+        own_lines = (*self.names, *wgmma_lines(config.columns, self.instruction(problem)))
+        lines = (*conv_constants(loaded), *prelude, *own_lines)
         kernel = runtime.compile(KernelSource(self.path, self.kernel, lines, struct, self.struct, feature="a"))
         cluster = (2,) if config.pairs != "none" else ()
         grid = persistent(shape.tiles, runtime.facts, *cluster)
-        info = LaunchInfo(self.kernel, grid, (self.threads(config),), shared, cluster=cluster, early=True)
+        info = LaunchInfo(self.kernel, grid, (config.threads,), shared, cluster=cluster, early=True)
         used = {name: (lru_cache(maxsize=MAPS_KEPT)(make), array) for name, (make, array) in maps.items() if make}
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()
-            if rows is not None:
-                buffers = {**buffers, **rows.arrays(buffers)}
-            if shares is not None:
-                buffers = {**buffers, "out": shares.array(buffers)}
+            buffers = stages.buffers(buffers)
             arrays = {**buffers, **buffers["w"].tensors}
             for name, (make, which) in used.items() if shape.tiles else ():
                 array = arrays[which]
-                lies = make(address(array), tuple(array.strides))
-                if lies is None or lies.refusal() is not None:
+                tensor_map = make(address(array), tuple(array.strides))
+                if tensor_map is None or tensor_map.refusal() is not None:
                     return None
-                args.put_map(name, lies, cast(WithMaps, runtime).tensor_map(lies))
-            fill(args.conv, seen, buffers)
-            args.tiling, args.together = shape, together(own, buffers["out"])
+                args.put_map(name, tensor_map, cast(WithMaps, runtime).tensor_map(tensor_map))
+            fill(args.conv, loaded, buffers)
+            args.tiling, args.together = shape, outputs_together(own, buffers["out"])
             self.put(args, buffers)
             return args
 
-        any_way = self.any_way(config)
+        any_way = config.any_way()
         otherwise = None if config == any_way else cache(lambda: self.plan(problem, any_way, runtime))
         launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
-        before, behind = [] if rows is None else [rows.launch], [] if shares is None else [shares.launch]
-        return Plan(
-            self, problem, config, runtime, steps=[*before, launch, *behind],
-            prepare=self.preparation(problem, runtime),
-            workspace_bytes=nbytes + (0 if shares is None else shares.nbytes),
-        )  # fmt: skip
+        return stages.plan(self, problem, config, launch, self.preparation(problem, runtime))
 
 
 def wgmma_lines(columns: int, kind: str, across: tuple[bool, bool] = (False, False)) -> tuple[str, ...]:
     """The macros of wgmma.cuh: the instruction for a number of columns, and the names of its operands.
 
-    A and B are K-major, or MN-major where they lie `across`, which they may for types of 16 bits alone.
+    A and B are K-major, or MN-major where `across` says so, which only types of 16 bits may be.
 
     Examples
     --------
     >>> wgmma_lines(8, "f16")[2:4]
     ('#define SUM_NAMES "%0, %1, %2, %3"', '#define SUMS_OF(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])')
     """
-    sums, deep = columns // 2, 8 if kind == "tf32" else 16
+    sums, depth = columns // 2, 8 if kind == "tf32" else 16
     names, operands = ", ".join(f"%{i}" for i in range(sums)), ", ".join(f'"+f"(d[{i}])' for i in range(sums))
     return (
-        f'#define WGMMA "wgmma.mma_async.sync.aligned.m64n{columns}k{deep}.f32.{kind}.{kind}"',
+        f'#define WGMMA "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind}"',
         f'#define MAJORS "{"" if kind == "tf32" else f", {across[0]:d}, {across[1]:d}"}"',
         f'#define SUM_NAMES "{names}"',
         f"#define SUMS_OF(d) {operands}",
@@ -222,7 +201,7 @@ def wgmma_lines(columns: int, kind: str, across: tuple[bool, bool] = (False, Fal
 
 
 def device_refusal(facts: DeviceFacts) -> Reason | None:
-    """Why a device has no wgmma; None if it has."""
+    """The reason why a device has no wgmma; None if it has."""
     if Architecture.parse(facts.architecture).number != ARCHITECTURE:
         return Reason(
             "{name} is {architecture}; the instruction wgmma is of sm_90 alone",
@@ -232,7 +211,7 @@ def device_refusal(facts: DeviceFacts) -> Reason | None:
 
 
 def group_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why groups have too few channels; None if they have enough."""
+    """The reason why groups have too few channels; None if they have enough."""
     if problem.groups > 1 and problem.c_per_group < FEWEST_CHANNELS:
         return Reason(
             "a product takes 16 channels, and a group has {count}: fewer than {least} would waste most of it",
@@ -241,15 +220,15 @@ def group_refusal(problem: Conv2dProblem) -> Reason | None:
     return None
 
 
-def together(problem: Conv2dProblem, out: Any) -> int:
-    """How many neighbouring outputs a thread may store by one instruction: 4, 2 or 1, at most 8 bytes."""
-    near = 3 if problem.out_layout == "NHWC" else problem.out_layout.index("W")
+def outputs_together(problem: Conv2dProblem, out: Any) -> int:
+    """Neighbouring outputs that a thread may store by one instruction: 4, 2 or 1, at most 8 bytes."""
+    axis = 3 if problem.out_layout == "NHWC" else problem.out_layout.index("W")
     count = problem.k_per_group if problem.out_layout == "NHWC" else problem.q
-    others = [step for axis, step in enumerate(out.strides) if axis != near]
+    others = [step for other, step in enumerate(out.strides) if other != axis]
     for many in (4, 2):
         nbytes = many * out.itemsize
         aligned = nbytes <= 8 and address(out) % nbytes == 0 and all(step % nbytes == 0 for step in others)
-        if aligned and count % many == 0 and out.strides[near] == out.itemsize:
+        if aligned and count % many == 0 and out.strides[axis] == out.itemsize:
             return many
     return 1
 
@@ -261,7 +240,7 @@ class Tiling(ctypes.Structure):
 
     @classmethod
     def of(cls, problem: Conv2dProblem, config: TilesConfig) -> Tiling:
-        """Those of a problem in a config."""
+        """The tiling of a problem in a config."""
         tiles, *counts = tiling(problem, config)
         return cls(tiles, *(divisor(max(1, count)) for count in (*counts, problem.p, problem.q)))
 

@@ -21,26 +21,32 @@
 // Needs     NHWC, zeros at the border, C a multiple of 4, addresses and strides of 16 bytes. pixel_rows.cu makes such
 //           pixels of others.
 // Limit     tensor cores, which have three products to do; where filters are few, shared memory.
+#include "border.cuh"
 #include "split.cuh"
-#include "split_plain.cuh"
 #include "wgmma_tiles.cuh"
 
 // Threads that split. With 128 columns sums take so many registers that there is none for another warpgroup.
-constexpr bool ASKS_ALONE = BLOCK_N <= 112 && !SPLIT_FIRST;
+constexpr bool ASKS_ALONE = cfg::BLOCK_N <= 112 && !cfg::SPLIT_FIRST;
 constexpr int SPLITTERS = ASKS_ALONE ? WARPGROUP : WARPGROUP - 32, THREADS = WARPGROUP * (CONSUMERS + 1 + ASKS_ALONE);
 static_assert(PHASES == 1, "a patch is split as one");
-static_assert(!SPLIT_FIRST || (!PATCH && !FILTERS_ON_M && GROUPS == 1), "each row of a product has a scale of its own");
-constexpr int PIECES = ROW_BYTES / 16;  // of a row
+static_assert(!cfg::SPLIT_FIRST || (!cfg::PATCH && !cfg::FILTERS_ON_M && cfg::GROUPS == 1),
+              "each row of a product has a scale of its own");
+constexpr int PIECES = cfg::ROW_BYTES / 16;  // of a row
 // Registers of a thread: those that multiply have three sums for each pair of columns.
-constexpr int CONSUMER_REGISTERS = SPLIT_FIRST ? 232 : BLOCK_N > 112 ? 224 : BLOCK_N > 96 ? 216 : BLOCK_N > 64 ? 200 : 192;
-constexpr int ASKING_REGISTERS = SPLIT_FIRST ? 40 : 24;
-constexpr int SPLITTER_REGISTERS = SPLIT_FIRST ? ASKING_REGISTERS : (ASKS_ALONE ? 512 - ASKING_REGISTERS : 504) - 2 * CONSUMER_REGISTERS;
+constexpr int CONSUMER_REGISTERS = cfg::SPLIT_FIRST     ? 232
+                                   : cfg::BLOCK_N > 112 ? 224
+                                   : cfg::BLOCK_N > 96  ? 216
+                                   : cfg::BLOCK_N > 64  ? 200
+                                                        : 192;
+constexpr int ASKING_REGISTERS = cfg::SPLIT_FIRST ? 40 : 24;
+constexpr int SPLITTER_REGISTERS =
+    cfg::SPLIT_FIRST ? ASKING_REGISTERS : (ASKS_ALONE ? 512 - ASKING_REGISTERS : 504) - 2 * CONSUMER_REGISTERS;
 constexpr int RAW_CHANNELS = 32;  // of a row of floats
 constexpr int SCALES = 4;         // of a pixel's, 64 channels each, that come at once: 16 bytes
 
 struct Split {
     Conv conv;
-    Map pixels, filters, downs;  // downs: of pixels that were split first
+    TensorMap pixels, filters, downs;  // downs: of pixels that were split first
     Tiling tiling;
     int together;  // so many neighbouring outputs may be stored as one
     const float *scales;  // of filters
@@ -49,61 +55,63 @@ struct Split {
 };
 
 struct Memory {
-    alignas(1024) unsigned char pixels[PIXEL_STAGES][2 * PIXEL_BYTES];
-    alignas(1024) unsigned char filters[FILTER_STAGES][FILTER_BYTES];
+    alignas(1024) unsigned char pixels[cfg::PIXEL_STAGES][2 * PIXEL_BYTES];
+    alignas(1024) unsigned char filters[cfg::FILTER_STAGES][FILTER_BYTES];
 };
-static_assert(sizeof(Memory) + 1024 - 128 <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
+static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
+              "the host asks for the shared memory that a block uses");
 
 struct Barriers {
-    unsigned long long raw_there[PIXEL_STAGES], pixels_there[PIXEL_STAGES], pixels_read[PIXEL_STAGES];
-    unsigned long long filters_there[FILTER_STAGES], filters_read[FILTER_STAGES];
+    unsigned long long raw_there[cfg::PIXEL_STAGES], pixels_there[cfg::PIXEL_STAGES], pixels_read[cfg::PIXEL_STAGES];
+    unsigned long long filters_there[cfg::FILTER_STAGES], filters_read[cfg::FILTER_STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
-    float down[PIXEL_STAGES][SPLITTERS / 32];  // what takes back a stage's scale, or 0, as each warp has found it
+    float down[cfg::PIXEL_STAGES][SPLITTERS / 32];  // what takes back a stage's scale, or 0, as each warp has found it
     alignas(16) float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as a part of them saw it
     // What takes back the scale of each pixel of a stage.
-    alignas(128) float of_pixels[SPLIT_FIRST ? PIXEL_STAGES : 1][SPLIT_FIRST ? PIXEL_ROWS : 1][SCALES];
+    alignas(128) float of_pixels[cfg::SPLIT_FIRST ? cfg::PIXEL_STAGES : 1][cfg::SPLIT_FIRST ? PIXEL_ROWS : 1][SCALES];
 };
 
-__device__ inline void splitters_meet() { threads_meet<SPLITTERS>(3); }
+__device__ inline void splitters_meet() { named_barrier<SPLITTERS>(3); }
 
 // A 16-byte piece of a pixel's row in shared memory, pieces swizzled.
-__device__ inline int piece_at(int pixel, int piece) { return pixel * ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
+__device__ inline int piece_at(int pixel, int piece) { return pixel * cfg::ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
 
 // Producer. A thread asks for pixels, 64 channels after 64, ahead in their ring: for floats, 32 and 32, or for halves.
 __device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers &bars) {
     const Conv &conv = args.conv;
-    Ring<PIXEL_STAGES> ring{0, 1};
+    Ring<cfg::PIXEL_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
         const Place at = place_of(args.tiling, tile);
         Windows from = windows_of(conv, args.tiling, at);
-        from.w += ROWS_LEFT, from.h += ROWS_TOP;
+        from.w += cfg::ROWS_LEFT, from.h += cfg::ROWS_TOP;
 #pragma unroll 1  // this thread has few registers
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
-            unsigned long long *there = SPLIT_FIRST ? &bars.pixels_there[ring.stage] : &bars.raw_there[ring.stage];
-            const int tap = PATCH ? 0 : i % TAPS, first_c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS;
-            await_bytes(&bars.pixels_read[ring.stage], ring.parity);
-            expect_bytes(there, 2 * PIXEL_ROWS * ROW_BYTES + (SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0));
+            unsigned long long *there = cfg::SPLIT_FIRST ? &bars.pixels_there[ring.stage] : &bars.raw_there[ring.stage];
+            const int tap = cfg::PATCH ? 0 : i % TAPS, first_c = at.c + (cfg::PATCH ? i : i / TAPS) * ROW_CHANNELS;
+            mbarrier_wait(&bars.pixels_read[ring.stage], ring.parity);
+            mbarrier_expect_tx(there, 2 * PIXEL_ROWS * cfg::ROW_BYTES + (cfg::SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0));
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 unsigned char *to = memory->pixels[ring.stage] + half * PIXEL_BYTES;
-                const int c = SPLIT_FIRST ? first_c : first_c + half * RAW_CHANNELS;
-                const Windows here{from.w, from.h, SPLIT_FIRST ? from.n + half * conv.N : from.n};
-                if (PATCH) copy_box(to, args.pixels, c, here.w, here.h, here.n, there);
+                const int c = cfg::SPLIT_FIRST ? first_c : first_c + half * RAW_CHANNELS;
+                const Windows here{from.w, from.h, cfg::SPLIT_FIRST ? from.n + half * conv.N : from.n};
+                if (cfg::PATCH) tma_load(to, args.pixels, c, here.w, here.h, here.n, there);
                 else bring_windows(to, args.pixels, c, here, tap, there);
             }
-            if (SPLIT_FIRST) {
+            if (cfg::SPLIT_FIRST) {
                 const int scales = first_c / ROW_CHANNELS / SCALES * SCALES;
-                const int w = at.q * STRIDE_W - conv.left + ROWS_LEFT, h = at.p * STRIDE_H - conv.top + ROWS_TOP;
-                copy_pixels(bars.of_pixels[ring.stage], args.downs, scales, w, h, at.n, tap % S * DILATION_W,
-                            tap / S * DILATION_H, there);
+                const int w = at.q * cfg::STRIDE_W - conv.left + cfg::ROWS_LEFT,
+                          h = at.p * cfg::STRIDE_H - conv.top + cfg::ROWS_TOP;
+                tma_load_im2col(bars.of_pixels[ring.stage], args.downs, scales, w, h, at.n, tap % cfg::S * cfg::DILATION_W,
+                            tap / cfg::S * cfg::DILATION_H, there);
             }
         }
     }
 }
 
 // Channels of the next group, which the accelerator brings with the last ones of this, count as zeros.
-constexpr bool MEETS_OTHERS = GROUPS > 1 && C_GROUP % ROW_CHANNELS != 0;
-__device__ inline float of_group(float v, int c) { return MEETS_OTHERS && c >= C_GROUP ? 0 : v; }
+constexpr bool MEETS_OTHERS = cfg::GROUPS > 1 && cfg::C_GROUP % ROW_CHANNELS != 0;
+__device__ inline float of_group(float v, int c) { return MEETS_OTHERS && c >= cfg::C_GROUP ? 0 : v; }
 
 // The largest of a stage's numbers, and the largest of that channel of a lane's two where it is less; channels of zeros
 // do not count.
@@ -186,21 +194,21 @@ __device__ inline bool split_raw(unsigned char *stage, float up, int first_c, in
 }
 
 __device__ inline void split_pixels(const Split &args, Memory *memory, Barriers &bars, int thread) {
-    Ring<PIXEL_STAGES> ring;
+    Ring<cfg::PIXEL_STAGES> ring;
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned char *stage = memory->pixels[ring.stage];
-            const int first_c = (PATCH ? i : i / TAPS) * ROW_CHANNELS;
-            await_bytes(&bars.raw_there[ring.stage], ring.parity);
+            const int first_c = (cfg::PATCH ? i : i / TAPS) * ROW_CHANNELS;
+            mbarrier_wait(&bars.raw_there[ring.stage], ring.parity);
             const Largest largest = largest_of_raw(stage, bars, first_c, thread);
             const Scale scale = scale_of(largest.all, SHIFT);
             const bool channels = largest.least * scale.up >= IN_FULL;
             const bool rows = split_raw(stage, scale.up, first_c, thread);
             const bool keep = __all_sync(0xffffffffu, channels && rows) && !cannot_split(largest.all);
             if (thread % 32 == 0) bars.down[ring.stage][thread / 32] = keep ? scale.down : 0;
-            copies_may_overwrite();
+            fence_proxy_async();
             __syncwarp();
-            arrive_when(&bars.pixels_there[ring.stage], thread % 32 == 0);
+            mbarrier_arrive_if(&bars.pixels_there[ring.stage], thread % 32 == 0);
             splitters_meet();
         }
     }
@@ -209,7 +217,7 @@ __device__ inline void split_pixels(const Split &args, Memory *memory, Barriers 
 // Finish.
 __device__ inline float plainly(const Split &args, const Place &at, int k, const Output &out) {
     const int first = at.share * SHARE_CHANNELS;  // of the filter's channels
-    const int channels = SPLIT_K == 1 ? FILTER_CHANNELS : min(FILTER_CHANNELS - first, SHARE_CHANNELS);
+    const int channels = cfg::SPLIT_K == 1 ? cfg::FILTER_CHANNELS : min(cfg::FILTER_CHANNELS - first, SHARE_CHANNELS);
     return plain_sum(args.conv, args.w_strides, {out.n, out.p, out.q}, k, at.c, first, channels);
 }
 
@@ -222,8 +230,8 @@ __device__ inline float scale_of_filter(const Split &args, const Place &at, int 
 __device__ inline void finish_plainly(const Split &args, const Place &at, int row, int column) {
 #pragma unroll 1
     for (int e = 0; e < SUMS; e++) {
-        const int m = row + e / 2 % 2 * 8, n = column + e / 4 * 8 + e % 2, k = at.k + (FILTERS_ON_M ? m : n);
-        const Output out = output_of(args.conv, args.tiling, at, FILTERS_ON_M ? n : m);
+        const int m = row + e / 2 % 2 * 8, n = column + e / 4 * 8 + e % 2, k = at.k + (cfg::FILTERS_ON_M ? m : n);
+        const Output out = output_of(args.conv, args.tiling, at, cfg::FILTERS_ON_M ? n : m);
         if (!out.there || k >= at.end()) continue;
         const out_t value = finished(args.conv, out.n, k, out.p, out.q, plainly(args, at, k, out));
         results_of(args.conv, at)[place(args.conv.out_strides, out.n, k, out.p, out.q)] = value;
@@ -232,12 +240,12 @@ __device__ inline void finish_plainly(const Split &args, const Place &at, int ro
 
 __device__ inline void finish_tile(const Split &args, const Place &at, float (&sums)[SUMS], int share, bool plain) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
-    const int row = (BY_PIXELS ? 0 : 64 * share) + 16 * warp + lane / 4;
-    const int column = (BY_PIXELS ? BLOCK_N * share : 0) + lane % 4 * 2;
-    float downs[FILTERS_ON_M ? 2 : SUMS / 2];
+    const int row = (cfg::BY_PIXELS ? 0 : 64 * share) + 16 * warp + lane / 4;
+    const int column = (cfg::BY_PIXELS ? cfg::BLOCK_N * share : 0) + lane % 4 * 2;
+    float downs[cfg::FILTERS_ON_M ? 2 : SUMS / 2];
 #pragma unroll
-    for (int i = 0; i < (FILTERS_ON_M ? 2 : SUMS / 2); i++) {
-        downs[i] = scale_of_filter(args, at, at.k + (FILTERS_ON_M ? row + 8 * i : column + i / 2 * 8 + i % 2));
+    for (int i = 0; i < (cfg::FILTERS_ON_M ? 2 : SUMS / 2); i++) {
+        downs[i] = scale_of_filter(args, at, at.k + (cfg::FILTERS_ON_M ? row + 8 * i : column + i / 2 * 8 + i % 2));
         plain |= downs[i] == 0;
     }
     if (plain) {
@@ -245,7 +253,7 @@ __device__ inline void finish_tile(const Split &args, const Place &at, float (&s
         return;
     }
 #pragma unroll
-    for (int e = 0; e < SUMS; e++) sums[e] *= downs[FILTERS_ON_M ? e / 2 % 2 : e / 4 * 2 + e % 2];
+    for (int e = 0; e < SUMS; e++) sums[e] *= downs[cfg::FILTERS_ON_M ? e / 2 % 2 : e / 4 * 2 + e % 2];
     store_sums(args.conv, args.tiling, at, sums, row, column, args.together);
 }
 
@@ -253,39 +261,40 @@ __device__ inline void finish_tile(const Split &args, const Place &at, float (&s
 __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barriers &bars, int warpgroup) {
     constexpr int OF_PART = 2, PARTS = (PRODUCTS + 1) / OF_PART, PIECE = PRODUCT_BYTES / 16;
     const bool asks = threadIdx.x % WARPGROUP == 0;
-    const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows, or columns
-    const int filters_in = FILTERS_ON_M && !BY_PIXELS ? share * 8 * EIGHT_ROWS : 0;
+    const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows, or columns
+    const int filters_in = cfg::FILTERS_ON_M && !cfg::BY_PIXELS ? share * 8 * EIGHT_ROWS : 0;
     const int row = 64 * share + threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;  // the first of a thread's two
-    const int pixels_in = FILTERS_ON_M ? (BY_PIXELS ? share * BLOCK_N / 8 * PIXEL_PITCH : 0) : share * 8 * PIXEL_PITCH;
-    Ring<PIXEL_STAGES> pixels;
-    Ring<FILTER_STAGES> filters;
+    const int pixels_in =
+        cfg::FILTERS_ON_M ? (cfg::BY_PIXELS ? share * cfg::BLOCK_N / 8 * PIXEL_PITCH : 0) : share * 8 * PIXEL_PITCH;
+    Ring<cfg::PIXEL_STAGES> pixels;
+    Ring<cfg::FILTER_STAGES> filters;
     unsigned parity = warpgroup ^ 1;
     bool first = true;
     const auto skip_tile = [&]() {  // the other warpgroup's
         pixels.skip(STAGES_OF_TILE);
-        if (!RESIDENT) filters.skip(STEPS);
+        if (!cfg::RESIDENT) filters.skip(STEPS);
     };
-    constexpr int TURNS = PING_PONG ? 2 : 1;
-    if (PING_PONG && warpgroup == 1) skip_tile();
-    for (int tile = blockIdx.x + (PING_PONG ? warpgroup * gridDim.x : 0); tile < args.tiling.tiles;
+    constexpr int TURNS = cfg::PING_PONG ? 2 : 1;
+    if (cfg::PING_PONG && warpgroup == 1) skip_tile();
+    for (int tile = blockIdx.x + (cfg::PING_PONG ? warpgroup * gridDim.x : 0); tile < args.tiling.tiles;
          tile += TURNS * gridDim.x) {
         const Place at = place_of(args.tiling, tile);
         float sums[SUMS], main[SUMS], cross[SUMS];
         bool plain = false;
 #pragma unroll
         for (int i = 0; i < SUMS; i++) sums[i] = 0;
-        if (PING_PONG) {
-            await_bytes(&bars.turn[warpgroup], parity);
+        if (cfg::PING_PONG) {
+            mbarrier_wait(&bars.turn[warpgroup], parity);
             parity ^= 1;
         }
         int filters_before = -1;  // a stage that products under way may still read
         for (int i = 0; i < STAGES_OF_TILE; i++) {
-            await_bytes(&bars.pixels_there[pixels.stage], pixels.parity);
+            mbarrier_wait(&bars.pixels_there[pixels.stage], pixels.parity);
             float down[2];  // of the thread's rows
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const float *downs = bars.down[pixels.stage];
-                if (SPLIT_FIRST) {
+                if (cfg::SPLIT_FIRST) {
                     down[j] = bars.of_pixels[pixels.stage][row + 8 * j][(at.c / ROW_CHANNELS + i / TAPS) % SCALES];
                     plain |= down[j] < 0;
                 } else {
@@ -294,53 +303,54 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                 }
             }
             // Places are added to the descriptor of the first: one for each tap would take its registers from the sums.
-            const auto x_first = matrix_at(memory->pixels[pixels.stage] + pixels_in, PIXEL_PITCH);
+            const auto x_first = k_major_matrix(memory->pixels[pixels.stage] + pixels_in, PIXEL_PITCH);
 #pragma unroll 3
             for (int tap = 0; tap < TAPS_OF_STAGE; tap++) {
-                const int stage = RESIDENT ? i * TAPS_OF_STAGE + tap : filters.stage;
-                if (!RESIDENT || first) await_bytes(&bars.filters_there[stage], RESIDENT ? 0 : filters.parity);
+                const int stage = cfg::RESIDENT ? i * TAPS_OF_STAGE + tap : filters.stage;
+                if (!cfg::RESIDENT || first)
+                    mbarrier_wait(&bars.filters_there[stage], cfg::RESIDENT ? 0 : filters.parity);
                 const auto x_high = x_first + tap_offset(tap) / 16, x_low = x_high + PIXEL_BYTES / 16;
-                const auto w_high = matrix_at(memory->filters[stage] + filters_in, EIGHT_ROWS);
+                const auto w_high = k_major_matrix(memory->filters[stage] + filters_in, EIGHT_ROWS);
                 const auto w_low = w_high + FILTER_BYTES / 2 / 16;
-                const auto a_high = FILTERS_ON_M ? w_high : x_high, a_low = FILTERS_ON_M ? w_low : x_low;
-                const auto b_high = FILTERS_ON_M ? x_high : w_high, b_low = FILTERS_ON_M ? x_low : w_low;
+                const auto a_high = cfg::FILTERS_ON_M ? w_high : x_high, a_low = cfg::FILTERS_ON_M ? w_low : x_low;
+                const auto b_high = cfg::FILTERS_ON_M ? x_high : w_high, b_low = cfg::FILTERS_ON_M ? x_low : w_low;
 #pragma unroll
                 for (int part = 0; part < PARTS; part++) {
-                    products_begin();
+                    wgmma_fence();
 #pragma unroll
                     for (int j = 0; j < OF_PART; j++) {
                         const int at = PIECE * (part * OF_PART + j);
-                        multiply(main, a_high + at, b_high + at, j);
+                        wgmma(main, a_high + at, b_high + at, j);
                     }
-                    products_are_asked();
+                    wgmma_commit();
 #pragma unroll
                     for (int j = 0; j < OF_PART; j++) {
                         const int at = PIECE * (part * OF_PART + j);
-                        multiply(cross, a_high + at, b_low + at, tap | part | j);
-                        multiply(cross, a_low + at, b_high + at, 1);
+                        wgmma(cross, a_high + at, b_low + at, tap | part | j);
+                        wgmma(cross, a_low + at, b_high + at, 1);
                     }
-                    products_are_asked();
-                    await_products<1>();
-                    stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
-                                                 !RESIDENT && part == 0 && filters_before >= 0);
+                    wgmma_commit();
+                    wgmma_wait<1>();
+                    release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
+                                                      !cfg::RESIDENT && part == 0 && filters_before >= 0);
 #pragma unroll
                     for (int e = 0; e < SUMS; e++) sums[e] = fmaf(main[e], down[e / 2 % 2], sums[e]);
                 }
                 filters_before = stage;
-                if (!RESIDENT) filters.next();
+                if (!cfg::RESIDENT) filters.next();
             }
-            await_products<0>();
-            stage_is_read<PAIRS_PIXELS>(&bars.pixels_read[pixels.stage], true);
+            wgmma_wait<0>();
+            release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_read[pixels.stage], true);
             pixels.next();
 #pragma unroll
             for (int e = 0; e < SUMS; e++) sums[e] = fmaf(cross[e], down[e / 2 % 2] * (1 / LOW), sums[e]);
         }
         first = false;
-        stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !RESIDENT);
-        arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
-        if (PING_PONG) skip_tile();
+        release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !cfg::RESIDENT);
+        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], asks && cfg::PING_PONG);
+        if (cfg::PING_PONG) skip_tile();
         finish_tile(args, at, sums, share, plain);
-        if (SPLIT_FIRST) {  // a thread knows of its own pixels alone, and each warp counts for itself
+        if (cfg::SPLIT_FIRST) {  // a thread knows of its own pixels alone, and each warp counts for itself
             if (__any_sync(0xffffffffu, plain) && threadIdx.x % 32 == 0) atomicAdd(args.redone, 1u);
         } else if (asks && plain && share == 0) {
             atomicAdd(args.redone, 1u);
@@ -349,45 +359,45 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(const __grid_constant__ Split args) {
-    BOX_SHARED(unsigned char, shared);
+    TMA_SHARED(unsigned char, shared);
     Memory *memory = reinterpret_cast<Memory *>(shared + (-shared_address(shared) & 1023));
     __shared__ Barriers bars;
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < PIXEL_STAGES; i++) {
-            init_barrier(&bars.raw_there[i], 1);
-            init_barrier(&bars.pixels_there[i], SPLIT_FIRST ? 1 : SPLITTERS / 32);
-            init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE * (PAIRS_PIXELS ? 2 : 1));
+        for (int i = 0; i < cfg::PIXEL_STAGES; i++) {
+            mbarrier_init(&bars.raw_there[i], 1);
+            mbarrier_init(&bars.pixels_there[i], cfg::SPLIT_FIRST ? 1 : SPLITTERS / 32);
+            mbarrier_init(&bars.pixels_read[i], GROUPS_OF_TILE * (cfg::PAIRS_PIXELS ? 2 : 1));
         }
-        for (int i = 0; i < FILTER_STAGES; i++) {
-            init_barrier(&bars.filters_there[i], 1);
-            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE * (PAIRS_FILTERS ? 2 : 1));
+        for (int i = 0; i < cfg::FILTER_STAGES; i++) {
+            mbarrier_init(&bars.filters_there[i], 1);
+            mbarrier_init(&bars.filters_read[i], GROUPS_OF_TILE * (cfg::PAIRS_FILTERS ? 2 : 1));
         }
-        for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
-        barriers_are_there();
-        prefetch_map(args.pixels);
-        prefetch_map(args.filters);
-        if (SPLIT_FIRST) prefetch_map(args.downs);
+        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(&bars.turn[i], 1);
+        mbarrier_init_fence();
+        prefetch_tensormap(args.pixels);
+        prefetch_tensormap(args.filters);
+        if (cfg::SPLIT_FIRST) prefetch_tensormap(args.downs);
     }
-    blocks_begin<PAIRED>();
-    wait_for_earlier();
+    cluster_begin<PAIRED>();
+    pdl_wait();
     const int thread = threadIdx.x % WARPGROUP;
     if (warpgroup > CONSUMERS) {
-        give_registers<ASKING_REGISTERS>();
+        setmaxnreg_dec<ASKING_REGISTERS>();
         if (thread == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
         if (thread == 32) bring_pixels(args, memory, bars);
     } else if (warpgroup == 0) {
-        give_registers<SPLITTER_REGISTERS>();
+        setmaxnreg_dec<SPLITTER_REGISTERS>();
         const int splitter = thread - (WARPGROUP - SPLITTERS);
-        if (splitter >= 0 && !SPLIT_FIRST) split_pixels(args, memory, bars, splitter);
+        if (splitter >= 0 && !cfg::SPLIT_FIRST) split_pixels(args, memory, bars, splitter);
         else if (thread == 0)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
-        else if (thread == (SPLIT_FIRST ? 32 : 1))  // of another warp, where those do not split
+        else if (thread == (cfg::SPLIT_FIRST ? 32 : 1))  // of another warp, where those do not split
             bring_pixels(args, memory, bars);
     } else {
-        take_registers<CONSUMER_REGISTERS>();
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
         multiply_tiles(args, memory, bars, warpgroup - 1);
     }
-    if (PAIRED) cluster_meets();
+    if (PAIRED) cluster_sync();
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,38 +11,15 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
-from convforge.algorithms.host.conv import Strides, address
-from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, Maps, OnTensorCores, group_refusal
-from convforge.algorithms.implicit_gemm.pixel_rows import Rows, SplitPixels, Squares
-from convforge.algorithms.implicit_gemm.split_tiles import (
-    IN_FULL,
-    PRODUCTS,
-    REACH,
-    ROW_CHANNELS,
-    SCALES,
-    TOP,
-    SplitConfig,
-    config_refusal,
-    fitting,
-    modelled_cycles,
-    padded_channels,
-    shared_bytes,
-    smallest,
-    split_rows,
-    threads_of,
-    whole_groups,
-)
+from convforge.algorithms.host.conv import ArrayView, Strides, address
+from convforge.algorithms.implicit_gemm import split_tiles as tiles
+from convforge.algorithms.implicit_gemm import wgmma_tiles
+from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal
+from convforge.algorithms.implicit_gemm.pixel_rows import SplitPixels, Squares
+from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_shares, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_configs import in_pairs
-from convforge.algorithms.implicit_gemm.wgmma_tiles import (
-    ROW_BYTES,
-    filters_held,
-    im2col_map,
-    pixels_map,
-    rows_map,
-    rows_problem,
-)  # fmt: skip
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
+from convforge.algorithms.traits import Mark, MethodCost, Way
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.maps import AnyMap
@@ -54,11 +31,17 @@ from convforge.problem import Conv2dProblem
 FEWEST_PRODUCTS = 32
 
 # With fewer channels or filters "auto" takes another method: tiles have 64 of each, and most of them would be zeros.
-FEWEST = 32
+FEWEST, WHY = 32, "many channels: three products of 16 bits on tensor cores for one of float32"
 
 # Bytes of a filter up to which split_filters holds it in shared memory; threads of its blocks, all together.
 MOST_HELD, FILTER_THREADS = 200 << 10, 128 << 10
 NEIGHBOURS = 16  # filters of one tap that split_filters.cu compares
+
+# Exponents of 2 in texts: of numbers that halves hold.
+LIMITS = {"above": tiles.REACH + 1, "least": tiles.IN_FULL, "ratio": tiles.IN_FULL - tiles.TOP}
+
+# Fields of a kernel's struct for filters split by :class:`SplitFilters`; put_filters fills them.
+FILTER_FIELDS: Mapping[str, Any] = {"scales": ctypes.c_void_p, "w_strides": Strides, "redone": ctypes.c_void_p}
 
 
 class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
@@ -81,132 +64,89 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     since = "implicit_gemm_wgmma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
     look = Mark("teal", "diamond")
-
     path, kernel, struct = "algorithms/implicit_gemm/split.cu", "implicit_gemm_split", "Split"
+    fields = FILTER_FIELDS
+    products, fewest, why = tiles.PRODUCTS, FEWEST, WHY
 
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
-        return Work(problem.flops * PRODUCTS / TENSOR_PRODUCTS, problem.least_bytes)
-
-    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
-        if self.problem_refusal(problem) is not None or min(problem.c_per_group, problem.k_per_group) < FEWEST:
-            return None
-        why = "many channels: three products of 16 bits on tensor cores for one of float32"
-        return Preference(Rank.TENSOR_CORES, why)
+    config_refusal, smallest = staticmethod(tiles.config_refusal), staticmethod(tiles.smallest)
+    # Channels of the next group count as zeros where they are split.
+    shared_bytes, whole_groups = staticmethod(tiles.shared_bytes), staticmethod(tiles.whole_groups)
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
-        """See :class:`OnTensorCores`."""
         return problem_refusal(problem)
 
-    def config_refusal(self, problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
-        """See :class:`OnTensorCores`."""
-        return config_refusal(problem, config, facts)
-
-    def ordered(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[SplitConfig]:
-        """See :class:`OnTensorCores`."""
-        fit = dict.fromkeys(fitting(problem, facts))
-        found = sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitConfig]:
+        fit = dict.fromkeys(tiles.fitting(problem, facts))
+        found = sorted(fit, key=lambda config: tiles.modelled_cycles(problem, config, facts))
         return [*found[:1], *in_pairs(problem, found), *found[1:]]
 
-    def smallest(self, problem: Conv2dProblem) -> SplitConfig:
-        """See :class:`OnTensorCores`."""
-        return smallest(problem)
-
     def ways(self, problem: Conv2dProblem, config: SplitConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
-        products = ways_of_split(problem, config.split_first)
-        return *products, *self._ways_of_x(problem, config), *ways_of_shares(config.split_k)
-
-    def _ways_of_x(self, problem: Conv2dProblem, config: SplitConfig) -> tuple[Way, ...]:
+        products, shares = ways_of_split(problem, config.split_first), ways_of_shares(config.split_k)
         if config.split_first:
-            return ()
-        return *ways_of_x(problem, config, self.of_group(problem)), *ways_of_arrays(config, False)
-
-    def any_way(self, config: SplitConfig) -> SplitConfig:
-        """See :class:`OnTensorCores`."""
-        return config if config.split_first else replace(config, turned=True)
-
-    def threads(self, config: SplitConfig) -> int:
-        """See :class:`OnTensorCores`."""
-        return threads_of(config)
-
-    def shared_bytes(self, problem: Conv2dProblem, config: SplitConfig) -> int:
-        """See :class:`OnTensorCores`."""
-        return shared_bytes(problem, config)
-
-    def of_group(self, problem: Conv2dProblem) -> int:
-        """See :class:`OnTensorCores`. Channels of the next group count as zeros where they are split."""
-        return whole_groups(problem)
+            return *products, *shares
+        x = ways_of_x(problem, config, self.whole_groups(problem))
+        return *products, *x, *ways_of_arrays(config, False), *shares
 
     def numbers(self, problem: Conv2dProblem, config: SplitConfig) -> dict[str, Any]:
-        """See :class:`OnTensorCores`."""
-        held = filters_held(problem, config, ROW_CHANNELS)
+        held = wgmma_tiles.filters_held(problem, config, tiles.ROW_CHANNELS)
         top, _, left, _ = problem.padding
-        outside = config.split_first and problem.padding_mode != "zeros"  # rows have it, around the picture
-        return {"NUMBER_BYTES": 2, "ROW_BYTES": ROW_BYTES, "HALVES": 2, "FILTER_STAGES": held,
+        outside = config.split_first and problem.padding_mode != "zeros"  # rows contain the border
+        return {"NUMBER_BYTES": 2, "ROW_BYTES": wgmma_tiles.ROW_BYTES, "HALVES": 2, "FILTER_STAGES": held,
                 "BY_PIXELS": config.by_pixels, "FILTER_CHANNELS": problem.c_per_group,
                 "SPLIT_FIRST": config.split_first, "ROWS_TOP": outside * top, "ROWS_LEFT": outside * left}  # fmt: skip
 
     def instruction(self, problem: Conv2dProblem) -> str:
-        """See :class:`OnTensorCores`."""
         return "f16"
 
-    def maps(self, problem: Conv2dProblem, seen: Conv2dProblem, config: SplitConfig) -> Maps:
-        """See :class:`OnTensorCores`."""
-        channels = padded_channels(problem)
-        steps = 2 * channels, 2 * channels * problem.r * problem.s
+    def maps(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: SplitConfig) -> Maps:
+        channels = tiles.padded_channels(problem)
+        steps, first = (2 * channels, 2 * channels * problem.r * problem.s), config.split_first
+        rows = tiles.split_rows(problem) if first else loaded
 
         def halves(at: int, strides: tuple[int, ...]) -> AnyMap:
-            return rows_map(problem, config, at, "u16", channels, steps, ROW_CHANNELS, halves=2)
-
-        filters = {"filters": (halves, "halves")}
-        if not config.split_first:
-            return {
-                "pixels": (partial(pixels_map, seen, config, element="u32"), "x"),
-                **filters,
-                "downs": (None, "downs"),
-            }
-        rows = split_rows(problem)
+            return wgmma_tiles.rows_map(problem, config, at, "u16", channels, steps, tiles.ROW_CHANNELS, halves=2)
 
         def downs(at: int, strides: tuple[int, ...]) -> AnyMap:
             sizes = (strides[2] // strides[3], rows.w, rows.h, problem.n)
-            seen = im2col_map(rows, config, at, strides, "u32")
-            return replace(seen, sizes=sizes, channels=SCALES, pixels=config.block[0], swizzle=0)
+            plain = wgmma_tiles.im2col_map(rows, config, at, strides, "u32")
+            return replace(plain, sizes=sizes, channels=tiles.SCALES, pixels=config.block[0], swizzle=0)
 
-        return {"pixels": (partial(im2col_map, rows, config, element="u16"), "pixels"), **filters,
-                "downs": (downs, "downs")}  # fmt: skip
+        pixels = partial(wgmma_tiles.im2col_map, rows, config, element="u16")
+        floats = partial(wgmma_tiles.pixels_map, loaded, config, element="u32")
+        return {
+            "pixels": (pixels, "pixels") if first else (floats, "x"),
+            "filters": (halves, "halves"),
+            "downs": (downs if first else None, "downs"),
+        }
 
     def rows(
-        self, problem: Conv2dProblem, seen: Conv2dProblem, config: SplitConfig, runtime: Runtime
+        self, problem: Conv2dProblem, loaded: Conv2dProblem, config: SplitConfig, runtime: Runtime
     ) -> Squares | None:
-        """See :class:`OnTensorCores`."""
         if config.split_first:
-            return SplitPixels(problem, rows_problem(problem, problem.c), runtime)
-        return super().rows(problem, seen, config, runtime)
+            return SplitPixels(problem, wgmma_tiles.rows_problem(problem, problem.c), runtime)
+        return super().rows(problem, loaded, config, runtime)
 
     def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
-        """See :class:`OnTensorCores`."""
         return SplitFilters(problem, runtime)
 
-    def fields(self) -> dict[str, Any]:
-        """See :class:`OnTensorCores`."""
-        return {"scales": ctypes.c_void_p, "w_strides": Strides, "redone": ctypes.c_void_p}
-
     def put(self, args: Any, buffers: Buffers) -> None:
-        """See :class:`OnTensorCores`."""
-        filters = buffers["w"].tensors
-        args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
-        args.w_strides = Strides(*(step // filters["w"].itemsize for step in filters["w"].strides))
+        put_filters(args, buffers)
+
+
+def put_filters(args: Any, buffers: Buffers) -> None:
+    """Fill the fields that :data:`FILTER_FIELDS` names."""
+    filters = buffers["w"].tensors
+    args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
+    args.w_strides = Strides(*(step // filters["w"].itemsize for step in filters["w"].strides))
 
 
 def problem_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Why a layer cannot be computed by products of halves, or not well; None if it can."""
+    """The reason why products of halves cannot compute a layer, or not well; None if they can."""
     return types_refusal(problem, FEWEST_PRODUCTS) or group_refusal(problem)
 
 
 def types_refusal(problem: Conv2dProblem, fewest: int) -> Reason | None:
-    """Why products of halves are not for a layer's types, or for outputs of so few products; None if they are."""
+    """The reason why products of halves do not suit a layer's types or outputs of so few products; None if they do."""
     types = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype}
     if types != {"float32"}:
         return Reason("x, w and the result must all be float32; these are {types}", types=", ".join(sorted(types)))
@@ -219,29 +159,33 @@ def types_refusal(problem: Conv2dProblem, fewest: int) -> Reason | None:
 
 
 def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
-    """Give the ways of products of halves, with pixels split beforehand or in tiles."""
-    limits = {"above": REACH + 1, "below": -REACH, "least": IN_FULL, "top": TOP, "ratio": IN_FULL - TOP}
-    tiles = Reason(
+    """The ways of products of halves, with pixels split beforehand or in tiles."""
+    limits = {**LIMITS, "below": -tiles.REACH, "top": tiles.TOP}
+    words = Reason(
         "if {channels} channels of a tile of x hold Inf or NaN, or their largest value is 2^{above} or more or "
         "below 2^{below}, or every value of one channel or of one pixel times the scale is below 2^{least}, the "
         "tile is computed by multiply-adds of float32, in the same launch. The scale brings the largest value to "
         "2^{top} or more, so such a channel or pixel is below 2^{ratio} of it; zeros do not count. {note} says how "
         "many tiles were computed so",
-        channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
+        channels=min(tiles.ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
     )  # fmt: skip
     if split_first:
-        tiles = Reason(
+        words = Reason(
             "if {channels} channels of a pixel of x hold Inf or NaN, or a value of 2^{above} or more, or more than "
             "a quarter of them are below 2^{ratio} of the largest, or one channel is so in each of 64 neighbouring "
             "pixels, the outputs that see the pixel are computed by multiply-adds of float32, in the same launch; "
             "zeros do not count. {note} says in how many parts of tiles",
-            channels=min(ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
+            channels=min(tiles.ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
         )  # fmt: skip
-    return (
-        way_of_products(),
-        Way("plain_pixels" if split_first else "plain_tiles", "values", tiles),
-        way_of_filters(problem), *((_split_way(),) if split_first else ()),
+    ways = (way_of_products(), Way("plain_tiles", "values", words), way_of_filters(problem))
+    if not split_first:
+        return ways
+    first = Reason(
+        "every call first writes x to a workspace, as rows of channels (NHWC) of two numbers of 16 bits each, "
+        "with a scale for each pixel and {channels} channels: tiles would split the same pixels many times",
+        channels=tiles.ROW_CHANNELS,
     )  # fmt: skip
+    return ways[0], Way("plain_pixels", "values", words), ways[2], Way("split_pixels", "default", first)
 
 
 def way_of_products() -> Way:
@@ -249,19 +193,18 @@ def way_of_products() -> Way:
     words = Reason(
         "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
         "product; pixels and filters are first multiplied by scales, which are powers of two",
-        count=PRODUCTS,
+        count=tiles.PRODUCTS,
     )
     return Way("tensor_cores", "default", words)
 
 
 def way_of_filters(problem: Conv2dProblem) -> Way:
     """The way of filters that halves do not hold."""
-    limits = {"above": REACH + 1, "least": IN_FULL, "ratio": IN_FULL - TOP}
     filters = Reason(
         "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or every value of one of its "
         "channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the largest, its outputs "
         "are computed by multiply-adds of float32, in the same launch. {note} says how many filters were",
-        **limits, note="Filter.note",
+        **LIMITS, note="Filter.note",
     )  # fmt: skip
     if problem.r * problem.s == 1:
         filters = Reason(
@@ -269,19 +212,9 @@ def way_of_filters(problem: Conv2dProblem) -> Way:
             "its values are below 2^{ratio} of the largest, or one channel is so in each of {count} neighbouring "
             "filters, its outputs are computed by multiply-adds of float32, in the same launch; zeros do not "
             "count. {note} says how many filters were",
-            count=NEIGHBOURS, **limits, note="Filter.note",
+            count=NEIGHBOURS, **LIMITS, note="Filter.note",
         )  # fmt: skip
     return Way("plain_filters", "values", filters)
-
-
-def _split_way() -> Way:
-    """The way of pixels that another kernel splits."""
-    words = Reason(
-        "every call first writes x to a workspace, as rows of channels (NHWC) of two numbers of 16 bits each, "
-        "with a scale for each pixel and {channels} channels: tiles would split the same pixels many times",
-        channels=ROW_CHANNELS,
-    )  # fmt: skip
-    return Way("split_pixels", "default", words)
 
 
 class _SplitFilters(ctypes.Structure):
@@ -297,22 +230,14 @@ class SplitFilters(Preparation):
     """Splits the filters on the device.
 
     Its tensors: "w" (K, C, R, S), float32 in cross-correlation order; "halves" (2, K, R, S, channels), float16, high
-    and low; "scales" (K,), float32, 0 where a filter is computed from its floats; "redone", the tiles that were.
-
-    Parameters
-    ----------
-    keeps : bool
-        "w" is a copy; else the weights where they lie, for calls that end before these change.
-
-    Attributes
-    ----------
-    borrow : Preparation
-        The same without a copy.
+    and low; "scales" (K,), float32, 0 where a filter is computed from its floats; "redone", the tiles that were. "w" is
+    a copy if it `keeps` the weights; else the weights themselves, for calls that end before these change, as `borrow`
+    does.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, keeps: bool = True) -> None:
         k, c, r, s = problem.w_shape
-        channels, held = padded_channels(problem), c * (r * s | 1) * 4
+        channels, held = tiles.padded_channels(problem), c * (r * s | 1) * 4
         if held > MOST_HELD:
             held = 0
         # A block a filter: of few filters, each block has more threads.
@@ -327,9 +252,10 @@ class SplitFilters(Preparation):
 
         def arguments(buffers: Buffers) -> Any:
             w = buffers["given"]
+            made = (address(buffers[name]) for name in ("halves", "scales", "redone"))
+            plain = address(buffers["w"]) if keeps else 0
             strides = (ctypes.c_longlong * 4)(*[step // w.itemsize for step in w.strides])
-            pieces = (address(buffers[name]) for name in ("halves", "scales", "redone"))
-            return _SplitFilters(address(w), address(buffers["w"]) if keeps else 0, *pieces, strides, k, flip)
+            return _SplitFilters(address(w), plain, *made, strides, k, flip)
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
             tensors = {name: buffers[name] for name in pieces}
@@ -362,9 +288,9 @@ class SplitFilters(Preparation):
 
 
 def in_order(w: Any, flip: bool) -> Any:
-    """Weights (K, C, R, S) as a kernel sees them from the first tap on: in cross-correlation order."""
+    """A view of the weights (K, C, R, S) in cross-correlation order."""
     if not flip:
         return w
     _, _, r, s = w.shape
     of_k, of_c, of_r, of_s = w.strides
-    return Rows(address(w) + (r - 1) * of_r + (s - 1) * of_s, w.shape, (of_k, of_c, -of_r, -of_s), w.itemsize)
+    return ArrayView(address(w) + (r - 1) * of_r + (s - 1) * of_s, w.shape, (of_k, of_c, -of_r, -of_s), w.itemsize)

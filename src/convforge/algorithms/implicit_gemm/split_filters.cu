@@ -14,10 +14,10 @@
 //           computed from its floats if some channel is that small in all NEIGHBOURS filters around it, or if more than
 //           a quarter of its numbers are.
 // Limit     memory.
-#include "device.cuh"
+#include "memory.cuh"
 #include "split.cuh"
 
-constexpr int WARPS = THREADS / 32, TAPS = R * S, PITCH = TAPS | 1;
+constexpr int WARPS = cfg::THREADS / 32, TAPS = cfg::R * cfg::S, PITCH = TAPS | 1;
 constexpr int MOST_LOST = 4;  // of so many numbers of a filter, one
 
 struct SplitFilters {
@@ -31,14 +31,14 @@ struct SplitFilters {
 };
 
 __device__ inline float given(const SplitFilters &args, int k, int c, int tap) {
-    const int r = tap / S, s = tap % S;
+    const int r = tap / cfg::S, s = tap % cfg::S;
     return args.w[k * args.strides[0] + c * args.strides[1] + r * args.strides[2] + s * args.strides[3]];
 }
 
 __device__ inline float weight(const SplitFilters &args, const float *held, int c, int tap) {
-    if (c >= C) return 0;
+    if (c >= cfg::C) return 0;
     if (args.flip) tap = TAPS - 1 - tap;
-    return IS_HELD ? held[c * PITCH + tap] : given(args, blockIdx.x, c, tap);
+    return cfg::IS_HELD ? held[c * PITCH + tap] : given(args, blockIdx.x, c, tap);
 }
 
 // A line of numbers whose largest is this: what the least line of all is found by.
@@ -51,15 +51,15 @@ __device__ inline float largest_of_lanes(float most) {
 
 // Whether an output may be the sum of numbers alone that lose bits, in a filter of one tap that has such numbers.
 __device__ inline bool loses_outputs(const SplitFilters &args, const float *held, float up) {
-    __shared__ float ups[NEIGHBOURS];  // those of filters of the same group, this one among them
+    __shared__ float ups[cfg::NEIGHBOURS];  // those of filters of the same group, this one among them
     __shared__ int balance;            // above 0 where too many numbers lose bits
-    const int k = blockIdx.x, in_group = k % K_GROUP, before = in_group % NEIGHBOURS;
-    const int count = min(NEIGHBOURS, K_GROUP - (in_group - before));
+    const int k = blockIdx.x, in_group = k % cfg::K_GROUP, before = in_group % cfg::NEIGHBOURS;
+    const int count = min(cfg::NEIGHBOURS, cfg::K_GROUP - (in_group - before));
     if (threadIdx.x == 0) balance = 0;
 #pragma unroll 1
     for (int i = threadIdx.x / 32; i < count; i += WARPS) {
         float most = 0;
-        for (int c = threadIdx.x % 32; c < C; c += 32) most = largest_of(most, given(args, k - before + i, c, 0));
+        for (int c = threadIdx.x % 32; c < cfg::C; c += 32) most = largest_of(most, given(args, k - before + i, c, 0));
         most = largest_of_lanes(most);
         if (threadIdx.x % 32 == 0) ups[i] = scale_of(most, 0).up;
     }
@@ -67,7 +67,7 @@ __device__ inline bool loses_outputs(const SplitFilters &args, const float *held
     bool lost = false;
     int lose = 0;
 #pragma unroll 1
-    for (int c = threadIdx.x; c < C; c += THREADS) {
+    for (int c = threadIdx.x; c < cfg::C; c += cfg::THREADS) {
         const float own = fabsf(weight(args, held, c, 0));
         if (own == 0) continue;
         const bool keeps = own * up >= IN_FULL;
@@ -81,16 +81,16 @@ __device__ inline bool loses_outputs(const SplitFilters &args, const float *held
     return __syncthreads_or(lost) || balance > 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid_constant__ SplitFilters args) {
+extern "C" __global__ void __launch_bounds__(cfg::THREADS) split_filters(const __grid_constant__ SplitFilters args) {
     __shared__ float largest_of_warp[WARPS], least_of_warp[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = blockIdx.x;
-    wait_for_earlier();
+    pdl_wait();
     DYNAMIC_SHARED(float, held);
-    if (IS_HELD) {
+    if (cfg::IS_HELD) {
         const bool near = args.strides[1] == 1;  // channels lie side by side
 #pragma unroll 8
-        for (int i = threadIdx.x; i < C * TAPS; i += THREADS) {
-            const int c = near ? i % C : i / TAPS, tap = near ? i / C : i % TAPS;
+        for (int i = threadIdx.x; i < cfg::C * TAPS; i += cfg::THREADS) {
+            const int c = near ? i % cfg::C : i / TAPS, tap = near ? i / cfg::C : i % TAPS;
             held[c * PITCH + tap] = given(args, k, c, tap);
         }
         __syncthreads();
@@ -98,12 +98,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
     float largest = 0, least = unless_zero(0);  // of all numbers; of the largest of each line
     for (int tap = warp; tap < TAPS; tap += WARPS) {
         float most = 0;
-        for (int c = lane; c < C; c += 32) most = largest_of(most, weight(args, held, c, tap));
+        for (int c = lane; c < cfg::C; c += 32) most = largest_of(most, weight(args, held, c, tap));
         most = largest_of_lanes(most);
         largest = largest_of(largest, most);
         least = fminf(least, unless_zero(most));
     }
-    for (int c = threadIdx.x; c < C; c += THREADS) {
+    for (int c = threadIdx.x; c < cfg::C; c += cfg::THREADS) {
         float most = 0;
         for (int tap = 0; tap < TAPS; tap++) most = largest_of(most, weight(args, held, c, tap));
         least = fminf(least, unless_zero(most));
@@ -123,14 +123,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_filters(const __grid
     if (threadIdx.x == 0 && k == 0) *args.redone = 0;
     for (int tap = warp; tap < TAPS; tap += WARPS) {
         const long long row = static_cast<long long>(k) * TAPS + tap, rows = static_cast<long long>(args.K) * TAPS;
-        for (int c = 2 * lane; c < CHANNELS; c += 64) {
+        for (int c = 2 * lane; c < cfg::CHANNELS; c += 64) {
             const float a = weight(args, held, c, tap), b = weight(args, held, c + 1, tap);
             unsigned high, low;
             split_pair(a * scale.up, b * scale.up, high, low);
-            args.halves[(row * CHANNELS + c) / 2] = high;
-            args.halves[((rows + row) * CHANNELS + c) / 2] = low;
-            if (KEEPS && c < C) args.plain[row * C + c] = a;
-            if (KEEPS && c + 1 < C) args.plain[row * C + c + 1] = b;
+            args.halves[(row * cfg::CHANNELS + c) / 2] = high;
+            args.halves[((rows + row) * cfg::CHANNELS + c) / 2] = low;
+            if (cfg::KEEPS && c < cfg::C) args.plain[row * cfg::C + c] = a;
+            if (cfg::KEEPS && c + 1 < cfg::C) args.plain[row * cfg::C + c + 1] = b;
         }
     }
 }

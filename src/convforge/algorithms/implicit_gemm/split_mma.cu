@@ -9,20 +9,20 @@
 //           added to the sum in floats, multiplied by the pixel's scale: tensor cores cut sums off, floats round them.
 // Range     split_pixels.cu marks a pixel whose halves would not do, split_filters.cu such a filter. A marked pixel makes
 //           the sums of all that see it NaN. Where a sum is NaN, or its filter is marked, the output is computed from the
-//           floats (split_plain.cuh). *redone counts the warps that met marked pixels.
+//           floats (border.cuh). *redone counts the warps that met marked pixels.
 // Shares    with SPLIT_K, several blocks have a part of the channels each, and leave sums that sum_shares.cu adds up.
 // Any       stride, padding, border, dilation, groups, layout, C and K: split_pixels.cu brings x in any form.
 // Limit     tensor cores, which have three products to do, and shared memory, which has two tiles for one.
 #define FACTORS_ARE_HALVES
-#include "ends.cuh"
+#include "border.cuh"
+#include "epilogue.cuh"
 #include "mma_tiles.cuh"
 #include "split.cuh"
-#include "split_plain.cuh"
 
-constexpr int TAPS = R * S, SLICE = 64;                   // channels that share a pixel's scale
-constexpr int SPANS = (FILTER_PITCH + BLOCK_K - 1) / BLOCK_K;  // steps of a tap
-constexpr int SHARE_SPANS = (SPANS + SPLIT_K - 1) / SPLIT_K;   // of those that share a tile's products
-static_assert(SLICE % BLOCK_K == 0, "a step has channels of one scale");
+constexpr int TAPS = cfg::R * cfg::S, SLICE = 64;                             // channels that share a pixel's scale
+constexpr int SPANS = (cfg::FILTER_PITCH + cfg::BLOCK_K - 1) / cfg::BLOCK_K;  // steps of a tap
+constexpr int SHARE_SPANS = (SPANS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;        // of those that share a tile's products
+static_assert(SLICE % cfg::BLOCK_K == 0, "a step has channels of one scale");
 static_assert(ROWS * COLUMNS * 4 <= 64, "each sum of a lane has a bit");
 
 struct SplitMma {
@@ -31,17 +31,17 @@ struct SplitMma {
     const float *downs, *scales;     // what takes back the scales of pixels, and of filters
     Strides w_strides;               // of conv.w, the filters as floats: filter, channel, row and column
     unsigned *redone;
-    int height, width;  // of the pictures of halves, which have what stands outside where that is not zeros
+    int height, width;  // of the images of halves, which have what stands outside where that is not zeros
     int pairs;          // whether two neighbouring outputs, the first of them even, may be stored as one
 };
 
 struct Tiles {
-    OperandTile<BLOCK_M, true> pixels[2];   // high, low
-    OperandTile<BLOCK_N, true> filters[2];
-    float downs[BLOCK_M];
+    OperandTile<cfg::BLOCK_M, true> pixels[2];  // high, low
+    OperandTile<cfg::BLOCK_N, true> filters[2];
+    float downs[cfg::BLOCK_M];
 };
 
-// The window of an output in the picture of halves.
+// The window of an output in the image of halves.
 struct Window {
     int h, w;       // of its first tap, which may be outside
     index_t first;  // which pixel that is, counted along w, h and n
@@ -49,8 +49,9 @@ struct Window {
 
 // What a thread brings of each step: a piece of several lines of pixels and of filters.
 struct Loader {
-    static constexpr int PIECES = BLOCK_K / PIECE, LINES = THREADS / PIECES;  // lines that all threads take at once
-    static constexpr int PIXELS = (BLOCK_M + LINES - 1) / LINES, FILTERS = (BLOCK_N + LINES - 1) / LINES;
+    // Lines that all threads take at once.
+    static constexpr int PIECES = cfg::BLOCK_K / PIECE, LINES = THREADS / PIECES;
+    static constexpr int PIXELS = (cfg::BLOCK_M + LINES - 1) / LINES, FILTERS = (cfg::BLOCK_N + LINES - 1) / LINES;
     const SplitMma &args;
     const int line, piece, group, first_c, end_c;  // channels of the group, from the share's first one to its end
     const int left;                                // filters of the group from this thread's first one on
@@ -59,10 +60,15 @@ struct Loader {
     int r = 0, s = 0, c;  // of the step that comes next
 
     __device__ Loader(const SplitMma &args, int group, int share, index_t tile_m, int tile_n)
-        : args(args), line(threadIdx.x / PIECES), piece(threadIdx.x % PIECES), group(group),
-          first_c(share * SHARE_SPANS * BLOCK_K), end_c(min(FILTER_PITCH, first_c + SHARE_SPANS * BLOCK_K)),
-          left(K_GROUP - tile_n - line),
-          filters(args.filters + (static_cast<long long>(group) * K_GROUP + tile_n + line) * (TAPS * FILTER_PITCH)),
+        : args(args),
+          line(threadIdx.x / PIECES),
+          piece(threadIdx.x % PIECES),
+          group(group),
+          first_c(share * SHARE_SPANS * cfg::BLOCK_K),
+          end_c(min(cfg::FILTER_PITCH, first_c + SHARE_SPANS * cfg::BLOCK_K)),
+          left(cfg::K_GROUP - tile_n - line),
+          filters(args.filters +
+                  (static_cast<long long>(group) * cfg::K_GROUP + tile_n + line) * (TAPS * cfg::FILTER_PITCH)),
           c(first_c) {
         const Conv &conv = args.conv;
         const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
@@ -70,52 +76,55 @@ struct Loader {
         for (int i = 0; i < PIXELS; i++) {  // pixels beyond the last see what the last sees
             const index_t m = tile_m + line + i * LINES;
             const Column at = column_of(conv, m < pixels ? m : pixels - 1);
-            const int h = at.p * STRIDE_H - conv.top + ROWS_TOP, w = at.q * STRIDE_W - conv.left + ROWS_LEFT;
+            const int h = at.p * cfg::STRIDE_H - conv.top + cfg::ROWS_TOP,
+                      w = at.q * cfg::STRIDE_W - conv.left + cfg::ROWS_LEFT;
             windows[i] = {h, w, (static_cast<index_t>(at.n) * args.height + h) * args.width + w};
         }
     }
 
     __device__ __forceinline__ void ask(Tiles &tiles) {
-        const int own = c + piece * PIECE, h = r * DILATION_H, w = s * DILATION_W;
-        const bool some = r < R && own < end_c;
+        const int own = c + piece * PIECE, h = r * cfg::DILATION_H, w = s * cfg::DILATION_W;
+        const bool some = r < cfg::R && own < end_c;
         const index_t tap = static_cast<index_t>(h) * args.width + w;
-        const long long lows = static_cast<long long>(args.conv.N) * args.height * args.width * PIXEL_PITCH;
-        const half_t *const pixels = args.pixels + group * GROUP_PITCH + own;
+        const long long lows = static_cast<long long>(args.conv.N) * args.height * args.width * cfg::PIXEL_PITCH;
+        const half_t *const pixels = args.pixels + group * cfg::GROUP_PITCH + own;
 #pragma unroll
         for (int i = 0; i < PIXELS; i++) {
             const int m = line + i * LINES;
-            if (BLOCK_M % LINES && m >= BLOCK_M) break;
+            if (cfg::BLOCK_M % LINES && m >= cfg::BLOCK_M) break;
             const Window &window = windows[i];
             const bool inside = 0 <= window.h + h && window.h + h < args.height && 0 <= window.w + w && window.w + w < args.width;
             const long long pixel = window.first + tap;
-            const half_t *from = pixels + pixel * PIXEL_PITCH;
-            copy_kept16(tiles.pixels[0].piece(m, piece), from, some && inside);
-            copy_kept16(tiles.pixels[1].piece(m, piece), from + lows, some && inside);
+            const half_t *from = pixels + pixel * cfg::PIXEL_PITCH;
+            copy_async16_l1(tiles.pixels[0].piece(m, piece), from, some && inside);
+            copy_async16_l1(tiles.pixels[1].piece(m, piece), from + lows, some && inside);
             if (piece == 0)
-                copy_async<4>(&tiles.downs[m], args.downs + (pixel * SLICES + (group * GROUP_PITCH + c) / SLICE), some && inside);
+                copy_async<4>(&tiles.downs[m],
+                              args.downs + (pixel * cfg::SLICES + (group * cfg::GROUP_PITCH + c) / SLICE),
+                              some && inside);
         }
-        const half_t *from = filters + ((r * S + s) * FILTER_PITCH + own);
-        const long long further = static_cast<long long>(K) * TAPS * FILTER_PITCH;
+        const half_t *from = filters + ((r * cfg::S + s) * cfg::FILTER_PITCH + own);
+        const long long further = static_cast<long long>(cfg::K) * TAPS * cfg::FILTER_PITCH;
 #pragma unroll
         for (int i = 0; i < FILTERS; i++) {
             const int n = line + i * LINES;
-            if (BLOCK_N % LINES && n >= BLOCK_N) break;
-            const bool there = some && (K_GROUP % BLOCK_N == 0 || i * LINES < left);
-            const half_t *filter = from + i * static_cast<long long>(LINES * TAPS * FILTER_PITCH);
+            if (cfg::BLOCK_N % LINES && n >= cfg::BLOCK_N) break;
+            const bool there = some && (cfg::K_GROUP % cfg::BLOCK_N == 0 || i * LINES < left);
+            const half_t *filter = from + i * static_cast<long long>(LINES * TAPS * cfg::FILTER_PITCH);
             copy_async16(tiles.filters[0].piece(n, piece), filter, there);
             copy_async16(tiles.filters[1].piece(n, piece), filter + further, there);
         }
-        c += BLOCK_K;
+        c += cfg::BLOCK_K;
         const bool tap_ends = c >= end_c;
         c = tap_ends ? first_c : c, s += tap_ends;
-        const bool row_ends = s == S;
+        const bool row_ends = s == cfg::S;
         s = row_ends ? 0 : s, r += row_ends;
     }
 };
 
 // Multiply a step: `sums` of the warp's part of the tile get what it adds to them. Pixels that are `marked` make them NaN.
 __device__ __forceinline__ void multiply_step(WarpSums &sums, bool &marked, const Tiles &tiles, int m0, int n0) {
-    constexpr int PARTS = BLOCK_K / MMA_HALVES;
+    constexpr int PARTS = cfg::BLOCK_K / MMA_HALVES;
     unsigned columns[PARTS][2][COLUMNS / 2][4];
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
@@ -147,9 +156,9 @@ __device__ __forceinline__ void multiply_step(WarpSums &sums, bool &marked, cons
                 const auto &of_columns = columns[part];
                 const unsigned high[2] = {of_columns[0][j / 2][j % 2 * 2], of_columns[0][j / 2][j % 2 * 2 + 1]};
                 const unsigned low[2] = {of_columns[1][j / 2][j % 2 * 2], of_columns[1][j / 2][j % 2 * 2 + 1]};
-                multiply_halves<half_t>(main, rows[part][0], high);
-                multiply_halves<half_t>(cross, rows[part][0], low);
-                multiply_halves<half_t>(cross, rows[part][1], high);
+                mma_halves<half_t>(main, rows[part][0], high);
+                mma_halves<half_t>(cross, rows[part][0], low);
+                mma_halves<half_t>(cross, rows[part][1], high);
             }
 #pragma unroll
             for (int e = 0; e < 4; e++)
@@ -173,7 +182,7 @@ __device__ inline Output output_of(index_t m0, int n0, int i, int j, int v) {
 __device__ inline void finish_sums(const SplitMma &args, int group, int share, index_t m0, int n0, const WarpSums &sums) {
     const Conv &conv = args.conv;
     const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
-    out_t *const outs = conv.out + share * pixels * K;
+    out_t *const outs = conv.out + share * pixels * cfg::K;
     unsigned long long plain = 0;  // a bit for each output that is computed from floats
 #pragma unroll
     for (int i = 0; i < 2 * ROWS; i++) {
@@ -183,62 +192,63 @@ __device__ inline void finish_sums(const SplitMma &args, int group, int share, i
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
             Vector<out_t, 2> pair;
-            const int n = output_of(m0, n0, i, j, 0).n, k = group * K_GROUP + n;
+            const int n = output_of(m0, n0, i, j, 0).n, k = group * cfg::K_GROUP + n;
 #pragma unroll
             for (int v = 0; v < 2; v++) {
-                if (n + v >= K_GROUP) continue;
+                if (n + v >= cfg::K_GROUP) continue;
                 const float sum = sums[i / 2][j][i % 2 * 2 + v], scale = args.scales[k + v];
                 if (scale == 0 || sum != sum) plain |= 1ull << ((i * COLUMNS + j) * 2 + v);
                 pair.at[v] = finished(conv, at.n, k + v, at.p, at.q, sum * scale);
             }
-            if (n >= K_GROUP) continue;
+            if (n >= cfg::K_GROUP) continue;
             out_t *to = outs + place(conv.out_strides, at.n, k, at.p, at.q);
             if (args.pairs) {
                 store_vector(to, pair);
                 continue;
             }
             to[0] = pair.at[0];
-            if (n + 1 < K_GROUP) to[conv.out_strides.c] = pair.at[1];
+            if (n + 1 < cfg::K_GROUP) to[conv.out_strides.c] = pair.at[1];
         }
     }
-    const int first = share * SHARE_SPANS * BLOCK_K, channels = min(C_GROUP - first, SHARE_SPANS * BLOCK_K);
+    const int first = share * SHARE_SPANS * cfg::BLOCK_K,
+              channels = min(cfg::C_GROUP - first, SHARE_SPANS * cfg::BLOCK_K);
 #pragma unroll 1
     for (int bit = 0; bit < 64 && plain >> bit; bit++) {
         if (!(plain >> bit & 1)) continue;
         const Output output = output_of(m0, n0, bit / (2 * COLUMNS), bit / 2 % COLUMNS, bit % 2);
         const Column at = column_of(conv, output.m);
-        const int k = group * K_GROUP + output.n;
-        const float sum = plain_sum(conv, args.w_strides, at, k, group * C_GROUP + first, first, channels);
+        const int k = group * cfg::K_GROUP + output.n;
+        const float sum = plain_sum(conv, args.w_strides, at, k, group * cfg::C_GROUP + first, first, channels);
         outs[place(conv.out_strides, at.n, k, at.p, at.q)] = finished(conv, at.n, k, at.p, at.q, sum);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) implicit_gemm_split_mma(const __grid_constant__ SplitMma args) {
     DYNAMIC_SHARED(Tiles, stages);
-    constexpr unsigned ACROSS = (K_GROUP + BLOCK_N - 1) / BLOCK_N;
+    constexpr unsigned ACROSS = (cfg::K_GROUP + cfg::BLOCK_N - 1) / cfg::BLOCK_N;
     const index_t pixels = static_cast<index_t>(args.conv.N) * args.conv.P * args.conv.Q;
-    const unsigned down = static_cast<unsigned>((pixels + BLOCK_M - 1) / BLOCK_M), rest = blockIdx.x / ACROSS;
-    const int share = rest / (down * GROUPS), group = rest / down % GROUPS;
-    const int tile_n = blockIdx.x % ACROSS * BLOCK_N;
-    const index_t tile_m = static_cast<index_t>(rest % down) * BLOCK_M;
-    const int warp = threadIdx.x / 32, m0 = warp / WARPS_N * WARP_M, n0 = warp % WARPS_N * WARP_N;
+    const unsigned down = static_cast<unsigned>((pixels + cfg::BLOCK_M - 1) / cfg::BLOCK_M), rest = blockIdx.x / ACROSS;
+    const int share = rest / (down * cfg::GROUPS), group = rest / down % cfg::GROUPS;
+    const int tile_n = blockIdx.x % ACROSS * cfg::BLOCK_N;
+    const index_t tile_m = static_cast<index_t>(rest % down) * cfg::BLOCK_M;
+    const int warp = threadIdx.x / 32, m0 = warp / WARPS_N * cfg::WARP_M, n0 = warp % WARPS_N * cfg::WARP_N;
     const int steps = TAPS * min(SHARE_SPANS, SPANS - share * SHARE_SPANS);
-    wait_for_earlier();
+    pdl_wait();
     Loader load(args, group, share, tile_m, tile_n);
     WarpSums sums = {};
     bool marked = false;
-    for (int stage = 0; stage < STAGES - 1; stage++) {
+    for (int stage = 0; stage < cfg::STAGES - 1; stage++) {
         load.ask(stages[stage]);
         copy_async_commit();
     }
     int stage = 0;
     for (int step = 0; step < steps; step++) {
-        copy_async_wait<STAGES - 2>();  // this thread's part of the tile has landed,
+        copy_async_wait<cfg::STAGES - 2>();  // this thread's part of the tile has landed,
         __syncthreads();                // so has every other's, and all are done with the tile before it
-        load.ask(stages[stage == 0 ? STAGES - 1 : stage - 1]);
+        load.ask(stages[stage == 0 ? cfg::STAGES - 1 : stage - 1]);
         copy_async_commit();
         multiply_step(sums, marked, stages[stage], m0, n0);
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        stage = stage + 1 == cfg::STAGES ? 0 : stage + 1;
     }
     copy_async_wait();
     finish_sums(args, group, share, tile_m + m0, tile_n + n0, sums);

@@ -5,22 +5,23 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.gemm.mma import PRODUCTS, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.product import Tiling
-from convforge.algorithms.host.conv import Strides, address, conv_constants, fill, with_conv
+from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution
 from convforge.algorithms.host.resident import evenly
+from convforge.algorithms.implicit_gemm import split
 from convforge.algorithms.implicit_gemm.mma import together
 from convforge.algorithms.implicit_gemm.pixel_rows import SIDE, SplitPixels
-from convforge.algorithms.implicit_gemm.split import FEWEST, SplitFilters, problem_refusal, ways_of_split
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS as PARTS
 from convforge.algorithms.implicit_gemm.split_tiles import padded_channels
-from convforge.algorithms.implicit_gemm.sum_shares import SumShares, ordered_with_shares, problem_of_shares
+from convforge.algorithms.implicit_gemm.sum_shares import Stages, ordered_with_shares, problem_of_shares
 from convforge.algorithms.implicit_gemm.ways import ways_of_shares
-from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem
+from convforge.algorithms.implicit_gemm.wgmma_tiles import can_share, rows_problem
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -58,11 +59,11 @@ class SplitMmaConfig(Config):
     split_k: int = 1
 
 
-# The fields of configs, in the order of what they promise where pixels and filters are many.
-TILES = (
+# In the order of what they promise where pixels and filters are many.
+TILES = tuple(starmap(SplitMmaConfig, (
     (128, 128, 64, 32, 4), (128, 64, 64, 32, 4), (128, 64, 64, 32, 3), (64, 128, 32, 64, 3), (64, 64, 32, 32, 4),
     (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
-)  # fmt: skip
+)))  # fmt: skip
 
 
 class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
@@ -86,90 +87,70 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
     look = Mark("moss", "diamond")
 
     kernel: ClassVar[str] = "implicit_gemm_split_mma"
-    names: ClassVar[tuple[str, ...]] = ()  # macros that give it this name
+    names: ClassVar[tuple[str, ...]] = ()  # macros that give the kernel this name
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return Work(problem.flops * PARTS / PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
-        if problem_refusal(problem) is not None or min(problem.c_per_group, problem.k_per_group) < FEWEST:
+        few = min(problem.c_per_group, problem.k_per_group) < split.FEWEST
+        if few or split.problem_refusal(problem) is not None:
             return None
-        why = "many channels: three products of 16 bits on tensor cores for one of float32"
-        return Preference(Rank.TENSOR_CORES_OF_WARPS, why)
+        return Preference(Rank.TENSOR_CORES_OF_WARPS, split.WHY)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return problem_refusal(problem) or device_refusal(facts)
+        return split.problem_refusal(problem) or device_refusal(facts)
 
     def ways(self, problem: Conv2dProblem, config: SplitMmaConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
-        return *ways_of_split(problem, split_first=True), *ways_of_shares(config.split_k)
+        return *split.ways_of_split(problem, split_first=True), *ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitMmaConfig]:
-        """See :class:`Algorithm`. Those that waste least of the device first."""
-        plain = [SplitMmaConfig(*tile) for tile in TILES]
+        """Those that waste least of the device first."""
         return ordered_with_shares(
-            {config: tiles_of(config) for config in plain}, problem, facts, lambda config: spans_of(problem),
+            {config: tiles_of(config) for config in TILES}, problem, facts, lambda config: spans_of(problem),
             FEWEST_SPANS, lambda config, count: replace(config, split_k=count),
         )  # fmt: skip
 
     def plan(self, problem: Conv2dProblem, config: SplitMmaConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        shape, spans = tiles_of(config), spans_of(problem)
-        if not 1 <= config.split_k <= spans or -(-spans // -(-spans // config.split_k)) != config.split_k:
+        shape = tiles_of(config)
+        if not can_share(spans := spans_of(problem), config.split_k):
             raise ValueError(f"{config}: {spans} steps of a tap are not shared out among {config.split_k} blocks")
         own = problem if config.split_k == 1 else problem_of_shares(problem)
-        of_group = group_pitch(problem)
-        seen = rows_problem(problem, of_group)
-        rows = SplitPixels(problem, seen, runtime)
-        shares = SumShares(problem, config.split_k, rows.nbytes, runtime) if config.split_k > 1 else None
+        # Of several groups, the channels of each begin with a scale of its own.
+        of_group = problem.c if problem.groups == 1 else -(-problem.c_per_group // SIDE) * SIDE
+        loaded = rows_problem(problem, of_group)
+        rows = SplitPixels(problem, loaded, runtime)
+        stages = Stages(problem, rows, config.split_k, runtime)
         struct = with_conv(
-            "SplitMma", own, **dict.fromkeys(("pixels", "filters", "downs", "scales"), ctypes.c_void_p),
-            w_strides=Strides, redone=ctypes.c_void_p, **dict.fromkeys(("height", "width", "pairs"), ctypes.c_int),
+            "SplitMma", own, **dict.fromkeys(("pixels", "filters", "downs"), ctypes.c_void_p), **split.FILTER_FIELDS,
+            **dict.fromkeys(("height", "width", "pairs"), ctypes.c_int),
         )  # fmt: skip
         top, _, left, _ = problem.padding
-        outside = problem.padding_mode != "zeros"  # the rows have it, around the picture
+        outside = problem.padding_mode != "zeros"  # the rows contain the border
         numbers = {
             "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, **dict(shape.constants), "SPLIT_K": config.split_k,
             "FILTER_PITCH": padded_channels(problem), "GROUP_PITCH": of_group, "PIXEL_PITCH": rows.pitch,
             "SLICES": rows.slices, "ROWS_TOP": outside * top, "ROWS_LEFT": outside * left,
         }  # fmt: skip
-        path, lines = (
-            "algorithms/implicit_gemm/split_mma.cu",
-            (*conv_constants(own), *constants(**numbers), *self.names),
-        )
-        kernel = runtime.compile(KernelSource(path, self.kernel, lines, struct, "SplitMma"))
+        lines = (*conv_constants(own), *constants(**numbers), *self.names)
+        source = KernelSource("algorithms/implicit_gemm/split_mma.cu", self.kernel, lines, struct, "SplitMma")
+        kernel = runtime.compile(source)
         pixels = problem.n * problem.p * problem.q
         tiles = shape.tiles(pixels, problem.k_per_group, problem.groups) * config.split_k
         info = LaunchInfo(self.kernel, (tiles,), shape.threads, shape.shared_bytes, early=True)
 
         def arguments(buffers: Buffers) -> Any:
-            halves, filters = rows.arrays(buffers), buffers["w"].tensors
-            if shares is not None:
-                buffers = {**buffers, "out": shares.array(buffers)}
-            args = struct()
+            args, buffers = struct(), stages.buffers(buffers)
             fill(args.conv, own, buffers)
-            args.pixels, args.downs = halves["pixels"].address, halves["downs"].address
-            args.filters, args.scales = address(filters["halves"]), address(filters["scales"])
-            args.redone, args.height, args.width = address(filters["redone"]), seen.h, seen.w
-            args.w_strides = Strides(*(step // filters["w"].itemsize for step in filters["w"].strides))
+            args.pixels, args.downs = buffers["pixels"].address, buffers["downs"].address
+            args.filters = address(buffers["w"].tensors["halves"])
+            split.put_filters(args, buffers)
+            args.height, args.width = loaded.h, loaded.w
             args.pairs = together(own, args.conv, config.warp_n) > 1
             return args
 
         launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime)
-        behind = [] if shares is None else [shares.launch]
-        return Plan(
-            self, problem, config, runtime, steps=[rows.launch, launch, *behind],
-            prepare=SplitFilters(problem, runtime),
-            workspace_bytes=rows.nbytes + (0 if shares is None else shares.nbytes),
-        )  # fmt: skip
-
-
-def group_pitch(problem: Conv2dProblem) -> int:
-    """Channels of a group in rows of halves: of several groups, each begins with a scale of its own."""
-    return problem.c if problem.groups == 1 else -(-problem.c_per_group // SIDE) * SIDE
+        return stages.plan(self, problem, config, launch, split.SplitFilters(problem, runtime))
 
 
 def spans_of(problem: Conv2dProblem) -> int:
@@ -178,12 +159,9 @@ def spans_of(problem: Conv2dProblem) -> int:
 
 
 def tiles_of(config: SplitMmaConfig) -> Tiling:
-    """Give the block's tile, threads, shared memory and constants: two tiles for each, and scales.
+    """The block's tile, threads, shared memory and constants: two tiles for each operand, and scales.
 
-    Raises
-    ------
-    ValueError
-        Warps cannot share the tile as the config says.
+    Raises ValueError where warps cannot share the tile as the config says.
     """
     shape = tiling(GemmMmaConfig(config.block_m, config.block_n, BLOCK_K, config.warp_m, config.warp_n, config.stages))
     if (sums := config.warp_m * config.warp_n // 32) > MOST_SUMS:

@@ -1,22 +1,24 @@
-// split_pixels: a picture of any layout, strides and border as rows of halves (split.cuh), with a scale for each pixel
+// split_pixels: an image of any layout, strides and border as rows of halves (split.cuh), with a scale for each pixel
 // and 64 channels. implicit_gemm_split then has nothing to split, where it would split the same pixels many times.
 //
-// Threads   32 x LINES a block, a square of SIDE pixels and SIDE channels (squares.cuh).
+// Threads   32 x LINES a block, a square of SIDE pixels and SIDE channels (pixels.cuh).
 // Shared    the square, first as floats, then as halves in their place, whose lines are four bytes longer.
 // Layout    halves[half][n][pixel][c], c up to PITCH, a multiple of 8, of which those beyond C are zeros;
 //           downs[n][pixel][slice], what a sum of products of this pixel's 64 channels is multiplied by, and so many
-//           slices that they are a multiple of 16 bytes, the last ones 0. Pixels are those of the padded picture where the border is not
+//           slices that they are a multiple of 16 bytes, the last ones 0. Pixels are those of the padded image where the border is not
 //           zeros.
 // Range     a pixel's down is -1 where the halves would not do, and its outputs are computed from the floats: it has Inf,
 //           NaN or numbers out of reach; or more than a quarter of its numbers, or all numbers of one of the square's
 //           channels, are so small beside the largest of their pixels that they lose bits. An output may be the sum of
 //           those alone.
 // Limit     memory: both sides in whole lines.
+#include "pixels.cuh"
 #include "split.cuh"
-#include "squares.cuh"
 
+using Squares = PixelSquares<cfg::CHANNELS, cfg::WHOLE_GROUP, cfg::CHANNELS_NEAR>;
+constexpr int SIDE = Squares::SIDE, LINES = Squares::LINES;
 constexpr int THREADS = 32 * LINES, PARTS = THREADS / SIDE, OF_PART = SIDE / PARTS;  // of a pixel's channels
-constexpr int PAIRS = OF_PART / 2, WORDS = PITCH / 2;
+constexpr int PAIRS = OF_PART / 2, WORDS = cfg::PITCH / 2;
 constexpr int MOST_LOST = 4;     // of so many numbers of a pixel, one
 constexpr float LEAST = 1e-30f;  // what stands for smaller numbers that are not zero
 
@@ -35,8 +37,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_pixels(const __grid_
     const int part = thread / SIDE, from = part * OF_PART;
     const int n = blockIdx.x / args.squares, first = blockIdx.x % args.squares * SIDE, c0 = blockIdx.y * SIDE;
     const int pixels = args.height * args.width;
-    wait_for_earlier();
-    bring_square(args, n, first, c0, [&](int pixel, int c, float value) { square[pixel][c] = value; });
+    pdl_wait();
+    Squares::bring_square(args, n, first, c0, [&](int pixel, int c, float value) { square[pixel][c] = value; });
     if (thread < SIDE) column[thread] = 0, balance[thread] = 0;
     __syncthreads();
     // Each pixel's scale.
@@ -67,9 +69,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_pixels(const __grid_
     kept = float_of(column[at]);
     const bool lost = __syncthreads_or(kept > 0 && kept < IN_FULL);
     if (part == 0 && first + at < pixels) {
-        float *downs = args.downs + (static_cast<long long>(n) * pixels + first + at) * SLICES;
+        float *downs = args.downs + (static_cast<long long>(n) * pixels + first + at) * cfg::SLICES;
         downs[c0 / SIDE] = lost || balance[at] > 0 || cannot_split(most) ? -1 : scale.down;
-        for (int slice = c0 / SIDE + 1; c0 + SIDE >= CHANNELS && slice < SLICES; slice++) downs[slice] = 0;
+        for (int slice = c0 / SIDE + 1; c0 + SIDE >= cfg::CHANNELS && slice < cfg::SLICES; slice++) downs[slice] = 0;
     }
     // The halves, in the place of the floats that a thread has: high ones, then low ones.
     unsigned high[PAIRS], low[PAIRS];

@@ -1,4 +1,4 @@
-"""Tiles of split.cu: those of wgmma.cu, with pixels that come as floats and are split into halves where they lie."""
+"""Tiles of split.cu: those of wgmma.cu, with pixels that are loaded as floats and split into halves in place."""
 
 from __future__ import annotations
 
@@ -6,26 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Self
 
-from convforge.algorithms.implicit_gemm.wgmma_configs import sharing_cycles, splits_worth_a_look
-from convforge.algorithms.implicit_gemm.wgmma_tiles import (
-    EXTRA_BYTES,
-    MOST_RESIDENT,
-    ROW_BYTES,
-    TILE_W,
-    TilesConfig,
-    can_copy,
-    copies_refusal,
-    filters_held,
-    patch_of,
-    room_refusal,
-    rows_problem,
-    seen_by,
-    split_refusal,
-    steps_of,
-    tiling,
-)  # fmt: skip
+from convforge.algorithms.implicit_gemm import wgmma_tiles
+from convforge.algorithms.implicit_gemm.wgmma_configs import Ring, sharing_cycles, splits_worth_a_look
+from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig
 from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -40,26 +25,23 @@ TOP, IN_FULL, REACH = 14, -12, 100
 # Columns of a product: a thread has three sums for each pair of them and 64 rows.
 COLUMNS = (64, 96, 112, 128)
 
-# How the two warpgroups share tiles, and who splits.
-WAYS: tuple[dict[str, Any], ...] = (
-    *({"filters_on_m": on_m, "ping_pong": ping} for on_m in (True, False) for ping in (True, False)),
-    {"filters_on_m": True, "ping_pong": False, "by_pixels": True},
-    *({"filters_on_m": False, "ping_pong": ping, "split_first": True} for ping in (True, False)),
+# Stages in shared memory; the first ring that fits is taken.
+PATCH_RINGS = tuple(
+    Ring(False, pixels, filters)
+    for pixels, filters in ((3, 6), (3, 4), (3, 3), (2, 6), (2, 4), (2, 3), (2, 2), (1, 6), (1, 3))
 )
+RINGS = tuple(
+    Ring(False, pixels, filters) for pixels, filters in ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2))
+)
+RESIDENT_RINGS = tuple(Ring(True, stages, 2) for stages in (3, 2))
 
-# Stages of pixels and filters, the first that fit.
-PATCH_STAGES = ((3, 6), (3, 4), (3, 3), (2, 6), (2, 4), (2, 3), (2, 2), (1, 6), (1, 3))
-STAGES = ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2))
-RESIDENT_STAGES = (3, 2)
-
-# Scales of a pixel, each of 64 channels, that a copy brings: 16 bytes.
+# Scales of a pixel, each of 64 channels, that a copy loads: 16 bytes.
 SCALES = 4
 
 # Bytes beside the tiles: those of wgmma.cu, and the largest numbers of channels.
 SPLIT_BYTES = 2048
 
-# The model that orders the configs before any is timed, fitted to times on an H100. Its unit is a clock cycle of one
-# multiprocessor.
+# The model that orders the configs before any is timed, fitted to times on an H100. It counts clock cycles of an SM.
 # Tensor cores: multiply-adds in a cycle, and bytes that they read from shared memory in a cycle.
 PRODUCTS_A_CYCLE, READ_A_CYCLE = 2100, 83
 # Adding a step's sums to floats: cycles of a step, and of each column.
@@ -69,10 +51,10 @@ STAGE_CYCLES, SPLIT_CYCLES = 1130, 17
 # Finishing a tile: cycles of each column; cycles of a launch.
 OUTPUT_CYCLES, START_CYCLES = 26, 3300
 # Writing pixels to a workspace first: cycles of the launch; bytes of a number that are read and written, and those that
-# the device reads and writes in a cycle. Bytes that the accelerator then loads in a cycle.
+# the device reads and writes in a cycle. Bytes that the TMA then loads in a cycle.
 WRITING_CYCLES, WRITTEN_BYTES, WRITTEN_A_CYCLE, LOADED_A_CYCLE = 3000, 8, 2200, 60
-# Columns of a product up to which two threads of a warpgroup of its own ask, and 128 threads split. Beyond, two threads
-# of one warp ask, and 96 split, which takes longer by this factor.
+# Columns of a product up to which two threads of a warpgroup of its own issue copies, and 128 threads split. Beyond,
+# two threads of one warp issue them, and 96 split, which takes longer by this factor.
 MOST_ALONE, TOGETHER = 112, 1.6
 
 
@@ -85,8 +67,8 @@ class SplitConfig(TilesConfig):
     by_pixels : bool
         The two warpgroups share a tile by its pixels, `columns` each, and both take all its filters.
     split_first : bool
-        Another kernel first writes the picture to a workspace as halves, each pixel with a scale for 64 channels. It
-        takes any layout, border, number of channels and alignment.
+        Another kernel first writes x to a workspace as halves, each pixel with a scale for 64 channels. It takes any
+        layout, border, number of channels and alignment.
     """
 
     by_pixels: bool = False
@@ -97,6 +79,23 @@ class SplitConfig(TilesConfig):
         """Pixels and filters of a tile."""
         return (2 * self.columns, 64) if self.by_pixels else TilesConfig.block.fget(self)  # type: ignore[attr-defined]
 
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 512 if self.columns <= MOST_ALONE and not self.split_first else 384
+
+    def any_way(self) -> Self:
+        """The config that takes arrays of any alignment."""
+        return self if self.split_first else replace(self, turned=True)
+
+
+# How the two warpgroups share tiles, and what splits pixels.
+WAYS = (
+    *(SplitConfig(filters_on_m=on_m, ping_pong=ping) for on_m in (True, False) for ping in (True, False)),
+    SplitConfig(ping_pong=False, by_pixels=True),
+    *(SplitConfig(filters_on_m=False, ping_pong=ping, split_first=True) for ping in (True, False)),
+)
+
 
 def padded_channels(problem: Conv2dProblem) -> int:
     """Channels of a split filter's row, which is a multiple of 16 bytes."""
@@ -104,49 +103,44 @@ def padded_channels(problem: Conv2dProblem) -> int:
 
 
 def whole_groups(problem: Conv2dProblem) -> int:
-    """Channels of a group as copies can begin at them, at multiples of 16 bytes."""
+    """Channels of a group, padded so that copies can begin at each group: at multiples of 16 bytes."""
     return problem.c_per_group if problem.groups == 1 else -(-problem.c_per_group // 4) * 4
 
 
-def must_turn(problem: Conv2dProblem) -> bool:
-    """Whether the accelerator cannot bring the pixels of this problem where they lie."""
-    return not can_copy(problem) or whole_groups(problem) != problem.c_per_group
+def needs_rows(problem: Conv2dProblem) -> bool:
+    """Tell if x must first be written as rows, because the TMA cannot load it."""
+    return not wgmma_tiles.tma_loads(problem) or whole_groups(problem) != problem.c_per_group
 
 
 def split_rows(problem: Conv2dProblem) -> Conv2dProblem:
-    """Give the problem on rows of halves in a workspace: twice as many pictures, the first ones of high halves."""
+    """The problem on rows of halves in a workspace: twice as many images, the first ones of high halves."""
     channels = -(-problem.c // 8) * 8
-    return rows_problem(problem, channels).replace(x_dtype="float16", w_dtype="float16", n=2 * problem.n)
-
-
-def threads_of(config: SplitConfig) -> int:
-    """Of a block."""
-    return 512 if config.columns <= MOST_ALONE and not config.split_first else 384
+    return wgmma_tiles.rows_problem(problem, channels).replace(x_dtype="float16", w_dtype="float16", n=2 * problem.n)
 
 
 def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
-    """Of a block: struct Memory of split.cu, and what aligns it."""
+    """Shared memory of a block: struct Memory of split.cu, and its alignment."""
     pixels, filters = config.block
-    rows = math.prod(patch_of(problem, config)) if config.patch else pixels
-    stage = -(-rows * ROW_BYTES // 1024) * 1024
-    held = filters_held(problem, config, ROW_CHANNELS) * 2 * filters * ROW_BYTES
+    rows = math.prod(wgmma_tiles.patch_of(problem, config)) if config.patch else pixels
+    stage = -(-rows * wgmma_tiles.ROW_BYTES // 1024) * 1024
+    held = wgmma_tiles.filters_held(problem, config, ROW_CHANNELS) * 2 * filters * wgmma_tiles.ROW_BYTES
     return config.pixel_stages * 2 * stage + held + 1024
 
 
 def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> float:
-    """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its splits."""
-    most = -(-tiling(problem, config)[0] // facts.cores)
-    steps = steps_of(problem, ROW_CHANNELS, config.split_k)
-    read = (64 + config.columns) * ROW_BYTES
+    """Estimate the cycles of a call: those of the SM with the most tiles, by its products or its splits."""
+    most = -(-wgmma_tiles.tiling(problem, config)[0] // facts.cores)
+    steps = wgmma_tiles.steps_of(problem, ROW_CHANNELS, config.split_k)
+    read = (64 + config.columns) * wgmma_tiles.ROW_BYTES
     multiplied = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
     added = ADD_CYCLES + ADD_COLUMN * config.columns
     alone = PRODUCTS * multiplied + added
     products = steps * (alone if config.ping_pong else max(2 * PRODUCTS * multiplied, alone))
     stages = steps // (problem.r * problem.s) if config.patch else steps
-    pixels = math.prod(patch_of(problem, config)) if config.patch else config.block[0]
+    pixels = math.prod(wgmma_tiles.patch_of(problem, config)) if config.patch else config.block[0]
     split = stages * (pixels * SPLIT_CYCLES + STAGE_CYCLES) * (1 if config.columns <= MOST_ALONE else TOGETHER)
     if config.split_first:
-        split = steps * sum(config.block) * 2 * ROW_BYTES / LOADED_A_CYCLE
+        split = steps * sum(config.block) * 2 * wgmma_tiles.ROW_BYTES / LOADED_A_CYCLE
     tile = max(products, split)
     if config.pixel_stages < 2:  # nothing is split while a tile is multiplied
         tile = products + split
@@ -158,18 +152,17 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
 
 
 def smallest(problem: Conv2dProblem) -> SplitConfig:
-    """Give the config with the smallest tiles: a problem that it cannot take has no config."""
-    turned = must_turn(problem)
-    return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=turned)
+    """The config with the smallest tiles: a problem that it cannot take has no config."""
+    return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=needs_rows(problem))
 
 
 def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """The reason why a config is impossible; None if it is possible."""
     if config.rows != 1 or not 8 <= config.columns <= COLUMNS[-1] or config.columns % 16:
         return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=COLUMNS[-1])
     if config.by_pixels and (config.ping_pong or not config.filters_on_m):
         return Reason("two warpgroups share pixels only of a tile that they share, and where pixels are columns")
-    if (reason := split_refusal(problem, config, ROW_CHANNELS)) is not None:
+    if (reason := wgmma_tiles.split_refusal(problem, config, ROW_CHANNELS)) is not None:
         return reason
     if config.filter_stages < 2 and not config.resident:
         return Reason("a stage is free one step after its products: at least two are needed")
@@ -178,38 +171,37 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
     if config.split_first:
         if config.patch or config.filters_on_m or config.turned or problem.groups > 1:
             return Reason("where pixels are split first, they are rows of products, come by taps, and have one group")
-        seen = split_rows(problem)
-    elif not config.turned and must_turn(problem):
+        loaded = split_rows(problem)
+    elif not config.turned and needs_rows(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, and zeros outside: turn it first")
     else:
-        seen = seen_by(problem, config, whole_groups(problem))
-    if (reason := copies_refusal(seen, config)) is not None:
+        loaded = wgmma_tiles.loaded_problem(problem, config, whole_groups(problem))
+    if (reason := wgmma_tiles.copies_refusal(loaded, config)) is not None:
         return reason
-    beside = EXTRA_BYTES + SPLIT_BYTES - 1024
+    beside = wgmma_tiles.EXTRA_BYTES + SPLIT_BYTES - 1024
     if config.split_first:
         beside += config.pixel_stages * config.block[0] * SCALES * 4
-    return room_refusal(problem, config, shared_bytes(problem, config) + beside, facts)
+    return wgmma_tiles.room_refusal(problem, config, shared_bytes(problem, config) + beside, facts)
 
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
-    steps = steps_of(problem, ROW_CHANNELS)
+    steps = wgmma_tiles.steps_of(problem, ROW_CHANNELS)
     for patch, way, columns in product((True, False), WAYS, COLUMNS):
-        base = SplitConfig(patch=patch, columns=columns, **way)
-        if patch and (problem.r * problem.s == 1 or base.split_first):
+        if patch and (problem.r * problem.s == 1 or way.split_first):
             continue
-        if base.by_pixels and columns > MOST_ALONE:
+        if way.by_pixels and columns > MOST_ALONE:
             continue
-        base = replace(base, turned=must_turn(problem) and not base.split_first)
+        base = replace(way, patch=patch, columns=columns, turned=needs_rows(problem) and not way.split_first)
         pixels, filters = base.block
-        if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
+        if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // wgmma_tiles.TILE_W >= 2 * problem.p):
             continue
-        rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
-        if filters >= problem.k and problem.groups == 1 and steps <= MOST_RESIDENT:
-            rings = [*((True, ring, 2) for ring in RESIDENT_STAGES[: 1 if patch else 2]), *rings]
+        rings = PATCH_RINGS if patch else RINGS
+        if filters >= problem.k and problem.groups == 1 and steps <= wgmma_tiles.MOST_RESIDENT:
+            rings = (*RESIDENT_RINGS[: 1 if patch else 2], *rings)
         for many in (1, *splits_worth_a_look(problem, base, ROW_CHANNELS, facts)):
-            for resident, ring, held in rings:
-                config = replace(base, resident=resident, pixel_stages=ring, filter_stages=held, split_k=many)
+            for ring in rings:
+                config = replace(base, **ring._asdict(), split_k=many)
                 if config_refusal(problem, config, facts) is None:
                     yield config
                     break

@@ -2,12 +2,12 @@
 // takes the sums through the epilogue to out.
 //
 // Threads   THREADS a block, each with LANES neighbouring filters of a pixel.
-// Layout    sums[share][pixel of all pictures][filter], floats.
+// Layout    sums[share][pixel of all images][filter], floats.
 // Limit     memory, mostly L2, which still has the sums.
-#include "device.cuh"
-#include "ends.cuh"
+#include "epilogue.cuh"
+#include "memory.cuh"
 
-constexpr int THREADS = 256, LANES = K % 4 == 0 ? 4 : 1;
+constexpr int THREADS = 256, LANES = cfg::K % 4 == 0 ? 4 : 1;
 
 struct SumShares {
     Conv conv;
@@ -22,18 +22,18 @@ struct alignas(4 * LANES) Sums {
 extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(const __grid_constant__ SumShares args) {
     const Conv &conv = args.conv;
     const int first = (blockIdx.x * THREADS + threadIdx.x) * LANES;
-    wait_for_earlier();
+    pdl_wait();
     if (first >= args.count) return;
     Sums sums = *reinterpret_cast<const Sums *>(args.sums + first);
 #pragma unroll
-    for (int share = 1; share < SPLIT_K; share++) {
+    for (int share = 1; share < cfg::SPLIT_K; share++) {
         const float *from = args.sums + static_cast<long long>(share) * args.count + first;
         const Sums more = *reinterpret_cast<const Sums *>(from);
 #pragma unroll
         for (int i = 0; i < LANES; i++) sums.at[i] += more.at[i];
     }
-    const int pixel = first / K, row = pixel / conv.Q, n = row / conv.P;
+    const int pixel = first / cfg::K, row = pixel / conv.Q, n = row / conv.P;
 #pragma unroll
     for (int i = 0; i < LANES; i++)
-        finish(conv, n, first - pixel * K + i, row - n * conv.P, pixel - row * conv.Q, sums.at[i]);
+        finish(conv, n, first - pixel * cfg::K + i, row - n * conv.P, pixel - row * conv.Q, sums.at[i]);
 }

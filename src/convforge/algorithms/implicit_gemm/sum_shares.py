@@ -1,4 +1,4 @@
-"""Host side of sum_shares.cu: the sums of tiles that shared a product's channels, added up (split-K)."""
+"""Host side of sum_shares.cu, which adds up the sums of tiles that share channels (split-K), and of such plans."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from convforge.algorithms.contract import Buffers, Config, Launch
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.gemm.device import modelled_time
 from convforge.algorithms.gemm.product import Tiling
-from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
-from convforge.algorithms.implicit_gemm.pixel_rows import BEGINS, Rows
+from convforge.algorithms.host.conv import ArrayView, address, conv_constants, fill, with_conv
+from convforge.algorithms.implicit_gemm.pixel_rows import BEGINS, Squares, begins
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -27,21 +27,11 @@ def ordered_with_shares(
     shapes: Mapping[C, Tiling], problem: Conv2dProblem, facts: DeviceFacts, steps: Callable[[C], int], fewest: int,
     share: Callable[[C, int], C],
 ) -> list[C]:  # fmt: skip
-    """Give the configs that fit a device, those that waste least of it first.
+    """The configs that fit a device, those that waste least of it first.
 
-    A config with fewer tiles than the device has multiprocessors comes a second time, with blocks that share the steps
-    of a tile.
-
-    Parameters
-    ----------
-    shapes : mapping of config to Tiling
-        Rows are output pixels, columns filters.
-    steps : callable
-        A config's steps of a tile.
-    fewest : int
-        Steps of a block that shares, at least.
-    share : callable
-        Gives a config with so many blocks that share.
+    A config with fewer tiles than SMs comes a second time, with blocks that share the steps of a tile: each has at
+    least `fewest` of its `steps`, and `share` gives the config with so many blocks. Rows of a Tiling are output pixels,
+    and columns filters.
     """
     pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
     found: dict[C, float] = {}
@@ -58,29 +48,15 @@ def ordered_with_shares(
 
 
 def problem_of_shares(problem: Conv2dProblem) -> Conv2dProblem:
-    """Give the problem whose results are the sums of one share: floats in NHWC, before the epilogue."""
+    """The problem whose results are the sums of one share: floats in NHWC, before the epilogue."""
     return problem.replace(out_dtype="float32", out_layout="NHWC", epilogue=Epilogue())
 
 
 class SumShares:
-    """The step that adds up sums in the workspace, and takes them through the epilogue.
+    """The step that adds up `count` shares, `offset` bytes into the workspace, and applies the epilogue."""
 
-    Parameters
-    ----------
-    count : int
-        Shares.
-    behind : int
-        Bytes of the workspace that others use, before the sums.
-
-    Attributes
-    ----------
-    launch : Launch
-    nbytes : int
-        Of the workspace.
-    """
-
-    def __init__(self, problem: Conv2dProblem, count: int, behind: int, runtime: Runtime) -> None:
-        self._shape, self._behind = problem_of_shares(problem).out_shape, behind
+    def __init__(self, problem: Conv2dProblem, count: int, offset: int, runtime: Runtime) -> None:
+        self._shape, self._offset = problem_of_shares(problem).out_shape, offset
         self.nbytes = count * problem.outputs * 4 + BEGINS - 1
         struct = with_conv("SumShares", problem, sums=ctypes.c_void_p, count=ctypes.c_int)
         lines = (*conv_constants(problem), *constants(SPLIT_K=count))
@@ -95,8 +71,40 @@ class SumShares:
 
         self.launch = Launch(info, runtime.compile(source), arguments, runtime)
 
-    def array(self, buffers: Buffers) -> Rows:
-        """Give the sums of the first share in a call's workspace; those of the others follow."""
+    def array(self, buffers: Buffers) -> ArrayView:
+        """The sums of the first share in a call's workspace; those of the others follow."""
         n, p, q, k = self._shape
-        at = -(-(address(buffers["workspace"]) + self._behind) // BEGINS) * BEGINS
-        return Rows(at, (n, p, q, k), (4 * p * q * k, 4 * q * k, 4 * k, 4), 4)
+        at = begins(address(buffers["workspace"]) + self._offset)
+        return ArrayView(at, (n, p, q, k), (4 * p * q * k, 4 * q * k, 4 * k, 4), 4)
+
+
+class Stages:
+    """The kernels around a product: one writes x to the workspace as rows, one adds up the sums of shares.
+
+    Without `rows` the product reads x itself; with `split_k` 1 it writes the result.
+    """
+
+    def __init__(self, problem: Conv2dProblem, rows: Squares | None, split_k: int, runtime: Runtime) -> None:
+        self._rows, self._nbytes = rows, 0 if rows is None else rows.nbytes
+        self._shares = SumShares(problem, split_k, self._nbytes, runtime) if split_k > 1 else None
+
+    def buffers(self, buffers: Buffers) -> Buffers:
+        """The buffers of a call as the product takes them."""
+        if self._rows is not None:
+            buffers = {**buffers, **self._rows.arrays(buffers)}
+        if self._shares is not None:
+            buffers = {**buffers, "out": self._shares.array(buffers)}
+        return buffers
+
+    def plan(
+        self, method: Algorithm[Any, Any], problem: Conv2dProblem, config: Config, launch: Launch,
+        prepare: Callable[[Any, Any], PreparedFilter],
+    ) -> Plan:  # fmt: skip
+        """The plan of a product's launch with those around it."""
+        steps = [] if self._rows is None else [self._rows.launch]
+        steps.append(launch)
+        nbytes = self._nbytes
+        if self._shares is not None:
+            steps.append(self._shares.launch)
+            nbytes += self._shares.nbytes
+        return Plan(method, problem, config, launch.runtime, steps=steps, prepare=prepare, workspace_bytes=nbytes)

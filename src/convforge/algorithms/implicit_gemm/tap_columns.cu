@@ -1,13 +1,13 @@
 // tap_columns: a few filters as columns of a product, one for each tap, in the order in which few_outputs.cu multiplies them.
 //
-// Result    for each 16 channels and each 8 columns (few_outputs.cuh): the factors of 32 lanes. All of that twice: for blocks
+// Result    for each 16 channels and each 8 columns (filter.cuh): the factors of 32 lanes. All of that twice: for blocks
 //           that go down, and with the rows of the filters from the last to the first, for blocks that go up.
 // Threads   one for those that a lane has of eight columns, 4 numbers, with zeros for channels and columns that do not exist.
 // Limit     the launch: a few filters are few numbers.
-#include "device.cuh"
-#include "few_outputs.cuh"
-#include "given.cuh"
-#include "vector.cuh"
+#include "filter.cuh"
+#include "memory.cuh"
+
+constexpr int STEPS = TapMatrix::STEPS, PRODUCTS = TapMatrix::PRODUCTS, FACTORS = TapMatrix::FACTORS;
 
 struct TapColumns {
     Filter filter;
@@ -15,16 +15,17 @@ struct TapColumns {
 };
 
 extern "C" __global__ void tap_columns(const __grid_constant__ TapColumns args) {
-    const int i = blockIdx.x * THREADS + threadIdx.x, lane = i % 32;
-    wait_for_earlier();
+    const int i = blockIdx.x * cfg::THREADS + threadIdx.x, lane = i % 32;
+    pdl_wait();
     if (i >= 2 * FACTORS) return;
     const int column = i / 32 % PRODUCTS * 8 + lane / 4, step = i / (32 * PRODUCTS) % STEPS;
-    const int k = column % K, s = column / K % S, row = column / (K * S), r = i < FACTORS ? row : R - 1 - row;
+    const int k = column % cfg::K, s = column / cfg::K % cfg::S, row = column / (cfg::K * cfg::S),
+              r = i < FACTORS ? row : cfg::R - 1 - row;
     Vector<w_t, 4> factors;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const int c = step * 16 + j / 2 * 8 + lane % 4 * 2 + j % 2;
-        const bool there = column < TAP_COLUMNS && c < C;
+        const bool there = column < TapMatrix::COLUMNS && c < cfg::C;
         factors.at[j] = there ? args.filter.taps[place(args.filter.strides, k, c, r, s)] : w_t{};
     }
     args.packed[i].words[0] = factors.word.bits[0];

@@ -1,10 +1,10 @@
-"""The ways of a call of an implicit GEMM on wgmma: where x is first written as rows, and who stores the result."""
+"""The ways of a call of an implicit GEMM: x first written as rows, shares of sums, and how the result is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convforge.algorithms.implicit_gemm.wgmma_tiles import BOX_FILTERS, TilesConfig, WgmmaConfig, can_copy, can_store
+from convforge.algorithms.implicit_gemm.wgmma_tiles import BOX_FILTERS, TilesConfig, WgmmaConfig, tma_loads, tma_stores
 from convforge.algorithms.traits import Way
 from convforge.backends.maps import ALIGNMENT
 from convforge.errors import Reason
@@ -16,7 +16,7 @@ def ways_of_x(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> tup
     """The way of x where every call first writes it as rows; `of_group` are the channels of a group in such rows."""
     if not config.turned:
         return ()
-    why = Reason.joined(_why_turned(problem, of_group)) or Reason("the config asks for it ({field})", field="turned")
+    why = Reason.joined(_why_rows(problem, of_group)) or Reason("the config asks for it ({field})", field="turned")
     words = Reason(
         "every call first writes x to a workspace, as rows of channels (NHWC) at multiples of {bytes} bytes, which the "
         "TMA loads: {why}",
@@ -37,7 +37,7 @@ def ways_of_shares(split_k: int) -> tuple[Way, ...]:
 
 
 def ways_of_result(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
-    """Who stores the result: the TMA, or threads."""
+    """The way of the result: stored by the TMA or by threads."""
     if config.split_k > 1:
         return ()
     if not config.scattered:
@@ -48,17 +48,18 @@ def ways_of_result(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ..
 
 
 def ways_of_arrays(config: TilesConfig, stored: bool) -> tuple[Way, ...]:
-    """The way of arrays that the TMA cannot take where they lie; `stored` says that it stores the result."""
+    """The way of arrays that the TMA cannot take; `stored` says that it stores the result."""
     if config.turned and not stored:
         return ()
+    name = "pixel_rows"
     if config.turned:
+        name = "thread_stores"
         words = Reason(
             "if the address or a stride of the result is no multiple of {bytes} bytes, or the result has gaps, threads "
             "store it: by another plan, which is compiled when it is first needed",
             bytes=ALIGNMENT,
         )  # fmt: skip
-        return (Way("thread_stores", "arrays", words),)
-    if stored:
+    elif stored:
         words = Reason(
             "if the address or a stride of x or of the result is no multiple of {bytes} bytes, or one of them has gaps "
             "between its channels, x is first written to a workspace as rows that the TMA loads, and threads store the "
@@ -72,11 +73,11 @@ def ways_of_arrays(config: TilesConfig, stored: bool) -> tuple[Way, ...]:
             "first needed",
             bytes=ALIGNMENT,
         )  # fmt: skip
-    return (Way("pixel_rows", "arrays", words),)
+    return (Way(name, "arrays", words),)
 
 
-def _why_turned(problem: Conv2dProblem, of_group: int) -> Iterator[Reason]:
-    """Each reason why the TMA cannot load the pixels of a problem where they lie."""
+def _why_rows(problem: Conv2dProblem, of_group: int) -> Iterator[Reason]:
+    """Each reason why the TMA cannot load the pixels of a problem."""
     nbytes = problem.c * itemsize(problem.x_dtype)
     if problem.x_layout != "NHWC":
         yield Reason("x is in {layout}", layout=problem.x_layout)
@@ -84,7 +85,7 @@ def _why_turned(problem: Conv2dProblem, of_group: int) -> Iterator[Reason]:
         yield Reason("the border is {border}, and the TMA fills in zeros", border=problem.padding_mode)
     if nbytes % ALIGNMENT:
         yield Reason("a pixel has {count} bytes, which are no multiple of {bytes}", count=nbytes, bytes=ALIGNMENT)
-    if can_copy(problem) and of_group != problem.c_per_group:
+    if tma_loads(problem) and of_group != problem.c_per_group:
         yield Reason(
             "a group has {count} channels, which take the room of {room}", count=problem.c_per_group, room=of_group
         )
@@ -92,7 +93,7 @@ def _why_turned(problem: Conv2dProblem, of_group: int) -> Iterator[Reason]:
 
 def _why_scattered(problem: Conv2dProblem) -> Iterator[Reason]:
     """Each reason why the TMA cannot store the result of a problem."""
-    if can_store(problem):
+    if tma_stores(problem):
         return
     size = itemsize(problem.out_dtype)
     if problem.out_layout != "NHWC":

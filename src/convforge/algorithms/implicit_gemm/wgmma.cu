@@ -1,6 +1,6 @@
 // implicit_gemm_wgmma: implicit GEMM on Hopper's tensor cores; one warpgroup brings tiles, two multiply them.
 //
-// Since implicit_gemm_mma: no thread gathers, and no lane holds factors. The tensor memory accelerator brings pixels and
+// Since implicit_gemm_mma: no thread gathers, and no lane holds factors. The TMA brings pixels and
 // filters to shared memory in the order that the tensor cores read, and stores the results; threads only ask, wait and
 // finish. x and w are of 16 bits, or floats whose first 19 bits are multiplied (TF32), in NHWC; sums are floats.
 //
@@ -9,7 +9,7 @@
 // Layout    out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one tap and 64 channels of 16 bits
 //           or 32 floats: 128 bytes (ROW_BYTES: 64 or 32 where channels are few) a pixel or a filter, which is a row of
 //           either operand. A tile is BLOCK_PIXELS x
-//           BLOCK_FILTERS outputs; the blocks, one a multiprocessor, take tile after tile. Either operand may be the
+//           BLOCK_FILTERS outputs; the blocks, one an SM, take tile after tile. Either operand may be the
 //           one of 64 rows a product: FILTERS_ON_M where that fits the outputs better.
 //           PATCH: a tile is 8 outputs wide; the pixels that all its taps see come once for a row of channels, as a
 //           patch with halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
@@ -26,45 +26,46 @@
 #include "wgmma_tiles.cuh"
 
 constexpr int RESULT_BYTES = 128;  // of a pixel's 64 filters
-constexpr int OUT_BYTES = SCATTERED ? 1024 : 64 * ROWS_64 * BLOCK_N * 2;  // of a warpgroup
+constexpr int OUT_BYTES = cfg::SCATTERED ? 1024 : 64 * cfg::ROWS_64 * cfg::BLOCK_N * 2;  // of a warpgroup
 
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
 
 struct Wgmma {
     Conv conv;
-    Map pixels, filters, results;
+    TensorMap pixels, filters, results;
     Tiling tiling;
     int together;  // SCATTERED: so many neighbouring outputs may be stored as one
 };
 
 struct Memory {
     alignas(1024) unsigned char results[CONSUMERS][OUT_BYTES];
-    alignas(1024) unsigned char pixels[PIXEL_STAGES][PIXEL_BYTES];
-    alignas(1024) unsigned char filters[FILTER_STAGES][FILTER_BYTES];
+    alignas(1024) unsigned char pixels[cfg::PIXEL_STAGES][PIXEL_BYTES];
+    alignas(1024) unsigned char filters[cfg::FILTER_STAGES][FILTER_BYTES];
 };
-static_assert(sizeof(Memory) + 1024 - 128 <= SHARED_BYTES, "the host asks for the shared memory that a block uses");
+static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
+              "the host asks for the shared memory that a block uses");
 
 struct Barriers {
-    unsigned long long pixels_there[PIXEL_STAGES], pixels_read[PIXEL_STAGES];
-    unsigned long long filters_there[FILTER_STAGES], filters_read[FILTER_STAGES];
+    unsigned long long pixels_there[cfg::PIXEL_STAGES], pixels_read[cfg::PIXEL_STAGES];
+    unsigned long long filters_there[cfg::FILTER_STAGES], filters_read[cfg::FILTER_STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
 };
 
 // Producer.
 __device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers &bars) {
-    Ring<PIXEL_STAGES> ring{0, 1};
+    Ring<cfg::PIXEL_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
         const Place at = place_of(args.tiling, tile);
         const Windows from = windows_of(args.conv, args.tiling, at);
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned long long *there = &bars.pixels_there[ring.stage];
-            const int tap = PATCH ? 0 : i % TAPS, c = at.c + (PATCH ? i : i / TAPS) * ROW_CHANNELS;
-            await_bytes(&bars.pixels_read[ring.stage], ring.parity);
-            expect_bytes(there, PIXEL_ROWS * ROW_BYTES);
-            if (PATCH)
+            const int tap = cfg::PATCH ? 0 : i % TAPS, c = at.c + (cfg::PATCH ? i : i / TAPS) * ROW_CHANNELS;
+            mbarrier_wait(&bars.pixels_read[ring.stage], ring.parity);
+            mbarrier_expect_tx(there, PIXEL_ROWS * cfg::ROW_BYTES);
+            if (cfg::PATCH)
 #pragma unroll
                 for (int i = 0; i < PHASES; i++)
-                    copy_box(memory->pixels[ring.stage] + i * PHASE_BYTES, args.pixels, c, from.w + i % PHASES_W,
+                    tma_load(memory->pixels[ring.stage] + i * PHASE_BYTES, args.pixels, c, from.w + i % PHASES_W,
                              from.h + i / PHASES_W, from.n, there);
             else bring_windows(memory->pixels[ring.stage], args.pixels, c, from, tap, there);
         }
@@ -81,8 +82,9 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         Output out{};
-        if (RESIDUAL) out = output_of(conv, args.tiling, at, pixel[i]);
-        if (k[i] < K && (!RESIDUAL || out.there)) values[i] = ended(conv, out.n, k[i], out.p, out.q, sums[i]);
+        if (cfg::RESIDUAL) out = output_of(conv, args.tiling, at, pixel[i]);
+        if (k[i] < cfg::K && (!cfg::RESIDUAL || out.there))
+            values[i] = epilogue_value(conv, out.n, k[i], out.p, out.q, sums[i]);
     }
     return narrow_pair<out_t>(values[0], values[1]);  // one instruction for both
 }
@@ -92,23 +94,24 @@ __device__ inline void turn_results(const Wgmma &args, const Place &at, const fl
                                     unsigned char *results) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll
-    for (int j = 0; j < BLOCK_N / 8; j += 2) {
+    for (int j = 0; j < cfg::BLOCK_N / 8; j += 2) {
         unsigned v[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int e = 4 * (j + i / 2) + 2 * (i % 2);
             const int m = 64 * row + 16 * warp + lane / 4 + 8 * (i % 2), n = 8 * (j + i / 2) + 2 * (lane % 4);
-            const int pixel[2] = {FILTERS_ON_M ? n : m, FILTERS_ON_M ? n + 1 : m};
-            const int k[2] = {at.k + (FILTERS_ON_M ? m : n), at.k + (FILTERS_ON_M ? m : n + 1)};
+            const int pixel[2] = {cfg::FILTERS_ON_M ? n : m, cfg::FILTERS_ON_M ? n + 1 : m};
+            const int k[2] = {at.k + (cfg::FILTERS_ON_M ? m : n), at.k + (cfg::FILTERS_ON_M ? m : n + 1)};
             v[i] = finished_pair(args, at, pixel, k, sums[e], sums[e + 1]);
         }
-        if (FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
+        if (cfg::FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
             const int pixel = 8 * (j + lane / 16) + lane % 8, piece = 2 * warp + lane / 8 % 2;
-            store_matrices<true>(results + (part * BLOCK_N + pixel) * RESULT_BYTES + (piece ^ pixel % 8) * 16, v);
+            stmatrix<true>(results + (part * cfg::BLOCK_N + pixel) * RESULT_BYTES + (piece ^ pixel % 8) * 16, v);
         } else {  // part: 64 pixels, BLOCK_N filters, 64 after 64
             const int pixel = 16 * warp + lane % 16, piece = j + lane / 16;
-            store_matrices<false>(results + ((part * (BLOCK_N / 64) + piece / 8) * 64 + pixel) * RESULT_BYTES +
-                                      (piece % 8 ^ pixel % 8) * 16, v);
+            stmatrix<false>(results + ((part * (cfg::BLOCK_N / 64) + piece / 8) * 64 + pixel) * RESULT_BYTES +
+                                      (piece % 8 ^ pixel % 8) * 16,
+                                  v);
         }
     }
 }
@@ -116,139 +119,141 @@ __device__ inline void turn_results(const Wgmma &args, const Place &at, const fl
 // One thread asks for 64 rows of a tile to be stored.
 __device__ inline void store_results(const Wgmma &args, const Place &at, int row, int part,
                                      const unsigned char *results) {
-    constexpr int BOXES = FILTERS_ON_M ? 1 : BLOCK_N / 64, BOX_PIXELS = FILTERS_ON_M ? BLOCK_N : 64;
+    constexpr int BOXES = cfg::FILTERS_ON_M ? 1 : cfg::BLOCK_N / 64, BOX_PIXELS = cfg::FILTERS_ON_M ? cfg::BLOCK_N : 64;
 #pragma unroll
     for (int i = 0; i < BOXES; i++) {
         const unsigned char *from = results + (part * BOXES + i) * BOX_PIXELS * RESULT_BYTES;
-        const int k = at.k + 64 * (FILTERS_ON_M ? row : i), pixel = FILTERS_ON_M ? 0 : 64 * row;
-        if (GROUPS > 1 && k >= at.end()) continue;  // as many filters as a group has are whole boxes
-        if (PATCH) store_box(args.results, from, k, at.q, at.p + pixel / TILE_W, at.n);
-        else store_box(args.results, from, k, at.first + pixel);
+        const int k = at.k + 64 * (cfg::FILTERS_ON_M ? row : i), pixel = cfg::FILTERS_ON_M ? 0 : 64 * row;
+        if (cfg::GROUPS > 1 && k >= at.end()) continue;  // as many filters as a group has are whole boxes
+        if (cfg::PATCH) tma_store(args.results, from, k, at.q, at.p + pixel / TILE_W, at.n);
+        else tma_store(args.results, from, k, at.first + pixel);
     }
 }
 
 // Consumer.
 // The products of a row of channels of a tile's pixels and filters, added to sums where there are any yet.
-__device__ __forceinline__ void multiply_row(float (&sums)[ROWS_64][SUMS], const unsigned char *pixels,
+__device__ __forceinline__ void multiply_row(float (&sums)[cfg::ROWS_64][SUMS], const unsigned char *pixels,
                                              const unsigned char *filters, int share, bool adds) {
     constexpr int PIECES = PRODUCT_BYTES / 16;
 #pragma unroll
     for (int i = 0; i < PRODUCTS; i++)
 #pragma unroll
-        for (int t = 0; t < ROWS_64; t++) {
-            const int row = share * ROWS_64 + t;
-            const int filters_in = FILTERS_ON_M ? row * 8 * EIGHT_ROWS : 0;
-            const int pixels_in = FILTERS_ON_M ? 0 : row * 8 * PIXEL_PITCH;
-            const auto of_filters = matrix_at<ROW_BYTES>(filters + filters_in, EIGHT_ROWS) + PIECES * i;
-            const auto of_pixels = matrix_at<ROW_BYTES>(pixels + pixels_in, PIXEL_PITCH) + PIECES * i;
-            if (FILTERS_ON_M) multiply(sums[t], of_filters, of_pixels, adds || i > 0);
-            else multiply(sums[t], of_pixels, of_filters, adds || i > 0);
+        for (int t = 0; t < cfg::ROWS_64; t++) {
+            const int row = share * cfg::ROWS_64 + t;
+            const int filters_in = cfg::FILTERS_ON_M ? row * 8 * EIGHT_ROWS : 0;
+            const int pixels_in = cfg::FILTERS_ON_M ? 0 : row * 8 * PIXEL_PITCH;
+            const auto of_filters = k_major_matrix<cfg::ROW_BYTES>(filters + filters_in, EIGHT_ROWS) + PIECES * i;
+            const auto of_pixels = k_major_matrix<cfg::ROW_BYTES>(pixels + pixels_in, PIXEL_PITCH) + PIECES * i;
+            if (cfg::FILTERS_ON_M) wgmma(sums[t], of_filters, of_pixels, adds || i > 0);
+            else wgmma(sums[t], of_pixels, of_filters, adds || i > 0);
         }
 }
 
 __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
     const bool asks = threadIdx.x % WARPGROUP == 0;
-    const int share = PING_PONG ? 0 : warpgroup;  // of the tile's rows
+    const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows
     unsigned char *results = memory->results[warpgroup];
-    Ring<PIXEL_STAGES> pixels;
-    Ring<FILTER_STAGES> filters;
+    Ring<cfg::PIXEL_STAGES> pixels;
+    Ring<cfg::FILTER_STAGES> filters;
     int turn = 0;
     unsigned parity = warpgroup ^ 1;
     bool first = true;
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x, turn ^= 1) {
-        if (PING_PONG && turn != warpgroup) {
+        if (cfg::PING_PONG && turn != warpgroup) {
             pixels.skip(STAGES_OF_TILE);
-            if (!RESIDENT) filters.skip(STEPS);
+            if (!cfg::RESIDENT) filters.skip(STEPS);
             continue;
         }
         const Place at = place_of(args.tiling, tile);
-        float sums[ROWS_64][SUMS];
-        if (PING_PONG) {
-            await_bytes(&bars.turn[warpgroup], parity);
+        float sums[cfg::ROWS_64][SUMS];
+        if (cfg::PING_PONG) {
+            mbarrier_wait(&bars.turn[warpgroup], parity);
             parity ^= 1;
         }
         int filters_before = -1, pixels_before = -1;  // stages that products under way may still read
         for (int slice = 0; slice < SLICES; slice++) {
 #pragma unroll TAPS_AT_ONCE
             for (int tap = 0; tap < TAPS; tap++) {
-                const int step = slice * TAPS + tap, stage = RESIDENT ? step : filters.stage;
-                if (!PATCH || tap == 0) await_bytes(&bars.pixels_there[pixels.stage], pixels.parity);
-                if (!RESIDENT || first) await_bytes(&bars.filters_there[stage], RESIDENT ? 0 : filters.parity);
+                const int step = slice * TAPS + tap, stage = cfg::RESIDENT ? step : filters.stage;
+                if (!cfg::PATCH || tap == 0) mbarrier_wait(&bars.pixels_there[pixels.stage], pixels.parity);
+                if (!cfg::RESIDENT || first)
+                    mbarrier_wait(&bars.filters_there[stage], cfg::RESIDENT ? 0 : filters.parity);
                 const unsigned char *pixel = memory->pixels[pixels.stage] + tap_offset(tap);
                 const unsigned char *filter = memory->filters[stage];
-                products_begin();
+                wgmma_fence();
                 multiply_row(sums, pixel, filter, share, step > 0);
-                products_are_asked();
-                await_products<1>();
-                stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
-                                             !RESIDENT && filters_before >= 0);
-                stage_is_read<PAIRS_PIXELS>(&bars.pixels_read[max(pixels_before, 0)],
-                                            pixels_before >= 0 && (!PATCH || tap == 0));
+                wgmma_commit();
+                wgmma_wait<1>();
+                release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
+                                                  !cfg::RESIDENT && filters_before >= 0);
+                release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_read[max(pixels_before, 0)],
+                                                 pixels_before >= 0 && (!cfg::PATCH || tap == 0));
                 filters_before = stage;
-                if (!PATCH || tap == TAPS - 1) pixels_before = pixels.stage, pixels.next();
-                if (!RESIDENT) filters.next();
+                if (!cfg::PATCH || tap == TAPS - 1) pixels_before = pixels.stage, pixels.next();
+                if (!cfg::RESIDENT) filters.next();
             }
         }
         first = false;
-        await_products<0>();
-        stage_is_read<PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !RESIDENT);
-        stage_is_read<PAIRS_PIXELS>(&bars.pixels_read[max(pixels_before, 0)], true);
-        arrive_when(&bars.turn[warpgroup ^ 1], asks && PING_PONG);
+        wgmma_wait<0>();
+        release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !cfg::RESIDENT);
+        release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_read[max(pixels_before, 0)], true);
+        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], asks && cfg::PING_PONG);
 
-        if constexpr (SCATTERED) {
+        if constexpr (cfg::SCATTERED) {
             const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll
-            for (int t = 0; t < ROWS_64; t++) {
-                const int row = 64 * (share * ROWS_64 + t) + 16 * warp + lane / 4;
+            for (int t = 0; t < cfg::ROWS_64; t++) {
+                const int row = 64 * (share * cfg::ROWS_64 + t) + 16 * warp + lane / 4;
                 store_sums(args.conv, args.tiling, at, sums[t], row, lane % 4 * 2, args.together);
             }
         } else {
-            if (asks) stores_have_read();
-            warpgroup_meets(warpgroup);
+            if (asks) tma_store_wait_read();
+            warpgroup_sync(warpgroup);
 #pragma unroll
-            for (int t = 0; t < ROWS_64; t++) turn_results(args, at, sums[t], share * ROWS_64 + t, t, results);
-            copies_may_overwrite();
-            warpgroup_meets(warpgroup);
+            for (int t = 0; t < cfg::ROWS_64; t++)
+                turn_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results);
+            fence_proxy_async();
+            warpgroup_sync(warpgroup);
             if (asks) {
 #pragma unroll
-                for (int t = 0; t < ROWS_64; t++) store_results(args, at, share * ROWS_64 + t, t, results);
-                stores_are_asked();
+                for (int t = 0; t < cfg::ROWS_64; t++) store_results(args, at, share * cfg::ROWS_64 + t, t, results);
+                tma_store_commit();
             }
         }
     }
-    if (asks && !SCATTERED) stores_are_done();
+    if (asks && !cfg::SCATTERED) tma_store_wait();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(const __grid_constant__ Wgmma args) {
-    BOX_SHARED(unsigned char, shared);
+    TMA_SHARED(unsigned char, shared);
     Memory *memory = reinterpret_cast<Memory *>(shared + (-shared_address(shared) & 1023));
     __shared__ Barriers bars;
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < PIXEL_STAGES; i++) {
-            init_barrier(&bars.pixels_there[i], 1);
-            init_barrier(&bars.pixels_read[i], GROUPS_OF_TILE * (PAIRS_PIXELS ? 2 : 1));
+        for (int i = 0; i < cfg::PIXEL_STAGES; i++) {
+            mbarrier_init(&bars.pixels_there[i], 1);
+            mbarrier_init(&bars.pixels_read[i], GROUPS_OF_TILE * (cfg::PAIRS_PIXELS ? 2 : 1));
         }
-        for (int i = 0; i < FILTER_STAGES; i++) {
-            init_barrier(&bars.filters_there[i], 1);
-            init_barrier(&bars.filters_read[i], GROUPS_OF_TILE * (PAIRS_FILTERS ? 2 : 1));
+        for (int i = 0; i < cfg::FILTER_STAGES; i++) {
+            mbarrier_init(&bars.filters_there[i], 1);
+            mbarrier_init(&bars.filters_read[i], GROUPS_OF_TILE * (cfg::PAIRS_FILTERS ? 2 : 1));
         }
-        for (int i = 0; i < CONSUMERS; i++) init_barrier(&bars.turn[i], 1);
-        barriers_are_there();
-        prefetch_map(args.pixels);
-        prefetch_map(args.filters);
-        if (!SCATTERED) prefetch_map(args.results);
+        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(&bars.turn[i], 1);
+        mbarrier_init_fence();
+        prefetch_tensormap(args.pixels);
+        prefetch_tensormap(args.filters);
+        if (!cfg::SCATTERED) prefetch_tensormap(args.results);
     }
-    blocks_begin<PAIRED>();
-    wait_for_earlier();
+    cluster_begin<PAIRED>();
+    pdl_wait();
     if (warpgroup == 0) {
-        give_registers<40>();
+        setmaxnreg_dec<40>();
         if (threadIdx.x == 0) bring_pixels(args, memory, bars);
         if (threadIdx.x == 32)
             bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
     } else {
-        take_registers<232>();
+        setmaxnreg_inc<232>();
         multiply_tiles(args, memory, bars, warpgroup - 1);
     }
-    if (PAIRED) cluster_meets();
+    if (PAIRED) cluster_sync();
 }

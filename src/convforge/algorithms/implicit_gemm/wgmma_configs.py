@@ -1,4 +1,4 @@
-"""Which configs of wgmma.cu are worth a look, and in which order: the fastest by a model of cycles first."""
+"""The configs of wgmma.cu that are worth a look, the fastest by a model of cycles first."""
 
 from __future__ import annotations
 
@@ -6,32 +6,15 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice, product
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from convforge.algorithms.implicit_gemm.wgmma_tiles import (
-    MOST_RESIDENT,
-    PRODUCT_BYTES,
-    ROW_BYTES,
-    ROWS,
-    TILE_W,
-    TilesConfig,
-    WgmmaConfig,
-    can_store,
-    config_refusal,
-    must_turn,
-    patch_of,
-    phases_of,
-    row_channels,
-    row_of,
-    slices_of,
-    steps_of,
-    tiling,
-)
+from convforge.algorithms.implicit_gemm import wgmma_tiles as tiles
+from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, WgmmaConfig
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Columns of a product that are tried, multiples of 16 up to 256; those before them where a group has so few filters.
+# Columns of a product that are tried, multiples of 16 up to 256; those for groups with so few filters.
 COLUMNS = (64, 96, 112, 128, 192, 224, 256)
 FEW_COLUMNS = (16, 32, 48)
 
@@ -43,15 +26,23 @@ OTHERS = 3
 # A search tries so many of the first configs in pairs of blocks too, of each kind of pair.
 TRIED_IN_PAIRS = 2
 
-# Stages of pixels and filters, the first that fit; patches are large, and each serves all taps.
-PATCH_STAGES = ((4, 6), (3, 6), (2, 6), (2, 4), (2, 3))
-STAGES = ((6, 6), (5, 5), (4, 4), (3, 3), (2, 2))
-RESIDENT_STAGES = (4, 3, 2)
 
-# The model orders the configs before any is timed. It was fitted to times on an H100, and counts in clock cycles of a
-# multiprocessor.
-# In a cycle: multiply-adds of the tensor cores, bytes that they read from shared memory, bytes that the accelerator
-# loads, and bytes that it loads and stores.
+class Ring(NamedTuple):
+    """Stages of pixels and of filters in shared memory, or filters that stay there."""
+
+    resident: bool
+    pixel_stages: int
+    filter_stages: int
+
+
+# The first ones that fit are taken. Patches are large, and each serves all taps.
+PATCH_RINGS = tuple(Ring(False, *stages) for stages in ((4, 6), (3, 6), (2, 6), (2, 4), (2, 3)))
+RINGS = tuple(Ring(False, stages, stages) for stages in (6, 5, 4, 3, 2))
+RESIDENT_RINGS = tuple(Ring(True, stages, 2) for stages in (4, 3, 2))
+
+# The model orders the configs before any is timed. It was fitted to times on an H100, and counts clock cycles of an SM.
+# In a cycle: multiply-adds of the tensor cores, bytes that they read from shared memory, bytes that the TMA loads, and
+# bytes that it loads and stores.
 PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, MOVED_A_CYCLE = 2100, 106, 60, 50
 # Cycles of a step, and of each copy of filters.
 STEP_CYCLES, COPY_CYCLES = 16, 106
@@ -59,16 +50,16 @@ STEP_CYCLES, COPY_CYCLES = 16, 106
 FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 475, 25, 2400
 # Adding up shares: cycles of the launch, and bytes that the device reads and writes in one.
 SHARING_CYCLES, SHARED_A_CYCLE = 3000, 2500
-# A ring of DEEP stages hides how long copies take. For each stage that is missing, a tile takes this share longer.
+# A ring of DEEP stages hides the latency of copies. For each stage that is missing, a tile takes this share longer.
 DEEP, SHALLOW = 4, 0.083
 
 
 def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: int, facts: DeviceFacts) -> list[int]:
-    """Numbers of shares of the channels: one that gives each multiprocessor a tile, and one that gives half of them."""
-    tiles, slices = tiling(problem, config)[0], slices_of(problem, channels)
-    if problem.groups > 1 or config.resident or not tiles:
+    """Numbers of shares of the channels: one that gives each SM a tile, and one that gives half of them a tile."""
+    count, slices = tiles.tiling(problem, config)[0], tiles.slices_of(problem, channels)
+    if problem.groups > 1 or config.resident or not count:
         return []
-    most = [min(slices, facts.cores // (tiles * share)) for share in (1, 2)]
+    most = [min(slices, facts.cores // (count * share)) for share in (1, 2)]
     return [many for many in dict.fromkeys(-(-slices // -(-slices // max(1, few))) for few in most) if many > 1]
 
 
@@ -76,9 +67,9 @@ def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
     """The first configs with tiles that can share filters, or pixels; changed so that pairs of blocks share these."""
 
     def several(config: C, along: str) -> bool:
-        tiles, tiles_k, *_ = tiling(problem, config)
+        count, tiles_k, *_ = tiles.tiling(problem, config)
         along_filters = tiles_k > config.split_k * problem.groups
-        return along_filters and not config.patch if along == "pixels" else tiles > tiles_k
+        return along_filters and not config.patch if along == "pixels" else count > tiles_k
 
     fit = [config for config in configs if not config.resident]
     return [
@@ -89,30 +80,35 @@ def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
 
 
 def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> float:
-    """Estimate the cycles of a call: those of the multiprocessor with the most tiles, by its products or its loads."""
+    """Estimate the cycles of a call: those of the SM with the most tiles, by its products or its loads."""
     pixels, filters = config.block
-    most = -(-tiling(problem, config)[0] // facts.cores)
-    row, channels = row_of(config), row_channels(problem, config)
-    steps = steps_of(problem, channels, config.split_k)
+    most = -(-tiles.tiling(problem, config)[0] // facts.cores)
+    row, channels = config.row, tiles.row_channels(problem, config)
+    steps = tiles.steps_of(problem, channels, config.split_k)
     read = 64 * row + config.columns * row  # of a step, for 64 rows
     each = max(64 * config.columns * row / 2 / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
-    if slices_of(problem, channels) == 1:  # a row has all channels, and what follows is not multiplied
-        each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // PRODUCT_BYTES) * PRODUCT_BYTES / row
+    if tiles.slices_of(problem, channels) == 1:  # a row has all channels, and what follows is not multiplied
+        each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // tiles.PRODUCT_BYTES) * tiles.PRODUCT_BYTES / row
     each += STEP_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
     stages = steps // (problem.r * problem.s) if config.patch else steps
-    rows = math.prod(patch_of(problem, config)) * phases_of(problem) if config.patch else pixels
+    rows = math.prod(tiles.patch_of(problem, config)) * tiles.phases_of(problem) if config.patch else pixels
     loaded, copied = stages * rows * row, 0 if config.resident else steps
     loaded += copied * filters * row
     stored = pixels * filters * (4 if config.split_k > 1 else itemsize(problem.out_dtype))
     tile = max(products, loaded / LOADED_A_CYCLE + copied * COPY_CYCLES, (loaded + stored) / MOVED_A_CYCLE)
     depth = config.pixel_stages if config.resident else min(config.pixel_stages, config.filter_stages)
     tile *= 1 + SHALLOW * max(0, DEEP - depth)
-    finish = FINISH_CYCLES + OUTPUT_CYCLES * pixels * filters / 128 / (1 if config.ping_pong else 2)
-    rest = START_CYCLES + sharing_cycles(problem, config)
-    if config.ping_pong:  # a tile is finished while the next one is multiplied
-        return max(most * tile, -(-most // 2) * (tile + finish)) + finish + rest
-    return most * (tile + finish) + rest
+    return call_cycles(most, tile, pixels * filters, config.ping_pong, sharing_cycles(problem, config))
+
+
+def call_cycles(tiles: int, tile: float, outputs: int, ping_pong: bool, behind: float = 0) -> float:
+    """The cycles of an SM with so many tiles, each of so many cycles and outputs, and of what follows the kernel."""
+    finish = FINISH_CYCLES + OUTPUT_CYCLES * outputs / 128 / (1 if ping_pong else 2)
+    rest = START_CYCLES + behind
+    if ping_pong:  # a tile is finished while the next one is multiplied
+        return max(tiles * tile, -(-tiles // 2) * (tile + finish)) + finish + rest
+    return tiles * (tile + finish) + rest
 
 
 def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
@@ -124,36 +120,29 @@ def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
     """Configs worth a look with rows of so many bytes, each with the deepest rings that fit."""
-    steps, k = steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
-    ways: dict[str, Any] = {"turned": must_turn(problem), "scattered": not can_store(problem)}
+    steps, k = tiles.steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
+    ways: dict[str, Any] = {"turned": tiles.needs_rows(problem), "scattered": not tiles.tma_stores(problem)}
     widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
         if patch and problem.r * problem.s == 1:
             continue
-        rows = 1
-        base = WgmmaConfig(patch, on_m, ping, rows, columns, row_bytes=row)
+        base = WgmmaConfig(patch, on_m, ping, columns=columns, row_bytes=row)
         pixels, filters = base.block
         idle = on_m and columns < COLUMNS[0]
         # Threads store NCHW in pairs of pixels, which are columns.
         idle |= not on_m and columns >= COLUMNS[0] and ways["scattered"] and problem.out_layout == "NCHW"
-        if idle or filters >= 2 * max(k, 64) or (patch and pixels // TILE_W >= 2 * problem.p):
+        if idle or filters >= 2 * max(k, 64) or (patch and pixels // tiles.TILE_W >= 2 * problem.p):
             continue
-        rings = [(False, *ring) for ring in (PATCH_STAGES if patch else STAGES)]
-        if filters >= k and problem.groups == 1 and steps <= MOST_RESIDENT:
-            rings = [*((True, stages, 2) for stages in RESIDENT_STAGES), *rings]
-        splits = splits_worth_a_look(problem, base, row_channels(problem, base), facts)
+        rings = PATCH_RINGS if patch else RINGS
+        if filters >= k and problem.groups == 1 and steps <= tiles.MOST_RESIDENT:
+            rings = (*RESIDENT_RINGS, *rings)
+        splits = splits_worth_a_look(problem, base, tiles.row_channels(problem, base), facts)
         for many, how in ((1, ways), *((many, {**ways, "scattered": True}) for many in splits)):
             for ring in rings:
-                config = WgmmaConfig(patch, on_m, ping, rows, columns, *ring, split_k=many, row_bytes=row, **how)
-                if config_refusal(problem, config, facts) is None:
+                config = replace(base, **ring._asdict(), split_k=many, **how)
+                if tiles.config_refusal(problem, config, facts) is None:
                     yield config
                     break
-
-
-def shortest_row(problem: Conv2dProblem) -> int:
-    """Bytes of the shortest row that holds all channels of a group, or the longest row."""
-    nbytes = problem.c_per_group * itemsize(problem.x_dtype)
-    return next(row for row in ROWS if row >= min(nbytes, ROW_BYTES))
 
 
 def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
@@ -167,8 +156,9 @@ def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
         fit = dict.fromkeys(fitting(problem, facts, row))
         return sorted(fit, key=lambda config: modelled_cycles(problem, config, facts))
 
-    found, row = by_cycles(ROW_BYTES), shortest_row(problem)
-    short = by_cycles(row) if row < ROW_BYTES else []
+    found, channels = by_cycles(tiles.ROW_BYTES), problem.c_per_group * itemsize(problem.x_dtype)
+    row = next(row for row in tiles.ROWS if row >= min(channels, tiles.ROW_BYTES))
+    short = by_cycles(row) if row < tiles.ROW_BYTES else []
     if problem.stride == (1, 1):
         first, others = found[:1], short[:OTHERS]
     else:

@@ -1,50 +1,30 @@
-"""Tiles of wgmma.cu: what a config is, why one cannot be, and how the accelerator sees the three arrays."""
+"""Tiles of wgmma.cu: configs, their refusals, and the tensor maps of the three arrays."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from convforge.algorithms.contract import Config
+from convforge.backends import maps
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.maps import (
-    ALIGNMENT,
-    MOST_PIXELS,
-    MOST_REACH,
-    MOST_STRIDE,
-    MOST_UNITS,
-    AnyMap,
-    Im2colMap,
-    TiledMap,
-)
+from convforge.backends.maps import ALIGNMENT, AnyMap, Im2colMap, TiledMap
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Bytes of a row of channels, which is a step of one tap; of it, bytes of a product. Columns of outputs that a patch
-# serves: TILE_W of wgmma.cu.
-ROW_BYTES, PRODUCT_BYTES, TILE_W = 128, 32, 8
-
-# Bytes that a row may have where channels take no more.
+# Bytes of a row of channels, which is a step of one tap, and of the part that one product takes. A row may be shorter
+# if it holds all channels.
+ROW_BYTES, PRODUCT_BYTES = 128, 32
 ROWS = (32, 64, ROW_BYTES)
-
-# What two blocks may bring for each other.
-PAIRS = ("none", "filters", "pixels")
-
-# Columns that a product has at most.
-MOST_COLUMNS = 256
-
-# Filters of a box of results.
-BOX_FILTERS = 64
-
-# Bytes of shared memory beside tiles: alignment to 1024, barriers, what the driver keeps for itself.
-EXTRA_BYTES = 1024 + 512 + 1024
-
-# Steps up to which filters stay: each has a barrier.
-MOST_RESIDENT = 36
-
-# Tiles and pixels are counted in 32 bits, and a block looks ahead.
-MOST_COUNT = 2**29
+TILE_W = 8  # columns of outputs that a patch serves, as in wgmma.cu
+PAIRS = ("none", "filters", "pixels")  # operands that two blocks of a cluster may share
+MOST_COLUMNS = 256  # of a product
+BOX_FILTERS = 64  # of a TMA box of results
+EXTRA_BYTES = 1024 + 512 + 1024  # of shared memory beside tiles: alignment, barriers, the driver's own
+MOST_RESIDENT = 36  # steps up to which filters stay in shared memory: each has a barrier
+MOST_COUNT = 2**29  # tiles or pixels: they are counted in 32 bits, and a block looks ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +34,9 @@ class TilesConfig(Config):
     Attributes
     ----------
     patch : bool
-        Pixels come as patches that serve all taps of 64 channels; else each tap's by themselves.
+        Load patches of pixels that serve all taps of 64 channels; else load the pixels of each tap.
     filters_on_m : bool
-        Filters are the operand of 64 rows a product, and pixels that of `columns`; else the other way round.
+        Filters are the operand with 64 rows a product, and pixels that with `columns`; else the reverse.
     ping_pong : bool
         The two warpgroups take turns with a tile each; else they share every tile.
     rows : int
@@ -68,14 +48,13 @@ class TilesConfig(Config):
     pixel_stages, filter_stages : int
         Of the rings; the second counts where filters do not stay.
     turned : bool
-        Another kernel first writes the picture to a workspace in rows that the accelerator can bring. It takes any
-        layout, border, number of channels and alignment.
+        Another kernel first writes x to a workspace in rows that the TMA can load. It takes any layout, border, number
+        of channels and alignment.
     split_k : int
-        The channels of a tile are shared out among so many tiles, whose sums another kernel adds up: where there are
-        fewer tiles than multiprocessors.
+        Tiles that share the channels of one tile, where there are fewer tiles than SMs; another kernel adds up their
+        sums.
     pairs : {"none", "filters", "pixels"}
-        Two neighbouring multiprocessors, a cluster, take tiles that have these in common, and each brings half of them
-        for both.
+        Two neighbouring SMs, a cluster, take tiles that have these in common, and each loads half of them for both.
     """
 
     patch: bool = True
@@ -96,15 +75,29 @@ class TilesConfig(Config):
         high = 64 * self.rows * (1 if self.ping_pong else 2)
         return (self.columns, high) if self.filters_on_m else (high, self.columns)
 
+    @property
+    def row(self) -> int:
+        """Bytes of a row of channels in shared memory."""
+        return ROW_BYTES
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 384
+
+    def any_way(self) -> Self:
+        """The config that takes arrays of any alignment."""
+        return replace(self, turned=True)
+
 
 @dataclass(frozen=True, slots=True)
 class WgmmaConfig(TilesConfig):
-    """Tiles and rings of :class:`ImplicitGemmWgmma`, and who stores the results.
+    """Tiles and rings of :class:`ImplicitGemmWgmma`, and how results are stored.
 
     Attributes
     ----------
     scattered : bool
-        Threads store the results one by one, in any layout; else the accelerator does.
+        Threads store the results one by one, in any layout; else the TMA does.
     row_bytes : int
         Of a row of channels in shared memory: 128, or where channels take no more, 64 or 32.
     """
@@ -112,15 +105,24 @@ class WgmmaConfig(TilesConfig):
     scattered: bool = False
     row_bytes: int = 128
 
+    @property
+    def row(self) -> int:
+        """Bytes of a row of channels in shared memory."""
+        return self.row_bytes
 
-def can_copy(problem: Conv2dProblem) -> bool:
-    """Whether the accelerator can bring the pixels of this problem, if the array is aligned to 16 bytes."""
+    def any_way(self) -> Self:
+        """The config that takes arrays of any alignment."""
+        return replace(self, turned=True, scattered=True)
+
+
+def tma_loads(problem: Conv2dProblem) -> bool:
+    """Tell if the TMA can load the pixels of this problem, where the array is aligned to 16 bytes."""
     rows = problem.c * itemsize(problem.x_dtype) % ALIGNMENT == 0
     return problem.x_layout == "NHWC" and problem.padding_mode == "zeros" and rows
 
 
 def whole_groups(problem: Conv2dProblem) -> int:
-    """Channels of a group, and those that must follow as zeros so that no product takes another group's."""
+    """Channels of a group with the zeros that must follow, so that no product takes another group's."""
     count, size = problem.c_per_group, itemsize(problem.x_dtype)
     if problem.groups == 1:
         return count
@@ -129,50 +131,43 @@ def whole_groups(problem: Conv2dProblem) -> int:
 
 
 def rows_problem(problem: Conv2dProblem, of_group: int) -> Conv2dProblem:
-    """Give the problem on rows in a workspace, with what stands outside, and so many channels of a group."""
-    seen = problem.replace(x_layout="NHWC", out_layout=problem.out_layout, c=of_group * problem.groups)
+    """The problem on rows in a workspace, with so many channels of a group, and with any border but zeros."""
+    rows = problem.replace(x_layout="NHWC", out_layout=problem.out_layout, c=of_group * problem.groups)
     if problem.padding_mode == "zeros":
-        return seen
+        return rows
     top, bottom, left, right = problem.padding
-    return seen.replace(
+    return rows.replace(
         h=problem.h + top + bottom, w=problem.w + left + right, padding=(0, 0, 0, 0), padding_mode="zeros",
         padding_value=0.0,
     )  # fmt: skip
 
 
-def seen_by(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> Conv2dProblem:
-    """Give the problem as the accelerator sees it."""
+def loaded_problem(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> Conv2dProblem:
+    """The problem on the pixels that the TMA loads: x itself, or rows in a workspace."""
     return rows_problem(problem, of_group) if config.turned else problem
 
 
-def must_turn(problem: Conv2dProblem) -> bool:
-    """Whether the accelerator cannot bring the pixels of this problem where they lie."""
-    return not can_copy(problem) or whole_groups(problem) != problem.c_per_group
+def needs_rows(problem: Conv2dProblem) -> bool:
+    """Tell if x must first be written as rows, because the TMA cannot load it."""
+    return not tma_loads(problem) or whole_groups(problem) != problem.c_per_group
 
 
-def can_store(problem: Conv2dProblem) -> bool:
-    """Whether the accelerator can store the result, of 16 bits, if the array is aligned to 16 bytes."""
+def tma_stores(problem: Conv2dProblem) -> bool:
+    """Tell if the TMA can store the result, where the array is aligned to 16 bytes."""
     whole = problem.groups == 1 or problem.k_per_group % BOX_FILTERS == 0
     rows = problem.k * itemsize(problem.out_dtype) % ALIGNMENT == 0
     return problem.out_layout == "NHWC" and itemsize(problem.out_dtype) == 2 and rows and whole
 
 
 def smallest(problem: Conv2dProblem) -> WgmmaConfig:
-    """Give the config with the smallest tiles: a problem that it cannot take has no config."""
-    turned, scattered = must_turn(problem), not can_store(problem)
-    return WgmmaConfig(
-        patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=turned, scattered=scattered
-    )  # fmt: skip
-
-
-def row_of(config: TilesConfig) -> int:
-    """Bytes of a row of channels in shared memory."""
-    return config.row_bytes if isinstance(config, WgmmaConfig) else ROW_BYTES
+    """The config with the smallest tiles: a problem that it cannot take has no config."""
+    turned, scattered = needs_rows(problem), not tma_stores(problem)
+    return WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=turned, scattered=scattered)
 
 
 def row_channels(problem: Conv2dProblem, config: TilesConfig) -> int:
     """Channels of a step, as many as a row holds."""
-    return row_of(config) // itemsize(problem.x_dtype)
+    return config.row // itemsize(problem.x_dtype)
 
 
 def steps_of(problem: Conv2dProblem, channels: int, split_k: int = 1) -> int:
@@ -181,16 +176,21 @@ def steps_of(problem: Conv2dProblem, channels: int, split_k: int = 1) -> int:
 
 
 def slices_of(problem: Conv2dProblem, channels: int) -> int:
-    """So many channels at a time: how often."""
+    """Slices of so many channels that hold all channels of a group."""
     return -(-problem.c_per_group // channels)
 
 
+def can_share(steps: int, count: int) -> bool:
+    """Tell if so many blocks can share these steps: each has some, and all parts but the last are equal."""
+    return 1 <= count <= steps and -(-steps // -(-steps // count)) == count
+
+
 def split_refusal(problem: Conv2dProblem, config: TilesConfig, channels: int) -> Reason | None:
-    """Why channels cannot be shared out so; None if they can."""
+    """The reason why tiles cannot share the channels so; None if they can."""
     if config.split_k == 1:
         return None
     slices = slices_of(problem, channels)
-    if not 1 <= config.split_k <= slices or -(-slices // -(-slices // config.split_k)) != config.split_k:
+    if not can_share(slices, config.split_k):
         return Reason(
             "{slices} times {channels} channels cannot be shared out among {count} tiles",
             slices=slices, channels=channels, count=config.split_k,
@@ -211,31 +211,31 @@ def reach_of(problem: Conv2dProblem) -> tuple[int, int]:
 
 
 def patch_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
-    """Columns and rows of pixels that a tile sees by all taps; where the filter moves by several, those of a phase."""
+    """Columns and rows of pixels that all taps of a tile read; with a stride, those of one phase."""
     (across, down), (high, wide) = reach_of(problem), problem.stride
     return TILE_W + across // wide, config.block[0] // TILE_W + down // high
 
 
 def phases_of(problem: Conv2dProblem) -> int:
-    """Patches that a tile's pixels come as, each of every so many-th pixel: one where the filter moves by one pixel."""
+    """Phases of a stride: a tile loads a patch for each, and one patch where the stride is 1."""
     (across, down), (high, wide) = reach_of(problem), problem.stride
     return min(wide, across + 1) * min(high, down + 1)
 
 
 def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
-    """Of a block: struct Memory of wgmma.cu, and what aligns it."""
+    """Shared memory of a block: struct Memory of wgmma.cu, and its alignment."""
     pixels, filters = config.block
     rows, phases = (math.prod(patch_of(problem, config)), phases_of(problem)) if config.patch else (pixels, 1)
-    row, held = row_of(config), filters_held(problem, config, row_channels(problem, config))
+    row, held = config.row, filters_held(problem, config, row_channels(problem, config))
     rings = config.pixel_stages * phases * -(-rows * row // 1024) * 1024 + held * filters * row
     results = 1024 if config.scattered else 64 * config.rows * config.columns * itemsize(problem.out_dtype)
     return -(-(rings + 2 * results) // 1024) * 1024 + 1024
 
 
 def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, int]:
-    """All tiles; those, or pairs of them, along the filters; of a picture, tiles along a row and down.
+    """All tiles; tiles or pairs of them along the filters; tiles of an image along a row and down.
 
-    The last pair may have a tile in which nothing is.
+    The last pair may have an empty tile.
     """
     pixels, filters = config.block
     along_pixels, along_filters = config.pairs == "filters", config.pairs == "pixels"  # of the tiles of a pair
@@ -249,14 +249,14 @@ def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, 
 
 
 def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> Reason | None:
-    """Why a config cannot be; None if it can."""
+    """The reason why a config is impossible; None if it is possible."""
     if config.rows < 1 or not 8 <= config.columns <= MOST_COLUMNS or config.columns % 16:
         return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=MOST_COLUMNS)
     if not config.scattered and not config.filters_on_m and config.columns % BOX_FILTERS:
         return Reason("results leave 64 filters at a time; {columns} columns are not", columns=config.columns)
-    if not config.scattered and not can_store(problem):
+    if not config.scattered and not tma_stores(problem):
         return Reason("the accelerator stores 16 bits, in NHWC, in rows of 16 bytes: let threads store")
-    if not config.turned and must_turn(problem):
+    if not config.turned and needs_rows(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, whole groups, and zeros outside: turn it first")
     few = problem.c_per_group * itemsize(problem.x_dtype)
     if config.row_bytes not in ROWS or (config.row_bytes < ROW_BYTES and few > config.row_bytes):
@@ -274,16 +274,16 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
         )  # fmt: skip
     if config.pixel_stages < 2 or (config.filter_stages < 2 and not config.resident):
         return Reason("a stage is free one step after its products: at least two are needed")
-    if (reason := copies_refusal(seen_by(problem, config, whole_groups(problem)), config)) is not None:
+    if (reason := copies_refusal(loaded_problem(problem, config, whole_groups(problem)), config)) is not None:
         return reason
     return room_refusal(problem, config, shared_bytes(problem, config) + EXTRA_BYTES - 1024, facts)
 
 
 def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None:
-    """Why the accelerator cannot bring a tile's pixels; None if it can."""
+    """The reason why the TMA cannot load a tile's pixels; None if it can."""
     pixels, _ = config.block
-    if config.patch and max(problem.stride) > MOST_STRIDE:
-        return Reason("patches are for filters that move by at most {most} pixels", most=MOST_STRIDE)
+    if config.patch and max(problem.stride) > maps.MOST_STRIDE:
+        return Reason("patches are for filters that move by at most {most} pixels", most=maps.MOST_STRIDE)
     if config.pairs not in PAIRS:
         return Reason("pairs={pairs} must be one of {names}", pairs=config.pairs, names=", ".join(PAIRS))
     if config.pairs != "none" and config.resident:
@@ -292,22 +292,24 @@ def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None
         return Reason("patches are not brought in pairs: one serves all taps")
     if config.patch and pixels % TILE_W:
         return Reason("a patch is {width} outputs wide; {pixels} pixels are not", width=TILE_W, pixels=pixels)
-    if config.patch and max(box_of(problem, config)) > MOST_UNITS:
-        return Reason("a patch has at most {most} pixels along an axis", most=MOST_UNITS)
-    if not config.patch and max(reach_of(problem)) > MOST_REACH:
-        return Reason("a copy brings the pixels of taps that are at most {most} pixels away", most=MOST_REACH)
-    if not config.patch and pixels > MOST_PIXELS:
-        return Reason("a copy brings at most {most} pixels", most=MOST_PIXELS)
+    if config.patch and max(box_of(problem, config)) > maps.MOST_UNITS:
+        return Reason("a patch has at most {most} pixels along an axis", most=maps.MOST_UNITS)
+    if not config.patch and max(reach_of(problem)) > maps.MOST_REACH:
+        return Reason("a copy brings the pixels of taps that are at most {most} pixels away", most=maps.MOST_REACH)
+    if not config.patch and pixels > maps.MOST_PIXELS:
+        return Reason("a copy brings at most {most} pixels", most=maps.MOST_PIXELS)
     if not config.patch:
-        some = problem.replace(n=max(problem.n, 1))  # of no picture nothing is brought
-        fault = im2col_map(some, config, 0, _dense(some), element_of(problem.x_dtype)).refusal()
+        some = problem.replace(n=max(problem.n, 1))  # a map of an empty batch would be refused
+        pixel = row_pitch(some, some.c)
+        strides = some.h * some.w * pixel, some.w * pixel, pixel, itemsize(some.x_dtype)
+        fault = im2col_map(some, config, 0, strides, element_of(some.x_dtype)).refusal()
         if fault is not None:
             return Reason("the accelerator cannot bring its pixels: {fault}", fault=fault)
     return None
 
 
 def room_refusal(problem: Conv2dProblem, config: TilesConfig, together: int, facts: DeviceFacts) -> Reason | None:
-    """Why tiles of so many bytes, or so many of them, are too much; None if they are not."""
+    """The reason why tiles take too many bytes or are too many; None if they fit."""
     if together > facts.block_shared_bytes:
         return Reason(
             "tiles take {together} bytes of shared memory; a block has {room}",
@@ -319,18 +321,12 @@ def room_refusal(problem: Conv2dProblem, config: TilesConfig, together: int, fac
 
 
 def row_pitch(problem: Conv2dProblem, channels: int) -> int:
-    """Bytes from one row of so many channels to the next, a multiple of what the accelerator asks for."""
+    """Bytes from one row of so many channels to the next, a multiple of the TMA's alignment."""
     return -(-channels * itemsize(problem.x_dtype) // ALIGNMENT) * ALIGNMENT
 
 
-def _dense(problem: Conv2dProblem) -> tuple[int, int, int, int]:
-    pixel = row_pitch(problem, problem.c)
-    row = problem.w * pixel
-    return problem.h * row, row, pixel, itemsize(problem.x_dtype)
-
-
 def element_of(dtype: str) -> str:
-    """Of a map: numbers are copied as they are."""
+    """The type in a tensor map that copies numbers bit for bit."""
     return f"u{8 * itemsize(dtype)}"
 
 
@@ -339,21 +335,26 @@ def _outwards(strides: tuple[int, ...]) -> tuple[int, ...]:
     return strides[2], strides[1], strides[0]
 
 
+def _sizes_and_steps(problem: Conv2dProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes of x from the innermost axis on, and the steps in which a map walks them."""
+    return (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
+
+
 def pixels_map(
     problem: Conv2dProblem, config: TilesConfig, at: int, strides: tuple[int, ...], element: str
 ) -> AnyMap | None:
-    """The picture, in boxes that are patches, or in im2col mode; None where its channels do not lie side by side."""
+    """The map of x, in boxes that are patches or in im2col mode; None where channels are not contiguous."""
     if strides[3] != itemsize(problem.x_dtype):
         return None
     if not config.patch:
         return im2col_map(problem, config, at, strides, element)
-    sizes, steps = (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
+    sizes, steps = _sizes_and_steps(problem)
     box = (row_channels(problem, config), *box_of(problem, config), 1)
-    return TiledMap(at, element, sizes, _outwards(strides), box, steps, row_of(config))
+    return TiledMap(at, element, sizes, _outwards(strides), box, steps, config.row)
 
 
 def box_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
-    """Columns and rows of the picture over which a patch, or a phase of it, reaches."""
+    """Columns and rows of x over which a patch, or a phase of it, extends."""
     (across, down), (high, wide) = patch_of(problem, config), problem.stride
     return (across - 1) * wide + 1, (down - 1) * high + 1
 
@@ -361,25 +362,19 @@ def box_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
 def im2col_map(
     problem: Conv2dProblem, config: TilesConfig, at: int, strides: tuple[int, ...], element: str
 ) -> Im2colMap:
-    """The picture in im2col mode: a copy brings the pixels that one tap sees, of all positions of a tile."""
+    """The map of x in im2col mode: a copy loads the pixels that one tap reads, for all positions of a tile."""
     top, bottom, left, right = problem.padding
     lower = (-left, -top)
     upper = (right - (problem.s - 1) * problem.dilation[1], bottom - (problem.r - 1) * problem.dilation[0])
-    sizes, steps = (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
+    sizes, steps = _sizes_and_steps(problem)
     pixels, channels = config.block[0] // (1 + (config.pairs == "pixels")), row_channels(problem, config)
-    return Im2colMap(at, element, sizes, _outwards(strides), lower, upper, channels, pixels, steps, row_of(config))
+    return Im2colMap(at, element, sizes, _outwards(strides), lower, upper, channels, pixels, steps, config.row)
 
 
 def filter_steps(problem: Conv2dProblem, strides: tuple[int, ...]) -> tuple[int, int] | None:
-    """Bytes from one tap's channels to the next tap's, and from one filter to the next.
+    """Bytes from one tap's channels to the next tap's, and from one filter to the next, of weights (K, C, R, S).
 
-    None where the accelerator cannot bring them: a tap's channels do not lie side by side, or begin at no multiple of
-    16 bytes.
-
-    Parameters
-    ----------
-    strides : tuple of int
-        Bytes, of the weights as (K, C, R, S).
+    None where the TMA cannot load them: a tap's channels are not contiguous or not aligned to 16 bytes.
 
     Examples
     --------
@@ -404,17 +399,17 @@ def rows_map(
     problem: Conv2dProblem, config: TilesConfig, at: int, element: str, channels: int, steps: tuple[int, int],
     together: int, halves: int = 1,
 ) -> TiledMap:  # fmt: skip
-    """Filters in rows of so many channels, in boxes of channels `together`; `steps` are those of filter_steps."""
+    """The map of filters in rows of so many channels, in boxes of `together`; `steps` are those of filter_steps."""
     of_tap, of_filter = steps
     rows, high_and_low = config.block[1], halves
-    if config.pairs == "filters":  # each of two blocks brings half of it
+    if config.pairs == "filters":  # each of two blocks loads half of it
         rows, high_and_low = (rows, 1) if halves == 2 else (rows // 2, 1)
     sizes, box = (channels, problem.r * problem.s, problem.k, halves), (together, 1, rows, high_and_low)
-    return TiledMap(at, element, sizes, (of_tap, of_filter, of_filter * problem.k), box, swizzle=row_of(config))
+    return TiledMap(at, element, sizes, (of_tap, of_filter, of_filter * problem.k), box, swizzle=config.row)
 
 
 def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:
-    """The result, in boxes of 64 filters; None where it has gaps that these do not go round."""
+    """The map of the result, in boxes of 64 filters; None where it has gaps that boxes cannot skip."""
     size, element = itemsize(problem.out_dtype), element_of(problem.out_dtype)
     pixels = config.columns if config.filters_on_m else 64
     if strides[3] != size:

@@ -1,40 +1,42 @@
-// max_pool: the largest pixel of each window, compared in registers; NaN wins, what lies outside the picture never.
+// max_pool: the largest pixel of each window, compared in registers; NaN wins, what lies outside the image never.
 //
 // Tile      of a thread: OUT_P rows by OUT_Q columns of outputs, of one channel in NCHW, of CHANNELS neighbours in NHWC.
 //           Every row of pixels under it is read once: its maxima along the window go to each output row above it.
 // Threads   THREADS a block, in one dimension. Thread i takes tile i, counted along q, p, c, n in NCHW and along c, q, p,
-//           n in NHWC: neighbours in memory, and no thread idles beside a narrow picture. Where there are more tiles
+//           n in NHWC: neighbours in memory, and no thread idles beside a narrow image. Where there are more tiles
 //           than threads of a grid, a thread goes on in steps of the grid.
 // Vectors   of LOAD and STORE elements, up to 16 bytes: along a row in NCHW, along the channels in NHWC, where the host
 //           finds that memory is cut so; elsewhere elements come one by one. In NCHW left padding decides how a tile lies
 //           against whole vectors of its row, so the host gives at compile time that it begins SHIFT elements behind one.
-// Border    loads go to the nearest place inside the picture, so that none waits for a test and all are on their way at
+// Border    loads go to the nearest place inside the image, so that none waits for a test and all are on their way at
 //           once; then what is outside is replaced by the least value. A vector lies inside as a whole, or outside.
 // Needs     OUT_Q * STRIDE_W a multiple of LOAD, so that all tiles lie alike; a pixel in every window, as the problem
 //           promises, or the least value would be a result.
 // NaN       from sm_80 on a float's maximum is one instruction, which gives the canonical NaN whatever NaN was there.
 // Limit     memory: every pixel is read once, and (extent - stride) / (OUT_P * stride) of them once more from a cache.
 //           Large windows: R * S / OUT_P comparisons an output.
-#include "vector.cuh"
+#include "memory.cuh"
 
 __device__ constexpr int gcd(int a, int b) { return b ? gcd(b, a % b) : a; }
 
 // Pixels under a tile, and from one that some window takes to the next.
-constexpr int COLUMNS = (OUT_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
-constexpr int ROWS = (OUT_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
-constexpr int STEP_W = OUT_Q > 1 ? gcd(STRIDE_W, DILATION_W) : DILATION_W;
-constexpr int STEP_H = OUT_P > 1 ? gcd(STRIDE_H, DILATION_H) : DILATION_H;
+constexpr int COLUMNS = (cfg::OUT_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
+constexpr int ROWS = (cfg::OUT_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
+constexpr int STEP_W = cfg::OUT_Q > 1 ? gcd(cfg::STRIDE_W, cfg::DILATION_W) : cfg::DILATION_W;
+constexpr int STEP_H = cfg::OUT_P > 1 ? gcd(cfg::STRIDE_H, cfg::DILATION_H) : cfg::DILATION_H;
 
 // Loops are unrolled while the code stays small: a row, and all rows where their loads of V elements are so few that all
 // may wait in registers at once.
 constexpr int UNROLL_W = COLUMNS <= 32 ? COLUMNS : 1;
 template <int V>
-constexpr int UNROLL_H = ROWS * COLUMNS * CHANNELS <= 24 * V ? ROWS : 1;
+constexpr int UNROLL_H = ROWS *COLUMNS *cfg::CHANNELS <= 24 * V ? ROWS : 1;
 
-static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
-static_assert(CHANNELS_LAST ? LOAD == CHANNELS && STORE == CHANNELS : CHANNELS == 1, "vectors in NHWC are channels");
-static_assert(CHANNELS_LAST || OUT_Q * STRIDE_W % LOAD == 0, "all tiles must lie alike against the vectors");
-static_assert(CHANNELS_LAST || OUT_Q % STORE == 0, "stores must fill whole vectors");
+static_assert(cfg::THREADS >= 32 && cfg::THREADS <= 1024, "a block has 32 to 1024 threads");
+static_assert(cfg::CHANNELS_LAST ? cfg::LOAD == cfg::CHANNELS && cfg::STORE == cfg::CHANNELS : cfg::CHANNELS == 1,
+              "vectors in NHWC are channels");
+static_assert(cfg::CHANNELS_LAST || cfg::OUT_Q * cfg::STRIDE_W % cfg::LOAD == 0,
+              "all tiles must lie alike against the vectors");
+static_assert(cfg::CHANNELS_LAST || cfg::OUT_Q % cfg::STORE == 0, "stores must fill whole vectors");
 
 // Strides of an array in elements.
 struct Strides {
@@ -52,9 +54,9 @@ struct Pool {
     acc_t outside;             // the least value
 };
 
-using Maxima = acc_t[OUT_P][OUT_Q][CHANNELS];
+using Maxima = acc_t[cfg::OUT_P][cfg::OUT_Q][cfg::CHANNELS];
 
-// A tile's picture, first channel and first output.
+// A tile's image, first channel and first output.
 struct Tile {
     int n, c, p, q;
 };
@@ -69,10 +71,10 @@ __device__ inline Tile tile_of(const Pool &pool, long long i) {
         return place;
     };
     Tile tile;
-    if constexpr (CHANNELS_LAST) tile.c = next(pool.C / CHANNELS) * CHANNELS;
-    tile.q = next((pool.Q + OUT_Q - 1) / OUT_Q) * OUT_Q;
-    tile.p = next((pool.P + OUT_P - 1) / OUT_P) * OUT_P;
-    if constexpr (!CHANNELS_LAST) tile.c = next(pool.C);
+    if constexpr (cfg::CHANNELS_LAST) tile.c = next(pool.C / cfg::CHANNELS) * cfg::CHANNELS;
+    tile.q = next((pool.Q + cfg::OUT_Q - 1) / cfg::OUT_Q) * cfg::OUT_Q;
+    tile.p = next((pool.P + cfg::OUT_P - 1) / cfg::OUT_P) * cfg::OUT_P;
+    if constexpr (!cfg::CHANNELS_LAST) tile.c = next(pool.C);
     tile.n = rest;
     return tile;
 }
@@ -100,25 +102,26 @@ __device__ inline bool takes(int first, int i, int dilation, int taps) {
 
 // The maxima of one row of pixels for each column of outputs, from loads of V elements. The row may lie outside.
 template <int V>
-__device__ inline void along_row(const Pool &pool, acc_t (&maxima)[OUT_Q][CHANNELS], const x_t *row, int w0,
+__device__ inline void along_row(const Pool &pool, acc_t (&maxima)[cfg::OUT_Q][cfg::CHANNELS], const x_t *row, int w0,
                                  bool row_inside) {
-    constexpr int WIDTH = CHANNELS_LAST ? 1 : V;  // columns of a load
-    constexpr int BEFORE = WIDTH > 1 ? SHIFT : 0, STEP = WIDTH > 1 ? WIDTH : STEP_W;
+    constexpr int WIDTH = cfg::CHANNELS_LAST ? 1 : V;  // columns of a load
+    constexpr int BEFORE = WIDTH > 1 ? cfg::SHIFT : 0, STEP = WIDTH > 1 ? WIDTH : STEP_W;
     const index_t step_c = pool.x_strides.c, step_w = pool.x_strides.w;
 #pragma unroll UNROLL_W
     for (int first = -BEFORE; first < COLUMNS; first += STEP) {
         const int w = w0 + first, near = min(max(w, 0), pool.W - WIDTH);
         const bool inside = row_inside && w == near;
 #pragma unroll
-        for (int e = 0; e < WIDTH * CHANNELS; e += V) {
+        for (int e = 0; e < WIDTH * cfg::CHANNELS; e += V) {
             const auto values = load_vector<V>(row + near * step_w + e * step_c);
 #pragma unroll
             for (int i = 0; i < V; i++) {
-                const int column = CHANNELS_LAST ? first : first + i, c = CHANNELS_LAST ? e + i : 0;
+                const int column = cfg::CHANNELS_LAST ? first : first + i, c = cfg::CHANNELS_LAST ? e + i : 0;
                 const acc_t value = inside ? static_cast<acc_t>(widen(values.at[i])) : pool.outside;
 #pragma unroll
-                for (int q = 0; q < OUT_Q; q++)
-                    if (takes(q * STRIDE_W, column, DILATION_W, S)) maxima[q][c] = larger(maxima[q][c], value);
+                for (int q = 0; q < cfg::OUT_Q; q++)
+                    if (takes(q * cfg::STRIDE_W, column, cfg::DILATION_W, cfg::S))
+                        maxima[q][c] = larger(maxima[q][c], value);
             }
         }
     }
@@ -127,22 +130,23 @@ __device__ inline void along_row(const Pool &pool, acc_t (&maxima)[OUT_Q][CHANNE
 // The maxima of a tile, row by row of its pixels.
 template <int V>
 __device__ inline void find(const Pool &pool, Maxima &maxima, const Tile &tile) {
-    const int h0 = tile.p * STRIDE_H - pool.top, w0 = tile.q * STRIDE_W - pool.left;
+    const int h0 = tile.p * cfg::STRIDE_H - pool.top, w0 = tile.q * cfg::STRIDE_W - pool.left;
     const x_t *plane = pool.x + place(pool.x_strides, tile.n, tile.c, 0, 0);
 #pragma unroll UNROLL_H<V>
     for (int i = 0; i < ROWS; i += STEP_H) {
         const int h = h0 + i, near = min(max(h, 0), pool.H - 1);
-        acc_t across[OUT_Q][CHANNELS];
+        acc_t across[cfg::OUT_Q][cfg::CHANNELS];
 #pragma unroll
-        for (int e = 0; e < OUT_Q * CHANNELS; e++) across[e / CHANNELS][e % CHANNELS] = pool.outside;
+        for (int e = 0; e < cfg::OUT_Q * cfg::CHANNELS; e++)
+            across[e / cfg::CHANNELS][e % cfg::CHANNELS] = pool.outside;
         along_row<V>(pool, across, plane + near * static_cast<index_t>(pool.x_strides.h), w0, h == near);
 #pragma unroll
-        for (int p = 0; p < OUT_P; p++) {
-            if (!takes(p * STRIDE_H, i, DILATION_H, R)) continue;
+        for (int p = 0; p < cfg::OUT_P; p++) {
+            if (!takes(p * cfg::STRIDE_H, i, cfg::DILATION_H, cfg::R)) continue;
 #pragma unroll
-            for (int e = 0; e < OUT_Q * CHANNELS; e++) {
-                acc_t &most = maxima[p][e / CHANNELS][e % CHANNELS];
-                most = larger(most, across[e / CHANNELS][e % CHANNELS]);
+            for (int e = 0; e < cfg::OUT_Q * cfg::CHANNELS; e++) {
+                acc_t &most = maxima[p][e / cfg::CHANNELS][e % cfg::CHANNELS];
+                most = larger(most, across[e / cfg::CHANNELS][e % cfg::CHANNELS]);
             }
         }
     }
@@ -152,37 +156,35 @@ __device__ inline void find(const Pool &pool, Maxima &maxima, const Tile &tile) 
 template <int V>
 __device__ inline void store(const Pool &pool, const Maxima &maxima, const Tile &tile) {
 #pragma unroll
-    for (int p = 0; p < OUT_P; p++) {
+    for (int p = 0; p < cfg::OUT_P; p++) {
         if (tile.p + p >= pool.P) continue;
         out_t *row = pool.out + place(pool.out_strides, tile.n, tile.c, tile.p + p, tile.q);
 #pragma unroll
-        for (int e = 0; e < OUT_Q * CHANNELS; e += V) {
-            const int q = e / CHANNELS, c = e % CHANNELS;
+        for (int e = 0; e < cfg::OUT_Q * cfg::CHANNELS; e += V) {
+            const int q = e / cfg::CHANNELS, c = e % cfg::CHANNELS;
             if (tile.q + q >= pool.Q) continue;
             Vector<out_t, V> values;
 #pragma unroll
             for (int i = 0; i < V; i++)
-                values.at[i] = stored<out_t>::of(maxima[p][(e + i) / CHANNELS][(e + i) % CHANNELS]);
+                values.at[i] = stored<out_t>::of(maxima[p][(e + i) / cfg::CHANNELS][(e + i) % cfg::CHANNELS]);
             store_vector(row + place(pool.out_strides, 0, c, 0, q), values);
         }
     }
 }
 
-// One block a multiprocessor is all that is asked for: else the compiler saves registers, and loads wait in line.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) max_pool(const __grid_constant__ Pool pool) {
-    const long long step = static_cast<long long>(gridDim.x) * THREADS;
-    for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i < pool.tiles; i += step) {
+// One block an SM is all that is asked for: else the compiler saves registers, and loads wait in line.
+extern "C" __global__ void __launch_bounds__(cfg::THREADS, 1) max_pool(const __grid_constant__ Pool pool) {
+    const long long step = static_cast<long long>(gridDim.x) * cfg::THREADS;
+    for (long long i = static_cast<long long>(blockIdx.x) * cfg::THREADS + threadIdx.x; i < pool.tiles; i += step) {
         const Tile tile = tile_of(pool, i);
         Maxima maxima;
 #pragma unroll
-        for (int e = 0; e < OUT_P * OUT_Q * CHANNELS; e++)
-            maxima[e / (OUT_Q * CHANNELS)][e / CHANNELS % OUT_Q][e % CHANNELS] = pool.outside;
-        if (LOAD > 1 && pool.x_vectors)
-            find<LOAD>(pool, maxima, tile);
+        for (int e = 0; e < cfg::OUT_P * cfg::OUT_Q * cfg::CHANNELS; e++)
+            maxima[e / (cfg::OUT_Q * cfg::CHANNELS)][e / cfg::CHANNELS % cfg::OUT_Q][e % cfg::CHANNELS] = pool.outside;
+        if (cfg::LOAD > 1 && pool.x_vectors) find<cfg::LOAD>(pool, maxima, tile);
         else
             find<1>(pool, maxima, tile);
-        if (STORE > 1 && pool.out_vectors)
-            store<STORE>(pool, maxima, tile);
+        if (cfg::STORE > 1 && pool.out_vectors) store<cfg::STORE>(pool, maxima, tile);
         else
             store<1>(pool, maxima, tile);
     }

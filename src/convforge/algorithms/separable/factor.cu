@@ -12,16 +12,17 @@
 // Shared    the filter's elements, in double; in global memory where they are too many.
 // NaN       A filter that holds NaN or Inf has no factors: they are all NaN, and so are its outputs.
 // Limit     latency: barriers and shuffles of one block, about as many for a large filter as for a small one.
-#include "device.cuh"
+#include "memory.cuh"
 #include "types.cuh"
 
-constexpr int LINES = R < S ? R : S, LENGTH = R < S ? S : R, WARPS = THREADS / 32;
-constexpr double EPSILON = sizeof(acc_t) == 8 ? 0x1p-52 : 0x1p-23, NOISE = ROUNDINGS * EPSILON;
+constexpr int LINES = cfg::R < cfg::S ? cfg::R : cfg::S, LENGTH = cfg::R < cfg::S ? cfg::S : cfg::R,
+              WARPS = cfg::THREADS / 32;
+constexpr double EPSILON = sizeof(acc_t) == 8 ? 0x1p-52 : 0x1p-23, NOISE = cfg::ROUNDINGS * EPSILON;
 // When a pair counts as orthogonal, and after how many sweeps it must be: LAPACK's dgesvj has the same two.
 constexpr double SQUARED_TOLERANCE = LENGTH * 0x1p-104;
 constexpr int MOST_SWEEPS = 30;
 
-static_assert(THREADS % 32 == 0 && THREADS >= LINES, "whole warps, and a thread for each singular value");
+static_assert(cfg::THREADS % 32 == 0 && cfg::THREADS >= LINES, "whole warps, and a thread for each singular value");
 
 struct Factoring {
     const w_t *w;
@@ -47,11 +48,11 @@ struct Survey {
     int at;
 };
 
-constexpr Survey NOTHING = {0, 0, R * S};
+constexpr Survey NOTHING = {0, 0, cfg::R *cfg::S};
 
 struct Shared {
     Survey partial[2][WARPS];
-    double column[R], row[S];
+    double column[cfg::R], row[cfg::S];
     double squares[(LINES + 3) / 4 * 4];  // of lines; a compiler may load several at once
     int order[LINES];  // lines by their lengths, the longest first
 };
@@ -60,19 +61,19 @@ struct Shared {
 __device__ inline double power(int exponent) { return __longlong_as_double((1023LL + exponent) << 52); }
 
 __device__ inline double tap(const Filter &filter, int r, int s) {
-    if (filter.args.flip) r = R - 1 - r, s = S - 1 - s;
+    if (filter.args.flip) r = cfg::R - 1 - r, s = cfg::S - 1 - s;
     return as<double>(filter.w[r * filter.args.strides[2] + s * filter.args.strides[3]]) * power(-filter.exponent);
 }
 
 // Where element (r, s) stands: lines lie one behind the other.
-__device__ inline int at(int r, int s) { return R <= S ? r * S + s : s * R + r; }
+__device__ inline int at(int r, int s) { return cfg::R <= cfg::S ? r * cfg::S + s : s * cfg::R + r; }
 
 // Where the factors of product `i` go. Columns are near 1; the power of two is in the rows.
 __device__ inline acc_t *column(const Filter &filter, int i) {
-    return filter.args.columns + (static_cast<size_t>(blockIdx.x) * LINES + i) * R;
+    return filter.args.columns + (static_cast<size_t>(blockIdx.x) * LINES + i) * cfg::R;
 }
 __device__ inline acc_t *row(const Filter &filter, int i) {
-    return filter.args.rows + (static_cast<size_t>(blockIdx.x) * LINES + i) * S;
+    return filter.args.rows + (static_cast<size_t>(blockIdx.x) * LINES + i) * cfg::S;
 }
 __device__ inline void put_column(const Filter &filter, int i, int r, double value) {
     column(filter, i)[r] = static_cast<acc_t>(value);
@@ -124,9 +125,9 @@ __device__ inline unsigned common_divisor(unsigned a, unsigned b) {
 __device__ inline Survey load(const Filter &filter, double *matrix, Shared &shared, int &turn) {
     Survey found = NOTHING;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < R * S; e += THREADS) {
-        const double value = tap(filter, e / S, e % S);
-        matrix[at(e / S, e % S)] = value;
+    for (int e = threadIdx.x; e < cfg::R * cfg::S; e += cfg::THREADS) {
+        const double value = tap(filter, e / cfg::S, e % cfg::S);
+        matrix[at(e / cfg::S, e % cfg::S)] = value;
         add(found, {value * value, fabs(value), e});
     }
     return block_survey(shared, turn, found);
@@ -136,13 +137,13 @@ __device__ inline Survey load(const Filter &filter, double *matrix, Shared &shar
 // without what its elements have in common, then divides every row (Gauss's lemma).
 __device__ inline double whole_unit(const Filter &filter, const double *matrix, int r0, int s0, double unit) {
     unsigned common = 0;
-    for (int s = threadIdx.x % 32; s < S; s += 32)
+    for (int s = threadIdx.x % 32; s < cfg::S; s += 32)
         common = common_divisor(common, static_cast<unsigned>(fabs(matrix[at(r0, s)]) * power(filter.exponent)));
     for (int lanes = 16; lanes > 0; lanes /= 2)
         common = common_divisor(common, __shfl_xor_sync(0xffffffff, common, lanes));
     const double whole = matrix[at(r0, s0)] / common;
     bool rests = false;
-    for (int r = threadIdx.x % 32; r < R; r += 32) rests |= fmod(matrix[at(r, s0)], whole) != 0;
+    for (int r = threadIdx.x % 32; r < cfg::R; r += 32) rests |= fmod(matrix[at(r, s0)], whole) != 0;
     return __any_sync(0xffffffff, rests) ? unit : whole;
 }
 
@@ -151,30 +152,30 @@ __device__ inline double whole_unit(const Filter &filter, const double *matrix, 
 // These factors carry the rounding of one division an element and, where the filter is whole numbers of rank 1, none.
 // The column's smallest element else becomes 1 where that is not far from its largest.
 __device__ inline Survey cross(const Filter &filter, double *matrix, Shared &shared, int &turn, int largest, int i) {
-    const int r0 = largest / S, s0 = largest % S;
+    const int r0 = largest / cfg::S, s0 = largest % cfg::S;
     const double pivot = matrix[at(r0, s0)];
     double smallest = fabs(pivot);
-    for (int r = threadIdx.x % 32; r < R; r += 32) {
+    for (int r = threadIdx.x % 32; r < cfg::R; r += 32) {
         const double size = fabs(matrix[at(r, s0)]);
         if (size > 0 && size < smallest) smallest = size;
     }
     for (int lanes = 16; lanes > 0; lanes /= 2) smallest = fmin(smallest, __shfl_xor_sync(0xffffffff, smallest, lanes));
     double unit = fabs(pivot) <= 4096 * smallest ? smallest : pivot;
     if (filter.whole && i == 0) unit = whole_unit(filter, matrix, r0, s0, unit);
-    for (int e = threadIdx.x; e < R + S; e += THREADS) {
-        if (e < R) {
+    for (int e = threadIdx.x; e < cfg::R + cfg::S; e += cfg::THREADS) {
+        if (e < cfg::R) {
             shared.column[e] = matrix[at(e, s0)] / unit;
             put_column(filter, i, e, shared.column[e]);
         } else {
-            shared.row[e - R] = matrix[at(r0, e - R)] * unit / pivot;
-            put_row(filter, i, e - R, shared.row[e - R]);
+            shared.row[e - cfg::R] = matrix[at(r0, e - cfg::R)] * unit / pivot;
+            put_row(filter, i, e - cfg::R, shared.row[e - cfg::R]);
         }
     }
     __syncthreads();  // column and row are there, and nobody needs the elements that they came from
     Survey rest = NOTHING;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < R * S; e += THREADS) {
-        const int r = e / S, s = e % S;
+    for (int e = threadIdx.x; e < cfg::R * cfg::S; e += cfg::THREADS) {
+        const int r = e / cfg::S, s = e % cfg::S;
         const double value = matrix[at(r, s)] - shared.column[r] * shared.row[s];
         matrix[at(r, s)] = value;
         add(rest, {value * value, fabs(value), e});
@@ -186,8 +187,8 @@ __device__ inline Survey cross(const Filter &filter, double *matrix, Shared &sha
 __device__ inline double missed(const Filter &filter, Shared &shared, int &turn, int rank) {
     double squares = 0;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < R * S; e += THREADS) {
-        const int r = e / S, s = e % S;
+    for (int e = threadIdx.x; e < cfg::R * cfg::S; e += cfg::THREADS) {
+        const int r = e / cfg::S, s = e % cfg::S;
         double back = 0;
         for (int i = 0; i < rank; i++)
             back += static_cast<double>(column(filter, i)[r]) * (row(filter, i)[s] * power(-filter.exponent));
@@ -263,38 +264,38 @@ __device__ inline int singular_rank(const double *matrix, Shared &shared, double
 // The first `rank` singular vectors as factors: a line; and what each line of the filter has of it. Columns are one long.
 __device__ inline void put_vectors(const Filter &filter, const double *matrix, const Shared &shared, int rank) {
     const int t = threadIdx.x, lane = t % 32;
-    for (int e = t; e < rank * LENGTH; e += THREADS) {
+    for (int e = t; e < rank * LENGTH; e += cfg::THREADS) {
         const int i = e / LENGTH, j = e % LENGTH, line = shared.order[i];
         const double value = matrix[line * LENGTH + j];
-        if (R <= S) put_row(filter, i, j, value);
+        if (cfg::R <= cfg::S) put_row(filter, i, j, value);
         else put_column(filter, i, j, value * rsqrt(shared.squares[line]));
     }
     for (int e = t / 32; e < rank * LINES; e += WARPS) {
         const int i = e / LINES, other = e % LINES, line = shared.order[i];
         double product = 0;
         for (int j = lane; j < LENGTH; j += 32)
-            product += matrix[line * LENGTH + j] * (R <= S ? tap(filter, other, j) : tap(filter, j, other));
+            product += matrix[line * LENGTH + j] * (cfg::R <= cfg::S ? tap(filter, other, j) : tap(filter, j, other));
         product = warp_sum(product);
         if (lane != 0) continue;
-        if (R <= S) put_column(filter, i, other, product / shared.squares[line]);
+        if (cfg::R <= cfg::S) put_column(filter, i, other, product / shared.squares[line]);
         else put_row(filter, i, other, product * rsqrt(shared.squares[line]));
     }
     __syncthreads();  // all factors are there
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) factor(const __grid_constant__ Factoring args) {
+extern "C" __global__ void __launch_bounds__(cfg::THREADS, 1) factor(const __grid_constant__ Factoring args) {
     __shared__ Shared shared;
     DYNAMIC_SHARED(double, room);
-    double *const matrix = IN_SHARED ? room : args.scratch + static_cast<size_t>(blockIdx.x) * (R * S);
+    double *const matrix = cfg::IN_SHARED ? room : args.scratch + static_cast<size_t>(blockIdx.x) * (cfg::R * cfg::S);
     const int k = blockIdx.x / args.C_GROUP, c = blockIdx.x % args.C_GROUP;
     Filter filter = {args, args.w + k * args.strides[0] + c * args.strides[1], 0, true};
-    wait_for_earlier();
+    pdl_wait();
     int turn = 0, rank = 1;
     bool finite = true, whole = true;
     Survey found = NOTHING;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < R * S; e += THREADS) {
-        const double value = tap(filter, e / S, e % S);
+    for (int e = threadIdx.x; e < cfg::R * cfg::S; e += cfg::THREADS) {
+        const double value = tap(filter, e / cfg::S, e % cfg::S);
         finite &= isfinite(value);
         whole &= fabs(value) < 0x1p31 && value == rint(value);
         add(found, {0, fabs(value), e});
@@ -304,7 +305,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) factor(const __grid_con
     found = block_survey(shared, turn, found);
     double error = finite ? 0.0 : __longlong_as_double(0x7ff8000000000000);
     if (!finite || found.most == 0) {
-        for (int e = threadIdx.x; e < R + S; e += THREADS) (e < R ? column(filter, 0)[e] : row(filter, 0)[e - R]) = error;
+        for (int e = threadIdx.x; e < cfg::R + cfg::S; e += cfg::THREADS)
+            (e < cfg::R ? column(filter, 0)[e] : row(filter, 0)[e - cfg::R]) = error;
     } else {
         filter.exponent = min(max(ilogb(found.most), -1000), 1000);
         found = load(filter, matrix, shared, turn);

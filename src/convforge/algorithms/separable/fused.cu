@@ -17,35 +17,39 @@
 // Ahead     once all sums along rows are there, nobody reads pixels any more: those of the next step come while this one
 //           goes down. Factors are read down too, so there is room for two.
 // Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
-//           pixels of the picture is one in shared memory. LOAD pixels are one load from there.
+//           pixels of the image is one in shared memory. LOAD pixels are one load from there.
 // Balance   for 31 x 31 at 96 x 64 outputs, ALONG = 16, OUT_P = 24, of one product: an output takes 31 + 31 * 126 / 96
 //           = 72 multiply-adds. Of shared memory it takes 1.9 words to copy pixels in, 3 * 1.31 to load them along the
 //           row, 1.31 to store those sums and 54 / 24 to load them down the column: 9.4, that is 38 bytes. In cycles of
-//           a multiprocessor: 0.56 of multiply-adds beside 0.29 of shared memory.
+//           an SM: 0.56 of multiply-adds beside 0.29 of shared memory.
 // Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
 // Limit     FMA from about 15 x 15 on; below, memory: each pixel is read once a block, halos twice or more, from L2.
 #include "border.cuh"
-#include "device.cuh"
-#include "ends.cuh"
-#include "held.cuh"
-#include "plane_tiles.cuh"
-#include "vector.cuh"
+#include "conv.cuh"
+#include "epilogue.cuh"
+#include "memory.cuh"
+#include "pixels.cuh"
 
-constexpr int TILE_P = STRIPS_Y * OUT_P, THREADS = PLANES * TILE_Q * STRIPS_Y;
-constexpr int ROWS = (TILE_P - 1) * STRIDE_H + DILATION_H * (R - 1) + 1;
-constexpr int TILE_W = SHIFT + (TILE_Q - 1) * STRIDE_W + DILATION_W * (S - 1) + 1;
-constexpr int NEAR = IN_CHANNELS_LAST ? PLANES : 1;       // planes whose pixels stand beside each other in memory
-constexpr int FILLS = (TILE_W + FILL - 1) / FILL * NEAR;  // vectors of a row
+constexpr int TILE_P = cfg::STRIPS_Y * cfg::OUT_P, THREADS = cfg::PLANES * cfg::TILE_Q * cfg::STRIPS_Y;
+constexpr int ROWS = (TILE_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
+constexpr int TILE_W = cfg::SHIFT + (cfg::TILE_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
+constexpr int NEAR = cfg::IN_CHANNELS_LAST ? cfg::PLANES : 1;  // planes whose pixels stand beside each other in memory
+constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;         // pixels may come by asynchronous copies of vectors
+constexpr int FILLS = (TILE_W + cfg::FILL - 1) / cfg::FILL * NEAR;  // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t), SUMS = 16 / sizeof(acc_t);
-constexpr int ROW_PITCH = (S + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
-constexpr int COLUMN_PITCH = (R + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
-constexpr int MOST_PRODUCTS = R < S ? R : S;  // of a filter
+constexpr int ROW_PITCH = (cfg::S + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
+constexpr int COLUMN_PITCH = (cfg::R + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
+constexpr int MOST_PRODUCTS = cfg::R < cfg::S ? cfg::R : cfg::S;  // of a filter
 
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
-static_assert(TILE_Q % ALONG == 0 && ALONG % SUMS == 0, "whole vectors of sums fill a row");
-static_assert(PITCH % LOAD == 0 && ALONG * STRIDE_W % LOAD == 0 && TILE_Q * STRIDE_W % FILL == 0, "vectors lie alike");
-static_assert(CHUNK_S == S || (CHUNK_S * DILATION_W % LOAD == 0 && CHUNK_S % WEIGHT_LOAD == 0), "so do all chunks'");
-static_assert(CHUNK_R == R || CHUNK_R % WEIGHT_LOAD == 0, "chunks of weights are whole vectors");
+static_assert(cfg::TILE_Q % cfg::ALONG == 0 && cfg::ALONG % SUMS == 0, "whole vectors of sums fill a row");
+static_assert(cfg::PITCH % cfg::LOAD == 0 && cfg::ALONG * cfg::STRIDE_W % cfg::LOAD == 0 &&
+                  cfg::TILE_Q * cfg::STRIDE_W % cfg::FILL == 0,
+              "vectors lie alike");
+static_assert(cfg::CHUNK_S == cfg::S ||
+                  (cfg::CHUNK_S * cfg::DILATION_W % cfg::LOAD == 0 && cfg::CHUNK_S % WEIGHT_LOAD == 0),
+              "so do all chunks'");
+static_assert(cfg::CHUNK_R == cfg::R || cfg::CHUNK_R % WEIGHT_LOAD == 0, "chunks of weights are whole vectors");
 
 struct Separable {
     Conv conv;
@@ -57,50 +61,53 @@ struct Separable {
 };
 
 struct Factors {
-    acc_t rows[PLANES * ROW_PITCH], columns[PLANES * COLUMN_PITCH];
+    acc_t rows[cfg::PLANES * ROW_PITCH], columns[cfg::PLANES * COLUMN_PITCH];
 };
 
 struct Held {
     Factors factors[2];  // of this step and the next
-    acc_t middle[PLANES * MIDDLE];
-    tile_t pixels[PLANES * PLANE];
+    acc_t middle[cfg::PLANES * cfg::MIDDLE];
+    tile_t pixels[cfg::PLANES * cfg::PLANE];
 };
 
 // What is computed at a time: product i of `products` of channel c, in tile `at`.
 struct Step {
     int at;
     int c, i, products;
-    Tile tile;
+    PlaneTile tile;
 };
 
-__device__ inline Tile tile_of(const Separable &args, int at) {
-    return tile_of<PLANES, TILE_P, TILE_Q>(args.tiles, args.conv, at);
+__device__ inline PlaneTile tile_of(const Separable &args, int at) {
+    return tile_of<cfg::PLANES, TILE_P, cfg::TILE_Q>(args.tiles, args.conv, at);
 }
 
-// Ask for the tile of every plane, with what stands outside of the picture. WIDE threads stand side by side and keep to
+// Ask for the tile of every plane, with what stands outside of the image. WIDE threads stand side by side and keep to
 // their columns, LINES rows of the tile at a time.
-__device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &tile, int c) {
+__device__ inline void copy_pixels(const Separable &args, Held &to, const PlaneTile &tile, int c) {
     constexpr int WIDE = FILLS < THREADS ? FILLS : THREADS, LINES = THREADS / WIDE;
     const Conv &conv = args.conv;
     const index_t step_h = conv.x_strides.h, step_w = conv.x_strides.w;
-    const int h0 = tile.p * STRIDE_H - conv.top, w0 = tile.q * STRIDE_W - conv.left - SHIFT, t = threadIdx.x;
+    const int h0 = tile.p * cfg::STRIDE_H - conv.top, w0 = tile.q * cfg::STRIDE_W - conv.left - cfg::SHIFT,
+              t = threadIdx.x;
     if (t >= WIDE * LINES) return;
-    for (int i = t % WIDE; i < FILLS * (PLANES / NEAR); i += WIDE) {
-        const int vector = i % FILLS, slot = i / FILLS + vector % NEAR, column = vector / NEAR * FILL, k = tile.k + slot;
+    for (int i = t % WIDE; i < FILLS * (cfg::PLANES / NEAR); i += WIDE) {
+        const int vector = i % FILLS, slot = i / FILLS + vector % NEAR, column = vector / NEAR * cfg::FILL,
+                  k = tile.k + slot;
         if (slot >= tile.planes) continue;
         const int w = w0 + column;
-        int at[FILL];
-        for (int e = 0; e < FILL; e++) at[e] = inside(w + e, conv.W);
-        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the picture, or none of it
-        const x_t *plane = conv.x + place(conv.x_strides, tile.n + k / K, k % K / K_GROUP * C_GROUP + c, 0, 0);
-        tile_t *target = to.pixels + (slot * PLANE + column);
+        int at[cfg::FILL];
+        for (int e = 0; e < cfg::FILL; e++) at[e] = inside(w + e, conv.W);
+        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the image, or none of it
+        const x_t *plane =
+            conv.x + place(conv.x_strides, tile.n + k / cfg::K, k % cfg::K / cfg::K_GROUP * cfg::C_GROUP + c, 0, 0);
+        tile_t *target = to.pixels + (slot * cfg::PLANE + column);
         const int first = t / WIDE;
         if (COPIES && args.aligned_x && whole && h0 >= 0 && h0 + ROWS <= conv.H) {
             const x_t *from = plane + (h0 + first) * step_h + w * step_w;
 #pragma unroll
             for (int row = 0; row < ROWS; row += LINES) {
                 if (row + LINES > ROWS && row + first >= ROWS) break;
-                if constexpr (COPIES) copy_async<FILL * sizeof(x_t)>(target + (row + first) * PITCH, from);
+                if constexpr (COPIES) copy_async<cfg::FILL * sizeof(x_t)>(target + (row + first) * cfg::PITCH, from);
                 from += LINES * step_h;
             }
         } else if (COPIES && args.aligned_x && (whole || BLANK)) {
@@ -108,20 +115,22 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &
             for (int row = first; row < ROWS; row += LINES) {
                 const int h = inside(h0 + row, conv.H);
                 if (h < 0 && !BLANK) {
-                    for (int e = 0; e < FILL; e++) target[row * PITCH + e] = held<tile_t>(conv, nullptr);
+                    for (int e = 0; e < cfg::FILL; e++)
+                        target[row * cfg::PITCH + e] = held<cfg::RAW, tile_t>(conv, nullptr);
                 } else if constexpr (COPIES) {
                     const bool there = h >= 0 && whole;
-                    copy_async<FILL * sizeof(x_t)>(target + row * PITCH,
-                                                   there ? plane + h * step_h + w * step_w : conv.x, there);
+                    copy_async<cfg::FILL * sizeof(x_t)>(target + row * cfg::PITCH,
+                                                        there ? plane + h * step_h + w * step_w : conv.x, there);
                 }
             }
         } else {
 #pragma unroll 4
             for (int row = first; row < ROWS; row += LINES) {
                 const int h = inside(h0 + row, conv.H);
-                for (int e = 0; e < FILL; e++) {
+                for (int e = 0; e < cfg::FILL; e++) {
                     const bool there = h >= 0 && at[e] >= 0;
-                    target[row * PITCH + e] = held<tile_t>(conv, there ? plane + h * step_h + at[e] * step_w : nullptr);
+                    target[row * cfg::PITCH + e] =
+                        held<cfg::RAW, tile_t>(conv, there ? plane + h * step_h + at[e] * step_w : nullptr);
                 }
             }
         }
@@ -129,28 +138,30 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const Tile &
 }
 
 // Which filter is that of channel `c` of a plane.
-__device__ inline index_t filter_of(const Tile &tile, int slot, int c) {
-    return static_cast<index_t>((tile.k + slot) % K) * C_GROUP + c;
+__device__ inline index_t filter_of(const PlaneTile &tile, int slot, int c) {
+    return static_cast<index_t>((tile.k + slot) % cfg::K) * cfg::C_GROUP + c;
 }
 
 // The most products that channel `c` has in a plane.
-__device__ inline int products_of(const Separable &args, const Tile &tile, int c) {
+__device__ inline int products_of(const Separable &args, const PlaneTile &tile, int c) {
     int most = 0;
 #pragma unroll
-    for (int slot = 0; slot < PLANES; slot++)
+    for (int slot = 0; slot < cfg::PLANES; slot++)
         if (slot < tile.planes) most = max(most, args.ranks[filter_of(tile, slot, c)]);
     return most;
 }
 
 // Ask for the rows and columns that are product `i` of channel `c`, of every plane; zeros where its rank is less.
-__device__ inline void copy_factors(const Separable &args, Factors &to, const Tile &tile, int c, int i) {
-    for (int e = threadIdx.x; e < PLANES * (R + S); e += THREADS) {
-        const int slot = e / (R + S), tap = e % (R + S);
+__device__ inline void copy_factors(const Separable &args, Factors &to, const PlaneTile &tile, int c, int i) {
+    for (int e = threadIdx.x; e < cfg::PLANES * (cfg::R + cfg::S); e += THREADS) {
+        const int slot = e / (cfg::R + cfg::S), tap = e % (cfg::R + cfg::S);
         if (slot >= tile.planes) break;
         const index_t filter = filter_of(tile, slot, c), product = filter * MOST_PRODUCTS + i;
-        acc_t *target = tap < S ? to.rows + slot * ROW_PITCH + tap : to.columns + slot * COLUMN_PITCH + tap - S;
-        const acc_t *source = tap < S ? args.rows + product * S + tap : args.columns + product * R + tap - S;
-        copy_async<sizeof(acc_t)>(target, source, PLANES == 1 || i < args.ranks[filter]);
+        acc_t *target =
+            tap < cfg::S ? to.rows + slot * ROW_PITCH + tap : to.columns + slot * COLUMN_PITCH + tap - cfg::S;
+        const acc_t *source =
+            tap < cfg::S ? args.rows + product * cfg::S + tap : args.columns + product * cfg::R + tap - cfg::S;
+        copy_async<sizeof(acc_t)>(target, source, cfg::PLANES == 1 || i < args.ranks[filter]);
     }
 }
 
@@ -158,7 +169,7 @@ __device__ inline void copy_factors(const Separable &args, Factors &to, const Ti
 __device__ inline void advance(const Separable &args, Step &step) {
     if (++step.i < step.products) return;
     step.i = 0;
-    if (++step.c == C_GROUP) {
+    if (++step.c == cfg::C_GROUP) {
         step.c = 0;
         step.at += gridDim.x;
         if (step.at >= args.count) return;
@@ -186,40 +197,43 @@ __device__ inline void load_taps(acc_t (&taps)[COUNT], const acc_t *factor) {
 
 // Add COUNT taps of a row to all sums whose windows hold the pixels.
 template <int COUNT>
-__device__ inline void add_along(const Conv &conv, acc_t (&sums)[ALONG], const tile_t *pixels, const acc_t *factor) {
-    constexpr int SPAN = SHIFT + (ALONG - 1) * STRIDE_W + (COUNT - 1) * DILATION_W + 1;
+__device__ inline void add_along(const Conv &conv, acc_t (&sums)[cfg::ALONG], const tile_t *pixels,
+                                 const acc_t *factor) {
+    constexpr int SPAN = cfg::SHIFT + (cfg::ALONG - 1) * cfg::STRIDE_W + (COUNT - 1) * cfg::DILATION_W + 1;
     acc_t taps[COUNT];
     load_taps(taps, factor);
 #pragma unroll
-    for (int v = 0; v < SPAN; v += LOAD) {
-        const auto values = load_vector<LOAD>(pixels + v);
+    for (int v = 0; v < SPAN; v += cfg::LOAD) {
+        const auto values = load_vector<cfg::LOAD>(pixels + v);
 #pragma unroll
-        for (int e = 0; e < LOAD; e++)
+        for (int e = 0; e < cfg::LOAD; e++)
 #pragma unroll
-            for (int q = 0; q < ALONG; q++) {
-                const int beyond = v + e - SHIFT - q * STRIDE_W, s = beyond / DILATION_W;
-                if (beyond < 0 || beyond % DILATION_W != 0 || s >= COUNT) continue;
-                sums[q] = multiply_add(taps[s], taken(conv, values.at[e]), sums[q]);
+            for (int q = 0; q < cfg::ALONG; q++) {
+                const int beyond = v + e - cfg::SHIFT - q * cfg::STRIDE_W, s = beyond / cfg::DILATION_W;
+                if (beyond < 0 || beyond % cfg::DILATION_W != 0 || s >= COUNT) continue;
+                sums[q] = multiply_add(taps[s], taken<cfg::RAW>(conv, values.at[e]), sums[q]);
             }
     }
 }
 
 // The rows of the factors, over all pixels of the tile.
 __device__ inline void pass_along(const Conv &conv, Held &held, const Factors &factors, int planes) {
-    constexpr int ACROSS = TILE_Q / ALONG, LEFT = S % CHUNK_S, AT = S - LEFT;
+    constexpr int ACROSS = cfg::TILE_Q / cfg::ALONG, LEFT = cfg::S % cfg::CHUNK_S, AT = cfg::S - LEFT;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < PLANES * ACROSS * ROWS; i += THREADS) {
+    for (int i = threadIdx.x; i < cfg::PLANES * ACROSS * ROWS; i += THREADS) {
         const int row = i % ROWS, strip = i / ROWS % ACROSS, slot = i / (ROWS * ACROSS);
         if (slot >= planes) break;
-        const tile_t *pixels = held.pixels + (slot * PLANE + row * PITCH + strip * (ALONG * STRIDE_W));
+        const tile_t *pixels =
+            held.pixels + (slot * cfg::PLANE + row * cfg::PITCH + strip * (cfg::ALONG * cfg::STRIDE_W));
         const acc_t *factor = factors.rows + slot * ROW_PITCH;
-        acc_t sums[ALONG] = {};
+        acc_t sums[cfg::ALONG] = {};
 #pragma unroll 1
-        for (int s = 0; s < AT; s += CHUNK_S) add_along<CHUNK_S>(conv, sums, pixels + s * DILATION_W, factor + s);
-        if constexpr (LEFT > 0) add_along<LEFT>(conv, sums, pixels + AT * DILATION_W, factor + AT);
-        acc_t *target = held.middle + (slot * MIDDLE + row * MIDDLE_PITCH + strip * ALONG);
+        for (int s = 0; s < AT; s += cfg::CHUNK_S)
+            add_along<cfg::CHUNK_S>(conv, sums, pixels + s * cfg::DILATION_W, factor + s);
+        if constexpr (LEFT > 0) add_along<LEFT>(conv, sums, pixels + AT * cfg::DILATION_W, factor + AT);
+        acc_t *target = held.middle + (slot * cfg::MIDDLE + row * cfg::MIDDLE_PITCH + strip * cfg::ALONG);
 #pragma unroll
-        for (int q = 0; q < ALONG; q += SUMS) {
+        for (int q = 0; q < cfg::ALONG; q += SUMS) {
             Vector<acc_t, SUMS> values;
 #pragma unroll
             for (int e = 0; e < SUMS; e++) values.at[e] = sums[q + e];
@@ -230,49 +244,50 @@ __device__ inline void pass_along(const Conv &conv, Held &held, const Factors &f
 
 // Add COUNT taps of a column to all outputs whose windows hold the sums of a row.
 template <int COUNT>
-__device__ inline void add_down(acc_t (&sums)[OUT_P], const acc_t *middle, const acc_t *factor) {
-    constexpr int SPAN = (OUT_P - 1) * STRIDE_H + (COUNT - 1) * DILATION_H + 1;
+__device__ inline void add_down(acc_t (&sums)[cfg::OUT_P], const acc_t *middle, const acc_t *factor) {
+    constexpr int SPAN = (cfg::OUT_P - 1) * cfg::STRIDE_H + (COUNT - 1) * cfg::DILATION_H + 1;
     acc_t taps[COUNT];
     load_taps(taps, factor);
 #pragma unroll
     for (int i = 0; i < SPAN; i++) {
-        const acc_t value = middle[i * MIDDLE_PITCH];
+        const acc_t value = middle[i * cfg::MIDDLE_PITCH];
 #pragma unroll
-        for (int p = 0; p < OUT_P; p++) {
-            const int beyond = i - p * STRIDE_H, r = beyond / DILATION_H;
-            if (beyond < 0 || beyond % DILATION_H != 0 || r >= COUNT) continue;
+        for (int p = 0; p < cfg::OUT_P; p++) {
+            const int beyond = i - p * cfg::STRIDE_H, r = beyond / cfg::DILATION_H;
+            if (beyond < 0 || beyond % cfg::DILATION_H != 0 || r >= COUNT) continue;
             sums[p] = multiply_add(taps[r], value, sums[p]);
         }
     }
 }
 
-__device__ inline void pass_down(acc_t (&sums)[OUT_P], const acc_t *middle, const acc_t *factor) {
-    constexpr int LEFT = R % CHUNK_R, AT = R - LEFT;
+__device__ inline void pass_down(acc_t (&sums)[cfg::OUT_P], const acc_t *middle, const acc_t *factor) {
+    constexpr int LEFT = cfg::R % cfg::CHUNK_R, AT = cfg::R - LEFT;
 #pragma unroll 1
-    for (int r = 0; r < AT; r += CHUNK_R)
-        add_down<CHUNK_R>(sums, middle + r * DILATION_H * MIDDLE_PITCH, factor + r);
-    if constexpr (LEFT > 0) add_down<LEFT>(sums, middle + AT * DILATION_H * MIDDLE_PITCH, factor + AT);
+    for (int r = 0; r < AT; r += cfg::CHUNK_R)
+        add_down<cfg::CHUNK_R>(sums, middle + r * cfg::DILATION_H * cfg::MIDDLE_PITCH, factor + r);
+    if constexpr (LEFT > 0) add_down<LEFT>(sums, middle + AT * cfg::DILATION_H * cfg::MIDDLE_PITCH, factor + AT);
 }
 
 // Store a column of outputs, from (p0, q) on.
-__device__ inline void store(const Conv &conv, const acc_t (&sums)[OUT_P], int n, int k, int p0, int q) {
+__device__ inline void store(const Conv &conv, const acc_t (&sums)[cfg::OUT_P], int n, int k, int p0, int q) {
     out_t *to = conv.out + place(conv.out_strides, n, k, p0, q);
     const int left = conv.P - p0;
 #pragma unroll
-    for (int p = 0; p < OUT_P; p++) {
+    for (int p = 0; p < cfg::OUT_P; p++) {
         if (p < left) *to = finished(conv, n, k, p0 + p, q, sums[p]);
         to += conv.out_strides.h;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __grid_constant__ Separable args) {
+extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) separable(const __grid_constant__ Separable args) {
     DYNAMIC_SHARED(Held, held);
     const Conv &conv = args.conv;
     const int t = threadIdx.x;
-    const int slot = OUT_CHANNELS_LAST ? t % PLANES : t / (TILE_Q * STRIPS_Y), u = OUT_CHANNELS_LAST ? t / PLANES : t;
-    const int x = u % TILE_Q, y = u / TILE_Q % STRIPS_Y;
-    acc_t sums[OUT_P] = {};
-    wait_for_earlier();
+    const int slot = cfg::OUT_CHANNELS_LAST ? t % cfg::PLANES : t / (cfg::TILE_Q * cfg::STRIPS_Y),
+              u = cfg::OUT_CHANNELS_LAST ? t / cfg::PLANES : t;
+    const int x = u % cfg::TILE_Q, y = u / cfg::TILE_Q % cfg::STRIPS_Y;
+    acc_t sums[cfg::OUT_P] = {};
+    pdl_wait();
     Step step = {static_cast<int>(blockIdx.x), 0, 0, 0, tile_of(args, blockIdx.x)};
     step.products = products_of(args, step.tile, 0);
     ask(args, *held, held->factors[0], step);
@@ -282,21 +297,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) separable(const __
         advance(args, next);
         copy_async_wait();
         __syncthreads();  // pixels and factors are there, and nobody reads sums along rows any more
-        const Tile tile = step.tile;
+        const PlaneTile tile = step.tile;
         pass_along(conv, *held, held->factors[turn], tile.planes);
         __syncthreads();  // sums along rows are there, and nobody reads pixels any more
         if (next.at < args.count) ask(args, *held, held->factors[turn ^ 1], next);
-        const int k = tile.k + slot, p0 = tile.p + y * OUT_P, q = tile.q + x;
+        const int k = tile.k + slot, p0 = tile.p + y * cfg::OUT_P, q = tile.q + x;
         const bool takes_part = slot < tile.planes && p0 < conv.P && q < conv.Q;
         if (takes_part)
-            pass_down(sums, held->middle + (slot * MIDDLE + y * OUT_P * STRIDE_H * MIDDLE_PITCH + x),
+            pass_down(sums,
+                      held->middle + (slot * cfg::MIDDLE + y * cfg::OUT_P * cfg::STRIDE_H * cfg::MIDDLE_PITCH + x),
                       held->factors[turn].columns + slot * COLUMN_PITCH);
         turn ^= 1;
         const bool last = next.at != step.at;
         step = next;
         if (!last) continue;
-        if (takes_part) store(conv, sums, tile.n + k / K, k % K, p0, q);
+        if (takes_part) store(conv, sums, tile.n + k / cfg::K, k % cfg::K, p0, q);
 #pragma unroll
-        for (int p = 0; p < OUT_P; p++) sums[p] = acc_t(0);
+        for (int p = 0; p < cfg::OUT_P; p++) sums[p] = acc_t(0);
     }
 }

@@ -13,7 +13,7 @@ namespace emulator {
 inline ByteBarrier &barrier_at(Region *r, Site site, const void *at) {
     for (unsigned i = 0; i < r->byte_barrier_count; i++)
         if (r->byte_barriers[i].at == at) return r->byte_barriers[i];
-    refuse(site, "nobody called init_barrier for this barrier");
+    refuse(site, "nobody called mbarrier_init for this barrier");
 }
 
 inline void init_barrier(Site site, unsigned long long *at, unsigned arrivals) {

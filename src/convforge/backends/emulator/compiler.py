@@ -55,7 +55,7 @@ def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes
         raise EmulatorUnavailable(reason)
     body = source.text()
     if re.search(r"\bextern\s+__shared__", body):
-        raise CompileError(f'{source.path}: "extern __shared__" must be DYNAMIC_SHARED(type, name) of device.cuh')
+        raise CompileError(f'{source.path}: "extern __shared__" must be DYNAMIC_SHARED(type, name) of memory.cuh')
     enter = (
         f'\nextern "C" __attribute__((visibility("default"))) void emulator_enter(const void *args) {{\n'
         f"    {source.name}(*static_cast<const {source.struct} *>(args));\n}}\n"

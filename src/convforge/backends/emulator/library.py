@@ -39,7 +39,7 @@ class Job(ctypes.Structure):
 
 
 class TensorMap(ctypes.Structure):
-    """struct TensorMap of region.h: the first bytes of a kernel's Map."""
+    """struct TensorMap of region.h: the first bytes of a kernel's TensorMap."""
 
     _fields_ = (
         ("address", ctypes.c_void_p), ("strides", ctypes.c_ulonglong * (MOST_AXES - 1)),

@@ -331,7 +331,7 @@ static bool run_block(Region *r) {
         return false;
     }
     if (r->job->early && r->state.waited < r->threads) {
-        describe(r, "it is launched early, but %u threads never call wait_for_earlier", r->threads - r->state.waited);
+        describe(r, "it is launched early, but %u threads never call pdl_wait", r->threads - r->state.waited);
         r->error->kind = 2;
         return false;
     }

@@ -6,7 +6,7 @@ namespace emulator {
 
 constexpr int MOST_AXES = 5;
 
-// The bytes of struct Map of bulk.cuh, as this backend's runtime writes them. Sizes in units of `unit` bytes, x fastest.
+// The bytes of struct TensorMap of tma.cuh, as this backend's runtime writes them. Sizes in units of `unit` bytes, x fastest.
 // Axes that an array has not are of one element.
 struct TensorMap {
     unsigned char *address;

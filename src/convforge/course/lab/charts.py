@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from convforge.benchmark.block_tables import shape_of
+from convforge.benchmark.config_tables import shape_of
 from convforge.course.lab.book import Book, Chapter
 from convforge.course.language import gettext
 from convforge.course.pages.charts import (

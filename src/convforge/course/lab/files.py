@@ -118,14 +118,14 @@ def to_table(book: Book) -> dict[str, Any]:
             {"name": found.published.name, "about": found.published.about,
              "doubts": [dataclasses.asdict(doubt) for doubt in found.published.doubts],
              "findings": _findings(found.study, found.theirs),
-             "orders": [f.to_table() | {"sentence": published.sentence(f)} for f in found.orders]}
+             "orders": _findings(published.ORDERS, found.orders)}
             for found in published.beside(book)
         ],
     }  # fmt: skip
 
 
 def _findings(study: Study, findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    return [finding.to_table() | {"sentence": study.sentence(finding)} for finding in findings]
+    return [study.to_table(finding) for finding in findings]
 
 
 @cache

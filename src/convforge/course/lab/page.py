@@ -115,16 +115,16 @@ def _contents(book: Book) -> dict[str, Any]:
 
 
 def _chapter(chapter: Chapter) -> dict[str, Any]:
-    sentence = chapter.study.sentence
+    study = chapter.study
     return {
         "key": f"study-{chapter.study.name}",
         "study": chapter.study.name,
         "name": study_name(chapter.study.name),
         "asks": gettext(chapter.study.asks),
         "answer": answer(chapter),
-        "answers": said(sentence, chapter.answers),
-        "supported": said(sentence, chapter.supported),
-        "doubtful": said(sentence, chapter.doubtful),
+        "answers": said(study, chapter.answers),
+        "supported": said(study, chapter.supported),
+        "doubtful": said(study, chapter.doubtful),
     }
 
 
@@ -172,8 +172,8 @@ def _row(entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
 
 def _beside(found: published.Beside) -> dict[str, Any]:
     orders, theirs = (
-        {sound: said(sentence, [f for f in findings if f.supported is sound]) for sound in (True, False)}
-        for sentence, findings in ((published.sentence, found.orders), (found.study.sentence, found.theirs))
+        {sound: said(study, [f for f in findings if f.supported is sound]) for sound in (True, False)}
+        for study, findings in ((published.ORDERS, found.orders), (found.study, found.theirs))
     )
     return {
         "name": found.published.name,

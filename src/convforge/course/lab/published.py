@@ -19,7 +19,6 @@ from convforge.course.report.table import Cell, Column, Table, optional
 from convforge.course.studies import STUDIES, Datum, Finding, Study
 from convforge.course.studies.published import TABLES, Published
 from convforge.course.studies.readings import device_backend
-from convforge.course.studies.words import render
 from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.timing.ranking import order
 
@@ -30,16 +29,22 @@ IN_RATES = frozenset({"D"})
 
 RULE = "order-here"
 ENGLISH = {
-    "order/holds": "{a} is faster than {b} on {led} of {n:count case} there, and their order is the same here on "
-    "{n:each case}: on {case}, the largest, {b} takes {theirs:times} the time of {a} there and {here:times} here.",
-    "order/turns": "{a} is faster than {b} on {led} of {n:count case} there, and their order is the other way round "
-    "here on {n:each case}: on {case}, the largest, {b} takes {theirs:times} the time of {a} there and {here:times} "
-    "here.",
-    "order/mixed": "{a} is faster than {b} on {led} of {n:count case} there; their order is the same here on {same}, "
-    "the other way round on {turned}, and level on {level}: on {case}, the largest, {b} takes "
-    "{theirs:times} the time of {a} there and {here:times} here.",
-    "order/unsure": "Whether the order of {a} and {b} is the same here as there cannot be told.",
+    "order/holds": "{a} is faster than {b} there and here.",
+    "order/turns": "{a} is faster than {b} there and slower here.",
+    "order/mixed": "{a} is faster than {b} there and on a part of the cases here.",
+    "order/unsure": "The times here are too noisy to order {a} and {b}.",
 }
+FIGURES = {
+    "order": (
+        "there, {a} is faster on {led} of {n:count case}",
+        "here, the order is the same on {same}, the other way round on {turned}, level on {level}",
+        "{case}, the largest: {b} takes {theirs:times} the time of {a} there, {here:times} here",
+    ),
+}
+
+
+# Puts the findings of orders into words.
+ORDERS = Study("order", "", parts=lambda facts, small: (), rules=(), english=ENGLISH, figures=FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +103,6 @@ class Both:
 def beside(book: Book) -> list[Beside]:
     """Every published table beside this machine's figures."""
     return [_beside(book, published) for published in TABLES.values()]
-
-
-def sentence(finding: Finding) -> str:
-    """The sentence of a finding of orders, in the language of this place."""
-    return render(finding, ENGLISH)
 
 
 def _beside(book: Book, published: Published) -> Beside:

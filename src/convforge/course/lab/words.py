@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from convforge.course.lab import charts
@@ -15,7 +15,7 @@ from convforge.course.report.machine import machine_name
 from convforge.course.report.records import NARROW
 from convforge.course.report.summary import cautions
 from convforge.course.report.table import Table
-from convforge.course.studies import Datum, Finding
+from convforge.course.studies import Datum, Finding, Study
 from convforge.course.studies.words import clock_name
 
 # Figures without a unit, and shares of one; all others that are no bytes or rates are seconds.
@@ -25,16 +25,20 @@ SHARES = frozenset({"occupancy", "l1_hit", "l2_hit"})
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A finding as pages show it: its sentence, its rule, and its figures, each as where, what, value and spread."""
+    """A finding as pages show it: sentence, details, rule, and figures, each as where, what, value and spread."""
 
     sentence: str
+    details: list[str]
     rule: str
     figures: list[tuple[str, str, str, str]]
 
 
-def said(sentence: Callable[[Finding], str], findings: Iterable[Finding]) -> list[Said]:
-    """Findings in the language of this place, each by its sentence."""
-    return [Said(sentence(finding), finding.rule, [_figure(d) for d in finding.data]) for finding in findings]
+def said(study: Study, findings: Iterable[Finding]) -> list[Said]:
+    """Findings in the language of this place, in the words of their study."""
+    return [
+        Said(study.sentence(finding), study.details(finding), finding.rule, [_figure(d) for d in finding.data])
+        for finding in findings
+    ]
 
 
 def title_of(book: Book) -> str:
@@ -80,7 +84,7 @@ def roofline_tables(book: Book) -> tuple[Table, Table]:
 
 
 def roofline_words(book: Book) -> str:
-    """Which methods come nearest to and least near the roof on the case of the headline; empty where there is none."""
+    """Name the methods nearest to and farthest from the roof on the headline's case; empty where there is none."""
     found, whole = [e for e in charts.on_one_case(book) if not e.nominal], book.whole
     ceilings = whole.run.best_ceilings
     if not found or ceilings is None:

@@ -98,7 +98,7 @@ def resource(room: str, name: str) -> str:
 def _environment() -> Any:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
-    from convforge.benchmark.cells import escaped, markdown_line
+    from convforge.benchmark.table import escaped, markdown_line
 
     environment: Any = Environment(
         loader=ChoiceLoader([PackageLoader("convforge.course", room) for room in ("pages", "report", "lab")]),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from convforge.benchmark.ahead_tables import Ahead, ahead_of, spoken_peers
+from convforge.benchmark.peer_tables import ahead_of, spoken_peers
 from convforge.benchmark.records import Run
 from convforge.course.pages.charts import Datasets, Spec, png, themed, unvalidated
 from convforge.course.pages.looks import Ink
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # Colours of strides 1, 2, 3 and more on a light page: dark to light, so that they differ in print too.
 COLOURS = ("#0067b1", "#2f93c8", "#9ccbe6")
@@ -36,10 +38,9 @@ def ahead_spec(run: Run) -> Spec:
     import altair as alt
 
     ink, data = Ink("light", {}), Datasets()
-    rows = ratio_rows(ahead_of(run, run.results).values())
+    rows = ratio_rows(ahead_of(run, run.results))
     peers = spoken_peers(run.results)
     strides = sorted({row["stride"] for row in rows})
-    where = run.machine.get("facts", {}).get("name", run.device)
     with unvalidated():
         base = data.chart(rows)
         y = alt.Y("ratio:Q", title=f"times as fast as {peers}", axis=alt.Axis(format="~g", tickCount=6))
@@ -54,16 +55,11 @@ def ahead_spec(run: Run) -> Spec:
         )
         level = alt.Chart(alt.NamedData(name="level")).mark_rule(color=ink("ink"), strokeDash=[4, 3]).encode(y="one:Q")
         data["level"] = [{"one": 1}]
-        title = alt.TitleParams(f"convforge against {peers}: 3x3 filter over an RGB image, float32, {where}")
+        title = alt.TitleParams(f"convforge against {peers}: 3x3 filter over an RGB image, float32, {run.where}")
         return themed(alt.layer(bars, values, level).properties(width=760, height=300, title=title), data, ink)
 
 
-def ratio_rows(cases: Iterable[Ahead]) -> list[dict[str, Any]]:
+def ratio_rows(cases: DataFrame) -> list[dict[str, Any]]:
     """A row for each size and stride: the geometric mean of the ratios of its cases."""
-    groups: dict[tuple[int, int], list[float]] = {}
-    for case in cases:
-        groups.setdefault((case.size, case.stride), []).append(case.ratio)
-    return [
-        {"size": size, "stride": stride, "ratio": geometric_mean(ratios)}
-        for (size, stride), ratios in sorted(groups.items())
-    ]
+    means = cases.groupby(["size", "stride"], as_index=False).ratio.agg(geometric_mean)
+    return [{"size": int(size), "stride": int(stride), "ratio": float(mean)} for size, stride, mean in means.values]

@@ -1,4 +1,4 @@
-"""Where a run was measured: machine, system, libraries, commit, settings and ceilings, as pairs of words."""
+"""The machine of a run: system, libraries, commit, settings and ceilings, as pairs of words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the report makes of stored runs: which of them it shows, and each result beside what its problem says.
+"""The runs that a report shows, and each result beside what its problem says.
 
 A **family** is a problem without its picture's size and stride: "RGB picture to 1 channel, 3x3". Families with three
-or more sizes are drawn over size; every other case stands by itself.
+or more sizes are drawn over size; every other case by itself.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from convforge.benchmark.frame import stride_of, with_configs
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.store import load_runs
 from convforge.benchmark.verdicts import Verdict, judge
 from convforge.course.language import gettext, ngettext
-from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
+from convforge.problem import ElementwiseProblem, GemmProblem, Pool2dProblem, Problem, parse_problem
 from convforge.problem.types import SHORT_NAMES
 from convforge.timing.ceilings import Ceilings
 from convforge.timing.timer import Timing
@@ -36,37 +36,17 @@ NARROW = frozenset({"tf32", "fp16", "bf16", "int8"})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One result, with what its problem says.
-
-    Attributes
-    ----------
-    result : Result
-    family : str
-        The family in words.
-    title : str
-        The same without padding, types and layout; several families may share it.
-    stride : str
-        "2", "2x1"; empty where the operation has none.
-    size : int or None
-        Height and width of a square picture in pixels, M of a square matrix product; None otherwise.
-    size_text : str
-    timing : Timing or None
-        The timing that counts.
-    label : str
-        The method, with its config where the run has several of it.
-    stale : bool
-        What the time depends on has changed since.
-    """
+    """One result, and what its problem says."""
 
     result: Result
-    family: str
-    title: str
-    stride: str
-    size: int | None
+    family: str  # in words
+    title: str  # the same without padding, types and layout; several families may share it
+    stride: str  # "2", "2x1"; empty where the operation has none
+    size: int | None  # height and width of a square picture, M of a square matrix product
     size_text: str
-    timing: Timing | None
-    label: str
-    stale: bool
+    timing: Timing | None  # the one that counts
+    label: str  # the method, with its config where the run has several of it
+    stale: bool  # the sources of the result have changed since
 
     @property
     def seconds(self) -> float | None:
@@ -92,7 +72,7 @@ class Entry:
 
     @property
     def nominal(self) -> bool:
-        """Whether its GFLOP/s count operations that it does not do."""
+        """True where its GFLOP/s count operations that it does not do."""
         return self.result.precision in NOMINAL
 
 
@@ -166,7 +146,7 @@ class View:
         return roof(ceilings, intensity)
 
     def is_series(self, entry: Entry) -> bool:
-        """Whether it is drawn over size."""
+        """True where its family is drawn over size."""
         return entry.size is not None and entry.family in self.series
 
 
@@ -182,26 +162,11 @@ def roof(ceilings: Ceilings, intensity: float) -> float:
 
 
 def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
-    """Read runs: a file is shown whatever it is; of a folder, the newest of each kind.
+    """Read runs from files and folders; return those to show, the one with most results first, and the others.
 
-    Runs are of one kind where device, suite and choice of rows agree; a finished one goes before an unfinished one.
-
-    Parameters
-    ----------
-    paths : sequence of path
-        JSON-lines files and folders of them.
-
-    Returns
-    -------
-    shown : list of Run
-        The one with most results first.
-    left_out : list of Run
-        Older runs of the same kinds.
-
-    Raises
-    ------
-    ValueError
-        Nothing there, no run, a run without results, or a damaged line; the text names file and line.
+    A file is shown whatever it is; of a folder, the newest of each kind. Runs are of one kind where device, suite and
+    choice of rows agree; a finished one goes before an unfinished one. What is no run, damaged or empty is a ValueError
+    that names file and line.
     """
     if not paths:
         raise ValueError("name a file of results (*.jsonl) or a folder of them")
@@ -236,12 +201,9 @@ def _kind(run: Run) -> str:
 def view(run: Run) -> View:
     """A run's view, its families in the language of this place.
 
-    Raises
-    ------
-    ValueError
-        A result's problem is no problem, or a timing holds no positive time; the text names file and case.
+    A problem that is none and a time that is not positive are a ValueError that names file and case.
     """
-    several = _several(run)
+    several = with_configs(run.results)
     entries = []
     for result in run.results:
         try:
@@ -262,7 +224,7 @@ def view(run: Run) -> View:
         label = result.label if result.algorithm in several else result.algorithm
         family, title = _family(problem)
         entries.append(
-            Entry(result, family, title, _stride(problem), size, size_text, timing, label, run.is_stale(result))
+            Entry(result, family, title, stride_of(problem), size, size_text, timing, label, run.is_stale(result))
         )
     return View(run, tuple(entries))
 
@@ -272,34 +234,18 @@ def _positive(timing: Timing) -> bool:
     return bool(samples) and all(s is not None and 0 < s < math.inf for s in samples)
 
 
-def _several(run: Run) -> set[str]:
-    """Methods that some case has in more than one config."""
-    seen: set[tuple[str, str]] = set()
-    twice = set()
-    for result in run.results:
-        key = (result.case, result.algorithm)
-        if key in seen:
-            twice.add(result.algorithm)
-        seen.add(key)
-    return twice
-
-
 def _size(problem: Problem) -> tuple[int | None, str]:
     sides = problem.sides
     return (sides[0] if len(set(sides)) == 1 else None), "x".join(map(str, sides))
 
 
-def _stride(problem: Problem) -> str:
-    return "x".join(str(step) for step in dict.fromkeys(problem.stride))
-
-
 def _family(problem: Problem) -> tuple[str, str]:
-    """What a problem is, but for size and stride, and the same without padding and what follows it.
+    """A problem in words without size and stride, and the same without padding and what follows it.
 
     Two problems share the first only where they differ in size and stride alone.
     """
     rest, shown = _rest(str(problem))
-    first = _OPERANDS[problem.operation](problem)
+    first = _operands(problem)
     return _listed([*first, *rest]), _listed([*first, *rest[:shown]])
 
 
@@ -307,20 +253,15 @@ def _listed(words: Sequence[str]) -> str:
     return gettext(", ").join(words)
 
 
-def _of_product(problem: GemmProblem) -> list[str]:
-    return [gettext("matrix product")]
-
-
-def _of_relu(problem: ElementwiseProblem) -> list[str]:
-    return ["ReLU"]
-
-
-def _of_pooling(problem: Pool2dProblem) -> list[str]:
-    words = gettext("max pooling {batch}{c} channels").format(batch=_batch(problem.n), c=problem.c)
-    return [words, f"{problem.r}x{problem.s}"]
-
-
-def _of_convolution(problem: Conv2dProblem) -> list[str]:
+def _operands(problem: Problem) -> list[str]:
+    """The operation with the channels that it takes and makes, and the filter or the window."""
+    if isinstance(problem, GemmProblem):
+        return [gettext("matrix product")]
+    if isinstance(problem, ElementwiseProblem):
+        return ["ReLU"]
+    batch, window = f"{problem.n} x " if problem.n != 1 else "", f"{problem.r}x{problem.s}"
+    if isinstance(problem, Pool2dProblem):
+        return [gettext("max pooling {batch}{c} channels").format(batch=batch, c=problem.c), window]
     if problem.groups > 1 and problem.groups == problem.c:
         words = gettext("{c} channels depthwise to {k}")
     elif problem.c == 3 and problem.groups == 1:
@@ -329,20 +270,7 @@ def _of_convolution(problem: Conv2dProblem) -> list[str]:
         words = ngettext("1 channel to {k} channel", "1 channel to {k} channels", problem.k)
     else:
         words = ngettext("{c} channels to {k} channel", "{c} channels to {k} channels", problem.k)
-    return [_batch(problem.n) + words.format(c=problem.c, k=problem.k), f"{problem.r}x{problem.s}"]
-
-
-def _batch(n: int) -> str:
-    return f"{n} x " if n != 1 else ""
-
-
-# Operation -> its name with the channels that it takes and makes, and the filter or the window.
-_OPERANDS: dict[str, Callable[[Any], list[str]]] = {
-    "conv2d": _of_convolution,
-    "gemm": _of_product,
-    "max_pool2d": _of_pooling,
-    "relu": _of_relu,
-}
+    return [batch + words.format(c=problem.c, k=problem.k), window]
 
 
 def _rest(text: str) -> tuple[list[str], int]:

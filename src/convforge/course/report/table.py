@@ -1,64 +1,36 @@
-"""What a table of the page is: cells with a text to read and a value to sort by. `tables` makes those of a run."""
+"""Tables of the pages: the bench's table, its columns given with the cells that stand below them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from convforge.course.report import numbers
+from convforge.benchmark.formats import MISSING
+from convforge.benchmark.table import Cell, Column, Table
 
+__all__ = ["Cell", "Column", "Field", "Table", "number", "optional", "table", "text"]
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell.
-
-    Attributes
-    ----------
-    text : str
-    sort : float, str or None
-        What it is sorted by; None: nothing stands here, it goes last either way.
-    look : str
-        Class of the stylesheet.
-    lang : str
-        Code of its language where that is not the page's.
-    """
-
-    text: str
-    sort: float | str | None = None
-    look: str = ""
-    lang: str = ""
+# A column, and what makes its cell of an item.
+Field = tuple[Column, Callable[[Any], Cell]]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its name, whether it holds numbers, what it means where the name does not say, if it is prose."""
-
-    name: str
-    numeric: bool = False
-    meaning: str = ""
-    wide: bool = False
+def table(key: str, caption: str, items: Iterable[Any], fields: Iterable[Field], *, filtered: bool = False) -> Table:
+    """A table with a row for each item."""
+    columns, cells = zip(*fields, strict=True)
+    rows = (tuple(cell(item) for cell in cells) for item in items)
+    return Table(key, caption, columns, tuple(rows), filtered)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table.
+def text(name: str, of: Callable[[Any], str], *, wide: bool = False) -> Field:
+    """A column of texts."""
+    return Column(name, wide=wide), lambda item: Cell(of(item))
 
-    Attributes
-    ----------
-    key : str
-        Unique in its run.
-    caption : str
-    columns : tuple of Column
-    rows : tuple of tuple of Cell
-    filtered : bool
-        Whether it gets a filter box.
-    """
 
-    key: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    filtered: bool = False
+def number(
+    name: str, of: Callable[[Any], float | None], write: Callable[[float], str] = str, meaning: str = ""
+) -> Field:
+    """A column of numbers, written so; with a dash where there is none."""
+    return Column(name, True, meaning), lambda item: optional(of(item), write)
 
 
 def optional(value: float | None, write: Callable[[float], str]) -> Cell:
@@ -66,9 +38,7 @@ def optional(value: float | None, write: Callable[[float], str]) -> Cell:
 
     Examples
     --------
-    >>> optional(0.5, numbers.percent).text, optional(None, numbers.percent).text
-    ('50 %', '–')
+    >>> optional(0.5, "{:.0%}".format).text, optional(None, str).text
+    ('50%', '–')
     """
-    if value is None:
-        return Cell(numbers.MISSING)
-    return Cell(write(value), float(value))
+    return Cell(MISSING) if value is None else Cell(write(value), float(value))

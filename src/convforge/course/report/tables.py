@@ -1,8 +1,10 @@
-"""The tables of a run: what stands in each row and column, and what the columns mean."""
+"""The tables of a run's page: for each its columns, what they mean, and the cells below them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from convforge.benchmark.verdicts import Verdict
 from convforge.course.language import gettext, language
@@ -19,7 +21,7 @@ from convforge.course.report.summary import (
     groups,
     troubles,
 )
-from convforge.course.report.table import Cell, Column, Table, optional
+from convforge.course.report.table import Cell, Column, Field, Table, number, optional, table, text
 from convforge.course.studies.timer import MISTAKEN
 from convforge.course.studies.words import clock_name, weights_words
 from convforge.timing.timer import Timing
@@ -31,8 +33,11 @@ LONGEST_REASON = 320
 NO_VERDICT = Verdict()
 
 
+# Columns that several tables have.
+
+
 def of_a_copy() -> str:
-    """What the column of this name means."""
+    """Meaning of the column "of a copy"."""
     return gettext(
         "the bytes that the case must move over the time, over what a copy of as many moves in a second, half of them "
         "read and half written, over a ring like the case's"
@@ -40,103 +45,9 @@ def of_a_copy() -> str:
 
 
 def host_to_host() -> str:
-    """What the column of this name means."""
+    """Meaning of the column "host to host, ms"."""
     return gettext(
         "from host arrays to a host array in pageable memory, by the host's clock: both copies, preparation, call"
-    )
-
-
-def whose(ours: bool) -> str:
-    """Ours or a peer's, in a word."""
-    return gettext("ours") if ours else gettext("peer")
-
-
-def status(name: str) -> str:
-    """What became of a row, in a word."""
-    words = {
-        "ok": gettext("ok"),
-        "failed": gettext("failed"),
-        "error": gettext("error"),
-        "skipped": gettext("skipped"),
-        "refused": gettext("refused"),
-    }
-    return words.get(name, name)
-
-
-def summary_table(view: View) -> Table:
-    """A row for each family and stride, and for the single cases of each kind."""
-    columns = (
-        Column(gettext("problem"), wide=True),
-        Column(gettext("stride"), True),
-        Column(gettext("cases"), True),
-        Column(
-            gettext("ratio, mean"),
-            True,
-            gettext("geometric mean of the best peer's time over our best time; above 1 ours is ahead"),
-        ),
-        Column(gettext("lowest"), True, gettext("the case where ours does worst")),
-        Column(
-            gettext("ahead / level / behind"),
-            True,
-            gettext("level: a tie, medians within 5 % and closer than the spreads"),
-        ),
-        Column(gettext("our best, most often")),
-        Column(gettext("at the largest case, ours / peer"), wide=True),
-        Column(gettext("verdict there")),
-    )
-    rows = tuple(_group_row(view, group) for group in groups(view))
-    return Table("summary", gettext("Our best against the best peer, by stride"), columns, rows)
-
-
-def _group_row(view: View, group: Group) -> tuple[Cell, ...]:
-    ahead, level, behind = group.counts
-    top, worst = group.largest, group.worst
-    there = gettext("{case}: {time} / {peer_time} ({peer})").format(
-        case=top.ours.result.case, time=_time(top.ours), peer_time=_time(top.peer), peer=top.peer.label
-    )
-    lowest = worst.ours.size_text if view.is_series(worst.ours) else worst.ours.result.case
-    return (
-        Cell(view.short(group.family)),
-        Cell(group.stride or "–", _number(group.stride)),
-        Cell(str(len(group.duels)), len(group.duels)),
-        Cell(numbers.ratio(group.mean), group.mean, "strong"),
-        Cell(f"{numbers.ratio(worst.ratio)} ({lowest})", worst.ratio, worst.tone),
-        Cell(f"{ahead} / {level} / {behind}", ahead - behind),
-        Cell(group.usual),
-        Cell(there, top.ours.seconds),
-        Cell(top.words, top.ratio, top.tone),
-    )
-
-
-def verdict_table(view: View) -> Table:
-    """A row for each case that ours and a peer were timed on."""
-    columns = (
-        Column(gettext("case")),
-        Column(gettext("size"), True),
-        Column(gettext("stride"), True),
-        Column(gettext("our best")),
-        Column(gettext("time"), True),
-        Column(gettext("best peer")),
-        Column(gettext("its time"), True),
-        Column(gettext("ratio"), True),
-        Column(gettext("verdict")),
-    )
-    return Table(
-        "verdicts", gettext("Who is faster, case by case"), columns, tuple(_duel_row(d) for d in every_duel(view))
-    )
-
-
-def _duel_row(d: Duel) -> tuple[Cell, ...]:
-    return (
-        Cell(d.ours.result.case),
-        Cell(d.ours.size_text, d.ours.result.least_bytes),
-        Cell(d.ours.stride or "–", _number(d.ours.stride)),
-        Cell(d.ours.label),
-        Cell(_time(d.ours), d.ours.seconds),
-        Cell(d.peer.label),
-        Cell(_time(d.peer), d.peer.seconds),
-        Cell(numbers.ratio(d.ratio), d.ratio),
-        Cell(d.words, d.ratio, d.tone),
     )
 
 
@@ -146,76 +57,175 @@ def occupied() -> Column:
     return Column(gettext("occupancy"), True, meaning)
 
 
+def _cases(entry_of: Callable[[Any], Entry] = lambda entry: entry) -> Iterable[Field]:
+    """The columns that name an item's case."""
+    yield text(gettext("case"), lambda item: entry_of(item).result.case)
+    yield from _sizes(entry_of)
+
+
+def _sizes(entry_of: Callable[[Any], Entry] = lambda entry: entry) -> Iterable[Field]:
+    size, stride = Column(gettext("size"), True), Column(gettext("stride"), True)
+    yield size, lambda item: Cell(entry_of(item).size_text, entry_of(item).result.least_bytes)
+    yield stride, lambda item: _stride_cell(entry_of(item).stride)
+
+
+def _stride_cell(stride: str) -> Cell:
+    """A stride, sorted by its first axis, then its second."""
+    if not stride:
+        return Cell(numbers.MISSING)
+    first, _, second = stride.partition("x")
+    return Cell(stride, float(first) + float(second or first) / 1e6)
+
+
+def _spread(timing_of: Callable[[Any], Timing]) -> Field:
+    column = Column(gettext("spread"), True, gettext("half the interquartile range over the median"))
+    return column, lambda item: Cell(f"±{numbers.percent(timing_of(item).spread)}", timing_of(item).spread)
+
+
+def _copied(view: View) -> list[Field]:
+    if not view.run.copies:
+        return []
+    return [number(gettext("of a copy"), lambda e: view.run.of_copy(e.result, e.timing), numbers.percent, of_a_copy())]
+
+
+def _of_the_roof(view: View, meaning: str = "") -> Field:
+    def share(e: Entry) -> float | None:
+        limit = view.roof(e)
+        return e.gflops / limit if e.gflops and limit else None
+
+    return number(gettext("of the roof"), share, numbers.percent, meaning)
+
+
+def _time(entry: Entry) -> str:
+    return numbers.MISSING if entry.seconds is None else numbers.seconds(entry.seconds)
+
+
+def _marked(timing: Timing | None, *, stale: bool = False, look: str = "") -> Cell:
+    """Milliseconds, with "~" where they are noisy and "*" where sources have changed since."""
+    if timing is None:
+        return Cell(numbers.MISSING)
+    signs = "~" * timing.noisy + "*" * stale
+    return Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s, look)
+
+
+def whose(ours: bool) -> str:
+    """Ours or a peer's, in a word."""
+    return gettext("ours") if ours else gettext("peer")
+
+
+def status(name: str) -> str:
+    """The status of a result in a word."""
+    words = {
+        "ok": gettext("ok"), "failed": gettext("failed"), "error": gettext("error"), "skipped": gettext("skipped"),
+        "refused": gettext("refused"),
+    }  # fmt: skip
+    return words.get(name, name)
+
+
+def step_name(name: str) -> str:
+    """A step of a call in words; a kernel by its name."""
+    return {"expansion": gettext("expansion"), "product": gettext("product")}.get(name, name)
+
+
+# Against the peers.
+
+
+def summary_table(view: View) -> Table:
+    """A row for each family and stride, and for the single cases of each kind."""
+    counted = gettext("level: a tie, medians within 5 % and closer than the spreads")
+    mean = gettext("geometric mean of the best peer's time over our best time; above 1 ours is ahead")
+
+    def lowest(g: Group) -> Cell:
+        worst = g.worst
+        case = worst.ours.size_text if view.is_series(worst.ours) else worst.ours.result.case
+        return Cell(f"{numbers.ratio(worst.ratio)} ({case})", worst.ratio, worst.tone)
+
+    def largest(g: Group) -> Cell:
+        top = g.largest
+        words = gettext("{case}: {time} / {peer_time} ({peer})").format(
+            case=top.ours.result.case, time=_time(top.ours), peer_time=_time(top.peer), peer=top.peer.label
+        )
+        return Cell(words, top.ours.seconds)
+
+    def counts(g: Group) -> Cell:
+        ahead, level, behind = g.counts
+        return Cell(f"{ahead} / {level} / {behind}", ahead - behind)
+
+    fields = (
+        text(gettext("problem"), lambda g: view.short(g.family), wide=True),
+        (Column(gettext("stride"), True), lambda g: _stride_cell(g.stride)),
+        number(gettext("cases"), lambda g: len(g.duels)),
+        (Column(gettext("ratio, mean"), True, mean), lambda g: Cell(numbers.ratio(g.mean), g.mean, "strong")),
+        (Column(gettext("lowest"), True, gettext("the case where ours does worst")), lowest),
+        (Column(gettext("ahead / level / behind"), True, counted), counts),
+        text(gettext("our best, most often"), lambda g: g.usual),
+        (Column(gettext("at the largest case, ours / peer"), wide=True), largest),
+        (Column(gettext("verdict there")), lambda g: _verdict(g.largest)),
+    )
+    return table("summary", gettext("Our best against the best peer, by stride"), groups(view), fields)
+
+
+def _verdict(d: Duel) -> Cell:
+    return Cell(d.words, d.ratio, d.tone)
+
+
+def verdict_table(view: View) -> Table:
+    """A row for each case that ours and a peer were timed on."""
+    fields = (
+        *_cases(lambda d: d.ours),
+        text(gettext("our best"), lambda d: d.ours.label),
+        number(gettext("time"), lambda d: d.ours.seconds, numbers.seconds),
+        text(gettext("best peer"), lambda d: d.peer.label),
+        number(gettext("its time"), lambda d: d.peer.seconds, numbers.seconds),
+        number(gettext("ratio"), lambda d: d.ratio, numbers.ratio),
+        (Column(gettext("verdict")), _verdict),
+    )
+    return table("verdicts", gettext("Who is faster, case by case"), every_duel(view), fields)
+
+
+# Times.
+
+
 def result_table(view: View, *, occupancy: bool = False) -> Table:
     """A row for each time, with its occupancy where asked."""
-    columns = (
-        Column(gettext("case")),
-        Column(gettext("size"), True),
-        Column(gettext("stride"), True),
-        *([Column(gettext("filters"))] if _weighted(view) else []),
-        Column(gettext("method")),
-        Column(gettext("whose")),
-        Column(
-            gettext("time, ms"),
-            True,
-            gettext("median of a call, weights prepared inside; ~ noisy, * sources changed since"),
-        ),
-        Column(gettext("spread"), True, gettext("half the interquartile range over the median")),
-        Column(
-            "GFLOP/s",
-            True,
-            gettext("operations of the direct method over the time; nominal for Winograd, FFT, separable"),
-        ),
-        Column(
-            gettext("of the roof"), True, gettext("share of what copy bandwidth and FMA peak allow at this intensity")
-        ),
-        *([Column(gettext("of a copy"), True, of_a_copy())] if view.run.copies else []),
-        *([occupied()] if occupancy else []),
-        Column(gettext("prepared, ms"), True, gettext("weights prepared once, before")),
-        *([Column(gettext("host to host, ms"), True, host_to_host())] if _transferred(view) else []),
-        Column(gettext("RMS error"), True, gettext("over the RMS of the float64 truth")),
-        Column(gettext("workspace"), True),
-        Column(gettext("first call"), True, gettext("plan, compile or load from the cache, prepare, call; in no time")),
-        Column(gettext("remarks"), wide=True),
-    )
-    rows = tuple(_result_row(view, entry, occupancy) for entry in view.timed)
-    return Table("results", gettext("Every time that was measured"), columns, rows, filtered=True)
+    weighted = len({e.result.weights for e in view.timed}) > 1
+    transferred = any(e.result.transfer_time is not None for e in view.timed)
 
+    def look(e: Entry) -> str:
+        verdict = view.verdicts.get(e.result.case, NO_VERDICT)
+        return "best" if e.result is verdict.best_ours else "rival" if e.result is verdict.best_peer else ""
 
-def _result_row(view: View, entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
-    r, timing, limit = entry.result, entry.timing, view.roof(entry)
-    assert timing is not None
-    verdict = view.verdicts.get(r.case, NO_VERDICT)
-    best = "best" if r is verdict.best_ours else "rival" if r is verdict.best_peer else ""
-    signs = ("~" if timing.noisy else "") + ("*" if entry.stale else "")
-    share = entry.gflops / limit if entry.gflops and limit else None
-    prepared = None if r.prepared_time is None else r.prepared_time.median_s
-    rms = None if r.error is None else r.error.rms
-    return (
-        Cell(r.case),
-        Cell(entry.size_text, r.least_bytes),
-        Cell(entry.stride or "–", _number(entry.stride)),
-        *([Cell(weights_words(r.weights))] if _weighted(view) else []),
-        Cell(_method(entry), look=best),
-        Cell(whose(r.ours)),
-        Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s, best),
-        Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
-        optional(entry.gflops, numbers.three),
-        optional(share, numbers.percent),
-        *([optional(view.run.of_copy(r, timing), numbers.percent)] if view.run.copies else []),
-        *([optional(entry.occupancy, numbers.percent)] if occupancy else []),
-        optional(None if prepared is None else 1e3 * prepared, numbers.three),
-        *([_transfer_cell(r.transfer_time)] if _transferred(view) else []),
-        optional(rms, numbers.tiny),
-        optional(r.workspace_bytes, numbers.byte_count),
-        optional(r.first_call_s, numbers.seconds),
-        Cell(gettext("; ").join(_remarks(view, entry))),
-    )
+    def prepared(e: Entry) -> float | None:
+        return None if e.result.prepared_time is None else 1e3 * e.result.prepared_time.median_s
 
-
-def _weighted(view: View) -> bool:
-    """Whether its cases differ in what their filters are."""
-    return len({entry.result.weights for entry in view.timed}) > 1
+    filters = [text(gettext("filters"), lambda e: weights_words(e.result.weights))]
+    occupancies: list[Field] = [(occupied(), lambda e: optional(e.occupancy, numbers.percent))]
+    transfers: list[Field] = [
+        (Column(gettext("host to host, ms"), True, host_to_host()), lambda e: _marked(e.result.transfer_time))
+    ]
+    time = gettext("median of a call, weights prepared inside; ~ noisy, * sources changed since")
+    nominal = gettext("operations of the direct method over the time; nominal for Winograd, FFT, separable")
+    first = gettext("plan, compile or load from the cache, prepare, call; in no time")
+    rms = gettext("over the RMS of the float64 truth")
+    fields: list[Field] = [
+        *_cases(),
+        *(filters if weighted else []),
+        (Column(gettext("method")), lambda e: Cell(_method(e), look=look(e))),
+        text(gettext("whose"), lambda e: whose(e.result.ours)),
+        (Column(gettext("time, ms"), True, time), lambda e: _marked(e.timing, stale=e.stale, look=look(e))),
+        _spread(lambda e: e.timing),
+        number("GFLOP/s", lambda e: e.gflops, numbers.three, nominal),
+        _of_the_roof(view, gettext("share of what copy bandwidth and FMA peak allow at this intensity")),
+        *_copied(view),
+        *(occupancies if occupancy else []),
+        number(gettext("prepared, ms"), prepared, numbers.three, gettext("weights prepared once, before")),
+        *(transfers if transferred else []),
+        number(gettext("RMS error"), lambda e: e.result.error and e.result.error.rms, numbers.tiny, rms),
+        number(gettext("workspace"), lambda e: e.result.workspace_bytes, numbers.byte_count),
+        number(gettext("first call"), lambda e: e.result.first_call_s, numbers.seconds, first),
+        text(gettext("remarks"), lambda e: gettext("; ").join(_remarks(view, e)), wide=True),
+    ]
+    return table("results", gettext("Every time that was measured"), view.timed, fields, filtered=True)
 
 
 def _method(entry: Entry) -> str:
@@ -224,19 +234,8 @@ def _method(entry: Entry) -> str:
     return f"{r.algorithm}, {clock_name(r.config)}" if r.precision == MISTAKEN else entry.label
 
 
-def _transferred(view: View) -> bool:
-    return any(entry.result.transfer_time is not None for entry in view.timed)
-
-
-def _transfer_cell(timing: Timing | None) -> Cell:
-    if timing is None:
-        return Cell(numbers.MISSING)
-    return Cell(("~" if timing.noisy else "") + numbers.three(1e3 * timing.median_s), timing.median_s)
-
-
 def _remarks(view: View, entry: Entry) -> Iterable[str]:
     r, timing, verdict = entry.result, entry.timing, view.verdicts.get(entry.result.case, NO_VERDICT)
-    assert timing is not None
     if r in verdict.fastest:
         yield gettext("fastest") if len(verdict.fastest) == 1 else gettext("fastest (tie)")
     if not r.ours and r is verdict.best_peer:
@@ -246,7 +245,7 @@ def _remarks(view: View, entry: Entry) -> Iterable[str]:
     elif r.precision != "strict":
         words = gettext("{name} arithmetic, GFLOP/s nominal") if entry.nominal else gettext("{name} arithmetic")
         yield words.format(name=arithmetic(r.precision))
-    if not timing.cold:
+    if timing is not None and not timing.cold:
         yield gettext("hot in the cache")
     if r.note:
         yield r.note.render(gettext)
@@ -254,229 +253,137 @@ def _remarks(view: View, entry: Entry) -> Iterable[str]:
 
 def step_table(view: View) -> Table:
     """A row for each step of each call whose steps were timed."""
-    columns = (
-        Column(gettext("case")),
-        Column(gettext("size"), True),
-        Column(gettext("stride"), True),
-        Column(gettext("method")),
-        Column(gettext("step")),
-        Column(gettext("launches"), True),
-        Column(gettext("time, ms"), True, gettext("median of the step's launches alone, one after the other; ~ noisy")),
-        Column(gettext("spread"), True, gettext("half the interquartile range over the median")),
-        Column(gettext("of all steps"), True),
-        Column(gettext("moves at least"), True, gettext("bytes, each read and written once")),
-        Column(
-            gettext("of the copy ceiling"),
-            True,
-            gettext("those bytes over the time, over what a copy moves in a second"),
-        ),
-        Column(gettext("remarks"), wide=True),
-    )
-    rows = tuple(row for entry in view.timed for row in _step_rows(view, entry))
-    return Table("steps", gettext("The steps of a call, each by itself"), columns, rows)
+    steps = [(entry, step) for entry in view.timed for step in entry.result.steps]
+    total = {id(entry): sum(step.time.median_s for step in entry.result.steps) for entry, _ in steps}
+    alone = gettext("median of the step's launches alone, one after the other; ~ noisy")
+    ceiling = gettext("those bytes over the time, over what a copy moves in a second")
+    fields = (
+        *_cases(lambda s: s[0]),
+        text(gettext("method"), lambda s: s[0].label),
+        text(gettext("step"), lambda s: step_name(s[1].name)),
+        number(gettext("launches"), lambda s: s[1].launches),
+        (Column(gettext("time, ms"), True, alone), lambda s: _marked(s[1].time)),
+        _spread(lambda s: s[1].time),
+        number(gettext("of all steps"), lambda s: s[1].time.median_s / total[id(s[0])], numbers.percent),
+        number(gettext("moves at least"), lambda s: s[1].least_bytes, numbers.byte_count,
+               gettext("bytes, each read and written once")),
+        number(gettext("of the copy ceiling"), lambda s: view.run.copy_share(s[1]), numbers.percent, ceiling),
+        text(gettext("remarks"), lambda s: "" if s[1].time.cold else gettext("hot in the cache"), wide=True),
+    )  # fmt: skip
+    return table("steps", gettext("The steps of a call, each by itself"), steps, fields)
 
 
-def _step_rows(view: View, entry: Entry) -> Iterable[tuple[Cell, ...]]:
-    r = entry.result
-    total = sum(step.time.median_s for step in r.steps)
-    for step in r.steps:
-        timing = step.time
-        yield (
-            Cell(r.case),
-            Cell(entry.size_text, r.least_bytes),
-            Cell(entry.stride or "–", _number(entry.stride)),
-            Cell(entry.label),
-            Cell(step_name(step.name)),
-            Cell(str(step.launches), step.launches),
-            Cell(("~" if timing.noisy else "") + numbers.three(1e3 * timing.median_s), timing.median_s),
-            Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
-            Cell(numbers.percent(timing.median_s / total), timing.median_s / total),
-            optional(step.least_bytes, numbers.byte_count),
-            optional(view.run.copy_share(step), numbers.percent),
-            Cell("" if timing.cold else gettext("hot in the cache")),
-        )
-
-
-def step_name(name: str) -> str:
-    """A step of a call in words; a kernel by its name."""
-    return {"expansion": gettext("expansion"), "product": gettext("product")}.get(name, name)
+# Behind charts.
 
 
 def series_table(view: View, family: str) -> Table:
     """The numbers behind a family's charts: a row for each stride and size, a column for each method."""
     members = [e for e in view.best if e.family == family and e.size is not None]
-    methods = [m for m in view.methods if any(e.result.algorithm == m for e in members)]
+    found = {(e.stride, e.size, e.result.algorithm): e for e in members}
+    fields = (
+        (Column(gettext("stride"), True), lambda place: _stride_cell(place[0])),
+        number(gettext("size"), lambda place: place[1]),
+        *_by_method(view, members, lambda place, method: found.get((*place, method))),
+    )
+    caption = gettext("{what}: ms / GFLOP/s").format(what=family)
     places = sorted({(e.stride, e.size or 0) for e in members})
-    found = {(e.stride, e.size or 0, e.result.algorithm): e for e in members}
-    rows = tuple(
-        (
-            Cell(stride or "–", _number(stride)),
-            Cell(str(size), size),
-            *(_time_and_rate(found.get((stride, size, method))) for method in methods),
-        )
-        for stride, size in places
-    )
-    columns = (
-        Column(gettext("stride"), True),
-        Column(gettext("size"), True),
-        *(Column(m, True, gettext("ms / GFLOP/s")) for m in methods),
-    )
-    return Table(
-        f"series-{view.series.index(family)}", gettext("{what}: ms / GFLOP/s").format(what=family), columns, rows
-    )
+    return table(f"series-{view.series.index(family)}", caption, places, fields)
 
 
 def case_table(view: View, operation: str) -> Table:
     """The numbers behind the chart of single cases."""
     members = [e for e in view.best if not view.is_series(e) and e.result.operation == operation]
-    methods = [m for m in view.methods if any(e.result.algorithm == m for e in members)]
     found = {(e.result.case, e.result.algorithm): e for e in members}
-    rows = tuple(
-        (
-            Cell(case),
-            Cell(view.by_case[case].result.problem),
-            *(_time_and_rate(found.get((case, method))) for method in methods),
-        )
-        for case in dict.fromkeys(e.result.case for e in members)
+    fields = (
+        text(gettext("case"), str),
+        text(gettext("problem"), lambda case: view.by_case[case].result.problem),
+        *_by_method(view, members, lambda case, method: found.get((case, method))),
     )
-    columns = (
-        Column(gettext("case")),
-        Column(gettext("problem")),
-        *(Column(m, True, gettext("ms / GFLOP/s")) for m in methods),
-    )
-    return Table(
-        f"cases-{operation}",
-        gettext("Single cases of {operation}: ms / GFLOP/s").format(operation=operation),
-        columns,
-        rows,
-    )
+    caption = gettext("Single cases of {operation}: ms / GFLOP/s").format(operation=operation)
+    return table(f"cases-{operation}", caption, dict.fromkeys(e.result.case for e in members), fields)
 
 
-def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", caption: str = "") -> Table:
-    """The numbers behind a chart under the roof."""
-    columns = (
-        Column(gettext("method")),
-        Column(gettext("problem"), wide=True),
-        Column(gettext("size"), True),
-        Column(gettext("stride"), True),
-        Column(gettext("FLOPs a byte"), True),
-        Column("GFLOP/s", True),
-        Column(gettext("roof, GFLOP/s"), True),
-        Column(gettext("of the roof"), True),
-        *([Column(gettext("of a copy"), True, of_a_copy())] if view.run.copies else []),
-        Column(gettext("counted")),
-    )
-    rows = []
-    for e in entries:
-        intensity, rate, limit = e.intensity, e.gflops, view.roof(e)
-        rows.append(
-            (
-                Cell(e.label),
-                Cell(e.family),
-                Cell(e.size_text, e.result.least_bytes),
-                Cell(e.stride or "–", _number(e.stride)),
-                optional(intensity, numbers.three),
-                optional(rate, numbers.three),
-                optional(limit, numbers.three),
-                optional(rate / limit if rate and limit else None, numbers.percent),
-                *([optional(view.run.of_copy(e.result, e.timing), numbers.percent)] if view.run.copies else []),
-                Cell(gettext("nominal") if e.nominal else gettext("as done")),
-            )
-        )
-    return Table(key, caption or gettext("Roofline"), columns, tuple(rows))
-
-
-def error_table(view: View) -> Table:
-    """A row for each method, class of arithmetic and type: errors of several types have no common scale."""
-    columns = (
-        Column(gettext("method")),
-        Column(gettext("type")),
-        Column(gettext("RMS error, largest"), True),
-        Column(gettext("RMS error, median"), True),
-        Column(
-            gettext("of the elementwise bound"),
-            True,
-            gettext("largest error over its bound; above 100 % the result is refused"),
-        ),
-        Column(gettext("arithmetic")),
-        Column(gettext("checked"), True),
-        Column(gettext("whose")),
-    )
-    return Table("errors", gettext("Errors by method"), columns, tuple(_accuracy_row(a) for a in accuracies(view)))
-
-
-def _accuracy_row(a: Accuracy) -> tuple[Cell, ...]:
-    broken = "behind" if a.largest_bound_ratio is not None and a.largest_bound_ratio > 1 else ""
-    bound = optional(a.largest_bound_ratio, numbers.percent)
-    return (
-        Cell(a.method),
-        Cell(a.types),
-        optional(a.largest_rms, numbers.tiny),
-        optional(a.median_rms, numbers.tiny),
-        Cell(bound.text, bound.sort, broken),
-        Cell(arithmetic(a.precision)),
-        Cell(str(a.checked), a.checked),
-        Cell(whose(a.ours)),
-    )
-
-
-def trouble_table(view: View) -> Table:
-    """A row for each reason why something has no time."""
-    columns = (
-        Column(gettext("method")),
-        Column(gettext("whose")),
-        Column(gettext("status")),
-        Column(gettext("cases"), True),
-        Column(gettext("reason"), wide=True),
-        Column(gettext("which"), wide=True),
-    )
-    return Table(
-        "no-time", gettext("What has no time, and why"), columns, tuple(_trouble_row(t) for t in troubles(view))
-    )
-
-
-def _trouble_row(t: Trouble) -> tuple[Cell, ...]:
-    comma = gettext(", ")
-    which = comma.join(t.cases)
-    if len(t.cases) > MANY:
-        words = gettext("{cases} and {n} more")
-        which = words.format(cases=comma.join(t.cases[: MANY - 1]), n=len(t.cases) - MANY + 1)
-    reason = t.reason.render(gettext)
-    if len(reason) > LONGEST_REASON:
-        reason = reason[:LONGEST_REASON].rstrip() + " …"
-    return (
-        Cell(t.method),
-        Cell(whose(t.ours)),
-        Cell(status(t.status), look="behind" if t.status in ("failed", "error") else ""),
-        Cell(str(len(t.cases)), len(t.cases)),
-        Cell(
-            gettext("such as: {reason}").format(reason=reason) if t.reasons > 1 else reason,
-            lang=_foreign(reason, str(t.reason)),
-        ),
-        Cell(which),
-    )
-
-
-def _foreign(said: str, text: str) -> str:
-    """The language of a stored text that has no words in the page's."""
-    return "en" if text.startswith(said.removesuffix(" …")) and language() != "en" else ""
+def _by_method(view: View, members: Sequence[Entry], of: Callable[[Any, str], Entry | None]) -> Iterable[Field]:
+    """A column of times and rates for each method of some entries."""
+    for method in view.methods:
+        if any(e.result.algorithm == method for e in members):
+            column = Column(method, True, gettext("ms / GFLOP/s"))
+            yield column, lambda item, method=method: _time_and_rate(of(item, method))  # type: ignore[misc]
 
 
 def _time_and_rate(entry: Entry | None) -> Cell:
     if entry is None or entry.timing is None:
         return Cell(numbers.MISSING)
-    rate = "" if entry.gflops is None else f" / {numbers.three(entry.gflops)}"
-    signs = ("~" if entry.timing.noisy else "") + ("*" if entry.stale else "")
-    return Cell(f"{signs}{numbers.three(1e3 * entry.timing.median_s)}{rate}", entry.timing.median_s)
+    time = _marked(entry.timing, stale=entry.stale)
+    return time if entry.gflops is None else Cell(f"{time.text} / {numbers.three(entry.gflops)}", time.sort)
 
 
-def _time(entry: Entry) -> str:
-    return numbers.MISSING if entry.seconds is None else numbers.seconds(entry.seconds)
+def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", caption: str = "") -> Table:
+    """The numbers behind a chart under the roof."""
+    fields = (
+        text(gettext("method"), lambda e: e.label),
+        text(gettext("problem"), lambda e: e.family, wide=True),
+        *_sizes(),
+        number(gettext("FLOPs a byte"), lambda e: e.intensity, numbers.three),
+        number("GFLOP/s", lambda e: e.gflops, numbers.three),
+        number(gettext("roof, GFLOP/s"), view.roof, numbers.three),
+        _of_the_roof(view),
+        *_copied(view),
+        text(gettext("counted"), lambda e: gettext("nominal") if e.nominal else gettext("as done")),
+    )
+    return table(key, caption or gettext("Roofline"), entries, fields)
 
 
-def _number(text: str) -> float | None:
-    """A stride to sort by: its first axis, then its second."""
-    if not text:
-        return None
-    first, _, second = text.partition("x")
-    return float(first) + float(second or first) / 1e6
+# Errors, and what has no time.
+
+
+def error_table(view: View) -> Table:
+    """A row for each method, class of arithmetic and type: errors of several types have no common scale."""
+    bound = gettext("of the elementwise bound")
+    meaning = gettext("largest error over its bound; above 100 % the result is refused")
+
+    def bound_cell(a: Accuracy) -> Cell:
+        cell = optional(a.largest_bound_ratio, numbers.percent)
+        return replace(cell, look="behind" if (a.largest_bound_ratio or 0) > 1 else "")
+
+    fields = (
+        text(gettext("method"), lambda a: a.method),
+        text(gettext("type"), lambda a: a.types),
+        number(gettext("RMS error, largest"), lambda a: a.largest_rms, numbers.tiny),
+        number(gettext("RMS error, median"), lambda a: a.median_rms, numbers.tiny),
+        (Column(bound, True, meaning), bound_cell),
+        text(gettext("arithmetic"), lambda a: arithmetic(a.precision)),
+        number(gettext("checked"), lambda a: a.checked),
+        text(gettext("whose"), lambda a: whose(a.ours)),
+    )
+    return table("errors", gettext("Errors by method"), accuracies(view), fields)
+
+
+def trouble_table(view: View) -> Table:
+    """A row for each reason why something has no time."""
+    fields = (
+        text(gettext("method"), lambda t: t.method),
+        text(gettext("whose"), lambda t: whose(t.ours)),
+        (Column(gettext("status")),
+         lambda t: Cell(status(t.status), look="behind" if t.status in ("failed", "error") else "")),
+        number(gettext("cases"), lambda t: len(t.cases)),
+        (Column(gettext("reason"), wide=True), _reason),
+        text(gettext("which"), _which, wide=True),
+    )  # fmt: skip
+    return table("no-time", gettext("What has no time, and why"), troubles(view), fields)
+
+
+def _reason(t: Trouble) -> Cell:
+    said, original = t.reason.render(gettext), str(t.reason)
+    shown = said if len(said) <= LONGEST_REASON else said[:LONGEST_REASON].rstrip() + " …"
+    # A stored text that has no words in the page's language is in English.
+    lang = "en" if original.startswith(shown.removesuffix(" …")) and language() != "en" else ""
+    return Cell(gettext("such as: {reason}").format(reason=shown) if t.reasons > 1 else shown, lang=lang)
+
+
+def _which(t: Trouble) -> str:
+    comma = gettext(", ")
+    if len(t.cases) <= MANY:
+        return comma.join(t.cases)
+    shown = comma.join(t.cases[: MANY - 1])
+    return gettext("{cases} and {n} more").format(cases=shown, n=len(t.cases) - MANY + 1)

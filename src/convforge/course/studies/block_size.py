@@ -1,35 +1,48 @@
-"""The shape of a block: what it does to time and occupancy, whether the default is right, how full the card is."""
+"""The shape of a block: its effect on time and occupancy, the quality of the default, and how full the card is."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from convforge.backends.facts import DeviceFacts
-from convforge.benchmark.block_tables import shape_of
+from convforge.benchmark.config_tables import shape_of
 from convforge.benchmark.records import Run
 from convforge.benchmark.row import Row
 from convforge.benchmark.suites import load, select
-from convforge.course.studies import common, occupancy
-from convforge.course.studies.finding import Datum, Finding
-from convforge.course.studies.readings import Reading, decided, ranked
+from convforge.course.studies import rules
+from convforge.course.studies.finding import Datum, Finding, undecided
+from convforge.course.studies.readings import (
+    Comparison,
+    Reading,
+    compare,
+    data_of,
+    distinct,
+    fastest,
+    pairs,
+    ranked,
+    slowest,
+    spanned,
+)
 from convforge.course.studies.study import Part, Study
-from convforge.course.studies.tried import alike, shape, tried
-from convforge.timing.ranking import order
+from convforge.course.studies.tried import Alike, Cases, alike, shape, tried
 
 METHODS = ("direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_rows")
 PRODUCTS = ("gemm_*",)
+# Fewer shapes, or fewer values of occupancy, say nothing about a relation.
+FEWEST: dict[str, Any] = {"shapes": 6, "shares": 3}
+SIGNIFICANT = 0.05
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """Every config of the ladder's kernels and of the products."""
-    gpu = facts.backend == "cuda"
     if quick:
         pictures = select(load(["images"])[1], sizes=(64,), strides=(1,))
         return [Part(pictures[:1], METHODS, all_configs=True, keep=_whole)]
-    pictures = select(load(["blocks"])[1], sizes=(1024, 2048) if gpu else (1024,))
+    pictures = select(load(["blocks"])[1], sizes=(1024, 2048) if facts.backend == "cuda" else (1024,))
     products = select(load(["gemm"])[1], sizes=(1024,))
     return [
         Part(pictures, METHODS, all_configs=True, share=0.6, keep=_whole),
@@ -42,12 +55,15 @@ def _whole(row: Row) -> bool:
     return getattr(row.config, "partition", "pixel") == "pixel"
 
 
+# The shape.
+
+
 def overview(run: Run) -> Iterator[Finding]:
-    """All methods at a glance: by how much the shape matters, and which shape is the fastest most often."""
+    """All methods: by how much the shape matters, and which shape is the fastest most often."""
     groups = alike(run)
     if not groups:
         several = any(len(set(map(shape, rs))) > 1 for cases in tried(run).values() for rs in cases.values())
-        yield Finding("shapes", "shapes/apart" if several else "shapes/none", {}, supported=False)
+        yield undecided("shapes", "shapes/apart" if several else "shapes/none")
         return
     ratios, leads, even, n = dict[str, float](), Counter[str](), True, 0
     unsure: list[str] = []
@@ -56,22 +72,21 @@ def overview(run: Run) -> Iterator[Finding]:
         unsure += [f"{group.name} on {case}" for case in doubtful]
         for case, leaders in winners.items():
             found = group.cases[case]
-            ratio = _ratio(found)
             leads.update(map(shape, leaders))
-            ratios[group.name] = max(ratio, ratios.get(group.name, ratio))
+            ratios[group.name] = max(_ratio(found), ratios.get(group.name, 0.0))
             even, n = even and len(leaders) == len(found), n + 1
     if not n:
-        yield Finding("shapes", "shapes/unsure", {"unsure": unsure}, supported=False)
+        yield undecided("shapes", "shapes/unsure", unsure=unsure)
         return
     best, times = leads.most_common(1)[0]
-    values = {"n": n, "span": common.spanned(ratios), "shape": best, "k": times, "unsure": unsure}
-    rests = tuple(r.datum() for group in groups for found in group.cases.values() for r in found)
-    yield Finding("shapes", "shapes/level" if even else "shapes/all", values, rests, supported=not even)
+    values = {"n": n, "span": spanned(ratios), "shape": best, "k": times, "unsure": unsure}
+    data = data_of(r for group in groups for found in group.cases.values() for r in found)
+    yield Finding("shapes", "shapes/level" if even else "shapes/all", values, data, supported=not even)
 
 
 def _ratio(found: Sequence[Reading]) -> float:
     """The time of the slowest over that of the fastest."""
-    return max(r.seconds for r in found) / min(r.seconds for r in found)
+    return slowest(found).seconds / fastest(found).seconds
 
 
 def shapes(run: Run) -> Iterator[Finding]:
@@ -79,216 +94,308 @@ def shapes(run: Run) -> Iterator[Finding]:
     for group in alike(run):
         leaders, unsure = ranked(group.cases)
         if not leaders:
-            values: dict[str, Any] = {"method": group.name, "unsure": unsure}
-            yield Finding("best-shape", "shape/unsure", values, supported=False)
+            yield undecided("best-shape", "shape/unsure", method=group.name, unsure=unsure)
             continue
         top = max(leaders, key=lambda case: _ratio(group.cases[case]))
-        worst = max(group.cases[top], key=lambda r: r.seconds)
+        best, worst = leaders[top][0], slowest(group.cases[top])
         shared = set.intersection(*(set(map(shape, found)) for found in leaders.values()))
+        each: dict[str, list[str]] = {}
+        for case, found in leaders.items():
+            each.setdefault(shape(found[0]), []).append(case)
         values = {
             "method": group.name,
             "n": len(leaders),
             "unsure": unsure,
             "shapes": len({shape(r) for found in group.cases.values() for r in found}),
-            "ratio": _ratio(group.cases[top]),
-            "case": top,
-            "best": shape(leaders[top][0]),
-            "worst": shape(worst),
-            "best_s": leaders[top][0].seconds,
-            "worst_s": worst.seconds,
             "shared": sorted(shared),
-            "each": _grouped({case: shape(found[0]) for case, found in leaders.items()}),
-            "level": {case: list(map(shape, found)) for case, found in leaders.items()},
+            "each": each if not shared else {},
         }
-        rests = tuple(r.datum() for found in group.cases.values() for r in found)
+        values |= {"case": top, "ratio": worst.seconds / fastest(group.cases[top]).seconds, "best": shape(best),
+                   "best_s": best.seconds, "worst": shape(worst), "worst_s": worst.seconds}  # fmt: skip
         even = all(len(found) == len(group.cases[case]) for case, found in leaders.items())
-        form = "level" if even else "one" if shared and len(leaders) == 1 else "same" if shared else "changes"
-        yield Finding("best-shape", f"shape/{form}", values, rests, supported=not even)
+        form = "level" if even else "changes" if not shared else "one" if len(leaders) == 1 else "same"
+        data = data_of(r for found in group.cases.values() for r in found)
+        yield Finding("best-shape", f"shape/{form}", values, data, supported=not even)
         if group.cut:
             form = "left-out" if set(group.cut).isdisjoint(group.cases) else "cut"
-            yield Finding("best-shape", f"shape/{form}", {"method": group.name, "left": group.cut}, supported=False)
-
-
-def _grouped(names: dict[str, str]) -> dict[str, list[str]]:
-    """Name -> the cases that have it."""
-    found: dict[str, list[str]] = {}
-    for case, name in names.items():
-        found.setdefault(name, []).append(case)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Default:
-    """A method's default config, the first, against the fastest.
-
-    Attributes
-    ----------
-    method : str
-    cases : int
-        On how many it has a time that can be ranked.
-    behind : dict
-        Case on which another config is faster -> the default there, and the fastest.
-    unsure : list of str
-        Cases that are too noisy to tell; they do not count.
-    rests : tuple of Datum
-    """
-
-    method: str
-    cases: int
-    behind: dict[str, tuple[Reading, Reading]]
-    unsure: list[str]
-    rests: tuple[Datum, ...]
-
-    @property
-    def ratios(self) -> dict[str, float]:
-        """By how much it is behind, by case."""
-        return {case: own.seconds / best.seconds for case, (own, best) in self.behind.items()}
-
-
-def _defaults(run: Run) -> Iterator[Default]:
-    first = {(r.case, r.algorithm): r.config for r in reversed(run.results)}
-    for method, cases in tried(run).items():
-        behind, rests, known = dict[str, tuple[Reading, Reading]](), list[Datum](), 0
-        unsure: list[str] = []
-        for case, found in cases.items():
-            best = min(found, key=lambda r: r.seconds)
-            own = next((r for r in found if r.result.config == first[case, r.result.algorithm]), None)
-            if own is None:  # the default itself was skipped
-                continue
-            verdict = order(best.timing, own.timing)
-            if verdict == "unsure":
-                unsure.append(case)
-                continue
-            known += 1
-            rests += [own.datum(), best.datum()]
-            if verdict == "faster":
-                behind[case] = (own, best)
-        yield Default(method, known, behind, unsure, tuple(rests))
-
-
-def defaults(run: Run) -> Iterator[Finding]:
-    """All methods at a glance: of how many the default config is the fastest."""
-    found = [d for d in _defaults(run) if d.cases]
-    if not found:
-        return
-    costs = {d.method: max(d.ratios.values()) for d in found if d.behind}
-    costs = dict(sorted(costs.items(), key=lambda pair: -pair[1]))
-    unsure = [f"{d.method} on {case}" for d in found for case in d.unsure]
-    values = {"n": len(found), "k": len(found) - len(costs), "costs": costs, "unsure": unsure}
-    form = "best" if not costs else "beaten" if len(costs) == len(found) else "some"
-    yield Finding("defaults", f"defaults/{form}", values, tuple(datum for d in found for datum in d.rests))
-
-
-def default(run: Run) -> Iterator[Finding]:
-    """Whether the default config is the fastest, and what another would bring."""
-    for found in _defaults(run):
-        values: dict[str, object] = {"method": found.method, "n": found.cases, "behind": list(found.behind)}
-        values["unsure"] = found.unsure
-        if not found.cases:
-            form = "default/unsure" if found.unsure else "default/untimed"
-            yield Finding("default-config", form, values, supported=False)
-            continue
-        if found.behind:
-            case = max(found.ratios, key=lambda case: found.ratios[case])
-            own, best = found.behind[case]
-            values |= {
-                "ratio": found.ratios[case],
-                "case": case,
-                "best": best.result.config,
-                "default": own.result.config,
-                "k": len(found.behind),
-            }
-        form = "behind" if found.behind else "best"
-        yield Finding("default-config", f"default/{form}", values, found.rests)
+            yield undecided("best-shape", f"shape/{form}", method=group.name, left=group.cut)
 
 
 def wide(run: Run) -> Iterator[Finding]:
     """Blocks at least a warp wide against narrower ones: a warp of a narrow block reads several rows at once."""
     judged = set[str]()
     for group in alike(run):
-        pairs = {}
-        for case, found in group.cases.items():
-            broad, narrow = _by_width(found)
-            if broad and narrow:
-                pairs[case] = min(broad, key=lambda r: r.seconds), min(narrow, key=lambda r: r.seconds)
-        if not pairs:
-            continue
-        judged.add(group.method)
-        told, unsure = decided(pairs)
-        if not told:
-            yield Finding("width", "width/unsure", {"method": group.name, "unsure": unsure}, supported=False)
-            continue
-        verdicts = {case: order(a.timing, b.timing) for case, (a, b) in told.items()}
-        ratios = {case: b.seconds / a.seconds for case, (a, b) in told.items()}
-        rests = [r.datum() for ab in told.values() for r in ab]
-        values: dict[str, Any] = {
-            "method": group.name,
-            "unsure": unsure,
-            "n": len(ratios),
-            "span": common.spanned(ratios),
-            "inverse": common.spanned({case: 1 / r for case, r in ratios.items()}),
-            "split": {name: [c for c, v in verdicts.items() if v == name] for name in ("faster", "slower", "level")},
-        }
-        form = next((f for f in ("faster", "slower", "level") if len(values["split"][f]) == len(ratios)), "mixed")
-        yield Finding("width", f"width/{form}", values, tuple(rests), supported=form != "level")
+        if both := _by_width(group.cases):
+            judged.add(group.method)
+            yield compare(both).finding("width", "width", {"method": group.name})
     for method, cases in tried(run).items():
-        if method not in judged and any(all(_by_width(found)) for found in cases.values()):
-            yield Finding("width", "width/apart", {"method": method}, supported=False)
+        if method not in judged and _by_width(cases):
+            yield undecided("width", "width/apart", method=method)
 
 
-def _by_width(found: Sequence[Reading]) -> tuple[list[Reading], list[Reading]]:
-    """Those whose blocks of threads are at least a warp wide, and narrower ones."""
-    threads = [(own, r) for r in found if (own := shape_of(r.result.config)) and own.kind == "threads"]
-    return [r for own, r in threads if own.first >= 32], [r for own, r in threads if own.first < 32]
+def _by_width(cases: Cases) -> dict[str, tuple[Reading, Reading]]:
+    return pairs(cases, lambda r: _columns(r) >= 32, lambda r: 0 < _columns(r) < 32)
+
+
+def _columns(r: Reading) -> int:
+    """Columns of the block of threads; 0 if the config has none."""
+    found = shape_of(r.result.config)
+    return found.first if found is not None and found.kind == "threads" else 0
+
+
+# The default.
+
+
+def _defaults(run: Run) -> Iterator[tuple[str, Comparison[str]]]:
+    """Of each method the fastest config against the first, where that one was not skipped."""
+    first = {(r.case, r.algorithm): r.config for r in reversed(run.results)}
+    for method, cases in tried(run).items():
+        both = {}
+        for case, found in cases.items():
+            own = next((r for r in found if r.result.config == first[case, r.result.algorithm]), None)
+            if own is not None:
+                both[case] = (fastest(found), own)
+        yield method, compare(both)
+
+
+def defaults(run: Run) -> Iterator[Finding]:
+    """All methods: for how many the default config is the fastest."""
+    found = {method: told for method, told in _defaults(run) if told.pairs}
+    if not found:
+        return
+    costs = {m: max(told.gains[c] for c in told.split["faster"]) for m, told in found.items() if told.split["faster"]}
+    costs = dict(sorted(costs.items(), key=lambda pair: -pair[1]))
+    unsure = [f"{method} on {case}" for method, told in found.items() for case in told.unsure]
+    values = {"n": len(found), "k": len(found) - len(costs), "costs": costs, "unsure": unsure}
+    form = "best" if not costs else "beaten" if len(costs) == len(found) else "some"
+    yield Finding("defaults", f"defaults/{form}", values, tuple(d for told in found.values() for d in told.data))
+
+
+def default(run: Run) -> Iterator[Finding]:
+    """The default config of each method against the fastest."""
+    for method, told in _defaults(run):
+        behind = told.split["faster"]
+        values: dict[str, Any] = {"method": method, "n": len(told.pairs), "k": len(behind), "unsure": told.unsure}
+        if not told.pairs:
+            yield undecided("default-config", "default/unsure" if told.unsure else "default/untimed", **values)
+            continue
+        if behind:
+            case = max(behind, key=lambda case: told.gains[case])
+            best, own = told.pairs[case]
+            values |= {"ratio": told.gains[case], "case": case, "best": best.result.config,
+                       "default": own.result.config, "behind": behind}  # fmt: skip
+        yield Finding("default-config", "default/behind" if behind else "default/best", values, told.data)
+
+
+# Occupancy.
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """The relation of time and occupancy in a group of configs, by Kendall's tau on each case.
+
+    `split` has the cases that are "faster", "slower" or "neither" with more occupancy. `most` has for each case the
+    occupancy of the fastest config, the highest occupancy, and the time there over the fastest's.
+    """
+
+    group: Alike
+    split: dict[str, list[str]]
+    taus: dict[str, float]
+    most: dict[str, tuple[float, float, float]]
+    data: tuple[Datum, ...]
+
+    @property
+    def form(self) -> str:
+        """One of the split's, "mixed", or "unknown" where there are too few configs."""
+        if not self.taus:
+            return "unknown"
+        return next((name for name, cases in self.split.items() if len(cases) == len(self.taus)), "mixed")
+
+
+def _related(run: Run) -> Iterator[Related]:
+    """The relation in each group whose occupancy is known."""
+    from scipy.stats import kendalltau
+
+    for group in alike(run):
+        split: dict[str, list[str]] = {"faster": [], "slower": [], "neither": []}
+        taus, data, most, seen = {}, list[Datum](), {}, False
+        for case, found in group.cases.items():
+            known = [(r, share) for r in found if (share := _occupancy(r)) is not None]
+            seen = seen or bool(known)
+            shares = [share for _, share in known]
+            if len(known) < FEWEST["shapes"] or len(set(shares)) < FEWEST["shares"]:
+                continue
+            tau = kendalltau(shares, [r.seconds for r, _ in known])
+            name = "neither" if tau.pvalue > SIGNIFICANT else "faster" if tau.statistic < 0 else "slower"
+            split[name].append(case)
+            taus[case] = float(tau.statistic)
+            best, share = min(known, key=lambda pair: pair[0].seconds)
+            full = fastest(r for r, share in known if share == max(shares))
+            most[case] = (share, max(shares), full.seconds / best.seconds)
+            for r, share in known:
+                data += [r.datum(), Datum(r.case, r.method, r.result.config, "occupancy", share)]
+        if seen:
+            yield Related(group, split, taus, most, tuple(data))
+
+
+def _occupancy(r: Reading) -> float | None:
+    """Of the first launch, which is the only one of these methods."""
+    return r.result.launches[0].get("occupancy") if r.result.launches else None
+
+
+def _untold(found: Sequence[Related]) -> list[str]:
+    """Methods of which no group has enough configs."""
+    told = {one.group.method for one in found if one.taus}
+    return distinct(one.group.method for one in found if one.group.method not in told)
+
+
+def occupancies(run: Run) -> Iterator[Finding]:
+    """All methods: faster, slower or neither with more occupancy."""
+    found = list(_related(run))
+    if not found:
+        return
+    related = {form: [one.group.name for one in found if one.form == form]
+               for form in ("faster", "slower", "neither", "mixed")}  # fmt: skip
+    untold = _untold(found)
+    values: dict[str, Any] = {"related": related, "untold": untold, "level": SIGNIFICANT, **FEWEST}
+    values |= {"k": len(related["faster"]), "n": sum(map(len, related.values()))}
+    form = "none" if not values["n"] else "some" if untold else "all"
+    supported = values["n"] > len(related["neither"])
+    data = tuple(datum for one in found for datum in one.data)
+    yield Finding("occupancies", f"occupancies/{form}", values, data, supported)
+
+
+def occupancy(run: Run) -> Iterator[Finding]:
+    """The relation of time and occupancy, by method, where blocks differ in shape alone."""
+    every = list(_related(run))
+    for method in _untold(every):
+        yield undecided("occupancy", "occupancy/too-few", method=method, **FEWEST)
+    for found in every:
+        if not found.taus:
+            continue
+        case = max(found.taus, key=lambda c: abs(found.taus[c]))
+        best, highest, ratio = found.most[case]
+        top = found.form != "mixed" and best >= highest
+        values = {
+            "method": found.group.name,
+            "n": len(found.taus),
+            "k": len(found.split["faster"]),
+            "case": case,
+            "tau": found.taus[case],
+            "best": best,
+            "highest": highest,
+            "ratio": ratio,
+            "where": found.split if found.form == "mixed" else {},
+            "level": SIGNIFICANT,
+        }
+        form = f"occupancy/{found.form}{'-top' if top else ''}"
+        yield Finding("occupancy", form, values, found.data, supported=found.form != "neither")
+
+
+def waves(run: Run) -> Iterator[Finding]:
+    """The waves of each method's fastest config: blocks over those that the card holds at once."""
+    facts = run.machine.get("facts", {})
+    if not facts.get("threads"):
+        return
+    cores = int(facts["cores"])
+    for method, cases in tried(run).items():
+        grids, data = dict[str, tuple[int, int]](), list[Datum]()
+        for case, rs in cases.items():
+            best = fastest(rs)
+            if (grid := _grid(best, int(facts["threads"]))) is not None:
+                grids[case] = grid
+                data.append(Datum(case, method, best.result.config, "waves", grid[0] / grid[1] / cores))
+        if not grids:
+            continue
+        count = {case: blocks / room / cores for case, (blocks, room) in grids.items()}
+        low, few = min(count, key=lambda c: count[c]), min(grids, key=lambda c: grids[c][0])
+        form = "below" if grids[few][0] < cores else "part" if count[low] < 1 else "full"
+        case = few if form == "below" else low
+        values: dict[str, Any] = {"method": method, "least": count[low], "case": case, "cores": cores,
+                                  "blocks": grids[case][0], "room": grids[case][1]}  # fmt: skip
+        yield Finding("waves", f"waves/{form}", values, tuple(data))
+
+
+def _grid(r: Reading, threads: int) -> tuple[int, int] | None:
+    """Blocks of a launch, and how many an SM holds at once; None where its occupancy is not known."""
+    share = _occupancy(r)
+    if not share:
+        return None
+    launch = r.result.launches[0]
+    return prod(launch["grid"]), max(round(share * threads / prod(launch["block"])), 1)
 
 
 ENGLISH = {
-    "shape/one": "{method} on {case}: of {shapes:count shape} {best} is the fastest; {worst} takes {ratio:times} the "
-    "time ({best_s:time}, {worst_s:time}).",
-    "shape/same": "{method}: {shared:names} is the fastest shape, or level with it, on {n:each case}; the shape "
-    "matters by up to {ratio:times} ({best} against {worst} on {case}: {best_s:time}, {worst_s:time}).",
-    "shape/changes": "{method}: which of {shapes:count shape} is the fastest changes with the case ({each:groups}); "
-    "the shape matters by up to {ratio:times} ({best} against {worst} on {case}: {best_s:time}, {worst_s:time}).",
-    "shape/level": "{method}: no shape is faster than another on any of {n:count case}: all are level.",
-    "shape/unsure": "{method}: which shape is the fastest cannot be told.",
-    "shape/left-out": "{method}: {left:names} left out of account: some shapes were skipped there.",
-    "shape/cut": "{method}: some shapes were skipped on {left:names}, so that another may be faster there.",
-    "shapes/all": "Where blocks differ in their shape alone, the slowest takes {span:span} the time of the fastest; "
-    "{shape} is the fastest, or level with it, in {k} of {n:count comparison}.",
-    "shapes/level": "Where blocks differ in their shape alone, none is faster than another in any of "
-    "{n:count comparison}: all are level.",
-    "shapes/unsure": "What the shape of a block does cannot be told.",
-    "shapes/apart": "What the shape of a block does cannot be said: configs of different shapes differ in other things "
-    "too.",
-    "shapes/none": "What the shape of a block does cannot be said: no method was timed in several.",
+    "shapes/all": "{shape} is the fastest shape of block, or level with it, in {k} of {n:count comparison}.",
+    "shapes/level": "The shape of the block makes no difference in {n:count comparison}.",
+    "shapes/unsure": "The times are too noisy to compare shapes of blocks.",
+    "shapes/apart": "No configs differ in the shape of their block alone, so shapes cannot be compared.",
+    "shapes/none": "No method was timed with several shapes of block.",
+    "shape/one": "{method}: {best} is the fastest shape, and {worst} takes {ratio:times} the time.",
+    "shape/same": "{method}: {shared:names} is the fastest shape, or level with it, on {n:each case}.",
+    "shape/changes": "{method}: the fastest shape changes with the case.",
+    "shape/level": "{method}: all shapes are level on {n:each case}.",
+    "shape/unsure": "{method}: the times are too noisy to name the fastest shape.",
+    "shape/left-out": "{method}: {left:names} left out, because some shapes were skipped there.",
+    "shape/cut": "{method}: some shapes were skipped on {left:names}, so another may be faster there.",
     "defaults/best": "The default config is the fastest, or level with it, for {n:each method}.",
-    "defaults/some": "The default config is the fastest, or level with it, for {k} of {n:count method}; by how "
-    "much another beats it at most: {costs:ratios}.",
-    "defaults/beaten": "Another config beats the default for {n:each method}, at most by: {costs:ratios}.",
-    "default/untimed": "{method}: whether the default config is well chosen cannot be said; it has no time.",
-    "default/unsure": "{method}: whether the default config is well chosen cannot be told.",
+    "defaults/some": "The default config is the fastest, or level with it, for {k} of {n:count method}.",
+    "defaults/beaten": "Another config is faster than the default for {n:each method}.",
     "default/best": "{method}: the default config is the fastest, or level with it, on {n:each case}.",
-    "default/behind": "{method}: on {k} of {n:count case} another config beats the default, by up to {ratio:times} on "
-    "{case} ({best} against {default}).",
-    "width/faster": "{method}: the best block of 32 columns or more beats the best narrower one on "
-    "{n:each case}, by {span:span}.",
-    "width/slower": "{method}: the best block narrower than 32 columns beats the best wider one on "
-    "{n:each case}, by {inverse:span}.",
+    "default/behind": "{method}: another config is faster than the default on {k} of {n:count case}.",
+    "default/untimed": "{method}: the default config has no time.",
+    "default/unsure": "{method}: the times are too noisy to judge the default config.",
+    "occupancies/all": "More occupancy goes with less time for {k} of {n:count group} of configs.",
+    "occupancies/some": "More occupancy goes with less time for {k} of {n:count group} of configs.",
+    "occupancies/none": "Too few shapes were timed to tell whether time follows occupancy.",
+    "occupancy/faster": "{method}: more occupancy goes with less time on {n:each case}.",
+    "occupancy/slower": "{method}: more occupancy goes with more time on {n:each case}.",
+    "occupancy/neither": "{method}: time does not follow occupancy on {n:each case}.",
+    "occupancy/mixed": "{method}: more occupancy goes with less time on {k} of {n:count case}.",
+    "occupancy/too-few": "{method}: too few shapes were timed to tell whether time follows occupancy.",
+    "width/faster": "{method}: blocks of 32 columns or more are faster than narrower ones on {n:each case}.",
+    "width/slower": "{method}: blocks of 32 columns or more are slower than narrower ones on {n:each case}.",
     "width/level": "{method}: blocks of 32 columns or more and narrower ones are level on {n:each case}.",
-    "width/unsure": "{method}: whether blocks of 32 columns or more beat narrower ones cannot be told.",
-    "width/apart": "{method}: whether blocks of 32 columns or more beat narrower ones cannot be said: they differ in "
-    "other things too.",
-    "width/mixed": "{method}: blocks of 32 columns or more against narrower ones: {split:split}; the gain "
-    "goes from {span:span}.",
-    **occupancy.ENGLISH,
+    "width/mixed": "{method}: blocks of 32 columns or more are faster than narrower ones on {wins} of {n} cases.",
+    "width/unsure": "{method}: the times are too noisy to compare blocks of 32 columns or more with narrower ones.",
+    "width/apart": "{method}: wide and narrow blocks differ in other things too, so they cannot be compared.",
+    "waves/full": "{method}: the grid of the fastest config fills all {cores} SMs {least:.1f} times or more.",
+    "waves/part": "{method}: the grid of the fastest config has {blocks:count block} for {cores} SMs, each of which "
+    "could hold more.",
+    "waves/below": "{method}: the grid of the fastest config has {blocks:count block} for {cores} SMs.",
 }
+FIGURES = {
+    "shapes": ("time of the slowest shape over the fastest: {span:span}",),
+    "shape": ("shapes: {shapes}", "fastest shape on each case: {each:groups}",
+              "slowest over fastest: {ratio:times} ({case}: {best} {best_s:time}, {worst} {worst_s:time})"),
+    "shape/one": ("shapes: {shapes}", "times on {case}: {best} {best_s:time}, {worst} {worst_s:time}"),
+    "defaults": ("gain of the fastest config: {costs:ratios}",),
+    "default": ("largest gain: {ratio:times} ({case}: {best} over {default})", "another is faster on: {behind:names}"),
+    "occupancies": ("less time with more occupancy: {related[faster]:names}",
+                    "more time with more occupancy: {related[slower]:names}",
+                    "no relation: {related[neither]:names}", "a relation that changes with the case: "
+                    "{related[mixed]:names}", "too few shapes: {untold:names}",
+                    "Kendall's tau of occupancy and time, level {level:percent}"),
+    "occupancies/none": ("a case needs {shapes} configs that differ in shape alone, with {shares} values of "
+                         "occupancy",),
+    "occupancy": ("Kendall's tau of occupancy and time: {tau:.2f} on {case}, level {level:percent}",
+                  "occupancy there: {best:percent} of the fastest config, {highest:percent} at most",
+                  "time at the highest occupancy over the fastest: {ratio:times}",
+                  *rules.SPLIT, "no relation: {where[neither]:names}"),
+    "occupancy/too-few": ("a case needs {shapes} configs that differ in shape alone, with {shares} values of "
+                          "occupancy",),
+    "width": rules.COMPARED,
+    "width/slower": ("gain of narrower blocks: {inverse:span}",),
+    "waves": ("waves at least: {least:.1f} ({case})", "blocks there: {blocks}, and an SM holds {room} at once"),
+}  # fmt: skip
 
 STUDY = Study(
     "block-size",
     "What does the shape of a block do to time and occupancy, and is the default well chosen?",
     parts,
-    (overview, occupancy.overview, defaults, shapes, default, occupancy.rule, wide, occupancy.waves),
+    (overview, occupancies, defaults, shapes, default, occupancy, wide, waves),
     ENGLISH,
+    FIGURES,
     gpu_s=70.0,
     view="blocks",
     answered_by=("shapes", "occupancies", "defaults"),

@@ -1,19 +1,17 @@
-"""Where im2col's time goes: the expansion, the product, and what is left of the call; on the GPU and on the CPU."""
+"""The parts of im2col's time: the expansion, the product, and the rest of the call; on the GPU and on the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.suites import Case, load
-from convforge.course.studies import common
-from convforge.course.studies.finding import Datum, Finding
-from convforge.course.studies.readings import device_backend, readings
-from convforge.course.studies.study import Part, Study
-from convforge.problem import Conv2dProblem
+from convforge.course.studies import rules
+from convforge.course.studies.finding import Datum, Finding, undecided
+from convforge.course.studies.readings import device_backend, readings, spanned
+from convforge.course.studies.study import Part, Study, padded
 
 # From this share of a copy's rate on, the expansion runs at the speed of memory.
 NEAR = 0.7
@@ -24,9 +22,9 @@ EXPANSION = ("expansion", "im2col_expand")
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """ResNet's layers; implicit GEMM beside, which expands nothing; on a GPU the same on its host."""
+    """ResNet's layers, by im2col and by implicit GEMM, which expands nothing; on a GPU the same on its host."""
     if quick:
-        return [Part([Case("layer_14", _layer(14, 16))], ("im2col", "implicit_gemm"), steps=True)]
+        return [Part([Case("layer_14", padded(14, 16, 16))], ("im2col", "implicit_gemm"), steps=True)]
     batch1 = [case for case in load(["layers-b1"])[1] if case.name.startswith("resnet50") and "3x3" in case.name]
     if facts.backend != "cuda":
         return [Part(batch1, ("im2col", "implicit_gemm"), steps=True)]
@@ -37,19 +35,18 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     ]
 
 
-def _layer(size: int, channels: int) -> Conv2dProblem:
-    return Conv2dProblem(n=1, c=channels, h=size, w=size, k=channels, r=3, s=3, padding=(1, 1, 1, 1))
-
-
 def _expanded(run: Run, backend: str) -> list[Result]:
     """Results of im2col whose steps were timed, one a case."""
     found = {r.case: r for r in run.results if r.steps and r.algorithm == "im2col" and r.backend == backend}
     return [r for r in found.values() if any(step.name in EXPANSION for step in r.steps)]
 
 
-def _share(r: Result) -> float:
-    """What the expansion takes of all steps' time."""
-    return sum(s.time.median_s for s in r.steps if s.name in EXPANSION) / sum(s.time.median_s for s in r.steps)
+def _expansion_s(r: Result) -> float:
+    return sum(s.time.median_s for s in r.steps if s.name in EXPANSION)
+
+
+def _steps_s(r: Result) -> float:
+    return sum(s.time.median_s for s in r.steps)
 
 
 def _data(found: Sequence[Result]) -> tuple[Datum, ...]:
@@ -57,54 +54,47 @@ def _data(found: Sequence[Result]) -> tuple[Datum, ...]:
 
 
 def shares(run: Run) -> Iterator[Finding]:
-    """What part of the steps' time the expansion takes, by layer, on each device that was timed."""
+    """The share of the steps' time that the expansion takes, by layer, on each device that was timed."""
     device = device_backend(run)
     for backend in dict.fromkeys((device, "cpu")):
         found = _expanded(run, backend)
         where = "host" if backend != device else "gpu" if backend == "cuda" else "cpu"
         if not found:
-            yield Finding("expansion-share", f"expansion/none-{where}", {}, supported=False)
+            yield undecided("expansion-share", f"expansion/none-{where}", place=PLACES[where])
             continue
-        each = {r.case: _share(r) for r in found}
-        values: dict[str, Any] = {
-            "n": len(each),
-            "span": common.spanned(each),
-            "above": [c for c, share in each.items() if share > 0.5],
-        }
-        few = len(values["above"])
-        form = "most" if few == len(each) else "mixed" if few else "less"
+        each = {r.case: _expansion_s(r) / _steps_s(r) for r in found}
+        above = [case for case, share in each.items() if share > 0.5]
+        form = "most" if len(above) == len(each) else "mixed" if above else "less"
+        values = {"place": PLACES[where], "n": len(each), "span": spanned(each), "above": above, "k": len(above)}
         yield Finding("expansion-share", f"expansion/{form}-{where}", values, _data(found))
 
 
 def copying(run: Run) -> Iterator[Finding]:
-    """How near the expansion comes to a copy of its bytes: below that a better kernel would help, at it none can."""
+    """The rate of the expansion over that of a copy of its bytes, which no kernel can exceed."""
     best = run.best_ceilings
     found = [(r, s) for r in _expanded(run, device_backend(run)) for s in r.steps if s.name in EXPANSION]
     rates = {r.case: s.bytes_per_s / best.copy_bytes_per_s for r, s in found if best and s.bytes_per_s and s.time.cold}
     hot = [r.case for r, s in found if not s.time.cold]
     if not rates:
-        yield Finding("expansion-against-copy", "copying/unknown", {"hot": hot}, supported=False)
+        yield undecided("expansion-against-copy", "copying/unknown", hot=hot)
         return
-    low, high = min(rates, key=lambda c: rates[c]), max(rates, key=lambda c: rates[c])
-    values = {"n": len(rates), "span": common.spanned(rates), "hot": hot, "near": NEAR}
-    form = "near" if rates[low] >= NEAR else "mixed" if rates[high] >= NEAR else "far"
+    span = spanned(rates)
+    form = "near" if span["least"] >= NEAR else "mixed" if span["most"] >= NEAR else "far"
+    values = {"span": span, "hot": hot, "near": NEAR}
     yield Finding("expansion-against-copy", f"copying/{form}", values, _data([r for r, _ in found if r.case in rates]))
 
 
 def rest(run: Run) -> Iterator[Finding]:
-    """What the call takes beyond its steps one by one, or saves against them."""
+    """The time of the call against the sum of its steps."""
     found = _expanded(run, device_backend(run))
-    extra = {}
-    for r in found:
-        call = r.prepared_time or r.time
-        if call is not None:
-            extra[r.case] = call.median_s / sum(s.time.median_s for s in r.steps)
-    if not extra:
+    calls = {r.case: (call.median_s, _steps_s(r)) for r in found if (call := r.prepared_time or r.time) is not None}
+    if not calls:
         return
+    extra = {case: call_s / steps_s for case, (call_s, steps_s) in calls.items()}
     noise = max(s.time.spread for r in found for s in r.steps) + MARGIN
     longer = [case for case, share in extra.items() if share > 1 + noise]
     shorter = [case for case, share in extra.items() if share < 1 - noise]
-    values = {"n": len(extra), "span": common.spanned(extra), "within": noise, "beyond": [*longer, *shorter]}
+    values = {"n": len(extra), "span": spanned(extra), "within": noise, "beyond": [*longer, *shorter]}
     form = "more" if len(longer) == len(extra) else "less" if len(shorter) == len(extra) else "mixed"
     form = form if values["beyond"] else "sum"
     yield Finding("beyond-steps", f"rest/{form}", values, _data(found))
@@ -112,7 +102,7 @@ def rest(run: Run) -> Iterator[Finding]:
 
 def implicit(run: Run) -> Iterator[Finding]:
     """Implicit GEMM, which never writes the expanded matrix, against im2col."""
-    yield from common.pair(readings(run, "conv2d"), "im2col", "implicit_gemm", "without-expansion")
+    yield from rules.pair(readings(run, "conv2d"), "im2col", "implicit_gemm", "without-expansion")
 
 
 def host(run: Run) -> Iterator[Finding]:
@@ -122,53 +112,44 @@ def host(run: Run) -> Iterator[Finding]:
     gpu = {r.problem: r for r in _expanded(run, "cuda")}
     both = [(r, gpu[r.problem]) for r in _expanded(run, "cpu") if r.problem in gpu]
     if not both:
-        yield Finding("host-expansion", "host/none", {}, supported=False)
+        yield undecided("host-expansion", "host/none")
         return
-    ratios = {}
-    for cpu, own in both:
-        times = [sum(s.time.median_s for s in r.steps if s.name in EXPANSION) for r in (cpu, own)]
-        ratios[own.case] = times[0] / times[1]
-    values = {
-        "n": len(ratios),
-        "span": common.spanned(ratios),
-        "gain": common.spanned({case: 1 / ratio for case, ratio in ratios.items()}),
-    }
-    form = "host/slower" if min(ratios.values()) > 1 else "host/faster" if max(ratios.values()) < 1 else "host/mixed"
-    yield Finding("host-expansion", form, values, _data([r for ab in both for r in ab]))
+    ratios = {own.case: _expansion_s(cpu) / _expansion_s(own) for cpu, own in both}
+    form = "slower" if min(ratios.values()) > 1 else "faster" if max(ratios.values()) < 1 else "mixed"
+    values = {"n": len(ratios), "span": spanned(ratios), "k": sum(ratio > 1 for ratio in ratios.values())}
+    yield Finding("host-expansion", f"host/{form}", values, _data([r for ab in both for r in ab]))
 
 
-_PLACES = {"gpu": "On the GPU", "cpu": "On the CPU", "host": "On the GPU's host"}
+PLACES = {"gpu": "On the GPU", "cpu": "On the CPU", "host": "On the GPU's host"}
 ENGLISH = {
-    "copying/near": "The expansion runs at the speed of memory, {near:percent} of a copy or more: its bytes move at "
-    "{span:shares} of what a copy moves, so little is left to gain but by not expanding.",
-    "copying/far": "The expansion does not reach the speed of memory, {near:percent} of a copy: its bytes move at "
-    "{span:shares} of what a copy moves.",
-    "copying/mixed": "The expansion moves its bytes at {span:shares} of what a copy moves.",
-    "copying/unknown": "How near the expansion comes to a copy cannot be said: its bytes are not known, or its data "
-    "stays in the cache.",
-    "rest/sum": "The call takes what its steps take one by one, within {within:percent}: {span:shares} of their sum.",
-    "rest/more": "The call takes longer than its steps one by one, by over {within:percent}: {span:shares} of their "
-    "sum.",
-    "rest/less": "The call takes less than its steps one by one, by over {within:percent}: {span:shares} of their sum.",
-    "rest/mixed": "The call takes {span:shares} of the sum of its steps one by one: by over {within:percent} more or "
-    "less on {beyond:names}.",
-    "host/slower": "The expansion on the host takes {span:span} the time of that on the GPU, transfer not counted.",
-    "host/faster": "The expansion on the host is faster than that on the GPU, by {gain:span}, transfer not counted.",
-    "host/mixed": "The expansion on the host takes {span:span} the time of that on the GPU, transfer not counted.",
-    "host/none": "How the expansion on the host compares cannot be said: no layer was timed on both.",
+    "expansion/most": "{place:word} the expansion takes most of im2col's time on {n:each layer}.",
+    "expansion/less": "{place:word} the expansion takes less than half of im2col's time on {n:each layer}.",
+    "expansion/mixed": "{place:word} the expansion takes most of im2col's time on {k} of {n:count layer}.",
+    "expansion/none": "{place:word} the steps of im2col were not timed.",
+    "copying/near": "The expansion runs at the speed of memory.",
+    "copying/far": "The expansion does not reach the speed of memory.",
+    "copying/mixed": "The expansion reaches the speed of memory on some layers only.",
+    "copying/unknown": "The expansion's bytes are unknown, or its data stays in the cache, so its speed cannot be "
+    "compared with a copy.",
+    "rest/sum": "The call takes as long as the sum of its steps.",
+    "rest/more": "The call takes longer than the sum of its steps.",
+    "rest/less": "The call takes less time than the sum of its steps.",
+    "rest/mixed": "The call differs from the sum of its steps on {beyond:names}.",
+    "host/slower": "The expansion is slower on the host than on the GPU on {n:each layer}.",
+    "host/faster": "The expansion is faster on the host than on the GPU on {n:each layer}.",
+    "host/mixed": "The expansion is slower on the host than on the GPU on {k} of {n:count layer}.",
+    "host/none": "No layer's expansion was timed both on the host and on the GPU.",
 }
-for _where, _said in _PLACES.items():
-    ENGLISH |= {
-        f"expansion/most-{_where}": _said
-        + " the expansion takes most of im2col's time on {n:each layer}: {span:shares} of its steps.",
-        f"expansion/less-{_where}": _said
-        + " the expansion takes {span:shares} of the time of im2col's steps, less than half on {n:each layer}.",
-        f"expansion/mixed-{_where}": _said
-        + " the expansion takes more than half of im2col's time on {above:names}, of "
-        "{n:count layer}: {span:shares} of its steps.",
-        f"expansion/none-{_where}": _said
-        + " the steps of im2col were not timed: what the expansion takes cannot be said.",
-    }
+_RATES = ("rate over that of a copy: {span:shares}", "speed of memory: from {near:percent} of a copy on",
+          "data in the cache on: {hot:names}")  # fmt: skip
+FIGURES = {
+    "expansion": ("share of the steps' time: {span:shares}",),
+    "expansion/mixed": ("share of the steps' time: {span:shares}", "more than half on: {above:names}"),
+    "copying": _RATES,
+    "copying/near": (*_RATES, "a better kernel cannot save much, not expanding can"),
+    "rest": ("time over the sum of the steps: {span:shares}", "equal: within {within:percent}"),
+    "host": ("time on the host over that on the GPU, without transfer: {span:span}",),
+}  # fmt: skip
 
 STUDY = Study(
     "breakdown",
@@ -176,6 +157,7 @@ STUDY = Study(
     parts,
     (shares, copying, rest, implicit, host),
     ENGLISH,
+    FIGURES,
     gpu_s=70.0,
     view="steps",
     answered_by=("expansion-share", "without-expansion", "host-expansion"),

@@ -28,16 +28,10 @@ def conduct(
     quick: bool = False,
     watch: Watch | None = None,
 ) -> Run:
-    """Measure a study.
+    """Measure a study into a new file ``<device>/<study>-<time>.jsonl`` below a folder.
 
-    Parameters
-    ----------
-    folder : Path
-        Results go to a new file below it, ``<device>/<study>-<time>.jsonl``.
-    budget_s : float or None
-        Seconds for the whole; the study's own where None. Compiling is not of it.
-    quick : bool
-        The small form: few and small cases, few samples, in seconds.
+    `budget_s` is for the whole, without compiling; by default the study's own. `quick` is the small form: few and small
+    cases, few samples, in seconds.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """A GPU's hardware counters of single launches, by NVIDIA's profiler ``ncu`` where the system has one.
 
-The profiler runs a process of its own (:mod:`~convforge.course.studies.profiled`), which makes each call once. It
-empties the caches before every launch, so that counts are those of cold data.
+The profiler runs a process that makes each call once (:func:`make_calls`). It empties the caches before every launch,
+so the counts are those of cold data.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 # Where the CUDA toolkit and the profiler's own installer put it.
 PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
 TIMEOUT_S = 120.0
+# What the profiler runs.
+PROGRAM = "import sys; from convforge.course.studies.counters import make_calls; make_calls(sys.argv[1])"
 
 
 class NoCounters(RuntimeError):
-    """There are no counters.
-
-    Attributes
-    ----------
-    reason : Reason
-    """
+    """There are no counters; `reason` says why."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -68,26 +65,19 @@ def find_profiler() -> str:
     """
     if named := shutil.which("ncu"):
         return named
-    for place in PLACES:
-        if found := sorted(Path("/").glob(place.removeprefix("/"))):
-            return str(found[-1])
-    raise NoCounters(Reason("NVIDIA's profiler ncu is not installed"))
+    found = [str(path) for place in PLACES for path in sorted(Path("/").glob(place.removeprefix("/")), reverse=True)]
+    if not found:
+        raise NoCounters(Reason("NVIDIA's profiler ncu is not installed"))
+    return found[0]
 
 
 def count(calls: Sequence[Call], device: str) -> list[Counters]:
-    """The counters of calls, one entry a launch in the order of the calls.
-
-    Parameters
-    ----------
-    calls : sequence of Call
-    device : str
-        Such as "cuda" or "cuda:1".
+    """The counters of calls on a device such as "cuda:1", one entry a launch in the order of the calls.
 
     Raises
     ------
     NoCounters
-        There is no profiler, it may not read the counters, it took too long, or it saw other launches than were asked
-        for.
+        There is no profiler, it may not read the counters, it took too long, or it saw other launches.
     """
     program = find_profiler()
     wanted = [(call, kernel) for call in calls for kernel in call.kernels]
@@ -100,7 +90,7 @@ def count(calls: Sequence[Call], device: str) -> list[Counters]:
         command = [
             program, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--metrics", ",".join(metric for metrics in METRICS.values() for metric in metrics),
-            "--kernel-name", f"regex:^({names})$", sys.executable, "-m", "convforge.course.studies.profiled", str(job),
+            "--kernel-name", f"regex:^({names})$", sys.executable, "-c", PROGRAM, str(job),
         ]  # fmt: skip
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
@@ -148,3 +138,26 @@ def _last_words(text: str) -> str:
     """The last line that the profiler marks as an error, else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in reversed(lines) if line.startswith("==ERROR==")), lines[-1] if lines else "no word")
+
+
+def make_calls(job: str) -> None:
+    """Make each call of a job, a file of JSON, once: this is the profiled process."""
+    from convforge.algorithms import find
+    from convforge.call.dispatch import runtime_of
+    from convforge.peers import every_algorithm
+    from convforge.problem import parse_problem
+    from convforge.verify import make_inputs
+    from convforge.verify.inputs import output_dtype
+    from convforge.verify.plans import upload_inputs
+
+    wanted = json.loads(Path(job).read_text(encoding="utf-8"))
+    runtime = runtime_of(wanted["device"])
+    for call in (Call(**call) for call in wanted["calls"]):
+        problem = parse_problem(call.problem)
+        method = find(call.operation, runtime.facts.backend, call.method, every_algorithm())
+        config = next(c for c in method.configs(problem, runtime.facts) if str(c) == call.config)
+        plan = method.plan(problem, config, runtime)
+        inputs = upload_inputs(runtime, make_inputs(problem))
+        out = runtime.empty(problem.out_shape, output_dtype(problem))
+        plan(plan.buffers(inputs.x, plan.prepare(inputs.w), inputs.operands, out))
+        runtime.synchronize()

@@ -1,4 +1,4 @@
-"""A finding is data: the rule that made it, the form of its sentence, the values in it, and the figures it rests on."""
+"""A finding as data: its rule, its form (the outcome), the values of its sentence, and the figures that it rests on."""
 
 from __future__ import annotations
 
@@ -14,16 +14,8 @@ from convforge.timing.timer import Timing
 class Datum:
     """One figure of a record that a finding rests on.
 
-    Attributes
-    ----------
-    case, method, config : str
-        Which result.
-    what : str
-        Which of its figures: "time", "transfer_time", "occupancy", "bound_ratio", ...
-    value : float
-        Times in seconds, shares as fractions.
-    spread : float or None
-        Half the interquartile range over the median; None where the figure is no timing, or has too few samples.
+    `what` is "time", "transfer_time", "occupancy", "bound_ratio" or another figure; times are in seconds, shares are
+    fractions. `spread` is half the interquartile range over the median, None for too few samples or no timing.
     """
 
     case: str
@@ -41,17 +33,18 @@ class Datum:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule found in the records of a run.
+    """The outcome of a rule on the records of a run.
 
     Attributes
     ----------
     rule : str
         Name of the rule that made it.
     form : str
-        Key of its sentence in the study's table of words: the rule's outcome.
+        The outcome, as ``family/outcome``: the key of its sentence in the study's table. The family is the key of its
+        details.
     values : mapping
-        What stands in the sentence: numbers in SI units, names, and plain lists and tables of them. Under "unsure" the
-        places that were too noisy to rank, of which the finding says nothing else.
+        The values of its sentence and details: numbers in SI units, names, and plain lists and tables of them. Under
+        "unsure" the places that were too noisy to rank, of which the finding says nothing else.
     data : tuple of Datum
         The figures that it rests on.
     supported : bool
@@ -65,5 +58,10 @@ class Finding:
     supported: bool = True
 
     def to_table(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The finding as JSON holds it."""
         return dataclasses.asdict(self) | {"values": dict(self.values)}
+
+
+def undecided(rule: str, form: str, data: tuple[Datum, ...] = (), **values: Any) -> Finding:
+    """A finding without a conclusion."""
+    return Finding(rule, form, values, data, supported=False)

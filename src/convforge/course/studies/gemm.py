@@ -1,4 +1,4 @@
-"""The ladder of the matrix product: what each rung brings, how near the last one comes to the library and the peak."""
+"""The ladder of the matrix product: the gain of each rung, and the last against the library and the peak."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ from statistics import geometric_mean
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Run
 from convforge.benchmark.suites import Case, load, select
-from convforge.course.studies import common
-from convforge.course.studies.finding import Finding
-from convforge.course.studies.readings import Reading, by_case, decided, device_backend, readings
+from convforge.course.studies import rules
+from convforge.course.studies.finding import Finding, undecided
+from convforge.course.studies.readings import (
+    Reading,
+    by_case,
+    data_of,
+    device_backend,
+    distinct,
+    named,
+    pairs,
+    readings,
+    versus,
+)
 from convforge.course.studies.study import Part, Study
 from convforge.problem import GemmProblem
-from convforge.timing.ranking import order
 
 # The rungs in their order, by backend.
 RUNGS = {
@@ -46,123 +55,90 @@ def _square(run: Run) -> list[Reading]:
     return sorted(found, key=lambda r: int(r.problem.m))
 
 
+def _rungs(run: Run, found: Sequence[Reading]) -> list[str]:
+    """The rungs that have times, in their order."""
+    timed = {r.method for r in found}
+    return [name for name in RUNGS.get(device_backend(run), ()) if name in timed]
+
+
 def ladder(run: Run) -> Iterator[Finding]:
-    """All rungs at a glance: what each brings over the one below it, on average over the sizes that both have."""
+    """The gain of each rung over the one below it, on average over the sizes that both have."""
     found = _square(run)
     rungs = _rungs(run, found)
     gains: dict[str, float] = {}
-    rests: dict[int, Reading] = {}
+    used: dict[int, Reading] = {}
     for below, above in pairwise(rungs):
-        slow, fast = ({r.case: r for r in found if r.method == name} for name in (below, above))
-        both = [case for case in slow if case in fast]
+        both = pairs(by_case(found), named(below), named(above))
         if both:
-            gains[above] = geometric_mean(slow[case].seconds / fast[case].seconds for case in both)
-            rests |= {id(r): r for case in both for r in (slow[case], fast[case])}
+            gains[above] = geometric_mean(slow.seconds / fast.seconds for slow, fast in both.values())
+            used |= {id(r): r for ab in both.values() for r in ab}
     if not gains:
-        yield Finding("ladder", "ladder/none", {"n": len(rungs)}, supported=False)
+        yield undecided("ladder", "ladder/none", n=len(rungs))
         return
-    values = {"gains": gains, "first": rungs[0]}
-    yield Finding("ladder", "ladder/whole", values, tuple(r.datum() for r in rests.values()))
+    top = max(gains, key=lambda name: gains[name])
+    values = {"gains": gains, "first": rungs[0], "top": top, "top_gain": gains[top]}
+    yield Finding("ladder", "ladder/whole", values, data_of(used.values()))
 
 
 def rung(run: Run) -> Iterator[Finding]:
     """Each rung against the one below it."""
     found = _square(run)
     for below, above in pairwise(_rungs(run, found)):
-        yield from common.pair(found, below, above, "ladder-step")
-
-
-def _rungs(run: Run, found: Sequence[Reading]) -> list[str]:
-    """The rungs that have times, in their order."""
-    there = {r.method for r in found}
-    return [name for name in RUNGS.get(device_backend(run), ()) if name in there]
+        yield from rules.pair(found, below, above, "ladder-step")
 
 
 def library(run: Run) -> Iterator[Finding]:
     """The fastest rung, whoever wrote it, against the best library, size by size."""
-    pairs = {}
-    for case, rs in by_case(_square(run)).items():
-        rungs, libraries = ([r for r in rs if r.result.ours is own] for own in (True, False))
-        if rungs and libraries:
-            pairs[case] = (min(rungs, key=lambda r: r.seconds), min(libraries, key=lambda r: r.seconds))
-    told, unsure = decided(pairs)
-    both = list(told.values())
-    if not both:
-        form = "library/unsure" if unsure else "library/none"
-        yield Finding("against-library", form, {"unsure": unsure}, supported=False)
-        return
-    shares = {a.case: b.seconds / a.seconds for a, b in both}
-    verdicts = {a.case: order(a.timing, b.timing) for a, b in both}
-    low, high = min(shares, key=lambda c: shares[c]), max(shares, key=lambda c: shares[c])
-    values = {
-        "n": len(both),
-        "unsure": unsure,
-        "split": {v: [c for c, found in verdicts.items() if found == v] for v in ("faster", "slower", "level")},
-        "span": {"least": shares[low], "least_case": low, "most": shares[high], "most_case": high},
-        "rungs": list(dict.fromkeys(a.method for a, _ in both)),
-        "libraries": list(dict.fromkeys(b.method for _, b in both)),
-    }
-    form = next((v for v in ("faster", "slower", "level") if all(found == v for found in verdicts.values())), "mixed")
-    rests = tuple(r.datum() for ab in both for r in ab)
-    yield Finding("against-library", f"library/{form}", values, rests, supported=form != "level")
+    told = versus(_square(run), lambda r: r.result.ours, lambda r: not r.result.ours)
+    rungs, libraries = (distinct(both[i].method for both in told.pairs.values()) for i in (0, 1))
+    yield told.finding("against-library", "library", {"rungs": rungs, "libraries": libraries})
 
 
 def peak(run: Run) -> Iterator[Finding]:
-    """What share of the FMA peak the products reach."""
-    yield from common.share_of_peak(run, _square(run))
+    """The share of the FMA peak that the products reach."""
+    yield from rules.share_of_peak(run, _square(run))
 
 
 def ahead(run: Run) -> Iterator[Finding]:
-    """Who is ahead on which size."""
-    yield from common.ahead(_square(run))
+    """On which sizes each method is the fastest."""
+    yield from rules.ahead(_square(run))
 
 
 def filling(run: Run) -> Iterator[Finding]:
     """From which size the best rate is near its highest: smaller products do not fill the device."""
-    best: dict[int, Reading] = {}
-    for r in _square(run):
-        size = int(r.problem.m)
-        if size not in best or r.seconds < best[size].seconds:
-            best[size] = r
+    best = {int(r.problem.m): r for r in sorted(_square(run), key=lambda r: -r.seconds)}
     if len(best) < 3:
-        yield Finding("filling", "filling/too-few", {"n": len(best)}, supported=False)
+        yield undecided("filling", "filling/too-few", n=len(best))
         return
-    top = max(best, key=lambda size: best[size].flops_per_s)
-    near = [size for size, r in best.items() if r.flops_per_s >= 0.9 * best[top].flops_per_s]
-    first = min(best)
-    values = {
-        "top": top,
-        "top_rate": best[top].flops_per_s,
-        "near": min(near),
-        "first": first,
-        "first_rate": best[first].flops_per_s,
-        "near_rate": best[min(near)].flops_per_s,
-        "share": best[first].flops_per_s / best[top].flops_per_s,
-    }
-    form = "filling/all" if min(near) == first else "filling/from"
-    yield Finding("filling", form, values, tuple(r.datum() for r in best.values()))
+    rates = {size: r.flops_per_s for size, r in best.items()}
+    top, first = max(rates, key=lambda size: rates[size]), min(rates)
+    near = min(size for size, rate in rates.items() if rate >= 0.9 * rates[top])
+    values = {"top": top, "top_rate": rates[top], "near": near, "near_rate": rates[near], "first": first,
+              "first_rate": rates[first], "share": rates[first] / rates[top]}  # fmt: skip
+    form = "filling/all" if near == first else "filling/from"
+    yield Finding("filling", form, values, data_of(best.values()))
 
 
 ENGLISH = {
-    "ladder/none": "What the rungs bring cannot be said: no two neighbours of them have times of one size.",
-    "ladder/whole": "Each rung over the one below it, from {first} on, geometric mean over the sizes that both have: "
-    "{gains:ratios}.",
-    "library/faster": "The fastest rung ({rungs:names}) is ahead of the best library ({libraries:names}) at "
-    "{n:each size}: {span:span} its rate.",
-    "library/slower": "The fastest rung ({rungs:names}) is behind the best library ({libraries:names}) at "
-    "{n:each size}: {span:span} its rate.",
-    "library/level": "The fastest rung ({rungs:names}) is level with the best library ({libraries:names}) at {n:each "
-    "size}.",
-    "library/mixed": "The fastest rung ({rungs:names}) against the best library ({libraries:names}): {split:split}; "
-    "{span:span} its rate.",
-    "library/unsure": "Whether the fastest rung or the best library is faster cannot be told.",
-    "library/none": "How the rungs compare with a library cannot be said: no size has times of both.",
-    "filling/from": "The best rate comes within 10 % of its highest, {top_rate:rate} at {top}, from {near} on "
-    "({near_rate:rate}); at {first} it is {first_rate:rate}, {share:percent} of it.",
-    "filling/all": "The best rate is within 10 % of its highest, {top_rate:rate} at {top}, already at {first} "
-    "({first_rate:rate}).",
-    "filling/too-few": "From which size on the device is full cannot be said from {n:count size}.",
+    "ladder/none": "No two neighbouring rungs have times of one size.",
+    "ladder/whole": "{top} has the largest gain of all rungs, {top_gain:times} over the one below it.",
+    "library/faster": "The fastest rung is faster than the best library at {n:each size}.",
+    "library/slower": "The fastest rung is slower than the best library at {n:each size}.",
+    "library/level": "The fastest rung is level with the best library at {n:each size}.",
+    "library/mixed": "The fastest rung is faster than the best library at {wins} of {n} sizes.",
+    "library/unsure": "The times are too noisy to compare the fastest rung with the best library.",
+    "library/none": "No size has times of both a rung and a library.",
+    "filling/from": "The best rate is within 10 % of its highest from a size of {near} on.",
+    "filling/all": "The best rate is within 10 % of its highest at every size from {first} on.",
+    "filling/too-few": "{n:count size} cannot show from which size on the device is full.",
 }
+FIGURES = {
+    "ladder": ("gain of each rung over the one below it, from {first} on, geometric mean: {gains:ratios}",),
+    "library": ("rate over that of the library: {span:span}", *rules.SPLIT, "rungs: {rungs:names}",
+                "libraries: {libraries:names}"),
+    "filling": ("highest rate: {top_rate:rate} at {top}", "rate at {near}: {near_rate:rate}",
+                "rate at {first}: {first_rate:rate}, {share:percent} of the highest"),
+}  # fmt: skip
 
 STUDY = Study(
     "gemm",
@@ -170,6 +146,7 @@ STUDY = Study(
     parts,
     (ladder, rung, ahead, library, peak, filling),
     ENGLISH,
+    FIGURES,
     gpu_s=80.0,
     answered_by=("ladder", "against-library", "share-of-peak"),
 )

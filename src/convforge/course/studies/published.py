@@ -24,7 +24,7 @@ OF_ALL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What is known to be wrong with figures, or not known, in English; and the methods whose figures they are."""
+    """A known or possible fault of figures, in English, and the methods whose figures they are."""
 
     words: str
     methods: tuple[str, ...]
@@ -32,16 +32,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published table.
-
-    Attributes
-    ----------
-    name : str
-    about : str
-        What was measured, on which card; in English.
-    doubts : tuple of Doubt
-    run : Run
-    """
+    """A published table; `about` says in English what was measured, and on which card."""
 
     name: str
     about: str
@@ -49,7 +40,7 @@ class Published:
     run: Run
 
     def findings(self, study: Study) -> list[Finding]:
-        """What a study's rules find in it; what rests on a doubtful figure is not supported."""
+        """The findings of a study's rules; those on a doubtful figure are not supported."""
         doubted = {method for doubt in self.doubts for method in doubt.methods}
         every = {r.algorithm for r in self.run.results}
 
@@ -70,13 +61,12 @@ def _run(name: str, device: str, results: Iterable[Result], peak: float | None =
     )  # fmt: skip
 
 
-def _result(case: str, problem: str, method: str, seconds: float, *, ours: bool, config: str = "",
-            backend: str = "cuda") -> Result:  # fmt: skip
+def _result(case: str, problem: str, method: str, ms: float, *, config: str = "", backend: str = "cuda") -> Result:
     parsed = parse_problem(problem)
     return Result(
-        case=case, problem=problem, operation=parsed.operation, algorithm=method, backend=backend, ours=ours,
-        precision="strict", config=config, status="ok", time=Timing((seconds,), few=True), flops=parsed.flops,
-        least_bytes=parsed.least_bytes,
+        case=case, problem=problem, operation=parsed.operation, algorithm=method, backend=backend,
+        ours=not method.startswith("cu"), precision="strict", config=config, status="ok",
+        time=Timing((1e-3 * ms,), few=True), flops=parsed.flops, least_bytes=parsed.least_bytes,
     )  # fmt: skip
 
 
@@ -124,26 +114,24 @@ _THREE = ("direct_naive", "im2col", "cudnn")
 def _table_a() -> Iterable[Result]:
     for size, (loop, *rest) in _A.items():
         problem = _rgb(size, 1, 1, 0)
-        yield _result(f"rgb_to_1_{size}_s1_host", problem, "direct_naive", 1e-3 * loop, ours=True, backend="cpu")
+        yield _result(f"rgb_to_1_{size}_s1_host", problem, "direct_naive", loop, backend="cpu")
         for method, ms in zip(_A_METHODS, rest, strict=True):
-            yield _result(f"rgb_to_1_{size}_s1", problem, method, 1e-3 * ms, ours=method.startswith(("direct", "im2")))
+            yield _result(f"rgb_to_1_{size}_s1", problem, method, ms)
 
 
 def _table_b() -> Iterable[Result]:
     for size, ((naive, block), shared, library) in _B.items():
         case, problem = f"square_{size}", f"m{size}n{size}k{size}_f32"
-        config = f"block_x={block},block_y={block}"
-        yield _result(case, problem, "gemm_naive", 1e-3 * naive, ours=True, config=config)
-        yield _result(case, problem, "gemm_shared", 1e-3 * shared, ours=True, config="block=16")
-        yield _result(case, problem, "cublas", 1e-3 * library, ours=False)
+        yield _result(case, problem, "gemm_naive", naive, config=f"block_x={block},block_y={block}")
+        yield _result(case, problem, "gemm_shared", shared, config="block=16")
+        yield _result(case, problem, "cublas", library)
 
 
 def _table_c() -> Iterable[Result]:
     for size, methods in _C.items():
         for method, times in methods.items():
             for stride, ms in enumerate(times, 1):
-                case = f"rgb_to_1_{size}_s{stride}"
-                yield _result(case, _rgb(size, stride, 1, 1), method, 1e-3 * ms, ours=method != "cudnn")
+                yield _result(f"rgb_to_1_{size}_s{stride}", _rgb(size, stride, 1, 1), method, ms)
 
 
 def _table_d() -> Iterable[Result]:
@@ -151,8 +139,8 @@ def _table_d() -> Iterable[Result]:
         for stride, rates in enumerate(strides, 1):
             problem = _rgb(size, stride, 3, 1)
             for method, gflops in zip(_THREE, rates, strict=True):
-                seconds = parse_problem(problem).flops / gflops / 1e9
-                yield _result(f"rgb_to_3_{size}_s{stride}", problem, method, seconds, ours=method != "cudnn")
+                ms = parse_problem(problem).flops / gflops / 1e6
+                yield _result(f"rgb_to_3_{size}_s{stride}", problem, method, ms)
 
 
 TABLES = {

@@ -1,16 +1,16 @@
-"""What rules read: the timed results of a run, one a method and case, grouped into series along an axis."""
+"""The timed results of a run as rules read them: one a method and case, in pairs, and in series along an axis."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from convforge.benchmark.records import Result, Run
-from convforge.course.studies.finding import Datum
+from convforge.course.studies.finding import Datum, Finding
 from convforge.problem import Conv2dProblem, Problem, parse_problem
-from convforge.timing.ranking import Ranking, order, rank
+from convforge.timing.ranking import Order, order, rank
 from convforge.timing.timer import Timing
 
 Place = TypeVar("Place")
@@ -20,13 +20,7 @@ Place = TypeVar("Place")
 class Reading:
     """A timed result.
 
-    Attributes
-    ----------
-    result : Result
-    problem : Problem
-    timing : Timing
-    method : str
-        The algorithm, with its arithmetic where that must be asked for by name and is not in the algorithm's.
+    `method` is the algorithm, with its arithmetic if that must be asked for by name and is not in the algorithm's.
     """
 
     result: Result
@@ -51,7 +45,7 @@ class Reading:
 
     @property
     def strict(self) -> bool:
-        """Whether the problem allows the method's arithmetic, so that it competes."""
+        """True if the problem allows the method's arithmetic, so that it competes."""
         return allowed(self.result, self.problem)
 
     def datum(self, what: str = "time") -> Datum:
@@ -59,8 +53,11 @@ class Reading:
         return Datum.of(self.case, self.method, self.result.config, self.timing, what)
 
 
+Timed = TypeVar("Timed", Reading, Result)
+
+
 def allowed(result: Result, problem: Problem) -> bool:
-    """Whether a result's arithmetic is one that its problem allows."""
+    """True if its problem allows a result's arithmetic."""
     return result.precision in ("strict", problem.precision)
 
 
@@ -78,16 +75,10 @@ def readings(
     pick: Callable[[Run, Result], Timing | None] | None = None,
     every_config: bool = False,
 ) -> list[Reading]:
-    """The timed results of an operation, of each method's configs on a case the fastest.
+    """The timed results of an operation, of each method's configs on a case the fastest, or every one.
 
-    Parameters
-    ----------
-    backend : str or None
-        That of the run's device where None.
-    pick : callable
-        Which timing counts: that of the final, else the row's, by default.
-    every_config : bool
-        Every config, not the fastest alone.
+    `backend` is that of the run's device by default. `pick` chooses the timing, by default that of the final, else the
+    row's.
     """
     backend, timing_of = backend or device_backend(run), pick or Run.timing
     found: dict[tuple[str, ...], Reading] = {}
@@ -104,60 +95,158 @@ def readings(
     return list(found.values())
 
 
-def fastest(found: Iterable[Reading]) -> Ranking[Reading]:
-    """The fastest and those level with it, and those too noisy to rank."""
-    return rank(found, lambda reading: reading.timing)
+def by_case(found: Iterable[Timed]) -> dict[str, list[Timed]]:
+    """Readings or results by case, in their order."""
+    cases: dict[str, list[Timed]] = {}
+    for one in found:
+        cases.setdefault(one.case, []).append(one)
+    return cases
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Names in their order, each once."""
+    return list(dict.fromkeys(names))
+
+
+def fastest(found: Iterable[Reading]) -> Reading:
+    """The reading with the least median."""
+    return min(found, key=lambda r: r.seconds)
+
+
+def slowest(found: Iterable[Reading]) -> Reading:
+    """The reading with the largest median."""
+    return max(found, key=lambda r: r.seconds)
+
+
+def data_of(found: Iterable[Reading]) -> tuple[Datum, ...]:
+    """The times of readings as figures."""
+    return tuple(r.datum() for r in found)
+
+
+def leading(found: Iterable[Reading]) -> tuple[Datum, ...]:
+    """The times of the two fastest, as figures."""
+    return data_of(sorted(found, key=lambda r: r.seconds)[:2])
 
 
 def ranked(points: Mapping[Place, Sequence[Reading]]) -> tuple[dict[Place, list[Reading]], list[str]]:
-    """The fastest and those level with it, place by place; and by name the places that are too noisy to rank.
+    """The fastest and those level with it, by place; and by name the places that are too noisy to rank.
 
-    A rule tells nothing of these: the finding's sentence names them, as it does all that stands under its "unsure".
+    A rule says nothing of the noisy places; they go into the finding's "unsure", which its details name.
     """
     leaders: dict[Place, list[Reading]] = {}
     unsure: list[str] = []
     for place, found in points.items():
-        ranking = fastest(found)
+        ranking = rank(found, lambda r: r.timing)
         if ranking.unsure:
-            unsure.append(f"{place} ({', '.join(dict.fromkeys(r.method for r in ranking.unsure))})")
+            unsure.append(f"{place} ({', '.join(distinct(r.method for r in ranking.unsure))})")
         else:
             leaders[place] = list(ranking.leaders)
     return leaders, unsure
 
 
-def decided(
-    pairs: Mapping[Place, tuple[Reading, Reading]],
-) -> tuple[dict[Place, tuple[Reading, Reading]], list[str]]:
-    """The pairs whose order can be told, and by name the places of the others."""
-    told = {place: ab for place, ab in pairs.items() if order(ab[0].timing, ab[1].timing) != "unsure"}
-    return told, [str(place) for place in pairs if place not in told]
+def spanned(ratios: Mapping[str, float]) -> dict[str, Any]:
+    """The least and the most of ratios, each with its case."""
+    least, most = min(ratios, key=lambda c: ratios[c]), max(ratios, key=lambda c: ratios[c])
+    return {"least": ratios[least], "least_case": least, "most": ratios[most], "most_case": most}
 
 
-def by_case(found: Iterable[Reading]) -> dict[str, list[Reading]]:
-    """Readings by case, in their order."""
-    cases: dict[str, list[Reading]] = {}
-    for reading in found:
-        cases.setdefault(reading.case, []).append(reading)
-    return cases
+Holds = Callable[[Reading], bool]
+
+
+def named(name: str) -> Holds:
+    """Readings of this method."""
+    return lambda r: r.method == name
+
+
+def pairs(points: Mapping[Place, Sequence[Reading]], own: Holds, other: Holds) -> dict[Place, tuple[Reading, Reading]]:
+    """The fastest of one kind and the fastest of another, by place, where both were timed."""
+    found = {}
+    for place, rs in points.items():
+        both = [[r for r in rs if holds(r)] for holds in (own, other)]
+        if all(both):
+            found[place] = (fastest(both[0]), fastest(both[1]))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Generic[Place]):
+    """One kind of readings against another, place by place.
+
+    `pairs` has the own and the other reading where their order can be told; `unsure` names the other places.
+    """
+
+    pairs: dict[Place, tuple[Reading, Reading]]
+    unsure: list[str]
+
+    @property
+    def orders(self) -> dict[Place, Order]:
+        """The order of the own time: "faster", "slower" or "level"."""
+        return {place: order(own.timing, other.timing) for place, (own, other) in self.pairs.items()}
+
+    @property
+    def gains(self) -> dict[Place, float]:
+        """The other time over the own."""
+        return {place: other.seconds / own.seconds for place, (own, other) in self.pairs.items()}
+
+    @property
+    def split(self) -> dict[str, list[Place]]:
+        """The places where the own is faster, slower and level."""
+        orders = self.orders
+        return {name: [p for p, o in orders.items() if o == name] for name in ("faster", "slower", "level")}
+
+    @property
+    def form(self) -> str:
+        """The order, if it is the same everywhere, else "mixed"."""
+        return next((name for name, places in self.split.items() if len(places) == len(self.pairs)), "mixed")
+
+    @property
+    def data(self) -> tuple[Datum, ...]:
+        """All times as figures."""
+        return data_of(r for both in self.pairs.values() for r in both)
+
+    def finding(self, rule: str, family: str, values: Mapping[str, Any]) -> Finding:
+        """A finding of the form "faster", "slower", "level" or "mixed", else "unsure" or "none"."""
+        form = self.form if self.pairs else "unsure" if self.unsure else "none"
+        return Finding(
+            rule, f"{family}/{form}", {**values, **self.values}, self.data, form in ("faster", "slower", "mixed")
+        )
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of a finding about the comparison; `where` is the split of a mixed one."""
+        gains = {str(place): gain for place, gain in self.gains.items()}
+        split = self.split
+        values = {"n": len(gains), "unsure": self.unsure, "split": split, "wins": len(split["faster"])}
+        if gains:
+            values |= {"where": split if self.form == "mixed" else {}}
+            values |= {"span": spanned(gains), "inverse": spanned({case: 1 / gain for case, gain in gains.items()})}
+        return values
+
+
+def versus(found: Iterable[Reading], own: Holds, other: Holds) -> Comparison[str]:
+    """Compare two kinds of readings, the fastest of each, case by case."""
+    return compare(pairs(by_case(found), own, other))
+
+
+def compare(both: Mapping[Place, tuple[Reading, Reading]]) -> Comparison[Place]:
+    """Compare pairs of readings, leaving out those that are too noisy to rank."""
+    told = {place: ab for place, ab in both.items() if order(ab[0].timing, ab[1].timing) != "unsure"}
+    return Comparison(told, [str(place) for place in both if place not in told])
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
     """Cases that differ along one axis alone.
 
-    Attributes
-    ----------
-    axis : str
-        "size", "stride", "filter", "channels" (as many filters as channels) or "inputs" (channels of the input).
-    workload : dict
-        What they have in common, for a sentence.
-    points : dict
-        Place on the axis -> readings there, in the axis' order.
+    `axis` is "size", "stride", "filter", "channels" (as many filters as channels) or "inputs" (channels of the input).
+    `workload` has the parameters that they share, and `apart` those of them that other series of the run do not have.
+    `points` has the readings at each place, in the axis' order.
     """
 
     axis: str
     workload: dict[str, Any]
     points: dict[int, list[Reading]]
+    apart: dict[str, Any]
 
     @property
     def places(self) -> list[int]:
@@ -176,10 +265,20 @@ class Series:
     @property
     def methods(self) -> list[str]:
         """Names of all methods, in the order of the file."""
-        return list(dict.fromkeys(r.method for r in self.every))
+        return distinct(r.method for r in self.every)
+
+    @property
+    def load(self) -> dict[str, Any]:
+        """The values by which sentences and details name the series."""
+        return {"workload": self.workload, "apart": self.apart, "axis": self.axis}
+
+    def best(self, holds: Holds = lambda r: r.strict) -> dict[int, Reading]:
+        """The fastest along the axis, of those whose arithmetic the problem allows or of another kind."""
+        points = {place: [r for r in found if holds(r)] for place, found in self.points.items()}
+        return {place: fastest(found) for place, found in points.items() if found}
 
 
-# Axis -> the fields of a convolution that vary along it, and where a problem stands on it: nowhere if two sides differ.
+# Axis -> the fields of a convolution that vary along it, and the place of a problem on it: None if two sides differ.
 _AXES: dict[str, tuple[tuple[str, ...], Callable[[Any], int | None]]] = {
     "size": (("h", "w"), lambda p: int(p.h) if p.h == p.w else None),
     "stride": (("stride",), lambda p: int(p.stride[0]) if p.stride[0] == p.stride[1] else None),
@@ -190,10 +289,7 @@ _AXES: dict[str, tuple[tuple[str, ...], Callable[[Any], int | None]]] = {
 
 
 def series(found: Iterable[Reading], axis: str) -> list[Series]:
-    """Convolutions, grouped into series along an axis of :class:`Series`; of cases at the same place the first.
-
-    What their weights are is said where not all have the same.
-    """
+    """Convolutions, grouped into series along an axis of :class:`Series`; of cases at the same place the first."""
     free, place_of = _AXES[axis]
     groups: dict[tuple[Any, ...], dict[int, list[Reading]]] = {}
     kinds: dict[tuple[Any, ...], tuple[Conv2dProblem, str]] = {}
@@ -209,11 +305,19 @@ def series(found: Iterable[Reading], axis: str) -> list[Series]:
         kinds[rest] = p, weights
     several = len({weights for _, weights in kinds.values()}) > 1
     loads = {key: workload(p, free) | ({"weights": weights} if several else {}) for key, (p, weights) in kinds.items()}
-    return [Series(axis, loads[key], dict(sorted(points.items()))) for key, points in groups.items()]
+    return [Series(axis, loads[key], dict(sorted(points.items())), _apart(loads[key], loads.values()))
+            for key, points in groups.items()]  # fmt: skip
+
+
+def _apart(load: Mapping[str, Any], every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entries of a workload that others do not share; channels and filters go together."""
+    names = {name for name in load if any(other.get(name) != load[name] for other in every)}
+    names |= {"c", "k"} if names & {"c", "k"} else set()
+    return {name: value for name, value in load.items() if name in names}
 
 
 def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:
-    """What a sentence says of a convolution, but for what varies."""
+    """The parameters of a convolution, but for those that vary."""
     said: dict[str, Any] = {"n": p.n}
     if "h" not in free:
         said["pictures"] = f"{p.h}x{p.w}"
@@ -232,9 +336,9 @@ def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def stretches(winners: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:
-    """Who is fastest along an axis: a place joins the stretch before it where one of its fastest leads both.
+    """The fastest methods along an axis: a place joins the stretch before it where one of its fastest leads both.
 
-    A stretch also says at which places its methods only share the lead.
+    Under "level" a stretch has the places where its methods share the lead.
 
     Examples
     --------

@@ -1,9 +1,10 @@
-"""What a study is: a question, what is measured for it, the rules that read the records, and their sentences."""
+"""A study: a question, the parts that are measured for it, the rules that read the records, and their sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -11,30 +12,21 @@ from convforge.benchmark.records import Run
 from convforge.benchmark.row import Row
 from convforge.benchmark.store import Store
 from convforge.benchmark.suites import Case
-from convforge.course.studies import common
+from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding
-from convforge.course.studies.words import render
+from convforge.course.studies.words import details, say, template
+from convforge.problem import Conv2dProblem
 
 Rule = Callable[[Run], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some cases, by some methods, on one device; a study measures one or several.
+    """Some cases, by some methods, on one device.
 
-    Attributes
-    ----------
-    cases : sequence of Case
-    methods : tuple of str
-        Patterns of names; those that no method of the device matches are passed over.
-    host : bool
-        On the CPU, whatever device the study is about.
-    share : float
-        Of the study's budget.
-    all_configs, steps, transfer : bool
-        As in the bench's settings; `transfer` where the device has any.
-    keep : callable or None
-        Which rows to measure; all where None.
+    `methods` are patterns of names, all where empty; those that no method of the device matches are passed over. With
+    `host` it is measured on the CPU, whatever device the study is about. `share` is of the study's budget. `keep`
+    chooses the rows to measure; the other fields are the bench's settings.
     """
 
     cases: Sequence[Case]
@@ -47,6 +39,11 @@ class Part:
     keep: Callable[[Row], bool] | None = None
 
 
+def padded(size: int, c: int, k: int, side: int = 3, **more: Any) -> Conv2dProblem:
+    """A convolution of one square picture whose output has its size."""
+    return Conv2dProblem(n=1, c=c, h=size, w=size, k=k, r=side, s=side, padding=(side // 2,) * 4, **more)
+
+
 @dataclass(frozen=True, slots=True)
 class Study:
     """A study.
@@ -56,18 +53,20 @@ class Study:
     name, asks : str
         The name on the command line, and the question in a line, in English.
     parts : callable
-        Facts of the device, and whether the small form is wanted -> what is measured.
+        Facts of the device, and True for the small form -> what is measured.
     rules : sequence of callable
         Each reads a run and yields findings.
     english : mapping
-        Form of a finding -> its sentence in English, with its values by name; see :mod:`.words`.
+        Form of a finding -> its sentence in English, with its values by name; see :func:`.words.template`.
+    figures : mapping
+        Form or family of findings -> the details below its sentence, in English.
     gpu_s, cpu_s : float
         Default budgets in seconds. Compiling is not of the budget, so they stay below the two and five minutes that a
         study may take.
     view : str
         The table to show: "time", "blocks" or "steps".
     timed : bool
-        Whether it is about times, so that noise makes it doubtful.
+        True if it is about times, so that noise makes it doubtful.
     answered_by : tuple of str
         Names of the rules that answer the question, one or more for each of its parts, in its order.
     suites : tuple of str
@@ -75,15 +74,15 @@ class Study:
     cut : callable or None
         Of a run with more cases the one with those that the study is about.
     extra : callable or None
-        Measures what the bench's runner does not, and appends it to the store; told the runtime and whether the small
-        form is wanted.
+        Measures what the bench's runner does not, and appends it to the store, for a runtime and the small form or not.
     """
 
     name: str
     asks: str
     parts: Callable[[DeviceFacts, bool], Sequence[Part]]
     rules: Sequence[Rule]
-    english: Mapping[str, str] = field(default_factory=dict)
+    english: Mapping[str, str]
+    figures: Mapping[str, Sequence[str]]
     gpu_s: float = 75.0
     cpu_s: float = 200.0
     view: str = "time"
@@ -94,26 +93,32 @@ class Study:
     extra: Callable[[Runtime, Store, bool], None] | None = None
 
     def own(self, run: Run) -> Run:
-        """What of a run the study is about."""
+        """The part of a run that the study is about."""
         return run if self.cut is None else self.cut(run)
 
     def findings(self, run: Run) -> list[Finding]:
-        """What the rules find in a run; what makes its figures doubtful stands at the end."""
+        """The findings of the rules on a run, and at the end the doubts about its figures."""
         run = self.own(run)
         found = [finding for rule in self.rules for finding in rule(run)]
-        return [*found, *common.quality(run, times=self.timed)]
+        return [*found, *rules.quality(run, times=self.timed)]
 
     def sentence(self, finding: Finding) -> str:
-        """A finding in the language of this place.
+        """A finding in one sentence, in the language of this place; a finding of another study is a KeyError."""
+        return say(self.template(finding), finding.values)
 
-        Raises
-        ------
-        KeyError
-            The finding is not of this study.
-        """
-        return render(finding, self.sentences)
+    def details(self, finding: Finding) -> list[str]:
+        """The figures of a finding that its sentence does not show, a line each, in the language of this place."""
+        known: dict[str, Sequence[str]] = {**rules.FIGURES, **self.figures}
+        try:
+            lines = template(known, finding.form)
+        except KeyError:
+            lines = known.get(finding.form.partition("/")[0], ())
+        return list(details(finding, self.template(finding), lines))
 
-    @property
-    def sentences(self) -> dict[str, str]:
-        """Form of a finding -> its sentence in English, with those that all studies share."""
-        return {**common.ENGLISH, **self.english}
+    def to_table(self, finding: Finding) -> dict[str, Any]:
+        """A finding as JSON holds it, with its sentence and details."""
+        return finding.to_table() | {"sentence": self.sentence(finding), "details": self.details(finding)}
+
+    def template(self, finding: Finding) -> str:
+        """The sentence of a finding in English, with fields."""
+        return template({**rules.ENGLISH, **self.english}, finding.form)

@@ -1,4 +1,4 @@
-"""What goes wrong when a clock is read at the wrong time: each mistake is made, beside the right way, on one case.
+"""Mistakes of timing: each is made on the same cases as the right way.
 
 A mistaken time is stored as a result of the arithmetic "mistaken", which competes with nothing.
 """
@@ -20,11 +20,10 @@ from convforge.benchmark.row import Row
 from convforge.benchmark.runner import QUICK
 from convforge.benchmark.store import Store
 from convforge.benchmark.suites import Case
-from convforge.course.studies.finding import Datum, Finding
-from convforge.course.studies.readings import Reading, by_case, readings
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.finding import Datum, Finding, undecided
+from convforge.course.studies.readings import Reading, by_case, data_of, readings
+from convforge.course.studies.study import Part, Study, padded
 from convforge.errors import Reason
-from convforge.problem import Conv2dProblem
 from convforge.timing.ranking import order
 from convforge.timing.ring import Cycle
 from convforge.timing.stopping import StoppingRule
@@ -43,18 +42,16 @@ MISTAKE_S = 2.0
 
 def _cases(quick: bool) -> list[Case]:
     sizes = (64,) if quick else (128, 1024)
-    return [
-        Case(f"rgb_to_1_{n}_s1", Conv2dProblem(n=1, c=3, h=n, w=n, k=1, r=3, s=3, padding=(1, 1, 1, 1))) for n in sizes
-    ]
+    return [Case(f"rgb_to_1_{n}_s1", padded(n, 3, 1)) for n in sizes]
 
 
 def _mistaken_cases(backend: str, quick: bool) -> list[Case]:
-    """What the mistakes are made on; on a GPU first a call of milliseconds, far longer than handing it over takes.
+    """The cases of the mistakes; on a GPU first a call of milliseconds, far longer than handing it over takes.
 
     There alone a clock that does not wait shows too little; on short calls it shows the host's work, which is more.
     """
-    long = Conv2dProblem(n=1, c=3, h=2048, w=2048, k=1, r=31, s=31, padding=(15, 15, 15, 15))
-    return [*([Case("rgb_to_1_2048_31x31", long)] if backend == "cuda" and not quick else []), *_cases(quick)]
+    long = [Case("rgb_to_1_2048_31x31", padded(2048, 3, 1, 31))] if backend == "cuda" and not quick else []
+    return [*long, *_cases(quick)]
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
@@ -63,11 +60,11 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     return [Part(_cases(quick), (METHOD.get(facts.backend, "direct_naive"), *peers), transfer=True)]
 
 
-class Impatient:
-    """The host's clock, read without waiting for the device: the wait comes after."""
+class HostClock:
+    """The host's clock, read before the device is done, or once it is: then right, but for the launch and the wait."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, runtime: Runtime, *, waits: bool) -> None:
+        self.runtime, self.waits = runtime, waits
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """See :class:`convforge.timing.timer.Clock`."""
@@ -75,22 +72,11 @@ class Impatient:
         begin = time.perf_counter()
         for _ in range(repeats):
             run()
+            if self.waits:
+                self.runtime.synchronize()
         taken = time.perf_counter() - begin
         self.runtime.synchronize()
         return taken
-
-
-class Waiting(Impatient):
-    """The host's clock, read once the device is done: right, but for what it costs the host to launch and to wait."""
-
-    def time(self, run: Callable[[], None], repeats: int) -> float:
-        """See :class:`convforge.timing.timer.Clock`."""
-        self.runtime.synchronize()
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-            self.runtime.synchronize()
-        return time.perf_counter() - begin
 
 
 def mistakes(runtime: Runtime, store: Store, quick: bool) -> None:
@@ -157,10 +143,10 @@ def _timings(row: Row, plan: Plan, material: Material, rule: StoppingRule) -> di
         slot, own = slots[i], method.plan(problem, config, runtime)
         own(own.buffers(slot.x, own.prepare(slot.w), slot.operands, slot.out))
 
-    calls, waiting = material.ring.calls(plan, workspace), Waiting(runtime)
+    calls, waiting = material.ring.calls(plan, workspace), HostClock(runtime, waits=True)
     return {
         "right": measure(calls, runtime, rule),
-        "no_wait": measure(calls, Impatient(runtime), rule),
+        "no_wait": measure(calls, HostClock(runtime, waits=False), rule),
         "host_clock": measure(calls, waiting, rule),
         "allocating": measure(Cycle(len(slots), allocating), waiting, rule),
         "planning": measure(Cycle(len(slots), planning), waiting, rule),
@@ -178,12 +164,12 @@ def _clocks(run: Run) -> Iterator[dict[str, Reading]]:
 
 
 def clocks(run: Run) -> Iterator[Finding]:
-    """What each mistake shows against the right time; what is done inside the time, against that clock without it."""
+    """Each mistake against the right time; what is done inside the time, against that clock without it."""
     any_found = False
     for names in _clocks(run):
         any_found = True
         for name, r in names.items():
-            # What is read with the host's clock is held to that clock: else its own cost would be called theirs.
+            # What is read with the host's clock is compared with that clock: else its cost would count too.
             right = names.get("host_clock" if name in ON_HOST_CLOCK else "right")
             if name == "right" or right is None:
                 continue
@@ -193,88 +179,72 @@ def clocks(run: Run) -> Iterator[Finding]:
                 "case": r.case,
                 "method": r.result.algorithm,
                 "clock": r.result.config,
+                "right": right.result.config,
                 "right_s": right.seconds,
                 "wrong_s": r.seconds,
                 "ratio": ratio,
-                "cold": right.timing.cold,
                 "difference_s": abs(r.seconds - right.seconds),
-                "margin": MARGIN,
+                "margin": MARGIN if verdict == "level" else None,
             }
-            if verdict == "unsure":
-                yield Finding(
-                    name.replace("_", "-"), "clocks/unsure", values, (right.datum(), r.datum()), supported=False
-                )
-                continue
-            form = {"faster": "less", "slower": "more", "level": "level"}[verdict]
+            form = {"faster": "less", "slower": "more"}.get(verdict, verdict)
             if name == "same_arrays" and form == "less" and not right.timing.cold:
                 form = "less-hot"
-            yield Finding(name.replace("_", "-"), f"{name}/{form}", values, (right.datum(), r.datum()), form != "level")
+            form, supported = f"{name}/{form}", verdict in ("faster", "slower")
+            yield Finding(name.replace("_", "-"), "clocks/unsure" if verdict == "unsure" else form, values,
+                          data_of((right, r)), supported)  # fmt: skip
     if not any_found:
-        yield Finding("clocks", "clocks/none", {}, supported=False)
+        yield undecided("clocks", "clocks/none")
 
 
 def first_calls(run: Run) -> Iterator[Finding]:
-    """What a first call takes against a later one: planning, and whatever is done only once, is inside."""
+    """A first call against a later one: planning, and all other work that is done once, is inside."""
     found = [r for r in readings(run, "conv2d") if r.result.precision != MISTAKEN and r.result.first_call_s is not None]
     largest = {r.method: r for r in sorted(found, key=lambda r: r.result.flops)}
     for r in largest.values():
         first = r.result.first_call_s or 0.0
-        values: dict[str, Any] = {
-            "method": r.method,
-            "case": r.case,
-            "first_s": first,
-            "later_s": r.seconds,
-            "ratio": first / r.seconds,
-        }
-        form = ("ours" if r.result.ours else "peer") if values["ratio"] > 1 else "none"
-        rests = (r.datum(), Datum(r.case, r.method, r.result.config, "first_call_s", first))
-        yield Finding("first-call", f"first/{form}", values, rests)
+        ratio = first / r.seconds
+        values = {"method": r.method, "case": r.case, "first_s": first, "later_s": r.seconds, "ratio": ratio}
+        form = ("ours" if r.result.ours else "peer") if ratio > 1 else "none"
+        data = (r.datum(), Datum(r.case, r.method, r.result.config, "first_call_s", first))
+        yield Finding("first-call", f"first/{form}", values, data)
 
 
-_LEVEL = ", within {margin:percent} or the spreads"
-_WAS = " ({wrong_s:time} for {right_s:time}, {method} on {case})."
 ENGLISH = {
-    "no_wait/less": "Without waiting for the device the clock shows {ratio:percent} of the time: what handing over a "
-    "call takes, and not what the call takes" + _WAS,
-    "no_wait/more": "Without waiting for the device the clock shows {ratio:times} the time: handing over a call "
-    "takes the host longer than the call takes the device" + _WAS,
-    "no_wait/level": "Not waiting makes no difference here"
-    + _LEVEL
-    + ": a call has ended when it returns, or handing it over "
-    "takes as long as it runs" + _WAS,
-    "host_clock/less": "The host's clock, with waiting, shows {ratio:percent} of the time" + _WAS,
-    "host_clock/more": "The host's clock, with waiting, adds what launching and waiting cost: {ratio:times} the time, "
-    "{difference_s:time} more" + _WAS,
-    "host_clock/level": "The host's clock, with waiting, shows the right time here" + _LEVEL + _WAS,
-    "allocating/less": "With the output allocated inside the time the host's clock shows {ratio:percent} of what it "
-    "shows without" + _WAS,
-    "allocating/more": "Allocating the output inside the time adds {difference_s:time}: {ratio:times} what the host's "
-    "clock, with waiting, shows without" + _WAS,
-    "allocating/level": "Allocating the output inside the time makes no difference to the host's clock here"
-    + _LEVEL
-    + _WAS,
-    "planning/less": "With the plan made and the weights prepared inside the time the host's clock shows "
-    "{ratio:percent} of what it shows without" + _WAS,
-    "planning/more": "Planning and preparing the weights inside the time adds {difference_s:time}: {ratio:times} what "
-    "the host's clock, with waiting, shows without" + _WAS,
-    "planning/level": "Planning and preparing the weights inside the time makes no difference to the host's clock here"
-    + _LEVEL
-    + _WAS,
-    "same_arrays/less": "Calling on the same arrays again and again shows {ratio:percent} of the time that a ring "
-    "shows which exceeds the cache" + _WAS,
-    "same_arrays/less-hot": "Calling on the same arrays again and again shows {ratio:percent} of the time, although "
-    "the ring that the right way uses fits the last cache too" + _WAS,
-    "same_arrays/more": "Calling on the same arrays again and again takes {ratio:times} the time here" + _WAS,
-    "same_arrays/level": "Calling on the same arrays again and again makes no difference here" + _LEVEL + _WAS,
-    "clocks/unsure": "What {clock} shows cannot be told: it is too noisy to rank" + _WAS,
-    "clocks/none": "What a mistaken clock shows cannot be said: the run holds no such times.",
-    "first/ours": "The first call of {method} on {case} takes {first_s:time}, {ratio:.0f} times a later one "
-    "({later_s:time}): planning, compiling or loading, and preparing the weights are inside.",
-    "first/peer": "The first call of {method} on {case} takes {first_s:time}, {ratio:.0f} times a later one "
-    "({later_s:time}): whatever the library does only once is inside.",
-    "first/none": "The first call of {method} on {case} takes no longer than a later one ({first_s:time}, "
-    "{later_s:time}).",
+    "no_wait/less": "Without waiting for the device the clock shows only {ratio:percent} of the time.",
+    "no_wait/more": "Without waiting for the device the clock shows {ratio:times} the time.",
+    "no_wait/level": "Not waiting for the device makes no difference.",
+    "host_clock/less": "The host's clock, with a wait, shows only {ratio:percent} of the time.",
+    "host_clock/more": "The host's clock, with a wait, adds {difference_s:time} for launching and waiting.",
+    "host_clock/level": "The host's clock, with a wait, shows the right time.",
+    "allocating/less": "With the output's allocation inside, the clock shows only {ratio:percent} of the time without.",
+    "allocating/more": "Allocating the output inside the time adds {difference_s:time}.",
+    "allocating/level": "Allocating the output inside the time makes no difference.",
+    "planning/less": "With planning inside, the clock shows only {ratio:percent} of the time without.",
+    "planning/more": "Planning and preparing the weights inside the time adds {difference_s:time}.",
+    "planning/level": "Planning and preparing the weights inside the time makes no difference.",
+    "same_arrays/less": "On the same arrays again and again the clock shows only {ratio:percent} of the time.",
+    "same_arrays/more": "On the same arrays again and again a call takes {ratio:times} the time.",
+    "same_arrays/level": "Using the same arrays again and again makes no difference.",
+    "clocks/unsure": "The times are too noisy to judge this clock: {clock:clock}.",
+    "clocks/none": "The run has no mistaken times.",
+    "first/ours": "The first call of {method} takes {ratio:times} as long as a later one.",
+    "first/peer": "The first call of {method} takes {ratio:times} as long as a later one.",
+    "first/none": "The first call of {method} takes no longer than a later one.",
 }
+_CLOCK = ("clock: {wrong_s:time} ({clock:clock})", "right time: {right_s:time} ({right:clock})", "ratio: {ratio:times}",
+          "{method} on {case}", "no difference: within {margin:percent} or the spreads")  # fmt: skip
+FIGURES = dict.fromkeys(("host_clock", "allocating", "planning", "same_arrays", "clocks", "no_wait"), _CLOCK) | {
+    "no_wait/less": (*_CLOCK, "this is the time to hand over a call, not to run it"),
+    "no_wait/more": (*_CLOCK, "handing over a call takes the host longer than the call takes the device"),
+    "no_wait/level": (*_CLOCK, "a call has ended when it returns, or handing it over takes as long as it runs"),
+    "same_arrays/less": (*_CLOCK, "the right way takes turns on arrays that exceed the cache"),
+    "same_arrays/less-hot": (*_CLOCK, "the arrays of the right way fit the last cache too"),
+    "first": ("first call: {first_s:time} on {case}", "later call: {later_s:time}"),
+    "first/ours": ("first call: {first_s:time} on {case}", "later call: {later_s:time}",
+                   "the first call includes planning, compiling or loading, and preparing the weights"),
+    "first/peer": ("first call: {first_s:time} on {case}", "later call: {later_s:time}",
+                   "the first call includes all work that the library does only once"),
+}  # fmt: skip
 
 STUDY = Study(
     "timer",
@@ -282,6 +252,7 @@ STUDY = Study(
     parts,
     (clocks, first_calls),
     ENGLISH,
+    FIGURES,
     gpu_s=25.0,
     cpu_s=40.0,
     extra=mistakes,

@@ -1,17 +1,17 @@
-"""The configs that a run tried, by method and case, and which of them differ in the shape of their block alone."""
+"""The configs that a run tried, by method and case, and those that differ in the shape of their block alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from convforge.benchmark.block_tables import shape_of
-from convforge.benchmark.cells import natural
+from convforge.benchmark.config_tables import shape_of
+from convforge.benchmark.formats import natural
 from convforge.benchmark.records import Run
 from convforge.course.studies.readings import Reading, readings
 
 OPERATIONS = ("conv2d", "gemm")
-# The keys of a config that say the shape of a block: of its threads, or of the tile that it computes.
+# The keys of a config that give the shape of a block: of its threads, or of the tile that it computes.
 BLOCK_KEYS = (
     {"block_x", "block_y"},
     {"block"},
@@ -28,15 +28,9 @@ Cases = dict[str, list[Reading]]
 class Alike:
     """Configs of a method that differ in the shape of their block alone.
 
-    Attributes
-    ----------
-    method : str
-    name : str
-        The method, with what these configs share and others of the method do not.
-    cases : dict
-        Case -> their readings, two or more. A case on which one was skipped is left out where another has them all.
-    cut : list of str
-        Cases on which one was skipped.
+    `name` is the method with the part of their configs that other configs of the method do not have. `cases` has their
+    readings, two or more. `cut` names the cases on which a config was skipped; these are left out of `cases` if another
+    case has all configs.
     """
 
     method: str
@@ -46,7 +40,7 @@ class Alike:
 
 
 def timed(run: Run) -> dict[str, Cases]:
-    """Method of ours -> case -> its readings, one a config, in the order of its configs; partitions left out."""
+    """Method of ours -> case -> its readings, one a config, without partitions."""
     found: dict[str, Cases] = {}
     for operation in OPERATIONS:
         for r in readings(run, operation, every_config=True):
@@ -93,7 +87,7 @@ def shape(reading: Reading) -> str:
 
 
 def split(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What of a config's text says the shape of its block, and the rest.
+    """The parts of a config's text that give the shape of its block, and the rest.
 
     Examples
     --------
@@ -108,13 +102,13 @@ def split(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def partitioned(config: str) -> bool:
-    """Whether a thread computes something else than one output, or a tile: those have a study of their own."""
+    """True if a thread computes something else than one output or a tile: those have a study of their own."""
     found = shape_of(config)
     return found is not None and bool(found.partition)
 
 
 def _skipped(run: Run) -> Iterator[tuple[str, str, str]]:
-    """Method, case and config of what was skipped."""
+    """Method, case and config of the rows that were skipped."""
     for r in run.results:
         if r.status == "skipped" and not partitioned(r.config):
             yield r.algorithm, r.case, r.config

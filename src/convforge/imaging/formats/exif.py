@@ -1,7 +1,7 @@
-"""EXIF, and the tags of a TIFF that tell of the picture and not of its storage: carried entry by entry, as they stand.
+"""EXIF, and the tags of a TIFF that describe the image and not its storage, copied entry by entry.
 
-Pillow and tifffile guess types anew when they write, and letters beyond ASCII are lost; so entries are read and packed
-here. A block is a little TIFF, as a PNG's eXIf holds it; ours are little-endian, without what a filter makes untrue.
+Pillow and tifffile guess types anew when they write, and lose letters beyond ASCII; so entries are read and packed
+here. A block is a small TIFF, as in a PNG's eXIf; ours are little-endian, without entries that a filter makes untrue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAKER_NOTE, USER_COMMENT, WIDTH, HEIGHT = 0x927C, 0x9286, 0xA002, 0xA003
 POINTERS = {CAMERA, GPS, INTEROPERABILITY}
 BELOW: dict[int, tuple[int, ...]] = {CAMERA: (INTEROPERABILITY,), GPS: ()}
 
-# Tags of the main directory that tell of the picture: names, times, people, colours, keywords.
+# Tags of the main directory that describe the image: names, times, people, colours, keywords.
 CARRIED = {
     269, 271, 272, 285, 286, 287, 305, 306, 315, 316, 318, 319, 18246, 18249, 33432, 40091, 40092, 40093, 40094, 40095,
     CAMERA, GPS,
@@ -25,34 +25,34 @@ CARRIED = {
 # GeoTIFF: true as long as every pixel stays where it is.
 GEOGRAPHIC = {33550, 33922, 34264, 34735, 34736, 34737}
 
-# Of the camera's directory, in pixels of the picture as it was taken.
+# Tags of the camera's directory that count pixels of the image as it was taken.
 IN_PIXELS = {0x9214: "SubjectArea", 0xA20E: "FocalPlaneXResolution", 0xA20F: "FocalPlaneYResolution",
              0xA210: "FocalPlaneResolutionUnit", 0xA214: "SubjectLocation"}  # fmt: skip
 
-# How pixels lie in the file, and what is read elsewhere or made anew: no loss.
+# Tags of the storage, and those that are read elsewhere or made anew: no loss.
 STORAGE = {
     *range(254, 260), *range(262, 267), DESCRIPTION, *range(273, 275), *range(277, 285), 288, 289, 292, 293, 296, 297,
     317, 320, *range(322, 326), 330, 332, 334, 336, *range(338, 342), 347, *range(512, 522), *range(529, 533), 559,
     32995, 32996, 32997, 32998, 34675, 65420,
 }  # fmt: skip
 
-# Names in words where the tag's own says little.
+# Names that say more than the tag's own.
 WORDS = {700: "XMP", 33723: "IPTC", 34377: "Photoshop data", 37724: "Photoshop data", 50341: "PrintIM",
          50838: "ImageJ's own data", 50839: "ImageJ's own data", 42112: "GDAL's metadata",
          42113: "GDAL's value of no data", 34118: "SEM data", 34412: "LSM data"}  # fmt: skip
 
-# Bytes of one element by the kind of an entry, and of the words in it that have an order of bytes.
+# Bytes of one element by the kind of an entry, and of the words in it that have an order of bytes: a ratio has two.
 SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
-WIDTHS = {3: 2, 4: 4, 5: 4, 8: 2, 9: 4, 10: 4, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 SHORT, LONG, RATIONAL, SRATIONAL, LONG8 = 3, 4, 5, 10, 16
+WIDTHS = SIZES | {RATIONAL: 4, SRATIONAL: 4}
 KINDS_OF_BLOCKS = range(1, 14)
 
 LARGEST = 2**20
-"""Most bytes that the entries of one picture may have."""
+"""Most bytes that the entries of one image may have."""
 
 
 class ExifError(ValueError):
-    """Damaged directories; the picture is whole without them."""
+    """Damaged directories; the image is whole without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ Directory = dict[int, "Entry | Directory"]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How directories are stored: the order of bytes, and the wide numbers of BigTIFF."""
+    """Storage of directories: the order of bytes, and the wide numbers of BigTIFF."""
 
     order: str = "<"
     big: bool = False
@@ -86,7 +86,7 @@ class Form:
 
     @property
     def offset(self) -> struct.Struct:
-        """A place in the file, and the room for an entry's bytes."""
+        """A place in the file, or the bytes of a short entry."""
         return struct.Struct(f"{self.order}{'Q' if self.big else 'I'}")
 
 
@@ -113,8 +113,17 @@ def read_block(block: bytes) -> tuple[Directory, bool]:
     return main, len(following) == form.offset.size and form.offset.unpack(following)[0] > 0
 
 
+def main_of(block: bytes | None) -> Directory:
+    """Return the main directory of a block; empty where there is none."""
+    return {} if block is None else read_block(block)[0]
+
+
+Fetch = Callable[[int, int], bytes]
+"""Reads bytes of the file from an offset on, as many as asked for or fewer at its end."""
+
+
 def read_directory(
-    fetch: Callable[[int, int], bytes],
+    fetch: Fetch,
     at: int,
     form: Form,
     wanted: Callable[[int], bool] = lambda code: True,
@@ -122,16 +131,8 @@ def read_directory(
 ) -> Directory:
     """Read the directory at `at`, and those that it points to.
 
-    Parameters
-    ----------
-    fetch : callable
-        Bytes of the file from an offset on, as many as asked for or fewer at its end.
-    at : int
-    form : Form
-    wanted : callable
-        Tells of a tag whether its bytes are needed; of the others they are left empty.
-    below : mapping
-        The tags that point to another directory, and those that may do so there: there is no circle.
+    Entries of tags that are not `wanted` have no bytes. `below` maps the tags that point to another directory to those
+    that may do so there, so that there is no circle.
 
     Raises
     ------
@@ -159,8 +160,8 @@ def read_directory(
     return found
 
 
-def _heads(fetch: Callable[[int, int], bytes], at: int, form: Form) -> Iterator[tuple[int, int, int, int]]:
-    """Tag, kind, number of elements, and where the bytes or their offset are, of each entry."""
+def _heads(fetch: Fetch, at: int, form: Form) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the tag, kind, number of elements and the offset of the bytes of each entry."""
     (count,) = form.count.unpack(_exactly(fetch, at, form.count.size))
     step = form.head.size + form.offset.size
     table = _exactly(fetch, at + form.count.size, min(count, 2**16) * step)
@@ -168,7 +169,7 @@ def _heads(fetch: Callable[[int, int], bytes], at: int, form: Form) -> Iterator[
         yield *form.head.unpack_from(table, i), at + form.count.size + i + form.head.size
 
 
-def _exactly(fetch: Callable[[int, int], bytes], at: int, size: int) -> bytes:
+def _exactly(fetch: Fetch, at: int, size: int) -> bytes:
     data = fetch(at, size)
     if len(data) < size:
         raise ExifError(f"{size} bytes at {at} are beyond the end")
@@ -176,17 +177,16 @@ def _exactly(fetch: Callable[[int, int], bytes], at: int, size: int) -> bytes:
 
 
 def _little_endian(data: bytes, code: int, kind: int, order: str) -> bytes:
-    width = WIDTHS.get(kind, 1)
-    head = b""
+    width, head = WIDTHS[kind], b""
     if code == USER_COMMENT and data.startswith(b"UNICODE\0"):  # UTF-16 in the order of the block
         head, data, width = data[:8], data[8:], 2
-    if order == "<" or width == 1:
+    if order == "<":
         return head + data
     return head + b"".join(data[i : i + width][::-1] for i in range(0, len(data), width))
 
 
 def pack_directory(directory: Mapping[int, Entry | Directory], at: int, *, big: bool = False) -> bytes:
-    """A directory and those below it as bytes that begin at `at` of a file, little-endian; none follows it."""
+    """Pack a directory and those below it as little-endian bytes for the offset `at`; none follows it."""
     form = Form(big=big)
     entries = sorted(directory.items())
     beyond = at + form.count.size + len(entries) * (form.head.size + form.offset.size) + form.offset.size
@@ -205,15 +205,14 @@ def pack_directory(directory: Mapping[int, Entry | Directory], at: int, *, big: 
 
 
 def pack_block(directory: Mapping[int, Entry | Directory]) -> bytes | None:
-    """A block with this main directory; None where it is empty."""
+    """Pack a block with this main directory; None where it is empty."""
     return b"II*\0\x08\0\0\0" + pack_directory(directory, 8) if directory else None
 
 
 def point_to(file: BinaryIO, directories: Mapping[int, Directory]) -> None:
     """Append directories to a little-endian TIFF, and point to them from its first one by these tags.
 
-    It must have an entry for each already, of a tag that is less by one, which is replaced: tifffile writes none that
-    points.
+    For each it must have an entry of the tag less one, which is replaced: tifffile writes none that points.
     """
 
     def fetch(at: int, size: int) -> bytes:
@@ -231,17 +230,13 @@ def point_to(file: BinaryIO, directories: Mapping[int, Directory]) -> None:
         file.write(form.head.pack(code, LONG8 if form.big else LONG, 1) + form.offset.pack(at))
 
 
-# What is carried.
+# The entries that are still true of a filtered image.
 
 
 def carried(main: Directory, *, moved: bool) -> tuple[Directory, list[str]]:
-    """The part of a main directory that is true of a filtered picture, and the names of what is left behind.
+    """Return the part of a main directory that is true of a filtered image, and the names of the rest.
 
-    Parameters
-    ----------
-    main : Directory
-    moved : bool
-        The pixels were turned, so that places counted in pixels are others.
+    `moved` means that the pixels were turned, so that places counted in pixels are others.
     """
     kept: Directory = {}
     left: list[str] = []
@@ -256,27 +251,30 @@ def carried(main: Directory, *, moved: bool) -> tuple[Directory, list[str]]:
         kept[CAMERA] = {code: entry for code, entry in camera.items() if code not in (MAKER_NOTE, WIDTH, HEIGHT)}
     kept = {code: entry for code, entry in kept.items() if entry != {}}
     if moved:
-        kept, lost = standing(kept)
+        kept, lost = without_pixels(kept)
         left += lost
     return kept, list(dict.fromkeys(left))
 
 
-def read_carried(block: bytes) -> tuple[Directory, int, list[str]]:
-    """What is carried of a block of EXIF, its description among it; the orientation; what is left behind, in words."""
+def carried_of(block: bytes) -> tuple[Directory, int, list[str]]:
+    """Return the carried part of a block with its description, the orientation, and the names of the rest."""
     if not block:
         return {}, 1, []
     try:
         main, thumbnail = read_block(block)
-    except ExifError:  # the picture is whole without it
+    except ExifError:  # the image is whole without it
         return {}, 1, ["damaged EXIF"]
-    orientation = number_of(main, ORIENTATION, 1)
+    entry = main.get(ORIENTATION)
+    orientation = 1
+    if isinstance(entry, Entry) and entry.kind in (SHORT, LONG) and entry.data:
+        orientation = int.from_bytes(entry.data[: SIZES[entry.kind]], "little")
     kept, left = carried(main, moved=orientation != 1)
     kept |= {code: entry for code, entry in main.items() if code == DESCRIPTION}
     return kept, orientation, left + (["thumbnail"] if thumbnail else [])
 
 
-def standing(main: Directory) -> tuple[Directory, list[str]]:
-    """A main directory without what is counted in pixels, and the names of that: the pixels are others now."""
+def without_pixels(main: Directory) -> tuple[Directory, list[str]]:
+    """Return a main directory without the entries that are counted in pixels, and the names of these."""
     kept = {code: entry for code, entry in main.items() if code not in GEOGRAPHIC}
     left = ["GeoTIFF's place"] if len(kept) < len(main) else []
     camera = kept.get(CAMERA)
@@ -287,7 +285,7 @@ def standing(main: Directory) -> tuple[Directory, list[str]]:
 
 
 def tag_name(code: int) -> str:
-    """What a tag is called."""
+    """Return the name of a tag."""
     from PIL.ExifTags import TAGS
     from tifffile import TIFF
 
@@ -295,10 +293,10 @@ def tag_name(code: int) -> str:
 
 
 def in_words(block: bytes) -> str:
-    """A block by the names of its first tags."""
+    """Describe a block by the names of its first tags."""
     from PIL.ExifTags import TAGS
 
-    main, _ = read_block(block)
+    main = main_of(block)
     names = [tag_name(code) for code, entry in main.items() if isinstance(entry, Entry)]
     camera = main.get(CAMERA)
     names += [TAGS.get(code, f"tag {code}") for code in camera] if isinstance(camera, dict) else []
@@ -309,7 +307,7 @@ def in_words(block: bytes) -> str:
 
 
 def text_of(main: Directory, code: int) -> str:
-    """The text of a tag; empty where there is none."""
+    """Return the text of a tag; empty where there is none."""
     entry = main.get(code)
     if not isinstance(entry, Entry):
         return ""
@@ -320,16 +318,8 @@ def text_of(main: Directory, code: int) -> str:
         return data.decode("latin-1")
 
 
-def number_of(main: Directory, code: int, default: int) -> int:
-    """The whole number of a tag."""
-    entry = main.get(code)
-    if not isinstance(entry, Entry) or entry.kind not in (SHORT, LONG) or not entry.data:
-        return default
-    return int.from_bytes(entry.data[: SIZES[entry.kind]], "little")
-
-
 def block_for(main: Directory, width: int, height: int, description: str = "") -> bytes | None:
-    """A block for a JPEG or PNG of this size, without what only a TIFF has."""
+    """Pack a block for a JPEG or PNG of this size, without the tags that only a TIFF has."""
     whole = {code: entry for code, entry in main.items() if code not in GEOGRAPHIC}
     camera = whole.get(CAMERA)
     if isinstance(camera, dict):

@@ -9,28 +9,29 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from convforge.imaging.axes import Axes, as_named
-from convforge.imaging.formats.exif import (
-    DESCRIPTION,
-    block_for,
-    in_words,
-    pack_block,
-    read_block,
-    read_carried,
-    text_of,
+from convforge.imaging.formats.exif import DESCRIPTION, block_for, carried_of, in_words, main_of, pack_block, text_of
+from convforge.imaging.formats.losses import matching_profile
+from convforge.imaging.image import (
+    Image,
+    ImageError,
+    Metadata,
+    Unit,
+    check_proportion,
+    check_size,
+    upright,
+    upright_pair,
 )
-from convforge.imaging.formats.losses import lost_chunks, lost_colours, lost_places, matching_profile
-from convforge.imaging.picture import Metadata, Picture, PictureError, Unit, check_proportion, check_size, upright
 
 EXIF = b"Exif\0\0"
 LARGEST_SEGMENT = 65533 - len(EXIF)
 
-# Segments by their beginning, in words; empty is what the picture is made of or what is read elsewhere.
+# Names of segments by their beginning; empty for those that are read.
 SEGMENTS = {
     ("APP0", b""): "",
     ("APP1", EXIF): "",
     ("APP1", b"http://ns.adobe.com/"): "XMP",
     ("APP2", b"ICC_PROFILE\0"): "",
-    ("APP2", b"MPF\0"): "further pictures (MPF)",
+    ("APP2", b"MPF\0"): "further images (MPF)",
     ("APP13", b"Photoshop"): "IPTC and Photoshop data",
     ("APP14", b"Adobe"): "",
 }
@@ -41,78 +42,77 @@ LARGEST_SIDE = 65500  # libjpeg's JPEG_MAX_DIMENSION
 PIXELS_PER_BYTE = 1024
 
 
-def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     """Read an 8-bit JPEG upright, gray or RGB (CMYK is converted)."""
     from PIL import JpegImagePlugin
 
     data = path.read_bytes()
-    # The class itself, not Image.open: its own limit on pixels is a process-wide setting that warns; ours comes next.
-    image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
-    width, height = image.size
+    # The class itself: PIL.Image.open has a process-wide limit on pixels that only warns.
+    decoded = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
+    width, height = decoded.size
     check_size(path, height, width, max_pixels=max_pixels)
     check_proportion(path, height * width, len(data), PIXELS_PER_BYTE)
-    image.load()
-    plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
-    main, orientation, left = read_carried(image.info.get("exif", b"").removeprefix(EXIF))
-    left += _left_behind(image)
-    profile = image.info.get("icc_profile")
-    if plain is not image:  # a profile for CMYK says nothing about the RGB that we made of it
-        left += [f"{image.mode} colours, which became RGB", *(["ICC profile"] if profile else [])]
-    description, comment = text_of(main, DESCRIPTION), _comment(image.info)
+    decoded.load()
+    plain = decoded if decoded.mode in ("L", "RGB") else decoded.convert("RGB")
+    main, orientation, left = carried_of(decoded.info.get("exif", b"").removeprefix(EXIF))
+    left += _left_behind(decoded)
+    profile = decoded.info.get("icc_profile")
+    if plain is not decoded:  # a profile for CMYK says nothing about the RGB that we made of it
+        left += [f"{decoded.mode} colours, which became RGB", *(["ICC profile"] if profile else [])]
+    description, comment = text_of(main, DESCRIPTION), _comment(decoded.info)
     metadata = Metadata(
-        *_resolution(image.info, swapped=orientation in (5, 6, 7, 8)),
+        *_resolution(decoded.info, orientation),
         description=description or comment,
-        icc_profile=profile if plain is image else None,
+        icc_profile=profile if plain is decoded else None,
         exif=pack_block({code: entry for code, entry in main.items() if code != DESCRIPTION}),
         left=(*left, *(["comment"] if description and comment not in ("", description) else [])),
     )
-    return as_named(axes, Picture(upright(np.asarray(plain), orientation), metadata=metadata))
+    return as_named(axes, Image(upright(np.asarray(plain), orientation), metadata=metadata))
 
 
-def write(file: BinaryIO, picture: Picture) -> None:
-    """Write an 8-bit gray or RGB picture at quality 95 without chroma subsampling: edges are what filters make."""
-    from PIL import Image
+def write(file: BinaryIO, image: Image) -> None:
+    """Write an 8-bit gray or RGB image at quality 95 without chroma subsampling: edges are what filters make."""
+    import PIL.Image
 
-    if max(picture.height, picture.width) > LARGEST_SIDE:
-        raise PictureError(f"JPEG ends at {LARGEST_SIDE} pixels a side; write .tif or .png")
-    metadata = picture.metadata
+    if max(image.height, image.width) > LARGEST_SIDE:
+        raise ImageError(f"JPEG ends at {LARGEST_SIDE} pixels a side; write .tif or .png")
+    metadata = image.metadata
     options: dict[str, Any] = {}
     dpi = metadata.pixels_per("inch")
     if dpi is not None:
         options["dpi"] = (round(dpi[0]), round(dpi[1]))
     if not metadata.description.isascii():  # EXIF text is ASCII by its standard; a comment may be anything
         options["comment"] = metadata.description.encode()
-    block = _block(picture)
+    block = _block(image)
     if block is not None:
         options["exif"] = EXIF + block
-    profile = matching_profile(metadata, picture.bands)
+    profile = matching_profile(metadata, image.bands)
     if profile is not None:
         options["icc_profile"] = profile
-    pixels = picture.pixels[..., 0] if picture.pixels.shape[2:] == (1,) else picture.pixels
-    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "jpeg", quality=95, subsampling=0, **options)
+    pixels = image.pixels[..., 0] if image.pixels.shape[2:] == (1,) else image.pixels
+    PIL.Image.fromarray(np.ascontiguousarray(pixels)).save(file, "jpeg", quality=95, subsampling=0, **options)
 
 
-def lost(picture: Picture) -> list[str]:
-    """Of what a picture carries, that for which a JPEG has no place."""
-    metadata = picture.metadata
-    found = lost_colours(picture) + lost_places(metadata)
-    if _block(picture) is None and metadata.exif is not None:
+def lost(image: Image) -> list[str]:
+    """List the metadata that this JPEG cannot hold, though others can."""
+    metadata = image.metadata
+    found = []
+    if metadata.exif is not None and _block(image) is None:
         found.append(f"{in_words(metadata.exif)}, longer than a JPEG holds")
-    found += lost_chunks(metadata)
     return found + (["ratio of resolutions"] if metadata.resolution is not None and metadata.unit == "none" else [])
 
 
-def _block(picture: Picture) -> bytes | None:
-    metadata = picture.metadata
-    main = {} if metadata.exif is None else read_block(metadata.exif)[0]
+def _block(image: Image) -> bytes | None:
+    metadata = image.metadata
+    main = main_of(metadata.exif)
     description = metadata.description if metadata.description.isascii() else ""
-    block = block_for(main, picture.width, picture.height, description)
+    block = block_for(main, image.width, image.height, description)
     if block is not None and len(block) > LARGEST_SEGMENT:
-        block = block_for({}, picture.width, picture.height, description)
+        block = block_for({}, image.width, image.height, description)
     return block
 
 
-def _resolution(info: dict[Any, Any], *, swapped: bool) -> tuple[tuple[float, float] | None, Unit]:
+def _resolution(info: dict[Any, Any], orientation: int) -> tuple[tuple[float, float] | None, Unit]:
     density = info.get("jfif_density")
     units: dict[int, Unit] = {1: "inch", 2: "centimeter"}
     unit = units.get(info.get("jfif_unit", 0), "none")
@@ -121,7 +121,7 @@ def _resolution(info: dict[Any, Any], *, swapped: bool) -> tuple[tuple[float, fl
     if density is None or min(density) <= 0 or (unit == "none" and density[0] == density[1]):
         return None, "inch"
     x, y = (float(value) for value in density)
-    return ((y, x) if swapped else (x, y)), unit
+    return upright_pair((x, y), orientation), unit
 
 
 def _comment(info: dict[Any, Any]) -> str:
@@ -129,10 +129,10 @@ def _comment(info: dict[Any, Any]) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
 
 
-def _left_behind(image: Any) -> list[str]:
-    """Segments of the file that are not carried, in words."""
+def _left_behind(decoded: Any) -> list[str]:
+    """List the segments that are not carried, in words."""
     found = []
-    for marker, body in image.applist:
+    for marker, body in decoded.applist:
         known = [name for (place, start), name in SEGMENTS.items() if place == marker and body.startswith(start)]
         if marker != "COM":
             found.append(known[0] if known else f"{marker} data")

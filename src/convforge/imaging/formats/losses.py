@@ -1,35 +1,39 @@
-"""What several formats have no place for, in words."""
+"""Metadata for which a format has no place, in words."""
 
 from __future__ import annotations
 
-from convforge.imaging.formats.exif import GEOGRAPHIC, read_block
-from convforge.imaging.picture import Metadata, Picture
+from collections.abc import Set
+
+from convforge.imaging.formats.exif import GEOGRAPHIC, in_words, main_of
+from convforge.imaging.image import Image, Metadata
 
 
 def matching_profile(metadata: Metadata, bands: int) -> bytes | None:
-    """Return the ICC profile when its colour space still fits: a gray result has no use for an RGB profile."""
+    """Return the ICC profile if its colour space fits: a gray result has no use for an RGB profile."""
     profile = metadata.icc_profile
     space = {1: b"GRAY", 3: b"RGB "}.get(bands)
     return profile if profile is not None and profile[16:20] == space else None
 
 
-def lost_colours(picture: Picture) -> list[str]:
-    """The colour profile in words, where it does not fit the bands any more."""
-    profile, bands = picture.metadata.icc_profile, picture.bands
-    if profile is None or matching_profile(picture.metadata, bands) is not None:
-        return []
-    space = profile[16:20].decode("latin-1").strip()
-    return [f"ICC profile (of {space}, and the result has {bands} band{'' if bands == 1 else 's'})"]
+def lost(image: Image, holds: Set[str]) -> list[str]:
+    """List the metadata that a format does not hold.
 
-
-def lost_places(metadata: Metadata) -> list[str]:
-    """GeoTIFF's tags in words, for which only a TIFF has a place."""
-    main = {} if metadata.exif is None else read_block(metadata.exif)[0]
-    return ["GeoTIFF's place"] if GEOGRAPHIC & main.keys() else []
-
-
-def lost_chunks(metadata: Metadata) -> list[str]:
-    """What only a PNG has a place for, in words."""
-    texts = [body.partition(b"\0")[0].decode("latin-1") for kind, body in metadata.png if kind[1:] in (b"EXt", b"TXt")]
-    chunks = [kind.decode("latin-1") for kind, _ in metadata.png if kind[1:] not in (b"EXt", b"TXt")]
-    return [f"PNG's {name}" for name in (*texts, *chunks)]
+    `holds` names the fields of `Metadata` that it has a place for, and "geography" for the tags of GeoTIFF.
+    """
+    metadata, bands = image.metadata, image.bands
+    found = ["description"] if metadata.description and "description" not in holds else []
+    found += ["resolution"] if metadata.resolution is not None and "resolution" not in holds else []
+    if metadata.icc_profile is not None and "icc_profile" not in holds:
+        found.append("ICC profile")
+    elif metadata.icc_profile is not None and matching_profile(metadata, bands) is None:
+        space = metadata.icc_profile[16:20].decode("latin-1").strip()
+        found.append(f"ICC profile (of {space}, and the result has {bands} band{'' if bands == 1 else 's'})")
+    if metadata.exif is not None and "exif" not in holds:
+        found.append(in_words(metadata.exif))
+    elif "geography" not in holds and GEOGRAPHIC & main_of(metadata.exif).keys():
+        found.append("GeoTIFF's place")
+    if "png" not in holds:
+        texts = [body.partition(b"\0")[0] for kind, body in metadata.png if kind[1:] in (b"EXt", b"TXt")]
+        chunks = [kind for kind, _ in metadata.png if kind[1:] not in (b"EXt", b"TXt")]
+        found += [f"PNG's {name.decode('latin-1')}" for name in (*texts, *chunks)]
+    return found

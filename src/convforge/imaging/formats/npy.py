@@ -1,4 +1,4 @@
-"""NumPy's .npy files as pictures: (H, W), (H, W, B), a stack (T, H, W, B), or any axes that are named."""
+"""NumPy's .npy files: (H, W), (H, W, B), a stack (T, H, W, B), or any axes that are named."""
 
 from __future__ import annotations
 
@@ -9,36 +9,34 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from convforge.imaging.axes import Axes, check_clear, picture_of
-from convforge.imaging.formats.exif import in_words
-from convforge.imaging.formats.losses import lost_chunks
-from convforge.imaging.picture import (
+from convforge.imaging.axes import Axes, check_clear, image_of
+from convforge.imaging.image import (
     SAMPLE_DTYPES,
     Array,
-    Picture,
-    PictureError,
+    Image,
+    ImageError,
     alpha_as,
     check_size,
     is_sample_dtype,
 )
 
 
-def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
-    """Read a picture from a .npy file; the header is checked before any memory is taken for pixels."""
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
+    """Read an image from a .npy file; the header is checked before any memory is taken for pixels."""
     with path.open("rb") as file:
         shape, dtype = _header(path, file)
         stored = path.stat().st_size - file.tell()
     if not is_sample_dtype(dtype) and dtype.kind != "b":
-        raise PictureError(f"{path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
+        raise ImageError(f"{path}: samples are {dtype}; convert the array to {SAMPLE_DTYPES} first")
     if len(shape) < 2:
-        raise PictureError(f"{path}: an array of shape {shape}; a picture has rows and columns")
+        raise ImageError(f"{path}: an array of shape {shape}; an image has rows and columns")
     if axes is None:
         check_clear(str(path), shape)
     known = axes or Axes({2: "YX", 3: "YXC"}.get(len(shape), "TYXC"))
     sizes = known.sizes(shape)
     declared = math.prod(shape) * dtype.itemsize
     if declared > stored:
-        raise PictureError(
+        raise ImageError(
             f"{path}: truncated, shape {shape} of {dtype} needs {declared} bytes and the file holds {stored}; "
             "get it again from its source"
         )
@@ -47,15 +45,15 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
     pixels: Array = np.load(path, allow_pickle=False)
     if dtype.kind == "b":  # black and white, as a 1-bit PNG or TIFF gives them
         pixels = pixels.astype(np.uint8) * np.uint8(255)
-    picture = picture_of(np.asarray(pixels, dtype=pixels.dtype.newbyteorder("=")), known)
-    return picture if axes else replace(picture, axes=Picture.axes)
+    image = image_of(np.asarray(pixels, dtype=pixels.dtype.newbyteorder("=")), known)
+    return image if axes else replace(image, axes=Image.axes)
 
 
 def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and element type; the file then stands where its elements begin."""
+    """Read the shape and the element type; the next byte of the file is the first element's."""
     version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):  # version 3 exists for the names of fields, which no picture has
-        raise PictureError(f"{path}: .npy format version {version}; save a plain array with numpy.save")
+    if version not in ((1, 0), (2, 0)):  # version 3 exists for the names of fields, which no image has
+        raise ImageError(f"{path}: .npy format version {version}; save a plain array with numpy.save")
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:
         shape, _, dtype = read_header(file)
@@ -63,34 +61,24 @@ def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]
         if "dtype descriptor" not in str(fault):
             raise
         unknown = str(fault).rpartition(": ")[2]  # such as float8_e5m2's, which is '<f1'
-        raise PictureError(
+        raise ImageError(
             f"{path}: samples are {unknown}, which NumPy does not know; convert the array to {SAMPLE_DTYPES} first"
         ) from fault
     return shape, dtype
 
 
-def lost(picture: Picture) -> list[str]:
-    """Of what a picture carries, that for which a .npy file has no place."""
-    metadata = picture.metadata
-    found = ["description"] if metadata.description else []
-    found += ["resolution"] if metadata.resolution is not None else []
-    found += ["ICC profile"] if metadata.icc_profile is not None else []
-    found += [in_words(metadata.exif)] if metadata.exif is not None else []
-    return found + lost_chunks(metadata)
+def write(file: BinaryIO, image: Image) -> None:
+    """Write the pixels, with the axes that were named when they were read.
 
-
-def write(file: BinaryIO, picture: Picture) -> None:
-    """Write the pixels with the axes that were named when they were read.
-
-    Else, or where there is alpha: alpha is the last band, and a gray stack keeps a band axis so that it reads back as a
-    stack.
+    Without named axes, or with alpha, which becomes the last band, a gray stack keeps a band axis so that it reads back
+    as a stack.
     """
-    pixels = picture.pixels
-    if pixels.ndim == 2 + picture.pages and (picture.pages or picture.alpha is not None):
+    pixels = image.pixels
+    if pixels.ndim == 2 + image.pages and (image.pages or image.alpha is not None):
         pixels = pixels[..., np.newaxis]
-    letters, sizes = picture.axes
-    if picture.alpha is not None:
-        pixels = np.concatenate([pixels, alpha_as(picture.alpha, pixels.dtype)[..., np.newaxis]], axis=-1)
+    letters, sizes = image.axes
+    if image.alpha is not None:
+        pixels = np.concatenate([pixels, alpha_as(image.alpha, pixels.dtype)[..., np.newaxis]], axis=-1)
     elif letters:
-        pixels = Axes(letters).unstack(pixels.reshape(picture.page_count, picture.height, picture.width, -1), sizes)
+        pixels = Axes(letters).unstack(pixels.reshape(image.page_count, image.height, image.width, -1), sizes)
     np.save(file, np.ascontiguousarray(pixels), allow_pickle=False)

@@ -1,6 +1,6 @@
-"""PNG: pixels through libpng (imagecodecs), which keeps 16-bit colour; the few chunks around them read and made here.
+"""PNG: pixels by libpng (imagecodecs), which keeps 16-bit colour; the few chunks around them are read and made here.
 
-Pillow would hand out 16-bit RGB as 8-bit, and libpng accepts a file whose end is missing: hence the walk over chunks.
+Pillow would turn 16-bit RGB into 8-bit, and libpng accepts a file whose end is missing: hence the walk over chunks.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import BinaryIO
 import numpy as np
 
 from convforge.imaging.axes import Axes, as_named
-from convforge.imaging.formats.exif import DESCRIPTION, block_for, pack_block, read_block, read_carried, text_of
-from convforge.imaging.formats.losses import lost_colours, lost_places, matching_profile
-from convforge.imaging.picture import (
+from convforge.imaging.formats.exif import DESCRIPTION, block_for, carried_of, main_of, pack_block, text_of
+from convforge.imaging.formats.losses import matching_profile
+from convforge.imaging.image import (
     Array,
+    Image,
+    ImageError,
     Metadata,
-    Picture,
-    PictureError,
     Unit,
     alpha_as,
     check_proportion,
     check_size,
     upright,
+    upright_pair,
 )
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -33,7 +34,7 @@ SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # colour type -> samples a pixel; 3 is
 TEXTS = {b"tEXt", b"zTXt", b"iTXt"}
 XMP = b"XML:com.adobe.xmp"
 
-# Chunks of the pixels; those that are read; those that are carried as they stand; and of the rest those with a name.
+# Chunks of the pixels; those that are read; those that are copied unchanged; and names of some others.
 DECODED = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
 READ = DECODED | {b"eXIf", b"pHYs", b"iCCP", b"acTL"}
 COLOURS = {b"gAMA", b"cHRM", b"sRGB", b"cICP", b"mDCV", b"cLLI", b"tIME"}
@@ -47,7 +48,7 @@ LARGEST_TEXT = 2**20
 HEADER_BYTES = len(SIGNATURE) + 12 + 13  # signature and IHDR, after which chunks of ours go
 
 
-def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     """Read a PNG of 1 to 16 bits: palettes and low bit depths expanded, transparency kept apart."""
     import imagecodecs
 
@@ -61,52 +62,50 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
             pieces.append(whole)
         if kind == b"IDAT":
             stored += len(body)
-        elif kind in (b"tEXt", b"zTXt", b"iTXt"):
+        elif kind in TEXTS:
             texts.append((kind, body))
         else:
             chunks.setdefault(kind, body)
     _check_header(path, chunks, stored, max_pixels)
     pixels: Array = imagecodecs.png_decode(b"".join(pieces))  # of other chunks libpng warns on standard error
-    main, orientation, left = read_carried(chunks.get(b"eXIf", b""))
+    main, orientation, left = carried_of(chunks.get(b"eXIf", b""))
     pixels = upright(pixels, orientation)
     alpha = None
     if pixels.ndim == 3 and pixels.shape[2] in (2, 4):
         alpha = np.ascontiguousarray(pixels[..., -1])
         pixels = np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 2 else pixels[..., :3])
-    resolution, unit = _resolution(chunks.get(b"pHYs"), swapped=orientation in (5, 6, 7, 8))
     metadata = Metadata(
-        resolution,
-        unit,
+        *_resolution(chunks.get(b"pHYs"), orientation),
         _description(texts) or text_of(main, DESCRIPTION),
-        _profile(chunks.get(b"iCCP")),
+        _inflate(chunks[b"iCCP"].partition(b"\0")[2][1:], limit=16 * LARGEST_TEXT) if b"iCCP" in chunks else None,
         exif=pack_block({code: entry for code, entry in main.items() if code != DESCRIPTION}),
         png=tuple(
             (kind, body) for kind, body in [*texts, *chunks.items()] if kind in COLOURS or _is_kept_text(kind, body)
         ),
         left=(*left, *_left_behind(chunks, texts)),
     )
-    return as_named(axes, Picture(pixels, alpha=alpha, metadata=metadata))
+    return as_named(axes, Image(pixels, alpha=alpha, metadata=metadata))
 
 
-def write(file: BinaryIO, picture: Picture) -> None:
-    """Write an 8- or 16-bit gray or RGB picture, with alpha where there is one."""
+def write(file: BinaryIO, image: Image) -> None:
+    """Write an 8- or 16-bit gray or RGB image, with alpha where there is one."""
     import imagecodecs
 
-    pixels = picture.pixels[..., 0] if picture.pixels.shape[2:] == (1,) else picture.pixels
-    if picture.alpha is not None:
-        alpha = alpha_as(picture.alpha, pixels.dtype)
-        if picture.metadata.premultiplied:  # PNG's colours are always unassociated
+    pixels = image.pixels[..., 0] if image.pixels.shape[2:] == (1,) else image.pixels
+    if image.alpha is not None:
+        alpha = alpha_as(image.alpha, pixels.dtype)
+        if image.metadata.premultiplied:  # PNG's colours are always unassociated
             pixels = _unassociated(pixels, alpha)
         pixels = np.dstack([pixels, alpha])
     data = imagecodecs.png_encode(np.ascontiguousarray(pixels, dtype=pixels.dtype.newbyteorder("=")), level=6)
     file.write(data[:HEADER_BYTES])
-    for kind, body in _metadata_chunks(picture):
+    for kind, body in _metadata_chunks(image):
         file.write(struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)))
     file.write(data[HEADER_BYTES:])
 
 
 def _chunks(path: Path, data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """The name and the body of each chunk, and all of it."""
+    """Yield the name and the body of each chunk, and all of it."""
     offset = len(SIGNATURE)
     while offset + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, offset)
@@ -117,39 +116,31 @@ def _chunks(path: Path, data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         if kind == b"IEND":
             return
         offset = end
-    raise PictureError(f"{path}: truncated PNG, {len(data)} bytes without its end; get it again from its source")
+    raise ImageError(f"{path}: truncated PNG, {len(data)} bytes without its end; get it again from its source")
 
 
 def _check_header(path: Path, chunks: dict[bytes, bytes], stored: int, max_pixels: int) -> None:
     header = chunks.get(b"IHDR", b"")
     if len(header) != 13:
-        raise PictureError(f"{path}: damaged PNG, it has no header; get it again from its source")
+        raise ImageError(f"{path}: damaged PNG, it has no header; get it again from its source")
     width, height, bits, colour = struct.unpack_from(">IIBB", header)
     if colour not in SAMPLES:
-        raise PictureError(f"{path}: damaged PNG, colour type {colour} does not exist; get it again from its source")
+        raise ImageError(f"{path}: damaged PNG, colour type {colour} does not exist; get it again from its source")
     check_size(path, height, width, max_pixels=max_pixels)
     row = (width * SAMPLES[colour] * bits + 7) // 8 + 1  # one byte a row names its filter
     check_proportion(path, row * height, stored, DEFLATE_RATIO)
     if len(chunks.get(b"acTL", b"")) == 8 and struct.unpack_from(">I", chunks[b"acTL"])[0] > 1:
-        raise PictureError(f"{path}: an animated PNG; save its frames as the pages of a TIFF")
+        raise ImageError(f"{path}: an animated PNG; save its frames as the pages of a TIFF")
 
 
-def _resolution(body: bytes | None, *, swapped: bool) -> tuple[tuple[float, float] | None, Unit]:
+def _resolution(body: bytes | None, orientation: int) -> tuple[tuple[float, float] | None, Unit]:
     if body is None or len(body) != 9:
         return None, "inch"
     x, y, metric = struct.unpack(">IIB", body)
     if x == 0 or y == 0 or (metric != 1 and x == y):
         return None, "inch"
-    if swapped:
-        x, y = y, x
+    x, y = upright_pair((x, y), orientation)
     return ((x / 100, y / 100), "centimeter") if metric == 1 else ((float(x), float(y)), "none")
-
-
-def _profile(body: bytes | None) -> bytes | None:
-    if body is None:
-        return None
-    _, _, packed = body.partition(b"\0")
-    return _inflate(packed[1:], limit=16 * LARGEST_TEXT)
 
 
 def _description(texts: list[tuple[bytes, bytes]]) -> str:
@@ -166,18 +157,13 @@ def _description(texts: list[tuple[bytes, bytes]]) -> str:
     return ""
 
 
-def lost(picture: Picture) -> list[str]:
-    """Of what a picture carries, that for which a PNG has no place."""
-    return lost_colours(picture) + lost_places(picture.metadata)
-
-
 def _is_kept_text(kind: bytes, body: bytes) -> bool:
     keyword = body.partition(b"\0")[0]
     return kind in TEXTS and keyword not in (b"Description", XMP) and not keyword.startswith(b"Raw profile type ")
 
 
 def _left_behind(chunks: dict[bytes, bytes], texts: list[tuple[bytes, bytes]]) -> list[str]:
-    """Chunks that are not carried, in words."""
+    """List the chunks that are not carried, in words."""
     keywords = [body.partition(b"\0")[0] for _, body in texts]
     found = ["XMP"] if XMP in keywords else []
     found += [word.decode("latin-1") for word in keywords if word.startswith(b"Raw profile type ")]
@@ -185,7 +171,7 @@ def _left_behind(chunks: dict[bytes, bytes], texts: list[tuple[bytes, bytes]]) -
 
 
 def _inflate(packed: bytes, *, limit: int) -> bytes | None:
-    """Unpack at most `limit` bytes; None where there is more or it is damaged: the picture is whole without it."""
+    """Unpack at most `limit` bytes; None where there is more or it is damaged: the image is whole without it."""
     engine = zlib.decompressobj()
     try:
         plain = engine.decompress(packed, limit)
@@ -194,17 +180,16 @@ def _inflate(packed: bytes, *, limit: int) -> bytes | None:
     return plain if engine.eof else None
 
 
-def _metadata_chunks(picture: Picture) -> Iterator[tuple[bytes, bytes]]:
-    metadata = picture.metadata
-    profile = matching_profile(metadata, picture.bands)
+def _metadata_chunks(image: Image) -> Iterator[tuple[bytes, bytes]]:
+    metadata = image.metadata
+    profile = matching_profile(metadata, image.bands)
     if profile is not None:
         yield b"iCCP", b"ICC profile\0\0" + zlib.compress(profile)
     per_cm = metadata.pixels_per("centimeter")
     sides = (per_cm[0] * 100, per_cm[1] * 100) if per_cm is not None else metadata.resolution
     if sides is not None and all(1 <= round(side) < 2**31 for side in sides):
         yield b"pHYs", struct.pack(">IIB", round(sides[0]), round(sides[1]), per_cm is not None)
-    main = {} if metadata.exif is None else read_block(metadata.exif)[0]
-    block = block_for(main, picture.width, picture.height)
+    block = block_for(main_of(metadata.exif), image.width, image.height)
     if block is not None:
         yield b"eXIf", block
     yield from ((kind, body) for kind, body in metadata.png if profile is None or kind not in INSTEAD_OF_PROFILES)

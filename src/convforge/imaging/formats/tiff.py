@@ -12,31 +12,20 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import numpy as np
 
 from convforge.imaging.axes import Axes, as_named, check_clear, may_hold_bands_as_columns
-from convforge.imaging.formats.tiff_tags import (
-    MASK,
-    REDUCED,
-    is_big,
-    lost,
-    metadata_of,
-    orientation_of,
-    point_to_tags,
-    series_shape,
-    write_options,
-)
-from convforge.imaging.picture import (
+from convforge.imaging.formats import tiff_tags
+from convforge.imaging.image import (
     SAMPLE_DTYPES,
     Array,
+    Image,
+    ImageError,
     Metadata,
-    Picture,
-    PictureError,
     alpha_as,
     check_proportion,
     check_size,
     is_sample_dtype,
     upright,
+    upright_pair,
 )
-
-__all__ = ["lost", "read", "write"]
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -49,20 +38,20 @@ STRANGE_COLOURS = {5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32844: "Lo
 CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 turn YCbCr into RGB as they decode
 
 # The most that a compression can shrink: none, LZW (a table of growing strings), Deflate, PackBits. The rest
-# (Zstandard, LZMA, LERC, wavelets) share the loosest, Zstandard's: a block of 128 KiB told in 4 bytes.
+# (Zstandard, LZMA, LERC, wavelets) share the loosest, Zstandard's: a block of 128 KiB in 4 bytes.
 BEST_RATIO = {1: 1, 5: 4096, 8: 1032, 32946: 1032, 32773: 64}
 LOOSEST_RATIO = 2**15
 
 
-def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
+def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     """Read every page of a TIFF upright; reduced copies (pyramids, thumbnails) and masks are left out."""
     from tifffile import TiffFile
 
     with _page_chain_faults() as faults, TiffFile(path) as file:
         every = [page.aspage() for page in file.pages]
         if faults or not every:
-            raise PictureError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
-        pages = [page for page in every if not int(page.subfiletype) & (REDUCED | MASK)] or every
+            raise ImageError(f"{path}: truncated TIFF, its list of pages ends early; get it again from its source")
+        pages = [page for page in every if not int(page.subfiletype) & (tiff_tags.REDUCED | tiff_tags.MASK)] or every
         _check_alike(path, pages)
         first = pages[0]
         stack = _undivided_stack(file, first)
@@ -73,7 +62,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
         check_size(path, height, width, bands=bands, pages=count, max_pixels=max_pixels)
         for page in pages:
             _check_segments(path, page, len(every) == 1 and stack is not None)
-        series = series_shape(file, every, count)
+        series = tiff_tags.series_shape(file, every, count)
         if axes is None and "Q" in series and may_hold_bands_as_columns((count, height, width)):
             check_clear(str(path), (count, height, width))
         if stack is not None:
@@ -82,23 +71,23 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Picture:
         else:
             parts = [_turned(page, *_finish(page, np.asarray(page.asarray(squeeze=False)))) for page in pages]
         alpha = next((kind for kind in _extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
-        metadata = metadata_of(file, every, pages, series, axes, premultiplied=alpha == ASSOCIATED)
+        metadata = tiff_tags.metadata_of(file, every, pages, series, axes, premultiplied=alpha == ASSOCIATED)
     return as_named(axes, _assemble(parts, metadata), tuple(series.values()))
 
 
-def write(file: BinaryIO, picture: Picture) -> None:
+def write(file: BinaryIO, image: Image) -> None:
     """Write a TIFF page by page: RGB for three bands, else gray with further bands; integers deflated."""
     from tifffile import TiffWriter
 
-    pixels = picture.pixels if picture.pages else picture.pixels[np.newaxis]
+    pixels = image.pixels if image.pages else image.pixels[np.newaxis]
     pixels = pixels if pixels.ndim == 4 else pixels[..., np.newaxis]
     colours = 3 if pixels.shape[-1] == 3 else 1
     extra = ["unspecified"] * (pixels.shape[-1] - colours)
-    if picture.alpha is not None:
-        alpha = picture.alpha if picture.pages else picture.alpha[np.newaxis]
+    if image.alpha is not None:
+        alpha = image.alpha if image.pages else image.alpha[np.newaxis]
         pixels = np.concatenate([pixels, alpha_as(alpha, pixels.dtype)[..., np.newaxis]], axis=-1)
-        extra.append("assocalpha" if picture.metadata.premultiplied else "unassalpha")
-    options = write_options(picture)
+        extra.append("assocalpha" if image.metadata.premultiplied else "unassalpha")
+    options = tiff_tags.write_options(image)
     tags = options.pop("extratags")
     options["photometric"] = "rgb" if colours == 3 else "minisblack"
     if pixels.shape[-1] == 1:
@@ -109,17 +98,17 @@ def write(file: BinaryIO, picture: Picture) -> None:
         options["extrasamples"] = extra
     if pixels.dtype.kind in "ui":  # differencing is read everywhere, but not its float cousin, nor on 64 bits
         options |= {"compression": "zlib", "predictor": pixels.dtype.itemsize <= 4}
-    with TiffWriter(file, bigtiff=is_big(picture), byteorder="<") as writer:
+    with TiffWriter(file, bigtiff=tiff_tags.is_big(image), byteorder="<") as writer:
         for index, page in enumerate(pixels):
-            text = picture.metadata.description if index == 0 else ""
+            text = image.metadata.description if index == 0 else ""
             more = tags if index == 0 else []
             writer.write(np.ascontiguousarray(page), description=text.encode() or None, extratags=more, **options)
-    point_to_tags(file, picture.metadata)
+    tiff_tags.point_to_tags(file, image.metadata)
 
 
 @contextmanager
 def _page_chain_faults() -> Iterator[list[str]]:
-    """Collect what tifffile only logs: that the chain of pages is broken, which would lose pages without a word."""
+    """Collect what tifffile only logs: a broken chain of pages, which would lose pages."""
     faults: list[str] = []
     thread = threading.get_ident()
 
@@ -139,7 +128,7 @@ def _page_chain_faults() -> Iterator[list[str]]:
 
 
 class _Kind(NamedTuple):
-    """What the pages of a stack have in common, once they are upright."""
+    """The size and samples of a page, upright; all pages of a stack have the same."""
 
     height: int
     width: int
@@ -156,9 +145,7 @@ class _Kind(NamedTuple):
 
 def _kind(page: TiffPage) -> _Kind:
     samples = page.shaped[0] * page.shaped[4]
-    height, width = page.shaped[2:4]
-    if orientation_of(page) in (5, 6, 7, 8):
-        height, width = width, height
+    height, width = upright_pair(page.shaped[2:4], tiff_tags.orientation_of(page))
     palette = int(page.photometric) == PALETTE
     return _Kind(height, width, samples, str(page.dtype), palette, tuple(_extra_samples(page, samples)))
 
@@ -167,14 +154,14 @@ def _check_alike(path: Path, pages: list[TiffPage]) -> None:
     first = _kind(pages[0])
     for number, page in enumerate(pages[1:], start=2):
         if (kind := _kind(page)) != first:
-            raise PictureError(
+            raise ImageError(
                 f"{path}: pages of different shapes, page 1 is {first} and page {number} is {kind}; split the file and "
                 "read each kind by itself"
             )
 
 
 def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
-    """Pages behind a single directory: how ImageJ writes stacks beyond 4 GB, and tifffile with truncate=True."""
+    """Count pages that have a single directory, as in ImageJ's stacks beyond 4 GB and tifffile's truncate=True."""
     if len(file.pages) > 1 or not (file.is_imagej or file.is_shaped):
         return None
     count = file.series[0].size // first.size if first.size else 0
@@ -183,34 +170,34 @@ def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
 
 def _check_page(path: Path, page: TiffPage) -> None:
     if page.shaped[1] > 1:
-        raise PictureError(f"{path}: a volume (ImageDepth {page.shaped[1]}); save its slices as pages")
+        raise ImageError(f"{path}: a volume (ImageDepth {page.shaped[1]}); save its slices as pages")
     if page.dtype is None or not (is_sample_dtype(page.dtype) or page.dtype.kind == "b"):
         what = page.dtype or f"{page.bitspersample} bits of format {page.sampleformat}"
-        raise PictureError(f"{path}: samples are {what}; convert the picture to {SAMPLE_DTYPES} first")
+        raise ImageError(f"{path}: samples are {what}; convert the image to {SAMPLE_DTYPES} first")
     colours = int(page.photometric)
     if colours == MIN_IS_WHITE and page.dtype.kind == "f":
-        raise PictureError(
-            f"{path}: {page.dtype} samples of which zero is white; which number is black is not said, save the picture "
+        raise ImageError(
+            f"{path}: {page.dtype} samples of which zero is white; no number is defined as black, save the image "
             "with zero as black (photometric MinIsBlack)"
         )
     name = STRANGE_COLOURS.get(colours)
     if colours == YCBCR and int(page.compression) not in CODECS_THAT_GIVE_RGB:
         name = "YCbCr"
     if name is not None:
-        raise PictureError(f"{path}: {name} colours; convert the picture to RGB or gray first")
+        raise ImageError(f"{path}: {name} colours; convert the image to RGB or gray first")
 
 
 def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
-    """Every strip or tile must lie inside the file, and the declared pixels be in proportion to them."""
+    """Refuse strips or tiles beyond the end of the file, and declared pixels out of proportion to them."""
     size = path.stat().st_size
     segments = [(o, n) for o, n in zip(page.dataoffsets, page.databytecounts, strict=False) if o and n]
     if any(offset + count > size for offset, count in segments):
-        raise PictureError(f"{path}: truncated TIFF, pixel data end beyond its {size} bytes; get it again")
+        raise ImageError(f"{path}: truncated TIFF, pixel data end beyond its {size} bytes; get it again")
     depth, height, width = page.shaped[1:4]
     each = page.bitspersample if isinstance(page.bitspersample, int) else max(page.bitspersample)
     bits = depth * height * width * page.shaped[0] * page.shaped[4] * each
     stored = sum(count for _, count in segments)
-    # An empty tile stands for zeros (GDAL's sparse files): only the others need bytes; a file of empty ones is a trap.
+    # An empty tile means zeros (GDAL's sparse files), so only the others need bytes; a file of empty ones is a trap.
     share = len(segments) / len(page.dataoffsets) if segments and not undivided else 1.0
     check_proportion(path, int(bits / 8 * share), stored, BEST_RATIO.get(int(page.compression), LOOSEST_RATIO))
 
@@ -218,8 +205,7 @@ def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
 def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
     """Turn (S, 1, H, W, s), planar or contiguous, into pixels (H, W) or (H, W, B) and alpha (H, W).
 
-    The photometric interpretation is that of the colours: alpha and other extra samples are never inverted, nor looked
-    up in a palette.
+    Only colours are inverted or looked up in a palette, never alpha and other extra samples.
     """
     planes = raw[:, 0]
     samples = planes[0] if planes.shape[0] == 1 else np.moveaxis(planes[..., 0], 0, -1)
@@ -246,11 +232,11 @@ def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
 
 
 def _extra_samples(page: TiffPage, count: int) -> list[int]:
-    """The kind of each sample behind the colours; of those that the file says nothing of, 0 (unspecified)."""
-    said = [int(kind) for kind in page.extrasamples]
-    colours = COLOURS.get(int(page.photometric), count - len(said))
+    """Return the kind of each sample behind the colours; 0 (unspecified) where the file names none."""
+    named = [int(kind) for kind in page.extrasamples]
+    colours = COLOURS.get(int(page.photometric), count - len(named))
     extra = max(count - colours, 0)
-    return ([0] * (extra - len(said)) + said)[:extra]
+    return ([0] * (extra - len(named)) + named)[:extra]
 
 
 def _full_range(page: TiffPage, samples: Array) -> Array:
@@ -266,7 +252,7 @@ def _full_range(page: TiffPage, samples: Array) -> Array:
 
 
 def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> Array:
-    """Samples of which zero is white, with zero black; within `associated` alpha, which they are multiplied with."""
+    """Invert colours of which zero is white; `associated` alpha is the white of colours that are multiplied with it."""
     if associated is not None:
         top = associated[..., np.newaxis]
         return np.asarray(top - np.minimum(colours, top))
@@ -277,12 +263,12 @@ def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> 
 
 
 def _turned(page: TiffPage, pixels: Array, alpha: Array | None) -> tuple[Array, Array | None]:
-    orientation = orientation_of(page)
+    orientation = tiff_tags.orientation_of(page)
     return upright(pixels, orientation), None if alpha is None else upright(alpha, orientation)
 
 
-def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata) -> Picture:
+def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata) -> Image:
     if len(parts) == 1:
-        return Picture(*parts[0], metadata)
+        return Image(*parts[0], metadata)
     masks = [alpha for _, alpha in parts if alpha is not None]
-    return Picture(np.stack([pixels for pixels, _ in parts]), np.stack(masks) if masks else None, metadata, pages=True)
+    return Image(np.stack([pixels for pixels, _ in parts]), np.stack(masks) if masks else None, metadata, pages=True)

@@ -1,4 +1,4 @@
-"""What a TIFF says of its picture: resolution, description, tags; and of its storage, which is written otherwise."""
+"""The metadata of a TIFF: resolution, description, tags, and how the file is stored where ours are stored otherwise."""
 
 from __future__ import annotations
 
@@ -9,27 +9,9 @@ import struct
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from convforge.imaging.axes import Axes
-from convforge.imaging.formats.exif import (
-    CARRIED,
-    DESCRIPTION,
-    GEOGRAPHIC,
-    LONG,
-    LONG8,
-    RATIONAL,
-    SRATIONAL,
-    Directory,
-    Entry,
-    ExifError,
-    Form,
-    carried,
-    pack_block,
-    point_to,
-    read_block,
-    read_directory,
-    tag_name,
-)
-from convforge.imaging.formats.losses import lost_chunks, lost_colours, matching_profile
-from convforge.imaging.picture import Metadata, Picture, Unit
+from convforge.imaging.formats import exif
+from convforge.imaging.formats.losses import matching_profile
+from convforge.imaging.image import Image, Metadata, Unit, upright_pair
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -39,10 +21,10 @@ DOCUMENT, PAGE, TIME = 269, 285, 306  # tags by which pages may differ
 REDUCED, MASK = 1, 4  # bits of NewSubfileType
 
 
-def is_big(picture: Picture) -> bool:
-    """Whether the file needs the wide offsets of BigTIFF: the bytes of the pixels bound those of the file."""
-    samples = picture.pixels.nbytes + (0 if picture.alpha is None else picture.alpha.size * picture.pixels.itemsize)
-    return samples + 2**16 * picture.page_count > BIG
+def is_big(image: Image) -> bool:
+    """Tell whether the file needs the wide offsets of BigTIFF: the bytes of the pixels bound those of the file."""
+    samples = image.pixels.nbytes + (0 if image.alpha is None else image.alpha.size * image.pixels.itemsize)
+    return samples + 2**16 * image.page_count > BIG
 
 
 def metadata_of(
@@ -54,44 +36,32 @@ def metadata_of(
     *,
     premultiplied: bool,
 ) -> Metadata:
-    """What the first of these pages says; what is said beside it, in words.
+    """Return the metadata of the first of `pages`, which are those of `every` that are read.
 
-    Parameters
-    ----------
-    file : TiffFile
-    every, pages : list of TiffPage
-        All of the file, and those that are read.
-    series : dict
-        The page axes that the file names, by their sizes.
-    axes : Axes or None
-        Those that the user named.
-    premultiplied : bool
+    `series` are the sizes of the page axes that the file names, `axes` those that the user named.
     """
     first = pages[0]
     profile = _tag(first, "InterColorProfile", None)
     description, left = _description(file, first, len(pages), series, axes)
-    exif, lost_tags = _tags(file, first)
+    block, lost_tags = _tags(file, first)
     return Metadata(
         *_resolution(first),
         description=description,
         icc_profile=bytes(profile) if profile is not None else None,
         premultiplied=premultiplied,
-        exif=exif,
+        exif=block,
         left=(*left, *lost_tags, *_further_pages(file, pages)),
         storage=tuple(_storage(file, every, pages)),
     )
 
 
 def orientation_of(page: TiffPage) -> int:
-    """The tag Orientation."""
+    """Return the tag Orientation."""
     return int(_tag(page, "Orientation", 1))
 
 
 def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str, int]:
-    """The sizes of the axes that the file itself names beside those of a plane, where they count the pages in order.
-
-    Q is an axis without a name.
-    """
+    """Return the sizes of the page axes that the file names, if they count the pages in order; Q has no name."""
     if not (file.is_imagej or file.is_ome or file.is_shaped):
         return {}
     try:
@@ -105,81 +75,75 @@ def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str,
     return stacked if in_order and (len(every) == 1 or order == list(range(count))) else {}
 
 
-def write_options(picture: Picture) -> dict[str, Any]:
-    """Arguments of tifffile's writer, `extratags` of the first page among them; :func:`point_to_tags` ends them."""
-    metadata = picture.metadata
+def write_options(image: Image) -> dict[str, Any]:
+    """Return arguments of tifffile's writer, with `extratags` for the first page; `point_to_tags` completes them."""
+    metadata = image.metadata
     options: dict[str, Any] = {"metadata": None, "software": False}
     if metadata.resolution is not None:
         options |= {"resolution": metadata.resolution, "resolutionunit": metadata.unit}
-    profile = matching_profile(metadata, picture.bands)
+    profile = matching_profile(metadata, image.bands)
     if profile is not None:
         options["iccprofile"] = profile
     options["extratags"] = [
         (code, entry.kind, entry.count, _value(entry), True)
-        if isinstance(entry, Entry)
-        else (code - 1, LONG8 if is_big(picture) else LONG, 1, 0, True)  # see point_to
-        for code, entry in _main(metadata).items()
+        if isinstance(entry, exif.Entry)
+        else (code - 1, exif.LONG8 if is_big(image) else exif.LONG, 1, 0, True)  # see exif.point_to
+        for code, entry in exif.main_of(metadata.exif).items()
     ]
     return options
 
 
 def point_to_tags(file: BinaryIO, metadata: Metadata) -> None:
     """Append the directories of EXIF to a file that was written with `write_options`."""
-    directories = {code: entry for code, entry in _main(metadata).items() if isinstance(entry, dict)}
+    directories = {code: entry for code, entry in exif.main_of(metadata.exif).items() if isinstance(entry, dict)}
     if directories:
-        point_to(file, directories)
+        exif.point_to(file, directories)
 
 
-def lost(picture: Picture) -> list[str]:
-    """Of what a picture carries, that for which our TIFF has no place; and how its source was stored otherwise."""
-    metadata = picture.metadata
-    letters, sizes = picture.axes
-    axes = [f"axes {Axes(letters).pages}, whose {picture.page_count} planes became pages"] if len(sizes) > 1 else []
-    storage = [word for word in metadata.storage if word != BIGTIFF or not is_big(picture)]
-    return lost_colours(picture) + lost_chunks(metadata) + axes + storage
+def lost(image: Image) -> list[str]:
+    """List the axes that the TIFF cannot name, and how its source was stored otherwise."""
+    letters, sizes = image.axes
+    axes = [f"axes {Axes(letters).pages}, whose {image.page_count} planes became pages"] if len(sizes) > 1 else []
+    return axes + [word for word in image.metadata.storage if word != BIGTIFF or not is_big(image)]
 
 
 BIGTIFF = "BigTIFF"
 
 
-def _value(entry: Entry) -> bytes | tuple[int, ...]:
-    """An entry's bytes; of ratios the numbers, as tifffile counts the bytes of those wrongly."""
-    if entry.kind not in (RATIONAL, SRATIONAL):
+def _value(entry: exif.Entry) -> bytes | tuple[int, ...]:
+    """Return an entry's bytes, or the numbers of ratios, whose bytes tifffile counts wrongly."""
+    if entry.kind not in (exif.RATIONAL, exif.SRATIONAL):
         return entry.data
-    return struct.unpack(f"<{2 * entry.count}{'I' if entry.kind == RATIONAL else 'i'}", entry.data)
-
-
-def _main(metadata: Metadata) -> Directory:
-    return {} if metadata.exif is None else read_block(metadata.exif)[0]
+    return struct.unpack(f"<{2 * entry.count}{'I' if entry.kind == exif.RATIONAL else 'i'}", entry.data)
 
 
 def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
-    """The tags that are carried, as a block of EXIF; the others by name."""
-    handle, form = file.filehandle, Form(file.byteorder, file.is_bigtiff)
+    """Return the tags that are carried, as a block of EXIF, and the names of the others."""
+    handle, form = file.filehandle, exif.Form(file.byteorder, file.is_bigtiff)
 
     def fetch(at: int, size: int) -> bytes:
         handle.seek(at)
         return bytes(handle.read(size))
 
     def wanted(code: int) -> bool:
-        return code in CARRIED or code in GEOGRAPHIC
+        return code in exif.CARRIED or code in exif.GEOGRAPHIC
 
     damaged: list[str] = []
     try:
-        main = read_directory(fetch, page.offset, form, wanted)
-    except ExifError:  # of the directories below this one, which tifffile has read
+        main = exif.read_directory(fetch, page.offset, form, wanted)
+    except exif.ExifError:  # of the directories below this one, which tifffile has read
         damaged = ["damaged EXIF"]
-        main = {tag.code: Entry(int(tag.dtype), tag.count, b"") for tag in page.tags if not wanted(tag.code)}
-    kept, left = carried(main, moved=orientation_of(page) != 1)
-    return pack_block(kept), damaged + left
+        main = {tag.code: exif.Entry(int(tag.dtype), tag.count, b"") for tag in page.tags if not wanted(tag.code)}
+    kept, left = exif.carried(main, moved=orientation_of(page) != 1)
+    return exif.pack_block(kept), damaged + left
 
 
 def _description(
     file: TiffFile, page: TiffPage, pages: int, series: dict[str, int], axes: Axes | None
 ) -> tuple[str, list[str]]:
-    """The description without what a filter makes untrue, and that in words.
+    """Return the description without the parts that a filter makes untrue, and those in words.
 
-    OME-XML and tifffile's own note tell of axes and types, ImageJ's description of the range that is shown.
+    OME-XML and tifffile's own note name axes and types, ImageJ's description the displayed range.
     """
     letters = "".join(series)
     if file.is_ome:
@@ -190,7 +154,7 @@ def _description(
         lost = [f"axes {letters}YX"] if named else []
         if text.startswith("shape="):  # the note of old versions
             return "", lost
-        if not text.startswith("{"):  # the user's own: the note stands in a tag behind it
+        if not text.startswith("{"):  # the user's own: the note is in a later tag
             return text, lost
         try:
             note = json.loads(text)
@@ -209,20 +173,20 @@ def _description(
 
 
 def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
-    """The names of tags by which later pages differ from the first."""
+    """Name the tags by which later pages differ from the first."""
     if file.is_ome or file.is_shaped:
         return []
-    first = {code: pages[0].tags.valueof(code) for code in (DESCRIPTION, DOCUMENT, PAGE, TIME)}
+    first = {code: pages[0].tags.valueof(code) for code in (exif.DESCRIPTION, DOCUMENT, PAGE, TIME)}
     found = []
     for code, value in first.items():
         others = (page.tags.valueof(code) for page in pages[1:])
         if any(other is not None and other != value for other in others):
-            found.append(f"{tag_name(code)} of the pages behind the first")
+            found.append(f"{exif.tag_name(code)} of the pages behind the first")
     return found
 
 
 def _storage(file: TiffFile, every: list[TiffPage], pages: list[TiffPage]) -> list[str]:
-    """How the file is stored that ours are not, in words."""
+    """List how the file is stored otherwise than ours."""
     first = pages[0]
     found = [BIGTIFF] if file.is_bigtiff else []
     found += [f"tiles of {first.tilewidth} x {first.tilelength} pixels"] if first.is_tiled else []
@@ -240,8 +204,7 @@ def _resolution(page: TiffPage) -> tuple[tuple[float, float] | None, Unit]:
     x, y = (_rational(_tag(page, name, None)) for name in ("XResolution", "YResolution"))
     if x is None or y is None or (unit == "none" and x == y == 1):
         return None, "inch"
-    swapped = int(_tag(page, "Orientation", 1)) in (5, 6, 7, 8)
-    return ((y, x) if swapped else (x, y)), unit
+    return upright_pair((x, y), orientation_of(page)), unit
 
 
 def _tag(page: TiffPage, name: str, default: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Many pictures: read, uploaded, filtered, downloaded and written side by side, a bounded number of them at a time.
+"""Many images: read, uploaded, filtered, downloaded and written side by side, a bounded number of them at a time.
 
-`flow` moves items through threads, `lanes` moves pixels through a device, `convolver` and `recipe` say what is done to
-a picture; `many` and `folder` put them together, for arrays and for files.
+`flow` moves items through threads, `lanes` moves pixels through a device, `recipe` is how the command filters an
+image; `many` (arrays) and `folder` (files) put them together.
 """
 
 from convforge.imaging.pipeline.many import filter_many

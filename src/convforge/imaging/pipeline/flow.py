@@ -1,7 +1,7 @@
 """Items through three stages, each on threads of its own, a bounded number of items at a time.
 
-Loading and storing share the threads that work on files (`workers`), and storing goes first, so that what is nearly
-done leaves memory before anything new enters it. Computing runs in between, on one thread a lane.
+Loading and storing share the threads for files (`workers`); storing goes first, so that items leave memory before
+others enter it. Computing runs on one thread for each lane.
 """
 
 from __future__ import annotations
@@ -25,26 +25,21 @@ Stored = TypeVar("Stored")
 
 _Step = Callable[[Lane, Any, "Future[Any]"], None]
 
-# How urgent a step is: the least number goes first.
+# Urgency of steps: the least number goes first.
 _STOP, _STORE, _COMPUTE, _LOAD = range(4)
 
 
 def in_flight(workers: int, lanes: int) -> int:
-    """The most items that are in memory at once: those in work, and enough loaded ones that no lane waits."""
+    """Return the most items that are in memory at once: those in work, and enough loaded ones that no lane waits."""
     return 2 * workers + lanes
 
 
 @dataclass(slots=True)
 class Room:
-    """How many items may be in memory: no more than `most`, nor than fit if all were as large as the largest so far.
+    """The number of items that may be in memory: at most `most`, and as many as fit into `nbytes` bytes.
 
-    What an item takes is known once it is loaded; so the first one is loaded before others begin.
-
-    Parameters
-    ----------
-    nbytes : int
-        That items may take together; one is always let in.
-    most : int
+    Every item counts as the largest so far; one is always let in. The size of an item is known once it is loaded, so
+    the first one is loaded before others begin.
     """
 
     nbytes: int
@@ -53,12 +48,12 @@ class Room:
     first_is_loaded: threading.Event = field(default_factory=threading.Event)
 
     def loaded(self, nbytes: int) -> None:
-        """Learn of an item that takes this much."""
-        self.largest = max(self.largest, nbytes)  # two threads may overwrite each other: the next item says it again
+        """Count an item of this size."""
+        self.largest = max(self.largest, nbytes)  # threads may overwrite each other, until the next item
 
     @property
     def items(self) -> int:
-        """As many as may be in memory."""
+        """The most items that may be in memory now."""
         return min(self.most, max(self.nbytes // self.largest, 1)) if self.largest else self.most
 
 
@@ -76,9 +71,9 @@ def flow(
 ) -> Generator[tuple[Item, Future[Stored]], None, None]:
     """Take every item through `load`, `compute` and `store`; each comes back with its result or its exception.
 
-    Items are drawn from `items` by the caller's own thread, one for each that is taken from this iterator once as many
-    are under way as there is :class:`Room` for. Where the caller stops early, or is interrupted, what is in work is
-    ended and nothing new begun.
+    The caller's own thread draws items from `items`, one for each that is taken from this iterator once as many are
+    under way as there is :class:`Room` for. Where the caller stops early, or is interrupted, items in work are ended
+    and none is begun.
 
     Parameters
     ----------
@@ -86,11 +81,11 @@ def flow(
     load, store : callable
         Run on `workers` threads, in any order; on fewer, where the system gives no more.
     compute : callable
-        Of a lane and what `load` gave; run on one thread for each of `lanes`, which enters it first.
+        Of a lane and a loaded item; run on one thread for each of `lanes`, which enters it first.
     size : callable
-        Bytes that an item takes from here on, results included, from what `load` gave.
+        Bytes of an item from here on, results included, from the result of `load`.
     nbytes : int
-        That all items may take together.
+        Most bytes of all items together.
     ordered : bool
         Give the items back in their own order; else as they are done.
 
@@ -108,8 +103,8 @@ def flow(
     >>> [(item, future.result()) for item, future in done]
     [(0, '1'), (1, '4'), (2, '9'), (3, '16')]
     """
-    hands: _Threads[None] = _Threads("convforge-files", [nullcontext()] * workers)
-    tracks: _Threads[Lane] = _Threads("convforge-lane", lanes)
+    file_threads: _Threads[None] = _Threads("convforge-files", [nullcontext()] * workers)
+    lane_threads: _Threads[Lane] = _Threads("convforge-lane", lanes)
     room = Room(nbytes, in_flight(workers, len(lanes)))
 
     def load_it(_: None, item: Item, end: Future[Stored]) -> None:
@@ -118,23 +113,23 @@ def flow(
             room.loaded(size(loaded))
         finally:
             room.first_is_loaded.set()
-        tracks.put(_COMPUTE, compute_it, loaded, end)
+        lane_threads.put(_COMPUTE, compute_it, loaded, end)
 
     def compute_it(lane: Lane, loaded: Loaded, end: Future[Stored]) -> None:
-        hands.put(_STORE, store_it, compute(lane, loaded), end)
+        file_threads.put(_STORE, store_it, compute(lane, loaded), end)
 
     def store_it(_: None, computed: Computed, end: Future[Stored]) -> None:
         end.set_result(store(computed))
 
     def begin(item: Item) -> Future[Stored]:
         end: Future[Stored] = Future()
-        hands.put(_LOAD, load_it, item, end)
+        file_threads.put(_LOAD, load_it, item, end)
         return end
 
     under_way: deque[tuple[Item, Future[Stored]]] = deque()
     try:
-        tracks.start()
-        hands.start()
+        lane_threads.start()
+        file_threads.start()
         for item in items:
             under_way.append((item, begin(item)))
             room.first_is_loaded.wait()
@@ -143,14 +138,14 @@ def flow(
         while under_way:
             yield _next_done(under_way, ordered)
     finally:
-        hands.stop()
-        tracks.stop()
-        hands.join()
-        tracks.join()
+        file_threads.stop()
+        lane_threads.stop()
+        file_threads.join()
+        lane_threads.join()
 
 
 def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> tuple[Item, Future[Stored]]:
-    """Take out the first item, or one that is done, when it is done."""
+    """Wait for the first item, or for any, and remove it from the list."""
     if ordered:
         wait([under_way[0][1]])
         return under_way.popleft()
@@ -162,10 +157,10 @@ def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> 
 
 
 class _Threads(Generic[Lane]):
-    """Threads that take steps, the most urgent first, each inside a context of its own, until they are stopped.
+    """Threads that run steps, the most urgent first, each inside a context of its own, until they are stopped.
 
-    A step is called with what the context gave, a value, and the future that its exception ends. Where the system gives
-    fewer threads than there are contexts, those that it gives do the work.
+    A step is called with the value of the context, a value of its own, and the future that gets its exception. Where
+    the system gives fewer threads than there are contexts, those that it gives do the work.
     """
 
     def __init__(self, name: str, contexts: Sequence[AbstractContextManager[Lane]]) -> None:
@@ -175,13 +170,7 @@ class _Threads(Generic[Lane]):
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Have the steps taken from now on.
-
-        Raises
-        ------
-        RuntimeError
-            Not a single thread could be started.
-        """
+        """Start the threads; ``RuntimeError`` where not a single one could be started."""
         for own in self._contexts:
             thread = threading.Thread(target=self._work, args=(own,), name=self._name)
             try:
@@ -193,16 +182,15 @@ class _Threads(Generic[Lane]):
             self._threads.append(thread)
 
     def put(self, urgency: int, step: _Step[Lane], value: Any, end: Future[Any]) -> None:
-        """Have a step taken."""
         self._tasks.put((urgency, next(self._turn), step, value, end))
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no further step."""
         for _ in self._threads:
             self._tasks.put((_STOP, next(self._turn), None, None, None))
 
     def join(self) -> None:
-        """Wait until what was begun has ended."""
+        """Wait until the steps that were begun have ended."""
         for thread in self._threads:
             thread.join()
 
@@ -226,13 +214,13 @@ class _Threads(Generic[Lane]):
             try:
                 take(step, value, end)
             except BaseException as error:
-                _let_go(error)
+                _clear_frames(error)
                 end.set_exception(error)
             del value, end  # the item's memory is not kept while this thread waits for the next
 
 
-def _let_go(error: BaseException | None) -> None:
-    """Clear the frames of an exception and of those that led to it: who keeps it keeps no picture with it."""
+def _clear_frames(error: BaseException | None) -> None:
+    """Clear the frames of an exception and of its causes, so that no reference to it keeps an image in memory."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,4 +1,4 @@
-"""A folder of pictures to another: which files, under which names, and all of them through the pipeline."""
+"""A folder of images to another: which files, under which names, and all of them through the pipeline."""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convforge.call.dispatch import runtime_of
-from convforge.imaging.files import WRITABLE_SUFFIXES, check_writable, not_kept, write_picture
-from convforge.imaging.picture import Picture
-from convforge.imaging.pipeline.clock import Clock
-from convforge.imaging.pipeline.convolver import Convolved
+from convforge.imaging.files import WRITABLE_SUFFIXES, not_kept, write_image
+from convforge.imaging.image import Array, Image
 from convforge.imaging.pipeline.flow import flow
-from convforge.imaging.pipeline.lanes import Lane, lanes_of, memory_share
-from convforge.imaging.pipeline.recipe import Array, Reading, Recipe
+from convforge.imaging.pipeline.lanes import Clock, Convolved, Lane, lanes_of, memory_share
+from convforge.imaging.pipeline.recipe import Recipe
+
+# The stages of an image in their order, by the threads that run them: those for files, or the device's lanes.
+FILES, LANES = "files", "lanes"
+STAGES = {
+    "decode": FILES,
+    "plan": LANES,
+    "first call": LANES,
+    "upload": LANES,
+    "filter": LANES,
+    "download": LANES,
+    "encode": FILES,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A picture to read, and the file to write."""
+    """An image to read, and the file to write."""
 
     source: Path
     target: Path
@@ -28,17 +38,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a folder holds.
-
-    Attributes
-    ----------
-    jobs : tuple of Job
-        In the order of their names.
-    left_alone : int
-        Files that are hidden, or whose ending is no picture's.
-    unreadable : tuple of OSError
-        Folders that could not be looked into.
-    """
+    """The images of a folder in the order of their names, the number of other files, and unreadable folders."""
 
     jobs: tuple[Job, ...]
     left_alone: int
@@ -47,7 +47,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A picture that is done: bytes of pixels in and out, of files in and out, the method, and what was not kept."""
+    """A finished image: bytes of pixels in and out, of files in and out, the method, and the metadata that is lost."""
 
     pixels_in: int
     pixels_out: int
@@ -58,25 +58,16 @@ class Written:
 
 
 def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str | None = None) -> Listing:
-    """The pictures of a folder, and where each goes: to the same place under `out`, with another ending if asked.
+    """List the images of a folder, and where each goes: to the same place under `out`, with another ending if asked.
 
-    A picture is a file with an ending that can be read. Hidden files and folders are left alone, links to folders are
-    not followed, and `out` is left out where it stands inside `folder`.
-
-    Parameters
-    ----------
-    folder, out : Path
-        `folder` is there; `out` need not be.
-    recursive : bool
-        Sub-folders too.
-    suffix : str, optional
-        Such as ".png": the format of all results; by default each keeps its own.
+    An image is a file with an ending that can be read. Hidden files and folders are left alone, links to folders are
+    not followed, and `out` is left out where it is inside `folder`.
 
     Raises
     ------
     ValueError
-        `out` is `folder`, or a file; or two pictures would become one file; or one would overwrite another that is
-        still to be read.
+        `out` is `folder`, or a file; or two images would become one file; or one would overwrite another that is still
+        to be read.
 
     Examples
     --------
@@ -91,7 +82,7 @@ def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: is a file, and {folder} is a folder; name a folder for the results")
     if os.path.realpath(out) == os.path.realpath(folder):
-        raise ValueError(f"{out}: is the folder of the pictures, which would be overwritten; name another")
+        raise ValueError(f"{out}: is the folder of the images, which would be overwritten; name another")
     jobs, left_alone, unreadable = [], 0, list[OSError]()
     for path in _files(folder, out, recursive, unreadable):
         if path.name.startswith(".") or path.suffix.lower() not in WRITABLE_SUFFIXES:
@@ -104,7 +95,7 @@ def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str
 
 
 def _files(folder: Path, out: Path, recursive: bool, unreadable: list[OSError]) -> Iterator[Path]:
-    """Every file of a folder and, if asked, of its sub-folders, in the order of their names."""
+    """Yield every file of a folder and, if asked, of its sub-folders, in the order of their names."""
     skipped = os.path.realpath(out)
     for place, folders, files in os.walk(folder, onerror=unreadable.append):
         seen = [name for name in folders if not name.startswith(".")] if recursive else []
@@ -133,68 +124,87 @@ def _check_apart(jobs: Sequence[Job]) -> None:
 
 
 def _same(path: Path) -> str:
-    """The same text for every name of one file, links followed."""
+    """Return the same text for every name of one file, links followed."""
     return os.path.normcase(os.path.realpath(path))
 
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """A picture that was read; its pixels as they are convolved; bytes of its file."""
+    """An image that was read, its pixels as they are convolved, and the bytes of its file."""
 
     job: Job
-    picture: Picture
+    image: Image
     stack: Array
     file_in: int
 
 
 def filter_files(
-    jobs: Sequence[Job], recipe: Recipe, clock: Clock, *, workers: int, reading: Reading
+    jobs: Sequence[Job], recipe: Recipe, clock: Clock, *, workers: int
 ) -> Generator[tuple[Job, Future[Written]], None, None]:
-    """Filter files to files; each job comes back when it is done, with what was written or why not.
+    """Filter files to files; each job comes back when it is done, with its result or its exception.
 
-    A result is complete before it replaces what is there; folders are made as they are needed.
-
-    Parameters
-    ----------
-    jobs : sequence of Job
-    recipe : Recipe
-    clock : Clock
-        Gets the busy seconds of "decode", "plan", "first call", "upload", "filter", "download" and "encode".
-    workers : int
-        Threads that decode and encode.
-    reading : Reading
+    A result is complete before it replaces an earlier file; folders are made as they are needed. The clock gets the
+    busy seconds of `STAGES`; `workers` threads decode and encode.
     """
-    convolver, inside = recipe.convolver(clock), Clock()  # decode and encode are told as wholes
+    convolver, inside = recipe.convolver(clock), Clock()  # parts of decode and encode are not reported
 
     def decode(job: Job) -> _Sheet:
         with clock("decode"):
             job.target.parent.mkdir(parents=True, exist_ok=True)
-            picture = reading(job.source)
-            check_writable(
-                job.target, recipe.dtype(picture), bands=recipe.bands(picture), pages=picture.pages,
-                alpha=picture.alpha is not None,
-            )  # fmt: skip
-            return _Sheet(job, picture, recipe.loaded(picture, inside), job.source.stat().st_size)
+            image = recipe.read(job.source)
+            recipe.check_target(job.target, image)
+            return _Sheet(job, image, recipe.stack(image, inside), job.source.stat().st_size)
 
     def compute(lane: Lane, sheet: _Sheet) -> tuple[_Sheet, Convolved]:
-        return sheet, recipe.convolved(sheet.picture, sheet.stack, convolver, lane)
+        return sheet, recipe.convolved(sheet.image, sheet.stack, convolver, lane)
 
     def encode(computed: tuple[_Sheet, Convolved]) -> Written:
         sheet, convolved = computed
+        target = sheet.job.target
         with clock("encode"):
-            result = recipe.finished(sheet.picture, convolved.sums, inside)
-            write_picture(sheet.job.target, result)
+            result = recipe.finished(sheet.image, convolved.sums, inside)
+            write_image(target, result)
         return Written(
-            sheet.picture.pixels.nbytes, result.pixels.nbytes, sheet.file_in, sheet.job.target.stat().st_size,
-            convolved.plan.algorithm.name, not_kept(sheet.job.target, result),
+            sheet.image.pixels.nbytes, result.pixels.nbytes, sheet.file_in, target.stat().st_size,
+            convolved.plan.algorithm.name, not_kept(target, result),
         )  # fmt: skip
 
     yield from flow(
-        jobs, decode, compute, encode, workers=workers, lanes=lanes_of(runtime_of(recipe.device)), size=_nbytes,
-        nbytes=memory_share(), ordered=False,
+        jobs, decode, compute, encode, workers=workers, lanes=lanes_of(runtime_of(recipe.device)),
+        size=lambda sheet: sheet.image.pixels.nbytes + 2 * sheet.stack.nbytes, nbytes=memory_share(), ordered=False,
     )  # fmt: skip
 
 
-def _nbytes(sheet: _Sheet) -> int:
-    """What a picture, the pixels that are filtered and the result take, roughly."""
-    return sheet.picture.pixels.nbytes + 2 * sheet.stack.nbytes
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A stage's busy seconds over all its threads, and the part of those threads' time that this was."""
+
+    stage: str
+    seconds: float
+    threads: int
+    of_time: float
+
+
+def shares_of(busy: dict[str, float], seconds: float, threads: dict[str, int]) -> list[Share]:
+    """Return the share of each stage that took any time, in the order of the stages.
+
+    Examples
+    --------
+    >>> shares_of({"filter": 1.0, "decode": 3.0}, 2.0, {"files": 2, "lanes": 1})[0]
+    Share(stage='decode', seconds=3.0, threads=2, of_time=0.75)
+    """
+    found = [(stage, busy.get(stage, 0.0), threads[whose]) for stage, whose in STAGES.items()]
+    return [Share(stage, spent, count, spent / count / seconds) for stage, spent, count in found if spent]
+
+
+def limit_of(shares: Sequence[Share]) -> str:
+    """Say which threads were busiest, and with which stage most."""
+    together = {FILES: 0.0, LANES: 0.0}
+    for share in shares:
+        together[STAGES[share.stage]] += share.of_time
+    whose = max(together, key=together.__getitem__)
+    most = max((share for share in shares if STAGES[share.stage] == whose), key=lambda share: share.seconds)
+    kind = f"{'thread' if whose == FILES else 'lane'}{'' if most.threads == 1 else 's'}"
+    at = "reading and writing" if whose == FILES else "of the device"
+    what = " (kernels compiled or read from the cache)" if most.stage == "first call" else ""
+    return f"{most.stage}{what}: {most.threads} {kind} {at} at work {together[whose]:.0%} of the time, on that most"

@@ -1,57 +1,84 @@
-"""A lane takes one picture after the other through a device. Several lanes overlap: while one uploads, another
-computes and a third downloads.
+"""Images through a device, one after the other in a lane; several lanes overlap upload, kernel and download.
 
-A device's lane has a stream and buffers of its own, which grow to the largest picture and are used again: pinned ones,
-from and to which the device copies by itself, and the device's. On the CPU nothing is copied.
+A lane of a GPU has a stream and buffers of its own, which grow to the largest image and are used again: pinned host
+buffers, which the device copies by itself, and device buffers. On the CPU nothing is copied.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Plan, PreparedFilter
 from convforge.backends.runtime import Runtime
-from convforge.call.dispatch import runtime_of
-from convforge.imaging.pipeline.clock import Clock
+from convforge.call.dispatch import find_plan, prepared_plan, runtime_of
+from convforge.imaging.filtering import FilterOptions, plan_filter
+from convforge.problem import compile_key
+from convforge.problem.types import VECTOR_BYTES
 
-# Lanes by backend. The CPU's kernels take every core, so a second picture would only be in the way of the first. On a
-# GPU, one lane for each of upload, kernel and download.
+# Lanes by backend. The CPU's kernels take every core, so a second image would only slow the first down. On a GPU, one
+# lane for each of upload, kernel and download.
 LANES = {"cpu": 1, "emulator": 2, "cuda": 3}
 
-# Buffers are whole multiples of this many bytes, so that a slightly larger picture needs no new one.
+# Buffers are whole multiples of this many bytes, so that a slightly larger image needs no new one.
 GRAIN = 1 << 20
+
+# Side of the part of an image on which kernels are compiled before a whole one is timed.
+WARM_SIDE = 1024
+
+
+@dataclass(slots=True)
+class Clock:
+    """Busy seconds by name, added up over threads. Safe from many threads.
+
+    Examples
+    --------
+    >>> clock = Clock()
+    >>> clock.add("read", 0.5)
+    >>> clock.add("read", 0.25)
+    >>> clock.seconds
+    {'read': 0.75}
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Time the block, also where it fails."""
+        begin = perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, perf_counter() - begin)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere, such as by a GPU's events."""
+        with self._lock:
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+
+Lane = Callable[[Plan, NDArray[Any], PreparedFilter, Clock], NDArray[Any]]
+"""Runs a plan on a host array, from one thread at a time: a new host array, and the seconds of each stage."""
 
 
 def memory_share() -> int:
-    """Bytes of the host's memory that pictures may take together: a quarter."""
+    """Bytes of the host's memory that images may take together: a quarter."""
     return runtime_of("cpu").facts.memory_bytes // 4
 
 
-class Lane(Protocol):
-    """What takes pictures through a device, from one thread at a time."""
-
-    def __call__(self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
-        """Run a plan on a host array; a new host array, and the seconds of "upload", "filter" and "download"."""
-        ...
-
-
 def lanes_of(runtime: Runtime) -> list[AbstractContextManager[Lane]]:
-    """As many lanes as suit a device; each is entered by the thread that will use it."""
-    if runtime.facts.backend == "cpu":
-        return [_host_lane() for _ in range(LANES["cpu"])]
-    return [_device_lane(runtime) for _ in range(LANES[runtime.facts.backend])]
-
-
-@contextmanager
-def _host_lane() -> Iterator[Lane]:
-    yield HostLane()
+    """The lanes of a device; each is entered by the thread that will use it."""
+    backend = runtime.facts.backend
+    return [nullcontext(host_lane) if backend == "cpu" else _device_lane(runtime) for _ in range(LANES[backend])]
 
 
 @contextmanager
@@ -60,26 +87,16 @@ def _device_lane(runtime: Runtime) -> Iterator[Lane]:
         yield DeviceLane(runtime, stream)
 
 
-class HostLane:
-    """The CPU: a plan reads the picture where it lies."""
-
-    def __call__(self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
-        """See :class:`Lane`; nothing is uploaded or downloaded."""
-        out = np.empty(plan.problem.out_shape, plan.problem.out_dtype)
-        with clock("filter"):
-            plan(plan.buffers(x, prepared, out=out))
-        return out
+def host_lane(plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
+    """Run a plan on the CPU, which reads the image without a copy."""
+    out = np.empty(plan.problem.out_shape, plan.problem.out_dtype)
+    with clock("filter"):
+        plan(plan.buffers(x, prepared, out=out))
+    return out
 
 
 class DeviceLane:
-    """A stream of a device, with pinned buffers and the device's own.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    stream
-        That nobody else uses.
-    """
+    """A stream of a device that nobody else uses, with pinned buffers and device buffers."""
 
     def __init__(self, runtime: Runtime, stream: Any) -> None:
         self._runtime, self._stream = runtime, stream
@@ -91,7 +108,7 @@ class DeviceLane:
         self._x, self._out, self._workspace = _Buffer(on_device), _Buffer(on_device), _Buffer(on_device)
 
     def __call__(self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
-        """See :class:`Lane`; upload and download include the copies to and from pinned memory."""
+        """Run a plan; the seconds of upload and download include the copies to and from pinned memory."""
         runtime, stream = self._runtime, self._stream
         shape, dtype = plan.problem.out_shape, np.dtype(plan.problem.out_dtype)
         host_x, host_out = self._host_x.array(x.shape, x.dtype), self._host_out.array(shape, dtype)
@@ -107,30 +124,85 @@ class DeviceLane:
             computed = runtime.mark(stream)
             runtime.fetch(host_out, there_out, stream)
             fetched = runtime.mark(stream)
-        finally:  # also after a failure: what was begun still uses the buffers
+        finally:  # also after a failure: work that was begun still uses the buffers
             runtime.synchronize(stream)
         for name, first, last in (("upload", begin, sent), ("filter", sent, computed), ("download", computed, fetched)):
             clock.add(name, runtime.seconds(first, last))
-        copied = perf_counter()
-        out = np.array(host_out)
-        clock.add("download", perf_counter() - copied)
-        return out
+        with clock("download"):
+            return np.array(host_out)
 
 
 class _Buffer:
-    """A run of bytes that grows to the largest piece that was asked of it."""
+    """Bytes that are allocated anew only where more are needed than before."""
 
     def __init__(self, allocate: Callable[[int], Any]) -> None:
         self._allocate = allocate
         self._kept: Any = None
 
     def bytes(self, nbytes: int) -> Any:
-        """`nbytes` bytes, the same ones as before where they were enough."""
         if self._kept is None or self._kept.nbytes < nbytes:
-            self._kept = None  # goes back first: both may not fit
+            self._kept = None  # freed first: both may not fit
             self._kept = self._allocate(-(-nbytes // GRAIN) * GRAIN)
         return self._kept[:nbytes]
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """The bytes as an array."""
         return self.bytes(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Convolved:
+    """The sums of an image as (T, P, Q, K), the plan that computed them, and the prepared weights."""
+
+    sums: NDArray[Any]
+    plan: Plan
+    prepared: PreparedFilter
+
+
+class Convolver:
+    """Filters images with one kernel on any lane; those of the same size and type share a plan. Safe from many threads.
+
+    Parameters
+    ----------
+    taps : array of shape (R, S)
+    clock : Clock
+        Gets the seconds of "plan", of "first call" (kernels compiled or read from the cache, on a part of the first
+        image of a kind), and those of the lane.
+    device, options
+        As in :func:`convforge.filter`.
+    """
+
+    def __init__(self, taps: NDArray[Any], clock: Clock, device: str | None, **options: Unpack[FilterOptions]) -> None:
+        self._taps, self._clock, self._device, self._options = taps, clock, device, options
+        self._prepared: dict[Any, PreparedFilter] = {}
+        self._compiled: set[Any] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, lane: Lane, image: NDArray[Any], **more: Unpack[FilterOptions]) -> Convolved:
+        """Filter one image, or stack of images; errors as of :func:`convforge.filter`."""
+        with self._lock:  # or two lanes would compile the same
+            with self._clock("plan"):
+                options: FilterOptions = {**self._options, **more}
+                plan, x, w = plan_filter(image, self._taps, device=self._device, **options)
+                prepared = self._prepare(plan, w)
+            self._compile(lane, plan, x, w)
+        return Convolved(lane(plan, x, prepared, self._clock), plan, prepared)
+
+    def _prepare(self, plan: Plan, w: NDArray[Any]) -> PreparedFilter:
+        prepared = prepared_plan(plan, w, self._prepared)
+        plan.runtime.synchronize()  # it was prepared on the runtime's stream, and is used on the lane's
+        return prepared
+
+    def _compile(self, lane: Lane, plan: Plan, x: NDArray[Any], w: NDArray[Any]) -> None:
+        """Run the same method and config on a part of the first image of a kind."""
+        config = "" if plan.runtime.facts.backend == "cpu" else str(plan.config)  # no constants of the CPU's kernels
+        kind = (plan.algorithm.key, compile_key(plan.problem), config)
+        if kind in self._compiled:
+            return
+        with self._clock("first call"):
+            side = max(WARM_SIDE, 2 * max(self._taps.shape))
+            width = side + (x.shape[2] - side) % (VECTOR_BYTES * plan.problem.stride[1])  # rows of the same vectors
+            part = np.ascontiguousarray(x[:1, :side, :width])
+            small = plan.problem.replace(n=1, h=part.shape[1], w=part.shape[2])
+            warm = find_plan(small, plan.algorithm.name, plan.config, self._device, None)
+            lane(warm, part, self._prepare(warm, w), Clock())
+        self._compiled.add(kind)

@@ -1,4 +1,4 @@
-"""filter_many: pictures, as arrays or files, and one kernel in; filtered arrays out, as they get ready."""
+"""`filter_many`: many images, as arrays or files, filtered with one kernel; results as they are ready."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms import find
-from convforge.backends.runtime import Runtime
 from convforge.call.arguments import IntPair, check_word, refuse_others, whole_number
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.axes import Axes
-from convforge.imaging.filtering import ELSEWHERE, filter_problem, kernel_array, result_shape
-from convforge.imaging.pipeline.clock import Clock
-from convforge.imaging.pipeline.convolver import Convolved, Convolver
+from convforge.imaging.filtering import ELSEWHERE, FilterOptions, filter_problem, kernel_array, result_shape
 from convforge.imaging.pipeline.flow import flow
-from convforge.imaging.pipeline.lanes import Lane, lanes_of, memory_share
+from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, lanes_of, memory_share
 from convforge.peers import every_algorithm
 
-Image = NDArray[Any] | str | os.PathLike[str]
+Source = NDArray[Any] | str | os.PathLike[str]
 
 
 def filter_many(
-    images: Iterable[Image],
+    images: Iterable[Source],
     kernel: NDArray[Any] | str | os.PathLike[str],
     *,
     channels: str = "each",
@@ -42,34 +39,32 @@ def filter_many(
     return_exceptions: bool = False,
     **others: Never,
 ) -> Iterator[Any]:
-    """Filter many pictures with one kernel, reading, copying and computing side by side.
+    """Filter many images with one kernel, reading, copying and computing side by side.
 
-    Each result is, bit for bit, what :func:`convforge.filter` gives for that picture alone. Results come in the order
-    of the pictures, and pictures are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in
-    memory, however many there are, and fewer where they are so large that they would take a quarter of it. On a GPU,
-    pinned buffers are used again from picture to picture, and upload, kernel and download of different pictures
-    overlap.
+    Each result is, bit for bit, that of :func:`convforge.filter` for the image alone. Results come in the order of the
+    images, which are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in memory, and
+    fewer where they would take a quarter of it. On a GPU, pinned buffers are used again from image to image, and
+    upload, kernel and download of different images overlap.
 
     Parameters
     ----------
     images : iterable of arrays or paths
-        Arrays as :func:`convforge.filter` takes them; they must not change before their result is there. Of a file
-        (PNG, JPEG, TIFF, .npy) the pixels are filtered, as :func:`convforge.imaging.files.read_picture` gives them. Of
-        any sizes and types.
+        Arrays as :func:`convforge.filter` takes them, of any sizes and types; they must not change before their result
+        is given. The pixels of a file (PNG, JPEG, TIFF, .npy) are those of :func:`convforge.imaging.files.read_image`.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm
         As in :func:`convforge.filter`.
     axes : str, optional
         The axes of every array as in :func:`convforge.filter`, and of every file as in
-        :func:`convforge.imaging.files.read_picture`.
+        :func:`convforge.imaging.files.read_image`.
     workers : int, optional
         Threads that read files; by default as many as there are cores.
     return_exceptions : bool
-        Give the exception in the place of a picture that failed, and go on; else it is raised there.
+        Give the exception in the place of an image that failed, and go on; else it is raised there.
 
     Yields
     ------
     array
-        Of the shape that :func:`convforge.filter` gives, one for each picture.
+        Of the shape that :func:`convforge.filter` gives, one for each image.
 
     Raises
     ------
@@ -87,37 +82,41 @@ def filter_many(
     """
     refuse_others("filter_many", others, ELSEWHERE)
     if isinstance(images, str | os.PathLike):
-        raise TypeError(f"images={images!r} must be pictures, not one; for one file, write [{os.fspath(images)!r}]")
+        raise TypeError(f"images={images!r} must be images, not one; for one file, write [{os.fspath(images)!r}]")
     runtime, taps = runtime_of(device), kernel_array(kernel)
-    _refuse_bad_words(
-        taps, runtime, channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype,
-        algorithm=algorithm,
-    )  # fmt: skip
+    options = FilterOptions(
+        channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype, algorithm=algorithm
+    )
+    # Arguments that no image could be filtered with are refused before anything begins.
+    check_word(algorithm, "algorithm")
+    if algorithm != "auto":
+        find("conv2d", runtime.facts.backend, algorithm, every_algorithm())
+    filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
     if axes is not None:
         check_word(axes, "axes")
         Axes(axes.upper())
     count = runtime_of("cpu").facts.cores if workers is None else whole_number(workers, "workers")
     if count < 1:
         raise ValueError(f"workers={workers} must be at least 1")
-    convolver = Convolver(
-        taps, channels=channels, border=border, cval=cval, stride=stride, device=device, algorithm=algorithm,
-        clock=Clock(),
-    )  # fmt: skip
+    convolver = Convolver(taps, Clock(), device, **options)
 
-    def load(image: Image) -> _Loaded:
-        return _load(image, axes)
+    def load(source: Source) -> _Loaded:
+        return _load(source, axes)
 
     def compute(lane: Lane, loaded: _Loaded) -> tuple[Convolved, _Loaded]:
-        return convolver(lane, loaded.image, out_dtype, loaded.axes), loaded
+        return convolver(lane, loaded.image, axes=loaded.axes), loaded
 
     def store(computed: tuple[Convolved, _Loaded]) -> NDArray[Any]:
         sums, loaded = computed[0].sums, computed[1]
         out = sums.reshape(result_shape(np.shape(loaded.image), sums.shape, channels, loaded.axes))
         return out[..., 0] if loaded.is_gray_stack and channels == "each" else out
 
+    def nbytes(loaded: _Loaded) -> int:
+        return 2 * getattr(loaded.image, "nbytes", 0)  # anything but an array is refused where it is filtered
+
     def results() -> Iterator[Any]:
         done = flow(
-            images, load, compute, store, workers=count, lanes=lanes_of(runtime), size=_nbytes, nbytes=memory_share()
+            images, load, compute, store, workers=count, lanes=lanes_of(runtime), size=nbytes, nbytes=memory_share()
         )  # fmt: skip
         with closing(done):
             for _, future in done:
@@ -129,34 +128,21 @@ def filter_many(
     return results()
 
 
-def _refuse_bad_words(taps: NDArray[Any], runtime: Runtime, **options: Any) -> None:
-    """Refuse what no picture could be filtered with, before anything begins."""
-    check_word(options["algorithm"], "algorithm")
-    if options["algorithm"] != "auto":
-        find("conv2d", runtime.facts.backend, options["algorithm"], every_algorithm())
-    filter_problem(np.zeros((1, 1), np.uint8), taps, **options)
-
-
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The pixels, the axes that they were said to have, and whether they are gray pages that got a band axis."""
+    """The pixels, their axes where the user named them, and whether they are gray pages that got a band axis."""
 
     image: NDArray[Any]
     axes: str | None = None
     is_gray_stack: bool = False
 
 
-def _nbytes(loaded: _Loaded) -> int:
-    """What a picture and its result take, roughly."""
-    return 2 * getattr(loaded.image, "nbytes", 0)  # what is no array is refused where it is filtered
+def _load(source: Source, axes: str | None) -> _Loaded:
+    if not isinstance(source, str | os.PathLike):
+        return _Loaded(source, axes)
+    from convforge.imaging.files import read_image
 
-
-def _load(image: Image, axes: str | None) -> _Loaded:
-    if not isinstance(image, str | os.PathLike):
-        return _Loaded(image, axes)
-    from convforge.imaging.files import read_picture
-
-    picture = read_picture(image, axes=axes)
-    is_gray_stack = picture.pages and picture.pixels.ndim == 3
-    pixels = picture.pixels[..., np.newaxis] if is_gray_stack else picture.pixels
+    image = read_image(source, axes=axes)
+    is_gray_stack = image.pages and image.pixels.ndim == 3
+    pixels = image.pixels[..., np.newaxis] if is_gray_stack else image.pixels
     return _Loaded(pixels, is_gray_stack=is_gray_stack)

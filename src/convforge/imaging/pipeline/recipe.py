@@ -1,4 +1,4 @@
-"""What is done to a picture beside its convolution: gray, the type of the sums, magnitude, scale, rounding."""
+"""The steps of the command around a convolution: gray, the type of the sums, magnitude, scale and rounding."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from convforge.call.dispatch import runtime_of
 from convforge.imaging.convert import to_dtype, to_gray
-from convforge.imaging.files import read_picture
-from convforge.imaging.filtering import filter_problem
-from convforge.imaging.picture import MAX_PIXELS, Picture, PictureError
-from convforge.imaging.pipeline.clock import Clock
-from convforge.imaging.pipeline.convolver import Convolved, Convolver
-from convforge.imaging.pipeline.lanes import Lane
+from convforge.imaging.files import check_writable, read_image
+from convforge.imaging.filtering import FilterOptions, filter_problem
+from convforge.imaging.image import MAX_PIXELS, Array, Image, ImageError
+from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, lanes_of
 from convforge.problem import DTYPES
 from convforge.problem.types import ADDED, is_integer
-
-Array = NDArray[Any]
 
 # Whole numbers up to here are float64 numbers.
 EXACT = 2**53
@@ -29,20 +25,8 @@ COMPUTABLE = tuple(name for name in DTYPES.values() if name not in ADDED)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How files are read: `max_pixels` and `axes` of :func:`convforge.imaging.files.read_picture`."""
-
-    max_pixels: int = MAX_PIXELS
-    axes: str | None = None
-
-    def __call__(self, path: Path) -> Picture:
-        """The picture in a file."""
-        return read_picture(path, max_pixels=self.max_pixels, axes=self.axes)
-
-
-@dataclass(frozen=True, slots=True)
 class Recipe:
-    """How pictures are filtered. :meth:`loaded`, :meth:`convolved` and :meth:`finished` follow each other.
+    """Reads and filters images; :meth:`stack`, :meth:`convolved` and :meth:`finished` follow each other.
 
     Attributes
     ----------
@@ -50,13 +34,13 @@ class Recipe:
     channels, border, cval, stride, device, algorithm
         As in :func:`convforge.filter`.
     out_dtype : dtype or None
-        Sample type of the result; None is the picture's own.
-    magnitude : bool
-        Take the sums' magnitudes.
-    scale : float
-        Multiply the sums, before they are rounded once.
+        Sample type of the result; None is the image's own.
+    magnitude, scale
+        Take the sums' magnitudes, and multiply them, before they are rounded once.
     gray : bool
         Turn red, green and blue into gray first.
+    max_pixels, axes
+        As in :func:`convforge.imaging.files.read_image`.
     """
 
     taps: Array
@@ -70,74 +54,91 @@ class Recipe:
     magnitude: bool
     scale: float
     gray: bool
+    max_pixels: int = MAX_PIXELS
+    axes: str | None = None
+
+    @property
+    def _options(self) -> FilterOptions:
+        return FilterOptions(
+            channels=self.channels, border=self.border, cval=self.cval, stride=self.stride, algorithm=self.algorithm
+        )
 
     def convolver(self, clock: Clock) -> Convolver:
-        """What convolves the pictures; one for all."""
-        return Convolver(
-            self.taps, channels=self.channels, border=self.border, cval=self.cval, stride=self.stride,
-            device=self.device, algorithm=self.algorithm, clock=clock,
-        )  # fmt: skip
+        """Make the convolver, one for all images."""
+        return Convolver(self.taps, clock, self.device, **self._options)
 
-    def bands(self, picture: Picture) -> int:
+    def bands(self, image: Image) -> int:
         """Bands of the result."""
-        return 1 if self.gray or self.channels == "sum" else picture.bands
+        return 1 if self.gray or self.channels == "sum" else image.bands
 
-    def dtype(self, picture: Picture) -> np.dtype[Any]:
+    def dtype(self, image: Image) -> np.dtype[Any]:
         """Sample type of the result."""
-        return self.out_dtype or picture.pixels.dtype
+        return self.out_dtype or image.pixels.dtype
 
-    def loaded(self, picture: Picture, clock: Clock) -> Array:
-        """The pixels as (T, H, W, C), gray if asked, in a type that can be computed with and holds them exactly.
+    def read(self, path: Path) -> Image:
+        """Read an image."""
+        return read_image(path, max_pixels=self.max_pixels, axes=self.axes)
+
+    def check_target(self, target: Path, image: Image) -> None:
+        """Refuse a result that the target's format cannot hold."""
+        has_alpha = image.alpha is not None
+        check_writable(target, self.dtype(image), bands=self.bands(image), pages=image.pages, alpha=has_alpha)
+
+    def stack(self, image: Image, clock: Clock) -> Array:
+        """Return the pixels as (T, H, W, C), gray if asked, in a type that can be computed with and holds them exactly.
 
         Raises
         ------
-        PictureError
+        ImageError
             Samples of 64 bits that float64 cannot hold.
         ValueError
-            Gray is asked of a picture that is not of one band or three.
+            Gray is asked of an image that has neither one band nor three.
         """
-        pixels = picture.pixels if picture.pages else picture.pixels[np.newaxis]
+        pixels = image.pixels if image.pages else image.pixels[np.newaxis]
         if pixels.ndim == 3:
             pixels = pixels[..., np.newaxis]
-        if self.gray and picture.bands > 1:
-            if picture.bands != 3:
-                raise ValueError(f"--gray needs red, green and blue; the picture has {picture.bands} bands")
+        if self.gray and image.bands > 1:
+            if image.bands != 3:
+                raise ValueError(f"--gray needs red, green and blue; the image has {image.bands} bands")
             with clock("gray"):
                 pixels = to_gray(pixels)[..., np.newaxis]
         if pixels.dtype.name in COMPUTABLE:
             return pixels
         if pixels.dtype.itemsize == 8 and (pixels.max() > EXACT or pixels.min() < -EXACT):
-            raise PictureError(
-                f"the picture's {pixels.dtype} samples go beyond 2^53, where float64 holds no whole numbers any more; "
+            raise ImageError(
+                f"the image's {pixels.dtype} samples go beyond 2^53, where float64 holds no whole numbers any more; "
                 "scale them down first"
             )
         with clock("widen"):
             return pixels.astype(np.float64)
 
-    def convolved(self, picture: Picture, stack: Array, convolver: Convolver, lane: Lane) -> Convolved:
-        """The sums, in the result's type where nothing more is done to them, else in the type they are taken in."""
-        dtype = self.dtype(picture)
-        return convolver(lane, stack, dtype if self._straight(dtype) else self._sums_dtype(stack))
+    def convolved(self, image: Image, stack: Array, convolver: Convolver, lane: Lane) -> Convolved:
+        """Compute the sums, in the result's type where nothing more is done to them, else in their own type."""
+        dtype = self.dtype(image)
+        return convolver(lane, stack, out_dtype=dtype if self._is_direct(dtype) else self._sums_dtype(stack))
 
-    def finished(self, picture: Picture, sums: Array, clock: Clock) -> Picture:
-        """The filtered picture: magnitudes, scale and rounding where :meth:`convolved` has not rounded already."""
-        dtype = self.dtype(picture)
-        if not self._straight(dtype):
+    def finished(self, image: Image, sums: Array, clock: Clock) -> Image:
+        """Return the filtered image: magnitude, scale and rounding where the kernel has not rounded already."""
+        dtype = self.dtype(image)
+        if not self._is_direct(dtype):
             with clock("convert"):
                 sums = to_dtype(sums, dtype, scale=self.scale, absolute=self.magnitude)
-        pixels = sums if picture.pages else sums[0]
-        pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
-        return picture.filtered(pixels, stride=self.stride)
+        pixels = sums if image.pages else sums[0]
+        return image.filtered(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, stride=self.stride)
 
-    def _straight(self, dtype: np.dtype[Any]) -> bool:
-        """Whether the kernel itself writes the result."""
+    def __call__(self, image: Image, clock: Clock) -> tuple[Image, Convolved]:
+        """Filter one image."""
+        stack = self.stack(image, clock)
+        with lanes_of(runtime_of(self.device))[0] as lane:
+            convolved = self.convolved(image, stack, self.convolver(clock), lane)
+        return self.finished(image, convolved.sums, clock), convolved
+
+    def _is_direct(self, dtype: np.dtype[Any]) -> bool:
+        """Tell whether the kernel itself writes the result."""
         return not self.magnitude and self.scale == 1 and dtype.name in COMPUTABLE
 
     def _sums_dtype(self, stack: Array) -> np.dtype[Any]:
-        """The type that the sums of this picture and kernel are taken in, whichever method takes them."""
-        problem, _, _ = filter_problem(
-            stack, self.taps, channels=self.channels, border=self.border, cval=self.cval, stride=self.stride,
-            algorithm=self.algorithm,
-        )  # fmt: skip
+        """Return the type of the sums, which is the same for every method."""
+        problem, _, _ = filter_problem(stack, self.taps, **self._options)
         fractions = is_integer(problem.acc_dtype) and problem.epilogue.divisor > 1
         return np.dtype("float64" if fractions else problem.acc_dtype)

@@ -1,0 +1,42 @@
+// The epilogue: out = activation(sum / DIVISOR * scale + bias + residual), rounded to the output's type. A sum goes
+// through it in the register where it was taken, so that a fused bias or activation costs no traffic of its own.
+#pragma once
+#include "conv.cuh"
+
+enum Activation { IDENTITY, RELU, LEAKY_RELU, CLIPPED_RELU, SIGMOID, TANH, SILU, GELU };
+
+constexpr bool HAS_EPILOGUE =
+    cfg::DIVISOR != 1 || cfg::SCALE || cfg::BIAS || cfg::RESIDUAL || cfg::ACTIVATION != IDENTITY;
+
+// The activation; NaN stays NaN.
+__device__ inline epilogue_t activated(epilogue_t y, epilogue_t alpha) {
+    if constexpr (cfg::ACTIVATION == RELU) return y < 0 ? 0 : y;
+    if constexpr (cfg::ACTIVATION == LEAKY_RELU) return y < 0 ? y * alpha : y;
+    if constexpr (cfg::ACTIVATION == CLIPPED_RELU) return y < 0 ? 0 : (y > alpha ? alpha : y);
+    if constexpr (cfg::ACTIVATION == SIGMOID) return 1 / (1 + exp(-y));
+    if constexpr (cfg::ACTIVATION == TANH) return tanh(y);
+    if constexpr (cfg::ACTIVATION == SILU) return y / (1 + exp(-y));
+    if constexpr (cfg::ACTIVATION == GELU) return y * erfc(y * static_cast<epilogue_t>(-0.7071067811865476)) / 2;
+    return y;
+}
+
+// The value of a sum of output (n, k, p, q), before it is rounded to the output's type.
+__device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
+    epilogue_t value = static_cast<epilogue_t>(sum);
+    if constexpr (cfg::DIVISOR != 1) value /= cfg::DIVISOR;
+    if constexpr (cfg::SCALE) value *= conv.scale[k * conv.scale_channels];
+    if constexpr (cfg::BIAS) value += conv.bias[k];
+    if constexpr (cfg::RESIDUAL) value += as<epilogue_t>(conv.residual[place(conv.residual_strides, n, k, p, q)]);
+    return activated(value, conv.alpha);
+}
+
+// The value that is stored for it.
+__device__ inline out_t finished(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
+    if constexpr (!HAS_EPILOGUE) return stored<out_t>::of(sum);
+    return stored<out_t>::of(epilogue_value(conv, n, k, p, q, sum));
+}
+
+// Store a sum as output (n, k, p, q).
+__device__ inline void finish(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
+    conv.out[place(conv.out_strides, n, k, p, q)] = finished(conv, n, k, p, q, sum);
+}

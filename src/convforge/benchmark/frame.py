@@ -1,0 +1,154 @@
+"""The results of a run as a pandas data frame: tables select, group and pivot its rows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from convforge.benchmark.formats import milliseconds, natural, percent
+from convforge.benchmark.records import Result, Run
+from convforge.benchmark.suites import sizes_of
+from convforge.benchmark.table import Cell
+from convforge.problem import Problem, parse_problem
+from convforge.timing.ranking import rank
+from convforge.timing.timer import Timing
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# The fields of a result that are columns by their own name.
+_FIELDS = ("case", "problem", "operation", "algorithm", "config", "backend", "ours", "precision", "status")
+
+
+def frame(run: Run, results: Iterable[Result] | None = None) -> DataFrame:
+    """Results of a run as a data frame, a row each; all of the run by default.
+
+    Columns: the fields of :class:`Result` that say what was run, and ``result`` itself; ``timing``, the one that
+    counts, and its median as ``seconds``; ``prepared_s``; ``of_copy``, the share of a copy of the same bytes;
+    ``rms``, the RMS error; ``reason`` as a text.
+    """
+    rows = []
+    for r in run.results if results is None else results:
+        timing, error = run.timing(r), r.error if r.status == "ok" else None
+        rows.append({name: getattr(r, name) for name in _FIELDS} | {
+            "result": r, "timing": timing, "seconds": _median(timing), "prepared_s": _median(r.prepared_time),
+            "of_copy": run.of_copy(r, timing), "rms": error and error.rms, "reason": str(r.reason or ""),
+        })  # fmt: skip
+    more = ("result", "timing", "seconds", "prepared_s", "of_copy", "rms", "reason")
+    kinds = {"ours": bool} | dict.fromkeys(("seconds", "prepared_s", "of_copy", "rms"), float)
+    return data_frame(rows, [*_FIELDS, *more]).astype(kinds)
+
+
+def data_frame(
+    rows: Iterable[Any], columns: Iterable[str], index: Iterable[str] | None = None, *, as_given: bool = False
+) -> DataFrame:
+    """A data frame of rows; `as_given` keeps integers beside None.
+
+    Only this function loads pandas, which the library itself does without.
+
+    Raises
+    ------
+    ImportError
+        pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ImportError("tables of results need pandas: pip install 'convforge[lab]'") from None
+    labels, kind = None if index is None else list(index), object if as_given else None
+    return pd.DataFrame(list(rows), columns=list(columns), index=labels, dtype=kind)
+
+
+def _median(timing: Timing | None) -> float | None:
+    return None if timing is None else timing.median_s
+
+
+def select(
+    run: Run,
+    methods: Sequence[str] = (),
+    cases: Sequence[str] = (),
+    sizes: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> list[Result]:
+    """Results of a run by patterns of names and by numbers; an empty choice takes all.
+
+    Parameters
+    ----------
+    methods, cases : sequence of str
+        Patterns of names.
+    sizes, strides : sequence of int
+        As in :func:`convforge.benchmark.suites.select`.
+    """
+
+    def wanted(r: Result) -> bool:
+        problem = parse_problem(r.problem)
+        return (
+            matches(r.algorithm, methods or "*")
+            and matches(r.case, cases or "*")
+            and (not sizes or not set(sizes).isdisjoint(sizes_of(problem)))
+            and (not strides or not set(strides).isdisjoint(problem.stride))
+        )
+
+    return [r for r in run.results if wanted(r)]
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """True where a name fits one of some patterns of a shell."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def with_configs(results: Iterable[Result]) -> set[str]:
+    """The methods that a case has in several configs."""
+    count = Counter((r.case, r.algorithm) for r in results)
+    return {algorithm for (_, algorithm), n in count.items() if n > 1}
+
+
+def stride_of(problem: Problem) -> str:
+    """A problem's stride as tables show it: "2", or "2x1"; empty where the operation has none."""
+    return "x".join(str(step) for step in dict.fromkeys(problem.stride))
+
+
+def labeller(results: Iterable[Result]) -> Callable[[Result], str]:
+    """A function that names columns: the method, its config if a case has several, and any narrower arithmetic."""
+    several = with_configs(results)
+
+    def label(r: Result) -> str:
+        name = r.label if r.algorithm in several else r.algorithm
+        asked = parse_problem(r.problem).precision
+        return name if r.precision in ("strict", asked) else f"{name} ({r.precision})"
+
+    return label
+
+
+def each(rows: DataFrame) -> Iterator[Any]:
+    """The rows as named tuples; ``Index`` is their index."""
+    return iter(rows.itertuples())
+
+
+def by_method(rows: DataFrame) -> list[DataFrame]:
+    """The rows of each case and method, cases in natural order."""
+    groups = (group for _, group in rows.groupby(["case", "algorithm"], sort=False))
+    return sorted(groups, key=lambda group: natural(group.case.iloc[0]))
+
+
+def leader(rows: DataFrame) -> Any:
+    """Index of the fastest row; None where no row has a time, or they are too noisy to rank."""
+    timed = rows.timing.dropna()
+    return next((i for i, _ in rank(timed.items(), lambda pair: pair[1]).leaders), None)
+
+
+def signs(run: Run, r: Result, timing: Timing) -> str:
+    """The marks before a time: "~" noisy, "*" sources changed since."""
+    return "~" * timing.noisy + "*" * run.is_stale(r)
+
+
+def time_cell(run: Run, row: Any, share: float | None = None, *, best: bool = False) -> Cell:
+    """A cell of ms, with a share in parentheses where it is known; or the status of a row without a time."""
+    if row.timing is None:
+        return Cell(row.status)
+    shown = "" if share is None or math.isnan(share) else f" ({percent(share)})"
+    text = f"{signs(run, row.result, row.timing)}{milliseconds(row.timing.median_s)}{shown}"
+    return Cell(text, look="best" if best else "")

@@ -1,0 +1,281 @@
+"""Tables of our fastest method beside the fastest other library: means over all cases, goals, the README's rows.
+
+Goals and rows of the README name cases of stored runs as the markers of documents do.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from convforge.benchmark.formats import milliseconds, percent, ratio, some, three
+from convforge.benchmark.frame import data_frame, frame, matches
+from convforge.benchmark.records import Result, Run
+from convforge.benchmark.table import Table, escaped, markdown_line, searched, table
+from convforge.benchmark.verdicts import judge
+from convforge.problem import Conv2dProblem, parse_problem
+from convforge.timing.ranking import order, rank
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+T = TypeVar("T")
+Found = Callable[[str], tuple[Run, Sequence[Result]]]
+
+AHEAD = (
+    "Times as fast as the best peer of the same run: geometric means over the cases, weights prepared on every call. "
+    "In parentheses the least and the most of a case."
+)
+COPY = "Share of a copy of the same bytes, from {size} up: the least, the geometric mean and the most of a case."
+GOALS = (
+    "Of a copy: share of the bandwidth that our copy kernel reaches over as many bytes as the case must move, in the "
+    "same run. Of a peer: time of the fastest other library in the same run over that of our best method. A time: that "
+    "of our best method, at most. The worst of the cases counts, or their geometric mean where that is said. Weights "
+    "are prepared on every call unless the goal says that they were prepared before."
+)
+HEADLINE = (
+    "Milliseconds a call on {device}, weights prepared on every call; both sides of a row are from one run. Layers "
+    "whose row names no layout were timed in both, and each side shows its faster one. Measured: {runs}."
+)
+
+# Names of peers in sentences and charts; others keep theirs.
+SPOKEN = {"cudnn": "cuDNN's fastest plan"}
+# Sides from which pictures are large: their bytes are many times what launches cost.
+LARGE, LARGEST = 1024, 2048
+
+
+# How far ahead all cases are together.
+
+
+def ahead_sentence(run: Run, results: Sequence[Result]) -> str:
+    """The ratio over all cases in one sentence, bold: the geometric mean, the least and the most of a case."""
+    ratios = ahead_of(run, results).ratio
+    ours = f"{words}; " if (words := searched(run)) else ""
+    return (
+        f"**{_mean(ratios, 'x')} as fast as {escaped(spoken_peers(results))}** on {run.where}: geometric mean of "
+        f"{len(ratios)} cases, in parentheses the least and the most; {ours}measured {run.started[:10]}, "
+        f"{run.tree or 'commit unknown'}.\n"
+    )
+
+
+def spoken_peers(results: Iterable[Result]) -> str:
+    """The peers among some results, as a sentence names them."""
+    return " or ".join(SPOKEN.get(name, name) for name in dict.fromkeys(r.algorithm for r in results if not r.ours))
+
+
+def ahead_of(run: Run, results: Sequence[Result]) -> DataFrame:
+    """A row for each convolution of some results that both sides were timed on and that can be ranked.
+
+    Columns: ``stride``; ``size``, the larger side of the picture; ``ratio``, the time of the best peer over that of our
+    best; ``copied``, the time of a copy of as many bytes over that of our best. The index is the case.
+
+    Raises
+    ------
+    ValueError
+        There is no such case.
+    """
+    rows = {}
+    for case in dict.fromkeys(r.case for r in results):
+        verdict = judge(run, case)
+        best, problem = verdict.best_ours, verdict.best_ours and parse_problem(verdict.best_ours.problem)
+        if best and verdict.ratio and verdict.order != "unsure" and isinstance(problem, Conv2dProblem):
+            copied = run.of_copy(best, run.timing(best))
+            rows[case] = (problem.stride[0], max(problem.h, problem.w), verdict.ratio, copied)
+    if not rows:
+        raise ValueError(
+            f"{run.path} holds no case that both a method of ours and a peer were timed on and that can be ranked"
+        )
+    return data_frame(rows.values(), ("stride", "size", "ratio", "copied"), rows)
+
+
+def ahead_tables(run: Run, results: Sequence[Result]) -> list[Table]:
+    """A row a stride and one for all; columns of small pictures, of large ones and of all.
+
+    Each case is judged by all that the run has of it.
+    """
+    found = ahead_of(run, results)
+    missing = [case for case in dict.fromkeys(r.case for r in results) if case not in found.index]
+    noisy = [case for case in missing if judge(run, case).order == "unsure"]
+    missing = [case for case in missing if case not in noisy]
+    copied = bool(found.copied.notna().any())
+    strides = {str(stride): rows for stride, rows in found.groupby("stride")}
+    rows = []
+    for stride, mine in (strides | {"all": found} if len(strides) > 1 else strides).items():
+        small = mine["size"] < LARGE
+        shares = 100 * mine.copied[mine["size"] >= LARGEST].dropna().astype(float)
+        means = (_mean(ratios, "x") for ratios in (mine.ratio[small], mine.ratio[~small], mine.ratio))
+        rows.append((stride, *means, *[_mean(shares, " %")] * copied))
+    notes = [COPY.format(size=LARGEST)] * copied
+    notes += [f"Not counted, as one side was not timed: {some(missing)}."] * bool(missing)
+    notes += [f"Not counted, as too noisy to rank: {some(noisy)}."] * bool(noisy)
+    bands = (f"below {LARGE}", f"{LARGE} and up", "all sizes")
+    return [table(("stride", *bands, *["of a copy"] * copied), rows, notes)]
+
+
+def _mean(values: Series[float], unit: str) -> str:
+    """The geometric mean, the least and the most."""
+    if values.empty:
+        return "-"
+    return f"{three(geometric_mean(values))}{unit} ({three(values.min())} to {three(values.max())})"
+
+
+# Goals.
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One goal: reached where the worst case, or the geometric mean, is at least as good as what was wanted."""
+
+    words: str  # the work that is to be fast
+    of: str | tuple[str, ...]  # its cases, as markers name them, of a suite each: "images strides=1 device=..."
+    # Our best method of each case against a copy of the same bytes, the best peer of the same run, or a time.
+    than: Literal["copy", "peer", "time"]
+    wanted: float  # share, ratio or seconds
+    mean: bool = False  # the geometric mean of the cases counts, not the worst
+    either_layout: bool = False  # cases that differ in layout alone are one, and each side takes its faster layout
+    precisions: tuple[str, ...] = ("strict",)  # arithmetic that ours may have
+    ours: str = "*"  # pattern of the names of our methods that count
+    peers: str = "*"
+    prepared: bool = False  # calls with weights that were prepared before count, on both sides
+
+    def shown(self, value: float) -> str:
+        """A value with the goal's unit."""
+        if self.than == "time":
+            return f"{three(1e6 * value)} us"
+        return percent(value) if self.than == "copy" else ratio(value)
+
+
+def load_goals(path: Path) -> list[Goal]:
+    """The goals of a file of TOML, a table ``[[goal]]`` each; none where there is no such file.
+
+    A goal that lacks a field or has an unknown one is a ValueError.
+    """
+    return _rows_of(path, "goal", Goal)
+
+
+def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
+    """The table of all goals as Markdown; `found` gives the run and the results of a goal's cases.
+
+    A goal without a case that was timed on both sides is a ValueError.
+    """
+    lines = [markdown_line(("goal", "wanted", "reached", "worst case")), markdown_line(["---"] * 4)]
+    runs: list[str] = []
+    for goal in goals:
+        reached: dict[str, float] = {}
+        for of in (goal.of,) if isinstance(goal.of, str) else goal.of:
+            run, results = found(of)
+            if not (own := reached_by(goal, run, results)):
+                raise _one_sided(run, of)
+            reached |= own
+            runs.append(f"{run.suite} {run.started[:10]} on {run.device}")
+        lines.append(markdown_line(_goal_row(goal, reached)))
+    return "\n".join([*lines, "", GOALS, "", f"Measured: {'; '.join(dict.fromkeys(runs))}."]) + "\n"
+
+
+def _goal_row(goal: Goal, reached: Mapping[str, float]) -> list[str]:
+    worst = (max if goal.than == "time" else min)(reached, key=reached.__getitem__)
+    value, words, place = reached[worst], goal.words, worst
+    if goal.mean:
+        value = geometric_mean(reached.values())
+        words, place = f"{words}: mean of {len(reached)}", f"{worst}, {goal.shown(reached[worst])}"
+    good = value <= goal.wanted if goal.than == "time" else value >= goal.wanted
+    verdict = goal.shown(value) if good else f"**{goal.shown(value)}, missed**"
+    return [words, goal.shown(goal.wanted), verdict, escaped(place)]
+
+
+def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, float]:
+    """Case -> its share, ratio or seconds; where either layout may be taken, its name is without one."""
+    cases = {r.case for r in results}
+    rows = frame(run, [r for r in run.results if r.case in cases])
+    if goal.either_layout:
+        rows["case"] = rows.case.str.replace("_n(chw|hwc)$", "", regex=True)
+    if goal.prepared:
+        rows["seconds"] = rows.prepared_s.fillna(rows.seconds)
+
+    def best(ours: bool, pattern: str) -> Any:
+        named = rows.ours.eq(ours) & rows.algorithm.map(lambda name: matches(name, [pattern]))
+        return rows[named & (rows.precision.isin(goal.precisions) if ours else True)].groupby("case", sort=False)
+
+    ours = best(True, goal.ours)
+    if goal.than == "copy":
+        return dict(ours.of_copy.max().dropna())
+    seconds = ours.seconds.min()
+    if goal.than == "peer":
+        seconds = best(False, goal.peers).seconds.min().reindex(seconds.index) / seconds
+    return dict(seconds.dropna())
+
+
+# The README's table.
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """One row: the same work, in one layout or in several; each side is shown in the layout in which it is fastest."""
+
+    words: str  # the work
+    of: str  # its cases, as markers name them: "depthwise cases=convnext_t_dw7_14_f16_* device=..."
+    precisions: tuple[str, ...] = ("strict",)  # arithmetic that ours may have
+
+
+def load_headlines(path: Path) -> list[Headline]:
+    """The rows of a file of TOML, a table ``[[row]]`` each; none where there is no such file.
+
+    A row that lacks a field or has an unknown one is a ValueError.
+    """
+    return _rows_of(path, "row", Headline)
+
+
+def headline_markdown(rows: Iterable[Headline], found: Found) -> str:
+    """The table of all rows as Markdown; `found` gives the run and the results of a row's cases.
+
+    A row without a case that was timed on both sides is a ValueError.
+    """
+    lines = [markdown_line(("work", "convforge", "fastest other", "times as fast"))]
+    lines.append(markdown_line(["---", "---:", "---:", "---:"]))
+    runs: list[Run] = []
+    for row in rows:
+        run, results = found(row.of)
+        lines.append(markdown_line(_headline_row(row, run, results)))
+        runs.append(run)
+    devices = dict.fromkeys(run.where for run in runs)
+    measured = dict.fromkeys(f"{run.suite} {run.started[:10]}{' (with changes)' * run.dirty}" for run in runs)
+    legend = HEADLINE.format(device=" and ".join(devices), runs=", ".join(measured))
+    return "\n".join([*lines, "", legend]) + "\n"
+
+
+def _headline_row(row: Headline, run: Run, results: Sequence[Result]) -> list[str]:
+    timed = [(timing, r) for r in results if (timing := run.timing(r)) is not None]
+    sides = []
+    for own in (True, False):
+        able = [(t, r) for t, r in timed if r.ours is own and (r.precision in row.precisions or not own)]
+        ranking = rank(able, lambda pair: pair[0])
+        sides += [*ranking.leaders, *ranking.unsure][:1]
+    if len(sides) < 2:
+        raise _one_sided(run, row.of)
+    (ours, _), (other, peer) = sides
+    times = ratio(other.median_s / ours.median_s)
+    shown = {
+        "faster": f"**{times}**", "slower": f"{times}: slower", "level": f"{times}: a tie",
+        "unsure": "too noisy to rank",
+    }  # fmt: skip
+    beside = f"{milliseconds(other.median_s)} ({escaped(peer.algorithm)})"
+    return [row.words, milliseconds(ours.median_s), beside, shown[order(ours, other)]]
+
+
+def _one_sided(run: Run, of: str) -> ValueError:
+    return ValueError(f"{run.path} holds no case of {of!r} that was timed on both sides")
+
+
+def _rows_of(path: Path, name: str, kind: Callable[..., T]) -> list[T]:
+    if not path.exists():
+        return []
+    try:
+        rows = tomllib.loads(path.read_text(encoding="utf-8")).get(name, [])
+        tuples = ({key: tuple(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows)
+        return [kind(**row) for row in tuples]
+    except (tomllib.TOMLDecodeError, TypeError) as fault:
+        raise ValueError(f"{path}: {fault}") from None

@@ -1,0 +1,165 @@
+"""A table without looks, and its writers: Markdown and a terminal. `course/report/macros.html.j2` writes it as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from convforge.backends.facts import cores_in_words
+from convforge.benchmark.records import Run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+# Look of a cell -> Markdown around its text, and its style in a terminal; pages have more looks.
+_MARKDOWN = {"best": "**", "rival": "_"}
+_STYLES = {"best": "bold green", "rival": "italic cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell."""
+
+    text: str
+    sort: float | str | None = None  # key that a page sorts by; None sorts last either way
+    look: str = ""  # "best" (ours), "rival" (the best peer), or another class of the pages' stylesheet
+    lang: str = ""  # code of its language where that is not the page's
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column."""
+
+    name: str
+    numeric: bool = False  # aligned to the right
+    meaning: str = ""  # where the name is not enough
+    wide: bool = False  # of prose
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table."""
+
+    key: str  # unique on its page
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    filtered: bool = False  # with a filter box on a page
+    notes: tuple[str, ...] = ()  # on what was refused, failed or skipped and why, and other facts for its reader
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """Texts of the cells, row by row."""
+        return [[cell.text for cell in row] for row in self.rows]
+
+
+def table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[str | Cell] | Mapping[str, str | Cell]],
+    notes: Iterable[str] = (),
+    *,
+    lead: int = 2,
+) -> Table:
+    """A table whose columns hold numbers, but for the first `lead` and the last.
+
+    A row is its cells in order, or a mapping of names to cells; a name that it lacks has an empty cell.
+    """
+    columns = (Column(name, lead <= i < len(names) - 1) for i, name in enumerate(names))
+    filled = ([row.get(name, "") for name in names] if isinstance(row, Mapping) else row for row in rows)
+    cells = (tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in filled)
+    return Table("", "", tuple(columns), tuple(cells), notes=tuple(notes))
+
+
+def markdown(run: Run, tables: Sequence[Table], legend: str) -> str:
+    """Tables of a run as Markdown, with where and when it was measured, and their notes."""
+    lines: list[str] = []
+    for shown in tables:
+        lines += [*markdown_lines(shown), ""]
+    lines += [caption(run), ""]
+    lines += [f"- {escaped(note)}" for note in (legend, *doubts(run), *(n for shown in tables for n in shown.notes))]
+    return "\n".join(lines) + "\n"
+
+
+def markdown_lines(shown: Table) -> Iterator[str]:
+    """The lines of a table of Markdown, without its notes."""
+    yield markdown_line(shown.names)
+    yield markdown_line("---:" if column.numeric else "---" for column in shown.columns)
+    for row in shown.rows:
+        marks = (_MARKDOWN.get(cell.look, "") for cell in row)
+        yield markdown_line(f"{mark}{escaped(cell.text)}{mark}" for mark, cell in zip(marks, row, strict=True))
+
+
+def markdown_line(cells: Iterable[str]) -> str:
+    """A row of a table of Markdown."""
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """A text whose signs mean nothing in Markdown."""
+    for sign in "\\|*_`[]<>":
+        text = text.replace(sign, f"\\{sign}")
+    return text
+
+
+def rich_table(shown: Table, width: int) -> RenderableType:
+    """A table for a terminal `width` characters wide, in as many blocks of columns as it takes; without its notes."""
+    from rich.console import Group
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    blocks: list[RenderableType] = []
+    for indices in _blocks(shown, width):
+        block = RichTable(show_edge=False, pad_edge=False)
+        for i in indices:
+            column = shown.columns[i]
+            block.add_column(Text(column.name), justify="right" if column.numeric else "left", overflow="fold")
+        for row in shown.rows:
+            block.add_row(*(Text(row[i].text, style=_STYLES.get(row[i].look, "")) for i in indices))
+        blocks += [block, Text("")]
+    return Group(*blocks)
+
+
+def _blocks(shown: Table, width: int) -> Iterator[list[int]]:
+    """Indices of columns side by side: the leading columns of text, then as many others as the width holds."""
+    last = len(shown.columns) - 1
+    lead = next((i for i, column in enumerate(shown.columns) if column.numeric), last)
+    widths = [max(map(len, texts)) + 3 for texts in zip(shown.names, *shown.texts, strict=True)]
+    widths[last] = min(widths[last], 24)  # text that can be folded
+    room = width - sum(widths[:lead])
+    block: list[int] = []
+    for i in range(lead, last + 1):
+        if block and sum(widths[j] for j in (*block, i)) > room:
+            yield [*range(lead), *block]
+            block = []
+        block.append(i)
+    yield [*range(lead), *block]
+
+
+def doubts(run: Run) -> Iterator[str]:
+    """Reasons to doubt the figures of a run."""
+    if words := run.moved:
+        yield f"The machine did not hold still: {words}. Measure again before you trust these figures."
+    if not run.complete:
+        yield "The run is not complete."
+
+
+def caption(run: Run) -> str:
+    """Caption of a run's table: device, date, commit, and its ceilings."""
+    facts, best = run.machine.get("facts", {}), run.best_ceilings
+    cores = cores_in_words(facts.get("cores", "?"), facts.get("backend", ""))
+    said = [f"Measured {run.started[:10]} on {run.where}, {cores}, {run.tree or 'no commit known'}", searched(run)]
+    if best is not None:
+        said.append(f"copy {best.copy_bytes_per_s / 1e9:.3g} GB/s, FMA {best.fma_flops_per_s / 1e9:.3g} GFLOP/s")
+    return f"{'; '.join(filter(None, said))}."
+
+
+def searched(run: Run) -> str:
+    """The configs among which a run took the fastest of each method; empty where it searched none."""
+    search = run.settings.get("search", 0)
+    return f"each of our methods in the fastest of its first {search} configs" if search else ""

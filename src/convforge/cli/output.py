@@ -1,0 +1,82 @@
+"""Output that commands share: failures, tables without a frame, a progress bar, times and numbers with a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from convforge.benchmark.runner import Watch
+
+
+class Failure(Exception):
+    """The work itself failed (exit code 1), in one line; a bad argument is a ``ValueError`` (exit code 2)."""
+
+
+def plain_table() -> Table:
+    """Make a table without a frame."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+
+
+@contextmanager
+def progress(*, measuring: bool = True) -> Iterator[Watch]:
+    """Show a progress bar on standard error if that is a terminal.
+
+    While `measuring` it is drawn only between rows, because a thread that draws would take time from them; else it is
+    drawn all the time, with the time that remains.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    last = TextColumn("{task.description}") if measuring else TimeRemainingColumn()
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), last)
+    options = {"auto_refresh": False} if measuring else {"refresh_per_second": 4}
+    with Progress(*columns, console=console, disable=not console.is_terminal, **options) as bar:
+        task = bar.add_task("", total=None)
+
+        def watch(done: int, total: int, label: str) -> None:
+            bar.update(task, completed=done, total=total, description=label, refresh=measuring)
+
+        yield watch
+
+
+def seconds_text(value: float) -> str:
+    """Write a time with three digits.
+
+    Examples
+    --------
+    >>> seconds_text(22.25e-6), seconds_text(0.98), seconds_text(12.0)
+    ('22.2 us', '980 ms', '12 s')
+    """
+    if value >= 1:
+        return f"{value:.3g} s"
+    return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} us"
+
+
+def si_text(value: float, unit: str) -> str:
+    """Write a number with three digits, a decimal prefix and its unit.
+
+    Examples
+    --------
+    >>> si_text(0, "B"), si_text(98304, "B"), si_text(5.9e13, "FLOP/s")
+    ('0 B', '98.3 kB', '59 TFLOP/s')
+    """
+    for prefix in ("", "k", "M", "G", "T"):
+        if value < 999.5:
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    return f"{value:.3g} P{unit}"

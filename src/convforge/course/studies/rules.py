@@ -1,0 +1,323 @@
+"""Rules that several studies share: doubts about the data, the fastest methods, pairs of methods, trends, shares."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from convforge.benchmark.reasons import to_data
+from convforge.benchmark.records import Run
+from convforge.course.studies.finding import Datum, Finding, undecided
+from convforge.course.studies.readings import (
+    Holds,
+    Reading,
+    Series,
+    by_case,
+    compare,
+    data_of,
+    distinct,
+    leading,
+    named,
+    pairs,
+    ranked,
+    stretches,
+    versus,
+)
+from convforge.timing.ranking import LEVEL, order
+
+# Below this share of the FMA peak, a product or a convolution leaves the machine mostly idle.
+LOW_SHARE = 0.10
+
+
+def quality(run: Run, *, times: bool = True) -> Iterator[Finding]:
+    """Doubts about a run's figures: rows without a time; of times noise, missing spreads, a moving machine."""
+    timed = [r for r in run.results if r.time is not None]
+    if not timed:
+        yield undecided("quality", "quality/nothing-timed", rows=len(run.results))
+        return
+    for status in ("skipped", "failed", "error"):
+        if rows := [r for r in run.results if r.status == status]:
+            methods, cases = distinct(r.algorithm for r in rows), distinct(r.case for r in rows)
+            yield undecided("quality", f"quality/{status}", rows=len(rows), of=len(run.results), methods=methods,
+                            cases=cases)  # fmt: skip
+    if not times:
+        return
+    known = [(r, timing) for r in timed if (timing := run.timing(r)) is not None]
+    if single := sum(len(timing.samples) < 3 for _, timing in known):
+        yield undecided("quality", "quality/no-spread", times=single, of=len(timed))
+    if noisy := [(r, timing) for r, timing in known if timing.noisy]:
+        spread = max(timing.spread for _, timing in noisy)
+        yield undecided("quality", "quality/noisy", times=len(noisy), of=len(timed), spread=spread,
+                        methods=distinct(r.algorithm for r, _ in noisy))  # fmt: skip
+    if run.moved is not None:
+        yield undecided("quality", "quality/moved", words=to_data(run.moved))
+
+
+def ahead(found: Iterable[Reading], rule: str = "ahead") -> Iterator[Finding]:
+    """For each method the cases on which it is the fastest of those whose arithmetic the problem allows."""
+    strict = [r for r in found if r.strict]
+    cases = {case: rs for case, rs in by_case(strict).items() if len(rs) > 1}
+    if not cases:
+        yield undecided(rule, "ahead/too-few")
+        return
+    winners, unsure = ranked(cases)
+    never: list[str] = []
+    for method in distinct(r.method for r in strict):
+        tried = [case for case in winners if method in {r.method for r in cases[case]}]
+        alone = [case for case in tried if [r.method for r in winners[case]] == [method]]
+        level = [case for case in tried if case not in alone and method in {r.method for r in winners[case]}]
+        if not alone and not level:
+            never += [method] if tried else []
+            continue
+        lead = {case: _lead(method, cases[case]) for case in alone}
+        values = {
+            "method": method,
+            "tried": len(tried),
+            "n": len(alone),
+            "cases": alone,
+            "level": level,
+            "shared": len(level),
+            "most": max(lead.values(), default=None),
+            "most_case": max(lead, key=lambda case: lead[case], default=""),
+        }
+        form = "level" if not alone else "all" if len(alone) == len(tried) else "some-level" if level else "some"
+        data = tuple(datum for case in alone + level for datum in leading(cases[case]))
+        yield Finding(rule, f"ahead/{form}", values, data)
+    if never:
+        data = data_of(rs[0] for rs in winners.values())
+        yield Finding(rule, "ahead/never", {"methods": never, "tried": len(winners)}, data)
+    if unsure:
+        yield undecided(rule, "undecided/fastest", unsure=unsure)
+
+
+def _lead(method: str, found: Sequence[Reading]) -> float:
+    """The least time of the other methods over that of a method."""
+    own, *_ = (r.seconds for r in found if r.method == method)
+    return min(r.seconds for r in found if r.method != method) / own
+
+
+def winners_along(one: Series, rule: str, *, strict: bool = True) -> Iterator[Finding]:
+    """The fastest methods along a series: one for all, or stretches with their crossovers."""
+    points = {place: [r for r in found if r.strict or not strict] for place, found in one.points.items()}
+    points = {place: found for place, found in points.items() if len(found) > 1}
+    if len(points) < 2:
+        yield undecided(rule, "winners/too-few", **one.load)
+        return
+    winners, unsure = ranked(points)
+    points = {place: points[place] for place in winners}
+    values = one.load | {"unsure": unsure}
+    if not points:
+        yield undecided(rule, "undecided/series", **values)
+        return
+    parts = stretches({place: [r.method for r in leaders] for place, leaders in winners.items()})
+    data = tuple(datum for found in points.values() for datum in leading(found))
+    values |= {
+        "stretches": parts,
+        "changes": parts if len(parts) > 1 else [],
+        "first": parts[0]["first"],
+        "last": parts[-1]["last"],
+        "level": [place for part in parts for place in part["level"]],
+        "begin": parts[0]["methods"],
+        "end": parts[-1]["methods"],
+    }
+    form = "changes"
+    if len(parts) == 1:
+        form, more = _one_winner(points, parts[0])
+        values |= more
+    yield Finding(rule, f"winners/{form}", values, data, supported=form != "level")
+
+
+def _one_winner(points: Mapping[int, list[Reading]], part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """One method leads a whole series: alone everywhere, at some places level with others, or never alone."""
+    method = part["methods"][0]
+    leads = [_lead(method, found) for place, found in points.items() if place not in part["level"]]
+    if not leads:
+        return "level", {"methods": part["methods"]}
+    return "mostly" if part["level"] else "one", {"method": method, "least": min(leads), "most": max(leads)}
+
+
+def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Iterator[Finding]:
+    """Two methods, case by case: where the one that should be faster is so, by how much, and where not."""
+    compared = versus(found, named(fast), named(slow))
+    values = {"slow": slow, "fast": fast} | compared.values
+    if not compared.pairs:
+        yield undecided(rule, "undecided/pair" if compared.unsure else "pair/missing", **values)
+        return
+    form = compared.form if compared.form == "mixed" else f"all-{compared.form}"
+    yield Finding(rule, f"pair/{form}", values, compared.data, supported=form != "all-level")
+
+
+def trend(one: Series, points: Mapping[int, tuple[Reading, Reading]], slow: str, fast: str, rule: str) -> Finding:
+    """The course of the gain of a method over another along an axis; steps within the spreads count as none."""
+    values = one.load | {"slow": slow, "fast": fast, "n": len(points)}
+    data = data_of(r for both in points.values() for r in both)
+    if len(points) < 3:
+        return undecided(rule, "trend/too-few", data, **values)
+    gains = {place: a.seconds / b.seconds for place, (a, b) in points.items()}
+    noise = {place: a.timing.spread + b.timing.spread for place, (a, b) in points.items()}
+    places = list(gains)
+    steps = set()
+    for before, after in itertools.pairwise(places):
+        change = gains[after] / gains[before] - 1
+        steps.add(0 if abs(change) <= noise[before] + noise[after] else 1 if change > 0 else -1)
+    least, most = min(gains.values()), max(gains.values())
+    values |= {"first": places[0], "last": places[-1], "first_gain": gains[places[0]], "last_gain": gains[places[-1]],
+               "least": least, "most": most}  # fmt: skip
+    if steps == {0}:
+        form = "steady" if most <= (1 + LEVEL) * least else "unsure"
+        return undecided(rule, f"trend/{form}", data, **values)
+    form = "no-order" if {1, -1} <= steps else "grows" if 1 in steps else "falls"
+    return Finding(rule, f"trend/{form}", values, data)
+
+
+Family = tuple[str, Holds]
+
+
+def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
+    """From where along a series the best method of one family is faster than the best of another.
+
+    A family is a name for sentences, and a test of its readings.
+    """
+    both = pairs(one.points, after[1], before[1])
+    values = one.load | {"before": before[0], "after": after[0], "n": len(both)}
+    data = data_of(r for own in both.values() for r in own)
+    if len(both) < 2:
+        return undecided(rule, "crossover/too-few", data, **values)
+    compared = compare(both)
+    values |= compared.values
+    if not compared.pairs:
+        return undecided(rule, "undecided/families", data, **values)
+    won, lost, level = compared.split.values()
+    gains = compared.gains
+    first, last = min(gains), max(gains)
+    if lost:
+        own, other = compared.pairs[max(lost)]
+        values |= {"last_lost": max(lost), "last_after": own.method, "last_before": other.method}
+    if not lost:
+        form = "always" if not level else "never-behind" if won else "level"
+    elif not won:
+        form = "never"
+    elif max(lost) < min(won):
+        values |= {"crossover": min(won)}
+        form = "at" if min(won) < last else "at-last"
+    else:
+        form = "back" if min(lost) > max(won) else "scattered"
+        values |= {"last_won": max(won), "first_lost": min(lost)}
+    marks = {first, last, values.get("last_lost"), values.get("crossover")}
+    values |= {"gains": {place: gain for place, gain in gains.items() if place in marks}}
+    return Finding(rule, f"crossover/{form}", values, data, supported=form != "level")
+
+
+def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak") -> Iterator[Finding]:
+    """The share of the FMA peak that the fastest reach, and whether everything stays far below the peak."""
+    ceilings = run.best_ceilings
+    strict = [r for r in found if r.strict and "f64" not in r.result.problem]
+    if ceilings is None or not strict:
+        yield undecided(rule, "peak/unknown")
+        return
+    peak = ceilings.fma_flops_per_s
+    best: dict[str, Reading] = {}
+    for r in sorted(strict, key=lambda r: -r.flops_per_s):
+        best.setdefault(r.method, r)
+    top = next(iter(best.values()))
+    own = next((r for r in best.values() if r.result.ours), top)
+    values: dict[str, Any] = {"peak": peak, "n": len(strict), "low": LOW_SHARE, "top_rate": top.flops_per_s}
+    for name, r in (("top", top), ("own", own)):
+        values |= {name: r.method, f"{name}_case": r.case, f"{name}_share": r.flops_per_s / peak}
+    values["lowest_share"] = min(r.flops_per_s for r in strict) / peak
+    form = "low" if values["top_share"] < LOW_SHARE else "top" if own is top else "library"
+    yield Finding(rule, f"peak/{form}", values, (*data_of(best.values()), Datum("", "", "", "fma_flops_per_s", peak)))
+
+
+def growth(rule: str, form: str, ends: Iterable[tuple[int, Reading]], values: Mapping[str, Any]) -> Finding:
+    """A finding about the growth of time between two places, if the order of their times can be told."""
+    (small, a), (large, b) = ends
+    about = {"small": small, "large": large, "small_s": a.seconds, "large_s": b.seconds, **values}
+    told = order(a.timing, b.timing) != "unsure"
+    return Finding(rule, form if told else "undecided/growth", about, data_of((a, b)), supported=told)
+
+
+ENGLISH = {
+    "quality/nothing-timed": "None of {rows:count row} has a time.",
+    "quality/skipped": "{rows} of {of} rows were skipped.",
+    "quality/failed": "{rows} of {of} rows failed the check.",
+    "quality/error": "{rows} of {of} rows ended with an error.",
+    "quality/no-spread": "{times} of {of} times have no spread, so small differences may be noise.",
+    "quality/noisy": "{times} of {of} times are noisy.",
+    "quality/moved": "The machine's speed changed during the run, so differences of that size say nothing.",
+    "ahead/all": "{method} is the fastest on {tried:each case}.",
+    "ahead/some": "{method} is the fastest on {n} of {tried} cases.",
+    "ahead/level": "{method} shares the lead on {shared} of {tried} cases and never leads alone.",
+    "ahead/never": "Never the fastest in {tried:count case}: {methods:names}.",
+    "ahead/too-few": "No case has two timed methods, so none is the fastest.",
+    "undecided/fastest": "On some cases the times are too noisy to name the fastest method.",
+    "undecided/growth": "The times at {small} and {large} are too noisy to compare{apart:apart}.",
+    "undecided/series": "The times are too noisy to name the fastest method by {axis:axis}{apart:apart}.",
+    "undecided/pair": "The times are too noisy to compare {fast} with {slow}.",
+    "undecided/families": "The times are too noisy to compare the best {after:word} method with the best "
+    "{before:word} method{apart:apart}.",
+    "winners/one": "{method} is the fastest at every {axis:axis}{apart:apart}.",
+    "winners/mostly": "{method} is the fastest, or level with it, at every {axis:axis}{apart:apart}.",
+    "winners/level": "No method is the fastest alone at any {axis:axis}{apart:apart}.",
+    "winners/changes": "The fastest method changes with the {axis:axis}: {begin:either} at {first}, {end:either} at "
+    "{last}{apart:apart}.",
+    "winners/too-few": "Fewer than two places have two timed methods, so there is no crossover{apart:apart}.",
+    "pair/all-faster": "{fast} is faster than {slow} on {n:each case}.",
+    "pair/all-slower": "{fast} is slower than {slow} on {n:each case}.",
+    "pair/all-level": "{fast} and {slow} are level on {n:each case}.",
+    "pair/mixed": "{fast} is faster than {slow} on {wins} of {n} cases.",
+    "pair/missing": "No case has times of both {fast} and {slow}.",
+    "crossover/at": "The best {after:word} method overtakes the best {before:word} method at a {axis:axis} between "
+    "{last_lost} and {crossover}{apart:apart}.",
+    "crossover/always": "The best {after:word} method is faster than the best {before:word} method at "
+    "{n:each place}{apart:apart}.",
+    "crossover/never-behind": "The best {after:word} method is never slower than the best {before:word} "
+    "method{apart:apart}.",
+    "crossover/never": "The best {after:word} method is at no {axis:axis} faster than the best {before:word} "
+    "method{apart:apart}.",
+    "crossover/level": "The best {after:word} and the best {before:word} method are level at "
+    "{n:each place}{apart:apart}.",
+    "crossover/back": "The best {after:word} method is faster than the best {before:word} method up to a {axis:axis} "
+    "of {last_won}{apart:apart}.",
+    "crossover/scattered": "There is no single {axis:axis} at which the best {after:word} method overtakes the best "
+    "{before:word} method{apart:apart}.",
+    "crossover/too-few": "Fewer than two places have times of both {after:word} and {before:word} "
+    "methods{apart:apart}.",
+    "trend/grows": "The gain of {fast} over {slow} grows with the {axis:axis}{apart:apart}.",
+    "trend/falls": "The gain of {fast} over {slow} falls with the {axis:axis}{apart:apart}.",
+    "trend/no-order": "The gain of {fast} over {slow} goes up and down with the {axis:axis}{apart:apart}.",
+    "trend/steady": "The gain of {fast} over {slow} does not change with the {axis:axis}{apart:apart}.",
+    "trend/unsure": "The times are too noisy to tell how the gain of {fast} over {slow} changes with the "
+    "{axis:axis}{apart:apart}.",
+    "trend/too-few": "{n:count place} cannot show how the gain of {fast} over {slow} changes with the "
+    "{axis:axis}{apart:apart}.",
+    "peak/low": "No method reaches {low:percent} of the FMA peak.",
+    "peak/top": "{top} reaches {top_share:percent} of the FMA peak, more than any other method.",
+    "peak/library": "{top} reaches {top_share:percent} of the FMA peak, and {own} {own_share:percent}.",
+    "peak/unknown": "The share of the FMA peak is unknown: no peak was measured, or nothing was timed.",
+}
+WORKLOAD = "cases: {workload:workload}"
+SPLIT = ("faster: {where[faster]:names}", "slower: {where[slower]:names}", "level: {where[level]:names}")
+COMPARED = ("gain: {span:span}", *SPLIT)
+PEAK = ("peak: {peak:rate}", "highest of {n:count time}: {top} on {top_case}, {top_rate:rate}, {top_share:percent}")
+FIGURES = {
+    "quality": ("methods: {methods:names}", "cases: {cases:names}", "largest spread: {spread:percent}",
+                "{words:reason}"),
+    "ahead": ("largest lead: {most:times} ({most_case})", "level with the fastest on: {level:names}"),
+    "ahead/some": ("largest lead: {most:times} ({most_case})", "fastest on: {cases:names}",
+                   "level with the fastest on: {level:names}"),
+    "undecided": ("time: {small_s:time} to {large_s:time}", WORKLOAD),
+    "winners": ("{axis:axis}: {first} to {last}", "fastest by {axis:axis}: {changes:stretches}",
+                "lead: {least:times} to {most:times}", "lead shared at: {level:names}",
+                "level with the fastest everywhere: {methods:names}", WORKLOAD),
+    "pair": COMPARED,
+    "pair/all-slower": ("time over that of {slow}: {inverse:span}",),
+    "crossover": ("gain by {axis:axis}: {gains:ratios}", *SPLIT, "methods at {last_lost}: {last_after}, {last_before}",
+                  WORKLOAD),
+    "trend": ("gain at {first}: {first_gain:times}", "gain at {last}: {last_gain:times}",
+              "gain: {least:times} to {most:times}", WORKLOAD),
+    "peak": (*PEAK, "lowest share: {lowest_share:percent}"),
+    "peak/library": (*PEAK, "highest that is no library's: {own} on {own_case}, {own_share:percent}",
+                     "lowest share: {lowest_share:percent}"),
+}  # fmt: skip

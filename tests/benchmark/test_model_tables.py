@@ -1,0 +1,78 @@
+"""The table of whole networks, from made-up rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.benchmark.test_sheets import sheet, timing
+
+from convforge.benchmark.model_tables import ratio
+from convforge.benchmark.sheet_tables import sheet_markdown
+
+SETTINGS: dict[str, Any] = {"device": "cuda", "count": 5, "factor": 2.0, "floors": {"float32": 1e-5, "float16": 1e-3}}
+
+
+def row(network: str, dtype: str, times: dict[str, float], **more: Any) -> dict[str, Any]:
+    """A row with times of sides in microseconds."""
+    errors = dict.fromkeys(times, 1.2e-6)
+    return {
+        "network": network, "batch": 32, "format": "channels_last", "dtype": dtype, "pictures": 32, "note": "",
+        "layers": 20, "ours_layers": 14, "replace_s": 31.4, "bound": 1e-5, "errors": errors, "wrong": [], "faults": {},
+        "times": {side: timing(us) for side, us in times.items()},
+    } | more  # fmt: skip
+
+
+def test_ratios_and_their_geometric_means_by_type(tmp_path: Path) -> None:
+    rows = [
+        row("A", "float32", {"eager": 2000, "compiled": 1500, "max-autotune": 1600, "convforge": 1000}),
+        row("B", "float32", {"eager": 4500, "compiled": 1500, "max-autotune": 1000, "convforge": 1000}),
+        row("A", "float16", {"eager": 900, "folded": 800, "max-autotune": 500, "convforge": 1000}),
+        row("B", "float16", {"eager": 4000, "folded": 2000, "max-autotune": 3000, "convforge": 1000}),
+        row("C", "bfloat16", {"eager": 1029, "folded": 971, "max-autotune": 1029, "convforge": 1000}),
+    ]
+    assert [ratio(one) for one in rows[:3]] == pytest.approx([1.5, 1.0, 0.5])
+    text = sheet_markdown("networks", [sheet(tmp_path, "networks", rows, **SETTINGS)])
+    assert text.startswith(
+        "PyTorch's time over convforge's, geometric means: float32 against eager 3.000x (2 rows), float32 against "
+        "torch.compile 1.225x (2 rows), float16 against the fastest 1.000x (2 rows), bfloat16 against the fastest "
+        "0.971x (1 row). Slower than PyTorch's fastest by more than 3 %: 1 of 5 rows (A, batch 32, channels_last, "
+        "float16). All outputs keep to the bound.\n"
+    )
+    assert "| A | 32 | channels\\_last | float32 | 2.00 |  | 1.50 | 1.60 | 1.00 | 1.500x | 14 of 20 | 31 |" in text
+    assert "each in a CUDA graph" in text
+    assert "1e-05 in float32, 1e-03 in float16" in text
+
+
+def test_a_wrong_row_a_fault_and_a_failure_are_named(tmp_path: Path) -> None:
+    late = "it was not compiled within 44 s"
+    rows = [
+        row("A", "float32", {"eager": 2000, "convforge": 1000}, faults={"compiled": late, "max-autotune": late}),
+        row("B", "float16", {"eager": 900, "folded": 800}, wrong=["convforge"],
+            errors={"eager": 1e-3, "folded": 1e-3, "convforge": None}),
+        row("C", "float16", {"eager": 900}, faults={"convforge": "not possible here"}, ours_layers=None, layers=None,
+            replace_s=None, pictures=8, note="8 pictures: 32 take about 72 GB"),
+    ]  # fmt: skip
+    text = sheet_markdown("networks", [sheet(tmp_path, "networks", rows, complete=False, **SETTINGS)])
+    assert "torch.compile 1" not in text
+    assert "Slower than PyTorch's fastest by more than 3 %: 0 of 1 rows." in text
+    assert "In 1 of them a side of PyTorch has no time: the fastest is of the others." in text
+    assert "convforge failed, and so has no time: C, batch 8, channels_last, float16." in text
+    assert "Wrong, and so without a time: B, batch 32, channels_last, float16 (convforge)." in text
+    assert "| no number | 1.0e-03 |" in text
+    assert "| C | 8 | channels\\_last | float16 | 0.900 |  |  |  |  |  |  |  |  | 1.2e-06 |" in text
+    assert "compiled has no time: it was not compiled within 44 s (A, batch 32" in text
+    assert "8 pictures: 32 take about 72 GB." in text
+    assert "2 rows were not reached: go on with" in text
+
+
+def test_what_is_too_noisy_to_rank_is_not_counted_as_slower(tmp_path: Path) -> None:
+    unsteady = row("A", "float16", {})
+    unsteady["times"] = {"eager": timing(1000.0, 0.2), "convforge": timing(1060.0, 0.2)}
+    text = sheet_markdown("networks", [sheet(tmp_path, "networks", [unsteady], **SETTINGS | {"device": "cpu"})])
+    assert "Slower than PyTorch's fastest by more than 3 %: 0 of 1 rows. Too noisy to rank" in text
+    assert "each called" in text
+    nothing = row("A", "float16", {"eager": 900}, faults={"convforge": "no memory"})
+    text = sheet_markdown("networks", [sheet(tmp_path, "networks", [nothing], **SETTINGS)])
+    assert text.startswith("No row has a time of both sides. convforge failed")
