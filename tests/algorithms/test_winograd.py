@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.algorithms.cook_toom import POINTS, cook_toom
 from tests.cases import WORKED, worked_inputs
 from tests.strategies import FLOAT_SUMS, conv2d_problems, first_and_all
 
 from convforge.algorithms.winograd import WinogradF2, WinogradF4, transforms
-from convforge.algorithms.winograd.cook_toom import POINTS, cook_toom
 from convforge.algorithms.winograd.winograd import WinogradConfig
 from convforge.backends.cpu import cpu_facts, cpu_runtime
 from convforge.errors import WorkspaceTooSmall

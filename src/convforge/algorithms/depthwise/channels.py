@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
-from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.host.conv import MOST_BLOCKS, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.resident import compiled, evenly
-from convforge.algorithms.host.staged import Filter, StagedWeights
+from convforge.algorithms.direct.blocks import columns_read, even_share
+from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
+from convforge.algorithms.host.conv import MOST_BLOCKS
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
 # Registers of a thread that a row of pixels, the sums and the weights that stay there may take, of the 255 that it has;
-# and up to which a multiprocessor holds enough threads.
+# and up to which an SM holds enough threads.
 MOST_REGISTERS, GOOD_REGISTERS = 200, 112
 
 # A window is unrolled where its weights and its pixels take no more registers than this: the compiler asks for all of
@@ -48,33 +45,21 @@ BLOCK_THREADS, BLOCK_VECTORS, MOST_DEEP = 128, 8, 64
 # Of shared memory, that the filters of a block's channels may take.
 TAPS_BYTES = 48 << 10
 
-# Threads that a multiprocessor shall hold; and how many it must get for a tile to pay.
+# Threads that an SM must hold; and how many it must get for a tile to pay.
 RESIDENT, ENOUGH_THREADS = 512, 256
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelsConfig(Config):
-    """Block of :class:`DepthwiseChannels`, and the tile of a thread.
+    """Block of :class:`DepthwiseChannels`, and the tile of a thread."""
 
-    Attributes
-    ----------
-    vec : int
-        Neighbouring channels of a thread.
-    out_p, out_q : int
-        Rows and columns of its outputs.
-    block_c, block_q, block_p : int
-        Threads along channels, along q and along p; 32 to 1024 together.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    vec: int
-    out_p: int
-    out_q: int
-    block_c: int
-    block_q: int
-    block_p: int
-    resident: int = RESIDENT
+    vec: int  # neighbouring channels of a thread
+    out_p: int  # rows of its outputs
+    out_q: int  # columns of its outputs
+    block_c: int  # threads along channels
+    block_q: int  # threads along q
+    block_p: int  # threads along p; 32 to 1024 in a block
+    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:
@@ -83,18 +68,7 @@ class ChannelsConfig(Config):
 
 
 class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
-    """Vectors of channels, a tile of outputs a thread, all from registers: for NHWC and small filters.
-
-    Examples
-    --------
-    >>> from convforge.backends.emulator.facts import emulator_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n1c8h56w56_k8r3s3_st1_p1_g8_f32_nhwc")
-    >>> DepthwiseChannels("emulator").refuses(problem, emulator_facts()) is None
-    True
-    >>> print(DepthwiseChannels("emulator").refuses(problem.replace(x_layout="NCHW"), emulator_facts()))
-    channels must lie side by side: x_layout=NCHW must be NHWC
-    """
+    """Vectors of channels, a tile of outputs a thread, all from registers: for NHWC and small filters."""
 
     name = "depthwise_channels"
     summary = "depthwise in NHWC: vectors of channels, a tile of outputs a thread, rows of pixels in registers"
@@ -103,26 +77,20 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
     look = Mark("olive", "diamond")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if not is_preferred(problem):
             return None
         rank = Rank.ONE_CHANNEL_NEXT if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL
         return Preference(rank, "every filter sees one channel: neighbouring channels are loaded together")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if (reason := super().refuses(problem, facts)) is not None:
-            return reason
-        if problem.x_layout != "NHWC":
-            return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
-        return config_refusal(problem, _config(problem, 4, 1, 1))
+    def least(self, problem: Conv2dProblem) -> ChannelsConfig:
+        return _config(problem, 4, 1, 1)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ChannelsConfig]:
-        """See :class:`Algorithm`. The largest tile that gives the device enough threads first."""
+        """The largest tile that gives the device enough threads first."""
         strided = [_config(problem, *tile) for tile in STRIDED_TILES if max(problem.stride) > 1]
         strided.sort(key=lambda config: not _kept(problem, config))
         found = list(dict.fromkeys([*strided, *(_config(problem, *tile) for tile in TILES)]))
-        fit = [config for config in found if config_refusal(problem, config) is None]
+        fit = self.valid(problem, found, facts)
 
         def threads(config: ChannelsConfig) -> int:
             return math.prod(_grid(problem, config)) * config.threads
@@ -131,84 +99,64 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         default = next((c for c in good if threads(c) >= ENOUGH_THREADS * facts.cores), good[-1])
         return [default, *(config for config in fit if config != default)]
 
-    def plan(self, problem: Conv2dProblem, config: ChannelsConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        if (reason := config_refusal(problem, config)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        flags = dict.fromkeys(("aligned_x", "aligned_out", "dense"), ctypes.c_int)
-        struct = with_conv("Channels", problem, filter=Filter, **flags)
-        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        store = math.gcd(config.vec, VECTOR_BYTES // out_bytes)
+    def kernel(self, problem: Conv2dProblem, config: ChannelsConfig) -> Kernel:
+        store = math.gcd(config.vec, VECTOR_BYTES // itemsize(problem.out_dtype))
         prelude = constants(
             VEC=config.vec, OUT_P=config.out_p, OUT_Q=config.out_q, STORE=store, UNROLLED=_kept(problem, config),
             BLOCK_C=config.block_c, BLOCK_Q=config.block_q, BLOCK_P=config.block_p,
         )  # fmt: skip
-        path, name = "algorithms/depthwise/channels.cu", "depthwise_channels"
-        source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Channels")
-        kernel = compiled(runtime, source, config.threads, config.resident)
-        block = (config.block_c, config.block_q, config.block_p)
-        info = evenly(runtime, kernel, LaunchInfo(name, _grid(problem, config), block, early=True))
-        x_sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
-        out_sizes = {"n": problem.n, "h": problem.p, "w": problem.q}
         x_run, out_run = ({"c": 1} if vector > 1 else {} for vector in (config.vec, store))
-
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            conv = args.conv
-            fill(conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, config.vec, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
-            beside = (conv.x_strides.c, conv.x_strides.w, conv.out_strides.c, conv.out_strides.w)
-            args.dense = args.aligned_x and args.aligned_out and beside == (1, problem.c, 1, problem.k)
-            return args
-
-        weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
-
-
-def config_refusal(problem: Conv2dProblem, config: ChannelsConfig) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    if min(config.vec, config.out_p, config.out_q, config.block_c, config.block_q, config.block_p) < 1:
-        return Reason("{names} and the block must be at least 1", names="vec, out_p, out_q")
-    if problem.k % config.vec:
-        return Reason("vec={vec} must divide the {k} channels", vec=config.vec, k=problem.k)
-    if config.vec & (config.vec - 1):
-        return Reason("vec={vec} must be a power of two: it is one load", vec=config.vec)
-    if config.vec * itemsize(problem.x_dtype) > VECTOR_BYTES:
-        return Reason(
-            "vec={vec} channels of {pixels} are more than a load of {vector} bytes",
-            vec=config.vec,
-            pixels=problem.x_dtype,
-            vector=VECTOR_BYTES,
+        x = Vectors({"n": problem.n, "h": problem.h, "w": problem.w}, x_run, config.vec)
+        out = Vectors({"n": problem.n, "h": problem.p, "w": problem.q}, out_run, store)
+        block = (config.block_c, config.block_q, config.block_p)
+        return Kernel(
+            prelude, _grid(problem, config), block, config.resident, last_fields={"dense": 0}, vectors=(x, out)
         )
-    if not 32 <= config.threads <= 1024:
-        return Reason("a block has 32 to 1024 threads; these are {threads}", threads=config.threads)
-    if config.block_p > MOST_DEEP:
-        return Reason(
-            "block_p={block_p} must be at most {most}: a block's third axis has no more threads",
-            block_p=config.block_p,
-            most=MOST_DEEP,
-        )
-    if (nbytes := _taps_bytes(problem, config)) > TAPS_BYTES:
-        return Reason(
-            "the filters of a block's channels take {nbytes} bytes of shared memory; {most} are to be had",
-            nbytes=nbytes,
-            most=TAPS_BYTES,
-        )
-    if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return Reason(
-            "a row of the window, the sums and the weights of {vec} channels take {need} registers; {most} are "
-            "to be had",
-            vec=config.vec,
-            need=need,
-            most=MOST_REGISTERS,
-        )
-    return None
+
+    def complete(self, problem: Conv2dProblem, args: Any) -> None:
+        x, out = args.conv.x_strides, args.conv.out_strides
+        dense = (x.c, x.w, out.c, out.w) == (1, problem.c, 1, problem.k)
+        args.dense = args.aligned_x and args.aligned_out and dense
+
+    def config_refusal(self, problem: Conv2dProblem, config: ChannelsConfig, facts: DeviceFacts) -> Reason | None:
+        if problem.x_layout != "NHWC":
+            return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
+        if (reason := least_refusal(config)) is not None:
+            return reason
+        if problem.k % config.vec:
+            return Reason("vec={vec} must divide the {k} channels", vec=config.vec, k=problem.k)
+        if config.vec & (config.vec - 1):
+            return Reason("vec={vec} must be a power of two: it is one load", vec=config.vec)
+        if config.vec * itemsize(problem.x_dtype) > VECTOR_BYTES:
+            return Reason(
+                "vec={vec} channels of {pixels} are more than a load of {vector} bytes",
+                vec=config.vec, pixels=problem.x_dtype, vector=VECTOR_BYTES,
+            )  # fmt: skip
+        if not 32 <= config.threads <= 1024:
+            return Reason("a block has 32 to 1024 threads; these are {threads}", threads=config.threads)
+        if config.block_p > MOST_DEEP:
+            return Reason(
+                "block_p={block_p} must be at most {most}: a block's third axis has no more threads",
+                block_p=config.block_p,
+                most=MOST_DEEP,
+            )
+        if (nbytes := _taps_bytes(problem, config)) > TAPS_BYTES:
+            return Reason(
+                "the filters of a block's channels take {nbytes} bytes of shared memory; {most} are to be had",
+                nbytes=nbytes,
+                most=TAPS_BYTES,
+            )
+        if (need := _registers(problem, config)) > MOST_REGISTERS:
+            return Reason(
+                "a row of the window, the sums and the weights of {vec} channels take {need} registers; {most} are "
+                "to be had",
+                vec=config.vec, need=need, most=MOST_REGISTERS,
+            )  # fmt: skip
+        return None
 
 
 def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> ChannelsConfig:
-    """A tile of TILES, in a block that the picture fills."""
+    """A tile of TILES, in a block that the image fills."""
     vec = math.gcd(problem.k, max(1, nbytes // itemsize(problem.x_dtype)))
     block_c = even_share(problem.k // vec, BLOCK_VECTORS)
     while block_c > 1 and _taps_bytes(problem, ChannelsConfig(vec, out_p, out_q, block_c, 1, 1)) > TAPS_BYTES:
@@ -221,7 +169,7 @@ def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> Chan
 
 
 def _taps_bytes(problem: Conv2dProblem, config: ChannelsConfig) -> int:
-    """Of shared memory that the filters of a block's channels take: PITCH of channels.cu for each tap."""
+    """Bytes of shared memory that the filters of a block's channels take: PITCH of channels.cu for each tap."""
     size = itemsize(problem.acc_dtype)
     lanes = VECTOR_BYTES // size
     pitch = (config.block_c * config.vec + 2 * lanes - 1) // lanes * lanes
@@ -232,19 +180,13 @@ def _kept(problem: Conv2dProblem, config: ChannelsConfig) -> bool:
     """True if the window is unrolled and its weights stay in registers."""
     width = config.vec * -(-itemsize(problem.acc_dtype) // 4)
     rows = (config.out_p - 1) * problem.stride[0] + problem.extent_h
-    pixels = rows * _columns(problem, config)
+    pixels = rows * columns_read(problem, config.out_q)
     return problem.r * problem.s * width <= KEPT_WEIGHTS and pixels * width <= KEPT_PIXELS
 
 
-def _columns(problem: Conv2dProblem, config: ChannelsConfig) -> int:
-    """Pixels of a row that some output of a thread needs."""
-    stride, dilation = problem.stride[1], problem.dilation[1]
-    return len({q * stride + s * dilation for q in range(config.out_q) for s in range(problem.s)})
-
-
 def _registers(problem: Conv2dProblem, config: ChannelsConfig) -> int:
-    """Of the pixels of one row that some output needs, of the sums and of weights."""
-    columns, weights = _columns(problem, config), problem.r * problem.s if _kept(problem, config) else 1
+    """Registers for the pixels of one row that some output needs, the sums and weights."""
+    columns, weights = columns_read(problem, config.out_q), problem.r * problem.s if _kept(problem, config) else 1
     numbers = (columns + config.out_p * config.out_q + weights) * config.vec
     return numbers * -(-itemsize(problem.acc_dtype) // 4) + columns
 

@@ -1,6 +1,6 @@
 """Kernels of depthwise convolution on the CPU: vectors along the columns of a plane, or along the channels of a pixel.
 
-What changed since direct_rows: eight vectors of sums stay in registers while all taps of the one channel pass, wherever
+Since direct_rows: eight vectors of sums stay in registers while all taps of the one channel pass, wherever
 in the strip these vectors lie, so planes that are narrow keep the processor as busy as wide ones. In NHWC a vector
 holds neighbouring channels, each with the filter of its own.
 """
@@ -24,23 +24,9 @@ def along_columns(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
                   corners: Any, places: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of rows of one channel (n, c, strip).
 
-    Parameters
-    ----------
-    x, out : View
-    w : 1-D array of K * R * S weights
-    g : Geometry
-    ends : Ends
-    values : 1-D array
-        Of the epilogue's type; only the type is used.
-    strip : Strip
-        Layout of the tile.
-    block : Block
-    offsets : 1-D int array
-        Of each tap (r, s) in the tile.
-    corners : 1-D int array
-        Where each vector of a block's outputs reads its first tap.
-    places : 1-D int array
-        Where each vector of outputs is stored: elements from the block's first.
+    `w` has K * R * S weights; of `values` only the type is used, the epilogue's. `offsets` has the place of each
+    tap (r, s) in the tile, `corners` the place of the first tap of each vector of a block's outputs, and `places`
+    the element of the output where each vector is stored, from the block's first.
     """
     # Vectors at the end of a narrow row read and write past it.
     lanes = lanes_of(w)
@@ -93,22 +79,15 @@ def finish_plane(sums: Any, value: Any, out: Any, n: Any, k: Any, p0: Any, p1: A
 @jit
 def along_channels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, block: Any, offsets: Any,
                    corners: Any, places: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work item = a strip of rows of some channels (n, strip, channels).
+    """Work item = a strip of rows of some channels (n, strip, channels); parameters as of :func:`along_columns`.
 
-    A vector holds channels of one pixel, and lies a plane of the tile behind the channels before it. Or, with fewer
-    channels than lanes, it holds several pixels with all their channels, as they lie in a row: vectors that begin with
-    the same channel then have the same weights.
+    A vector holds channels of one pixel, a plane of the tile behind the channels before it; `strip` is that of one
+    vector of channels. Or, with fewer channels than lanes, it holds several pixels with all their channels, in the
+    order of a row: vectors that begin with the same channel then have the same weights, and follow each other in
+    `corners` and `places`.
 
-    Parameters
-    ----------
-    w : 1-D array
-        For each vector of channels (or each channel to begin with), each of its filters and each tap: a weight a lane.
-    strip : Strip
-        Of one vector of channels (or of all pixels).
-    corners, places
-        Of the pixels of a block; or, vectors that begin with the same channel after one another, of these.
-
-    Others as of :func:`along_columns`.
+    `w` has, for each vector of channels (or each channel to begin with), each of its filters and each tap, a weight
+    a lane.
     """
     lanes = lanes_of(w)
     tile = np.zeros((1 if block.interleaved else block.item_vectors) * strip.plane, w.dtype)
@@ -200,7 +179,7 @@ def gather_pixels(tile: Any, x: Any, n: Any, c0: Any, c1: Any, p0: Any, p1: Any,
 
 @inlined
 def gather_one(tile: Any, at: Any, x: Any, start: Any, channel: Any, g: Any) -> None:
-    """A channel of the pixel that begins at `start`; a negative one lies outside the picture."""
+    """A channel of the pixel that begins at `start`; a negative one lies outside the image."""
     if start < 0:
         put(tile, at, g.outside - g.zero)
     elif x.half:
@@ -218,7 +197,7 @@ def gather_interleaved(tile: Any, x: Any, n: Any, p0: Any, p1: Any, g: Any, stri
     for i in range(rows):
         h, row = g.rows[p0 * g.stride_h + i], i * strip.row_pitch
         plane = x.place[0] + n * x.place[1] + h * x.place[3]
-        a, b = 0, 0  # columns [a, b) are copied as they lie
+        a, b = 0, 0  # columns [a, b) are copied as one run
         if side_by_side and h >= 0:
             a, b = min(g.left, count), min(g.left + g.width, count)
             copy_run(tile, row + a * channels, x.flat, plane + (a - g.left) * channels, (b - a) * channels, 1)

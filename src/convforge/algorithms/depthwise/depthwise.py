@@ -1,4 +1,4 @@
-"""Host side of depthwise convolution on the CPU: strips, vectors, packed weights. The kernels stand in cpu.py."""
+"""Host side of depthwise convolution on the CPU: strips, vectors, packed weights. cpu.py has the kernels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
+from convforge.algorithms.depthwise.family import one_channel_refusal
 from convforge.algorithms.host.ends import ends, values_dtype
 from convforge.algorithms.host.geometry import Strip, geometry, strip, tap_offsets
 from convforge.algorithms.host.views import View, view
@@ -35,45 +36,23 @@ _VECTORS_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConfig(Config):
-    """Vectors and tile of :class:`Depthwise`.
+    """Vectors and tile of :class:`Depthwise`."""
 
-    Attributes
-    ----------
-    along : {"columns", "channels", "pixels"}
-        What lies in a vector: outputs of a row; channels of a pixel; or pixels of fewer channels than a vector has
-        lanes, each with all its channels, as they lie in a row.
-    tile_p : int
-        Output rows of a strip.
-    tile_c : int
-        Channels of a work item.
-    """
-
+    # What a vector holds: outputs of a row (columns), channels of a pixel, or whole pixels of few channels.
     along: str = "columns"
-    tile_p: int = 8
-    tile_c: int = 1
+    tile_p: int = 8  # output rows of a strip
+    tile_c: int = 1  # channels of a work item
 
 
 class Block(NamedTuple):
-    """Parameters of the kernels besides the tile.
+    """Parameters of the kernels besides the tile."""
 
-    Attributes
-    ----------
-    channels : int
-        Of the picture.
-    rows, row_vectors : int
-        Output rows that are summed before any is stored; vectors of a row, or of those that begin with one channel.
-    item_vectors : int
-        Vectors of channels of a work item; or channels that a vector may begin with.
-    interleaved, put_directly : bool
-        A vector holds pixels; sums are stored straight into the output.
-    """
-
-    channels: int
-    rows: int
-    row_vectors: int
-    item_vectors: int
-    interleaved: bool
-    put_directly: bool
+    channels: int  # of the image
+    rows: int  # output rows that are summed before any is stored
+    row_vectors: int  # vectors of a row, or of those that begin with one channel
+    item_vectors: int  # vectors of channels of a work item; or channels that a vector may begin with
+    interleaved: bool  # a vector holds pixels
+    put_directly: bool  # sums are stored directly into the output
 
 
 @takes_bfloat16
@@ -88,7 +67,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
     look = Mark("olive", "circle")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`.  Where sums are exact in float32, if they are whole numbers."""
+        """Where sums are exact in float32, if they are whole numbers."""
         if not problem.groups == problem.c > 1 or (is_integer(problem.acc_dtype) and problem.largest_sum >= 2**24):
             return None
         return Preference(
@@ -96,15 +75,10 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
         )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if problem.groups != problem.c:
-            return Reason(
-                "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
-            )
-        return None
+        return one_channel_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseConfig]:
-        """See :class:`Algorithm`. Along what lies side by side; the tallest strip that fits the cache first."""
+        """Along the axis that is contiguous; the tallest strip that fits the cache first."""
         found = []
         if problem.x_layout == "NHWC" and problem.c >= _lanes(problem):
             tile_c = _channels_of_an_item(problem, facts)
@@ -114,7 +88,6 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
         return found + [DepthwiseConfig("columns", tile_p, 1) for tile_p in _heights(problem, 1, facts)]
 
     def plan(self, problem: Conv2dProblem, config: DepthwiseConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.depthwise import cpu
 
         if config.along not in ("columns", "channels", "pixels"):

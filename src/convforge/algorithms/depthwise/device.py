@@ -7,14 +7,6 @@ from convforge.algorithms.depthwise.planes import DepthwisePlanes, PlanesConfig
 from convforge.algorithms.depthwise.rows import DepthwiseRows, RowsConfig
 
 __all__ = [
-    "ChannelsConfig",
-    "DepthwiseBatch",
-    "DepthwiseBatchConfig",
-    "DepthwiseChannels",
-    "DepthwiseMma",
-    "DepthwiseMmaConfig",
-    "DepthwisePlanes",
-    "DepthwiseRows",
-    "PlanesConfig",
-    "RowsConfig",
-]
+    "ChannelsConfig", "DepthwiseBatch", "DepthwiseBatchConfig", "DepthwiseChannels", "DepthwiseMma",
+    "DepthwiseMmaConfig", "DepthwisePlanes", "DepthwiseRows", "PlanesConfig", "RowsConfig",
+]  # fmt: skip

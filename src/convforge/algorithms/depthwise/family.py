@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from abc import abstractmethod
+from typing import ClassVar
 
-from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.box import MOST_TAPS
+from convforge.algorithms.direct.one_launch import OneLaunch
 from convforge.algorithms.host.divide import LIMIT_BITS
-from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.on_device import C
+from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
-from convforge.problem import Conv2dProblem
+from convforge.problem import Conv2dProblem, is_small_plane
+from convforge.problem.keys import SMALL_SIDE
 from convforge.problem.types import itemsize
-
-C = TypeVar("C", bound=Config)
 
 # Output channels of a filter of one channel from which its pixels are read for many outputs, as in a layer.
 MANY_OUTPUTS = 8
@@ -31,16 +32,63 @@ SMALL_PLANE, LARGE_PLANE, FEW_PLANES = 28 * 28, 64 * 64, 4
 BUSY_PLANES = 512
 
 
-class DepthwiseConvolution(DeviceConvolution[C]):
-    """A convolution whose groups are its channels, on a device."""
+class DepthwiseConvolution(OneLaunch[C]):
+    """A convolution whose groups are its channels, on a device.
+
+    Attributes
+    ----------
+    first_architecture : int
+        The first with the tensor cores that the kernel uses; 0 for a kernel that uses none.
+    """
+
+    first_architecture: ClassVar[int] = 0
+
+    @abstractmethod
+    def least(self, problem: Conv2dProblem) -> C:
+        """Return the config that needs the least: where it is invalid, all are."""
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if problem.groups != problem.c:
+        if self.first_architecture and Architecture.parse(facts.architecture).number < self.first_architecture:
             return Reason(
-                "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
+                "these tensor cores came with sm_{first}; this is {architecture}",
+                first=self.first_architecture,
+                architecture=facts.architecture,
             )
-        return super().refuses(problem, facts)
+        return one_channel_refusal(problem) or self.config_refusal(problem, self.least(problem), facts)
+
+
+def one_channel_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Return why a method whose filters see one channel each cannot compute a problem, or None."""
+    if problem.groups == problem.c:
+        return None
+    return Reason("a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c)
+
+
+def threads_refusal(threads: int) -> Reason | None:
+    """Return why a block cannot have so many threads, or None."""
+    if threads <= 1024:
+        return None
+    return Reason("a block has at most 1024 threads; {threads} are asked for", threads=threads)
+
+
+def planes_room_refusal(planes: int, room: int, facts: DeviceFacts) -> Reason | None:
+    """Return why the planes of a block and their filters do not fit shared memory, or None."""
+    if room <= facts.block_shared_bytes:
+        return None
+    return Reason(
+        "{planes} planes and their filters take {room} bytes of shared memory; a block has {most}",
+        planes=planes, room=room, most=facts.block_shared_bytes,
+    )  # fmt: skip
+
+
+def small_plane_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Return why no kernel is made for one size of planes, or None."""
+    if is_small_plane(problem):
+        return None
+    return Reason(
+        "a kernel is made for one size of planes, at most {most} x {most}; these are {h} x {w}",
+        most=SMALL_SIDE, h=problem.h, w=problem.w,
+    )  # fmt: skip
 
 
 def whole_planes_refusal(problem: Conv2dProblem) -> Reason | None:

@@ -1,36 +1,34 @@
-"""Host side of mma.cu: how planes stand among zeros, and how warps share their windows."""
+"""Host side of mma.cu: the zeros around planes, and how warps share their windows."""
 
 from __future__ import annotations
 
 import collections
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import (
     SMALL_PLANE,
     DepthwiseConvolution,
     idle_for_planes,
     is_preferred,
+    planes_room_refusal,
+    threads_refusal,
     whole_planes_pay,
     whole_planes_refusal,
 )
-from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.divide import Divisor, divisor
+from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
+from convforge.algorithms.host.divide import divisor
 from convforge.algorithms.host.plane_tiles import whole_vectors, window
-from convforge.algorithms.host.resident import blocks_held, compiled, evenly
-from convforge.algorithms.host.staged import Filter, StagedWeights
+from convforge.algorithms.host.resident import blocks_held
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
-from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import VECTOR_BYTES, itemsize
+from convforge.problem.types import VECTOR_BYTES
 
 # Rows, columns and depth of a tensor core's product of 16-bit numbers.
 ROWS, COLUMNS, DEPTH = 16, 8, 16
@@ -47,12 +45,12 @@ TEAMS, WARPS, TILES = (1, 2, 4, 8), (2, 4, 8), (1, 2, 4, 7)
 # Matrices that a warp that walks holds at most, of all rows of the filter.
 WALKED = 8
 
-# Threads that a multiprocessor shall hold.
+# Threads that an SM must hold.
 RESIDENT = 768
 
-# What a warp issues, in instructions: of four loads of windows, whose words meet in banks; of a step's taps; of outputs
+# Instructions that a warp issues: for four loads of windows, whose words meet in banks; of a step's taps; of outputs
 # that are stored; of a vector that is copied; of one of zeros; and of a block besides. Of a block's time, what a
-# multiprocessor loses if it has no other; cycles in which it begins one; warps with which it is busy.
+# SM loses if it has no other; cycles in which it begins one; warps with which it is busy.
 LOADS, TAPS, STORE, COPY, ZEROS, BLOCK = 8, 12, 60, 20, 5, 150
 ALONE, BEGIN_CYCLES, BUSY_WARPS = 0.3, 400, 28
 
@@ -68,24 +66,13 @@ PLANE_FLOPS = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseMmaConfig(Config):
-    """Planes of :class:`DepthwiseMma`.
+    """Planes of :class:`DepthwiseMma`."""
 
-    Attributes
-    ----------
-    planes : int
-        Planes of a block.
-    team : int
-        Warps of a plane.
-    tiles : int
-        Tiles of 16 windows that a warp computes at a time; 0 where it goes down the plane with 16 windows instead.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    planes: int
-    team: int
+    planes: int  # of a block
+    team: int  # warps of a plane
+    # Of 16 windows that a warp computes at a time; 0: it goes down the plane with 16 windows.
     tiles: int = field(metadata={"least": 0})
-    resident: int = RESIDENT
+    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:
@@ -109,27 +96,17 @@ class _Layout:
 
 
 class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
-    """Rows of the filter as matrices on tensor cores: for layers of 16-bit numbers in NCHW.
-
-    Examples
-    --------
-    >>> from convforge.backends.emulator.facts import emulator_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n32c384h14w14_k384r7s7_st1_p3_g384_f16_nchw")
-    >>> DepthwiseMma("emulator").refuses(problem, emulator_facts()) is None
-    True
-    >>> print(DepthwiseMma("emulator").refuses(problem.replace(w=15), emulator_facts()))
-    rows are copied in words of two pixels: W=15 must be even
-    """
+    """Rows of the filter as matrices on tensor cores: for layers of 16-bit numbers in NCHW."""
 
     name = "depthwise_mma"
     summary = "depthwise: rows of the filter as matrices of 16-bit floats, on tensor cores; sm_80 and later"
     since = "depthwise_rows"
+    first_architecture = FIRST_ARCHITECTURE
     cost = MethodCost(1.7, 0.9, 2048, 1)
     look = Mark("olive", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. Eight outputs take a product of 16 or more pixels with each row of the filter."""
+        """Eight outputs take a product of 16 or more pixels with each row of the filter."""
         planes = problem.n * problem.c
         window = 7 * problem.stride[1] + problem.extent_w + problem.padding[2] % 2
         products = problem.p * -(-problem.q // 8) * 8 * problem.r * -(-window // 16) * 16
@@ -137,99 +114,59 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         return Work(planes * (2 * products + PLANE_FLOPS) * idle, problem.least_bytes * idle)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if not is_preferred(problem):
             return None
         large = problem.x_dtype in ("float16", "bfloat16") and problem.h * problem.w > SMALL_PLANE
         rank = Rank.PLANES_AS_MATRICES if large and whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
         return Preference(rank, "every filter sees one channel: tensor cores multiply by its rows, of 16-bit floats")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
-            return Reason(
-                "these tensor cores came with sm_{first}; this is {architecture}",
-                first=FIRST_ARCHITECTURE,
-                architecture=facts.architecture,
-            )
-        return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
+    def least(self, problem: Conv2dProblem) -> DepthwiseMmaConfig:
+        return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseMmaConfig]:
-        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        """By the time that :func:`modelled_cycles` expects."""
         found = [
             DepthwiseMmaConfig(warps // team, team, tiles)
             for team in TEAMS for warps in WARPS for tiles in ((0,) if walks(problem) else TILES)
             if team <= warps and team * (tiles - 1) < _tiles(problem)
         ]  # fmt: skip
-        fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
+        fit = self.valid(problem, found, facts) or [LEAST]
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
-    def plan(self, problem: Conv2dProblem, config: DepthwiseMmaConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        numbers = dict.fromkeys(
-            ("tiles", "strips", "height", "pitch", "plane", "first", "aligned_x", "aligned_out"), ctypes.c_int
-        )
-        struct = with_conv("Mma", problem, filter=Filter, windows=Divisor, across=Divisor, **numbers)
-        lies = _layout(problem, config)
+    def kernel(self, problem: Conv2dProblem, config: DepthwiseMmaConfig) -> Kernel:
+        layout, (strips, height) = _layout(problem, config), _strips(problem, config)
         prelude = constants(
-            PLANES=config.planes, TEAM=config.team, TILES=max(1, config.tiles), LEAD=lies.lead, FILL=lies.fill,
+            PLANES=config.planes, TEAM=config.team, TILES=max(1, config.tiles), LEAD=layout.lead, FILL=layout.fill,
             WALK=config.tiles == 0,
         )  # fmt: skip
-        path, name = "algorithms/depthwise/mma.cu", "depthwise_mma"
-        source = KernelSource(path, name, (*conv_constants(problem, math=problem.x_dtype), *prelude), struct, "Mma")
-        kernel = compiled(runtime, source, config.threads, config.resident)
-        info = LaunchInfo(name, (_blocks(problem, config),), (config.threads,), _shared(problem, config), early=True)
-        info = evenly(runtime, kernel, info)
-        divisors = divisor(_windows(problem)), divisor(problem.w // lies.fill)
-        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
-        out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
-        counts = (_tiles(problem), *_strips(problem, config), lies.pitch, lies.plane, lies.first)
+        fields = {
+            "windows": divisor(_windows(problem)), "across": divisor(problem.w // layout.fill),
+            "tiles": _tiles(problem), "strips": strips, "height": height, "pitch": layout.pitch,
+            "plane": layout.plane, "first": layout.first,
+        }  # fmt: skip
+        x = Vectors({"n": problem.n, "c": problem.c, "h": problem.h}, {"w": 1}, layout.fill)
+        out = Vectors({"n": problem.n, "c": problem.k, "h": problem.p}, {"w": 1}, 2)
+        return Kernel(
+            prelude, (_blocks(problem, config),), (config.threads,), config.resident, _shared(problem, config),
+            math=problem.x_dtype, fields=fields, vectors=(x, out),
+        )  # fmt: skip
 
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            conv = args.conv
-            fill(conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            args.windows, args.across = divisors
-            args.tiles, args.strips, args.height, args.pitch, args.plane, args.first = counts
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, {"w": 1}, lies.fill, x_bytes)
-            vectors = is_aligned(conv.out, conv.out_strides, out_sizes, {"w": 1}, 2, out_bytes)
-            args.aligned_out = vectors and problem.q % 2 == 0
-            return args
+    def complete(self, problem: Conv2dProblem, args: Any) -> None:
+        args.aligned_out = args.aligned_out and problem.q % 2 == 0
 
-        weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
-
-
-def config_refusal(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    if (reason := halves_refusal(problem) or whole_planes_refusal(problem)) is not None:
-        return reason
-    for name, least in (("planes", 1), ("team", 1), ("tiles", 0)):
-        if getattr(config, name) < least:
+    def config_refusal(self, problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> Reason | None:
+        reason = halves_refusal(problem) or whole_planes_refusal(problem) or least_refusal(config)
+        if reason is not None:
+            return reason
+        if config.tiles == 0 and not _can_walk(problem):
             return Reason(
-                "{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=least
+                "tiles=0: a warp goes down a plane in steps of a row, with at most {rows} windows beside each other "
+                "and {matrices} matrices",
+                rows=ROWS,
+                matrices=WALKED,
             )
-    if config.tiles == 0 and not _can_walk(problem):
-        return Reason(
-            "tiles=0: a warp goes down a plane in steps of a row, with at most {rows} windows beside each other "
-            "and {matrices} matrices",
-            rows=ROWS,
-            matrices=WALKED,
-        )
-    if config.threads > 1024:
-        return Reason("a block has at most 1024 threads; {threads} are asked for", threads=config.threads)
-    if (room := _shared(problem, config)) > facts.block_shared_bytes:
-        return Reason(
-            "{planes} planes and their filters take {room} bytes of shared memory; a block has {most}",
-            planes=config.planes,
-            room=room,
-            most=facts.block_shared_bytes,
-        )
-    return None
+        reason = threads_refusal(config.threads)
+        return reason or planes_room_refusal(config.planes, _shared(problem, config), facts)
 
 
 def walks(problem: Conv2dProblem) -> bool:
@@ -255,10 +192,8 @@ def halves_refusal(problem: Conv2dProblem) -> Reason | None:
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         return Reason(
             "products are of 16-bit floats in float32; these are of {pixels} and {weights} in {sums}",
-            pixels=problem.x_dtype,
-            weights=problem.w_dtype,
-            sums=problem.acc_dtype,
-        )
+            pixels=problem.x_dtype, weights=problem.w_dtype, sums=problem.acc_dtype,
+        )  # fmt: skip
     if problem.out_dtype not in TYPES:
         return Reason(
             "tensor cores cut sums off, which 16-bit floats hide: outputs must be such, not {dtype}",
@@ -272,9 +207,9 @@ def halves_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def modelled_cycles(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> float:
-    """Cycles that a multiprocessor takes to issue all instructions of its blocks. Only for comparing configs.
+    """Cycles that an SM takes to issue all instructions of its blocks. Only for comparing configs.
 
-    Counts come from mma.cu; what stands above in figures follows the times of some 60 configs on an H200.
+    Counts come from mma.cu; the constants above follow the times of some 60 configs on an H200.
     """
     shared, warps = _shared(problem, config), config.team * config.planes
     issued = _products(problem, config) + BLOCK + ZEROS * shared / VECTOR_BYTES / config.threads
@@ -319,8 +254,9 @@ def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
     line = whole_vectors((COLUMNS - 1) * stride + DEPTH * steps, 2)
     vector = math.gcd(problem.w, VECTOR)
     margin = -(-(left + lead) // vector) * vector
-    seen = window(problem.q, problem.s, stride, problem.dilation[1]) - left
-    pitch = _pitch(problem, -(-max(problem.w + left + lead, seen, 1) // vector) * vector, vector)
+    columns = window(problem.q, problem.s, stride, problem.dilation[1]) - left
+    least = -(-max(problem.w + left + lead, columns, 1) // vector) * vector
+    pitch = pitch_of_rows(least, vector, _windows(problem), problem.stride[0], stride)
     outputs = problem.p
     if config.tiles == 0:  # of all strips, and those that no row of pixels is the last one of
         strips, height = _strips(problem, config)
@@ -331,18 +267,18 @@ def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
     return _Layout(lead, line, vector, pitch, plane, top * pitch + margin)
 
 
-def _pitch(problem: Conv2dProblem, least: int, step: int) -> int:
-    """From `least` on, the pitch with which the eight windows of a load meet in the fewest banks."""
-    windows = _windows(problem)
+def pitch_of_rows(least: int, step: int, windows: int, stride_h: int, stride_w: int) -> int:
+    """From `least` on, the pitch with which the eight windows of a load meet in the fewest banks.
+
+    Window g begins at row g // `windows` and at output column g % `windows` * COLUMNS.
+    """
 
     def meets(pitch: int) -> int:
-        banks: collections.Counter[int] = collections.Counter()
-        for word in {
-            (g // windows * problem.stride[0] * pitch + g % windows * COLUMNS * problem.stride[1]) // 2 + t
+        words = {
+            (g // windows * stride_h * pitch + g % windows * COLUMNS * stride_w) // 2 + t
             for g in range(8) for t in range(4)
-        }:  # fmt: skip
-            banks[word % BANKS] += 1
-        return max(banks.values())
+        }  # fmt: skip
+        return max(collections.Counter(word % BANKS for word in words).values())
 
     return min(range(least, least + 2 * BANKS, step), key=lambda pitch: (meets(pitch), pitch))
 
@@ -355,8 +291,8 @@ def _strips(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> tuple[int, in
 
 def _shared(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
     """Bytes of shared memory of a block."""
-    lies = _layout(problem, config)
-    return config.planes * (problem.r * lies.line + lies.plane) * 2
+    layout = _layout(problem, config)
+    return config.planes * (problem.r * layout.line + layout.plane) * 2
 
 
 def _blocks(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:

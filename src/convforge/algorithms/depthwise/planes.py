@@ -1,19 +1,22 @@
-"""Host side of planes.cu: the tile of a thread and of a block, how they lie in shared memory, and which is best."""
+"""Host side of planes.cu: tiles of a thread and of a block, their layout in shared memory, a model of their time."""
 
 from __future__ import annotations
 
 import collections
-import ctypes
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
+from convforge.algorithms.contract import Config
+from convforge.algorithms.depthwise.family import (
+    DepthwiseConvolution,
+    is_preferred,
+    threads_refusal,
+    tiles_of_planes_pay,
+)
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.element_types import TYPES
 from convforge.algorithms.host.plane_tiles import (
     PlaneTiles,
@@ -23,12 +26,10 @@ from convforge.algorithms.host.plane_tiles import (
     whole_vectors,
     window,
 )
-from convforge.algorithms.host.resident import blocks_held, compiled, evenly
-from convforge.algorithms.host.staged import Filter, StagedWeights
+from convforge.algorithms.host.resident import blocks_held
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
@@ -48,13 +49,13 @@ SHORT_ROW, CHUNK = 11, 8
 # Registers of a thread that a row of pixels and the sums may take, of the 255 that it has.
 MOST_REGISTERS = 160
 
-# Threads that a multiprocessor shall hold: more where memory is the limit.
+# Threads that an SM must hold: more where memory is the limit.
 RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
 
-# Cycles in which a multiprocessor begins a block: small ones of little work wait.
+# Cycles in which an SM begins a block: small ones of little work wait.
 BEGIN_CYCLES = 550
 
-# Bytes a cycle between a multiprocessor and L2; what it loses of that time while a block waits for its first pixels and
+# Bytes a cycle between an SM and L2; what it loses of that time while a block waits for its first pixels and
 # no other is there. Cycles from one instruction of a warp to its next, but for multiply-adds: these wait for nothing.
 L2_BYTES, ALONE, WARP_CYCLES = 8.2, 1.3, 9.3
 
@@ -62,7 +63,7 @@ L2_BYTES, ALONE, WARP_CYCLES = 8.2, 1.3, 9.3
 # outputs that may have no use for a row of pixels. Cycles of shared memory for a vector of weights.
 COPY, STORE, TURN, CONVERSION, TEST, WEIGHTS = 35, 66, 270, 2.4, 16, 5
 
-# What a block of one plane takes beside one of as many threads on parts of several.
+# Time of a block of one plane, relative to a block of as many threads on parts of several planes.
 ONE_PLANE = 1.02
 
 # Products of a thread whose loops planes.cu unrolls, so that no row is tested.
@@ -74,26 +75,14 @@ MOST_CONFIGS = 10
 
 @dataclass(frozen=True, slots=True)
 class PlanesConfig(Config):
-    """Tile of :class:`DepthwisePlanes`.
+    """Tile of :class:`DepthwisePlanes`."""
 
-    Attributes
-    ----------
-    out_p, out_q : int
-        Rows and columns of outputs of a thread.
-    strips_y, strips_x : int
-        Such strips of a plane's tile.
-    planes : int
-        Planes of a block. It has strips_y * strips_x * planes threads.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    out_p: int
-    out_q: int
-    strips_y: int
-    strips_x: int
-    planes: int
-    resident: int = RESIDENT
+    out_p: int  # rows of outputs of a thread
+    out_q: int  # columns of outputs of a thread
+    strips_y: int  # such strips of a plane's tile, one below the other
+    strips_x: int  # such strips beside each other
+    planes: int  # of a block, which has strips_y * strips_x * planes threads
+    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:
@@ -101,7 +90,7 @@ class PlanesConfig(Config):
         return self.strips_y * self.strips_x * self.planes
 
 
-# What asks for least.
+# The config that needs least.
 LEAST = PlanesConfig(1, 4, 8, 1, 1)
 
 
@@ -123,18 +112,7 @@ class _Layout:
 
 
 class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
-    """Tiles of several planes in shared memory, sliding along rows: for NCHW, and for large filters in NHWC too.
-
-    Examples
-    --------
-    >>> from convforge.backends.emulator.facts import emulator_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n32c128h56w56_k128r31s31_st1_p15_g128_f32_nchw")
-    >>> DepthwisePlanes("emulator").refuses(problem, emulator_facts()) is None
-    True
-    >>> print(DepthwisePlanes("emulator").refuses(problem.replace(groups=64), emulator_facts()))
-    a filter must see one channel: groups=64 must equal C=128
-    """
+    """Tiles of several planes in shared memory, sliding along rows: for NCHW, and for large filters in NHWC too."""
 
     name = "depthwise_planes"
     summary = "depthwise: tiles of several planes in shared memory, rows of pixels slide along a thread's outputs"
@@ -143,23 +121,21 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     look = Mark("olive", "square")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. In NHWC whole lines of memory are read for the sake of a few neighbouring planes."""
+        """In NHWC whole lines of memory are read for the sake of a few neighbouring planes."""
         interleaved = problem.x_layout == "NHWC" and problem.c > 1
         return Work(problem.flops, problem.least_bytes * (2 if interleaved else 1))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if not is_preferred(problem):
             return None
         rank = Rank.ONE_CHANNEL if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL_NEXT
         return Preference(rank, "every filter sees one channel: tiles of several planes share a block")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
+    def least(self, problem: Conv2dProblem) -> PlanesConfig:
+        return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[PlanesConfig]:
-        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        """By the time that :func:`modelled_cycles` expects."""
         found = set()
         resident = SMALL_RESIDENT if problem.r * problem.s <= SMALL_WINDOW else RESIDENT
         for out_p, out_q in OUTPUTS:
@@ -172,86 +148,55 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
                     planes -= planes % 4  # 16 bytes of float32 side by side
                 if strips_y * strips_x * planes <= BLOCKS[-1]:
                     found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes, resident))
-        fit = [config for config in found if config_refusal(problem, config, facts) is None] or [LEAST]
+        fit = self.valid(problem, found, facts) or [LEAST]
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
-    def plan(self, problem: Conv2dProblem, config: PlanesConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)
-        struct = with_conv("Planes", problem, filter=Filter, **vectors, tiles=PlaneTiles.struct)
-        lies, store, tiles = _layout(problem, config), _store(problem, config), _tiles(problem, config)
+    def kernel(self, problem: Conv2dProblem, config: PlanesConfig) -> Kernel:
+        layout, store, tiles = _layout(problem, config), _store(problem, config), _tiles(problem, config)
+        held = f"using tile_t = {TYPES[problem.x_dtype if layout.raw else problem.acc_dtype]};"
         prelude = constants(
             OUT_P=config.out_p, OUT_Q=config.out_q, STRIPS_Y=config.strips_y, STRIPS_X=config.strips_x,
-            PLANES=config.planes, CHANNELS_LAST=problem.x_layout == "NHWC", RAW=lies.raw, FILL=lies.fill,
-            SHIFT=lies.shift, LOAD=lies.load, CHUNK=lies.chunk, PITCH=lies.pitch, PLANE=lies.plane,
-            FILTER_PITCH=lies.filter_pitch, FILTER=lies.filter, STORE=store,
+            PLANES=config.planes, CHANNELS_LAST=problem.x_layout == "NHWC", RAW=layout.raw, FILL=layout.fill,
+            SHIFT=layout.shift, LOAD=layout.load, CHUNK=layout.chunk, PITCH=layout.pitch, PLANE=layout.plane,
+            FILTER_PITCH=layout.filter_pitch, FILTER=layout.filter, STORE=store,
         )  # fmt: skip
-        held = f"using tile_t = {TYPES[problem.x_dtype if lies.raw else problem.acc_dtype]};"
-        path, name = "algorithms/depthwise/planes.cu", "depthwise_planes"
-        source = KernelSource(path, name, (*conv_constants(problem), held, *prelude), struct, "Planes")
-        kernel = compiled(runtime, source, config.threads, config.resident)
-        info = LaunchInfo(name, (tiles.count,), (config.threads,), lies.shared_bytes, early=True)
-        info = evenly(runtime, kernel, info)
-        divisors = tiles.divisors()
-        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h}
-        out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p}
-        x_run, out_run = ({"w": 1} if vector > 1 else {} for vector in (lies.fill, store))
+        x_run, out_run = ({"w": 1} if vector > 1 else {} for vector in (layout.fill, store))
+        x = Vectors({"n": problem.n, "c": problem.c, "h": problem.h}, x_run, layout.fill)
+        out = Vectors({"n": problem.n, "c": problem.k, "h": problem.p}, out_run, store)
+        return Kernel(
+            (held, *prelude), (tiles.count,), (config.threads,), config.resident, layout.shared_bytes,
+            last_fields={"tiles": tiles.divisors()}, vectors=(x, out),
+        )  # fmt: skip
 
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            conv = args.conv
-            fill(conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            args.tiles = divisors
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, store, out_bytes)
-            return args
-
-        weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
-
-
-def config_refusal(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    for name in ("out_p", "out_q", "strips_y", "strips_x", "planes"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
-    if config.threads > 1024:
-        return Reason("a block has at most 1024 threads; {threads} are asked for", threads=config.threads)
-    if (need := _registers(problem, config)) > MOST_REGISTERS:
-        return Reason(
-            "a row of the window and the sums of {out_p} x {out_q} outputs take {need} registers; {most} are to be had",
-            out_p=config.out_p,
-            out_q=config.out_q,
-            need=need,
-            most=MOST_REGISTERS,
-        )
-    if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
-        return Reason(
-            "tiles and filters of {planes} planes take {room} bytes of shared memory; a block has {most}",
-            planes=config.planes,
-            room=room,
-            most=facts.block_shared_bytes,
-        )
-    return _tiles(problem, config).refusal
+    def config_refusal(self, problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> Reason | None:
+        if (reason := least_refusal(config) or threads_refusal(config.threads)) is not None:
+            return reason
+        if (need := _registers(problem, config)) > MOST_REGISTERS:
+            return Reason(
+                "a row of the window and the sums of {out_p} x {out_q} outputs take {need} registers; "
+                "{most} are to be had",
+                out_p=config.out_p, out_q=config.out_q, need=need, most=MOST_REGISTERS,
+            )  # fmt: skip
+        if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
+            return Reason(
+                "tiles and filters of {planes} planes take {room} bytes of shared memory; a block has {most}",
+                planes=config.planes, room=room, most=facts.block_shared_bytes,
+            )  # fmt: skip
+        return _tiles(problem, config).refusal
 
 
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
-    """Cycles that a multiprocessor takes. Only for comparing configs, whose times on an H200 these numbers follow best.
+    """Cycles that an SM takes: a model for comparing configs, fitted to the times of some 900 of them on an H200.
 
-    Of a block count what it issues, 4 instructions of a warp in a cycle; what shared memory moves, 128 bytes in a
-    cycle, and a cycle for each line of as many bytes that a warp stores to; its bytes from and to L2; and the time that
-    its warps take for themselves, which blocks beside it share. The longest counts most: they are added as cubes.
-    Counts come from planes.cu; what stands above in figures is fitted to the times of some 900 configs.
+    It adds as cubes, so that the longest counts most: the instructions of a block, 4 of a warp in a cycle; its
+    moves in shared memory, 128 bytes in a cycle, and a cycle for each line of as many bytes that a warp stores to;
+    its bytes from and to L2; and the time that its warps take for themselves, which blocks beside it share.
     """
-    lies = _layout(problem, config)
+    layout = _layout(problem, config)
     warps, share = -(-config.threads // 32), config.strips_y * config.strips_x
     counts = _chunks(problem)
     x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-    pixels = lies.rows * sum(-(-_span(problem, config, lies.shift, count) // lies.load) for count in counts)
+    pixels = layout.rows * sum(-(-_span(problem, config, layout.shift, count) // layout.load) for count in counts)
     weights = (
         config.out_p * problem.r * sum(-(-count * itemsize(problem.acc_dtype) // VECTOR_BYTES) for count in counts)
     )
@@ -259,8 +204,8 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     stores = outputs / _store(problem, config)
     conversions = CONVERSION * outputs if is_integer(problem.out_dtype) else 0
     if problem.x_dtype != problem.acc_dtype:
-        conversions += pixels * lies.load * (CONVERSION if is_integer(problem.x_dtype) else 1)
-    width = -(-(tile_width(problem, config.strips_x * config.out_q) + lies.shift) // lies.fill)
+        conversions += pixels * layout.load * (CONVERSION if is_integer(problem.x_dtype) else 1)
+    width = -(-(tile_width(problem, config.strips_x * config.out_q) + layout.shift) // layout.fill)
     height = tile_height(problem, config.strips_y * config.out_p)
     copies = -(-height // max(1, share // width)) * -(-width // share)
     turns = -(-config.planes * problem.r * problem.s // config.threads)
@@ -269,13 +214,13 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     if products > UNROLLED:
         close = problem.stride[0] == problem.dilation[0] == 1
         for_all = max(0, problem.r - config.out_p + 1) if close else 0
-        others += TEST * (lies.rows - for_all) * config.out_p * len(counts)
+        others += TEST * (layout.rows - for_all) * config.out_p * len(counts)
     lines = 4 if config.out_q * out_bytes <= VECTOR_BYTES else 32
-    shared = pixels * _phases(problem, config, lies) + WEIGHTS * weights + 2 * copies + stores * lines
-    read = config.planes * height * width * lies.fill * _sector(problem.x_layout, config, x_bytes)
+    shared = pixels * _phases(problem, config, layout) + WEIGHTS * weights + 2 * copies + stores * lines
+    read = config.planes * height * width * layout.fill * _sector(problem.x_layout, config, x_bytes)
     written = config.planes * share * outputs * _sector(problem.out_layout, config, out_bytes)
     waves = math.ceil(_tiles(problem, config).count / facts.cores)
-    beside = max(1, min(blocks_held(facts, warps, lies.shared_bytes, 24 + _registers(problem, config)), waves))
+    beside = max(1, min(blocks_held(facts, warps, layout.shared_bytes, 24 + _registers(problem, config)), waves))
     issued = warps * (products + others) / 4
     by_itself = max(issued, products + WARP_CYCLES * others) / beside
     times = (max(issued, warps * shared), (read + written) / L2_BYTES, by_itself, BEGIN_CYCLES)
@@ -283,10 +228,10 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
     return cycles * (ONE_PLANE if config.planes == 1 else 1)
 
 
-def _phases(problem: Conv2dProblem, config: PlanesConfig, lies: _Layout) -> int:
+def _phases(problem: Conv2dProblem, config: PlanesConfig, layout: _Layout) -> int:
     """Cycles in which shared memory serves a warp's loads of pixels: as many bytes at once as it has banks for."""
-    nbytes = itemsize(problem.x_dtype if lies.raw else problem.acc_dtype)
-    vector = max(4, lies.load * nbytes)
+    nbytes = itemsize(problem.x_dtype if layout.raw else problem.acc_dtype)
+    vector = max(4, layout.load * nbytes)
     together = BANK_BYTES // vector
     if problem.x_layout == "NHWC":
         return 32 // together  # neighbours lie in neighbouring planes, an odd number of vectors apart
@@ -295,7 +240,7 @@ def _phases(problem: Conv2dProblem, config: PlanesConfig, lies: _Layout) -> int:
     for thread in range(together):
         slot, strip = divmod(thread, config.strips_y * config.strips_x)
         y, x = divmod(strip, config.strips_x) if beside else divmod(strip, config.strips_y)[::-1]
-        row = slot * lies.plane + y * config.out_p * problem.stride[0] * lies.pitch
+        row = slot * layout.plane + y * config.out_p * problem.stride[0] * layout.pitch
         places.add((row + x * config.out_q * problem.stride[1]) * nbytes // vector)
     banks = collections.Counter(place % together for place in places)
     return 32 // together * max(banks.values())

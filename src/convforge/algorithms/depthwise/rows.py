@@ -1,34 +1,31 @@
-"""Host side of rows.cu: which planes a block holds whole, and how they lie there."""
+"""Host side of rows.cu: whole planes of a block, and their layout in shared memory."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import (
     DepthwiseConvolution,
     idle_for_planes,
     is_preferred,
+    planes_room_refusal,
+    small_plane_refusal,
+    threads_refusal,
     whole_planes_pay,
     whole_planes_refusal,
 )
-from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.plane_tiles import odd_vectors, tile_height, whole_vectors, window
-from convforge.algorithms.host.resident import compiled, evenly
-from convforge.algorithms.host.staged import Filter, StagedWeights
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
-from convforge.problem import Conv2dProblem, is_small_plane
-from convforge.problem.keys import SMALL_SIDE
+from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
 # Threads of a block that are worth comparing.
@@ -40,7 +37,7 @@ MOST_REGISTERS = 190
 # Those of places, weights and counters.
 BESIDES = 24
 
-# Numbers of a row of pixels and its sums, from which on others of these threads, that a multiprocessor shall hold, are
+# Numbers of a row of pixels and its sums, from which on others of these threads, that an SM must hold, are
 # tried first: more hide what a row waits for, until their registers do not hold it.
 RESIDENT = ((0, (512, 1280)), (50, (1280, 512)), (100, (768, 256)))
 
@@ -51,7 +48,7 @@ MOST_OF_TWO_ROWS = 48
 # thread besides all that.
 VECTOR, TAP, ROW, THREAD = 23, 8, 3, 45
 
-# Bytes of a line; those that a block fetches in vain where it begins or ends within one; what a multiprocessor moves
+# Bytes of a line; those that a block fetches in vain where it begins or ends within one; what an SM moves
 # in a cycle.
 LINE_BYTES, LINE_LOSS, CYCLE_BYTES = 128, 288, 21
 
@@ -64,21 +61,11 @@ MOST_CONFIGS = 8
 
 @dataclass(frozen=True, slots=True)
 class RowsConfig(Config):
-    """Planes of :class:`DepthwiseRows`.
+    """Planes of :class:`DepthwiseRows`."""
 
-    Attributes
-    ----------
-    planes : int
-        Planes of a block.
-    out_p : int
-        Rows of outputs of a thread.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    planes: int
-    out_p: int = 1
-    resident: int = 512
+    planes: int  # of a block
+    out_p: int = 1  # rows of outputs of a thread
+    resident: int = 512  # threads that an SM must hold; see :func:`compiled`
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +105,22 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     look = Mark("olive", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. Products with a border of zeros are left out: of a filter at most a plane's size."""
+        """Products with a border of zeros are left out: of a filter at most a plane's size."""
         taps = min(problem.r, max(problem.h, 1)) * min(problem.s, max(problem.w, 1))
         idle = idle_for_planes(problem)
         return Work(problem.flops * taps / max(problem.r * problem.s, 1) * idle, problem.least_bytes * idle)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if not is_preferred(problem):
             return None
         rank = Rank.WHOLE_PLANES if whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
         return Preference(rank, "every filter sees one channel: a block holds whole planes, a thread a row")
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return super().refuses(problem, facts) or config_refusal(problem, _least(problem), facts)
+    def least(self, problem: Conv2dProblem) -> RowsConfig:
+        return RowsConfig(1, 1, _residents(problem)[0])
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
-        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        """By the time that :func:`modelled_cycles` expects."""
         found = set()
         for out_p in (1, 2) if _two_rows_pay(problem) else (1,):
             for threads in THREADS:
@@ -144,99 +129,56 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
                     found.add((max(1, planes - planes % whole), out_p))
         residents = _residents(problem)
         tried = [RowsConfig(*how, resident) for how in found for resident in residents]
-        fit = [config for config in tried if config_refusal(problem, config, facts) is None] or [_least(problem)]
+        fit = self.valid(problem, tried, facts) or [self.least(problem)]
         return sorted(
             fit, key=lambda c: (modelled_cycles(problem, c, facts), residents.index(c.resident), str(c)),
         )[:MOST_CONFIGS]  # fmt: skip
 
-    def plan(self, problem: Conv2dProblem, config: RowsConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        vectors = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int)
-        struct = with_conv("Rows", problem, filter=Filter, **vectors)
-        lies, threads = _layout(problem, config), _threads(problem, config)
+    def kernel(self, problem: Conv2dProblem, config: RowsConfig) -> Kernel:
+        layout = _layout(problem, config)
         prelude = constants(
             H=problem.h, W=problem.w, P=problem.p, Q=problem.q, LEFT=problem.padding[2], RAW=True,
-            PLANES=config.planes, OUT_P=config.out_p, FILL=lies.fill, LOAD=lies.load, PITCH=lies.pitch,
-            STORE=lies.store, OUT_PITCH=lies.out_pitch, FILTER_PITCH=lies.filter_pitch, FILTER=lies.filter,
-            BY_PIXELS=lies.by_pixels, ROOM=lies.room,
+            PLANES=config.planes, OUT_P=config.out_p, FILL=layout.fill, LOAD=layout.load, PITCH=layout.pitch,
+            STORE=layout.store, OUT_PITCH=layout.out_pitch, FILTER_PITCH=layout.filter_pitch, FILTER=layout.filter,
+            BY_PIXELS=layout.by_pixels, ROOM=layout.room,
         )  # fmt: skip
-        path, name = "algorithms/depthwise/rows.cu", "depthwise_rows"
-        source = KernelSource(path, name, (*conv_constants(problem), *prelude), struct, "Rows")
-        kernel = compiled(runtime, source, threads, config.resident)
-        info = LaunchInfo(name, (_blocks(problem, config),), (threads,), lies.shared_bytes, early=True)
-        info = evenly(runtime, kernel, info)
-        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        x_sizes = {"n": problem.n, "c": problem.c, "h": problem.h, "w": problem.w}
-        out_sizes = {"n": problem.n, "c": problem.k, "h": problem.p, "w": problem.q}
-        x_run = {"w": 1, "h": problem.w, "c": problem.h * problem.w, "n": problem.c * problem.h * problem.w}
-        out_run = {"w": 1, "h": problem.q, "c": problem.p * problem.q, "n": problem.k * problem.p * problem.q}
+        x_run = _run(problem.n, problem.c, problem.h, problem.w)
+        out_run = _run(problem.n, problem.k, problem.p, problem.q)
+        return Kernel(
+            prelude, (_blocks(problem, config),), (_threads(problem, config),), config.resident, layout.shared_bytes,
+            vectors=(Vectors({}, x_run, layout.fill), Vectors({}, out_run, layout.store)),
+        )  # fmt: skip
 
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            conv = args.conv
-            fill(conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, {}, _run(x_run, x_sizes), lies.fill, x_bytes)
-            out = _run(out_run, out_sizes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, {}, out, lies.store, out_bytes)
-            return args
-
-        weights = StagedWeights(problem, runtime, kernel)
-        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
-
-
-def config_refusal(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    if (reason := whole_planes_refusal(problem)) is not None:
-        return reason
-    if not is_small_plane(problem):
-        return Reason(
-            "a kernel is made for one size of planes, at most {most} x {most}; these are {h} x {w}",
-            most=SMALL_SIDE,
-            h=problem.h,
-            w=problem.w,
-        )
-    for name in ("planes", "out_p"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
-    if (need := _registers(problem, config.out_p)) > MOST_REGISTERS:
-        return Reason(
-            "a row of {pixels} pixels and its {outputs} outputs take {need} registers; {most} are to be had",
-            pixels=problem.w,
-            outputs=config.out_p * problem.q,
-            need=need,
-            most=MOST_REGISTERS,
-        )
-    if (threads := _threads(problem, config)) > 1024:
-        return Reason("a block has at most 1024 threads; {threads} are asked for", threads=threads)
-    if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
-        return Reason(
-            "{planes} planes and their filters take {room} bytes of shared memory; a block has {most}",
-            planes=config.planes,
-            room=room,
-            most=facts.block_shared_bytes,
-        )
-    return None
+    def config_refusal(self, problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> Reason | None:
+        reason = whole_planes_refusal(problem) or small_plane_refusal(problem) or least_refusal(config)
+        if reason is not None:
+            return reason
+        if (need := _registers(problem, config.out_p)) > MOST_REGISTERS:
+            return Reason(
+                "a row of {pixels} pixels and its {outputs} outputs take {need} registers; {most} are to be had",
+                pixels=problem.w, outputs=config.out_p * problem.q, need=need, most=MOST_REGISTERS,
+            )  # fmt: skip
+        reason = threads_refusal(_threads(problem, config))
+        return reason or planes_room_refusal(config.planes, _layout(problem, config).shared_bytes, facts)
 
 
 def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> float:
-    """Cycles that a multiprocessor takes for its share of the blocks. Only for comparing configs.
+    """Cycles that an SM takes for its share of the blocks. Only for comparing configs.
 
-    What stands above in figures was found from the times of some 200 configs of 12 layers on an H200, so that those
-    which come first lose least against the fastest.
+    The constants above are fitted to the times of some 200 configs of 12 layers on an H200, so that the configs that
+    come first lose least against the fastest.
     """
-    lies, threads = _layout(problem, config), _threads(problem, config)
+    layout, threads = _layout(problem, config), _threads(problem, config)
     acc_bytes, team = itemsize(problem.acc_dtype), -(-problem.p // config.out_p)
     rows = problem.r if config.out_p == 1 else tile_height(problem, config.out_p)
     products = problem.s * problem.q - _on_zeros(problem) - (-problem.s * acc_bytes // VECTOR_BYTES)
-    loads = problem.w // lies.load + (problem.w if problem.x_dtype != problem.acc_dtype else 0)
+    loads = problem.w // layout.load + (problem.w if problem.x_dtype != problem.acc_dtype else 0)
     issued = config.out_p * (min(problem.r, problem.h) * products + problem.q)
-    issued += (problem.h if lies.by_pixels else rows) * (loads + ROW) + -(-problem.r // team) * problem.s * TAP + THREAD
+    issued += (problem.h if layout.by_pixels else rows) * (loads + ROW)
+    issued += -(-problem.r // team) * problem.s * TAP + THREAD
     moved = 0
-    pixels = (problem.h * problem.w, lies.fill, problem.x_dtype)
-    outputs = (problem.p * problem.q, lies.store, problem.out_dtype)
+    pixels = (problem.h * problem.w, layout.fill, problem.x_dtype)
+    outputs = (problem.p * problem.q, layout.store, problem.out_dtype)
     for elements, vector, dtype in (pixels, outputs):
         issued += -(-config.planes * elements // (vector * threads)) * VECTOR
         nbytes = config.planes * elements * itemsize(dtype)
@@ -250,14 +192,10 @@ def _threads(problem: Conv2dProblem, config: RowsConfig) -> int:
     return -(-problem.p // config.out_p) * config.planes
 
 
-def _run(steps: dict[str, int], sizes: dict[str, int]) -> dict[str, int]:
-    """The strides of planes that follow each other in memory; of an axis of one element any will do."""
-    return {axis: step for axis, step in steps.items() if sizes[axis] > 1}
-
-
-def _least(problem: Conv2dProblem) -> RowsConfig:
-    """The smallest tile: one plane."""
-    return RowsConfig(1, 1, _residents(problem)[0])
+def _run(n: int, c: int, h: int, w: int) -> dict[str, int]:
+    """Strides of planes that follow each other in memory, for the axes whose stride matters."""
+    steps = {"w": (w, 1), "h": (h, w), "c": (c, h * w), "n": (n, c * h * w)}
+    return {axis: step for axis, (size, step) in steps.items() if size > 1}
 
 
 def _whole_planes(problem: Conv2dProblem, unit: int) -> int:
@@ -277,7 +215,7 @@ def _on_zeros(problem: Conv2dProblem) -> int:
 
 
 def _numbers(problem: Conv2dProblem, out_p: int) -> int:
-    """Of a row of pixels, as far as products need it, and its sums."""
+    """Numbers of a row of pixels, as far as products need it, and of its sums."""
     span = window(problem.q, problem.s, problem.stride[1], problem.dilation[1])
     return out_p * problem.q + (min(span, problem.w) if _blank(problem) else span)
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, NamedTuple
+
 from convforge.algorithms.host.conv import MOST_BLOCKS
 from convforge.algorithms.traits import Work
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
+
+
+class Block(NamedTuple):
+    """Threads of a block along q and along p."""
+
+    x: int
+    y: int
 
 
 def block_refusal(block_x: int, block_y: int) -> Reason | None:
@@ -14,17 +26,35 @@ def block_refusal(block_x: int, block_y: int) -> Reason | None:
     if min(block_x, block_y) >= 1 and 32 <= threads <= 1024:
         return None
     return Reason(
-        "a block has 32 to 1024 threads; {across} x {down} are {threads}",
-        across=block_x,
-        down=block_y,
-        threads=threads,
+        "a block has 32 to 1024 threads; {across} x {down} are {threads}", across=block_x, down=block_y, threads=threads
     )
 
 
-def grid(problem: Conv2dProblem, tile_p: int, tile_q: int, planes: int) -> tuple[int, int, int]:
-    """Blocks for tiles of `tile_p` x `tile_q` outputs on each plane; kernels go on where y and z are cut short."""
+def grid(problem: Conv2dProblem, tile_p: int, tile_q: int, tile_k: int = 1) -> tuple[int, int, int]:
+    """Blocks for tiles of `tile_k` x `tile_p` x `tile_q` outputs of a group; kernels loop where y or z is cut off."""
+    planes = problem.n * problem.groups * -(-problem.k_per_group // tile_k)
     rows, columns = -(-problem.p // max(tile_p, 1)), -(-problem.q // max(tile_q, 1))
     return columns, min(rows, MOST_BLOCKS), min(planes, MOST_BLOCKS)
+
+
+def compiled_for(runtime: Runtime, source: KernelSource, threads: int, blocks: int) -> tuple[Any, int]:
+    """Compile a kernel for the most blocks an SM, at most `blocks`, whose threads spill no registers.
+
+    Returns
+    -------
+    compiled kernel, blocks
+    """
+    while True:
+        kernel = runtime.compile(replace(source, constants=(*source.constants, *constants(BLOCKS=blocks))))
+        if blocks == 1 or not runtime.describe(kernel, LaunchInfo(source.name, (1,), (threads,))).spills:
+            return kernel, blocks
+        blocks -= 1
+
+
+def columns_read(problem: Conv2dProblem, out_q: int) -> int:
+    """Pixels of a row that `out_q` neighbouring outputs need."""
+    stride, dilation = problem.stride[1], problem.dilation[1]
+    return len({q * stride + s * dilation for q in range(out_q) for s in range(problem.s)})
 
 
 def even_share(total: int, most: int) -> int:

@@ -1,4 +1,4 @@
-"""The part of an image that direct_boxes loads at once, and the TMA map of the image."""
+"""The part of an image that direct_boxes loads at once (a TMA tile), and the TMA map of the image."""
 
 from __future__ import annotations
 
@@ -13,42 +13,27 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize, numpy_dtype
 
-# Taps of filters that see one channel each up to which boxes are ahead: beyond, threads that slide along rows are.
+# Taps of filters that see one channel each up to which TMA tiles are ahead: beyond, threads that slide along rows are.
 MOST_TAPS = 49
 
 
 @dataclass(frozen=True, slots=True)
 class BoxesConfig(Config):
-    """Block of :class:`DirectBoxes`, and the tile of a thread.
+    """Block of :class:`DirectBoxes`, and the tile of a thread."""
 
-    Attributes
-    ----------
-    strips, lanes : int
-        Threads along p and along q; 32 to 1024 together.
-    out_p, out_q, out_k : int
-        Rows, columns and channels of outputs that a thread computes.
-    stages : int
-        Boxes of a block that are there or under way.
-    blocks : int
-        Blocks that share a multiprocessor; fewer where registers would spill.
-    grain : int
-        Bytes of which a box's rows begin at a multiple and are one: 16, 32, 64 or 128, a line of the second level
-        cache.
-    """
-
-    strips: int = 4
-    lanes: int = 32
-    out_p: int = 2
-    out_q: int = 4
-    out_k: int = 1
-    stages: int = 2
-    blocks: int = 2
-    grain: int = 128
+    strips: int = 4  # threads along p
+    lanes: int = 32  # threads along q; 32 to 1024 in a block
+    out_p: int = 2  # rows of outputs of a thread
+    out_q: int = 4  # columns of outputs of a thread
+    out_k: int = 1  # output channels of a thread
+    stages: int = 2  # TMA tiles of a block that are loaded or on their way
+    blocks: int = 2  # that share an SM; fewer where registers would spill
+    grain: int = 128  # rows of a TMA tile begin at, and are, multiples of this many bytes: 16, 32, 64 or 128
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box in elements of x, and how a thread's runs lie in it: see boxes.cu."""
+    """A TMA tile in elements of x, and the runs of a thread in it: see boxes.cu."""
 
     size: int  # bytes of an element
     slices: int
@@ -69,22 +54,22 @@ class Box:
 
     @property
     def nbytes(self) -> int:
-        """Of shared memory: boxes begin at multiples of 128."""
+        """Bytes of shared memory: TMA tiles begin at multiples of 128."""
         return -(-self.width * self.height * self.planes * self.size // 128) * 128
 
 
 def chunk_of(problem: Conv2dProblem) -> int:
-    """Channels that lie side by side in a plane of a box: all of a pixel's in NHWC, one in NCHW."""
+    """Channels that lie side by side in a plane of a TMA tile: all of a pixel's in NHWC, one in NCHW."""
     return problem.c if problem.x_layout == "NHWC" else 1
 
 
 def slices_of(problem: Conv2dProblem) -> int:
-    """Boxes that the channels of a picture are divided among."""
+    """TMA tiles that the channels of an image are divided among."""
     return 1 if problem.x_layout == "NHWC" else problem.groups
 
 
 def groups_share_a_box(problem: Conv2dProblem) -> bool:
-    """True if one box holds the channels of several groups."""
+    """True if one TMA tile holds the channels of several groups."""
     return slices_of(problem) < problem.groups
 
 
@@ -114,7 +99,7 @@ def is_filled(problem: Conv2dProblem) -> bool:
 
 
 def box_of(problem: Conv2dProblem, config: BoxesConfig) -> Box:
-    """The box of a block's tile: from a multiple of the grain before its windows to one behind them."""
+    """The TMA tile of a block's tile: from a multiple of the grain before its windows to one behind them."""
     size, chunk, slices = itemsize(problem.x_dtype), chunk_of(problem), slices_of(problem)
     wide, grain = VECTOR_BYTES // size, config.grain // size
     shift = -problem.padding[2] * chunk % grain
@@ -133,7 +118,7 @@ def box_of(problem: Conv2dProblem, config: BoxesConfig) -> Box:
 
 
 def tiles_of(problem: Conv2dProblem, config: BoxesConfig) -> int:
-    """Tiles of all blocks: positions, tiles of output channels, slices and pictures."""
+    """Tiles of all blocks: positions, tiles of output channels, slices and images."""
     slices = slices_of(problem)
     planes = problem.n * slices * -(-problem.k // slices // config.out_k)
     across, down = -(-problem.q // (config.lanes * config.out_q)), -(-problem.p // (config.strips * config.out_p))
@@ -146,7 +131,7 @@ def box_map(problem: Conv2dProblem, box: Box, where: int, strides: tuple[int, ..
     Parameters
     ----------
     strides : four int
-        Bytes, of axes in the order of the picture's layout.
+        Bytes, of axes in the order of the image's layout.
     """
     size = itemsize(problem.x_dtype)
     row = problem.w * box.chunk * size

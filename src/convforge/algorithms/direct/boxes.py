@@ -1,4 +1,4 @@
-"""Host side of boxes.cu: the tile of a block, and how the accelerator sees the picture."""
+"""Host side of boxes.cu: the tile of a block, and the TMA map of the image."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from convforge.algorithms.contract import Buffers, Launch, Plan
-from convforge.algorithms.direct.blocks import box_work, even_share
+from convforge.algorithms.direct.blocks import block_refusal, box_work, columns_read, compiled_for, even_share
 from convforge.algorithms.direct.box import (
     MOST_TAPS,
     Box,
@@ -24,8 +24,8 @@ from convforge.algorithms.direct.box import (
     slices_of,
     tiles_of,
 )
-from convforge.algorithms.direct.fallback import tiled_instead, ways_to_tiled
-from convforge.algorithms.direct.tiled import MOST_REGISTERS
+from convforge.algorithms.direct.one_launch import least_refusal
+from convforge.algorithms.direct.tiled import MOST_REGISTERS, tiled_instead, ways_to_tiled
 from convforge.algorithms.host.conv import address, conv_constants, conv_struct, fill, is_aligned
 from convforge.algorithms.host.divide import Divisor, divisor
 from convforge.algorithms.host.element_types import ElementTypes
@@ -43,33 +43,43 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
-# The first architecture that brings boxes.
+# The first architecture with the TMA.
 FIRST_ARCHITECTURE = 90
 
-# Channels of a pixel up to which a box takes whole pixels of NHWC.
+# Channels of a pixel up to which a TMA tile takes whole pixels of NHWC.
 MOST_CHANNELS = 4
 
-# Strips and lanes of threads, rows of outputs of a thread, stages, blocks that share a multiprocessor; the tiles that
-# each multiprocessor must get for the shape to pay, as a large tile has little halo but many tiles keep all of them at
-# work; and the most numbers that a thread holds. The first that fits is the default.
+
+class Shape(NamedTuple):
+    """A shape of blocks. The first that fits and pays is the default."""
+
+    strips: int
+    lanes: int
+    out_p: int
+    stages: int
+    blocks: int  # that share an SM
+    enough: int  # tiles that each SM must get: a large tile has little halo, but many tiles keep all SMs busy
+    registers: int  # most numbers that a thread holds
+
+
 SHAPES = (
-    (8, 32, 4, 2, 1, 7, 56),
-    (4, 32, 2, 2, 2, 1, 88),
-    (4, 16, 2, 2, 2, 1, 72),
-    (4, 16, 1, 2, 2, 0, 96),
-    (4, 16, 1, 2, 1, 0, MOST_REGISTERS),
-    (2, 16, 1, 2, 1, 0, MOST_REGISTERS),
-    (4, 8, 1, 2, 2, 0, MOST_REGISTERS),
-    (4, 8, 1, 1, 1, 0, MOST_REGISTERS),
+    Shape(8, 32, 4, 2, 1, 7, 56),
+    Shape(4, 32, 2, 2, 2, 1, 88),
+    Shape(4, 16, 2, 2, 2, 1, 72),
+    Shape(4, 16, 1, 2, 2, 0, 96),
+    Shape(4, 16, 1, 2, 1, 0, MOST_REGISTERS),
+    Shape(2, 16, 1, 2, 1, 0, MOST_REGISTERS),
+    Shape(4, 8, 1, 2, 2, 0, MOST_REGISTERS),
+    Shape(4, 8, 1, 1, 1, 0, MOST_REGISTERS),
 )
 
-# Of a picture so small that each multiprocessor gets at most so many tiles of the last shape, a thread has one channel.
+# Of an image so small that each SM gets at most so many tiles of the last shape, a thread has one channel.
 FEW_TILES = 2
 
 # Numbers that a thread may hold of pixels whose channels lie side by side: each is read for more outputs.
 PIXEL_REGISTERS = 96
 
-# Where boxes are small, more blocks share a multiprocessor, until so many bytes are there or under way, or so many
+# Where TMA tiles are small, more blocks share an SM, until so many bytes are loaded or on their way, or so many
 # threads at work. Tiles of one plane, and of pixels whose channels lie side by side, are soon done for their bytes, so
 # it takes half as many again.
 BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
@@ -84,18 +94,18 @@ FEW_FREE_TAPS = 49
 # Lanes of the largest tile, where memory is the limit and rows are long: those are taken that divide a row best.
 LANES_OF_ROWS = range(64, 31, -8)
 
-# Bytes of a line of the second level cache. The accelerator asks for each line that a row of a box touches, and twice
+# Bytes of a line of L2. The TMA asks for each line that a row of a TMA tile touches, and twice
 # where the row crosses a line of shared memory within one: least often where both begin together.
 LINE_BYTES = 128
 GRAINS = (16, 32, 64, LINE_BYTES)
 
-# Output channels of a thread: with more, a tile has few positions, and the halo of its box grows.
+# Output channels of a thread: with more, a tile has few positions, and the halo of its TMA tile grows.
 MOST_OUTPUTS = 4
 
 # Tiles are counted in 32 bits, and a block looks ahead.
 MOST_TILES = 2**30
 
-# Bytes of shared memory of a block, beside its boxes: barriers, what the driver keeps for itself, and alignment.
+# Bytes of shared memory of a block, beside its TMA tiles: barriers, what the driver keeps for itself, and alignment.
 EXTRA_BYTES = 1024 + 256
 
 # Threads that may hand each other what they hold; and how many pixels of a run a thread has from others: with more, the
@@ -105,41 +115,38 @@ WARP, MOST_SHARED = 32, 2
 # Maps that a plan keeps: to encode one takes microseconds.
 KEPT_MAPS = 64
 
-# Output channels of a group up to which boxes that come ahead of the threads are ahead: with more there is so much to
-# multiply that taps in constant memory are. Pixels of a plane up to which they are: in larger pictures memory is the
+# Output channels of a group up to which TMA tiles are ahead: with more there is so much to multiply that taps in
+# constant memory are. Pixels of a plane up to which they are: in larger images memory is the
 # limit of both, and the other has less to wait for. Where there are more input channels than this too, or every filter
 # sees one of several, pixels from which they are.
 FEW_CHANNELS, MOST_PIXELS, MANY_PIXELS = 4, 48 << 20, 512 * 512
 
 
 class _WithMaps(Runtime, Protocol):
-    """A runtime whose device brings boxes to shared memory."""
+    """A runtime whose device has the TMA."""
 
-    def tensor_map(self, seen: AnyMap) -> bytes:
-        """Arguments by which a kernel loads boxes of an array."""
+    def tensor_map(self, tensor: AnyMap) -> bytes:
+        """Arguments by which a kernel loads TMA tiles of an array."""
         ...
 
 
 class DirectBoxes(DeviceConvolution[BoxesConfig]):
-    """A block computes tile after tile from boxes of pixels that the tensor memory accelerator brings ahead.
+    """A block computes tile after tile from TMA tiles of pixels, loaded ahead.
 
-    The accelerator sees arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps. A plan
-    that is called with another hands it to the plan of :class:`DirectTiled` for the same problem, which is compiled
-    when it is first needed.
+    The TMA takes arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps; of others
+    the plan of :class:`DirectTiled`, compiled when it is first needed, computes the result.
     """
 
     name = "direct_boxes"
-    summary = "tile after tile from boxes of pixels that the tensor memory accelerator brings ahead; sm_90 and later"
+    summary = "tile after tile of pixels that the TMA loads ahead; sm_90 and later"
     since = "direct_tiled"
     cost = MethodCost(0.50, 0.9, 2048, 1)
     look = Mark("crimson", "diamond")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return box_work(problem)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         few = problem.groups == 1 and problem.c <= FEW_CHANNELS
         least = 0 if few else MANY_PIXELS
         if problem.k_per_group > FEW_CHANNELS or not least <= problem.h * problem.w <= MOST_PIXELS:
@@ -149,20 +156,14 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         return Preference(rank, "few channels: the next boxes of pixels come while one is computed")
 
     def ways(self, problem: Conv2dProblem, config: BoxesConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         return ways_to_tiled(Reason("the TMA loads boxes of x"), VECTOR_BYTES)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason(
                 "{name} is {architecture}; the tensor memory accelerator came with sm_{first}",
-                name=facts.name,
-                architecture=facts.architecture,
-                first=FIRST_ARCHITECTURE,
-            )
-        if (reason := super().refuses(problem, facts)) is not None:
-            return reason
+                name=facts.name, architecture=facts.architecture, first=FIRST_ARCHITECTURE,
+            )  # fmt: skip
         if problem.x_layout == "NHWC" and problem.c > MOST_CHANNELS:
             return Reason(
                 "a box takes whole pixels of up to {most} channels in NHWC; these have {count}",
@@ -183,7 +184,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         return config_refusal(problem, replace(_config(problem, SHAPES[-1], facts), grain=VECTOR_BYTES), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[BoxesConfig]:
-        """See :class:`Algorithm`. The default, other shapes, then the default with other stages and blocks."""
+        """The default, other shapes, then the default with other stages and blocks."""
         fit = _fitting(problem, facts)
         busy = [config for config, enough in fit if tiles_of(problem, config) >= enough * facts.cores]
         least = _of_one_channel(problem, fit[-1][0])
@@ -200,7 +201,6 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         return [config for config in found if config_refusal(problem, config, facts) is None]
 
     def plan(self, problem: Conv2dProblem, config: BoxesConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         box = box_of(problem, config)
@@ -216,53 +216,40 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         out_bytes = itemsize(problem.out_dtype)
         out_sizes = {"n": problem.n, "c": problem.k // box.store_k, "h": problem.p}
         out_run = {"c": 1, "w": box.store_k} if box.store_k > 1 else {"w": 1}
-        fallback = tiled_instead(self.backend, problem, runtime)
 
         @lru_cache(maxsize=KEPT_MAPS)
         def map_of(where: int, strides: tuple[int, ...]) -> TiledMap | None:
             return box_map(problem, box, where, strides)
 
         def arguments(buffers: Buffers) -> Any:
-            seen = map_of(address(buffers["x"]), tuple(buffers["x"].strides))
-            if seen is None:
+            tensor = map_of(address(buffers["x"]), tuple(buffers["x"].strides))
+            if tensor is None:
                 return None
             args = struct()
             conv = args.conv
-            args.put_map("map", seen, cast(_WithMaps, runtime).tensor_map(seen))
+            args.put_map("map", tensor, cast(_WithMaps, runtime).tensor_map(tensor))
             fill(conv, problem, buffers)
             args.filter = weights.filter(buffers["w"])
             args.tiles, args.across, args.down = tiles, *divisors
             args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, box.store, out_bytes)
             return args
 
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime, otherwise=fallback)],
-            prepare=weights,
-        )
+        step = Launch(info, kernel, arguments, runtime, otherwise=tiled_instead(self.backend, problem, runtime))
+        return Plan(self, problem, config, runtime, steps=[step], prepare=weights)
 
 
 def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> Reason | None:
     """Return why a config is invalid, or None."""
-    for name in ("strips", "lanes", "out_p", "out_q", "out_k", "stages", "blocks"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
+    if (reason := least_refusal(config)) is not None:
+        return reason
     if config.grain not in GRAINS:
         return Reason(
             "rows of a box begin at multiples of {grains} bytes; got {grain}",
             grains=", ".join(map(str, GRAINS)),
             grain=config.grain,
         )
-    if not 32 <= (threads := config.strips * config.lanes) <= 1024:
-        return Reason(
-            "a block has 32 to 1024 threads; {across} x {down} are {threads}",
-            across=config.strips,
-            down=config.lanes,
-            threads=threads,
-        )
+    if (reason := block_refusal(config.strips, config.lanes)) is not None:
+        return reason
     if groups_share_a_box(problem) and config.out_k != problem.k:
         return Reason(
             "groups share the pixels of a box, so a thread has all {k} outputs of one; got {out_k}",
@@ -286,10 +273,8 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
     if together > room:
         return Reason(
             "{stages} boxes take {together} bytes of shared memory with the filter; a block has {room}",
-            stages=config.stages,
-            together=together,
-            room=room,
-        )
+            stages=config.stages, together=together, room=room,
+        )  # fmt: skip
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return Reason(
             "a row of the window, the sums and the taps take {need} registers; {most} are to be had",
@@ -315,7 +300,7 @@ def threads_share(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool
     return alone and whole and run - own <= MOST_SHARED and run <= before + 2 * own
 
 
-def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
+def _uses_dp4a(problem: Conv2dProblem, box: Box) -> bool:
     """True if dp4a computes four products: of bytes, in columns of neighbouring rows, without a zero point."""
     plain = problem.dilation[0] == 1 and problem.epilogue.x_zero_point == 0 and box.load % 4 == 0
     types = (problem.x_dtype, problem.w_dtype)
@@ -323,27 +308,22 @@ def _by_dots(problem: Conv2dProblem, box: Box) -> bool:
 
 
 def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
-    """Of shared memory that the filter takes: staged, and packed for dot() beside that, PLACES of mma.cuh a column."""
+    """Bytes of shared memory of the staged filter, and of its copy packed for dp4a: PLACES of mma.cuh a column."""
     turns = 5 - problem.r if problem.r < 4 else problem.r + 3
     packed = 4 * problem.k * problem.c_per_group * turns * problem.s
-    return staged_bytes(problem) + (packed if _by_dots(problem, box) else 0)
+    return staged_bytes(problem) + (packed if _uses_dp4a(problem, box) else 0)
 
 
 def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
-    """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
     prelude = constants(
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
         STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, GRAIN=config.grain // box.size, SHIFT=box.shift,
         UNIT=box.unit // box.size, LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=is_filled(problem),
-        STAGED_WEIGHTS=True, DOTS=_by_dots(problem, box), SHARES=threads_share(problem, config, box),
+        STAGED_WEIGHTS=True, DOTS=_uses_dp4a(problem, box), SHARES=threads_share(problem, config, box),
     )  # fmt: skip
-    for blocks in range(config.blocks, 0, -1):
-        lines = (*conv_constants(problem), *prelude, *constants(BLOCKS=blocks))
-        kernel = runtime.compile(KernelSource("algorithms/direct/boxes.cu", "direct_boxes", lines, struct, "Boxes"))
-        info = LaunchInfo("direct_boxes", (1,), (config.strips * config.lanes,))
-        if blocks == 1 or not runtime.describe(kernel, info).spills:
-            break
-    return kernel, blocks
+    lines = (*conv_constants(problem), *prelude)
+    source = KernelSource("algorithms/direct/boxes.cu", "direct_boxes", lines, struct, "Boxes")
+    return compiled_for(runtime, source, config.strips * config.lanes, config.blocks)
 
 
 def _struct(problem: Conv2dProblem) -> Any:
@@ -353,17 +333,17 @@ def _struct(problem: Conv2dProblem) -> Any:
 
 
 def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
-    """Of a row of the window, of the sums, and of the taps where they are held."""
-    columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
+    """Registers for a row of the window, the sums, and the taps where they are held."""
+    columns = columns_read(problem, config.out_q)
     taps = config.out_k * (problem.c_per_group if chunk_of(problem) > 1 else 1) * problem.r * problem.s
     held = taps if taps <= HELD_TAPS else 0
-    numbers = len(columns) * chunk_of(problem) + config.out_k * config.out_p * config.out_q + held
+    numbers = columns * chunk_of(problem) + config.out_k * config.out_p * config.out_q + held
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
-def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) -> BoxesConfig:
-    """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small boxes."""
-    size, one_channel, stages = itemsize(problem.x_dtype), chunk_of(problem) == 1, shape[3]
+def _config(problem: Conv2dProblem, shape: Shape, facts: DeviceFacts) -> BoxesConfig:
+    """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small tiles."""
+    size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
     strips, lanes, out_p, blocks = _shaped(problem, shape, out_q)
     strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
@@ -371,7 +351,7 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
     pixel = chunk_of(problem) * size
     grain = math.gcd(lanes * out_q * problem.stride[1] * pixel, problem.w * pixel, LINE_BYTES)
-    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, stages, blocks, max(grain, VECTOR_BYTES))
+    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, shape.stages, blocks, max(grain, VECTOR_BYTES))
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
     box, threads = box_of(problem, config), strips * lanes
@@ -383,12 +363,12 @@ def _config(problem: Conv2dProblem, shape: tuple[int, ...], facts: DeviceFacts) 
     return replace(config, blocks=blocks)
 
 
-def _shaped(problem: Conv2dProblem, shape: tuple[int, ...], out_q: int) -> tuple[int, int, int, int]:
+def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int, int, int]:
     """Strips, lanes, rows of a thread and blocks of a shape, as pixels and filter ask for others."""
-    strips, lanes, out_p, _, blocks = shape[:5]
+    strips, lanes, out_p, blocks = shape.strips, shape.lanes, shape.out_p, shape.blocks
     size, taps, chunk = itemsize(problem.x_dtype), problem.r * problem.s, chunk_of(problem)
     if shape == SHAPES[1] and problem.stride[0] >= max(3, problem.dilation[0] * (problem.r - 1) + 1):
-        return strips, lanes, 1, 1  # no row is shared, and boxes are large
+        return strips, lanes, 1, 1  # no row is shared, and TMA tiles are large
     if shape != SHAPES[0]:
         return strips, lanes, out_p, blocks
     if size == 1 and chunk < MOST_CHANNELS:  # much to do for each byte: more threads
@@ -406,7 +386,7 @@ def _shaped(problem: Conv2dProblem, shape: tuple[int, ...], out_q: int) -> tuple
 def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q: int) -> tuple[int, int]:
     """Strips and lanes where a row of outputs is shorter than a tile: no more lanes than it takes, and more strips."""
     step = out_q * problem.stride[1] * chunk_of(problem) * itemsize(problem.x_dtype)
-    together = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # boxes begin at multiples of 16 bytes
+    together = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # TMA tiles begin at multiples of 16 bytes
     enough = -(-max(problem.q, 1) // (out_q * together)) * together
     if enough >= lanes:
         return strips, lanes
@@ -420,18 +400,18 @@ def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:
 
 
 def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConfig, int]]:
-    """The shapes that fit, each with the tiles that a multiprocessor must get for it to pay."""
+    """The shapes that fit, each with the tiles that an SM must get for it to pay."""
     found = []
     for shape in SHAPES:
         config = _config(problem, shape, facts)
         if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows that hardly overlap: nothing to share
             continue
-        most = shape[-1] if chunk_of(problem) == 1 else max(shape[-1], PIXEL_REGISTERS)
+        most = shape.registers if chunk_of(problem) == 1 else max(shape.registers, PIXEL_REGISTERS)
         if _registers(problem, config) > most:
             continue
-        # Rows of whole lines are longer: where boxes of them do not fit, others may.
+        # Rows of whole lines are longer: where TMA tiles of them do not fit, others may.
         grains = [replace(config, grain=grain) for grain in reversed(GRAINS) if grain <= config.grain]
         fit = next((config for config in grains if config_refusal(problem, config, facts) is None), None)
         if fit is not None:
-            found.append((fit, shape[-2]))
+            found.append((fit, shape.enough))
     return found

@@ -13,17 +13,10 @@ from convforge.backends.cpu.simd import borrow
 
 @jit
 def naive(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, begin: Any, end: Any) -> None:
-    """Work item = one output row (n, k, p); one output after the other, every product's place looked up.
+    """Work item = one output row (n, k, p), one output after the other; every product's place is looked up.
 
-    Parameters
-    ----------
-    x, out : View
-    w : (K, C / groups, R, S) array
-        In the accumulation type, in cross-correlation order.
-    g : Geometry
-    ends : Ends
-    values : 1-D array
-        Of the epilogue's type; only the type is used.
+    `w` is (K, C / groups, R, S) in the accumulation type and in cross-correlation order; of `values` only the type
+    is used, the epilogue's.
     """
     K = w.shape[0]
     sums, value = np.empty(1, w.dtype), np.empty(1, values.dtype)
@@ -56,26 +49,15 @@ def naive(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, begin: Any, 
 @jit
 def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, sum_shape: Any, tile_like: Any,
          offsets: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work item = a strip of `tile_p` output rows of one group (n, group, strip).
+    """Work item = a strip of `tile_p` output rows of one group (n, group, strip); parameters as of :func:`naive`.
 
-    The strip's input, halo included, is gathered into a tile that stays in the cache: borders, element type, layout and
-    stride are dealt with there. Every tap is then an offset into the tile, and one pass over a row of sums takes
-    several taps at once with unit stride: load, multiply, add.
+    The strip's input, halo included, is gathered into a tile that stays in the cache: only this step knows borders,
+    element type, layout and stride. Every tap is then an offset into the tile, and one pass over a row of sums
+    takes several taps with unit stride: load, multiply, add.
 
-    Parameters
-    ----------
-    x, out, g, ends, values
-        As in :func:`naive`.
-    w : (K, channels * R * S) array
-        In the accumulation type, in cross-correlation order.
-    strip : Strip
-        Layout of the tile.
-    sum_shape : pair of int
-        Output channels and rows whose sums are kept at once.
-    tile_like : 1-D array
-        Of the tile's type; only the type is used.
-    offsets : 1-D int array
-        Of each tap (c, r, s) of a channel block from the tile's element that tap 0 reads.
+    `w` is (K, channels * R * S). `sum_shape` has the output channels and rows whose sums are kept at once. Of
+    `tile_like` only the type is used, the tile's. `offsets` has the place of each tap (c, r, s) of a channel block
+    from that of tap 0.
     """
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     groups = w.shape[0] // g.outputs
@@ -128,7 +110,7 @@ def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n:
 
 @inlined
 def store(row: Any, value: Any, out: Any, n: Any, k: Any, p: Any, g: Any, ends: Any) -> None:
-    """Row p of output channel k of picture n goes through the epilogue."""
+    """Row p of output channel k of image n goes through the epilogue."""
     start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
     at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
     store_row(row, 0, g.Q, value, k, out.flat, start, out.place[4], ends, at, ends.place[4])

@@ -10,18 +10,6 @@ from convforge.algorithms.direct.small import DirectSmall, SmallConfig
 from convforge.algorithms.direct.tiled import DirectTiled, TiledConfig
 
 __all__ = [
-    "BoxesConfig",
-    "ConstantConfig",
-    "DirectBoxes",
-    "DirectConstant",
-    "DirectMma",
-    "DirectNaive",
-    "DirectShared",
-    "DirectSmall",
-    "DirectTiled",
-    "MmaConfig",
-    "NaiveConfig",
-    "SharedConfig",
-    "SmallConfig",
-    "TiledConfig",
-]
+    "BoxesConfig", "ConstantConfig", "DirectBoxes", "DirectConstant", "DirectMma", "DirectNaive", "DirectShared",
+    "DirectSmall", "DirectTiled", "MmaConfig", "NaiveConfig", "SharedConfig", "SmallConfig", "TiledConfig",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Host side of the direct method: sizes, tiles and launches. The kernels stand in cpu.py."""
+"""Host side of the direct method: sizes, tiles and launches. cpu.py has the kernels."""
 
 from __future__ import annotations
 
@@ -35,15 +35,12 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
     preference = Preference(Rank.GENERAL_LOOPS, GENERAL)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.direct import cpu
 
         g = geometry(problem)
@@ -66,21 +63,11 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
 
 @dataclass(frozen=True, slots=True)
 class RowsConfig(Config):
-    """Tile of :class:`DirectRows`.
+    """Tile of :class:`DirectRows`."""
 
-    Attributes
-    ----------
-    tile_p : int
-        Output rows of a strip.
-    tile_c : int
-        Input channels in the tile at once.
-    tile_k : int
-        Output channels summed at once.
-    """
-
-    tile_p: int = 8
-    tile_c: int = 1
-    tile_k: int = 1
+    tile_p: int = 8  # output rows of a strip
+    tile_c: int = 1  # input channels in the tile at once
+    tile_k: int = 1  # output channels summed at once
 
 
 @takes_bfloat16
@@ -96,11 +83,10 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     preference = Preference(Rank.DIRECT, "few channels or few outputs: bound by memory, read once from a cached tile")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
-        """See :class:`Algorithm`. The default is the tallest strip whose tile fits L2 with all channels."""
+        """The default is the tallest strip whose tile fits L2 with all channels."""
         found = []
         for tile_p in (32, 16, 8, 4, 2, 1):
             if tile_p > 1 and (tile_p >= 2 * problem.p or not self._busy(problem, tile_p, facts)):
@@ -118,7 +104,6 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
         return found
 
     def plan(self, problem: Conv2dProblem, config: RowsConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.direct import cpu
 
         g, tile = geometry(problem), strip(problem, config.tile_p, min(config.tile_c, problem.c_per_group))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.direct.blocks import compiled_for
 from convforge.algorithms.direct.box import chunk_of, is_filled
-from convforge.algorithms.direct.fallback import tiled_instead, ways_to_tiled
+from convforge.algorithms.direct.one_launch import least_refusal
+from convforge.algorithms.direct.tiled import tiled_instead, ways_to_tiled
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.host.on_device import DeviceConvolution
@@ -52,43 +54,27 @@ OTHER_REGISTERS = 45
 # again.
 LEAST_ROWS = 4
 
-# Pixels of a picture of bytes from which tensor cores are ahead: below, it is over before their first rows are there.
+# Pixels of an image of bytes from which tensor cores are ahead: below, it is over before their first rows are there.
 MANY_PIXELS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MmaConfig(Config):
-    """Block of :class:`DirectMma`, and how a picture is divided among warps.
+    """Block of :class:`DirectMma`, and how an image is divided among warps."""
 
-    Attributes
-    ----------
-    warps : int
-        Of a block; 1 to 32.
-    sets : int
-        Of 16 windows side by side, that a warp computes.
-    gang : int
-        Rows of pixels that a warp brings, and waits for, at once.
-    stages : int
-        Gangs that are there or under way; at least 2.
-    blocks : int
-        Blocks that share a multiprocessor; fewer where registers would spill.
-    waves : int
-        How often the grid is as many blocks as run at once: with more, strips are lower.
-    """
-
-    warps: int = 4
-    sets: int = 2
-    gang: int = 2
-    stages: int = 4
-    blocks: int = 4
-    waves: int = 1
+    warps: int = 4  # of a block; 1 to 32
+    sets: int = 2  # of 16 windows beside each other, that a warp computes
+    gang: int = 2  # rows of pixels that a warp copies, and waits for, at once
+    stages: int = field(default=4, metadata={"least": 2})  # gangs that are loaded or on their way
+    blocks: int = 4  # that share an SM; fewer where registers would spill
+    waves: int = 1  # the grid is this many times the blocks that run at once: with more, strips are lower
 
 
 class DirectMma(DeviceConvolution[MmaConfig]):
     """Filters of bytes as products of matrices: a tensor core multiplies windows by a Toeplitz matrix of taps.
 
-    A plan that is called with a picture whose rows do not begin at multiples of 16 bytes, or have gaps, hands it to the
-    plan of ``direct_tiled`` for the same problem, which is compiled when it is first needed.
+    If rows of the image do not begin at multiples of 16 bytes, or have gaps, the plan of :class:`DirectTiled`,
+    compiled when it is first needed, computes the result.
     """
 
     name = "direct_mma"
@@ -98,34 +84,28 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     look = Mark("teal", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. A row of the filter, however long, takes as many operations as ten taps."""
+        """A row of the filter, however long, takes as many operations as ten taps."""
         return Work(problem.flops * 10 / max(problem.s, 1), problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if problem.acc_dtype != "int32" or problem.h * problem.w < MANY_PIXELS:
             return None
         return Preference(Rank.BYTES, "bytes: a row of the filter is one product of a tensor core")
 
     def ways(self, problem: Conv2dProblem, config: MmaConfig) -> tuple[Way, ...]:
-        """See :class:`Algorithm`."""
         copied = Reason("rows of x come by asynchronous copies of {bytes} bytes", bytes=COPY)
         return ways_to_tiled(copied, COPY)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if Architecture.parse(facts.architecture).number < FIRST_ARCHITECTURE:
             return Reason(
                 "{name} is {architecture}; products of 32 bytes a row came with sm_{first}",
-                name=facts.name,
-                architecture=facts.architecture,
-                first=FIRST_ARCHITECTURE,
-            )
-        reason = super().refuses(problem, facts) or _problem_refusal(problem)
-        return reason or config_refusal(problem, default_config(problem, facts), facts)
+                name=facts.name, architecture=facts.architecture, first=FIRST_ARCHITECTURE,
+            )  # fmt: skip
+        return _problem_refusal(problem) or config_refusal(problem, default_config(problem, facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[MmaConfig]:
-        """See :class:`Algorithm`. The default, then others of its fields, one by one."""
+        """The default, then others of its fields, one by one."""
         default = default_config(problem, facts)
         others = (  # of one and two, the other
             replace(default, sets=3 - default.sets), replace(default, gang=3 - default.gang),
@@ -134,7 +114,6 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         return [c for c in dict.fromkeys((default, *others)) if config_refusal(problem, c, facts) is None]
 
     def plan(self, problem: Conv2dProblem, config: MmaConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := _problem_refusal(problem) or config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         fields = {"spans": Divisor, "blocks": Divisor, "aligned_out": ctypes.c_int}
@@ -149,7 +128,6 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         divisors = [divisor(max(count, 1)) for count in (spans, blocks)]
         run_of = {"c": 1, "w": chunk} if chunk > 1 else {"w": 1}
         sizes = {"n": problem.n, **({"c": problem.c} if chunk == 1 else {})}
-        fallback = tiled_instead(self.backend, problem, runtime)
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()
@@ -164,14 +142,8 @@ class DirectMma(DeviceConvolution[MmaConfig]):
             )
             return args
 
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime, otherwise=fallback)],
-            prepare=weights,
-        )
+        step = Launch(info, kernel, arguments, runtime, otherwise=tiled_instead(self.backend, problem, runtime))
+        return Plan(self, problem, config, runtime, steps=[step], prepare=weights)
 
 
 def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
@@ -183,7 +155,7 @@ def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
         config = replace(config, sets=1)
     elif few_rows:
         config = replace(config, gang=1)
-    # What would spill is compiled in vain: see _compiled.
+    # A kernel that spills would be compiled in vain: see compiled_for.
     pixels = config.gang * config.sets * _window(problem) // STEP * 4
     need = 32 * config.warps * (_registers(problem, config) + pixels + OTHER_REGISTERS)
     return replace(config, blocks=min(config.blocks, max(facts.registers // need, 1)))
@@ -191,11 +163,8 @@ def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
 
 def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts) -> Reason | None:
     """Return why a config is invalid, or None."""
-    for name, least in (("warps", 1), ("sets", 1), ("gang", 1), ("stages", 2), ("blocks", 1), ("waves", 1)):
-        if getattr(config, name) < least:
-            return Reason(
-                "{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=least
-            )
+    if (reason := least_refusal(config)) is not None:
+        return reason
     if config.warps > 32:
         return Reason("a block has at most 32 warps; got {warps}", warps=config.warps)
     if (need := _registers(problem, config)) > MOST_REGISTERS:
@@ -222,10 +191,8 @@ def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
     ):
         return Reason(
             "products are of bytes; these are of {pixels} and {weights} in {sums}",
-            pixels=problem.x_dtype,
-            weights=problem.w_dtype,
-            sums=problem.acc_dtype,
-        )
+            pixels=problem.x_dtype, weights=problem.w_dtype, sums=problem.acc_dtype,
+        )  # fmt: skip
     if problem.stride != (1, 1) or problem.dilation != (1, 1):
         return Reason(
             "windows must be dense; these have stride {stride} and dilation {dilation}",
@@ -297,8 +264,8 @@ def _planes(problem: Conv2dProblem) -> int:
 def _pitch(problem: Conv2dProblem, config: MmaConfig) -> int:
     """Bytes of a row in shared memory: PITCH of mma.cu."""
     shift = _shift(problem)
-    seen = _span(problem, config) - (_outs(chunk_of(problem)) or 0) + _window(problem) - shift
-    return -(-(-(-shift // COPY) * COPY + seen) // COPY) * COPY
+    used = _span(problem, config) - (_outs(chunk_of(problem)) or 0) + _window(problem) - shift
+    return -(-(-(-shift // COPY) * COPY + used) // COPY) * COPY
 
 
 def _fragments(problem: Conv2dProblem) -> int:
@@ -312,12 +279,12 @@ def _lines(problem: Conv2dProblem) -> int:
 
 
 def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
-    """Of taps and sums."""
+    """Registers for taps and sums."""
     return _fragments(problem) + config.sets * 8 * problem.r
 
 
 def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
-    """Rows of outputs of a strip: as many strips as fill the multiprocessors `waves` times, of blocks at once."""
+    """Rows of outputs of a strip: as many strips as fill the SMs `waves` times, of blocks at once."""
     planes, spans = _planes(problem), _spans(problem, config)
     if not planes * spans * problem.p:
         return 0
@@ -326,16 +293,12 @@ def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
 
 
 def _compiled(problem: Conv2dProblem, config: MmaConfig, struct: Any, runtime: Runtime) -> tuple[Any, int]:
-    """The kernel, and how many blocks share a multiprocessor: as many as leave a thread the registers that it needs."""
     chunk = chunk_of(problem)
     prelude = constants(
         WARPS=config.warps, SETS=config.sets, GANG=config.gang, STAGES=config.stages, CHUNK=chunk,
         OUTS=_outs(chunk) or 0, SHIFT=_shift(problem), LEAD=_lead(problem), WINDOW=_window(problem),
         FILLED=is_filled(problem),
     )  # fmt: skip
-    for blocks in range(config.blocks, 0, -1):
-        lines = (*conv_constants(problem), *prelude, *constants(BLOCKS=blocks))
-        kernel = runtime.compile(KernelSource("algorithms/direct/mma.cu", "direct_mma", lines, struct, "Mma"))
-        if blocks == 1 or not runtime.describe(kernel, LaunchInfo("direct_mma", (1,), (32 * config.warps,))).spills:
-            break
-    return kernel, blocks
+    lines = (*conv_constants(problem), *prelude)
+    source = KernelSource("algorithms/direct/mma.cu", "direct_mma", lines, struct, "Mma")
+    return compiled_for(runtime, source, 32 * config.warps, config.blocks)

@@ -2,104 +2,68 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
+from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
-from convforge.algorithms.host.conv import WeightPacker, conv_constants, fill, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import compiled
+from convforge.algorithms.direct.one_launch import Kernel, OneLaunch
+from convforge.algorithms.host.constants import GlobalWeights
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 PARTITIONS = ("pixel", "block", "row", "column")
 
 # Columns and rows of threads that are worth comparing, the default first.
 BLOCKS = (
-    (32, 4),
-    (64, 2),
-    (32, 8),
-    (8, 8),
-    (16, 16),
-    (24, 24),
-    (32, 32),
-    (32, 1),
-    (64, 1),
-    (128, 1),
-    (256, 1),
-    (1024, 1),
-)
+    (32, 4), (64, 2), (32, 8), (8, 8), (16, 16), (24, 24), (32, 32), (32, 1), (64, 1), (128, 1), (256, 1), (1024, 1),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class NaiveConfig(Config):
-    """Block of :class:`DirectNaive`, and what a thread computes.
+    """Block of :class:`DirectNaive`, and what a thread computes."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads along q and along p; 32 to 1024 together.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    partition : str
-        Outputs of a thread: "pixel" one, "block" two by four, "row" a whole row, "column" a whole column.
-    """
-
-    block_x: int = 32
-    block_y: int = 4
-    partition: str = "pixel"
-    resident: int = 1280
+    block_x: int = 32  # threads along q
+    block_y: int = 4  # threads along p; 32 to 1024 in a block
+    partition: str = "pixel"  # outputs of a thread: pixel (one), block (two by four), row (a whole row) or column
+    resident: int = 1280  # threads that an SM must hold; see :func:`compiled`
 
 
-class DirectNaive(DeviceConvolution[NaiveConfig]):
+class DirectNaive(OneLaunch[NaiveConfig]):
     """One thread an output, straight from the definition; everything in global memory."""
 
     name = "direct_naive"
     summary = "one thread an output, all from global memory"
+    has_filter = False
     cost = MethodCost(0.10, 0.4, 1024, 2)
     look = Mark("sky", "square")
     preference = Preference(Rank.GENERAL_LOOPS, GENERAL)
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return plane_work(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[NaiveConfig]:
-        """See :class:`Algorithm`. The default, other shapes of block, then other partitions."""
+        """The default, other shapes of block, then other partitions."""
         return [NaiveConfig(*shape) for shape in BLOCKS] + [NaiveConfig(32, 4, part) for part in PARTITIONS[1:]]
 
-    def plan(self, problem: Conv2dProblem, config: NaiveConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
+    def config_refusal(self, problem: Conv2dProblem, config: NaiveConfig, facts: DeviceFacts) -> Reason | None:
+        return block_refusal(config.block_x, config.block_y)
+
+    def kernel(self, problem: Conv2dProblem, config: NaiveConfig) -> Kernel:
         if config.partition not in PARTITIONS:
             raise ValueError(f"partition={config.partition!r} must be one of {', '.join(PARTITIONS)}")
-        if (reason := block_refusal(config.block_x, config.block_y)) is not None:
-            raise ValueError(f"{config}: {reason}")
         outputs = {"pixel": (1, 1), "block": (2, 4), "row": (1, problem.q), "column": (problem.p, 1)}
         per_p, per_q = outputs[config.partition]
-        struct = with_conv("Naive", problem, per_p=ctypes.c_int, per_q=ctypes.c_int)
-        source = KernelSource("algorithms/direct/naive.cu", "direct_naive", conv_constants(problem), struct, "Naive")
-        block = {"BLOCK_X": config.block_x, "BLOCK_Y": config.block_y}
-        kernel = compiled(runtime, source, math.prod(block.values()), config.resident, **block)
-        blocks = grid(problem, config.block_y * per_p, config.block_x * per_q, problem.n * problem.k)
-        info = runtime.describe(kernel, LaunchInfo("direct_naive", blocks, (config.block_x, config.block_y)))
-
-        def arguments(buffers: Buffers) -> Any:
-            args = struct(per_p=per_p, per_q=per_q)
-            fill(args.conv, problem, buffers)
-            return args
-
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime)],
-            prepare=WeightPacker(problem, runtime),
+        return Kernel(
+            constants(BLOCK_X=config.block_x, BLOCK_Y=config.block_y),
+            grid(problem, config.block_y * per_p, config.block_x * per_q),
+            (config.block_x, config.block_y),
+            config.resident,
+            fields={"per_p": per_p, "per_q": per_q},
+            weights=GlobalWeights,
+            early=False,
         )

@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Plan
+from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
+from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, least_refusal
 from convforge.algorithms.host.constants import either_weights, fits_constant_memory
-from convforge.algorithms.host.conv import conv_constants, fill, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import compiled
 from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
@@ -26,10 +22,10 @@ SHAPES = (
     (32, 4, 8), (32, 4, 4), (32, 4, 2), (32, 4, 1), (64, 2, 8), (64, 2, 2), (32, 8, 8), (32, 8, 4), (16, 16, 1),
     (32, 32, 1), (24, 24, 1), (8, 8, 1), (32, 1, 1),
 )  # fmt: skip
-# How many of them are compared for the default, and blocks that each multiprocessor must get.
+# How many of them are compared for the default, and blocks that each SM must get.
 DEFAULTS, ENOUGH_BLOCKS = 4, 8
 
-# Shared memory of a block up to which a multiprocessor still holds several.
+# Shared memory of a block up to which an SM still holds several.
 GOOD_BYTES = 32 << 10
 
 # Sums that a thread keeps.
@@ -38,50 +34,35 @@ MOST_SUMS = 32
 
 @dataclass(frozen=True, slots=True)
 class SharedConfig(Config):
-    """Block and tile of :class:`DirectShared`.
+    """Block and tile of :class:`DirectShared`."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads along q and along p; 32 to 1024 together.
-    per_p : int
-        Outputs of a thread, one below the other.
-    tile_c : int
-        Input channels in shared memory at a time.
-    tile_k : int
-        Output channels that are summed from one tile.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    block_x: int = 32
-    block_y: int = 8
-    per_p: int = 4
-    tile_c: int = 1
-    tile_k: int = 1
-    resident: int = 1024
+    block_x: int = 32  # threads along q
+    block_y: int = 8  # threads along p; 32 to 1024 in a block
+    per_p: int = 4  # outputs of a thread, one below the other
+    tile_c: int = 1  # input channels in shared memory at a time
+    tile_k: int = 1  # output channels that are summed from one tile
+    resident: int = 1024  # threads that an SM must hold; see :func:`compiled`
 
 
-class DirectShared(DeviceConvolution[SharedConfig]):
+class DirectShared(OneLaunch[SharedConfig]):
     """A block copies its tile and halo to shared memory, and takes all taps from there."""
 
     name = "direct_shared"
     summary = "input tile and halo in shared memory, each pixel read from global memory once a block"
     since = "direct_constant"
+    has_filter = False
     cost = MethodCost(0.28, 0.6, 1024, 2)
     look = Mark("moss", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return plane_work(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         least = min((SharedConfig(x, y, per_p) for x, y, per_p in SHAPES), key=lambda c: shared_bytes(problem, c))
-        return super().refuses(problem, facts) or config_refusal(problem, least, facts)
+        return self.config_refusal(problem, least, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SharedConfig]:
-        """See :class:`Algorithm`. The default leaves room for several blocks, and has enough of them for the device."""
+        """The default leaves room for several blocks, and has enough of them for the device."""
         short = problem.x_layout == "NCHW" and problem.r * problem.s <= 9 and itemsize(problem.acc_dtype) == 4
         resident = 1536 if short else 1024
         found = []
@@ -90,7 +71,7 @@ class DirectShared(DeviceConvolution[SharedConfig]):
             config = SharedConfig(x, y, per_p, 1, tile_k, resident)
             tile_c = even_share(problem.c_per_group, GOOD_BYTES // shared_bytes(problem, config))
             config = replace(config, tile_c=tile_c)
-            if config_refusal(problem, config, facts) is None:
+            if self.config_refusal(problem, config, facts) is None:
                 found.append(config)
 
         # The tallest tile of which the device gets enough; rather a lower one than slices of channels. With strides
@@ -101,33 +82,37 @@ class DirectShared(DeviceConvolution[SharedConfig]):
         default = next((c for c in busy if c.tile_c == problem.c_per_group), busy[0])
         return [default, *(c for c in found if c != default)]
 
-    def plan(self, problem: Conv2dProblem, config: SharedConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Shared", problem)
+    def kernel(self, problem: Conv2dProblem, config: SharedConfig) -> Kernel:
         prelude = constants(
-            PER_P=config.per_p, TILE_C=config.tile_c,
-            TILE_K=config.tile_k, CHANNELS_LAST=problem.x_layout == "NHWC",
-            CONSTANT_WEIGHTS=fits_constant_memory(problem),
+            PER_P=config.per_p, TILE_C=config.tile_c, TILE_K=config.tile_k,
+            CHANNELS_LAST=problem.x_layout == "NHWC", CONSTANT_WEIGHTS=fits_constant_memory(problem),
+            BLOCK_X=config.block_x, BLOCK_Y=config.block_y,
         )  # fmt: skip
-        source = KernelSource(
-            "algorithms/direct/shared.cu", "direct_shared", (*conv_constants(problem), *prelude), struct, "Shared"
+        return Kernel(
+            prelude,
+            _grid(problem, config),
+            (config.block_x, config.block_y),
+            config.resident,
+            shared_bytes(problem, config),
+            weights=either_weights,
+            early=False,
         )
-        block = {"BLOCK_X": config.block_x, "BLOCK_Y": config.block_y}
-        kernel = compiled(runtime, source, math.prod(block.values()), config.resident, **block)
-        weights = either_weights(problem, runtime, kernel)
-        info = LaunchInfo(
-            "direct_shared", _grid(problem, config), (config.block_x, config.block_y), shared_bytes(problem, config)
-        )
-        info = runtime.describe(kernel, info)
 
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            fill(args.conv, problem, buffers)
-            return args
-
-        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)
+    def config_refusal(self, problem: Conv2dProblem, config: SharedConfig, facts: DeviceFacts) -> Reason | None:
+        if (reason := block_refusal(config.block_x, config.block_y) or least_refusal(config)) is not None:
+            return reason
+        if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
+            return Reason(
+                "the tile of {tile_c} channels with its halo takes {need} bytes of shared memory; a block has {most}",
+                tile_c=config.tile_c, need=need, most=facts.block_shared_bytes,
+            )  # fmt: skip
+        if config.tile_k * config.per_p > 2 * MOST_SUMS:
+            return Reason(
+                "a thread would keep {sums} sums in registers; at most {most} are good",
+                sums=config.tile_k * config.per_p,
+                most=2 * MOST_SUMS,
+            )
+        return None
 
 
 def shared_bytes(problem: Conv2dProblem, config: SharedConfig) -> int:
@@ -137,29 +122,5 @@ def shared_bytes(problem: Conv2dProblem, config: SharedConfig) -> int:
     return config.tile_c * tile_h * tile_w * itemsize(problem.acc_dtype)
 
 
-def config_refusal(problem: Conv2dProblem, config: SharedConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    if (reason := block_refusal(config.block_x, config.block_y)) is not None:
-        return reason
-    for name in ("per_p", "tile_c", "tile_k"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
-    if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
-        return Reason(
-            "the tile of {tile_c} channels with its halo takes {need} bytes of shared memory; a block has {most}",
-            tile_c=config.tile_c,
-            need=need,
-            most=facts.block_shared_bytes,
-        )
-    if config.tile_k * config.per_p > 2 * MOST_SUMS:
-        return Reason(
-            "a thread would keep {sums} sums in registers; at most {most} are good",
-            sums=config.tile_k * config.per_p,
-            most=2 * MOST_SUMS,
-        )
-    return None
-
-
 def _grid(problem: Conv2dProblem, config: SharedConfig) -> tuple[int, int, int]:
-    planes = problem.n * problem.groups * -(-problem.k_per_group // config.tile_k)
-    return grid(problem, config.block_y * config.per_p, config.block_x, planes)
+    return grid(problem, config.block_y * config.per_p, config.block_x, config.tile_k)

@@ -1,22 +1,19 @@
-"""Host side of small.cu: pictures that are over before anything but latency counts."""
+"""Host side of small.cu: images so small that only latency counts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan
-from convforge.algorithms.direct.blocks import block_refusal, even_share
-from convforge.algorithms.host.conv import MOST_BLOCKS, conv_constants, fill, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import compiled, evenly
-from convforge.algorithms.host.staged import Filter, StagedWeights, staging_refusal
+from convforge.algorithms.contract import Config
+from convforge.algorithms.direct.blocks import Block, block_refusal, even_share
+from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, least_refusal
+from convforge.algorithms.host.conv import MOST_BLOCKS
+from convforge.algorithms.host.staged import staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
@@ -24,24 +21,24 @@ from convforge.problem.types import itemsize
 # Registers of a thread that its window may take: a 5 x 5 filter of three channels.
 MOST_WINDOW = 80
 
-# Threads that a multiprocessor shall hold, so that each has registers for all its loads at once.
+# Threads that an SM must hold, so that each has registers for all its loads at once.
 RESIDENT = 512
 
 # Output channels of a thread.
 MOST_OUTPUTS = 4
 
 # Columns and rows of threads that are worth comparing.
-BLOCKS = ((32, 2), (32, 4), (32, 8), (64, 8))
+BLOCKS = (Block(32, 2), Block(32, 4), Block(32, 8), Block(64, 8))
 
-# The default, while at most so many blocks come to a multiprocessor. Every block brings the whole filter, so beyond
+# The default, while at most so many blocks come to an SM. Every block brings the whole filter, so beyond
 # that they are large, where registers allow: narrower where a row of outputs is short.
-DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = (32, 4), 0.75, (64, 8), (32, 8)
+DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = Block(32, 4), 0.75, Block(64, 8), Block(32, 8)
 
 # Of a thread of large blocks: the pixels of its window, and what each output channel takes. With more than ALONE of
-# them a multiprocessor holds one of the largest at a time, and a grid of more blocks than multiprocessors has to wait.
+# them an SM holds one of the largest at a time, and a grid of more blocks than SMs has to wait.
 LARGE_REGISTERS, CHANNEL_REGISTERS, ALONE_REGISTERS = 48, 6, 40
 
-# Outputs of a plane for each SM, a block of threads, up to which a picture is over before anything but latency counts,
+# Outputs of a plane for each SM, a block of threads, up to which only latency counts,
 # and output channels: a thread has them all.
 FEW_OUTPUTS, FEW_CHANNELS = 512, 4
 
@@ -51,22 +48,14 @@ APART = 3
 
 @dataclass(frozen=True, slots=True)
 class SmallConfig(Config):
-    """Block of :class:`DirectSmall`.
+    """Block of :class:`DirectSmall`."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads along q and along p; 32 to 1024 together.
-    out_k : int
-        Output channels of a thread.
-    """
-
-    block_x: int = 32
-    block_y: int = 4
-    out_k: int = 1
+    block_x: int = 32  # threads along q
+    block_y: int = 4  # threads along p; 32 to 1024 in a block
+    out_k: int = 1  # output channels of a thread
 
 
-class DirectSmall(DeviceConvolution[SmallConfig]):
+class DirectSmall(OneLaunch[SmallConfig]):
     """A thread an output position, all pixels of its window under way while the filter is."""
 
     name = "direct_small"
@@ -76,11 +65,10 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
     look = Mark("olive", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. Loads take a thread's time; output channels share a pixel for nothing."""
+        """Loads take a thread's time; output channels share a pixel at no cost."""
         return Work(problem.flops / min(problem.k_per_group, MOST_OUTPUTS), problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if problem.groups != 1 or problem.k_per_group > FEW_CHANNELS:
             return None
         if problem.n * problem.p * problem.q <= FEW_OUTPUTS * facts.cores:
@@ -90,54 +78,37 @@ class DirectSmall(DeviceConvolution[SmallConfig]):
         return None
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return super().refuses(problem, facts) or config_refusal(problem, _default(problem, facts))
+        return self.config_refusal(problem, _default(problem, facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SmallConfig]:
-        """See :class:`Algorithm`. The default, other blocks, then one channel a thread."""
+        """The default, other blocks, then one channel a thread."""
         default = _default(problem, facts)
-        found = (default, *(_of_block(default, block) for block in BLOCKS), replace(default, out_k=1))
-        return [c for c in dict.fromkeys(found) if config_refusal(problem, c) is None]
-
-    def plan(self, problem: Conv2dProblem, config: SmallConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        if (reason := config_refusal(problem, config)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Small", problem, filter=Filter)
-        prelude = constants(OUT_K=config.out_k, STAGED_WEIGHTS=True)
-        lines = (*conv_constants(problem), *prelude)
-        source = KernelSource("algorithms/direct/small.cu", "direct_small", lines, struct, "Small")
-        block = (config.block_x, config.block_y)
-        kernel = compiled(runtime, source, block[0] * block[1], RESIDENT, BLOCK_X=block[0], BLOCK_Y=block[1])
-        weights = StagedWeights(problem, runtime, kernel)
-        info = evenly(runtime, kernel, LaunchInfo("direct_small", _grid(problem, config), block, early=True))
-
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            fill(args.conv, problem, buffers)
-            args.filter = weights.filter(buffers["w"])
-            return args
-
-        return Plan(self, problem, config, runtime, steps=[Launch(info, kernel, arguments, runtime)], prepare=weights)
-
-
-def config_refusal(problem: Conv2dProblem, config: SmallConfig) -> Reason | None:
-    """Return why a config is invalid, or None."""
-    if (reason := block_refusal(config.block_x, config.block_y) or staging_refusal(problem)) is not None:
-        return reason
-    if config.out_k < 1:
-        return Reason("{name}={value} must be at least {least}", name="out_k", value=config.out_k, least=1)
-    if (need := _window(problem)) > MOST_WINDOW:
-        return Reason("the pixels of a window take {need} registers; {most} are to be had", need=need, most=MOST_WINDOW)
-    _, rows, planes = _grid(problem, config)
-    if max(rows, planes) > MOST_BLOCKS:
-        return Reason(
-            "a grid of {rows} x {planes} blocks along y and z is too large: an axis has at most {most}",
-            rows=rows,
-            planes=planes,
-            most=MOST_BLOCKS,
+        found = (
+            default,
+            *(replace(default, block_x=block.x, block_y=block.y) for block in BLOCKS),
+            replace(default, out_k=1),
         )
-    return None
+        return self.valid(problem, dict.fromkeys(found), facts)
+
+    def kernel(self, problem: Conv2dProblem, config: SmallConfig) -> Kernel:
+        prelude = constants(OUT_K=config.out_k, STAGED_WEIGHTS=True, BLOCK_X=config.block_x, BLOCK_Y=config.block_y)
+        return Kernel(prelude, _grid(problem, config), (config.block_x, config.block_y), RESIDENT)
+
+    def config_refusal(self, problem: Conv2dProblem, config: SmallConfig, facts: DeviceFacts) -> Reason | None:
+        reason = block_refusal(config.block_x, config.block_y) or staging_refusal(problem) or least_refusal(config)
+        if reason is not None:
+            return reason
+        if (need := _window(problem)) > MOST_WINDOW:
+            return Reason(
+                "the pixels of a window take {need} registers; {most} are to be had", need=need, most=MOST_WINDOW
+            )
+        _, rows, planes = _grid(problem, config)
+        if max(rows, planes) > MOST_BLOCKS:
+            return Reason(
+                "a grid of {rows} x {planes} blocks along y and z is too large: an axis has at most {most}",
+                rows=rows, planes=planes, most=MOST_BLOCKS,
+            )  # fmt: skip
+        return None
 
 
 def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
@@ -145,9 +116,9 @@ def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
     registers = _window(problem) + CHANNEL_REGISTERS * config.out_k
     if math.prod(_grid(problem, config)) <= FEW_BLOCKS * facts.cores or registers > LARGE_REGISTERS:
         return config
-    if problem.q <= LARGE_NARROW[0]:
-        return _of_block(config, LARGE_NARROW)
-    large = _of_block(config, LARGE)
+    if problem.q <= LARGE_NARROW.x:
+        return replace(config, block_x=LARGE_NARROW.x, block_y=LARGE_NARROW.y)
+    large = replace(config, block_x=LARGE.x, block_y=LARGE.y)
     waits = registers > ALONE_REGISTERS and math.prod(_grid(problem, large)) > facts.cores
     return config if waits else large
 
@@ -155,10 +126,6 @@ def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
 def _window(problem: Conv2dProblem) -> int:
     """Registers that the pixels of a window take."""
     return problem.taps * -(-itemsize(problem.acc_dtype) // 4)
-
-
-def _of_block(config: SmallConfig, block: tuple[int, int]) -> SmallConfig:
-    return replace(config, block_x=block[0], block_y=block[1])
 
 
 def _grid(problem: Conv2dProblem, config: SmallConfig) -> tuple[int, int, int]:

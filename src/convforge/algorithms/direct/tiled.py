@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import NamedTuple
 
-from convforge.algorithms.contract import Buffers, Config, Plan
-from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
+from convforge.algorithms.contract import Config, Plan
+from convforge.algorithms.direct.blocks import block_refusal, columns_read, even_share, grid, plane_work
+from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, Vectors, least_refusal
 from convforge.algorithms.host.constants import either_weights, fits_constant_memory
-from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import compiled
-from convforge.algorithms.host.staged import Filter, StagedWeights, staging_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.host.staged import StagedWeights, staging_refusal
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.kernel import KernelSource, constants
-from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.kernel import constants
+from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
@@ -28,17 +27,24 @@ MOST_REGISTERS = 192
 # With more of them, fewer threads are asked for.
 MODEST_REGISTERS = 54
 
-# Rows and columns of outputs of a thread; the threads that a multiprocessor shall hold of them; how many threads it
-# must get for the tile to pay, as a large tile reads less of the picture twice but small ones keep more threads at
-# work; and the most numbers of a row of the window and of the sums. The first that fits is the default. Columns are of
-# 4-byte pixels; of narrower ones a thread takes twice as many.
+
+class Tile(NamedTuple):
+    """Outputs of a thread. The first that fits and pays is the default."""
+
+    out_p: int
+    out_q: int  # of 4-byte pixels; of narrower ones a thread computes twice as many
+    resident: int  # threads that an SM must hold
+    enough: int  # threads that each SM must get: a large tile reads less twice, small ones keep more threads busy
+    registers: int  # most numbers of a row of the window and of the sums
+
+
 TILES = (
-    (4, 4, 768, 12000, 22),
-    (4, 2, 768, 3000, 16),
-    (4, 4, 768, 6000, 54),
-    (2, 2, 1024, 800, 36),
-    (1, 2, 1024, 400, 54),
-    (1, 1, 1024, 0, MOST_REGISTERS),
+    Tile(4, 4, 768, 12000, 22),
+    Tile(4, 2, 768, 3000, 16),
+    Tile(4, 4, 768, 6000, 54),
+    Tile(2, 2, 1024, 800, 36),
+    Tile(1, 2, 1024, 400, 54),
+    Tile(1, 1, 1024, 0, MOST_REGISTERS),
 )
 
 # Where a thread takes its weights from; see :class:`TiledConfig`.
@@ -48,20 +54,20 @@ WEIGHTS = ("packed", "staged")
 # each has that much more to do, and a large tile reads fewer taps for it.
 FEW_PRODUCTS = 27
 
-# Threads that a multiprocessor shall hold where a pixel serves many channels and nothing else: each reads many taps.
+# Threads that an SM must hold where a pixel serves many channels and nothing else: each reads many taps.
 MANY_SUMS_RESIDENT = 768
 
 # Columns and rows of threads that are worth comparing, the default first.
 BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
 # The default where the taps of a channel that a thread goes through are more bytes than the first constant cache holds,
-# so that more threads had better go through them together.
+# so more threads share each pass over them.
 LARGE_BLOCK, NEAR_CONSTANT_BYTES = (32, 8), 2048
 
-# Blocks stage the filter where the problem has fewer FLOPs for each multiprocessor: to pack it first takes as long as
-# so many, and a multiply-add takes its weight from constant memory for nothing.
+# Blocks stage the filter where the problem has fewer FLOPs for each SM: to pack it first takes as long as
+# so many, and a multiply-add takes its weight from constant memory at no cost.
 STAGED_FLOPS = 1_300_000
-# Threads that a multiprocessor shall hold of kernels that stage it: staged weights take few registers, so many fit.
-# Where a picture has few for each multiprocessor, they may as well have many registers, and all their loads at once.
+# Threads that an SM must hold of kernels that stage it: staged weights take few registers, so many fit.
+# Where an image has few for each SM, they get many registers, and all their loads at once.
 STAGED_RESIDENT, FEW_RESIDENT = 1536, 512
 
 # Channels of a pixel up to which a run of NHWC takes all of them.
@@ -73,26 +79,15 @@ PIXEL_REGISTERS = 24
 
 @dataclass(frozen=True, slots=True)
 class TiledConfig(Config):
-    """Block of :class:`DirectTiled`, and the tile of a thread.
+    """Block of :class:`DirectTiled`, and the tile of a thread."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads along q and along p; 32 to 1024 together.
-    out_p, out_q, out_k : int
-        Rows, columns and channels of outputs that a thread computes.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    weights : {"staged", "packed"}
-        Read by each block as they are given, or packed before the launch, in constant memory where they fit there.
-    """
-
-    block_x: int = 32
-    block_y: int = 4
-    out_p: int = 2
-    out_q: int = 4
-    out_k: int = 1
-    resident: int = 512
+    block_x: int = 32  # threads along q
+    block_y: int = 4  # threads along p; 32 to 1024 in a block
+    out_p: int = 2  # rows of outputs of a thread
+    out_q: int = 4  # columns of outputs of a thread
+    out_k: int = 1  # output channels of a thread
+    resident: int = 512  # threads that an SM must hold; see :func:`compiled`
+    # Staged: each block reads them as given; packed: before the launch, in constant memory if they fit.
     weights: str = "packed"
 
 
@@ -107,7 +102,7 @@ class _Run:
     store: int
 
 
-class DirectTiled(DeviceConvolution[TiledConfig]):
+class DirectTiled(OneLaunch[TiledConfig]):
     """A thread computes a tile of outputs from rows of pixels in registers, loaded in vectors."""
 
     name = "direct_tiled"
@@ -115,21 +110,20 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
     since = "direct_shared"
     cost = MethodCost(0.42, 0.9, 2048, 1)
     look = Mark("pink", "triangle-down")
+    caps_occupancy = False
     preference = Preference(Rank.DIRECT, "a thread's outputs share the pixels that it holds in registers")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return plane_work(problem)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        return super().refuses(problem, facts) or config_refusal(problem, TiledConfig(32, 4, 1, 1, 1))
+        return _refusal(problem, TiledConfig(32, 4, 1, 1, 1))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[TiledConfig]:
-        """See :class:`Algorithm`. Tiles from the default on to smaller ones, other blocks, then larger tiles."""
+        """Tiles from the default on to smaller ones, other blocks, then larger tiles."""
         fit = [tile for tile in TILES if _suits(problem, tile)] or [TILES[-1]]
         weights = "staged" if problem.flops <= STAGED_FLOPS * facts.cores and not staging_refusal(problem) else "packed"
-        tiles = [(_with_weights(problem, _config(problem, tile), weights, facts), tile[3]) for tile in fit]
+        tiles = [(_with_weights(problem, _config(problem, tile), weights, facts), tile.enough) for tile in fit]
 
         share = min(1.0, FEW_PRODUCTS / max(problem.taps, 1)) * facts.cores
         busy = [i for i, (config, enough) in enumerate(tiles) if _threads(problem, config) >= enough * share]
@@ -139,49 +133,34 @@ class DirectTiled(DeviceConvolution[TiledConfig]):
         registers = [replace(default, resident=resident) for resident in (512, 768, 1024)]
         rest = [config for config, _ in (*tiles[first:], *reversed(tiles[:first]))]
         others = [_with_weights(problem, default, weights, facts) for weights in WEIGHTS]
-        found = dict.fromkeys((default, *rest[1:], *others, *blocks, *registers))
-        return [c for c in found if config_refusal(problem, c) is None]
+        return self.valid(problem, dict.fromkeys((default, *rest[1:], *others, *blocks, *registers)), facts)
 
-    def plan(self, problem: Conv2dProblem, config: TiledConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
-        if (reason := config_refusal(problem, config)) is not None:
-            raise ValueError(f"{config}: {reason}")
-        struct = with_conv("Tiled", problem, filter=Filter, aligned_x=ctypes.c_int, aligned_out=ctypes.c_int)
-        staged = config.weights == "staged"
-        run_ = _run(problem, config)
+    def config_refusal(self, problem: Conv2dProblem, config: TiledConfig, facts: DeviceFacts) -> Reason | None:
+        return _refusal(problem, config)
+
+    def kernel(self, problem: Conv2dProblem, config: TiledConfig) -> Kernel:
+        layout, staged = _run(problem, config), config.weights == "staged"
         prelude = constants(
-            OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
-            CHUNK=run_.chunk, LOAD=run_.load, SHIFT=run_.shift, STORE_K=run_.store_k, STORE=run_.store,
-            STAGED_WEIGHTS=staged, CONSTANT_WEIGHTS=not staged and fits_constant_memory(problem),
+            OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k, CHUNK=layout.chunk, LOAD=layout.load,
+            SHIFT=layout.shift, STORE_K=layout.store_k, STORE=layout.store, STAGED_WEIGHTS=staged,
+            CONSTANT_WEIGHTS=not staged and fits_constant_memory(problem),
+            BLOCK_X=config.block_x, BLOCK_Y=config.block_y,
         )  # fmt: skip
-        source = KernelSource(
-            "algorithms/direct/tiled.cu", "direct_tiled", (*conv_constants(problem), *prelude), struct, "Tiled"
+        x_run, out_run = ({"c": 1, "w": size} if size > 1 else {"w": 1} for size in (layout.chunk, layout.store_k))
+        x = Vectors({"n": problem.n, "c": problem.c // layout.chunk, "h": problem.h}, x_run, layout.load)
+        out = Vectors({"n": problem.n, "c": problem.k // layout.store_k, "h": problem.p}, out_run, layout.store)
+        return Kernel(
+            prelude,
+            _grid(problem, config),
+            (config.block_x, config.block_y),
+            config.resident,
+            vectors=(x, out),
+            weights=StagedWeights if staged else either_weights,
+            early=staged,
         )
-        block = {"BLOCK_X": config.block_x, "BLOCK_Y": config.block_y}
-        kernel = compiled(runtime, source, math.prod(block.values()), config.resident, **block)
-        weights = StagedWeights(problem, runtime, kernel) if staged else either_weights(problem, runtime, kernel)
-        grid_ = _grid(problem, config)
-        info = LaunchInfo("direct_tiled", grid_, (config.block_x, config.block_y), early=staged)
-        info = runtime.describe(kernel, info)
-        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
-        x_sizes = {"n": problem.n, "c": problem.c // run_.chunk, "h": problem.h}
-        out_sizes = {"n": problem.n, "c": problem.k // run_.store_k, "h": problem.p}
-        x_run, out_run = ({"c": 1, "w": size} if size > 1 else {"w": 1} for size in (run_.chunk, run_.store_k))
-
-        def arguments(buffers: Buffers) -> Any:
-            args = struct()
-            conv = args.conv
-            fill(conv, problem, buffers)
-            if isinstance(weights, StagedWeights):
-                args.filter = weights.filter(buffers["w"])
-            args.aligned_x = is_aligned(conv.x, conv.x_strides, x_sizes, x_run, run_.load, x_bytes)
-            args.aligned_out = is_aligned(conv.out, conv.out_strides, out_sizes, out_run, run_.store, out_bytes)
-            return args
-
-        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)
 
 
-def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
+def _refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
     """Return why a config is invalid, or None."""
     if (reason := block_refusal(config.block_x, config.block_y)) is not None:
         return reason
@@ -191,40 +170,34 @@ def config_refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None
         )
     if config.weights == "staged" and (reason := staging_refusal(problem)) is not None:
         return reason
-    for name in ("out_p", "out_q", "out_k", "resident"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
+    if (reason := least_refusal(config)) is not None:
+        return reason
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return Reason(
             "a row of the window and the sums of {out_k} x {out_p} x {out_q} outputs take {need} registers; "
             "{most} are to be had",
-            out_k=config.out_k,
-            out_p=config.out_p,
-            out_q=config.out_q,
-            need=need,
-            most=MOST_REGISTERS,
-        )
+            out_k=config.out_k, out_p=config.out_p, out_q=config.out_q, need=need, most=MOST_REGISTERS,
+        )  # fmt: skip
     return None
 
 
 def _registers(problem: Conv2dProblem, config: TiledConfig) -> int:
-    """Of the pixels of one row that some output needs, and of the sums."""
-    columns = {q * problem.stride[1] + s * problem.dilation[1] for q in range(config.out_q) for s in range(problem.s)}
-    numbers = len(columns) * _chunk(problem) + config.out_k * config.out_p * config.out_q
+    """Registers for the pixels of one row that some output needs, and for the sums."""
+    numbers = columns_read(problem, config.out_q) * _chunk(problem) + config.out_k * config.out_p * config.out_q
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
-def _suits(problem: Conv2dProblem, tile: tuple[int, ...]) -> bool:
+def _suits(problem: Conv2dProblem, tile: Tile) -> bool:
     """True if a tile of TILES shares pixels among its outputs, and leaves enough registers."""
-    out_p, out_q, _, _, most = tile
-    if (out_p > 1 and problem.stride[0] > 1) or out_q * problem.stride[1] > 4:
+    if (tile.out_p > 1 and problem.stride[0] > 1) or tile.out_q * problem.stride[1] > 4:
         return False
-    return _registers(problem, _config(problem, tile)) <= (most if _chunk(problem) == 1 else min(most, PIXEL_REGISTERS))
+    most = tile.registers if _chunk(problem) == 1 else min(tile.registers, PIXEL_REGISTERS)
+    return _registers(problem, _config(problem, tile)) <= most
 
 
-def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
+def _config(problem: Conv2dProblem, tile: Tile) -> TiledConfig:
     """A tile of TILES, of as many output channels as registers allow."""
-    out_p, out_q, resident = tile[:3]
+    out_p, out_q, resident = tile.out_p, tile.out_q, tile.resident
     out_q *= 1 if itemsize(problem.x_dtype) >= 4 else 2
     width = -(-itemsize(problem.acc_dtype) // 4)
     most = min(8, max(1, 64 // (out_p * out_q * width)))
@@ -233,7 +206,7 @@ def _config(problem: Conv2dProblem, tile: tuple[int, ...]) -> TiledConfig:
         resident = min(resident, MANY_SUMS_RESIDENT)
     crowded = out_k >= 8 and out_k * problem.r * problem.s * itemsize(problem.acc_dtype) > NEAR_CONSTANT_BYTES
     config = TiledConfig(*(LARGE_BLOCK if crowded else BLOCKS[0]), out_p, out_q, out_k, resident)
-    while config.out_k > 1 and config_refusal(problem, config) is not None:
+    while config.out_k > 1 and _refusal(problem, config) is not None:
         config = replace(config, out_k=config.out_k // 2)
     return config if _registers(problem, config) <= MODEST_REGISTERS else replace(config, resident=512)
 
@@ -264,5 +237,33 @@ def _run(problem: Conv2dProblem, config: TiledConfig) -> _Run:
 
 
 def _grid(problem: Conv2dProblem, config: TiledConfig) -> tuple[int, int, int]:
-    planes = problem.n * problem.groups * -(-problem.k_per_group // config.out_k)
-    return grid(problem, config.block_y * config.out_p, config.block_x * config.out_q, planes)
+    return grid(problem, config.block_y * config.out_p, config.block_x * config.out_q, config.out_k)
+
+
+def ways_to_tiled(read: Reason, nbytes: int) -> tuple[Way, ...]:
+    """Return the ways of a method of vector loads: it reads x as `read` says, and direct_tiled takes other images.
+
+    Parameters
+    ----------
+    read : Reason
+    nbytes : int
+        The vectors' size: addresses and strides must be multiples of it.
+    """
+    return Way("vectors", "default", read), handed_on(DirectTiled.name, nbytes, "x")
+
+
+def tiled_instead(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Callable[[], Plan]:
+    """Return a function that makes the plan of direct_tiled, for the same prepared filters, on its first call."""
+    lock = threading.Lock()
+
+    @cache
+    def made() -> Plan:
+        method = DirectTiled(backend)
+        staged = [config for config in method.configs(problem, runtime.facts) if config.weights == "staged"]
+        return method.plan(problem, staged[0], runtime)
+
+    def get() -> Plan:
+        with lock:
+            return made()
+
+    return get

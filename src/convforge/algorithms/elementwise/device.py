@@ -24,27 +24,17 @@ GRIDS = ("resident", "whole")
 # A grid has at most this many blocks along x.
 MOST_BLOCKS = 2**31 - 1
 
-# What is worth comparing, the default first: as blocks start in order, what is under way lies close together in memory.
+# Configs that are worth comparing, the default first: blocks start in order, so their loads are close in memory.
 CHOICES = ((256, 1, "whole"), (256, 2, "whole"), (512, 4, "whole"), (256, 1, "resident"), (512, 4, "resident"))
 
 
 @dataclass(frozen=True, slots=True)
 class ReluConfig(Config):
-    """Block of :class:`Relu`, and what a thread has on its way.
+    """Block of :class:`Relu`, and what a thread has on its way."""
 
-    Attributes
-    ----------
-    block : int
-        Threads, 32 to 1024.
-    vectors : int
-        Loads of 16 bytes that a thread asks for at once.
-    grid : str
-        "resident": as many blocks as the device holds at a time, which go on until all is done; "whole": a block for
-        every `block` times `vectors` vectors.
-    """
-
-    block: int = 256
-    vectors: int = 1
+    block: int = 256  # threads, 32 to 1024
+    vectors: int = 1  # loads of 16 bytes that a thread has on their way at once
+    # "whole": a block for every block * vectors vectors; "resident": as many blocks as the device holds.
     grid: str = "whole"
 
 
@@ -67,15 +57,12 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
     preference = Preference(Rank.FIRST, "the one method of its operation on GPUs")
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[ReluConfig]:
-        """See :class:`Algorithm`."""
         return [ReluConfig(*choice) for choice in CHOICES]
 
     def plan(self, problem: ElementwiseProblem, config: ReluConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if not 32 <= config.block <= 1024:
             raise ValueError(f"block={config.block}: a block has 32 to 1024 threads")
         if not 1 <= config.vectors <= 16:

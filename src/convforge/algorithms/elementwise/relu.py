@@ -31,15 +31,12 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
     preference = Preference(Rank.FIRST, FASTEST)
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         info = LaunchInfo("relu", (problem.size,), (block_of_items(problem.size, problem.flops, runtime.facts),))
         kernel = runtime.compile(_relu)
 

@@ -16,15 +16,9 @@ BLOCK = 512
 
 @jit
 def gather(x: Any, buffer: Any, boxes: Any, g: Any, begin: Any, end: Any) -> None:
-    """Work item = a tile and a channel: what the tile reads, halo and border included, zeros up to the FFT's size.
+    """Work item = a tile and a channel: the tile's pixels, halo and border included, zeros up to the FFT's size.
 
-    Parameters
-    ----------
-    x : View
-    buffer : (tiles, C, size_h, size_w) array
-    boxes : (tiles, 5) int array
-        n, p0, p1, q0, q1 of each tile.
-    g : Geometry
+    `buffer` is (tiles, C, size_h, size_w); `boxes` is (tiles, 5) int: n, p0, p1, q0, q1 of each tile.
     """
     x, buffer, g = borrow(x), borrow(buffer), borrow(g)
     channels, size_h, size_w = buffer.shape[1:]
@@ -50,13 +44,8 @@ def gather(x: Any, buffer: Any, boxes: Any, g: Any, begin: Any, end: Any) -> Non
 def multiply(spectra: Any, w: Any, products: Any, outputs: Any, begin: Any, end: Any) -> None:
     """Work item = a block of frequencies of an output channel: products[t, k] = sum over c of spectra[t, c] * w[k, c].
 
-    Parameters
-    ----------
-    spectra : (tiles, C, F) complex array
-    w : (K, C / groups, F) complex array
-    products : (tiles, K, F) complex array
-    outputs : int
-        Output channels of a group.
+    Complex arrays: `spectra` (tiles, C, F), `w` (K, C / groups, F), `products` (tiles, K, F). `outputs` is the
+    number of output channels of a group.
     """
     spectra, w, products = borrow(spectra), borrow(w), borrow(products)
     channels, F = w.shape[1:]
@@ -78,12 +67,7 @@ def multiply(spectra: Any, w: Any, products: Any, outputs: Any, begin: Any, end:
 def store(sums: Any, boxes: Any, out: Any, g: Any, ends: Any, values: Any, begin: Any, end: Any) -> None:
     """Work item = a tile of an output channel: every stride-th of the sums that did not wrap, through the epilogue.
 
-    Parameters
-    ----------
-    sums : (tiles, K, size_h, size_w) array
-    boxes : (tiles, 5) int array
-    values : 1-D array
-        Of the epilogue's type; only the type is used.
+    `sums` is (tiles, K, size_h, size_w); of `values` only the type is used, the epilogue's.
     """
     sums, out, g, ends = borrow(sums), borrow(out), borrow(g), borrow(ends)
     K, size_h, size_w = sums.shape[1:]

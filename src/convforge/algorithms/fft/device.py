@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convforge.algorithms.contract import Buffers, Call, Config, Launch, Plan, PreparedFilter
-from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, sizes, tiling, transform_work
+from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, integer_refusal, sizes, tiling, transform_work
 from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution
@@ -21,7 +22,7 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import itemsize
 
 # Threads of a block of each kernel, and the box of numbers that a block of gather.cu and scatter.cu takes.
 THREADS = {"fft_gather": 256, "fft_filter": 256, "fft_multiply": 128, "fft_scatter": 256}
@@ -42,19 +43,11 @@ MOST_SIZES = 6
 
 @dataclass(frozen=True, slots=True)
 class FftConfig(Config):
-    """Transforms of the FFT method on GPUs.
+    """Transforms of the FFT method on GPUs."""
 
-    Attributes
-    ----------
-    size_h, size_w : int
-        Rows and columns of a transform: a tile with its halo. Rows are even.
-    chunk_mib : int
-        Tiles, spectra and products of a chunk take at most so many MiB, or what a tile of one group takes. A chunk goes
-        through all steps before the next begins, so that it may stay in the L2 cache.
-    """
-
-    size_h: int
-    size_w: int
+    size_h: int  # rows of a transform: a tile with its halo
+    size_w: int  # columns of a transform; even
+    # Most MiB of tiles, spectra and products that pass all steps together, to stay in L2; 0: one tile of one group.
     chunk_mib: int = field(metadata={"least": 0})
 
 
@@ -76,14 +69,10 @@ class Fft(DeviceConvolution[FftConfig]):
     preference = TRANSFORM
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return transform_work(problem, 3)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if is_integer(problem.acc_dtype):
-            return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
-        if reason := super().refuses(problem, facts):
+        if (reason := integer_refusal(problem)) is not None:
             return reason
         least = min(_spectra_bytes(problem, tiling(problem, *size)) for size in sizes(problem))
         if least > facts.memory_bytes // SPECTRA_SHARE:
@@ -95,7 +84,7 @@ class Fft(DeviceConvolution[FftConfig]):
         return Reason.quoted(facts.no_fft) if facts.no_fft else None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
-        """See :class:`Algorithm`. Sizes in chunks of half the L2 cache; then the best size in other chunks."""
+        """Sizes in chunks of half the L2 cache; then the best size in other chunks."""
         room = facts.memory_bytes // SPECTRA_SHARE
         fitting = [size for size in sizes(problem) if _spectra_bytes(problem, tiling(problem, *size)) <= room]
         half = max(1, (facts.l2_bytes or L2_BYTES) // 2 >> 20)
@@ -106,7 +95,6 @@ class Fft(DeviceConvolution[FftConfig]):
         return list(dict.fromkeys(found + [FftConfig(*fitting[0], mib) for mib in chunks]))
 
     def plan(self, problem: Conv2dProblem, config: FftConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if config.chunk_mib < 0:
             raise ValueError(f"{config}: a chunk has at least 0 MiB")
         cut = tiling(problem, config.size_h, config.size_w)
@@ -143,16 +131,11 @@ def _chunks(problem: Conv2dProblem, cut: Tiling, nbytes: int) -> Iterator[_Chunk
     if total > 2**31 - 1:
         raise ValueError(f"{total} tiles are more than the kernels can count; take a larger size of transform")
     each = _group_bytes(problem, cut)
-    groups = _share(problem.groups, nbytes // each)
-    count = _share(total, nbytes // (each * groups)) if groups == problem.groups else 1
+    groups = even_share(problem.groups, nbytes // each)
+    count = even_share(max(total, 1), nbytes // (each * groups)) if groups == problem.groups else 1
     for first in range(0, total, count):
         for group in range(0, problem.groups, groups):
             yield _Chunk(first, min(count, total - first), group, min(groups, problem.groups - group))
-
-
-def _share(total: int, most: int) -> int:
-    """The size of equal parts of `total`, each of at most `most`, and at least 1."""
-    return max(1, -(-total // -(-total // max(most, 1)))) if total else 1
 
 
 def _in_place(problem: Conv2dProblem) -> bool:
@@ -225,7 +208,7 @@ class _Steps:
 
     @property
     def workspace_bytes(self) -> int:
-        """Of all chunks so far."""
+        """Bytes that the chunks so far share."""
         used = self._spectra_bytes + self._products_bytes + self._work_bytes
         return used + ALIGNMENT - 1 if used else 0
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, Step
-from convforge.algorithms.fft.tiling import TRANSFORM, transform_work
+from convforge.algorithms.fft.tiling import TRANSFORM, integer_refusal, transform_work
 from convforge.algorithms.host.ends import ends, values_dtype
 from convforge.algorithms.host.geometry import geometry
 from convforge.algorithms.host.outside import outside_steps
@@ -30,7 +30,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, partition
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import itemsize
 
 # The tiles of a chunk, their spectra and SciPy's temporary arrays together take at most this, or what one tile takes.
 CHUNK_BYTES = 32 << 20
@@ -41,19 +41,11 @@ SPECTRA_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class FftConfig(Config):
-    """Size of the transforms.
+    """Size of the transforms."""
 
-    Attributes
-    ----------
-    size_h, size_w : int
-        Rows and columns of the FFT: a tile with its halo.
-    tiles : int
-        Tiles transformed at once.
-    """
-
-    size_h: int
-    size_w: int
-    tiles: int
+    size_h: int  # rows of the FFT: a tile with its halo
+    size_w: int  # columns of the FFT
+    tiles: int  # that are transformed at once
 
 
 @takes_bfloat16
@@ -62,7 +54,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
 
     With a stride every output of stride 1 is computed and all but the strided ones are dropped; a dilated filter is
     transformed with its holes. Sums are float32 or float64, spectra complex64 or complex128. SciPy's transforms return
-    arrays of their own: these are not part of the workspace, and stand as scratch bytes of the launch that makes them.
+    arrays of their own: these are not part of the workspace, and are scratch bytes of the launch that makes them.
     """
 
     name = "fft"
@@ -76,13 +68,11 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
     preference = TRANSFORM
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return transform_work(problem, 3)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if is_integer(problem.acc_dtype):
-            return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
+        if (reason := integer_refusal(problem)) is not None:
+            return reason
         least = min(_spectra_bytes(problem, *size) for size in _wanted_sizes(problem))
         if least > SPECTRA_BYTES:
             return Reason(
@@ -93,14 +83,13 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
-        """See :class:`Algorithm`. The cheapest sizes by :func:`modelled_flops`, the best first."""
+        """The cheapest sizes by :func:`modelled_flops`, the best first."""
         sizes = _sizes(problem)
         fitting = [size for size in sizes if _spectra_bytes(problem, *size) <= SPECTRA_BYTES] or sizes[:1]
         best = sorted(fitting, key=lambda size: modelled_flops(problem, *size))[:4]
         return [FftConfig(*size, _tiles_of_chunk(problem, *size)) for size in best]
 
     def plan(self, problem: Conv2dProblem, config: FftConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.fft import cpu
 
         if config.size_h < problem.extent_h or config.size_w < problem.extent_w or config.tiles < 1:
@@ -188,7 +177,7 @@ def modelled_flops(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
 
 
 def _sizes(problem: Conv2dProblem) -> list[tuple[int, int]]:
-    """Sizes worth a thought, each the next that is fast for the FFT."""
+    """Sizes to compare, each the next that is fast for the FFT."""
     from scipy.fft import next_fast_len
 
     return sorted({(int(next_fast_len(h, real=True)), int(next_fast_len(w, real=True)))
@@ -196,7 +185,7 @@ def _sizes(problem: Conv2dProblem) -> list[tuple[int, int]]:
 
 
 def _wanted_sizes(problem: Conv2dProblem) -> set[tuple[int, int]]:
-    """A few multiples of the filter's extent, up to the whole picture where that is not large."""
+    """A few multiples of the filter's extent, up to the whole image where that is not large."""
 
     def axis(extent: int, stride: int, outputs: int, factor: float) -> int:
         whole = (outputs - 1) * stride + extent

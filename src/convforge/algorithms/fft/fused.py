@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
-from convforge.algorithms.fft.tiling import Tiling, transform_work
+from convforge.algorithms.depthwise.family import one_channel_refusal
+from convforge.algorithms.fft.tiling import Tiling, integer_refusal, transform_work
 from convforge.algorithms.fft.tiling import tiling as tiling_of
 from convforge.algorithms.host.conv import WeightPacker, address, conv_constants, fill, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution
@@ -21,7 +22,7 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import itemsize
 
 # Size of a transform -> the numbers that a thread of its outer and of its inner stage holds.
 STAGES = {32: (8, 4), 64: (8, 8), 128: (16, 8)}
@@ -32,18 +33,10 @@ MOST_EXTENT = 63
 
 @dataclass(frozen=True, slots=True)
 class FusedConfig(Config):
-    """Tile of the fused kernel.
+    """Tile of the fused kernel."""
 
-    Attributes
-    ----------
-    size : int
-        Rows and columns of a transform, a key of :data:`STAGES`.
-    threads : int
-        Of a block; a multiple of 32.
-    """
-
-    size: int
-    threads: int
+    size: int  # rows and columns of a transform, a key of STAGES
+    threads: int  # of a block; a multiple of 32
 
 
 class FftFused(DeviceConvolution[FusedConfig]):
@@ -58,11 +51,9 @@ class FftFused(DeviceConvolution[FusedConfig]):
     look = Mark("green", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return transform_work(problem, 0)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """See :class:`Algorithm`."""
         if max(problem.extent_h, problem.extent_w) > MOST_EXTENT:
             return None
         return Preference(
@@ -70,23 +61,17 @@ class FftFused(DeviceConvolution[FusedConfig]):
         )
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if is_integer(problem.acc_dtype):
-            return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
-        if problem.groups != problem.c:
-            return Reason(
-                "a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c
-            )
+        if (reason := integer_refusal(problem) or one_channel_refusal(problem)) is not None:
+            return reason
         reasons = [config_refusal(problem, config, facts) for config in _all_configs()]
-        return super().refuses(problem, facts) or (None if None in reasons else reasons[-1])
+        return None if None in reasons else reasons[-1]
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
-        """See :class:`Algorithm`. By the numbers that all tiles have."""
+        """By the numbers that all tiles have."""
         fit = [config for config in _all_configs() if config_refusal(problem, config, facts) is None]
         return sorted(fit, key=lambda config: numbers(problem, config.size))
 
     def plan(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         cut = tiling_of(problem, config.size, config.size)
@@ -143,10 +128,8 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
     if max(problem.extent_h, problem.extent_w) > config.size:
         return Reason(
             "a tile of {size} x {size} must hold the filter's {extent_h} x {extent_w}",
-            size=config.size,
-            extent_h=problem.extent_h,
-            extent_w=problem.extent_w,
-        )
+            size=config.size, extent_h=problem.extent_h, extent_w=problem.extent_w,
+        )  # fmt: skip
     if (room := _shared_bytes(problem, config.size)) > facts.block_shared_bytes:
         return Reason(
             "a pair of tiles takes {room} bytes of shared memory; a block has {most}",
@@ -157,7 +140,7 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
 
 
 def numbers(problem: Conv2dProblem, size: int) -> int:
-    """Complex numbers of all pairs of tiles of a picture's channel: what the work is proportional to.
+    """Complex numbers of all pairs of tiles of an image's channel: the work is proportional to them.
 
     Examples
     --------

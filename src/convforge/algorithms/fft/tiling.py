@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 
 from convforge.algorithms.traits import Preference, Rank, Work
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import is_integer, itemsize
 
 # Complex numbers of a row are rounded up to a multiple of this, so that rows begin at whole sectors of memory.
 PITCH = 4
 
-# The largest size that is thought of: beyond it one axis takes cuFFT more than one pass over memory.
+# The largest size that is compared: beyond it one axis takes cuFFT more than one pass over memory.
 MOST = 4096
 
 # Sizes of an axis that cuFFT has kernels for: 2^a 3^b 5^c, even, as half of a row of real numbers is transformed.
@@ -29,33 +30,26 @@ TRANSFORM = Preference(Rank.LESS_ARITHMETIC, "the products in the frequency doma
 CUTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256)
 
 
+def integer_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Return why transforms cannot compute a problem with integer sums, or None."""
+    if not is_integer(problem.acc_dtype):
+        return None
+    return Reason("spectra are rounded, so int32 sums would not be exact; convert w to float32 for float sums")
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of a problem for a size of transform.
+    """Tiles of a problem for a size of transform."""
 
-    Attributes
-    ----------
-    size_h, size_w : int
-        Of the transform.
-    pitch : int
-        Complex numbers of a row, as they lie in memory.
-    tile_p, tile_q : int
-        Outputs of a tile.
-    down, across : int
-        Tiles of a picture.
-    span_h, span_w : int
-        Pixels of the padded picture that a tile reads; the rest of it is zeros.
-    """
-
-    size_h: int
-    size_w: int
-    pitch: int
-    tile_p: int
-    tile_q: int
-    down: int
-    across: int
-    span_h: int
-    span_w: int
+    size_h: int  # rows of the transform
+    size_w: int  # columns of the transform
+    pitch: int  # complex numbers of a row in memory
+    tile_p: int  # rows of outputs of a tile
+    tile_q: int  # columns of outputs of a tile
+    down: int  # tiles of an image, one below the other
+    across: int  # tiles beside each other
+    span_h: int  # rows of the padded image that a tile reads; the rest of it is zeros
+    span_w: int  # columns of the padded image that a tile reads
 
     @property
     def points(self) -> int:
@@ -114,7 +108,7 @@ def modelled_seconds(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
 
     Every step goes over the tiles once, the transforms twice, at L2's 5 TB/s; transforms do 2.5 n log2(n) operations,
     at 15 TFLOP/s; the product at 30. A size that is no power of two takes a little longer, and one above 1024, of which
-    few fit a multiprocessor.
+    few fit an SM.
     """
     cut = tiling(problem, size_h, size_w)
     tiles, element = problem.n * cut.down * cut.across, itemsize(problem.acc_dtype)
@@ -131,7 +125,7 @@ def modelled_seconds(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
 def whole(problem: Conv2dProblem, axis: int) -> int:
     """The least size of an axis with which one tile holds all outputs.
 
-    Where zeros stand outside, what wraps round meets padding: the same zeros then serve both sides.
+    Where zeros are outside, what wraps round meets padding: the same zeros then serve both sides.
 
     Examples
     --------

@@ -27,30 +27,22 @@ MOST_BLOCKS = 2**31 - 1
 # Outputs that a thread may keep in registers.
 MOST_OUTPUTS = 64
 
-# Threads a multiprocessor below which the picture is small: then a thread takes fewer outputs.
+# Threads of an SM below which the image is small: then a thread takes fewer outputs.
 ENOUGH_THREADS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class MaxPoolConfig(Config):
-    """Block of :class:`MaxPool`, and the tile of a thread.
+    """Block of :class:`MaxPool`, and the tile of a thread."""
 
-    Attributes
-    ----------
-    block : int
-        Threads, 32 to 1024.
-    out_p, out_q : int
-        Rows and columns of outputs that a thread computes; in NHWC, of as many channels as 16 bytes hold.
-    """
-
-    block: int = 128
-    out_p: int = 2
-    out_q: int = 2
+    block: int = 128  # threads, 32 to 1024
+    out_p: int = 2  # rows of outputs of a thread
+    out_q: int = 2  # columns of outputs of a thread; in NHWC of as many channels as 16 bytes hold
 
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    """Elements of a thread's channels, loads and stores, and how its tile lies: see max_pool.cu."""
+    """Elements of a thread's channels, loads and stores, and the shift of its tile: see max_pool.cu."""
 
     channels: int
     load: int
@@ -68,11 +60,10 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
     preference = Preference(Rank.FIRST, "the one method of its operation on GPUs")
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[MaxPoolConfig]:
-        """See :class:`Algorithm`. The default is the first with enough threads for the device, or the smallest tile."""
+        """The default is the first with enough threads for the device, or the smallest tile."""
         if problem.layout == "NHWC":
             shapes = [(2, 1), (1, 1), (4, 1), (2, 2), (1, 2)]
         else:  # as many columns as make a load of 16 bytes
@@ -86,7 +77,6 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
         return [default, *(c for c in found if c != default), *others]
 
     def plan(self, problem: Pool2dProblem, config: MaxPoolConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if not 32 <= config.block <= 1024:
             raise ValueError(f"block={config.block}: a block has 32 to 1024 threads")
         if (reason := _config_refusal(problem, config.out_p, config.out_q)) is not None:

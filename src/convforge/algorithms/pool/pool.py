@@ -32,15 +32,12 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
     preference = Preference(Rank.FIRST, FASTEST)
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         return None
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        """See :class:`Algorithm`."""
         return [Config()]
 
     def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.pool import cpu
 
         window = _as_convolution(problem)

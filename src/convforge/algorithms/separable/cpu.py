@@ -16,26 +16,14 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
               taps: Any, used: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a tile of one output channel (n, k, strip of rows, strip of columns), walked down row by row.
 
-    Each factor of the rank is first applied down the columns, which makes one row, then along that row. The picture's
-    rows come from a ring of gathered rows, as many as the filter is high; or from where they lie, if their type and
-    order allow that and the filter is low.
+    Each factor of the rank is first applied down the columns, which makes one row, then along that row. The image's
+    rows come from a ring of gathered rows, as many as the filter is high; or directly from the image, if their type
+    and order allow that and the filter is low.
 
-    Parameters
-    ----------
-    x, out : View
-    horizontal : 1-D array of K * channels * rank * S factors
-    vertical : 1-D array of K * channels * rank * R factors
-    ranks : (K, channels) int array
-        Rank of each filter; factors are laid out for the largest.
-    g : Geometry
-    ends : Ends
-    values : 1-D array
-        Of the epilogue's type; only the type is used.
-    sizes : Sizes
-    taps : 1-D int array of rank * S
-        Of each horizontal tap from the beginning of the first factor's row.
-    used : 1-D bool array of stride_h
-        Whether rows of this remainder are read by any output.
+    `horizontal` has K * channels * rank * S factors, `vertical` K * channels * rank * R, with room for the largest
+    rank; `ranks` is (K, channels). `taps` has the place of each horizontal tap from the first factor's row, (rank *
+    S,). `used` tells for each remainder modulo stride_h if an output reads its rows. Of `values` only the type is
+    used.
     """
     x, out, g, ends = borrow(x), borrow(out), borrow(g), borrow(ends)
     horizontal, vertical, taps = borrow(horizontal), borrow(vertical), borrow(taps)
@@ -107,7 +95,7 @@ def find_rows(places: Any, top: Any, g: Any, step: Any) -> Any:
 @jit
 def filter_in_place(middle: Any, flat: Any, plane: Any, places: Any, factors: Any, first: Any, rank: Any, q0: Any,
                     columns: Any, g: Any, sizes: Any) -> None:  # fmt: skip
-    """Every factor down the columns of rows where they lie; the border's columns are taken from the table."""
+    """Every factor down the columns of rows of the image; the border's columns are taken from the table."""
     count = columns + g.dilation_w * (g.S - 1)
     a = min(max(g.left - q0, 0), count)
     b = min(max(g.left + g.width - q0, a), count)

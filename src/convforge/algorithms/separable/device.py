@@ -10,20 +10,21 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
+from convforge.algorithms.direct.one_launch import least_refusal
 from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.element_types import TYPES
 from convforge.algorithms.host.on_device import DeviceConvolution
 from convforge.algorithms.host.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
 from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, evenly
 from convforge.algorithms.separable.factor import DeviceFactors
-from convforge.algorithms.separable.factors import two_passes, two_passes_why
+from convforge.algorithms.separable.factors import integer_refusal, two_passes, two_passes_why
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
+from convforge.problem.types import VECTOR_BYTES, itemsize
 
 # Outputs of a column that a thread takes, strips of them in a tile, columns of a tile, and sums of a row that a thread
 # takes in the first pass, that are worth comparing.
@@ -41,30 +42,14 @@ MOST_CONFIGS = 10
 
 @dataclass(frozen=True, slots=True)
 class FusedConfig(Config):
-    """Tile of the fused kernel.
+    """Tile of the fused kernel."""
 
-    Attributes
-    ----------
-    out_p : int
-        Outputs of a column that a thread takes.
-    strips_y : int
-        Such strips of a tile.
-    tile_q : int
-        Columns of a tile; a multiple of `along`.
-    along : int
-        Sums of a row that a thread takes at a time in the first pass; a multiple of 16 bytes.
-    planes : int
-        Neighbouring output channels of a block. It has strips_y * tile_q * planes threads.
-    resident : int
-        Threads that a multiprocessor shall hold; see :func:`compiled`.
-    """
-
-    out_p: int
-    strips_y: int
-    tile_q: int
-    along: int = 8
-    planes: int = 1
-    resident: int = 512
+    out_p: int  # outputs of a column that a thread computes
+    strips_y: int  # such strips of a tile
+    tile_q: int  # columns of a tile; a multiple of `along`
+    along: int = 8  # sums of a row that a thread takes at a time in the first pass; a multiple of 16 bytes
+    planes: int = 1  # neighbouring output channels of a block, which has strips_y * tile_q * planes threads
+    resident: int = 512  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:
@@ -72,7 +57,7 @@ class FusedConfig(Config):
         return self.strips_y * self.tile_q * self.planes
 
 
-# What asks for least.
+# The config that needs least.
 LEAST = FusedConfig(4, 2, 16, 8)
 
 
@@ -94,16 +79,7 @@ class _Layout:
 
 
 class Separable(DeviceConvolution[FusedConfig]):
-    """Both passes in one kernel, R + S products an output for each of the rank; as on the CPU, any rank is computed.
-
-    Examples
-    --------
-    >>> from convforge.backends.emulator.facts import emulator_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n1c3h2048w2048_k3r31s31_st1_p15_g3_f32_nchw")
-    >>> Separable("emulator").refuses(problem, emulator_facts()) is None
-    True
-    """
+    """Both passes in one kernel, R + S products an output for each of the rank; as on the CPU, any rank is computed."""
 
     name = "separable"
     summary = "the filter as a few products of 1-D filters (SVD), both passes in one tile in shared memory"
@@ -113,23 +89,16 @@ class Separable(DeviceConvolution[FusedConfig]):
     look = Mark("vermillion", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return two_passes(problem)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference:
-        """See :class:`Algorithm`."""
         return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if is_integer(problem.acc_dtype):
-            return Reason(
-                "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
-            )
-        return super().refuses(problem, facts) or config_refusal(problem, LEAST, facts)
+        return integer_refusal(problem) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
-        """See :class:`Algorithm`. By the time that :func:`modelled_cycles` expects."""
+        """By the time that :func:`modelled_cycles` expects."""
         beside = even_share(problem.k, 4) if "NHWC" in (problem.x_layout, problem.out_layout) else 1
         found = {
             FusedConfig(out_p, strips_y, tile_q, along, planes)
@@ -140,21 +109,21 @@ class Separable(DeviceConvolution[FusedConfig]):
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
 
     def plan(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
         pointers = dict.fromkeys(("rows", "columns", "ranks"), ctypes.c_void_p)
         tiles = {"tiles": PlaneTiles.struct, "count": ctypes.c_int}
         struct = with_conv("Separable", problem, **pointers, aligned_x=ctypes.c_int, **tiles)
-        lies = _layout(problem, config)
+        layout = _layout(problem, config)
         prelude = constants(
             OUT_P=config.out_p, STRIPS_Y=config.strips_y, TILE_Q=config.tile_q, ALONG=config.along,
             PLANES=config.planes, IN_CHANNELS_LAST=problem.x_layout == "NHWC",
-            OUT_CHANNELS_LAST=problem.out_layout == "NHWC", RAW=lies.raw, FILL=lies.fill, SHIFT=lies.shift,
-            LOAD=lies.load, PITCH=lies.pitch, PLANE=lies.plane, MIDDLE_PITCH=lies.middle_pitch, MIDDLE=lies.middle,
+            OUT_CHANNELS_LAST=problem.out_layout == "NHWC", RAW=layout.raw, FILL=layout.fill, SHIFT=layout.shift,
+            LOAD=layout.load, PITCH=layout.pitch, PLANE=layout.plane, MIDDLE_PITCH=layout.middle_pitch,
+            MIDDLE=layout.middle,
             CHUNK_R=_chunk(problem.r, problem), CHUNK_S=_chunk(problem.s, problem),
         )  # fmt: skip
-        held = f"using tile_t = {TYPES[problem.x_dtype if lies.raw else problem.acc_dtype]};"
+        held = f"using tile_t = {TYPES[problem.x_dtype if layout.raw else problem.acc_dtype]};"
         source = KernelSource(
             "algorithms/separable/fused.cu", "separable", (*conv_constants(problem), held, *prelude), struct,
             "Separable",
@@ -162,44 +131,35 @@ class Separable(DeviceConvolution[FusedConfig]):
         kernel = compiled(runtime, source, config.threads, config.resident)
         numbered = _tiles(problem, config)
         divisors = numbered.divisors()
-        info = LaunchInfo("separable", (numbered.count,), (config.threads,), lies.shared_bytes, early=True)
+        info = LaunchInfo("separable", (numbered.count,), (config.threads,), layout.shared_bytes, early=True)
         info = as_many_as_run(evenly(runtime, kernel, info), runtime.facts, config.resident)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
-        x_run = {"w": 1} if lies.fill > 1 else {}
+        x_run = {"w": 1} if layout.fill > 1 else {}
 
         def arguments(buffers: Buffers) -> Any:
-            factors = buffers["w"].tensors
-            args = struct(**{name: address(factors[name]) for name in pointers})
+            tensors = buffers["w"].tensors
+            args = struct(**{name: address(tensors[name]) for name in pointers})
             fill(args.conv, problem, buffers)
             args.tiles, args.count = divisors, numbered.count
-            args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, lies.fill, x_bytes)
+            args.aligned_x = is_aligned(args.conv.x, args.conv.x_strides, x_sizes, x_run, layout.fill, x_bytes)
             return args
 
-        return Plan(
-            self,
-            problem,
-            config,
-            runtime,
-            steps=[Launch(info, kernel, arguments, runtime)],
-            prepare=DeviceFactors(problem, runtime),
-        )
+        step, factors = Launch(info, kernel, arguments, runtime), DeviceFactors(problem, runtime)
+        return Plan(self, problem, config, runtime, steps=[step], prepare=factors)
 
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:
     """Return why a config is invalid, or None."""
-    for name in ("out_p", "strips_y", "tile_q", "along", "planes"):
-        if getattr(config, name) < 1:
-            return Reason("{name}={value} must be at least {least}", name=name, value=getattr(config, name), least=1)
+    if (reason := least_refusal(config)) is not None:
+        return reason
     if not 32 <= config.threads <= 1024:
         return Reason("a block has 32 to 1024 threads; {threads} are asked for", threads=config.threads)
     sums = VECTOR_BYTES // itemsize(problem.acc_dtype)
     if config.tile_q % config.along or config.along % sums:
         return Reason(
             "along={along} must divide tile_q={tile_q}, and be a multiple of {sums}",
-            along=config.along,
-            tile_q=config.tile_q,
-            sums=sums,
-        )
+            along=config.along, tile_q=config.tile_q, sums=sums,
+        )  # fmt: skip
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return Reason("taps and sums take {need} registers; {most} are to be had", need=need, most=MOST_REGISTERS)
     if (room := _layout(problem, config).shared_bytes) > facts.block_shared_bytes:
@@ -212,36 +172,38 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
 
 
 def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> float:
-    """Cycles that a multiprocessor takes for one product of the rank, of all channels. Only for comparing configs.
+    """Cycles that an SM takes for one product of the rank, of all channels. Only for comparing configs.
 
     In a cycle it issues 4 instructions of a warp, shared memory moves 128 bytes, and L2 gives 32. Counts come from
     fused.cu; a copied vector takes about 10 instructions, an output 6. Eight warps hide latencies; fewer take that
     much longer.
     """
-    lies = _layout(problem, config)
+    layout = _layout(problem, config)
     size, warps = itemsize(problem.acc_dtype), -(-config.threads // 32)
     wide = size // 4  # a double takes two words, and about two cycles
-    items = config.planes * (config.tile_q // config.along) * lies.rows
+    items = config.planes * (config.tile_q // config.along) * layout.rows
     turns = -(-items // config.threads) * warps  # of a warp
-    loads = -(-((config.along - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1) // lies.load)
+    loads = -(-((config.along - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1) // layout.load)
     taps = -(-problem.s // 4) + 4
     span = (config.out_p - 1) * problem.stride[0] + problem.dilation[0] * (problem.r - 1) + 1
-    copies = config.planes * lies.rows * -(-lies.width // lies.fill) / 32
+    copies = config.planes * layout.rows * -(-layout.width // layout.fill) / 32
     along, down = config.along * problem.s + loads + taps + 12, config.out_p * (problem.r + 6) + span + taps + 12
     issued = (turns * along + warps * down) * wide + 10 * copies
-    tile_bytes = itemsize(problem.x_dtype) if lies.raw else size
-    pixels = max(1.0, lies.load * tile_bytes / 4)
+    tile_bytes = itemsize(problem.x_dtype) if layout.raw else size
+    pixels = max(1.0, layout.load * tile_bytes / 4)
     shared = turns * (loads * pixels + config.along * wide + taps) + warps * (span * wide + taps)
-    shared += copies * max(1.0, lies.fill * tile_bytes / 4)
-    moved = config.planes * (lies.rows * lies.width + config.threads * config.out_p / config.planes) * tile_bytes / 32
+    shared += copies * max(1.0, layout.fill * tile_bytes / 4)
+    moved = (
+        config.planes * (layout.rows * layout.width + config.threads * config.out_p / config.planes) * tile_bytes / 32
+    )
     blocks = _tiles(problem, config).count
-    apart = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # a line is read again for a channel
-    possible = blocks_held(facts, warps, lies.shared_bytes, 40 + _registers(problem, config))
+    rereads = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # a line is read again for a channel
+    possible = blocks_held(facts, warps, layout.shared_bytes, 40 + _registers(problem, config))
     at_once = max(1, min(possible, -(-blocks // facts.cores)))
     held = at_once * warps
     alone = 1.3 if at_once < 2 else 1.0  # nothing is computed while the warps of an only block wait for each other
     waves = math.ceil(blocks / facts.cores)
-    return waves * problem.c_per_group * max(issued / 4, shared, moved * apart) * max(1.0, 8 / held) * alone
+    return waves * problem.c_per_group * max(issued / 4, shared, moved * rereads) * max(1.0, 8 / held) * alone
 
 
 def _small_planes(problem: Conv2dProblem, threads: int) -> int:
@@ -263,9 +225,9 @@ def _layout(problem: Conv2dProblem, config: FusedConfig) -> _Layout:
     raw = problem.padding_mode != "constant" or problem.x_dtype == problem.acc_dtype
     x_bytes, acc_bytes = itemsize(problem.x_dtype), itemsize(problem.acc_dtype)
     tile_bytes = x_bytes if raw else acc_bytes
-    apart = problem.x_layout == "NHWC" and problem.c > 1
+    interleaved = problem.x_layout == "NHWC" and problem.c > 1
     vector = math.gcd(problem.w, config.tile_q * problem.stride[1], VECTOR_BYTES // x_bytes)
-    copied = 1 if apart or not raw or vector * x_bytes < 4 else vector
+    copied = 1 if interleaved or not raw or vector * x_bytes < 4 else vector
     shift = -problem.padding[2] % copied
     chunk, step = _chunk(problem.s, problem), config.along * problem.stride[1]
     load = math.gcd(step, VECTOR_BYTES // tile_bytes, chunk * problem.dilation[1] if chunk < problem.s else step)

@@ -1,4 +1,4 @@
-"""Filters factored on the device, the host side of factor.cu. What factors.py does there, with NumPy, is done here."""
+"""Host side of factor.cu, which factors filters on the device as factors.py does with NumPy."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ class _Factoring(ctypes.Structure):
 
 
 class DeviceFactors(Preparation):
-    """Prepares filters: reads the weights where they lie, casts, flips and factors them, a block each.
+    """Prepares filters: reads the weights in place, casts, flips and factors them, a block each.
 
-    One launch on the caller's stream; nothing waits for it, so it can be captured in a graph. For (K, C / groups, R, S)
-    weights it makes ``w[k, c] = sum over i < ranks[k, c] of outer(columns[k, c, i], rows[k, c, i])``, with room for as
-    many products as there can be: min(R, S). Where a filter holds NaN or Inf its only product is all NaN. The note is
-    read from the device when it is asked for, once the stream has got there.
+    One launch that nothing waits for, so a graph can capture it. It makes ``w[k, c] = sum over i < ranks[k, c] of
+    outer(columns[k, c, i], rows[k, c, i])``, with room for min(R, S) products. A filter with NaN or Inf gets one
+    product, all NaN. The note is read from the device when it is asked for.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from convforge.algorithms.traits import Work
+from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
+from convforge.problem.types import is_integer
 
 # Singular values whose root of squares is below this many roundings of the filter's norm are rounding noise of the
 # filter itself: a filter that was made as a product has two or three roundings in every element.
@@ -153,6 +155,13 @@ def _rounded(
     back = np.einsum("kcir,kcis->kcrs", down.astype(np.float64), seen)
     norms = np.linalg.norm(w, axis=(-2, -1))
     return down, along, np.linalg.norm(back - w, axis=(-2, -1)) / np.where(norms == 0, 1.0, norms)
+
+
+def integer_refusal(problem: Conv2dProblem) -> Reason | None:
+    """Return why factors cannot compute a problem with integer sums, or None."""
+    if not is_integer(problem.acc_dtype):
+        return None
+    return Reason("the factors of an integer filter are no integers in general, so int32 sums would not be exact")
 
 
 def two_passes(problem: Conv2dProblem) -> Work:

@@ -1,4 +1,4 @@
-"""Host side of the separable method: factors, tiles and the launch. The kernels stand in cpu.py."""
+"""Host side of the separable method: factors, tiles and the launch. cpu.py has the kernels."""
 
 from __future__ import annotations
 
@@ -15,71 +15,46 @@ from convforge.algorithms.host.geometry import Geometry, geometry
 from convforge.algorithms.host.views import View, view
 from convforge.algorithms.host.weights import correlation_filter
 from convforge.algorithms.host.widened import takes_bfloat16
-from convforge.algorithms.separable.factors import factor, two_passes, two_passes_why
+from convforge.algorithms.separable.factors import factor, integer_refusal, two_passes, two_passes_why
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import itemsize
 
 # Columns of a block of eight vectors of 32 bytes: tiles are as wide as some of them.
 BLOCK_BYTES = 256
 
-# Filters of up to this many rows are read where the picture lies: rows of a picture whose width is a power of two all
+# Filters of up to this many rows are read directly from the image: rows of an image whose width is a power of two all
 # fall into one set of the cache, which has about this many ways.
 ROWS_IN_PLACE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SeparableConfig(Config):
-    """Tile of :class:`Separable`.
+    """Tile of :class:`Separable`."""
 
-    Attributes
-    ----------
-    tile_p : int
-        Output rows: the taller, the fewer rows are filtered twice.
-    tile_q : int
-        Output columns: as many as keep a ring of rows, as high as the filter, in the cache.
-    """
-
-    tile_p: int
-    tile_q: int
+    tile_p: int  # output rows: the taller, the fewer rows are filtered twice
+    tile_q: int  # output columns: as many as keep a ring of rows, as high as the filter, in the cache
 
 
 class Sizes(NamedTuple):
-    """The tile as the kernel sees it, in elements.
+    """The sizes of a tile, in elements."""
 
-    Attributes
-    ----------
-    tile_p, tile_q, strips, strips_q : int
-        The tile; tiles of an output channel; tiles side by side.
-    extent_h : int
-        Rows of the ring.
-    rank : int
-        The largest rank of a filter.
-    phases, phase_pitch, pitch : int
-        Columns of one remainder modulo the stride lie together: how many remainders, how many elements each, and all,
-        which is from row to row of the ring.
-    lanes : int
-        Elements of a vector.
-    in_place, put_directly : bool
-        Rows are read where they lie in x; sums are stored straight into the output.
-    """
-
-    tile_p: int
-    tile_q: int
-    strips: int
-    strips_q: int
-    extent_h: int
-    rank: int
-    phases: int
-    phase_pitch: int
-    pitch: int
-    lanes: int
-    in_place: bool
-    put_directly: bool
+    tile_p: int  # rows of the tile
+    tile_q: int  # columns of the tile
+    strips: int  # tiles of an output channel
+    strips_q: int  # tiles beside each other
+    extent_h: int  # rows of the ring
+    rank: int  # the largest rank of a filter
+    phases: int  # columns of one remainder modulo the stride are neighbours: how many remainders
+    phase_pitch: int  # elements of each remainder
+    pitch: int  # elements from row to row of the ring
+    lanes: int  # elements of a vector
+    in_place: bool  # rows are read directly from x
+    put_directly: bool  # sums are stored directly into the output
 
 
 @takes_bfloat16
@@ -99,23 +74,16 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     look = Mark("vermillion", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`."""
         return two_passes(problem)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference:
-        """See :class:`Algorithm`."""
         return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
-        if is_integer(problem.acc_dtype):
-            return Reason(
-                "the factors of an integer filter are no integers in general, so int32 sums would not be exact"
-            )
-        return None
+        return integer_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SeparableConfig]:
-        """See :class:`Algorithm`. The default's tile is as wide as three quarters of L2 hold the ring."""
+        """The default's tile is as wide as three quarters of L2 hold the ring."""
         block = BLOCK_BYTES // itemsize(problem.acc_dtype)
         widest = -(-problem.q // block) * block
         widths = []
@@ -131,7 +99,6 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
         return found
 
     def plan(self, problem: Conv2dProblem, config: SeparableConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.separable import cpu
 
         if config.tile_p < 1 or config.tile_q < 1:
@@ -216,9 +183,9 @@ class _Work(NamedTuple):
 
 
 def _interleaved(problem: Conv2dProblem, g: Geometry) -> Geometry | None:
-    """One filter for every channel of an NHWC picture, as a filter of one channel whose rows are W * C wide.
+    """One filter for every channel of an NHWC image, as a filter of one channel whose rows are W * C wide.
 
-    None where the channels are summed, lie apart, or have operands of their own.
+    None where the channels are summed, are not neighbours, or have operands of their own.
     """
     epilogue, c = problem.epilogue, problem.c
     if problem.groups != c or problem.k != c or c == 1 or {problem.x_layout, problem.out_layout} != {"NHWC"}:
@@ -230,7 +197,7 @@ def _interleaved(problem: Conv2dProblem, g: Geometry) -> Geometry | None:
 
 
 def _as_one_channel(seen: View) -> View:
-    """A picture of interleaved channels as one channel of wider rows."""
+    """An image of interleaved channels as one channel of wider rows."""
     start, n, _, h, _ = seen.place
     return seen._replace(place=(start, n, 0, h, 1))
 

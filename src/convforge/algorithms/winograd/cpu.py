@@ -1,7 +1,7 @@
 """Kernels of Winograd's method on the CPU: filter and input transforms, packed products with the inverse transform.
 
 Tiles are counted through the whole batch, row by row, and are worked on in panels: as many side by side as fill two
-vectors. All transforms and products run along the panel, so their loops know nothing of the picture's width.
+vectors. All transforms and products run along the panel, so their loops know nothing of the image's width.
 
     V[panel][transform point][channel][tile of the panel]          what the input's transform leaves
     U[block of outputs][transform point][output][channel]          what the filter's transform leaves
@@ -25,13 +25,8 @@ from convforge.backends.cpu.simd import borrow, fma, get, load, put, splat, stor
 def transform_filters(w: Any, u: Any, sizes: Any, channels: Any, flip: Any, begin: Any, end: Any) -> None:
     """Work item = an output channel: its filters through G, a vector of input channels at a time, into U.
 
-    Parameters
-    ----------
-    w : (K, C / groups * 9) array
-    u : 1-D array
-        Rows of no output are left as they are; lanes of no channel become zeros.
-    flip : bool
-        The filter is one of convolution.
+    `w` is (K, C / groups * 9). Rows of U without an output are not written; lanes without a channel become zeros.
+    `flip`: the filter is one of convolution.
     """
     w, u = borrow(w), borrow(u)
     a, lanes = sizes.alpha, sizes.lanes
@@ -64,15 +59,7 @@ def transform_filters(w: Any, u: Any, sizes: Any, channels: Any, flip: Any, begi
 
 @jit
 def transform_input(x: Any, v: Any, g: Any, sizes: Any, first: Any, begin: Any, end: Any) -> None:
-    """Work item = a panel and a block of its channels: the input's tiles through B^T into V.
-
-    Parameters
-    ----------
-    x : View
-    v : 1-D array
-    first : int
-        The panel that stands first in V.
-    """
+    """Work item = a panel and a block of its channels: its tiles through B^T into V, from panel `first` on."""
     x, v, g = borrow(x), borrow(v), borrow(g)
     width = 2 * sizes.lanes
     patch = np.zeros(sizes.alpha * sizes.alpha * width, v.dtype)
@@ -107,7 +94,7 @@ def gather_panel(patch: Any, row: Any, x: Any, c: Any, runs: Any, count: Any, g:
     for at in range(count):
         n, ty, tx, run = runs[at, 0], runs[at, 1], runs[at, 2], runs[at, 3]
         plane, first, wanted = x.place[0] + n * x.place[1] + c * x.place[2], m * tx, m * run + 2
-        # Columns [left, right) of the run lie inside the picture, [0, known) inside the padded one.
+        # Columns [left, right) of the run lie inside the image, [0, known) inside the padded one.
         known = min(wanted, g.columns.size - first)
         left = min(max(g.left - first, 0), known)
         right = min(max(g.left + g.width - first, left), known)
@@ -132,7 +119,7 @@ def gather_panel(patch: Any, row: Any, x: Any, c: Any, runs: Any, count: Any, g:
                             put(row, left + j, get(x.flat, inside + j * step))
                 if right < known:
                     read_looked_up(row, right, known, x.flat, start, step, g.columns, first, g.outside, x.half)
-                # Beyond the padded picture zeros reach no output that is kept.
+                # Beyond the padded image zeros reach no output that is kept.
                 for j in range(known, wanted):
                     put(row, j, 0)
             spread(row, patch, i * a * width + slot, width, run, m)
@@ -142,7 +129,7 @@ def gather_panel(patch: Any, row: Any, x: Any, c: Any, runs: Any, count: Any, g:
 @jit
 def read_looked_up(row: Any, begin: Any, end: Any, flat: Any, start: Any, step: Any, columns: Any, first: Any,
                    outside: Any, half: Any) -> None:  # fmt: skip
-    """Elements [begin, end) of a row of the padded picture, each one's place taken from the border's table."""
+    """Elements [begin, end) of a row of the padded image, each one's place taken from the border's table."""
     for j in range(begin, end):
         column = columns[first + j]
         if column < 0:

@@ -1,4 +1,4 @@
-"""Host side of Winograd's method: sizes, chunks and launches. The kernels stand in cpu.py."""
+"""Host side of Winograd's method: sizes, chunks and launches. cpu.py has the kernels."""
 
 from __future__ import annotations
 
@@ -32,61 +32,33 @@ WORKSPACE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class WinogradConfig(Config):
-    """Blocking of the tiles.
+    """Blocking of the tiles."""
 
-    Attributes
-    ----------
-    panels : int
-        Panels of tiles (16 tiles of float32, 8 of float64) that are transformed before they are multiplied: what bounds
-        the workspace.
-    block_k : int
-        Output channels multiplied at once, a multiple of 6.
-    """
-
+    # Panels of tiles (16 of float32, 8 of float64), transformed before they are multiplied: they bound the workspace.
     panels: int = 64
-    block_k: int = 12
+    block_k: int = 12  # output channels multiplied at once, a multiple of 6
 
 
 class Sizes(NamedTuple):
-    """The method's sizes as the kernels see them.
+    """The sizes that the kernels take."""
 
-    Attributes
-    ----------
-    m, alpha : int
-        Outputs of a tile along an axis; points of the transform, m + 2.
-    lanes : int
-        Elements of a vector; a panel has twice as many tiles.
-    tiles_h, tiles_w, tiles : int
-        Tiles of a picture by axis; of the batch.
-    groups, all_channels, outputs : int
-        Groups; channels of x; output channels of a group.
-    block_c, blocks_c : int
-        Channels of one work item of the input's transform, and how many such blocks.
-    block_k, blocks_k : int
-        Output channels of a block, and blocks of a group.
-    channel_pitch, filter_pitch : int
-        Elements of U from one output to the next, and from one transform point to the next.
-    point_pitch, panel_pitch : int
-        Elements of V from one transform point to the next, and from one group of a panel to the next.
-    """
-
-    m: int
-    alpha: int
-    lanes: int
-    tiles_h: int
-    tiles_w: int
-    tiles: int
+    m: int  # outputs of a tile along an axis
+    alpha: int  # points of the transform, m + 2
+    lanes: int  # elements of a vector; a panel has twice as many tiles
+    tiles_h: int  # tiles of an image, one below the other
+    tiles_w: int  # tiles beside each other
+    tiles: int  # of the batch
     groups: int
-    all_channels: int
-    outputs: int
-    block_c: int
-    blocks_c: int
-    block_k: int
-    blocks_k: int
-    channel_pitch: int
-    filter_pitch: int
-    point_pitch: int
-    panel_pitch: int
+    all_channels: int  # of x
+    outputs: int  # output channels of a group
+    block_c: int  # channels of one work item of the input's transform
+    blocks_c: int  # such blocks
+    block_k: int  # output channels of a block
+    blocks_k: int  # blocks of a group
+    channel_pitch: int  # elements of U from one output to the next
+    filter_pitch: int  # elements of U from one transform point to the next
+    point_pitch: int  # elements of V from one transform point to the next
+    panel_pitch: int  # elements of V from one group of a panel to the next
 
 
 @takes_bfloat16
@@ -100,12 +72,11 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
     m: ClassVar[int]
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """See :class:`Algorithm`. (m + 2)^2 products give m^2 outputs of 9 products; tiles are written and read."""
+        """(m + 2)^2 products give m^2 outputs of 9 products; tiles are written and read."""
         grown = ((self.m + 2) / self.m) ** 2
         return Work(problem.flops * grown / 9, (1 + 2 * grown) * problem.least_bytes)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """See :class:`Algorithm`."""
         if (problem.r, problem.s) != (3, 3):
             return Reason(
                 "its transforms are those of a {wanted} filter; this one is {own}",
@@ -123,7 +94,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WinogradConfig]:
-        """See :class:`Algorithm`. The default's workspace is at most 8 MiB, or a panel for every core."""
+        """The default's workspace is at most 8 MiB, or a panel for every core."""
         one = _sizes(problem, WinogradConfig(1), self.m, facts)
         room = WORKSPACE_BYTES // (one.groups * one.panel_pitch * itemsize(problem.acc_dtype))
         panels = max(1, min(max(room, facts.cores), -(-one.tiles // (2 * one.lanes))))
@@ -131,7 +102,6 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         return [WinogradConfig(panels, block_k) for block_k in (12, 24, 48, 6) if block_k <= outputs]
 
     def plan(self, problem: Conv2dProblem, config: WinogradConfig, runtime: Runtime) -> Plan:
-        """See :class:`Algorithm`."""
         from convforge.algorithms.winograd import cpu
 
         if config.panels < 1 or config.block_k < ROWS or config.block_k % ROWS:

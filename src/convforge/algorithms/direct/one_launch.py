@@ -1,0 +1,147 @@
+"""The plan that direct and depthwise methods share: one launch of the kernel that has the method's name."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from convforge.algorithms.contract import Buffers, Config, Plan
+from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.on_device import C, DeviceConvolution
+from convforge.algorithms.host.resident import compiled, evenly
+from convforge.algorithms.host.staged import Filter, StagedWeights
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.kernel import KernelSource
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+from convforge.problem.types import itemsize
+
+
+class Vectors(NamedTuple):
+    """Vectors in which a kernel reads or writes an array: arguments of :func:`is_aligned`."""
+
+    sizes: Mapping[str, int]
+    run: Mapping[str, int]
+    elements: int
+
+
+class Kernel(NamedTuple):
+    """The kernel of a config and its launch.
+
+    Attributes
+    ----------
+    constants : tuple of str
+        Lines of the prelude after those of the convolution.
+    grid, block : tuple of int
+    resident : int
+        Threads that an SM must hold; see :func:`compiled`.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    math : str
+        Type of the factors, if it is not that of the sums.
+    fields, last_fields : mapping
+        Values in the kernel's struct, whole numbers and structures, before and after the flags of alignment.
+    vectors : pair of Vectors or None
+        Of x and of out; None for a kernel without the flags `aligned_x` and `aligned_out`.
+    weights : callable
+        Problem, runtime and compiled kernel -> what prepares the weights and makes the step.
+    early : bool
+        The launch may begin before the earlier one ends (PDL).
+    """
+
+    constants: tuple[str, ...]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    resident: int
+    shared_bytes: int = 0
+    math: str = ""
+    fields: Mapping[str, Any] = {}
+    last_fields: Mapping[str, Any] = {}
+    vectors: tuple[Vectors, Vectors] | None = None
+    weights: Callable[[Conv2dProblem, Runtime, Any], Any] = StagedWeights
+    early: bool = True
+
+
+class OneLaunch(DeviceConvolution[C]):
+    """A convolution by one launch of the kernel FAMILY_STEM of FAMILY/STEM.cu, where FAMILY_STEM is the method's name.
+
+    Attributes
+    ----------
+    has_filter : bool
+        The kernel's struct has a :class:`Filter`.
+    caps_occupancy : bool
+        An SM gets no more blocks of an early launch than its share; see :func:`evenly`.
+    """
+
+    has_filter: ClassVar[bool] = True
+    caps_occupancy: ClassVar[bool] = True
+
+    @abstractmethod
+    def config_refusal(self, problem: Conv2dProblem, config: C, facts: DeviceFacts) -> Reason | None:
+        """Return why a config is invalid, or None."""
+
+    @abstractmethod
+    def kernel(self, problem: Conv2dProblem, config: C) -> Kernel:
+        """Return the kernel of a valid config."""
+
+    def valid(self, problem: Conv2dProblem, configs: Iterable[C], facts: DeviceFacts) -> list[C]:
+        """Return the valid ones of some configs, in their order."""
+        return [config for config in configs if self.config_refusal(problem, config, facts) is None]
+
+    def complete(self, problem: Conv2dProblem, args: Any) -> None:
+        """Change the struct of a call after its other fields are filled."""
+
+    def plan(self, problem: Conv2dProblem, config: C, runtime: Runtime) -> Plan:
+        if (reason := self.config_refusal(problem, config, runtime.facts)) is not None:
+            raise ValueError(f"{config}: {reason}")
+        made = self.kernel(problem, config)
+        family, stem = self.name.split("_")
+        struct: Any = with_conv(stem.capitalize(), problem, **_types(made, self.has_filter))
+        lines = (*conv_constants(problem, math=made.math), *made.constants)
+        source = KernelSource(f"algorithms/{family}/{stem}.cu", self.name, lines, struct, stem.capitalize())
+        kernel = compiled(runtime, source, math.prod(made.block), made.resident)
+        info = LaunchInfo(self.name, made.grid, made.block, made.shared_bytes, early=made.early)
+        info = evenly(runtime, kernel, info) if self.caps_occupancy else runtime.describe(kernel, info)
+        values = {**made.fields, **made.last_fields}
+        x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
+
+        def arguments(buffers: Buffers) -> Any:
+            args = struct(**values)
+            conv = args.conv
+            fill(conv, problem, buffers)
+            if isinstance(weights, StagedWeights):
+                args.filter = weights.filter(buffers["w"])
+            if made.vectors is not None:
+                x, out = made.vectors
+                args.aligned_x = is_aligned(conv.x, conv.x_strides, *x, x_bytes)
+                args.aligned_out = is_aligned(conv.out, conv.out_strides, *out, out_bytes)
+            self.complete(problem, args)
+            return args
+
+        weights = made.weights(problem, runtime, kernel)
+        return Plan(self, problem, config, runtime, steps=[weights.step(info, arguments)], prepare=weights)
+
+
+def _types(made: Kernel, has_filter: bool) -> dict[str, Any]:
+    """The fields of a kernel's struct after the convolution, in order, with their types."""
+    filters = {"filter": Filter} if has_filter else {}
+    flags = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int) if made.vectors is not None else {}
+    before, after = (
+        {name: ctypes.c_int if isinstance(value, int) else type(value) for name, value in values.items()}
+        for values in (made.fields, made.last_fields)
+    )
+    return {**filters, **before, **flags, **after}
+
+
+def least_refusal(config: Config) -> Reason | None:
+    """Return why a number of a config is too small, or None; its field's metadata may give another least than 1."""
+    for field in dataclasses.fields(config):
+        value, least = getattr(config, field.name), field.metadata.get("least", 1)
+        if isinstance(value, int) and value < least:
+            return Reason("{name}={value} must be at least {least}", name=field.name, value=value, least=least)
+    return None
