@@ -18,7 +18,7 @@ from convforge.cli.output import Failure
 
 # Modules of the extra "lab", and the commands that need them.
 LAB = ("altair", "babel", "jinja2", "pandas", "psutil", "pygments", "vl_convert")
-LAB_COMMANDS = ("bench", "gemm", "study", "lab", "report")
+LAB_COMMANDS = dict.fromkeys(("bench", "gemm", "study", "lab", "report"), LAB) | {"check": ("psutil",)}
 
 app = typer.Typer(
     name="convforge",
@@ -64,15 +64,15 @@ def _register() -> None:
     for command in (filter_command, bench, gemm, explain, tune, study, lab, check, report, doctor):
         name = command.__name__.removesuffix("_command")
         if name not in known:
-            app.command(name)(_with_lab(command) if name in LAB_COMMANDS else command)
+            app.command(name)(_with_lab(command, LAB_COMMANDS[name]) if name in LAB_COMMANDS else command)
 
 
-def _with_lab(command: Callable[..., None]) -> Callable[..., None]:
+def _with_lab(command: Callable[..., None], modules: tuple[str, ...]) -> Callable[..., None]:
     """A command that names what it lacks of the extra "lab" before it measures anything."""
 
     @functools.wraps(command)
     def checked(*args: Any, **options: Any) -> None:
-        if missing := [name for name in LAB if find_spec(name) is None]:
+        if missing := [name for name in modules if find_spec(name) is None]:
             raise Failure(f"{command.__name__} needs {', '.join(missing)}; get it with: pip install 'convforge[lab]'")
         command(*args, **options)
 

@@ -30,7 +30,7 @@ _OPTIONAL = {
     "jinja2": ("pages", _LAB),
     "babel": ("pages in other languages", _LAB),
     "pygments": ("kernels' sources on pages", _LAB),
-    "psutil": ("facts of the machine", _LAB),
+    "psutil": ("the memory limit of convforge check", _LAB),
     "torch": ("peer: PyTorch's convolution (oneDNN)", "torch"),
     "opencv-python-headless": ("peer: filter2D, sepFilter2D", "opencv-python-headless"),
     "scikit-image": ("the photographs of the demonstration", "'convforge[demo]'"),

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 # Seconds between two checks of a process: at a few GB/s it allocates little in between.
@@ -61,7 +60,7 @@ class Limits:
     seconds : float
         For one run of a program, or one launch of a kernel.
     memory_bytes : int
-        Memory of the process and its children together (on Linux alone), and size of any file that it writes.
+        Memory of the process and its children together (not on Windows); on Linux also the size of any file it writes.
     """
 
     seconds: float = 10.0
@@ -110,8 +109,7 @@ def _wait(
     process: subprocess.Popen[bytes], limits: Limits, progress: Callable[[], object] | None, first_s: float
 ) -> str:
     """Wait for the end; return the limit that was passed, or an empty text."""
-    linux = sys.platform == "linux"
-    if linux:
+    if sys.platform == "linux":
         _limit_files(process.pid, limits.memory_bytes)
     since, allowed = time.monotonic(), max(limits.seconds, first_s)
     seen = progress() if progress else None
@@ -121,7 +119,7 @@ def _wait(
             return ""
         except subprocess.TimeoutExpired:
             pass
-        if linux and resident_bytes(process.pid) > limits.memory_bytes:
+        if os.name == "posix" and resident_bytes(process.pid) > limits.memory_bytes:
             return "memory"
         if progress is not None and (now := progress()) != seen:
             since, seen, allowed = time.monotonic(), now, limits.seconds
@@ -141,16 +139,14 @@ def _limit_files(pid: int, nbytes: int) -> None:
 
 
 def resident_bytes(session: int) -> int:
-    """Memory that the processes of a session hold, from /proc."""
+    """Memory that the processes of a session hold."""
+    import psutil
+
     total = 0
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                stat = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            except OSError:  # it has ended
-                continue
-            if int(stat[3]) == session:  # fields 6 and 24 of proc(5)
-                total += int(stat[21]) * os.sysconf("SC_PAGE_SIZE")
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):  # it has ended, or is another's
+            if os.getsid(process.pid) == session:
+                total += process.memory_info().rss
     return total
 
 
