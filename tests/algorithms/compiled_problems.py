@@ -28,8 +28,8 @@ def _card(
     )  # fmt: skip
 
 
-# A card of each architecture: multiprocessors, MiB of L2, GiB of memory; KiB of shared memory that a block may ask for
-# and that a multiprocessor has, and its threads (CUDA C++ Programming Guide, technical specifications).
+# A card of each architecture: SMs, MiB of L2, GiB of memory; KiB of shared memory that a block may ask for
+# and that an SM has, and its threads (CUDA C++ Programming Guide, technical specifications).
 CARDS = {
     card.architecture: card
     for card in (
@@ -269,7 +269,7 @@ ONLY_ARCHITECTURE = {
 }  # fmt: skip
 
 # The kernels that spill or have a stack frame, and bytes of a thread, by architecture; all others have neither.
-# gemm_vectorised: with the 138 and 132 registers that it would take, a multiprocessor would hold one block of it, not
+# gemm_vectorised: with the 138 and 132 registers that it would take, an SM would hold one block of it, not
 # two. direct_boxes spills nothing, but has a stack frame. implicit_gemm_split spills once a tile: 112 columns have 168
 # sums in a thread.
 SPILLS = {

@@ -36,7 +36,7 @@ TF32 = Run("implicit_gemm_tf32", "n2c40h13w12_k72r3s2_p1_f32_nhwc_math-tf32",
            replace(PIXELS.config, scattered=True))  # fmt: skip
 PAIRS = replace(PATCHES, config=replace(PATCHES.config, pairs="filters"))
 PAIRED = replace(PIXELS, config=replace(PIXELS.config, pairs="pixels"))
-# More tiles than two for each multiprocessor.
+# More tiles than two for each SM.
 MANY = replace(PATCHES, problem="n40c64h14w13_k72r3s3_p1_f16_nhwc")
 
 WGMMA_FAULTS = [

@@ -387,7 +387,7 @@ def test_rows_of_boxes_are_lines_where_rows_of_the_picture_are() -> None:
 
 
 def test_the_tile_follows_the_picture() -> None:
-    """Large tiles have little halo; small pictures have many tiles; boxes that are small share a multiprocessor."""
+    """Large tiles have little halo; small pictures have many tiles; boxes that are small share an SM."""
 
     def tile(text: str) -> tuple[int, int]:
         config = DirectBoxes().configs(problem_of(text), H200)[0]

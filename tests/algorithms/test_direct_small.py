@@ -46,8 +46,8 @@ def test_a_config_that_cannot_be(config: str) -> None:
     [
         ("n1c3h32w32_k3r3s3_p1_f32_nchw", (32, 4)),
         ("n99c3h32w32_k3r3s3_p1_f32_nchw", (32, 8)),  # many, and rows are short
-        ("n1c3h256w256_k3r3s3_p1_f32_nchw", (64, 8)),  # one for each multiprocessor
-        ("n1c3h512w512_k3r3s3_p1_f32_nchw", (32, 4)),  # more, and a multiprocessor holds one of the largest
+        ("n1c3h256w256_k3r3s3_p1_f32_nchw", (64, 8)),  # one for each SM
+        ("n1c3h512w512_k3r3s3_p1_f32_nchw", (32, 4)),  # more, and an SM holds one of the largest
         ("n1c3h512w512_k1r3s3_p1_f32_nchw", (64, 8)),  # it holds two
         ("n1c3h512w512_k4r3s3_p1_f32_nchw", (32, 4)),  # there are no registers for large ones
     ],

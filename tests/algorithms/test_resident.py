@@ -18,7 +18,7 @@ from convforge.problem import parse_problem
 
 @dataclass
 class Holding:
-    """Stands in for a runtime whose multiprocessors hold `held` blocks, or fewer for want of shared memory."""
+    """Stands in for a runtime whose SMs hold `held` blocks, or fewer for want of shared memory."""
 
     held: int
     threads: int
@@ -39,7 +39,7 @@ SHARED_BYTES = 1000
 
 
 def launched(blocks: int, held: int, threads: int = 128, early: bool = True, static_bytes: int = 0) -> LaunchInfo:
-    """A launch of so many blocks, where a multiprocessor has room for `held` of them."""
+    """A launch of so many blocks, where an SM has room for `held` of them."""
     runtime: Any = Holding(held, -(-threads // 32) * 32, static_bytes)
     return evenly(runtime, None, LaunchInfo("kernel", (blocks,), (threads,), SHARED_BYTES, early=early))
 
@@ -52,7 +52,7 @@ def held_of(info: LaunchInfo, threads: int = 128) -> int:
 @pytest.mark.parametrize(
     ("share", "held"), [(1, 2), (1, 16), (2, 3), (2, 4), (2, 5), (5, 8), (6, 7), (6, 12), (6, 13), (11, 16)]
 )
-def test_no_multiprocessor_takes_more_than_its_share(share: int, held: int) -> None:
+def test_no_sm_takes_more_than_its_share(share: int, held: int) -> None:
     for blocks in (H200.cores * share, H200.cores * (share - 1) + 1):
         info = launched(blocks, held)
         assert held_of(info) == share
@@ -100,7 +100,7 @@ def test_what_a_runtime_does_not_know_changes_nothing() -> None:
 
 
 class Held(Recording):
-    """Records plans on a GPU whose multiprocessors hold two blocks of 128 threads."""
+    """Records plans on a GPU whose SMs hold two blocks of 128 threads."""
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
         return replace(info, occupancy=256 / H200.threads)
@@ -108,7 +108,7 @@ class Held(Recording):
 
 @pytest.mark.parametrize(("pictures", "blocks"), [(32, 264), (33, 809), (16, 392), (4, 98)])
 def test_blocks_stay_where_they_share_tiles_well(pictures: int, blocks: int) -> None:
-    """Of 784 tiles blocks take 2 or 3 each, all multiprocessors 6 at most; of 809 or 392 some would have more."""
+    """Of 784 tiles blocks take 2 or 3 each, all SMs 6 at most; of 809 or 392 some would have more."""
     problem = parse_problem(f"n{pictures}c64h56w56_k128r3s3_p1_f16_nhwc")
     runtime: Any = Held(H200)
     plan = ImplicitGemmMma().plan(problem, ImplicitMmaConfig(persistent=True), runtime)

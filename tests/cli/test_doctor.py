@@ -88,7 +88,7 @@ def test_a_gpu_is_named_with_its_size(done: Callable[..., Ran], monkeypatch: pyt
     there = dataclasses.replace(cpu_facts(), name="Some GPU", cores=132, architecture="sm_90", memory_bytes=8 << 30)
     monkeypatch.setattr(cuda, "why_absent", lambda: None)
     monkeypatch.setattr(cuda_facts, "cuda_facts", lambda: there)
-    assert done().rows["GPU"] == ["Some GPU, 132 multiprocessors, sm_90, 8 GiB"]
+    assert done().rows["GPU"] == ["Some GPU, 132 SMs, sm_90, 8 GiB"]
 
 
 def test_the_kernels_of_every_backend_are_measured_and_cleared(done: Callable[..., Ran], kernels: Path) -> None:

@@ -14,9 +14,9 @@ def cores_in_words(cores: int, backend: str) -> str:
     Examples
     --------
     >>> cores_in_words(132, "cuda"), cores_in_words(1, "cpu")
-    ('132 multiprocessors', '1 core')
+    ('132 SMs', '1 core')
     """
-    noun = "multiprocessor" if backend == "cuda" else "core"
+    noun = "SM" if backend == "cuda" else "core"
     return f"{cores} {noun}{'s' if cores != 1 else ''}"
 
 

@@ -21,7 +21,7 @@ Kind = Literal["threads", "tile"]
 _BEST = "Bold: the fastest of the row, none where it is too noisy to rank; ~ noisy; * sources changed since."
 BY_SHAPE = (
     "ms a call, weights prepared on every call; in parentheses the occupancy: resident warps over the most that a "
-    f"multiprocessor holds. {_BEST} Where a method has several configs with one shape, the fastest stands here."
+    f"SM holds. {_BEST} Where a method has several configs with one shape, the fastest stands here."
 )
 KINDS: dict[Kind, str] = {
     "threads": "Columns: threads of a block, along q and along p (of a matrix: along n and along m).",

@@ -113,7 +113,7 @@ def _gpu() -> str:
     from convforge.backends.cuda.facts import cuda_facts
 
     facts = cuda_facts()
-    words = f"{facts.name}, {facts.cores} multiprocessors, {facts.architecture}, {_size(facts.memory_bytes)}"
+    words = f"{facts.name}, {facts.cores} SMs, {facts.architecture}, {_size(facts.memory_bytes)}"
     return f"{words}; {facts.no_fft}" if facts.no_fft else words
 
 

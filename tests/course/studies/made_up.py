@@ -41,7 +41,7 @@ def result(
 
 
 def run(*results: Result, backend: str = "cuda", **more: Any) -> Run:
-    """A run of a card with 4 multiprocessors, whose copy reaches 1 TB/s and whose FMA peak is 10 TFLOP/s."""
+    """A run of a card with 4 SMs, whose copy reaches 1 TB/s and whose FMA peak is 10 TFLOP/s."""
     threads = 2048 if backend == "cuda" else 0
     facts = replace(H200, name="A Card", cores=4, backend=backend, threads=threads).to_table()
     ceilings = (("before", Ceilings(1e12, 1e13)), ("after", Ceilings(1e12, 1e13)))

@@ -202,7 +202,7 @@ def test_wide_blocks_against_narrow_ones(narrow: float, form: str) -> None:
     ],
 )  # fmt: skip
 def test_waves(grid: tuple[int, int], form: str, said: str) -> None:
-    """Of 128 threads at full occupancy 16 blocks stay on each of the 4 multiprocessors."""
+    """Of 128 threads at full occupancy 16 blocks stay on each of the 4 SMs."""
     made = run(*(
         result("direct_constant", s, rgb(256), config=block(*xy), launches=launch(xy, grid, 1.0))
         for xy, s in zip(SHAPES[:2], (1.0, 2.0), strict=True)

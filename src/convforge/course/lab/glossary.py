@@ -46,7 +46,7 @@ def _names() -> tuple[Pairs, Pairs, Pairs]:
          gettext("a config: what of a method can be chosen; here a block of 32 columns and 4 rows of threads")),
     ]  # fmt: skip
     choices = [
-        ("resident", gettext("in a config: threads that a multiprocessor shall hold; more leave each fewer registers")),
+        ("resident", gettext("in a config: threads that an SM shall hold; more leave each fewer registers")),
         ("out_p, out_q, out_k", gettext("in a config: rows, columns and channels of outputs that a thread computes")),
         ("tile_p, tile_q, tile_c, tile_k",
          gettext("in a config: rows, columns, input and output channels that are worked on at once")),
@@ -80,8 +80,9 @@ def _words() -> Pairs:
          gettext("1e9 floating-point operations a second; a multiplication and an addition are two of them")),
         ("FMA", gettext("fused multiply-add; its peak is how many FLOP/s a kernel of nothing else reaches here")),
         (gettext("roof"), gettext("the lower of the FMA peak, and copy bandwidth times FLOPs a byte")),
-        (gettext("occupancy"), gettext("threads that a multiprocessor holds at once, over the most that it can hold")),
-        (gettext("waves of blocks"), gettext("how many times the blocks of a launch fill all multiprocessors")),
+        ("SM", gettext("streaming multiprocessor, the unit of a GPU that runs blocks of threads")),
+        (gettext("occupancy"), gettext("threads that an SM holds at once, over the most that it can hold")),
+        (gettext("waves of blocks"), gettext("how many times the blocks of a launch fill all SMs")),
         ("GEMM", gettext("general matrix product, C = A B; A has M rows, B has N columns, sums have K terms")),
         ("RMS", gettext("root of the mean of the squares; of errors over that of the true values")),
         (gettext("host to host"),

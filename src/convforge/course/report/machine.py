@@ -30,7 +30,7 @@ def machine_name(view: View) -> str:
         return str(name)
     words = ngettext("{name}, {n} core", "{name}, {n} cores", cores)
     if known.get("backend") == "cuda":
-        words = ngettext("{name}, {n} multiprocessor", "{name}, {n} multiprocessors", cores)
+        words = ngettext("{name}, {n} SM", "{name}, {n} SMs", cores)
     return words.format(name=name, n=cores)
 
 
@@ -41,7 +41,7 @@ def _machine(machine: dict[str, Any]) -> Iterator[Pair]:
     labels = {
         "name": gettext("device"),
         "architecture": gettext("architecture"),
-        "cores": gettext("multiprocessors") if on_gpu else gettext("cores"),
+        "cores": gettext("SMs") if on_gpu else gettext("cores"),
     }
     yield from ((label, str(known[name])) for name, label in labels.items() if known.get(name))
     sizes = {"l1_bytes": "L1", "l2_bytes": "L2", "l3_bytes": "L3", "memory_bytes": gettext("memory")}
