@@ -101,7 +101,7 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
 
 
 class TorchMatmulCudaTf32(TorchMatmulCuda):
-    """The same with TF32 allowed."""
+    """``torch.matmul`` with TF32 allowed."""
 
     name = "torch_matmul_tf32"
     summary = "PyTorch's matmul, factors rounded to TF32"
