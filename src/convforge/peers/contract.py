@@ -23,7 +23,7 @@ EXACT_IN_FLOAT32 = 2**24
 
 
 def absence(module: str, name: str, package: str) -> Reason | None:
-    """The refusal of a library that is not installed, with the line that installs it. Imports nothing.
+    """The refusal of a library that is not installed, with the line that installs it; imports nothing.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def absence(module: str, name: str, package: str) -> Reason | None:
 
 
 def version(*packages: str) -> str:
-    """The version of the first of these packages that is installed, or "unknown"; imports none of them."""
+    """The version of the first installed package of these, or "unknown"; imports none of them."""
     for package in packages:
         try:
             return importlib.metadata.version(package)

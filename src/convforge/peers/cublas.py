@@ -33,7 +33,7 @@ from convforge.peers.libraries import missing_library, shared_library, signature
 from convforge.problem import GemmProblem
 from convforge.problem.types import is_integer
 
-# cuBLAS asks for this workspace on Hopper (documentation of cublasSetWorkspace); with less it has fewer algorithms.
+# NVIDIA recommends this workspace on Hopper (documentation of cublasSetWorkspace); with less it has fewer algorithms.
 WORKSPACE_BYTES = 32 << 20
 
 # cublasMath_t and cublasOperation_t. The default keeps every bit of float32 and float64, but may use float64
@@ -244,7 +244,6 @@ class _Handle:
 
 
 def _make_current(device: int) -> None:
-    """Make a GPU the current one of this thread."""
     from cuda.core import Device
 
     Device(device).set_current()

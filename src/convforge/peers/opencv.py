@@ -299,7 +299,6 @@ def border_of(problem: Conv2dProblem, where: Placement) -> str:
 
 @functools.cache
 def _border(mode: str) -> int:
-    """OpenCV's number of a padding mode."""
     import cv2
 
     borders = {
@@ -315,7 +314,6 @@ def _border(mode: str) -> int:
 
 @functools.cache
 def _depth(dtype: np.dtype[Any]) -> int:
-    """OpenCV's number of an element type."""
     import cv2
 
     depths = {

@@ -121,7 +121,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
         return PreparedFilter({"w": packed}, packed.nbytes)
 
     def _check_taps(self, problem: Conv2dProblem, w: NDArray[Any]) -> None:
-        """Raise ``UnsupportedProblem`` for a NaN or infinity that conv2d would not multiply with its padding."""
+        """Raise ``UnsupportedProblem`` for a NaN or infinity, which conv2d does not multiply by its padding."""
         if any(problem.padding) and not explicit_padding(problem) and not np.isfinite(w).all():
             reason = Reason(
                 "conv2d of PyTorch multiplies nothing by the zeros of its padding, and w holds a NaN or an infinity: "
@@ -167,10 +167,10 @@ class TorchConv2dChannelsLast(TorchConv2d):
 
 
 class TorchConv2dPacked(TorchConv2dChannelsLast):
-    """channels_last, with weights packed beforehand in the order of oneDNN's kernel.
+    """``conv2d`` in channels_last, with weights packed beforehand in the order of oneDNN's kernel.
 
-    ``torch.compile`` runs the same operators when it freezes a network. They are PyTorch's internals, so a version
-    without them refuses. The activation is not fused: oneDNN's fused ReLU turns NaN into 0.
+    ``torch.compile`` runs the same operators for a frozen network. They are PyTorch's internals, so a version without
+    them refuses. The activation is not fused, because oneDNN's fused ReLU turns NaN into 0.
     """
 
     name = "torch_conv2d_packed"
@@ -235,7 +235,7 @@ def epilogue_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def explicit_padding(problem: Conv2dProblem) -> bool:
-    """True if x must be padded first: conv2d itself pads with zeros, the same on opposite sides."""
+    """True if x must be padded first: conv2d itself pads only with zeros, equally on opposite sides."""
     top, bottom, left, right = problem.padding
     zeros = problem.padding_mode == "zeros" or (problem.padding_mode == "constant" and problem.padding_value == 0)
     return any(problem.padding) and not (zeros and top == bottom and left == right)

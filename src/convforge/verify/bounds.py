@@ -51,8 +51,8 @@ class Bound:
 def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Floats:
     """The largest error that arithmetic of a class may make before the result is rounded to the output's type.
 
-    `precision` is a key of :data:`convforge.problem.PRECISIONS`. The array, of float64 in the output's layout, is zero
-    where every order of summation gives the exact result. ValueError for a class without a bound.
+    `precision` is a key of :data:`convforge.problem.PRECISIONS`; ValueError for a class without a bound. The float64
+    array in the output's layout is zero where every order of summation gives the exact result.
     """
     return bound_of(problem, precision, truth, inputs).over(truth.magnitude)
 
@@ -225,7 +225,7 @@ def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | No
 
 
 def _lost_by_a_product(problem: GemmProblem, precision: str, inputs: Inputs) -> Floats | None:
-    """The same for a matrix product, shape (M, N)."""
+    """The same loss for a matrix product, shape (M, N)."""
     if precision not in UNDERFLOW:
         return None
     a, b = (np.abs(matrix.astype(np.float64)) for matrix in matrices(problem, inputs))
@@ -260,12 +260,10 @@ def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
 
 
 def _separable(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The bound of a filter W = sum of s_i u_i v_i^T that is applied factor by factor.
-
-    Elementwise, sum s_i |u_i||v_i|^T is at most s_1, the largest singular value (Cauchy-Schwarz over rows of
-    orthonormal columns), so s_1 in place of |w| bounds every product. The factors are rounded (2 u), the passes add R
-    and S products, and singular values down to min(R, S) u s_1 may be dropped.
-    """
+    """The bound of a filter W = sum of s_i u_i v_i^T that is applied factor by factor."""
+    # Elementwise, sum s_i |u_i||v_i|^T is at most s_1, the largest singular value (Cauchy-Schwarz over rows of
+    # orthonormal columns), so s_1 in place of |w| bounds every product. The factors are rounded (2 u), the passes add R
+    # and S products, and singular values down to min(R, S) u s_1 may be dropped.
     assert inputs.w is not None
     largest = np.linalg.svd(inputs.w.astype(np.float64), compute_uv=False)[..., 0]
     size = np.broadcast_to(largest[..., None, None], problem.w_shape)
@@ -289,13 +287,11 @@ WINOGRAD_ROW_SUMS = (19.0, 1.0, 10.0)
 
 
 def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The bound of transforms: each is a sum, so its error follows the row sums of absolute values, once for each axis.
-
-    |error| <= gamma |A^T| (sum over c of |G||w||G^T| * |B^T||d||B|) |A| (B. Barabasz, A. Anderson, K. M. Soodhalter and
-    D. Gregg, Error analysis and improving the accuracy of Winograd convolution for deep neural networks, ACM TOMS 46,
-    2020, theorem 3), here with the largest |d| of each channel and the largest |w| of each filter, for F(4x4, 3x3):
-    F(2x2, 3x3) errs less. The class's RMS gate is stricter.
-    """
+    """The bound of transforms: each is a sum, so its error follows the row sums of absolute values, once per axis."""
+    # |error| <= gamma |A^T| (sum over c of |G||w||G^T| * |B^T||d||B|) |A| (B. Barabasz, A. Anderson, K. M. Soodhalter
+    # and D. Gregg, Error analysis and improving the accuracy of Winograd convolution for deep neural networks, ACM TOMS
+    # 46, 2020, theorem 3), here with the largest |d| of each channel and the largest |w| of each filter, for F(4x4,
+    # 3x3): F(2x2, 3x3) errs less. The class's RMS gate is stricter.
     assert inputs.w is not None
     factor = math.prod(WINOGRAD_ROW_SUMS) ** 2
     largest_x = np.maximum(_picture_norms(problem, inputs, np.abs, np.maximum), abs(problem.outside))
@@ -305,11 +301,9 @@ def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
 
 
 def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The bound of the FFT, relative to the norm of the whole image, at every output.
-
-    A transform of N points errs by at most eta log2 N in norm, with eta about 7 u (Higham, theorem 24.2). Three
-    transforms and a product: |error| <= 3 * 7 u log2 N ||x|| ||w||.
-    """
+    """The bound of the FFT, relative to the norm of the whole image, at every output."""
+    # A transform of N points errs by at most eta log2 N in norm, with eta about 7 u (Higham, theorem 24.2). Three
+    # transforms and a product: |error| <= 3 * 7 u log2 N ||x|| ||w||.
     assert inputs.w is not None
     energy = fft_energy(problem, inputs)
     norms_w = np.sqrt((inputs.w.astype(np.float64) ** 2).sum(axis=(2, 3)))

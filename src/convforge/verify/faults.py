@@ -313,7 +313,7 @@ def _with_epilogue(problem: Conv2dProblem, inputs: Inputs, plain: Epilogue) -> F
 
 
 def _place(problem: Problem, values: Floats, expected: Floats) -> str:
-    """The place of the errors, when no known fault explains them."""
+    """The place of errors that no known fault explains."""
     with np.errstate(invalid="ignore"):
         error = np.abs(values - expected)
     error = np.where(np.isnan(error) & ~(np.isnan(values) & np.isnan(expected)), np.inf, np.nan_to_num(error, nan=0.0))

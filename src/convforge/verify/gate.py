@@ -119,7 +119,7 @@ class Gate:
     def excess(self, precision: str, got: NDArray[Any]) -> Measured | None:
         """The worst channel and band whose RMS error exceeds what the class `precision` allows; None if none does.
 
-        `got` is the whole output, or the rows of the gate. ValueError where the class has no gate.
+        `got` is the whole output, or the gate's rows. ValueError for a class without a gate.
         """
         found = self.measured(precision, got)
         return found if found is not None and found.ratio > 1 else None
@@ -162,7 +162,6 @@ class Gate:
 
     @cached_property
     def _strict(self) -> Way:
-        """The baseline of unrounded factors."""
         problem = self._problem
         factors = {operand.dtype for operand in problem.operands if operand.role in ("input", "weights")}
         halves = factors <= {"float16", "bfloat16"} and problem.acc_dtype == "float32"

@@ -166,9 +166,9 @@ def add_rest(style: Any, totals: Any, low: Any) -> None:
 
 @jit_exact
 def cut_to_float32(value: Any) -> Any:
-    """A float64 truncated to float32."""
+    """Truncate a float64 to float32."""
     near = np.float64(np.float32(value))
-    # A 2^-24th is half a unit in the last place or more: what is left of `near` rounds to the number below.
+    # 2^-24 of `near` is half a unit in the last place or more, so the difference rounds to the number below.
     return np.float64(np.float32(near - near * 2.0**-24)) if abs(near) > abs(value) else near
 
 
@@ -185,7 +185,7 @@ def cut_beside(value: Any, other: Any, bits: Any) -> Any:
 
 @jit_exact
 def cut_to_bits(value: Any, bits: Any) -> Any:
-    """A float64 truncated to `bits` explicit bits of its mantissa."""
+    """Truncate a float64 to `bits` explicit bits of its mantissa."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(np.trunc(math.ldexp(mantissa, bits + 1)), exponent - bits - 1)
 
@@ -200,9 +200,9 @@ def two_sum(a: Any, b: Any) -> Any:
 
 @jit_exact
 def two_product(a: Any, b: Any) -> Any:
-    """a * b = product + error, exactly (T. J. Dekker, A floating-point technique for extending the available precision,
-    Numer. Math. 18 (1971), with Veltkamp's splitting); short of overflow and underflow.
-    """
+    """a * b = product + error, exactly, short of overflow and underflow."""
+    # T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18 (1971), with
+    # Veltkamp's splitting.
     product = a * b
     a_high, a_low = split(a)
     b_high, b_low = split(b)
@@ -211,7 +211,7 @@ def two_product(a: Any, b: Any) -> Any:
 
 @jit_exact
 def split(a: Any) -> Any:
-    """A float64 as the sum of two numbers of at most 26 bits."""
+    """Split a float64 into the sum of two numbers of at most 26 bits."""
     scaled = 134217729.0 * a  # 2^27 + 1
     high = scaled - (scaled - a)
     return high, a - high

@@ -136,7 +136,7 @@ def _seen(
     found = found[found >= 0]
     if pictures.size * found.size >= problem.n * problem.h:
         return x, rows, items
-    place = np.full(problem.h + 1, -1)  # the last one is for -1
+    place = np.full(problem.h + 1, -1)  # index -1 reads the last element, -1
     place[found] = np.arange(found.size)
     return x[pictures][:, :, found], place[rows], picture * problem.p + items % problem.p
 
@@ -298,7 +298,6 @@ def _style(style: str, acc_dtype: str) -> int:
 
 
 def launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:
-    """Run a kernel of this package on the CPU's threads."""
     runtime = cpu_runtime()
     block = block_of_items(items, flops, runtime.facts)
     runtime.launch(kernel, LaunchInfo("truth", (items,), (block,)), args)

@@ -12,7 +12,7 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, border_indices
 
-# FLOPs from which the device computes the truth: a host of few cores then takes longer than copies to a GPU and back.
+# FLOPs from which the device computes the truth: a host of few cores is then slower than copies to a GPU and back.
 DEVICE_FLOPS = 10**7
 # Share of a device's memory for factors and sums.
 MEMORY_SHARE = 0.5

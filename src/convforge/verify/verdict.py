@@ -97,7 +97,6 @@ class Judge:
 
     @cached_property
     def other(self) -> Judge:
-        """The judge of results on the other inputs."""
         return Judge(self.problem, self.other_inputs, runtime=self._runtime)
 
     def verdict(self, precision: str, got: NDArray[Any]) -> Verdict:
@@ -336,7 +335,7 @@ def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
 def _figures(
     errors: Floats, truth: Truth, bound: Floats, good: NDArray[np.bool_], dtype: np.dtype[Any]
 ) -> tuple[float, float, float]:
-    """Relative RMS error, largest error, largest ratio to the bound."""
+    """Relative RMS error, largest error, largest error over its bound."""
     finite = np.where(np.isfinite(truth.value), truth.value, 0.0)
     rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite)
     slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
