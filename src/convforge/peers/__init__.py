@@ -61,5 +61,5 @@ __all__ = ["PEERS", "PeerPlan", "every_algorithm"]
 
 
 def every_algorithm() -> tuple[Algorithm[Any, Any], ...]:
-    """Every method of every operation and backend: ours in the order of the ladder, then the peers."""
+    """Every method of every operation and backend: ours in the ladder's order, then the peers."""
     return (*algorithms(), *PEERS)

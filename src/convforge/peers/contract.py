@@ -1,4 +1,4 @@
-"""The parts that all peers share: refusals, and a plan whose result may be the library's own array."""
+"""Parts that all peers share: refusals, and a plan whose result may be the library's own array."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXACT_IN_FLOAT32 = 2**24
 
 
 def absence(module: str, name: str, package: str) -> Reason | None:
-    """The refusal of a library that is not installed, with the line that installs it. Imports nothing.
+    """The refusal of a library that is not installed, with the line that installs it; imports nothing.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def absence(module: str, name: str, package: str) -> Reason | None:
 
 
 def version(*packages: str) -> str:
-    """The version of the first of these packages that is installed, or "unknown"; imports none of them."""
+    """The version of the first installed package of these, or "unknown"; imports none of them."""
     for package in packages:
         try:
             return importlib.metadata.version(package)
@@ -53,7 +53,7 @@ def one_config(self: Any, problem: Any, facts: DeviceFacts) -> Sequence[Config]:
 
 
 def sums_dtype(problem: Conv2dProblem) -> str:
-    """The float type in which a library without integer convolution computes the sums that the problem asks for.
+    """The float type of the sums in a library without integer convolution.
 
     Integer sums are exact in float32 up to 2^24, and in float64 up to 2^53, which int32 sums never reach.
     """
@@ -72,7 +72,7 @@ def dtype_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def readable(array: NDArray[Any]) -> NDArray[Any]:
-    """The array as other libraries can read it; a copy only where they cannot.
+    """A view that other libraries can read; a copy only where they cannot.
 
     They need aligned elements and positive strides of whole elements, also along axes of size 1. Some of them read an
     axis of several elements with stride 0 wrongly.
@@ -86,7 +86,7 @@ def readable(array: NDArray[Any]) -> NDArray[Any]:
     False
     """
     if array.flags.c_contiguous and array.flags.aligned:
-        return array.reshape(-1).reshape(array.shape)  # along axes of size 1 the strides were anything
+        return array.reshape(-1).reshape(array.shape)  # sets the strides of axes of size 1
     item = array.itemsize
     if array.flags.aligned and all(stride >= item and stride % item == 0 for stride in array.strides):
         return array
@@ -96,17 +96,9 @@ def readable(array: NDArray[Any]) -> NDArray[Any]:
 class PeerPlan(Plan):
     """A plan that calls another library.
 
-    With ``out`` it leaves the result there, as every plan does. With ``out=None`` it returns the result, which is the
-    library's own array where `allocates` is true: the library does not copy it into ``out``, so the copy is not timed.
-
-    Parameters
-    ----------
-    compute : callable
-        The call's buffers and the stream -> the result. The output may be None.
-    kernel : str
-        The library's name of the call.
-    allocates : bool
-        The library returns an array of its own, in the type and layout of the problem.
+    `compute` maps the call's buffers and the stream to the result, and `kernel` is the library's name of the call. With
+    ``out=None`` the result is returned. Where `allocates` is true, it is the library's own array, in the type and
+    layout of the problem: the library does not copy it into ``out``, so the copy is not timed.
     """
 
     def __init__(
@@ -135,7 +127,7 @@ class PeerPlan(Plan):
         self._compute = compute
 
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
-        """Compute into the output, or return the library's own array. WorkspaceTooSmall as for every plan."""
+        """Compute into the output, or return the library's own array; raises WorkspaceTooSmall as every plan does."""
         if buffers.get(self.result) is not None:
             return super().__call__(buffers, stream)
         workspace = self.enough_workspace(buffers.get("workspace"), stream)
@@ -143,13 +135,7 @@ class PeerPlan(Plan):
 
 
 def packed_address(array: Any, library: str) -> int:
-    """The address of an array on its device, for a library that takes no strides.
-
-    Raises
-    ------
-    ValueError
-        The array has gaps between its elements.
-    """
+    """The address of an array on its device, for a library without strides; ValueError if the array has gaps."""
     if not array.is_contiguous:
         raise ValueError(
             f"{library} takes arrays whose elements lie side by side; one of shape {array.shape} has strides of "

@@ -1,14 +1,14 @@
-"""cuBLAS: the matrix product that every ladder of GEMM kernels is compared with, in int8, 16 bits to float64, and TF32.
+"""cuBLAS: the matrix product for comparison with the GEMM ladders, in int8, 16 bits to float64, and TF32.
 
-cuBLAS reads matrices column by column, as Fortran does; ours are stored row by row. Nothing is transposed for that. A
-row-major matrix read column by column is its transpose, so cuBLAS must leave in C's memory::
+cuBLAS reads matrices in column-major order, as Fortran does; ours are row-major. Nothing needs a transpose. A row-major
+matrix read column by column is its transpose, so cuBLAS must leave in C's memory::
 
     C^T = (op(A) op(B))^T = op(B)^T op(A)^T
 
-This is a column-major product of N by M whose first factor is B and whose second is A. B's memory, read column by
-column, already is B^T: the flag is "no transpose" where B is stored as (K, N) and "transpose" where it is stored as
-(N, K), and likewise for A. So pass B first and A second, exchange M and N, and keep the flags. A leading dimension
-remains the number of elements from one row to the next.
+This is a column-major product of N by M with first factor B and second factor A. B's memory, read column by column,
+already is B^T: the flag is "no transpose" where B is stored as (K, N) and "transpose" where it is stored as (N, K), and
+likewise for A. So pass B first and A second, exchange M and N, and keep the flags. A leading dimension remains the
+number of elements from one row to the next.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from convforge.peers.libraries import missing_library, shared_library, signature
 from convforge.problem import GemmProblem
 from convforge.problem.types import is_integer
 
-# cuBLAS asks for this workspace on Hopper (documentation of cublasSetWorkspace); with less it has fewer algorithms.
+# NVIDIA recommends this workspace on Hopper (documentation of cublasSetWorkspace); with less it has fewer algorithms.
 WORKSPACE_BYTES = 32 << 20
 
 # cublasMath_t and cublasOperation_t. The default keeps every bit of float32 and float64, but may use float64
@@ -48,11 +48,11 @@ _CALLS = {
 
 
 class Typed(NamedTuple):
-    """Type arguments of cublasGemmEx: cudaDataType of the factors and of the result, and cublasComputeType."""
+    """Type arguments of cublasGemmEx."""
 
-    factors: int
-    result: int
-    compute: int
+    factors: int  # cudaDataType
+    result: int  # cudaDataType
+    compute: int  # cublasComputeType
 
 
 # Sums are CUBLAS_COMPUTE_32F or CUBLAS_COMPUTE_32I; with CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION floats stay
@@ -66,19 +66,16 @@ BYTES_OF_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class ColumnMajor:
-    """Arguments of a column-major gemm: its sizes `m`, `n`, `k`, and leading dimensions `ld_*` in elements.
+    """Arguments of a column-major gemm."""
 
-    `first` and `second` name the matrix of ours ("a" or "b") that each factor is; `op_*` are "N" or "T".
-    """
-
-    first: str
+    first: str  # our matrix, "a" or "b", that is the first factor
     second: str
-    op_first: str
+    op_first: str  # "N" or "T"
     op_second: str
     m: int
     n: int
     k: int
-    ld_first: int
+    ld_first: int  # elements
     ld_second: int
     ld_out: int
 
@@ -109,7 +106,7 @@ def column_major(problem: GemmProblem, ld_a: int, ld_b: int, ld_out: int) -> Col
 
 
 def leading_dimension(array: Any, name: str) -> int:
-    """Elements from one row to the next. ValueError where cuBLAS cannot address the rows."""
+    """Elements from one row to the next; ValueError if cuBLAS cannot address the rows."""
     rows, columns = array.shape
     step = int(array.strides[0] // array.itemsize if rows > 1 else columns)
     if (columns > 1 and array.strides[1] != array.itemsize) or step < columns or array.strides[0] % array.itemsize:
@@ -122,9 +119,9 @@ def leading_dimension(array: Any, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CublasConfig(Config):
-    """Arithmetic of cuBLAS: `math` is a key of :data:`MATH`."""
+    """Arithmetic of cuBLAS."""
 
-    math: str = "default"
+    math: str = "default"  # a key of MATH
 
 
 class Cublas(Algorithm[GemmProblem, CublasConfig]):
@@ -179,7 +176,7 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
 
 
 class CublasTf32(Cublas):
-    """The same on tensor cores: factors rounded to TF32, sums in float32."""
+    """cuBLAS on tensor cores: factors rounded to TF32, sums in float32."""
 
     name = "cublas_tf32"
     summary = "cuBLAS, factors rounded to TF32"
@@ -195,7 +192,7 @@ class CublasTf32(Cublas):
 
 
 class _Handle:
-    """cuBLAS's state on one GPU. Stream, workspace and math mode belong to the handle, so calls take turns."""
+    """cuBLAS's state on one GPU; calls hold a lock, because stream, workspace and math mode belong to the handle."""
 
     def __init__(self, device: int) -> None:
         _make_current(device)
@@ -225,7 +222,7 @@ class _Handle:
         one, zero = number(1), number(0)
         matrices = {"a": address(a), "b": address(b)}
         with self._lock:
-            # The workspace is set after the stream: for a new stream cuBLAS returns to a workspace of its own, which it
+            # The workspace is set after the stream: for a new stream cuBLAS returns to its own workspace, which it
             # would have to allocate while a graph is captured.
             self._check("cublasSetStream", self._set_stream(self._handle, runtime.stream_handle(stream)))
             self._check("cublasSetWorkspace", self._set_workspace(self._handle, address(workspace), workspace.nbytes))
@@ -247,7 +244,6 @@ class _Handle:
 
 
 def _make_current(device: int) -> None:
-    """Make a GPU the current one of this thread."""
     from cuda.core import Device
 
     Device(device).set_current()
@@ -255,5 +251,5 @@ def _make_current(device: int) -> None:
 
 @cache
 def _handle(device: int) -> _Handle:
-    """The one handle of a GPU in this process."""
+    """The only handle of a GPU in this process."""
     return _Handle(device)

@@ -28,9 +28,9 @@ _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 @dataclass(frozen=True, slots=True)
 class CudnnConfig(Config):
-    """One of cuDNN's plans: `plan` is its number, or "best" for the fastest of all."""
+    """One of cuDNN's plans."""
 
-    plan: str = "best"
+    plan: str = "best"  # a number, or "best" for the fastest of all
 
 
 class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
@@ -108,7 +108,7 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
 
 
 class CudnnTf32(Cudnn):
-    """The same with tensor cores allowed: float32 factors may be rounded to TF32."""
+    """cuDNN's convolution with tensor cores allowed: float32 factors may be rounded to TF32."""
 
     name = "cudnn_tf32"
     summary = "cuDNN's graph API, the fastest of all its plans"
@@ -120,9 +120,9 @@ class CudnnTf32(Cudnn):
 
 
 class CudnnFilter:
-    """Prepares filters for one problem: beside an NHWC image cuDNN wants the filter's channels last too.
+    """Prepares filters: with an NHWC image, cuDNN needs the filter's channels last too.
 
-    Filters keep their order of taps, as cuDNN flips them itself. `note` says in the prepared filter which plan runs.
+    Filters keep their order of taps, because cuDNN flips them itself. `note` tells the caller which plan runs.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, note: Reason | None) -> None:
@@ -136,7 +136,7 @@ class CudnnFilter:
         return PreparedFilter({"w": packed}, packed.nbytes, self._note)
 
     def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The same, without a copy where the filter has that order already."""
+        """Prepare without a copy if the filter has that order already."""
         size, (_, c, r, s) = w.itemsize, w.shape
         if self._packer is not None and tuple(w.strides) == (c * r * s * size, size, c * s * size, c * size):
             return PreparedFilter({"w": w.transpose(0, 2, 3, 1)}, 0, self._note)
@@ -193,7 +193,7 @@ class _Graph:
             return str(self._graph.get_plan_name_at_index(number))
 
     def build(self, number: int) -> tuple[str, int]:
-        """Build a plan; its name and workspace in bytes. LibraryFault where cuDNN refuses it."""
+        """Build a plan and return its name and workspace in bytes; LibraryFault if cuDNN refuses it."""
         with self._lock:
             if number not in self._built:
                 with _faults():
@@ -203,7 +203,7 @@ class _Graph:
             return self._built[number]
 
     def execute(self, number: int, buffers: Buffers, runtime: Any, stream: Any) -> None:
-        """Run a plan on a stream. LibraryFault where cuDNN refuses it."""
+        """Run a plan on a stream; LibraryFault if cuDNN refuses it."""
         import cudnn
 
         with self._lock:
@@ -217,7 +217,7 @@ class _Graph:
                 self._graph.execute_plan_at_index(places, workspace, number, self._handle)
 
     def best(self, problem: Conv2dProblem, runtime: Runtime) -> ShortList:
-        """All plans, tried and timed once."""
+        """Try and time all plans, once."""
         if self._found is None:
             self._found = short_list(
                 problem, runtime, [f"{number}: {self.name(number)}" for number in range(self.count)],
@@ -230,7 +230,7 @@ class _Graph:
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """Turns the frontend's own exceptions into a LibraryFault with their message; others pass."""
+    """Turn the frontend's exceptions into a LibraryFault with their message; others pass."""
     import cudnn
 
     try:

@@ -19,7 +19,7 @@ from convforge.problem.types import is_integer
 
 CALL = "cupyx.scipy.ndimage.correlate"
 # Our padding modes -> borders of CuPy's filters, and of cupy.pad where the output reaches beyond the image. In some
-# functions CuPy's "wrap" is an interpolation's, whose period is a pixel shorter; "grid-wrap" is ours in all.
+# functions CuPy's "wrap" is for interpolation, with a period one pixel shorter; "grid-wrap" is ours in all.
 BORDERS = {
     "zeros": "constant",
     "constant": "constant",
@@ -39,11 +39,11 @@ PADS = {
 
 
 class CupyNdimage(Algorithm[Conv2dProblem, Config]):
-    """``cupyx.scipy.ndimage.correlate``: one kernel a plane, which reads every tap of a non-zero weight from memory.
+    """``cupyx.scipy.ndimage.correlate``: one kernel per plane, which reads every tap of non-zero weight from memory.
 
     Every plane gets as many outputs as it has pixels: with a stride, all are computed and every stride-th is kept. Sums
-    over channels are added up plane by plane. The kernel handles the border, except one that reaches beyond the filter,
-    which is padded first. Integer weights are summed in float64, which holds every int32 sum exactly.
+    over channels are added plane by plane. The kernel handles the border, except one wider than the filter, which is
+    padded first. Integer weights are summed in float64, which holds every int32 sum exactly.
     """
 
     name = "cupy_ndimage"
@@ -103,7 +103,7 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
 
 
 def sums_type(problem: Conv2dProblem) -> str:
-    """The type that CuPy's filters sum in: float64 for integer weights, else the wider of x's and float32."""
+    """The type of sums in CuPy's filters: float64 for integer weights, else the wider of x's and float32."""
     if is_integer(problem.w_dtype):
         return "float64"
     return str(np.promote_types(problem.x_dtype, np.float32))
@@ -120,7 +120,7 @@ class _Stream:
 
 
 def current_stream(runtime: Any, stream: Any) -> Any:
-    """A context in which CuPy works on a stream of the caller's."""
+    """A context in which CuPy uses the caller's stream."""
     import cupy
 
     handle = runtime.stream_handle(stream)
@@ -170,7 +170,7 @@ def _picture(problem: Conv2dProblem, where: Placement, picture: Any, w: Any, res
 
 
 def _correlate(problem: Conv2dProblem, where: Placement, plane: Any, kernel: Any, target: Any) -> None:
-    """Filter one plane into `target`, of the same size."""
+    """Filter one plane into `target` of the same size."""
     from cupyx.scipy import ndimage
 
     mode = "constant" if where.pads else BORDERS[problem.padding_mode]
@@ -179,10 +179,8 @@ def _correlate(problem: Conv2dProblem, where: Placement, plane: Any, kernel: Any
 
 
 def _rounded(problem: Conv2dProblem, sums: Any) -> Any:
-    """Sums in the output's type: integers are rounded half to even and saturated, NaN becomes 0.
-
-    ``cupy.nan_to_num`` would wait for the GPU, which is forbidden while a stream is captured.
-    """
+    """Cast sums to the output's type: integers are rounded half to even and saturated, NaN becomes 0."""
+    # ``cupy.nan_to_num`` would wait for the GPU, which is forbidden while a stream is captured.
     import cupy
 
     if not is_integer(problem.out_dtype):

@@ -31,13 +31,13 @@ def shared_library(name: str) -> ctypes.CDLL | None:
         return None
     try:
         found = load_nvidia_dynamic_lib(name).abs_path
-    except DynamicLibNotFoundError:  # it searches Python's own folders alone, not the others on its path
+    except DynamicLibNotFoundError:  # it searches only Python's own folders, not the others on its path
         return _first_that_opens(_in_wheels(name))
     return None if found is None else ctypes.CDLL(found)
 
 
 def missing_library(name: str, *symbols: str) -> Reason | None:
-    """The refusal of a library that is absent or lacks one of these functions; None if it can be used."""
+    """The refusal of a library that is absent or lacks one of these functions; None if it is usable."""
     title, package = PACKAGES[name]
     library = shared_library(name)
     if library is None:
@@ -53,7 +53,7 @@ def missing_library(name: str, *symbols: str) -> Reason | None:
 
 
 def signature(library: Any, name: str, *arguments: Any, result: Any = ctypes.c_int) -> Any:
-    """A function of a library with the types of its arguments; most functions return a status."""
+    """A function of a library with its argument types; most functions return a status."""
     function = getattr(library, name)
     function.argtypes, function.restype = arguments, result
     return function

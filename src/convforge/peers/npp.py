@@ -30,7 +30,7 @@ from convforge.peers.planes import MOST_FILTERINGS
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
-REPLICATE = 2  # NppiBorderType: the only one of these functions
+REPLICATE = 2  # NppiBorderType: the only one that these functions have
 # Type of the pixels -> the function without its channels: for filters of float32, and of int32 with a divisor.
 BY_FLOATS = {"float32": "nppiFilterBorder_32f", "float16": "nppiFilterBorder32f_16f"}
 BY_INTEGERS = {"uint8": "nppiFilterBorder_8u", "uint16": "nppiFilterBorder_16u", "int16": "nppiFilterBorder_16s"}
@@ -127,7 +127,7 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
 
 
 def type_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of types and epilogues that NPP's filters do not take."""
+    """The refusal of types and epilogues that NPP's filters lack."""
     if not problem.epilogue.is_identity:
         return Reason("{call} has no epilogue {epilogue}", call=CALL, epilogue=str(problem.epilogue))
     if problem.x_dtype not in BY_FLOATS | BY_INTEGERS:
@@ -156,7 +156,7 @@ def type_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def form_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of channels, strides and layouts that NPP's filters do not take."""
+    """The refusal of channels, strides and layouts that NPP's filters lack."""
     if problem.c_per_group > 1:
         return Reason("{call} filters channels by themselves; it adds up none", call=CALL)
     if problem.stride != (1, 1) or problem.dilation != (1, 1):
@@ -185,7 +185,7 @@ def form_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def border_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of borders that NPP's filters do not take."""
+    """The refusal of borders that NPP's filters lack."""
     top, bottom, left, right = problem.padding
     if any(problem.padding) and problem.padding_mode != "replicate":
         return Reason(
@@ -200,12 +200,12 @@ def border_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def channels(problem: Conv2dProblem) -> int:
-    """Channels of a pixel for NPP: those of NHWC, one of planes."""
+    """Channels of NPP's pixel: all for NHWC, one for planes."""
     return problem.c if problem.x_layout == "NHWC" else 1
 
 
 def function_name(problem: Conv2dProblem) -> str:
-    """NPP's function for such pixels."""
+    """NPP's function for the problem's pixels."""
     kinds = BY_INTEGERS if is_integer(problem.x_dtype) else BY_FLOATS
     return f"{kinds[problem.x_dtype]}_C{channels(problem)}R_Ctx"
 
@@ -236,10 +236,8 @@ class _Turning:
         )
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The flipped filters; UnsupportedProblem where channels of a pixel have filters that differ.
-
-        Comparing them waits for the GPU, which a capture forbids: captured weights were prepared, and compared, before.
-        """
+        """Flip the filters; UnsupportedProblem where channels of a pixel have different filters."""
+        # A comparison waits for the GPU, which a capture forbids; captured weights were prepared and compared before.
         packed = self._pack(w, stream)
         shared = channels(self._problem) > 1
         if shared and not self._runtime.is_capturing(stream):
@@ -252,7 +250,7 @@ class _Turning:
 
 
 def stream_context(runtime: Any, stream: Any) -> Context:
-    """NPP's context of a stream; makes its GPU the calling thread's."""
+    """NPP's context of a stream; makes its GPU the calling thread's current one."""
     from cuda.core import Device
 
     Device(runtime.device).set_current()
@@ -262,7 +260,7 @@ def stream_context(runtime: Any, stream: Any) -> Context:
 
 @lru_cache(maxsize=64)
 def _flags(handle: int) -> int:
-    """The flags of a stream. A capture forbids asking for them, so a stream must be used once before."""
+    """The flags of a stream; use it once before a capture, which forbids asking for them."""
     from cuda.bindings import driver
 
     from convforge.backends.cuda.driver import checked
@@ -282,7 +280,7 @@ def _properties(device: int) -> tuple[int, ...]:
 
 
 def _function(name: str) -> Callable[..., int]:
-    """A filter of NPP with the types of its arguments."""
+    """A filter of NPP with its argument types."""
     integers = any(name.startswith(f"{known}_C") for known in BY_INTEGERS.values())
     picture = (c_void_p, c_int, Size)
     found: Callable[..., int] = signature(

@@ -25,15 +25,15 @@ from convforge.problem.types import is_integer
 # filter2D uses the discrete Fourier transform from this many taps on: with SSE3 and not in float64, and otherwise.
 DFT_TAPS, DFT_TAPS_ELSE = 130, 50
 
-# OpenCV may take an array of so few elements for a pixel's channels, not for an image.
+# OpenCV may treat an array of so few elements as a pixel's channels, not as an image.
 SCALAR = 4
 
-# Every version of OpenCV takes images of up to this many channels.
+# Every version of OpenCV accepts images of up to this many channels.
 MOST_CHANNELS = 128
 
 
 class Opencv(PlaneFilter):
-    """The parts that filter2D and sepFilter2D share."""
+    """Shared parts of filter2D and sepFilter2D."""
 
     borders = ("zeros", "reflect", "symmetric", "replicate")
     interleaves = True
@@ -127,9 +127,8 @@ class Opencv(PlaneFilter):
 class OpencvFilter2d(Opencv):
     """``cv2.filter2D`` where it sums tap by tap.
 
-    It reads and writes uint8 planes directly; all else is cast to the sums' type first, which is faster than filter2D's
-    own mixtures of types. It skips taps of 0, so under such filters an image that holds a NaN or an infinity is
-    refused.
+    It reads and writes uint8 planes directly. Other types are cast to the sums' type first, which is faster than
+    filter2D on mixed types. It skips taps of 0, so under such filters an image with a NaN or an infinity is refused.
     """
 
     name = "opencv_filter2d"
@@ -157,7 +156,7 @@ class OpencvFilter2d(Opencv):
         return None
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """It skips zeros; for those between dilated taps that is right."""
+        """It skips zeros, which is right only between dilated taps."""
         return not self.by_dft and bool((w == 0).any())
 
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
@@ -193,7 +192,7 @@ class OpencvSepFilter2d(Opencv):
     A filter that is of rank one over its channels too mixes the channels first. The sums stay in float: for a uint8
     output OpenCV would round a smooth filter's factors to 8 bits. With symmetric factors OpenCV adds pixels in pairs
     before it multiplies, so float pixels of unmixed planes overflow from half the largest number of their type on.
-    Looking for such pixels would take a part of the measured time.
+    They are not refused, because a search for such pixels would add to the measured time.
     """
 
     name = "opencv_sepfilter2d"
@@ -204,7 +203,7 @@ class OpencvSepFilter2d(Opencv):
     look = Mark("opencv", "cross", (4, 4))
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """Its `prepare` raises ``UnsupportedProblem`` for a filter of a higher rank."""
+        """Raises ``UnsupportedProblem`` in `prepare` for a filter of a higher rank."""
         return super().plan(problem, config, runtime)
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
@@ -226,14 +225,14 @@ class OpencvSepFilter2d(Opencv):
         correlation = correlation_filter(problem, w, sums_dtype(problem))
         packed = dilated(problem, correlation)
         share = share_of_channel(problem, packed)
-        share /= 2 if share < 1 else 1  # of symmetric factors pixels are added in pairs, before they are multiplied
+        share /= 2 if share < 1 else 1  # for symmetric factors OpenCV adds pixels in pairs before it multiplies
         flat = packed.reshape(problem.k, problem.c, -1)
         factors = [_rank_one(matrix, is_integer(problem.acc_dtype)) for matrix in flat]
         if not share or any(factor is None for factor in factors):
             return super().terms(problem, w)
         rows, kernels = zip(*(factor for factor in factors if factor is not None), strict=True)
         mixes, which = np.unique(np.stack(rows) * packed.dtype.type(share), axis=0, return_inverse=True)
-        which = which.reshape(-1)  # of NumPy 2.0 it has another axis
+        which = which.reshape(-1)  # NumPy 2.0 gives it another axis
         outputs = tuple(
             ((int(which[k]), self.kernel(problem, kernels[k].reshape(packed.shape[2:]) / packed.dtype.type(share))),)
             for k in range(problem.k)
@@ -269,7 +268,7 @@ def _rank_one(matrix: Plane, whole: bool) -> tuple[Plane, Plane] | None:
     u, values, v = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
     if (values[1:] > _tolerance(matrix) * values[0]).any():
         return None
-    if whole and matrix.any():  # by a row without common divisors every row is a whole multiple of it
+    if whole and matrix.any():  # every row is a whole multiple of a row without common divisors
         row = matrix[np.abs(matrix).max(axis=1).argmax()].astype(np.int64)
         row //= np.gcd.reduce(row)
         at = np.abs(row).argmax()
@@ -294,13 +293,12 @@ def _dft_taps(problem: Conv2dProblem, facts: DeviceFacts) -> int:
 
 
 def border_of(problem: Conv2dProblem, where: Placement) -> str:
-    """The border that OpenCV reads; zeros where no output needs one, as it has no circular one."""
+    """OpenCV's border; zeros where no output needs one, because OpenCV has no circular one."""
     return "zeros" if where.pads or not any(problem.padding) else problem.padding_mode
 
 
 @functools.cache
 def _border(mode: str) -> int:
-    """OpenCV's number of a padding mode."""
     import cv2
 
     borders = {
@@ -316,7 +314,6 @@ def _border(mode: str) -> int:
 
 @functools.cache
 def _depth(dtype: np.dtype[Any]) -> int:
-    """OpenCV's number of an element type."""
     import cv2
 
     depths = {
@@ -332,17 +329,17 @@ def _depth(dtype: np.dtype[Any]) -> int:
 
 
 def _input(array: Plane) -> Plane:
-    """An array whose strides OpenCV understands; a copy only where they are odd."""
+    """An array whose strides OpenCV accepts; a copy only where it does not."""
     return array if _understood(array) else np.ascontiguousarray(array)
 
 
 def _target(array: Plane) -> Plane | None:
-    """The array for OpenCV to write into, or None where it must allocate."""
+    """The array if OpenCV can write into it; None where OpenCV must allocate."""
     return array if _understood(array) else None
 
 
 def _understood(array: Plane) -> bool:
-    """True if rows are one below the other and pixels side by side."""
+    """True if rows do not overlap and pixels are contiguous."""
     item = array.itemsize
     pixel = item if array.ndim == 2 else item * array.shape[2]
     side_by_side = array.strides[1] == pixel and (array.ndim == 2 or array.strides[2] == item)

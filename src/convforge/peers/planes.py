@@ -1,7 +1,7 @@
-"""The parts that libraries which filter one plane at a time share: planes, borders, sums over channels, strides.
+"""Shared parts of libraries that filter one plane at a time: planes, borders, sums over channels, strides.
 
-Such a library gives a plane as many outputs as pixels. A smaller output is cut out of them; with a stride, all outputs
-are computed and every stride-th is kept, as the library has no other way.
+Such a library computes as many outputs as a plane has pixels. A smaller output is cut out of them. With a stride, all
+outputs are computed and every stride-th is kept, because the library has no other way.
 """
 
 from __future__ import annotations
@@ -28,36 +28,24 @@ from convforge.problem import Conv2dProblem, border_indices
 
 Plane = NDArray[Any]
 
-# With more calls for one image, as of a network's layer, only their overhead would be measured.
+# Most calls for one image: of more, as for a network's layer, only the overhead would be measured.
 MOST_FILTERINGS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Place of the outputs in a filtered plane.
+    """Place of the outputs in a filtered plane."""
 
-    Attributes
-    ----------
-    pads : bool
-        The plane must be padded first: the library has no such border, or the output reaches beyond the plane.
-    anchor : tuple of int
-        Row and column of the dilated filter over the output's pixel.
-    shape : tuple of int
-        Rows and columns of the filtered plane.
-    whole : bool
-        The filtered plane is the output.
-    """
-
-    pads: bool
-    anchor: tuple[int, int]
-    shape: tuple[int, int]
-    whole: bool
+    pads: bool  # pad first, because the library lacks the border, or the output reaches beyond the plane
+    anchor: tuple[int, int]  # row and column of the dilated filter over the output's pixel
+    shape: tuple[int, int]  # rows and columns of the filtered plane
+    whole: bool  # the filtered plane is the output
 
 
 def placement(problem: Conv2dProblem, borders: Sequence[str]) -> Placement:
     """Place the anchor at (top, left): output p is then row p * stride of the filtered plane, if it has that many rows.
 
-    `borders` are the padding modes that the library has itself.
+    `borders` are the library's padding modes.
 
     Examples
     --------
@@ -78,28 +66,18 @@ def placement(problem: Conv2dProblem, borders: Sequence[str]) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The weights as the library takes them.
+    """The weights in the library's form."""
 
-    Attributes
-    ----------
-    mixes : array of shape (M, C), or None
-        Each row mixes the channels into one plane before the filter; None where channels are filtered separately.
-    outputs : tuple
-        For each output channel, pairs of a plane's index and the result of :meth:`PlaneFilter.kernel` for its filter.
-    interleaved : bool
-        All channels of an interleaved image have the same filter, and are filtered at once.
-    finite : bool
-        The library's results under these filters are right for finite images alone.
-    """
-
+    # (M, C): each row mixes the channels into one plane before the filter. None: channels are filtered separately.
     mixes: NDArray[Any] | None
+    # For each output channel, pairs of a plane's index and the result of :meth:`PlaneFilter.kernel` for its filter.
     outputs: tuple[tuple[tuple[int, Any], ...], ...]
-    interleaved: bool = False
-    finite: bool = False
+    interleaved: bool = False  # all channels of an interleaved image have the same filter, and are filtered at once
+    finite: bool = False  # the library's results under these filters are right only for finite images
 
 
 class PlaneFilter(Algorithm[Conv2dProblem, Config]):
-    """Convolution by a library that filters planes. The methods below `plan` are the library's."""
+    """Convolution by a library that filters planes."""
 
     operation = "conv2d"
     ours = False
@@ -138,7 +116,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         )
 
     def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
-        """Weights -> :class:`Terms`. Channels that share a filter are added up first. Raises as `kernel` does."""
+        """Convert weights to :class:`Terms`; channels that share a filter are added first. Raises as `kernel` does."""
         correlation = correlation_filter(problem, w, sums_dtype(problem))
         packed = dilated(problem, correlation)
         mixes, note = None, None
@@ -166,30 +144,30 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
 
     @abstractmethod
     def missing(self) -> Reason | None:
-        """The refusal of a library that is absent; None if it is installed."""
+        """The refusal of an absent library."""
 
     def start(self, facts: DeviceFacts) -> None:
         """Set the library's threads."""
 
     def borders_of(self, problem: Conv2dProblem) -> tuple[str, ...]:
-        """Padding modes that the library has itself for this size."""
+        """The library's padding modes for this size."""
         return self.borders
 
     def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
-        """A dilated filter as :meth:`correlate` takes it."""
+        """Prepare a dilated filter for :meth:`correlate`."""
         return kernel
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """True if a NaN or infinity in x spreads otherwise than by products with these undilated taps."""
+        """True if a NaN or infinity in x spreads in another way than by products with these undilated taps."""
         return False
 
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
-        """Flags: planes are filtered in x's type, and into the output's, though the sums' type differs."""
+        """True if planes are filtered in x's type, and True if into the output's, though the sums' type differs."""
         return False, False
 
     @abstractmethod
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
-        """Filter a plane into `target`, of the same size."""
+        """Filter a plane into `target` of the same size."""
 
     def pad(self, problem: Conv2dProblem, plane: Plane, value: float, target: Plane) -> None:
         """Write the padded plane into `target`."""
@@ -199,7 +177,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         if mode != "constant" and (max(top, bottom) >= problem.h or max(left, right) >= problem.w):
             rows = border_indices(problem.h, top, bottom, problem.padding_mode)
             columns = border_indices(problem.w, left, right, problem.padding_mode)
-            np.copyto(target, plane[rows[:, None], columns])  # np.pad gets borders this wide of one side alone wrong
+            np.copyto(target, plane[rows[:, None], columns])  # np.pad is wrong for borders this wide on one side only
             return
         values = {"constant_values": value} if mode == "constant" else {}
         np.copyto(target, np.pad(plane, ((top, bottom), (left, right)), mode, **values))
@@ -209,14 +187,14 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         np.copyto(targets, picture.transpose(2, 0, 1))
 
     def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
-        """The sum of row[c] * channel c of an image in x's layout."""
+        """Store the sum of row[c] * channel c of an image in x's layout."""
         channels = picture if problem.x_layout == "NCHW" else picture.transpose(2, 0, 1)
         np.multiply(channels[0], row[0], out=target, dtype=target.dtype, casting="unsafe")
         for plane, factor in zip(channels[1:], row[1:], strict=True):
             np.add(target, plane if factor == 1 else plane * factor, out=target, casting="unsafe")
 
     def add(self, a: Plane, b: Plane, target: Plane) -> None:
-        """a + b, rounded and saturated for a `target` of an integer type; may overwrite a."""
+        """Store a + b, rounded and saturated for a `target` of an integer type; may overwrite a."""
         np.add(a, b, out=a)
         self.store(a, target)
 
@@ -235,7 +213,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
 
 
 class Pictures:
-    """One plan's call: image by image, output channel by output channel."""
+    """One plan's call, by image and output channel."""
 
     def __init__(self, library: PlaneFilter, problem: Conv2dProblem) -> None:
         self.library = library
@@ -278,7 +256,7 @@ class Pictures:
             )
             raise UnsupportedProblem(str(problem), {self.library.name: reason})
         scratch = carve(buffers.get("workspace"), self.parts)
-        with np.errstate(over="ignore", invalid="ignore"):  # an infinity is a result like any other
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are valid results
             for picture, result in zip(x, out, strict=True):
                 if terms.interleaved:
                     self._interleaved(picture, result, terms, scratch)
@@ -324,7 +302,7 @@ class Pictures:
         return planes
 
     def _output(self, sources: list[Plane], pairs: Any, target: Plane, total: Plane, part: Plane) -> None:
-        """Filter and add up one output plane, and keep the wanted outputs."""
+        """Filter and add the planes of one output channel, and keep the outputs."""
         library, problem, where = self.library, self.problem, self.where
         (first, kernel), *rest = pairs
         if not rest and where.whole and target.dtype == self.given:
@@ -366,10 +344,10 @@ def _kept(problem: Conv2dProblem, filtered: Plane) -> Plane:
 
 
 def share_of_channel(problem: Conv2dProblem, w: NDArray[Any]) -> float:
-    """The factor of every channel in a sum of channels that never overflows: a power of two, at most 1 / C.
+    """A power of two, at most 1 / C, that scales channels so that their sum never overflows; 0 if it cannot.
 
-    The filter compensates for it; 0 where it cannot. A power of two rounds only pixels below the smallest normal number
-    times C. Integers and float16 need no factor: their sums are taken in a wider type.
+    The filter compensates for it. A power of two rounds only pixels below the smallest normal number times C. Integers
+    and float16 need no factor, because their sums have a wider type.
     """
     share = 2.0 ** -math.ceil(math.log2(problem.c_per_group)) if problem.x_dtype == w.dtype else 1.0
     return share if np.isfinite(w / share).all() else 0.0  # infinite products of several channels may give NaN
@@ -378,7 +356,7 @@ def share_of_channel(problem: Conv2dProblem, w: NDArray[Any]) -> float:
 def in_range(correlate: Callable[[Plane, Plane], None], plane: Plane, target: Plane) -> None:
     """Filter a plane by a Fourier transform, whose sums over many pixels may overflow where the outputs do not.
 
-    Where they did, the plane is filtered again, scaled down by 2^64: more than the square of the pixels of any plane.
+    After an overflow, filter again, scaled down by 2^64: more than the square of the pixels of any plane.
     """
     correlate(plane, target)
     if plane.dtype.kind != "f":
@@ -390,7 +368,7 @@ def in_range(correlate: Callable[[Plane, Plane], None], plane: Plane, target: Pl
 
 
 def dilated(problem: Conv2dProblem, w: NDArray[Any]) -> NDArray[Any]:
-    """(K, C, R, S) filters with zeros between their taps; such libraries skip zeros."""
+    """(K, C, R, S) filters with zeros between their taps; the libraries skip zeros."""
     if problem.dilation == (1, 1):
         return w
     spread = np.zeros((*w.shape[:2], problem.extent_h, problem.extent_w), w.dtype)

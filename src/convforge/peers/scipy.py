@@ -14,12 +14,12 @@ from convforge.peers.contract import absence, version
 from convforge.peers.planes import Placement, Plane, PlaneFilter, in_range
 from convforge.problem import PADDING_MODES, Conv2dProblem
 
-# scipy.ndimage takes taps up to DBL_EPSILON for zero.
+# scipy.ndimage treats taps up to DBL_EPSILON as zero.
 SKIPPED = float(np.finfo(np.float64).eps)
 
 
 class Scipy(PlaneFilter):
-    """The parts that both share."""
+    """Shared parts of both methods."""
 
     def missing(self) -> Reason | None:
         return absence("scipy", "SciPy", "scipy")
@@ -31,9 +31,8 @@ class Scipy(PlaneFilter):
 class ScipyNdimage(Scipy):
     """``scipy.ndimage.correlate``: tap by tap in float64, on one core.
 
-    It takes taps of an absolute value of at most 2.2e-16, and NaN, for zero, and skips zeros. So filters with taps that
-    are NaN, or that small but not 0, are refused, and under filters with zeros an image that holds a NaN or an
-    infinity.
+    It treats NaN and taps of an absolute value of at most 2.2e-16 as zero, and skips zeros. So filters with NaN or such
+    small taps other than 0 are refused, and so is an image with a NaN or an infinity under filters with zeros.
     """
 
     name = "scipy_ndimage"
@@ -43,11 +42,11 @@ class ScipyNdimage(Scipy):
     look = Mark("scipy", "diamond", (8, 3, 2, 3))
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """It skips zeros; for those between dilated taps that is right."""
+        """It skips zeros, which is right only between dilated taps."""
         return bool((w == 0).any())
 
     def borders_of(self, problem: Conv2dProblem) -> tuple[str, ...]:
-        """SciPy's mirrors go wrong where a border is wider than the image."""
+        """SciPy's mirrors are wrong if a border is wider than the image."""
         top, bottom, left, right = problem.padding
         wide = max(top, bottom) > problem.h or max(left, right) > problem.w
         return ("zeros", "replicate") if wide else self.borders

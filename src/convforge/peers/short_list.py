@@ -1,4 +1,4 @@
-"""Times all of a library's own ways to do a problem, on random numbers out of cache, and finds the fastest.
+"""Times all of a library's ways to compute a problem, on random numbers out of cache, and finds the fastest.
 
 A way that needs too much workspace, that the library refuses, or that fails when it runs stays in the list with the
 reason.
@@ -23,7 +23,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, numpy_dtype
 
-# Workspace that a way may take: this share of the device's memory, and at least so many bytes.
+# A way may use the device's memory divided by this as workspace, and at least so many bytes.
 WORKSPACE_SHARE, LEAST_LIMIT = 4, 4 << 30
 # Ways whose first timing is within this factor of the best are timed again, in turns.
 CLOSE = 1.25
@@ -48,44 +48,28 @@ class Excluded(LibraryFault):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of the library.
-
-    `reason` says why it did not run; `seconds` is the median time of a call of one that ran.
-    """
+    """One way of the library."""
 
     name: str
     outcome: Outcome
-    reason: str = ""
-    seconds: float | None = None
+    reason: str = ""  # for a way that did not run
+    seconds: float | None = None  # median time of a call
 
     @property
     def words(self) -> str:
-        """Its time, or why it has none."""
+        """Its time, or the reason why it has none."""
         return f"{1e6 * self.seconds:.4g} us" if self.seconds is not None else self.reason
 
 
 @dataclass(frozen=True, slots=True)
 class ShortList:
-    """All ways of a library, and the fastest.
-
-    Attributes
-    ----------
-    ways : tuple of Way
-    best : int or None
-        Index of the fastest; None where none runs.
-    noun : str
-        The library's name for its ways, in the plural.
-    limit_bytes : int
-        Workspace that a way may take.
-    exclusion : Reason or None
-        The common property of the excluded ways.
-    """
+    """All ways of a library, and the fastest."""
 
     ways: tuple[Way, ...]
-    best: int | None
-    noun: str
-    limit_bytes: int
-    exclusion: Reason | None = None
+    best: int | None  # index of the fastest; None if none runs
+    noun: str  # the library's name for its ways, in the plural
+    limit_bytes: int  # workspace of a way
+    exclusion: Reason | None = None  # the common property of the excluded ways
 
     @property
     def words(self) -> Reason:
@@ -131,11 +115,6 @@ def _counted(noun: str, count: int, run: int) -> Reason:
 
 
 def gib(nbytes: int) -> str:
-    """Bytes in GiB.
-
-    >>> gib(20 << 30), gib(5 << 28)
-    ('20 GiB', '1.25 GiB')
-    """
     return f"{nbytes / 2**30:.3g} GiB"
 
 
@@ -155,16 +134,8 @@ def short_list(
 ) -> ShortList:
     """Try every way, and time those that run.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Names of the ways; a way is known by its index.
-    build : callable
-        Prepares a way and returns its workspace in bytes.
-    execute : callable
-        Runs a way on the buffers of a call. As `build`, it raises :class:`LibraryFault` where the library refuses.
-    noun, exclusion
-        Of :class:`ShortList`.
+    A way is known by its index in `names`. `build` prepares it and returns its workspace in bytes; `execute` runs it on
+    the buffers of a call. Both raise :class:`LibraryFault` where the library refuses.
     """
     from convforge.timing.ring import Cycle
     from convforge.timing.stopping import StoppingRule
@@ -222,7 +193,7 @@ def random_array(shape: tuple[int, ...], dtype: str, runtime: Runtime, seed: int
 
 
 def _slots(problem: Conv2dProblem, runtime: Runtime) -> list[tuple[Any, Any, Any]]:
-    """x, w and output of a ring of calls, so large that no call finds them in the cache."""
+    """x, w and output of each call of a ring, so large that no call finds them in the cache."""
     from convforge.timing.ring import ring_limit, ring_size
 
     new = partial(random_array, runtime=runtime)

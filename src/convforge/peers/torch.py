@@ -1,4 +1,4 @@
-"""PyTorch's convolution on the CPU (oneDNN): in the layout of the problem, in channels_last, and with packed weights.
+"""PyTorch's convolution on the CPU (oneDNN): in the problem's layout, in channels_last, and with packed weights.
 
 Tensors share the memory of the NumPy arrays. PyTorch's thread count belongs to the process: a plan sets it to the cores
 that convforge may use.
@@ -41,7 +41,7 @@ def missing() -> Reason | None:
 
 
 def ready(facts: DeviceFacts) -> Any:
-    """The module, with as many threads as the device has cores."""
+    """Import PyTorch and set its threads to the device's cores."""
     import torch
 
     if torch.get_num_threads() != facts.cores:
@@ -65,10 +65,10 @@ def tensor(array: NDArray[Any]) -> Any:
 class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     """``torch.nn.functional.conv2d`` in the layout of the problem.
 
-    oneDNN computes float32 directly (direct and brgemm kernels, never Winograd here); small and float64 problems go
-    through PyTorch's own im2col: all as exact as a sequential loop. float16 and integer images are cast to float32
-    (float64 where sums pass 2^24) into the workspace, within the measured time. ``conv2d`` takes no `out`: the result
-    is its own tensor, unless the problem asks for another type.
+    oneDNN computes float32 directly (direct and brgemm kernels, never Winograd here). Small and float64 problems use
+    PyTorch's own im2col. All are as exact as a sequential loop. float16 and integer images are cast to float32 (float64
+    where sums exceed 2^24) into the workspace, within the measured time. ``conv2d`` has no `out`: the result is its own
+    tensor, unless the problem needs another type.
     """
 
     name = "torch_conv2d"
@@ -121,7 +121,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
         return PreparedFilter({"w": packed}, packed.nbytes)
 
     def _check_taps(self, problem: Conv2dProblem, w: NDArray[Any]) -> None:
-        """Raise ``UnsupportedProblem`` for a NaN or infinity that conv2d would not multiply with its padding."""
+        """Raise ``UnsupportedProblem`` for a NaN or infinity, which conv2d does not multiply by its padding."""
         if any(problem.padding) and not explicit_padding(problem) and not np.isfinite(w).all():
             reason = Reason(
                 "conv2d of PyTorch multiplies nothing by the zeros of its padding, and w holds a NaN or an infinity: "
@@ -153,9 +153,9 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
 
 
 class TorchConv2dChannelsLast(TorchConv2d):
-    """The same with input and weights in PyTorch's channels_last memory format.
+    """``conv2d`` with input and weights in PyTorch's channels_last memory format.
 
-    An NHWC problem has it already. Of an NCHW problem, x is copied into the workspace and the result back, within the
+    An NHWC problem needs no copy. For an NCHW problem, x is copied into the workspace and the result back, within the
     measured time.
     """
 
@@ -167,10 +167,10 @@ class TorchConv2dChannelsLast(TorchConv2d):
 
 
 class TorchConv2dPacked(TorchConv2dChannelsLast):
-    """channels_last, with weights packed beforehand in the order of oneDNN's kernel.
+    """``conv2d`` in channels_last, with weights packed beforehand in the order of oneDNN's kernel.
 
-    ``torch.compile`` runs the same operators when it freezes a network. They are PyTorch's internals, so a version
-    without them refuses. The activation is not fused: oneDNN's fused ReLU turns NaN into 0.
+    ``torch.compile`` runs the same operators for a frozen network. They are PyTorch's internals, so a version without
+    them refuses. The activation is not fused, because oneDNN's fused ReLU turns NaN into 0.
     """
 
     name = "torch_conv2d_packed"
@@ -184,7 +184,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
         if sums_dtype(problem) != "float32":
             return Reason("oneDNN computes float32, not the {own} that these sums need", own=sums_dtype(problem))
         if problem.c == problem.q == 1 < min(problem.p, problem.stride[1]):
-            # Seen of PyTorch 2.13 on CPUs with AVX2: rows of the result are wrong.
+            # PyTorch 2.13 on CPUs with AVX2 computes wrong rows.
             return Reason(
                 "oneDNN's packed weights give wrong results for one channel, a stride across, and outputs 1 wide"
             )
@@ -222,7 +222,7 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
 
 
 def epilogue_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of an epilogue that PyTorch's conv2d lacks; None where it has all of it."""
+    """The refusal of an epilogue that PyTorch's conv2d lacks."""
     epilogue = problem.epilogue
     if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point or epilogue.divisor != 1:
         return Reason(
@@ -235,16 +235,16 @@ def epilogue_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def explicit_padding(problem: Conv2dProblem) -> bool:
-    """True if x must be padded first: conv2d itself pads with zeros, the same on opposite sides."""
+    """True if x must be padded first: conv2d itself pads only with zeros, equally on opposite sides."""
     top, bottom, left, right = problem.padding
     zeros = problem.padding_mode == "zeros" or (problem.padding_mode == "constant" and problem.padding_value == 0)
     return any(problem.padding) and not (zeros and top == bottom and left == right)
 
 
 def pad_mode(problem: Conv2dProblem) -> str | None:
-    """The mode of ``torch.nn.functional.pad`` for this padding; None where it has none, or not so wide."""
+    """The mode of ``torch.nn.functional.pad`` for this padding; None if it has no such mode, or not so wide."""
     top, bottom, left, right = problem.padding
-    # The widest padding that it takes: a mirror has one pixel less than the image.
+    # The widest padding: a mirror has one pixel less than the image.
     room = {"reflect": (problem.h - 1, problem.w - 1), "circular": (problem.h, problem.w)}.get(problem.padding_mode)
     fits = room is None or (max(top, bottom) <= room[0] and max(left, right) <= room[1])
     return PAD_MODES.get(problem.padding_mode) if fits else None
@@ -268,7 +268,7 @@ def padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def activated(problem: Conv2dProblem, y: Any) -> Any:
-    """The activation, in place where PyTorch has an in-place form."""
+    """Apply the activation, in place where PyTorch can."""
     import torch
 
     name, alpha = problem.epilogue.activation, problem.epilogue.alpha
@@ -286,7 +286,7 @@ def activated(problem: Conv2dProblem, y: Any) -> Any:
 
 
 def rounded(problem: Conv2dProblem, y: Any) -> Any:
-    """Sums as an integer output holds them, still floats: half to even, saturated, NaN to 0; in place."""
+    """Round sums as an integer output does, but keep floats: half to even, saturated, NaN to 0; in place."""
     import torch
 
     if not is_integer(problem.out_dtype):
@@ -299,7 +299,7 @@ def rounded(problem: Conv2dProblem, y: Any) -> Any:
 
 
 def _stored(problem: Conv2dProblem, y: Any, out: Any) -> Any:
-    """The result in the problem's layout and type: in `out`, or in PyTorch's own array for None."""
+    """Store the result in the problem's layout and type: in `out`, or for None in PyTorch's own array."""
     import torch
 
     dtype = getattr(torch, problem.out_dtype)

@@ -2,7 +2,7 @@
 
 Tensors share our arrays' memory, through ``__cuda_array_interface__``, and work goes to the caller's stream. PyTorch's
 flags belong to the process: a call sets them (cuDNN's search for its fastest algorithm, TF32 or not) and restores them.
-Other threads that use PyTorch meanwhile see them.
+Other threads that use PyTorch at the same time are affected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLAGS = threading.RLock()
 
 
 def missing_cuda() -> Reason | None:
-    """The refusal of a PyTorch that is absent or can use no GPU."""
+    """The refusal of a PyTorch that is absent or finds no usable GPU."""
     if reason := missing():
         return reason
     import torch
@@ -51,7 +51,8 @@ def missing_cuda() -> Reason | None:
 
 
 def tensor(array: Any) -> Any:
-    """A tensor that shares the memory of an array on a GPU. The interface between them has no bfloat16."""
+    """A tensor that shares the memory of an array on a GPU."""
+    # ``__cuda_array_interface__`` has no bfloat16.
     import torch
 
     if array.dtype == numpy_dtype("bfloat16"):
@@ -66,7 +67,7 @@ def _shared(array: Any) -> Any:
 
 
 def device_array(found: Any) -> DeviceArray:
-    """A contiguous tensor as an array of ours that shares and keeps its memory."""
+    """Our array of a contiguous tensor; it shares the memory and keeps it alive."""
     dtype = str(found.dtype).removeprefix("torch.")
     flat = DeviceArray.at(found.data_ptr(), found.numel() * found.element_size(), found)
     return flat.view(dtype).reshape(*found.shape)
@@ -74,10 +75,8 @@ def device_array(found: Any) -> DeviceArray:
 
 @contextmanager
 def flags(tf32: bool) -> Iterator[None]:
-    """PyTorch's flags for one call: cuDNN's search on, TF32 as asked; restored afterwards.
-
-    Our calls take turns, so that none runs under the flags of another.
-    """
+    """Set PyTorch's flags for one call and restore them: cuDNN's search on, TF32 as in `tf32`."""
+    # Calls hold a lock, so that none runs under the flags of another.
     import torch
 
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
@@ -92,7 +91,7 @@ def flags(tf32: bool) -> Iterator[None]:
 
 @contextmanager
 def running(runtime: Any, stream: Any, tf32: bool = False) -> Iterator[None]:
-    """PyTorch on a stream of the caller's, under :func:`flags`, without gradients."""
+    """Use PyTorch on the caller's stream, under :func:`flags`, without gradients."""
     import torch
 
     device = torch.device("cuda", runtime.device)
@@ -104,8 +103,8 @@ def running(runtime: Any, stream: Any, tf32: bool = False) -> Iterator[None]:
 class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     """``torch.nn.functional.conv2d`` in the layout of the problem.
 
-    PyTorch searches for the fastest of cuDNN's algorithms (or takes a kernel of its own for depthwise filters) on the
-    first call of a shape. That is before any timing, as making a plan calls it once. The search may find Winograd's
+    PyTorch searches for the fastest of cuDNN's algorithms (or uses its own kernel for depthwise filters) on the first
+    call of a shape. That is before any timing, because making a plan calls it once. The search may find Winograd's
     transforms: where their error is larger than strict arithmetic allows, the result fails the check. Where factors and
     output are of one 16-bit type, sums are in float32; other types are cast first, within the measured time.
     """
@@ -167,7 +166,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         return {"torch": version("torch"), "cudnn": version("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")}
 
     def _filter(self, problem: Conv2dProblem, w: Any, dtype: str) -> Any:
-        """The filter in cross-correlation order; a copy only if something changes."""
+        """The filter in cross-correlation order; a copy only if it changes."""
         import torch
 
         w = w.flip(2, 3) if problem.mode == "convolution" else w
@@ -204,7 +203,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
 
 
 class TorchConv2dCudaTf32(TorchConv2dCuda):
-    """The same with TF32 allowed."""
+    """``conv2d`` with TF32 allowed."""
 
     name = "torch_conv2d_tf32"
     summary = "PyTorch's conv2d, factors rounded to TF32"
@@ -217,9 +216,9 @@ class TorchConv2dCudaTf32(TorchConv2dCuda):
 
 
 class TorchConv2dCudaChannelsLast(TorchConv2dCuda):
-    """The same with input and weights in PyTorch's channels_last memory format.
+    """``conv2d`` with input and weights in PyTorch's channels_last memory format.
 
-    An NHWC problem has it already. Of an NCHW problem, x is transposed and the result transposed back, within the
+    An NHWC problem needs no copy. For an NCHW problem, x is transposed and the result transposed back, within the
     measured time.
     """
 
@@ -249,9 +248,9 @@ class _InNchw(PeerPlan):
 
 
 class TorchConv2dCudaNchw(TorchConv2dCuda):
-    """The same in NCHW, PyTorch's default: the image of an NHWC problem is transposed before the measured time.
+    """``conv2d`` in NCHW, PyTorch's default: the image of an NHWC problem is transposed before the measured time.
 
-    The result stays in NCHW. A caller who may choose the layout would compare with this.
+    The result stays in NCHW. This is the comparison for callers who can choose the layout.
     """
 
     name = "torch_conv2d_nchw"
@@ -271,7 +270,7 @@ class TorchConv2dCudaNchw(TorchConv2dCuda):
         return False
 
     def _keeps(self, problem: Conv2dProblem) -> bool:
-        return True  # it is seen in NHWC, as it lies
+        return True  # viewed as NHWC, without a copy
 
     def _own(self, y: Any) -> DeviceArray:
         return _turned(device_array(logical_tensor(y, "NHWC").contiguous()))
@@ -283,7 +282,7 @@ def _turned(array: DeviceArray) -> DeviceArray:
 
 
 def compute_dtype(problem: Conv2dProblem) -> str:
-    """The type that conv2d computes in: 16 bits where nothing after it would round twice, else the sums'."""
+    """The type of conv2d's arithmetic: 16 bits if nothing after it would round twice, else the sums'."""
     types = {problem.x_dtype, problem.w_dtype, problem.out_dtype}
     halves = len(types) == 1 and problem.x_dtype in ("float16", "bfloat16") and problem.acc_dtype == "float32"
     if halves and not problem.epilogue.bias and problem.epilogue.activation in ("identity", "relu"):
@@ -292,7 +291,7 @@ def compute_dtype(problem: Conv2dProblem) -> str:
 
 
 def _border_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of a border value that PyTorch's pad, which writes it in x's type, cannot hold."""
+    """The refusal of a border value that x's type cannot hold, because PyTorch's pad writes it in that type."""
     value = problem.padding_value
     if problem.padding_mode != "constant" or not any(problem.padding) or compute_dtype(problem) != "float16":
         return None
@@ -317,7 +316,7 @@ def _torch_type(dtype: str) -> Any:
 
 
 def _first_call(plan: PeerPlan, problem: Conv2dProblem, runtime: Runtime) -> None:
-    """Call a plan once on random numbers: PyTorch then searches for its algorithm, outside of any capture."""
+    """Call a plan once on random numbers, so that PyTorch searches for its algorithm outside of any capture."""
     x = random_array(problem.x_shape, problem.x_dtype, runtime, 0)
     w = random_array(problem.w_shape, problem.w_dtype, runtime, 1)
     operands = {}

@@ -101,7 +101,7 @@ class TorchMatmulCuda(Algorithm[GemmProblem, Config]):
 
 
 class TorchMatmulCudaTf32(TorchMatmulCuda):
-    """The same with TF32 allowed."""
+    """``torch.matmul`` with TF32 allowed."""
 
     name = "torch_matmul_tf32"
     summary = "PyTorch's matmul, factors rounded to TF32"
@@ -114,7 +114,7 @@ class TorchMatmulCudaTf32(TorchMatmulCuda):
 
 
 class TorchReluCuda(Algorithm[ElementwiseProblem, Config]):
-    """``torch.clamp_min`` into the caller's array: a ReLU that takes an `out`. NaN stays NaN."""
+    """``torch.clamp_min`` into the caller's array: a ReLU with an `out`. NaN stays NaN."""
 
     name = "torch_relu"
     summary = "PyTorch's clamp_min at 0"

@@ -44,7 +44,7 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
 
         def compute(buffers: Buffers, stream: Any) -> Any:
             x = tensor(logical(buffers["x"], problem.layout))
-            if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the images' own type
+            if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the image's type
                 x = x.contiguous()
             y = pool(x)
             y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
@@ -67,7 +67,8 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
 def pooling(problem: Pool2dProblem) -> Callable[[Any], Any]:
     """``max_pool2d`` of a tensor with axes N, C, H, W.
 
-    PyTorch pads opposite sides alike, by at most half a window; other padding is written first, up to the last window.
+    PyTorch pads opposite sides equally, by at most half a window; other padding is written first, up to the last
+    window.
     """
     import torch
 
@@ -131,7 +132,7 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
 
 
 class TorchRelu(Algorithm[ElementwiseProblem, Config]):
-    """``torch.clamp_min`` into the caller's array: a ReLU that takes an `out`. NaN stays NaN."""
+    """``torch.clamp_min`` into the caller's array: a ReLU with an `out`. NaN stays NaN."""
 
     name = "torch_relu"
     summary = "PyTorch's clamp_min at 0"

@@ -30,20 +30,17 @@ UNDERFLOW: dict[str, tuple[float, float]] = {"fp16": (2.0**-25, 0.0), "fp8": (2.
 # An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
 ACTIVATION_ROUNDINGS = 16
 
-# Pixels of which a norm is taken at a time: few enough for the cache.
+# Pixels of one step of a norm: few enough for the cache.
 NORM_BLOCK = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An elementwise bound: ``factor`` times the truth's magnitude, ``constant``, and ``more`` where that is not None.
+    """Terms of an elementwise bound; see :meth:`over`."""
 
-    A factor of 0 gives 0, whatever the magnitude.
-    """
-
-    factor: float
+    factor: float  # of the truth's magnitude; 0 gives 0, whatever the magnitude
     constant: float
-    more: Floats | None = None
+    more: Floats | None = None  # added
 
     def over(self, magnitude: Floats) -> Floats:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -54,8 +51,8 @@ class Bound:
 def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Floats:
     """The largest error that arithmetic of a class may make before the result is rounded to the output's type.
 
-    `precision` is a key of :data:`convforge.problem.PRECISIONS`. The array, of float64 in the output's layout, is zero
-    where every order of summation gives the exact result. ValueError for a class without a bound.
+    `precision` is a key of :data:`convforge.problem.PRECISIONS`; ValueError for a class without a bound. The float64
+    array in the output's layout is zero where every order of summation gives the exact result.
     """
     return bound_of(problem, precision, truth, inputs).over(truth.magnitude)
 
@@ -106,13 +103,7 @@ def unit_roundoff(dtype: str) -> float:
 
 
 def gamma(n: int, u: float) -> float:
-    """Higham's constant for n roundings; infinite where it bounds nothing.
-
-    Examples
-    --------
-    >>> round(gamma(27, 2.0**-24) / 2.0**-24, 4)
-    27.0
-    """
+    """Higham's constant for n roundings; infinite where it bounds nothing."""
     return n * u / (1 - n * u) if n * u < 1 else math.inf
 
 
@@ -120,8 +111,8 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
     """True if all products and sums of these inputs are exact, so that no error is allowed.
 
     This holds where everything is a whole number of quarters and four times the magnitude stays below 1/u; integer sums
-    always are, unless an epilogue changes them. Exact sums that are divided once are rounded as the truth is if they
-    stay below half of that: a quotient is then on its own side of every tie (:func:`convforge.filter`).
+    are always exact, unless an epilogue changes them. If exact sums stay below half of that, one division rounds them
+    as the truth is rounded, because a quotient is on its own side of every tie (:func:`convforge.filter`).
     """
     ends = problem.epilogue
     alone = ends == Epilogue(x_zero_point=ends.x_zero_point, divisor=ends.divisor)
@@ -194,7 +185,7 @@ def _whole(array: Any) -> bool:
     array = np.asarray(array)
     if array.dtype.kind in "iub":
         return True
-    if array.size > 1 and not _whole(array[(0,) * array.ndim]):  # the first of random numbers, before a pass over all
+    if array.size > 1 and not _whole(array[(0,) * array.ndim]):  # the first of random numbers decides
         return False
     return bool(np.all(array == np.rint(array)) and np.all(np.isfinite(array)))
 
@@ -234,7 +225,7 @@ def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | No
 
 
 def _lost_by_a_product(problem: GemmProblem, precision: str, inputs: Inputs) -> Floats | None:
-    """The same for a matrix product, shape (M, N)."""
+    """The same loss for a matrix product, shape (M, N)."""
     if precision not in UNDERFLOW:
         return None
     a, b = (np.abs(matrix.astype(np.float64)) for matrix in matrices(problem, inputs))
@@ -259,7 +250,7 @@ def _epilogue_roundings(problem: Conv2dProblem) -> int:
 
 
 def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
-    """Factor of the epilogue on errors of the sums, shape (K, 1, 1) or (1, 1, K) as the output's layout asks."""
+    """Factor of the epilogue on errors of the sums, shape (K, 1, 1) or (1, 1, K) by the output's layout."""
     scale = np.full(problem.k, 1 / problem.epilogue.divisor)
     if problem.epilogue.scale != "none":
         scale = scale * np.abs(np.asarray(inputs.operands["scale"], np.float64))
@@ -269,12 +260,10 @@ def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
 
 
 def _separable(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The bound of a filter W = sum of s_i u_i v_i^T that is applied factor by factor.
-
-    Elementwise, sum s_i |u_i||v_i|^T is at most s_1, the largest singular value (Cauchy-Schwarz over rows of
-    orthonormal columns), so s_1 in place of |w| bounds every product. The factors are rounded (2 u), the passes add R
-    and S products, and singular values down to min(R, S) u s_1 may be dropped.
-    """
+    """The bound of a filter W = sum of s_i u_i v_i^T that is applied factor by factor."""
+    # Elementwise, sum s_i |u_i||v_i|^T is at most s_1, the largest singular value (Cauchy-Schwarz over rows of
+    # orthonormal columns), so s_1 in place of |w| bounds every product. The factors are rounded (2 u), the passes add R
+    # and S products, and singular values down to min(R, S) u s_1 may be dropped.
     assert inputs.w is not None
     largest = np.linalg.svd(inputs.w.astype(np.float64), compute_uv=False)[..., 0]
     size = np.broadcast_to(largest[..., None, None], problem.w_shape)
@@ -298,13 +287,11 @@ WINOGRAD_ROW_SUMS = (19.0, 1.0, 10.0)
 
 
 def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The bound of transforms: each is a sum, so its error follows the row sums of absolute values, once for each axis.
-
-    |error| <= gamma |A^T| (sum over c of |G||w||G^T| * |B^T||d||B|) |A| (B. Barabasz, A. Anderson, K. M. Soodhalter and
-    D. Gregg, Error analysis and improving the accuracy of Winograd convolution for deep neural networks, ACM TOMS 46,
-    2020, theorem 3), here with the largest |d| of each channel and the largest |w| of each filter, for F(4x4, 3x3):
-    F(2x2, 3x3) errs less. The class's RMS gate is stricter.
-    """
+    """The bound of transforms: each is a sum, so its error follows the row sums of absolute values, once per axis."""
+    # |error| <= gamma |A^T| (sum over c of |G||w||G^T| * |B^T||d||B|) |A| (B. Barabasz, A. Anderson, K. M. Soodhalter
+    # and D. Gregg, Error analysis and improving the accuracy of Winograd convolution for deep neural networks, ACM TOMS
+    # 46, 2020, theorem 3), here with the largest |d| of each channel and the largest |w| of each filter, for F(4x4,
+    # 3x3): F(2x2, 3x3) errs less. The class's RMS gate is stricter.
     assert inputs.w is not None
     factor = math.prod(WINOGRAD_ROW_SUMS) ** 2
     largest_x = np.maximum(_picture_norms(problem, inputs, np.abs, np.maximum), abs(problem.outside))
@@ -314,11 +301,9 @@ def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
 
 
 def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The bound of the FFT, relative to the norm of the whole image, at every output.
-
-    A transform of N points errs by at most eta log2 N in norm, with eta about 7 u (Higham, theorem 24.2). Three
-    transforms and a product: |error| <= 3 * 7 u log2 N ||x|| ||w||.
-    """
+    """The bound of the FFT, relative to the norm of the whole image, at every output."""
+    # A transform of N points errs by at most eta log2 N in norm, with eta about 7 u (Higham, theorem 24.2). Three
+    # transforms and a product: |error| <= 3 * 7 u log2 N ||x|| ||w||.
     assert inputs.w is not None
     energy = fft_energy(problem, inputs)
     norms_w = np.sqrt((inputs.w.astype(np.float64) ** 2).sum(axis=(2, 3)))
@@ -341,14 +326,11 @@ def fft_energy(problem: Conv2dProblem, inputs: Inputs) -> Floats:
 
 
 def _picture_norms(problem: Conv2dProblem, inputs: Inputs, size: Any, gather: np.ufunc) -> Floats:
-    """Sizes of the finite pixels, none negative, gathered to one for each channel of each image, shape (N, C).
-
-    Rows of an image are taken together, as both layouts store them so.
-    """
+    """Sizes of the finite pixels, none negative, reduced to one for each channel of each image, shape (N, C)."""
     x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
     norms, step = np.zeros(x.shape[:2]), max(1, NORM_BLOCK // max(problem.c * problem.w, 1))
     for n in range(problem.n):
-        for h in range(0, problem.h, step):
+        for h in range(0, problem.h, step):  # both layouts store the rows of an image together
             part = x[n, :, h : h + step].astype(np.float64) - problem.epilogue.x_zero_point
             part[~np.isfinite(part)] = 0
             gather(norms[n], gather.reduce(size(part), axis=(1, 2)), out=norms[n])
@@ -363,7 +345,7 @@ def sums_of_groups(problem: Conv2dProblem, of_x: Floats, of_w: Floats) -> Floats
 
 
 def _per_picture(problem: Conv2dProblem, inputs: Inputs, of_x: Floats, of_w: Floats) -> Floats:
-    """The same sums times the epilogue's gain, in a shape that broadcasts to the output's."""
+    """Those sums times the epilogue's gain, in a shape that broadcasts to the output's."""
     sums = sums_of_groups(problem, of_x, of_w)
     placed = sums[:, :, None, None] if problem.out_layout == "NCHW" else sums[:, None, None, :]
     return np.asarray(placed * _gain(problem, inputs), np.float64)

@@ -27,10 +27,10 @@ FLOAT32_BITS = 23
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A floating-point format: explicit bits of the mantissa, least normal exponent, largest finite number."""
+    """A floating-point format."""
 
-    bits: int
-    smallest: int
+    bits: int  # explicit, of the mantissa
+    smallest: int  # exponent of the least normal number
     largest: float
 
 
@@ -40,14 +40,11 @@ E5M2 = Format(2, -14, 57344.0)
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Both factors rounded in one way.
+    """Both factors rounded in one way."""
 
-    `words` name the way in a message; `problem` is the problem with its padding value rounded as x is.
-    """
-
-    words: str
+    words: str  # names the way in a message
     inputs: Inputs
-    problem: Problem
+    problem: Problem  # its padding value is rounded as x is
 
 
 def ways(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Factors]:
@@ -124,7 +121,7 @@ def _kept(drop: int) -> np.uint32:
 
 
 def _finite_alone(array: NDArray[np.float32], whole: NDArray[np.uint32]) -> NDArray[np.float32]:
-    """The words as numbers; Inf and NaN unchanged."""
+    """View the words as numbers, but keep Inf and NaN."""
     return np.asarray(np.where(np.isfinite(array), whole.view(np.float32), array), np.float32)
 
 
@@ -133,7 +130,7 @@ def _to_float16(array: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _scaled(array: NDArray[np.float32], form: Format, power_of_two: bool) -> NDArray[np.float32]:
-    """Rounded to a format after scaling the largest value to the format's, or by a power of two to less."""
+    """Round to a format after scaling the largest value to the format's, or by the power of two below."""
     largest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
     if not largest:
         return array

@@ -23,14 +23,14 @@ UNEXPLAINED = 0.15
 # Channels that are tried one by one.
 MOST_CHANNELS = 16
 
-# Pixels of all outputs and channels up to which a suspect that takes memory is computed.
+# Most pixels of all outputs and channels for suspects that need much memory.
 MOST_PIXELS = 1 << 20
 
 Suspect = tuple[str, Callable[[], Floats]]
 
 
 def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs) -> str:
-    """The known fault that explains nearly all of the error of `got`, or else the place of the error."""
+    """Name the known fault that explains nearly all of the error of `got`, or else the place of the error."""
     dtype = output_dtype(problem)
     expected = rounded(right.value, dtype)
     values = got.astype(np.float64)
@@ -53,9 +53,9 @@ def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs
 
 
 def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs) -> list[str]:
-    """Every known fault that gives a wrong result element by element, up to rounding; empty where none does.
+    """Names of the known faults that give a wrong result elementwise, up to rounding.
 
-    Small whole numbers as inputs tell faults apart best: there is no rounding, and two faults seldom give the same.
+    Small whole numbers as inputs tell faults apart best: nothing is rounded, and two faults seldom give the same.
     Outputs that a fault does not determine are skipped, unless no wrong one remains.
     """
     values = got.astype(np.float64)
@@ -71,10 +71,10 @@ def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: I
 
 
 def agrees(values: Floats, suspected: Floats, right: Floats) -> bool:
-    """True if a wrong result is the one that a fault gives.
+    """True if a fault gives this wrong result.
 
     Where `suspected` is NaN, the fault does not determine the output; where it is Inf, the output depends on memory
-    outside of the image, which is NaN where there are guard bands.
+    outside of the image, which is NaN in guard bands.
     """
     slack = 1e-5 * float(np.abs(right[np.isfinite(right)]).max(initial=1e-30))
     compared = np.isfinite(suspected)
@@ -96,7 +96,7 @@ def _rms(values: Floats) -> float:
 def _suspects(
     problem: Problem, right: Truth, inputs: Inputs, values: Floats, known: NDArray[np.bool_]
 ) -> Iterator[Suspect]:
-    """Known faults: the name of each, and the result that it would give before rounding."""
+    """Names of the known faults, and their results before rounding."""
     yield from _of_values(right, values, known)
     if problem.multiplies:
         for label, bits in (("TF32", 10), ("bfloat16", 7)):
@@ -207,7 +207,7 @@ def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
         def compute() -> Floats:
             try:
                 other = problem.replace(**fields)
-            except ValueError:  # there is no such problem, so no method computed it
+            except ValueError:  # an invalid problem, which no method computes
                 return np.full(problem.out_shape, np.nan)
             return _cropped(problem, other, inputs)
 
@@ -260,7 +260,7 @@ def _cropped(problem: Conv2dProblem, other: Conv2dProblem, inputs: Inputs) -> Fl
 
 
 def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: bool, columns_checked: bool) -> Floats:
-    """The result where a pixel outside the image is whatever its address holds; Inf outside of x."""
+    """The result with unchecked reads outside the image: whatever the address holds; Inf outside of x."""
     if problem.groups > 1 or not problem.epilogue.is_plain or problem.mode != "cross-correlation":
         return np.full(problem.out_shape, np.nan)
     assert inputs.w is not None
@@ -313,7 +313,7 @@ def _with_epilogue(problem: Conv2dProblem, inputs: Inputs, plain: Epilogue) -> F
 
 
 def _place(problem: Problem, values: Floats, expected: Floats) -> str:
-    """The place of the errors, when no known fault explains them."""
+    """The place of errors that no known fault explains."""
     with np.errstate(invalid="ignore"):
         error = np.abs(values - expected)
     error = np.where(np.isnan(error) & ~(np.isnan(values) & np.isnan(expected)), np.inf, np.nan_to_num(error, nan=0.0))

@@ -44,15 +44,15 @@ from convforge.verify.truth import Floats, Truth, to_rows
 # Class -> how many times the sequential loop's RMS error is allowed. Measured by tests/verify/test_gates.py over 1 to
 # 18432 products, on normal, positive, smooth and widely spread numbers: direct sums and three FP16 products 0.1 to 1.9
 # times, separable 0.3 to 2.4, F(2x2, 3x3) 0.2 to 6, F(4x4, 3x3) 0.5 to 31; the largest with a single channel, where a
-# sequential sum of nine products hardly errs. Transforms or passes in TF32: hundreds and more.
+# sequential sum of nine products has almost no error. Transforms or passes in TF32: hundreds and more.
 ALLOWED: dict[str, float] = {"strict": 2.0, "separable": 6.0, "winograd": 64.0}
 
 # Class -> the largest factor expected of an honest method, before luck in a small band; by default half of ALLOWED.
 USUAL: dict[str, float] = {"strict": math.sqrt(2)}
 
-# Style of tensor cores' sums -> the factor of that loop's error that is allowed beside twice the sequential one's, and
-# the usual factor. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times a loop that truncates
-# the sum after every product, and 1 times the two levels that it is a model of.
+# Style of tensor cores' sums -> the factor of that loop's error that is allowed on top of twice the sequential one's,
+# and the usual factor. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times a loop that
+# truncates the sum after every product, and 1 times the two levels that they model.
 TENSOR: dict[str, tuple[float, float]] = {"cut": (2.0, 1.3), "two levels": (2.5, 1.6)}
 
 # A result whose error is at most this share of that of rounded factors is more exact than its class asks.
@@ -65,30 +65,33 @@ ENOUGH = 8
 # leave up to a half.
 LITTLE = 0.5
 
-# Rows by which ways of rounding are ordered, for how many FLOPs all rows are taken, and how many ways are tried.
+# Rows used to order the ways of rounding; most FLOPs for which all rows are used; most ways that are tried.
 FEW_ROWS, FEW_FLOPS, TRIED = 4, 2e7, 6
 
 # The FFT's RMS error grows as u sqrt(log N) times the image's norm (Gentleman and Sande, Fast Fourier transforms for
 # fun and profit, AFIPS 1966; measured over many libraries at 0.3 to 0.8 u sqrt(log2 N), fftw.org/accuracy).
 FFT_CONSTANT = 4.0
 
-# A false alarm has at most the probability exp(-RARE) for each channel and band.
+# A false alarm has at most the probability exp(-RARE) for each channel and band. In a band of few outputs an RMS error
+# depends on luck: with m errors of equal variance it exceeds 1 + sqrt(2 t / m) times its expectation with a probability
+# of at most exp(-t) (B. Laurent and P. Massart, Adaptive estimation of a quadratic functional by model selection, Ann.
+# Statist. 28, 2000, lemma 1).
 RARE = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The RMS error of one channel in one band, the allowed error, and a note on how the error was measured."""
+    """The RMS error of one channel in one band."""
 
     channel: int
     band: str
     rms: float
     allowed: float
-    note: str = ""
+    note: str = ""  # method of measurement
 
     @property
     def ratio(self) -> float:
-        """Error over allowed error; above 1 the gate is not passed."""
+        """Error over allowed error; above 1 the gate rejects."""
         return self.rms / self.allowed if self.allowed > 0 else math.inf if self.rms > 0 else 0.0
 
     def __str__(self) -> str:
@@ -99,37 +102,24 @@ class Measured:
 
 
 class Gate:
-    """The gate of a problem on one set of inputs. Computes once what does not depend on a result.
+    """The gate on RMS errors of sums of products, for one set of inputs; computes once what no result changes.
 
-    Parameters
-    ----------
-    problem : Problem
-        With outputs that are sums of products.
-    inputs : Inputs
-    truth : Truth
-        Of the whole output, or of the rows `items`, shape (items, K, Q) or (items, 1, N).
-    items : array of int, optional
-        Output rows of which results will consist: n * P + p. By default results are whole, and rows are sampled.
-
-    Notes
-    -----
-    In a band of few outputs an RMS error depends on luck. With m errors of equal variance it exceeds 1 + sqrt(2 t / m)
-    times its expectation with a probability of at most exp(-t) (B. Laurent and P. Massart, Adaptive estimation of a
-    quadratic functional by model selection, Ann. Statist. 28, 2000, lemma 1).
+    Results consist of the output rows `items` (n * P + p), and `truth` is (items, K, Q) or (items, 1, N). Without
+    `items`, results and `truth` are whole, and rows are sampled.
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, truth: Truth, items: NDArray[np.int64] | None = None) -> None:
         self._problem, self._inputs, self._output_rows = problem, inputs, rows_of(problem)
         self._whole, self._magnitude = truth.value, truth.magnitude
         self._items, self._dtype = items, output_dtype(problem)
-        self._ways: dict[str, Way] = {}  # by the words for a way of rounding, which are unique
+        self._ways: dict[str, Way] = {}  # words -> way of rounding
         self._fft: Floats | None = None  # allowed in each image and channel
         self._likely: dict[str, str] = {}  # class -> the words for the way that a result passed
 
     def excess(self, precision: str, got: NDArray[Any]) -> Measured | None:
         """The worst channel and band whose RMS error exceeds what the class `precision` allows; None if none does.
 
-        `got` is the whole output, or the rows of the gate. ValueError where the class has no gate.
+        `got` is the whole output, or the gate's rows. ValueError for a class without a gate.
         """
         found = self.measured(precision, got)
         return found if found is not None and found.ratio > 1 else None
@@ -137,7 +127,7 @@ class Gate:
     def measured(self, precision: str, got: NDArray[Any]) -> Measured | None:
         """The channel and band with the largest error relative to the allowed one; parameters as for :meth:`excess`.
 
-        None where nothing is measured: no output, or sums of integers, which are exact, as the bound demands.
+        None where nothing is measured: an empty output, or integer sums, which the bound requires to be exact.
         """
         problem = self._problem
         if not self._whole.size or is_integer(problem.acc_dtype):
@@ -172,7 +162,6 @@ class Gate:
 
     @cached_property
     def _strict(self) -> Way:
-        """The baseline of unrounded factors."""
         problem = self._problem
         factors = {operand.dtype for operand in problem.operands if operand.role in ("input", "weights")}
         halves = factors <= {"float16", "bfloat16"} and problem.acc_dtype == "float32"
@@ -184,17 +173,15 @@ class Gate:
         return within_range(rows_of(factors.problem).true(factors.inputs, items).value, self._dtype)
 
     def _error(self, values: Floats, reference: Floats) -> Floats:
-        """Signed errors; where the result is rounded, the distance of the truth from the numbers that round to it."""
+        """Signed errors; if results are rounded, distances of the truth from the numbers that round to the result."""
         with np.errstate(invalid="ignore"):
             if self._is_stored_whole:
                 return values - reference
             return beyond_rounding(values, reference, self._dtype.name)
 
     def _measured_narrow(self, precision: str, values: Floats) -> Measured | None:
-        """The error that remains for the best of the likeliest ways of rounding the factors.
-
-        With very many products a few rows do not show the way of rounding, so others are tried until one leaves little.
-        """
+        """The error that remains for the best of the likeliest ways of rounding the factors."""
+        # With very many products a few rows do not show the way of rounding, so try others until one leaves little.
         least: Measured | None = None
         for words, way in self._tried(precision, values):
             found = self._judge(precision, way, values)
@@ -207,7 +194,7 @@ class Gate:
         return least if least is not None and least.ratio <= 1 else self._finer(precision, values) or least
 
     def _tried(self, precision: str, values: Floats) -> Iterator[tuple[str, Way]]:
-        """Ways of rounding with their baselines: first the one that a result passed before, then the nearest few."""
+        """Ways of rounding with their baselines: the one that a result passed before, then the nearest few."""
         before = self._likely.get(precision)
         if before is not None:
             yield before, self._ways[before]
@@ -221,11 +208,9 @@ class Gate:
                 yield factors.words, self._ways[factors.words]
 
     def _nearest(self, precision: str, values: Floats) -> list[Factors]:
-        """The ways of rounding whose truths are nearest to a result in a few rows, the likeliest first.
-
-        Truncated sums are below all of them on positive numbers, so errors count both in full and without their part
-        proportional to the output.
-        """
+        """The ways of rounding whose truths are nearest to a result in a few rows, the likeliest first."""
+        # Truncated sums are below all of them on positive numbers, so compare errors both in full and without their
+        # part proportional to the output.
         items, rows = self._rows_seen, self._output_rows.pictures * self._output_rows.height
         step = 1 if self._problem.flops * items.size <= FEW_FLOPS * rows else max(items.size // FEW_ROWS, 1)
         few = Band("", np.ones(items[::step].size, bool), np.ones(values.shape[2], bool))
@@ -263,7 +248,7 @@ class Gate:
     def _judge(self, precision: str, way: Way, values: Floats) -> Measured | None:
         error = self._error(values, way.baseline.reference)
         chosen = way.baseline.known
-        if not np.isfinite(error).all():  # the bound has judged them
+        if not np.isfinite(error).all():  # the bound has judged the non-finite ones
             chosen = np.isfinite(error) if chosen is None else chosen & np.isfinite(error)
         kinds = (False, True) if len(way.baseline.loops) > 1 and self._is_stored_whole else (False,)
         found = []
@@ -309,7 +294,7 @@ def _fft_allowed(problem: Conv2dProblem, inputs: Inputs, magnitude: Floats) -> F
     norm = norm / problem.epilogue.divisor
     if problem.epilogue.scale != "none":
         norm = norm * np.abs(np.asarray(inputs.operands["scale"], np.float64))
-    # The epilogue adds roundings of its own.
+    # The epilogue adds roundings.
     largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
     allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
     return np.asarray(allowed + 4 * u * largest, np.float64)

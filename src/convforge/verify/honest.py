@@ -22,26 +22,15 @@ BY_TILE = ("winograd", "separable")
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Results of honest loops on rows.
+    """Results of honest loops on rows: arrays (items, K, Q)."""
 
-    Attributes
-    ----------
-    reference : array of float64, shape (items, K, Q)
-        The truth, within the output type's range.
-    loops : dict of str to tuple of arrays
-        Style of the sums -> errors of the loop from the first tap to the last, and from the last to the first: on
-        smooth or widely spread pixels one of them errs several times as much as the other. Without the rounding of the
-        result to a type narrower than the sums'.
-    variance : array
-        Squared errors that theory expects of a sequential loop, with FMAs or with products rounded first.
-    known : array of bool, or None
-        Where all of these are finite; None for everywhere.
-    """
-
-    reference: Floats
+    reference: Floats  # the truth, within the output type's range
+    # Style of the sums -> errors of the loop from the first tap to the last, and from the last to the first, because on
+    # smooth or widely spread pixels one errs several times as much as the other. Without the rounding of the result to
+    # a type narrower than the sums'.
     loops: dict[str, tuple[Floats, Floats]]
-    variance: Floats
-    known: NDArray[np.bool_] | None
+    variance: Floats  # expected squared errors of a sequential loop, with FMAs or with products rounded first
+    known: NDArray[np.bool_] | None  # True where all of these are finite; None for everywhere
 
 
 def baseline(
@@ -68,7 +57,7 @@ def baseline(
 
 
 def sampled_items(problem: Problem) -> NDArray[np.int64]:
-    """Rows to sample: all of a small problem; of a large one border rows, and others evenly spread."""
+    """Rows to sample: all of a small problem; border rows and evenly spread ones of a large problem."""
     seen = rows_of(problem)
     rows = seen.pictures * seen.height
     affordable = int(SAMPLED_FLOPS * rows / max(problem.flops, 1))
@@ -79,16 +68,13 @@ def sampled_items(problem: Problem) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """The errors that a band may have, by channel.
+    """The errors that a band may have, by channel."""
 
-    `count` outputs, of which `independent` count as such; `squares`: style of the sums, sum of the loop's squared
-    errors, and that without their proportional part; `along`: sum of the squared truth.
-    """
-
-    count: NDArray[np.int64]
-    independent: Floats
+    count: NDArray[np.int64]  # outputs
+    independent: Floats  # effective number of independent outputs
+    # Style, sum of the loop's squared errors, and that without their proportional part.
     squares: tuple[tuple[str, Floats, Floats], ...]
-    along: Floats
+    along: Floats  # sum of the squared truth
 
 
 class Way:
@@ -100,7 +86,6 @@ class Way:
         self._kept: dict[tuple[int, bool], Honest] = {}
 
     def honest(self, number: int, precision: str, chosen: NDArray[np.bool_] | None) -> Honest:
-        """The sums of honest loops over the chosen outputs of a band."""
         by_tile = precision in BY_TILE
         if chosen is not self.baseline.known:
             return self._computed(number, by_tile, chosen)
@@ -120,8 +105,8 @@ class Way:
             if style == "sequential":
                 squares, apart = np.maximum(squares, total), np.maximum(apart, total)
                 if by_tile:
-                    # A tile's error follows the largest of its pixels: at a border, where windows hold fewer, it is
-                    # the inside's.
+                    # A tile's error follows its largest pixel, so at a border, where windows have fewer pixels, it is
+                    # as large as inside.
                     mean = np.maximum(np.mean([error**2 for error in errors], axis=0), base.variance)
                     sums = np.where(everywhere, mean, 0).sum(axis=(0, 2))
                     squares = np.maximum(squares, sums / np.maximum(everywhere.sum(axis=(0, 2)), 1) * count)

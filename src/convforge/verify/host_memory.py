@@ -1,7 +1,7 @@
-"""Large results on the host: memory that is used again, and comparison bit for bit.
+"""Large results on the host: reused memory, and comparison bit for bit.
 
-Touching fresh memory for the first time can take many times as long as the copy into it, and all results of one case
-have one size.
+All results of one case have one size. Touching fresh memory for the first time can take many times as long as the copy
+into it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ PIECE = 1 << 17
 
 
 class HostMemory:
-    """Pieces of host memory by name; a name that is used again overwrites its piece."""
+    """Reused host buffers by name; using a name again overwrites its buffer."""
 
     def __init__(self) -> None:
         self._kept: dict[str, NDArray[np.uint8]] = {}
 
     def piece(self, name: str, nbytes: int) -> NDArray[np.uint8]:
-        """`nbytes` uninitialised bytes."""
+        """An uninitialised buffer of `nbytes`."""
         kept = self._kept.get(name)
         if kept is None or kept.size < nbytes:
             kept = self._kept[name] = np.empty(nbytes, np.uint8)
         return kept[:nbytes]
 
     def bring(self, runtime: Runtime, array: Any, name: str) -> NDArray[Any]:
-        """A device's array in the piece of this name, or the array itself where the device is the host."""
+        """Download an array into the buffer of this name; return the array itself where the device is the host."""
         found: NDArray[Any] = runtime.download(array, room=lambda nbytes: self.piece(name, nbytes))
         return found
 
     def copy(self, array: NDArray[Any], name: str) -> NDArray[Any]:
-        """A contiguous copy of an array in the piece of this name."""
+        """Copy an array into the buffer of this name; the copy is contiguous."""
         copied = self.piece(name, array.nbytes).view(array.dtype).reshape(array.shape)
         copied[...] = array
         return copied
@@ -60,7 +60,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def filled(array: NDArray[Any], byte: int) -> bool:
-    """True if every byte of an array is this one."""
+    """True if every byte of an array equals `byte`."""
     found = _bytes(array)
     pattern = np.full(min(PIECE, found.size), byte, np.uint8)
     pieces = (found[i : i + PIECE] for i in range(0, found.size, PIECE))
@@ -72,6 +72,6 @@ def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _equal(x: NDArray[np.uint8], y: NDArray[np.uint8]) -> bool:
-    """Compares eight bytes at a time as far as that goes."""
+    """Compare eight bytes at a time, then the rest."""
     end = x.size // 8 * 8
     return np.array_equal(x[:end].view(np.uint64), y[:end].view(np.uint64)) and np.array_equal(x[end:], y[end:])

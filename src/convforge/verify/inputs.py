@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 
-# Random numbers that are made at a time, in float64: few enough for the cache.
+# Random float64 numbers made at a time: few enough for the cache.
 CHUNK = 1 << 16
 
-# Arrays that repeat numbers have this many: a prime, so that no rows or planes are alike.
+# Distinct numbers of a repeating array: a prime, so that no rows or planes are alike.
 DIFFERENT = (1 << 16) + 1
 
 # Kind -> its purpose.
@@ -40,12 +40,12 @@ class Inputs:
     w : array of the problem's `w_shape`, or None
         For a matrix product, B as stored; None where there are no weights.
     operands : dict of str to array
-        "scale" and "bias" in the problem's `operand_dtype`; "residual" in the output's layout and type. Without those
-        that the epilogue lacks.
+        Those that the epilogue uses: "scale" and "bias" in the problem's `operand_dtype`; "residual" in the output's
+        layout and type.
     kind, seed
         Arguments of :func:`make_inputs`, for the line that reproduces a failure; "given" if it was not made there.
     own_weights : bool
-        Others, of a rank that matters, replaced the weights that were made.
+        The caller replaced the weights, because their rank matters.
     """
 
     x: NDArray[Any]
@@ -57,7 +57,7 @@ class Inputs:
 
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
-    """Inputs of a kind of :data:`KINDS` for a problem; the same seed gives the same numbers.
+    """Make inputs of a kind of :data:`KINDS` for a problem; the same seed gives the same numbers.
 
     ValueError where the kind is unknown, or is NaN or Inf for integers.
 
@@ -114,12 +114,12 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: 
     flat = np.empty(math.prod(shape), dtype)
     for begin in range(0, flat.size, CHUNK):
         part = flat[begin : begin + CHUNK]
-        part[:] = rng.standard_normal(part.size)  # the same numbers as all at once
+        part[:] = rng.standard_normal(part.size)  # gives the same numbers as one call for all
     return flat.reshape(shape)
 
 
 def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str, Any]:
-    """The epilogue's tensors. Whole numbers come with quarters as scales: products stay exact, and ties occur."""
+    """The epilogue's tensors. Exact kinds get multiples of 1/4 as scales: products stay exact, and ties occur."""
     if not isinstance(problem, Conv2dProblem):
         return {}
     dtype = problem.operand_dtype
@@ -129,7 +129,7 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
         shape = () if problem.epilogue.scale == "tensor" else (problem.k,)
         quarters = rng.integers(1, 6, shape) / 4
         scale = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
-        if is_integer(problem.acc_dtype) and not exact:  # bring sums of a whole type's range into the output's
+        if is_integer(problem.acc_dtype) and not exact:  # scales sums over a type's whole range to the output's
             scale = (scale * (64.0 / max(problem.largest_sum**0.5, 1.0))).astype(dtype)
             scale = scale * 2.0 ** (rng.integers(-40, 40, shape, endpoint=True) * (rng.random(shape) < 0.25))
     bias = None
@@ -147,12 +147,10 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
 
 
 def _any_size(rng: np.random.Generator, shape: tuple[int, ...], out_dtype: str) -> NDArray[np.int32]:
-    """Whole numbers of int32 of evenly drawn bit lengths, its limits among them; three in four fit a narrower output.
-
-    Evenly drawn numbers would nearly all be so large that no sum beside them counts.
-    """
+    """Draw int32 numbers of uniform bit lengths, limits included; three in four fit a narrower output."""
+    # Uniform numbers would nearly all be so large that no sum added to them counts.
     low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-    bits = rng.uniform(0, 33, shape)  # beyond 31 bits is a limit
+    bits = rng.uniform(0, 33, shape)  # more than 31 bits are clipped to a limit
     if is_integer(out_dtype) and out_dtype != "int32":
         bits = np.where(rng.random(shape) < 0.75, bits * np.iinfo(out_dtype).bits / 33, bits)
     return np.clip(np.rint(rng.choice([-1.0, 1.0], shape) * 2.0**bits), low, high).astype(np.int32)

@@ -13,13 +13,13 @@ import numpy as np
 
 from convforge.backends.cpu.jit import jit_exact
 
-# Styles of sums: how a product is added, and the figures beside the sums.
-PLAIN = 0  # in float64; beside it the sum of absolute values
-COMPENSATED = 1  # as if in twice float64's precision; beside it the sum of absolute values
-SEQUENTIAL32 = 2  # one float32 FMA after the other; beside it the sum of squares of what :func:`roundings` says
-SEQUENTIAL64 = 3  # one float64 FMA after the other; beside it the same
-CUT32 = 4  # one float32 FMA after the other, each cut off where others round; beside it nothing
-TWO_LEVELS = 5  # FP8 on Hopper: partial sums of few bits, added to float32 sums now and then; beside it nothing
+# Styles of sums: how a product is added, and the figures in `beside`.
+PLAIN = 0  # in float64; sums of absolute values
+COMPENSATED = 1  # as if in twice float64's precision; sums of absolute values
+SEQUENTIAL32 = 2  # one float32 FMA after the other; sums of squares of the rounded numbers: :func:`roundings`
+SEQUENTIAL64 = 3  # one float64 FMA after the other; the same figures
+CUT32 = 4  # one float32 FMA after the other, truncated instead of rounded; no figures
+TWO_LEVELS = 5  # FP8 on Hopper: partial sums of few bits, added to float32 sums now and then; no figures
 
 # Hopper's FP8 units align this many products with the accumulator and keep 13 bits behind the point; after every fourth
 # step their sums are added to others in FP32 (DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.3.2).
@@ -32,22 +32,10 @@ def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, s
              end: Any) -> None:  # fmt: skip
     """totals[i, k, q] = sum over c, r, s of x[n, c, rows[p*stride + r*dilation], columns[q*stride + s*dilation]] * w.
 
-    Parameters
-    ----------
-    x : (N, C, H, W) array of float32 or float64
-    w : (K, C / groups, R, S) array of float64
-        In cross-correlation order.
-    rows, columns : 1-D int array
-        Index in the image of each padded row and column; -1 for `outside`.
-    zero : float
-        Subtracted from every pixel.
-    stride, dilation : pair of int
-    items : 1-D int array
-        Output rows: n * P + p.
-    backward : bool
-        Sum from the last tap to the first.
-    totals, beside : (items, K, Q) array of float64
-        As the style says. Zero on entry.
+    `x` is (N, C, H, W) of float32 or float64, with `zero` subtracted from every pixel; `w` is (K, C / groups, R, S) of
+    float64 in cross-correlation order. `rows` and `columns` are the image's index of each padded row and column, or -1
+    for `outside`. `items` are output rows n * P + p. `totals` and `beside` are (items, K, Q) of float64, zero on entry;
+    `style` determines the figures in `beside`. `backward` sums from the last tap to the first.
     """
     K, channels, R, S = w.shape
     Q = totals.shape[2]
@@ -91,10 +79,7 @@ def multiply(a: Any, b: Any, items: Any, style: Any, backward: Any, totals: Any,
 
 @jit_exact
 def maximum(x: Any, r: Any, s: Any, stride: Any, dilation: Any, padding: Any, out: Any, begin: Any, end: Any) -> None:
-    """out[n, c, p, q] = the largest of x over a window; a NaN in the window wins.
-
-    `x` and `out` are (N, C, H, W) and (N, C, P, Q); an item is a plane (n, c).
-    """
+    """out[n, c, p, q] = the largest of x over a window; a NaN in the window wins. An item is a plane (n, c)."""
     C, H, W = x.shape[1:]
     for item in range(begin, end):
         n, c = item // C, item % C
@@ -159,7 +144,7 @@ def add_products(style: Any, t: Any, totals: Any, beside: Any, low: Any, weight:
 def roundings(product: Any, before: Any, total: Any, inexact: Any) -> Any:
     """Sum of squares of the numbers that are rounded when a product is added to a sum, with or without an FMA.
 
-    An FMA rounds the new sum alone. Without one the product is rounded first, unless its type holds it; a first product
+    An FMA rounds only the new sum. Without one the product is rounded first, unless its type holds it; a first product
     is then the sum itself.
     """
     if product == 0:
@@ -169,7 +154,7 @@ def roundings(product: Any, before: Any, total: Any, inexact: Any) -> Any:
 
 @jit_exact
 def add_rest(style: Any, totals: Any, low: Any) -> None:
-    """Add what was accumulated separately: partial sums, or rounding errors, which mean nothing for Inf and NaN."""
+    """Add partial sums or rounding errors that were accumulated separately; they mean nothing for Inf and NaN."""
     if style == COMPENSATED:
         for q in range(totals.size):
             if np.isfinite(totals[q]):
@@ -181,15 +166,15 @@ def add_rest(style: Any, totals: Any, low: Any) -> None:
 
 @jit_exact
 def cut_to_float32(value: Any) -> Any:
-    """A float64 truncated to float32."""
+    """Truncate a float64 to float32."""
     near = np.float64(np.float32(value))
-    # A 2^-24th is half a unit in the last place or more: what is left of `near` rounds to the number below.
+    # 2^-24 of `near` is half a unit in the last place or more, so the difference rounds to the number below.
     return np.float64(np.float32(near - near * 2.0**-24)) if abs(near) > abs(value) else near
 
 
 @jit_exact
 def cut_beside(value: Any, other: Any, bits: Any) -> Any:
-    """A float64 truncated behind `bits` explicit bits of the larger of two, as if the two were aligned."""
+    """Truncate a float64 to `bits` explicit bits of the larger of two, as if the two were aligned."""
     if value == 0 or not np.isfinite(value):
         return value
     exponent = math.frexp(value)[1]
@@ -200,7 +185,7 @@ def cut_beside(value: Any, other: Any, bits: Any) -> Any:
 
 @jit_exact
 def cut_to_bits(value: Any, bits: Any) -> Any:
-    """A float64 truncated to `bits` explicit bits of its mantissa."""
+    """Truncate a float64 to `bits` explicit bits of its mantissa."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(np.trunc(math.ldexp(mantissa, bits + 1)), exponent - bits - 1)
 
@@ -215,9 +200,9 @@ def two_sum(a: Any, b: Any) -> Any:
 
 @jit_exact
 def two_product(a: Any, b: Any) -> Any:
-    """a * b = product + error, exactly (T. J. Dekker, A floating-point technique for extending the available precision,
-    Numer. Math. 18 (1971), with Veltkamp's splitting); short of overflow and underflow.
-    """
+    """a * b = product + error, exactly, short of overflow and underflow."""
+    # T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18 (1971), with
+    # Veltkamp's splitting.
     product = a * b
     a_high, a_low = split(a)
     b_high, b_low = split(b)
@@ -226,7 +211,7 @@ def two_product(a: Any, b: Any) -> Any:
 
 @jit_exact
 def split(a: Any) -> Any:
-    """A float64 as the sum of two numbers of at most 26 bits."""
+    """Split a float64 into the sum of two numbers of at most 26 bits."""
     scaled = 134217729.0 * a  # 2^27 + 1
     high = scaled - (scaled - a)
     return high, a - high

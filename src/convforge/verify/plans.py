@@ -24,8 +24,8 @@ from convforge.verify.verdict import Judge, Verdict, reproduction, within
 # Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
 POISONS = (0xFF, 0x5A)
 
-# Bytes on either side of an output or a workspace that must stay as they were: more than a plane of a small image, so
-# that a kernel which continues into the next plane is found before it harms the process.
+# Bytes on either side of an output or a workspace that must not change: more than a plane of a small image, so that a
+# kernel which continues into the next plane is found before it harms the process.
 GUARD = 1 << 16
 
 # Beyond this many FLOPs the run on other inputs is only compared with the run on the first.
@@ -38,22 +38,22 @@ TILE_REACH = 16
 def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter | None = None) -> Verdict:
     """Run a plan several times and compare it with the truth.
 
-    The output is poisoned, twice and differently, so that an unwritten element shows. Guard bands around output and
-    workspace show writes outside of them. The runs are: the inputs, twice; other inputs, which a stored result cannot
-    answer; the first again, into an output with gaps. The inputs must stay as they were.
+    Two different poisons of the output show unwritten elements. Guard bands around output and workspace show writes
+    outside of them. The runs are: the inputs, twice; other inputs, for which a stored result is wrong; the first again,
+    into an output with gaps. The inputs must not change.
 
     Parameters
     ----------
     plan : Plan
     judge : Judge, optional
-        Of the plan's problem, with the inputs to run on; by default, random normal ones.
+        Judges the plan's problem and holds the inputs; by default, random normal ones.
     prepared : PreparedFilter, optional
         Of the judge's weights; by default, the plan prepares them.
 
     Returns
     -------
     Verdict
-        On the first run, or on the first failure.
+        That of the first run, or of the first failure.
     """
     problem: Problem = plan.problem
     judge = Judge(problem, make_inputs(problem)) if judge is None else judge
@@ -88,13 +88,13 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
 def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
     """Plant a NaN or an Inf in the middle of x, and check which outputs it reaches.
 
-    Outputs whose window holds it must not be finite where the truth is not. All others must be right, except those
-    that the method's `nan_spread` excuses: "tile", those within :data:`TILE_REACH`; "picture", those of its image.
+    Outputs whose window holds it must not be finite where the truth is not. All others must be right, unless the
+    method's `nan_spread` excuses them: "tile", those within :data:`TILE_REACH`; "picture", those of its image.
 
     Parameters
     ----------
     plan : Plan
-        Of a problem of floats; integers hold no NaN, and pass.
+        Plans for integers pass, because integers hold no NaN.
     kind : {"nan", "inf"}
     seed : int
     """
@@ -190,7 +190,7 @@ class _Bench:
         return [name for name, a, b in pairs if not same(self.memory.bring(self.runtime, a, "gaps"), b)]
 
     def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, piece: str) -> NDArray[Any]:
-        """One call; the output comes back, from a device into this piece of memory."""
+        """Call the plan and download the output into this buffer of host memory."""
         size = math.prod(self.shape) * self.dtype.itemsize
         inner = self._guarded("output", size, poison)
         out = inner.view(self.dtype).reshape(self.shape)
@@ -198,7 +198,7 @@ class _Bench:
         return self.memory.bring(self.runtime, out, piece)
 
     def run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
-        """One call into every second column of a larger array whose rows are longer still; returns a copy."""
+        """Call into every second column of a larger array with even longer rows; return a copy."""
         padded = (*self.shape[:-1], 2 * self.shape[-1] + 3)
         inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
         whole = inner.view(self.dtype).reshape(padded)
@@ -221,14 +221,14 @@ class _Bench:
         self.runtime.synchronize()
 
     def _guarded(self, name: str, nbytes: int, poison: int) -> Any:
-        """Poisoned bytes, aligned as the runtime aligns them, between two bands of the same poison."""
+        """Allocate poisoned bytes with the runtime's alignment, between two guard bands of the same poison."""
         raw = self.runtime.allocate(nbytes + 2 * GUARD)
         self.runtime.fill(raw, poison)
         self._guards += [(name, raw[:GUARD], poison), (name, raw[GUARD + nbytes :], poison)]
         return raw[GUARD : GUARD + nbytes]
 
     def outside(self) -> str | None:
-        """The fault if a guard band was written to; the bands are then dropped."""
+        """The fault if a guard band was written to; drops the bands."""
         guards, self._guards = self._guards, []
         for name, band, poison in guards:
             if not filled(self.runtime.download(band), poison):
@@ -237,7 +237,7 @@ class _Bench:
 
 
 def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Elements that hold the poison of both runs; None where there are none."""
+    """Elements that hold the poison of both runs; None if there are none."""
     bits = np.dtype(f"u{first.itemsize}")
     poisons = [np.frombuffer(bytes([poison]) * first.itemsize, bits)[0] for poison in POISONS]
     whole = first.view(bits), again.view(bits)

@@ -1,7 +1,7 @@
-"""Rows of the output of a convolution or a matrix product: counts, computes, takes and names them.
+"""Rows of the output of a convolution or a matrix product: their counts, truth, selection and names.
 
-A row holds every channel and column. Row p of image n of a convolution is item n * P + p. Arrays of rows are
-(items, K, Q); those of a matrix product, which has one channel, (items, 1, N).
+A row has every channel and column. Row p of image n of a convolution is item n * P + p. Arrays of rows are (items, K,
+Q); those of a matrix product, which has one channel, (items, 1, N).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROUNDING_VARIANCE = 0.18
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Outputs that are judged together: masks over the sampled rows and the columns."""
+    """Outputs that are judged together: masks over the sampled rows, and over the columns."""
 
     name: str
     rows: NDArray[np.bool_]
@@ -48,7 +48,7 @@ class Band:
         return (self.rows[:, None] & self.columns[None, :])[:, None, :]
 
     def sums(self, values: Floats, chosen: NDArray[np.bool_] | None) -> Floats:
-        """Sums by channel over the band's outputs, or over the chosen ones of them."""
+        """Sums by channel over the band's outputs, or over the `chosen` ones of them."""
         if chosen is not None:
             return np.asarray(np.where(chosen & self.mask, values, 0).sum(axis=(0, 2)))
         columns = values if self.columns.all() else values[:, :, self.columns]
@@ -67,10 +67,7 @@ class ConvolutionRows:
         return Truth(*epilogue(self._problem, inputs, items, *conv2d_sums(self._problem, inputs, items, "truth")))
 
     def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
-        """Rows computed with one style of sums, before they are rounded to a type narrower than the sums'.
-
-        The epilogue is included. The second array is the variance that theory expects of sequential sums.
-        """
+        """Rows by one style of sums, epilogue included, before a narrower output rounds them; expected variances."""
         problem = self._problem
         dtype = np.dtype(problem.acc_dtype)
         u = unit_roundoff(problem.acc_dtype)
@@ -113,7 +110,7 @@ class ConvolutionRows:
         return np.stack([download(out[n, :, p]) for n, p in places])
 
     def place(self, item: int, channel: int, column: int) -> str:
-        """A name for the place of an output."""
+        """The name of an output's place."""
         n, p = divmod(item, self.height)
         return f"row {p} of picture {n}, channel {channel}, column {column}"
 
@@ -141,7 +138,7 @@ class ConvolutionRows:
 
 
 class ProductRows:
-    """The same of a matrix product: rows (items, 1, N) of one image, without a border."""
+    """The rows (items, 1, N) of a matrix product: one image without a border."""
 
     def __init__(self, problem: GemmProblem) -> None:
         self._problem = problem

@@ -1,6 +1,6 @@
-"""Checks a few outputs against the truth: soon done, however large the problem is.
+"""Checks a few outputs against the truth: fast, however large the problem is.
 
-The sample is rows of the output: borders, both sides of where tiles meet, and a few at random. A row holds every column
+The sample is rows of the output: borders, both sides of tile boundaries, and a few at random. A row has every column
 and channel, so it crosses tiles of columns and channels too. Bound and gate on RMS errors are those of a whole check.
 """
 
@@ -24,26 +24,12 @@ from convforge.verify.verdict import within
 SAMPLED_FLOPS = 2 * 10**7
 # Most rows, and how many of them are random.
 MOST_ROWS, RANDOM_ROWS = 40, 4
-# Outputs of up to this many bytes are brought to the host whole, larger ones row by row.
+# Outputs of up to this many bytes are downloaded whole, larger ones row by row.
 WHOLE_BYTES = 16 << 20
 
 
 class Sample:
-    """The truth of sampled outputs of a problem.
-
-    Examples
-    --------
-    >>> from convforge.backends.cpu import cpu_runtime
-    >>> from convforge.verify import make_inputs, truth
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n1c2h8w9_k3r3s3_p1_f32_nchw")
-    >>> inputs = make_inputs(problem)
-    >>> sample, right = Sample(problem, inputs), truth(problem, inputs).value.astype("float32")
-    >>> sample.fault("strict", right, cpu_runtime()) is None
-    True
-    >>> sample.fault("strict", right[..., ::-1].copy(), cpu_runtime()).split(":")[0]
-    'row 0 of picture 0, channel 0, column 0'
-    """
+    """The truth of sampled outputs of a problem."""
 
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem, self._inputs = problem, inputs
@@ -56,9 +42,9 @@ class Sample:
             self._gate = Gate(problem, inputs, self._truth, self.items)
 
     def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
-        """The first sampled output that is wrong, in words; None where all are right.
+        """Describe the first wrong sampled output; None if all are right.
 
-        `out` is the whole output, on the runtime's device, computed in arithmetic of the class `precision`.
+        `out` is the whole output on the runtime's device; `precision` is the class of its arithmetic.
         """
         expected = self._truth.value
         if not expected.size:
@@ -86,7 +72,7 @@ class Sample:
         return known
 
     def _brought(self, out: Any, runtime: Runtime) -> NDArray[Any]:
-        """The sampled outputs on the host: as rows, or all of them where the problem has none."""
+        """Download the sampled rows, or the whole output of a problem without rows."""
         if self._rows is None:
             return np.asarray(runtime.download(out))
         if out.nbytes <= WHOLE_BYTES:
@@ -100,15 +86,7 @@ class Sample:
 
 
 def sampled(rows: tuple[int, int], flops: int) -> NDArray[np.int64]:
-    """Rows to sample, n * P + p: the first and the last; where tiles of powers of two meet; a few at random.
-
-    Examples
-    --------
-    >>> sampled((2, 40), 10**6).tolist()[:6], sampled((2, 40), 10**6).tolist()[-2:]
-    ([0, 1, 3, 4, 7, 8], [78, 79])
-    >>> sampled((2, 40), 10**12).tolist()
-    [0, 79]
-    """
+    """Rows to sample, n * P + p: the first and the last; where tiles of powers of two meet; a few at random."""
     pictures, height = rows
     total = pictures * height
     if total == 0:

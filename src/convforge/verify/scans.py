@@ -18,24 +18,13 @@ BLOCK = 1 << 14
 def limits(value: Any, magnitude: Any, more: Any, factor: Any, constant: Any, top: Any, whole: Any, least: Any,
            most: Any, relative: Any, smallest: Any, low: Any, high: Any, slack: Any, squares: Any, begin: Any,
            end: Any) -> None:  # fmt: skip
-    """Limits of the outputs, and their allowed distance from the truth.
+    """Compute limits of the outputs, and their allowed distance from the truth (`value`, `magnitude`).
 
-    Parameters
-    ----------
-    value, magnitude : 1-D array of float64
-        The truth.
-    more : 1-D array of float64
-        Added to the bound ``factor * magnitude + constant``; may be empty.
-    top : float
-        Magnitudes above this may overflow.
-    whole : bool
-        Limits are whole numbers from `least` to `most`.
-    relative, smallest : float
-        Rounding the result costs ``relative * |value|``, and at least `smallest`.
-    low, high, slack : 1-D array
-        Written: truth less and plus its bound, rounded to the output's type; sum of bound and rounding.
-    squares : 1-D array of float64
-        Written: sum of squares of the truth, of each block; NaN where infinities or NaNs may be right.
+    The bound is ``factor * magnitude + constant``, plus `more` unless that is empty. Magnitudes above `top` may
+    overflow. With `whole`, limits are whole numbers from `least` to `most`. Rounding the result costs ``relative *
+    |value|``, and at least `smallest`. Writes `low` and `high`, rounded to the output's type; `slack`, the bound plus
+    the rounding; and `squares`, the sum of squares of the truth of each block: NaN where infinities or NaNs may be
+    right.
     """
     for block in range(begin, end):
         total, plain = 0.0, True
@@ -58,10 +47,9 @@ def limits(value: Any, magnitude: Any, more: Any, factor: Any, constant: Any, to
 
 @jit_exact
 def compare(got: Any, low: Any, high: Any, expected: Any, slack: Any, figures: Any, begin: Any, end: Any) -> None:
-    """Distance of each block of a result from the truth.
+    """Write `figures`, (blocks, 3) of float64: sum of squared errors, largest error, largest error over its slack.
 
-    Writes `figures`, (blocks, 3) of float64: sum of squared errors, largest error, largest error over its slack. The
-    first is NaN where an output is outside its limits, as a NaN always is.
+    The sum is NaN where an output is outside its limits, as a NaN always is.
     """
     for block in range(begin, end):
         total, largest, ratio, good = 0.0, 0.0, 0.0, True

@@ -1,4 +1,4 @@
-"""The truth: any problem computed from its definition in float64, or in twice that precision where float64 is judged.
+"""Computes any problem from its definition in float64, or in twice that precision where float64 is judged.
 
 The loops are in loops.py. An output row (n, p) of all channels is one item of work, so a few rows can be computed
 without the rest. On a GPU, truth.cu computes the same sums of large problems, bit for bit.
@@ -56,7 +56,7 @@ def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> T
     Parameters
     ----------
     runtime : Runtime, optional
-        Of a GPU that may compute the sums, to the same last bit; see
+        A GPU's, to compute large sums there, bit for bit the same; see
         :func:`~convforge.verify.truth_device.truth_on_device`.
 
     Examples
@@ -71,7 +71,7 @@ def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> T
 
 
 def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
-    """The truth of a convolution, its epilogue included."""
+    """The truth of a convolution and its epilogue."""
     items = np.arange(problem.n * problem.p)
     if runtime is not None and truth_device.truth_on_device(problem, runtime):
         x = _planes(problem, _as_float(inputs.x))
@@ -82,7 +82,7 @@ def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None
     else:
         sums, absolute = conv2d_sums(problem, inputs, items, "truth")
     value, magnitude = epilogue(problem, inputs, items, sums, absolute)
-    # In the output's order of memory: every result is compared with them.
+    # In the output's memory order, because every result is compared with them.
     return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
 
 
@@ -101,19 +101,12 @@ def _relu(problem: ElementwiseProblem, inputs: Inputs, runtime: Runtime | None) 
 def conv2d_sums(
     problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
 ) -> tuple[Floats, Floats]:
-    """The sums of some output rows before the epilogue, and figures beside them: two arrays (items, K, Q) of float64.
+    """Sums of output rows `items` (n * P + p) before the epilogue, and figures: two (items, K, Q) float64 arrays.
 
-    Parameters
-    ----------
-    items : array of int
-        Output rows: n * P + p.
-    style : {"truth", "sequential", "cut", "two levels"}
-        "truth" has sums of absolute values beside it. "sequential" does one FMA of the accumulation type after the
-        other in the order c, r, s; beside it are sums of squares of the rounded numbers: partial sums, and products
-        that the type does not hold. "cut" truncates FMAs to float32, "two levels" sums as Hopper's FP8 units; nothing
-        is beside.
-    backward : bool
-        From the last tap to the first instead.
+    `style` "truth" has sums of absolute values as figures. "sequential" does one FMA of the accumulation type after the
+    other in the order c, r, s; its figures are sums of squares of the rounded numbers: partial sums, and products that
+    the type does not hold. "cut" truncates FMAs to float32, "two levels" sums as Hopper's FP8 units; both without
+    figures. `backward` sums from the last tap to the first.
     """
     from convforge.verify import loops
 
@@ -136,17 +129,14 @@ def conv2d_sums(
 def _seen(
     problem: Conv2dProblem, x: NDArray[Any], rows: NDArray[np.int64], items: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """x, and the rows and items counted in it, without the images and rows that no item needs.
-
-    Converting the others would take longer than the sums of a few items in a large x.
-    """
+    """x, rows and items without unneeded images and rows: converting these can take longer than the sums."""
     pictures, picture = np.unique(items // problem.p, return_inverse=True)
     taps = np.arange(problem.r) * problem.dilation[0]
     found = np.unique(rows[(items % problem.p)[:, None] * problem.stride[0] + taps])
     found = found[found >= 0]
     if pictures.size * found.size >= problem.n * problem.h:
         return x, rows, items
-    place = np.full(problem.h + 1, -1)  # the last one is for -1
+    place = np.full(problem.h + 1, -1)  # index -1 reads the last element, -1
     place[found] = np.arange(found.size)
     return x[pictures][:, :, found], place[rows], picture * problem.p + items % problem.p
 
@@ -154,7 +144,7 @@ def _seen(
 def gemm_sums(
     problem: GemmProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
 ) -> tuple[Floats, Floats]:
-    """Some rows of a matrix product, as in :func:`conv2d_sums`: two arrays (items, N) of float64."""
+    """Sums of some rows of a matrix product, as in :func:`conv2d_sums`: two (items, N) float64 arrays."""
     from convforge.verify import loops
 
     a, b = matrices(problem, inputs)
@@ -169,7 +159,7 @@ def gemm_sums(
 def epilogue(
     problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], sums: Floats, magnitude: Floats
 ) -> tuple[Floats, Floats]:
-    """The epilogue in float64 over rows of sums, and the magnitude carried through it.
+    """Apply the epilogue in float64 to rows of sums and to their magnitude.
 
     An activation multiplies errors by at most its largest slope; sigmoid and tanh add rounding errors relative to 1.
     """
@@ -209,7 +199,7 @@ SLOPES: dict[str, tuple[float, float]] = {
 
 
 def activate(y: NDArray[Any], name: str, alpha: float | None) -> NDArray[Any]:
-    """An activation of the epilogue, in the type of `y`; NaN stays NaN."""
+    """Apply an activation in the type of `y`; NaN stays NaN."""
     from scipy import special
 
     kind = y.dtype.type
@@ -236,12 +226,12 @@ _ROW_AXES = {"NCHW": (0, 2, 1, 3), "NHWC": (0, 1, 3, 2)}
 
 
 def to_rows(problem: Conv2dProblem, out: NDArray[Any]) -> NDArray[Any]:
-    """An array of the output's shape as output rows (N * P, K, Q)."""
+    """Rearrange an array of the output's shape as output rows (N * P, K, Q)."""
     return out.transpose(_ROW_AXES[problem.out_layout]).reshape(problem.n * problem.p, problem.k, problem.q)
 
 
 def some_rows(problem: Conv2dProblem, out: NDArray[Any], items: NDArray[np.int64]) -> NDArray[Any]:
-    """Some of the rows of :func:`to_rows`, without a copy of them all."""
+    """Some rows of :func:`to_rows`, without a copy of all."""
     return np.asarray(out.transpose(_ROW_AXES[problem.out_layout])[items // problem.p, items % problem.p])
 
 
@@ -289,7 +279,7 @@ def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[NDArray[Any], NDArra
 
 
 def _as_float(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-    """Contiguous, in float32 where that holds every value, so that one compiled kernel serves; else in float64."""
+    """Contiguous, in float32 where it holds every value, so that one compiled kernel serves; else in float64."""
     if dtype is None:
         dtype = np.float64 if array.dtype in (np.float64, np.int32) else np.float32
     return np.ascontiguousarray(array, dtype)
@@ -308,7 +298,6 @@ def _style(style: str, acc_dtype: str) -> int:
 
 
 def launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:
-    """Run a kernel of this package on the CPU's threads."""
     runtime = cpu_runtime()
     block = block_of_items(items, flops, runtime.facts)
     runtime.launch(kernel, LaunchInfo("truth", (items,), (block,)), args)

@@ -12,13 +12,13 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, border_indices
 
-# FLOPs from which the device computes the truth: a host of few cores then takes longer than copies to a GPU and back.
+# FLOPs from which the device computes the truth: a host of few cores is then slower than copies to a GPU and back.
 DEVICE_FLOPS = 10**7
 # Share of a device's memory for factors and sums.
 MEMORY_SHARE = 0.5
-# Bytes of an element of a factor, at most: pixels may be float64, and a filter always is; matrices are float32.
+# Most bytes of a factor's element: filters and some images are float64; matrices are float32.
 FACTOR_BYTES = {"conv2d": 8, "gemm": 4}
-# One side of a tile of threads in truth.cu; most blocks of a grid, which advance by the size of the grid.
+# Side of a thread block in truth.cu; most blocks of a grid, whose loops are grid-strided.
 TILE = 16
 MOST_BLOCKS = 2**31 - 1
 
@@ -48,17 +48,10 @@ class _Product(ctypes.Structure):
 
 
 def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
-    """True if this runtime's device computes the truth of a problem, and not the host's loops.
+    """True if this runtime's device computes the truth of a problem instead of the host's loops.
 
-    The problem must be large, the device a GPU with the memory, and the sums not float64: their truth needs twice that
-    precision, which the loops alone have.
-
-    Examples
-    --------
-    >>> from convforge.backends.cpu import cpu_runtime
-    >>> from convforge.problem import parse_problem
-    >>> truth_on_device(parse_problem("m4096n4096k4096_f32"), cpu_runtime())
-    False
+    The problem must be large, and the device a GPU with enough memory. The truth of float64 sums needs twice that
+    precision, which only the loops have.
     """
     if runtime is None or runtime.facts.backend == "cpu" or problem.flops < DEVICE_FLOPS:
         return False
@@ -69,7 +62,6 @@ def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
 
 
 def kernels() -> tuple[KernelSource, ...]:
-    """All kernels of truth.cu."""
     convolutions = [(dtype, layout) for dtype in ("float32", "float64") for layout in ("NCHW", "NHWC")]
     return (*(_convolution(*choice) for choice in convolutions), _product())
 
@@ -89,9 +81,9 @@ _WORDS = {"float32": "float", "float64": "double"}
 
 
 def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
-    """Sums of all outputs before the epilogue and sums of absolute values: two float64 arrays in the output's layout.
+    """Sums before the epilogue, and sums of absolute values: two float64 arrays in the output's layout.
 
-    `x` is a view (N, C, H, W) of float32 or float64, uploaded in its order in memory; `w` is (K, C / groups, R, S) in
+    `x` is an (N, C, H, W) view of float32 or float64, uploaded in its memory order; `w` is (K, C / groups, R, S) in
     cross-correlation order.
     """
     top, bottom, left, right = problem.padding
@@ -112,7 +104,7 @@ def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtim
 
 
 def gemm_sums(problem: GemmProblem, a: NDArray[Any], b: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
-    """The same of a product of matrices of float32 or 16 bits, A (M, K) and B (K, N), views too: two arrays (M, N)."""
+    """The same of views A (M, K) and B (K, N) of float32 or 16 bits: two (M, N) arrays."""
     a_there, b_there = (
         _upload(matrix if matrix.itemsize == 4 else matrix.astype(np.float32), runtime) for matrix in (a, b)
     )
@@ -137,7 +129,7 @@ def _blocks(outputs: int) -> int:
 
 
 def _upload(view: NDArray[Any], runtime: Runtime) -> Any:
-    """A copy on the device with the view's axes, without gaps, in the order of the view's strides."""
+    """Copy to the device with the view's axes, without gaps, in the order of the view's strides."""
     order = sorted(range(view.ndim), key=lambda axis: -view.strides[axis])
     return runtime.upload(view.transpose(order)).transpose(*(order.index(axis) for axis in range(view.ndim)))
 

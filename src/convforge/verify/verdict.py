@@ -21,7 +21,7 @@ from convforge.verify.rows import rows_of
 from convforge.verify.truth import Floats, Truth, launch
 from convforge.verify.truth import truth as compute_truth
 
-# Elements that are compared at a time: few enough for the cache.
+# Elements of one step of a comparison: few enough for the cache.
 BLOCK = 1 << 14
 # From this many outputs on, and for these types, the passes of scans.py are worth compiling.
 LARGE = 1 << 21
@@ -40,9 +40,9 @@ class Verdict:
     max_error : float
         Largest absolute error.
     bound_ratio : float
-        Largest error over its elementwise bound, rounding of the result included; above 1 where the bound is broken.
+        Largest error over its elementwise bound, rounding of the result included; above 1 where it exceeds the bound.
     fault : str or None
-        The name of the fault, such as "flipped filter"; None if the result is right.
+        Name of the fault, such as "flipped filter"; None if the result is right.
     message : str
         Index, expected and got, and the line that reproduces it; empty if the result is right.
     """
@@ -56,39 +56,17 @@ class Verdict:
 
 
 def _of_one_rank_with(w: NDArray[Any], seed: int) -> NDArray[np.float64]:
-    """Weights (K, C, R, S) of the same ranks: every row and column is scaled, in all filters alike."""
+    """Weights (K, C, R, S) of the same ranks: scales every row and column, in all filters alike."""
     rng = np.random.default_rng(seed)
     rows, columns = rng.uniform(0.5, 1.5, (w.shape[2], 1)), rng.uniform(0.5, 1.5, w.shape[3])
     return np.asarray(rows * columns * w, np.float64)
 
 
 class Judge:
-    """Judges results of a problem on one set of inputs; computes the truth once, however many results come.
+    """Judges results of a problem on one set of inputs; computes the truth once for all results.
 
-    Parameters
-    ----------
-    truth : Truth, optional
-        Of these inputs, where it is known.
-    runtime : Runtime, optional
-        Of a GPU that may compute it; see :func:`convforge.verify.truth`.
-
-    Attributes
-    ----------
-    truth : Truth
-    memory : HostMemory
-        For the results.
-    gate : Gate or None
-        On RMS errors; None where nothing is summed.
-
-    Examples
-    --------
-    >>> from convforge.verify import make_inputs
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n1c2h8w9_k3r3s3_p1_f32_nchw")
-    >>> judge = Judge(problem, make_inputs(problem))
-    >>> right = judge.truth.value.astype("float32")
-    >>> judge.verdict("strict", right).ok, judge.verdict("strict", right[..., ::-1]).ok
-    (True, False)
+    `truth` is that of the inputs, if known; `runtime` may be a GPU's, to compute it there
+    (:func:`convforge.verify.truth`).
     """
 
     def __init__(
@@ -99,14 +77,14 @@ class Judge:
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
         self._limits: dict[str, _Limits | None] = {}
-        self.gate = Gate(problem, inputs, self.truth) if problem.multiplies else None
+        self.gate = Gate(problem, inputs, self.truth) if problem.multiplies else None  # None: nothing is summed
 
     @cached_property
     def other_inputs(self) -> Inputs:
         """Inputs of the same kind with other numbers, for which a stored result is wrong.
 
-        Where all channels share one filter they share another one here, for methods that take nothing else; float
-        weights that were chosen for their rank get others of the same rank.
+        A filter shared by all channels is replaced by another shared one, because some methods accept nothing else.
+        Float weights that were chosen for their rank are replaced by others of the same rank.
         """
         kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
         others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
@@ -119,15 +97,14 @@ class Judge:
 
     @cached_property
     def other(self) -> Judge:
-        """The judge of results on the other inputs."""
         return Judge(self.problem, self.other_inputs, runtime=self._runtime)
 
     def verdict(self, precision: str, got: NDArray[Any]) -> Verdict:
         """Compare a result of the output's shape, layout and type with the truth.
 
         Every element must be between the truth less its bound and the truth plus its bound, both rounded to the
-        output's type: with a bound of zero it must be the correctly rounded truth. Then the RMS errors must pass the
-        gate of the class `precision`, a key of :data:`convforge.problem.PRECISIONS`.
+        output's type: a bound of zero requires the correctly rounded truth. Then the RMS errors must pass the gate of
+        the class `precision`, a key of :data:`convforge.problem.PRECISIONS`.
         """
         shape = self.problem.out_shape
         if got.shape != shape or got.dtype != self._dtype:
@@ -173,7 +150,7 @@ class Judge:
 
 
 def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
-    """Compare one result with the truth: :meth:`Judge.verdict` for a single result.
+    """Compare one result with the truth, as :meth:`Judge.verdict` does.
 
     Examples
     --------
@@ -191,7 +168,7 @@ def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, i
 
 
 def reproduction(problem: Problem, inputs: Inputs) -> str:
-    """The line of Python that makes the same inputs again."""
+    """A line of Python that makes the same inputs."""
     if inputs.kind == "given":
         return f'parse_problem("{problem}") with the inputs that were given'
     return f'make_inputs(parse_problem("{problem}"), "{inputs.kind}", seed={inputs.seed})'
@@ -199,24 +176,13 @@ def reproduction(problem: Problem, inputs: Inputs) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Limits of the elements of a result, all flat.
+    """Limits of the elements of a result, all flat."""
 
-    Attributes
-    ----------
-    low, high : array of the output's type
-    expected : array of float64
-        The truth, within the output type's range.
-    slack : array
-        Sum of the bound and the rounding of the result.
-    size : float
-        RMS of the truth.
-    """
-
-    low: NDArray[Any]
+    low: NDArray[Any]  # in the output's type
     high: NDArray[Any]
-    expected: Floats
-    slack: NDArray[Any]
-    size: float
+    expected: Floats  # the truth, within the output type's range
+    slack: NDArray[Any]  # bound plus rounding of the result
+    size: float  # RMS of the truth
 
 
 def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _Limits | None:
@@ -249,17 +215,17 @@ def _flat(truth: Truth, dtype: np.dtype[Any]) -> tuple[Floats, NDArray[Any], NDA
 
 
 def _size(squares: float, value: Floats) -> float:
-    """RMS of values, 1 where all are 0: relative errors are then absolute ones."""
+    """RMS of values; 1 if all are 0, which makes relative errors absolute."""
     return math.sqrt(squares / value.size) or 1.0
 
 
 def is_scanned(problem: Problem) -> bool:
-    """True if the compiled passes compare results of a problem."""
+    """True if the compiled passes compare results of this problem."""
     return problem.outputs >= LARGE and output_dtype(problem).name in SCANNED
 
 
 def warm_up(problem: Problem) -> None:
-    """Compile the passes that compare results of a problem, if any: seconds, once a machine."""
+    """Compile the passes that compare results of a problem, if any; takes seconds, once on a machine."""
     if is_scanned(problem):
         dtype, few = output_dtype(problem), np.ones(1)
         limits = _limits_of_large(Bound(0.0, 0.0), Truth(few, few), dtype, math.inf)
@@ -309,7 +275,7 @@ def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, floa
     for begin in range(0, flat.size, BLOCK):
         part = slice(begin, begin + BLOCK)
         values = flat[part]
-        with np.errstate(invalid="ignore"):  # ml_dtypes minds a NaN
+        with np.errstate(invalid="ignore"):  # ml_dtypes warns about NaN
             inside = (limits.low[part] <= values) & (values <= limits.high[part])
         if not inside.all():
             return None
@@ -322,7 +288,7 @@ def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, floa
 
 
 def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
-    """Mask of partial sums that may overflow in one order of summation and not in another; None where none may."""
+    """Mask of sums that may overflow in one order of summation and not in another; None if there are none."""
     largest = _largest_sum(problem)
     if largest == math.inf:
         return None
@@ -369,7 +335,7 @@ def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
 def _figures(
     errors: Floats, truth: Truth, bound: Floats, good: NDArray[np.bool_], dtype: np.dtype[Any]
 ) -> tuple[float, float, float]:
-    """Relative RMS error, largest error, largest ratio to the bound."""
+    """Relative RMS error, largest error, largest error over its bound."""
     finite = np.where(np.isfinite(truth.value), truth.value, 0.0)
     rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite)
     slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
