@@ -1,13 +1,13 @@
-"""How near auto and the heuristic come to the best of the full search: python benchmarks/choices.py --device cuda
+"""Compare auto and the heuristic with the best of the full search: python benchmarks/choices.py --device cuda
 
-On the image grid at batch 1, and on layers.csv at batch 1 and 32, each case in three steps: choose, by rule, by auto
-and by the full search, each with choices of its own; then time what was chosen, in turns in the same run, each output
-checked before and after; then store. Small problems go first. A case that does not fit is skipped with a reason;
---resume goes on with what the budget cut off, which the table says until then. The result goes to
+The cases are the image grid at batch 1, and layers.csv at batch 1 and 32. Each case has three steps: choose by rule, by
+auto and by the full search, each with its own stored choices; time the choices in turns in the same run, each output
+checked before and after; store the row. Small problems go first. A case that does not fit is skipped with a reason.
+--resume continues after the budget's end; the table shows that rows are missing. The result goes to
 benchmarks/results/DEVICE/choices-TIME.json.
 
-Most of a first search is compiling. --compile does that alone, in as many processes as there are cores. Where a machine
-has several GPUs of a kind, --device cuda:0,cuda:1 has each take the next case, in a process of its own.
+Most of a first search is compiling. --compile only compiles, in one process per core. On a machine with several GPUs of
+a kind, --device cuda:0,cuda:1 has one process per GPU, and each GPU measures the next case.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from convforge.tuning import CHOICES, Choice, Remembered, decide, tune
 from convforge.tuning.search import EFFORTS, Candidate, candidates_for
 from convforge.tuning.trial import DeviceTrial
 
-# Suite -> the batches that it is measured at.
+# Suite -> its batch sizes.
 SUITES: dict[str, tuple[int, ...]] = {"images": (1,), "layers": (1, 32)}
-# Of the time that is left, times this many a case's even share, for its full search; at most `search_s` in all.
+# A case's full search gets this many even shares of the remaining time, and at most `search_s` seconds.
 GENEROUS = 3.0
-# Seconds for timing the chosen of a case, at most.
+# Most seconds for timing the choices of a case.
 TIMED_S = 3.0
-# What a case's seconds go into: inputs and truth; all levels' choices; the times of what they chose.
+# Parts of a case's seconds: inputs and truth; choosing at all levels; timing the choices.
 PARTS = ("inputs", "choosing", "timing")
-# A case with less than this for its full search is left for another run.
+# A case with fewer seconds for its full search is left for another run.
 LEAST_SEARCH_S = 0.5
 
 
@@ -63,7 +63,7 @@ class Case:
 
 
 def cases_of(named: Mapping[str, Sequence[int]], pattern: str = "*") -> list[Case]:
-    """The cases of suites at batches, the smallest problem first; none twice."""
+    """The cases of suites at batches, the smallest problem first, each once."""
     found: dict[Conv2dProblem, Case] = {}
     for suite, batches in named.items():
         _, rows = suites.load([suite])
@@ -77,7 +77,7 @@ def cases_of(named: Mapping[str, Sequence[int]], pattern: str = "*") -> list[Cas
 
 @contextmanager
 def choices_in(folder: Path) -> Iterator[None]:
-    """What is remembered is of this folder alone."""
+    """Use only the choices stored in this folder."""
     before = CHOICES.folder
     try:
         CHOICES.folder = folder
@@ -91,14 +91,10 @@ def choices_in(folder: Path) -> Iterator[None]:
 def chosen(
     problem: Conv2dProblem, runtime: Runtime, trial: DeviceTrial, search_s: float, folder: Path
 ) -> tuple[dict[str, Choice], Remembered]:
-    """What each level takes, and what came of the full search, which measures this very problem.
+    """Choose at each level; the full search measures this exact problem.
 
-    Both searches measure by one trial: its inputs and its truth take longer to make than most searches.
-
-    Raises
-    ------
-    RuntimeError
-        Nothing could be measured; the text says why.
+    Both searches share one trial, because its inputs and truth cost more time than most searches. ``RuntimeError`` with
+    the reason if nothing could be measured.
     """
     levels = {"heuristic": decide(problem, runtime, "heuristic")}
     for level in ("auto", "max"):
@@ -114,13 +110,7 @@ def chosen(
 
 
 def timed(trial: DeviceTrial, choices: Sequence[Choice]) -> list[tuple[Choice, Timing]]:
-    """Each method and config once, timed in turns.
-
-    Raises
-    ------
-    RuntimeError
-        One is wrong, or cannot run; the text says which and how.
-    """
+    """Time each method and config once, in turns; ``RuntimeError`` names one that is wrong or cannot run."""
     once = {(choice.algorithm.name, str(choice.config)): choice for choice in choices}
     candidates = [Candidate(choice.algorithm, choice.config, 0.0) for choice in once.values()]
     for candidate in candidates:
@@ -168,7 +158,7 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
 
 
 def compiled(cases: Sequence[Case], device: str) -> list[str]:
-    """Compile every candidate of all cases ahead; those that cannot be, each with the reason."""
+    """Compile every candidate of all cases ahead; return the failed ones with their reasons."""
     facts = runtime_of(device).facts
     jobs = [
         Job(c.algorithm, case.problem, c.config)
@@ -181,7 +171,7 @@ def compiled(cases: Sequence[Case], device: str) -> list[str]:
 
 
 def measured_there(case: Case, device: str, search_s: float, folder: Path) -> tuple[dict[str, Any], bool]:
-    """The row of a case, by another process, and whether that can go on: after a kernel's fault it cannot."""
+    """The row of a case by another process, and False if that process cannot go on after a kernel's fault."""
     runtime = runtime_of(device)
     try:
         row = measured(case, runtime, search_s, folder)
@@ -200,7 +190,7 @@ def unmeasured(case: Case, backend: str, fault: Exception) -> dict[str, Any]:
 def rows_of(
     cases: Sequence[Case], devices: Sequence[str], search_s: float, end: float, folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """The rows of cases as they come, until the time is over: each device has one, in a process of its own."""
+    """Yield rows as they finish, until the time is over; one process per device."""
 
     def process() -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, get_context("spawn"))

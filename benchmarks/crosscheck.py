@@ -1,13 +1,13 @@
-"""Our timer against NVIDIA's NVBench (cuda-bench) on three kernels of a GPU: python benchmarks/crosscheck.py
+"""Compare our timer with NVIDIA's NVBench (cuda-bench) on three GPU kernels: python benchmarks/crosscheck.py
 
-The same plans with the same prepared weights, on the same ring of buffers, timed four times: by us, by NVBench in two
-ways, and by us again, so that a drift of the clocks shows.
+The same plans with the same prepared weights, on the same ring of buffers, are timed four times: by us, by NVBench in
+two ways, and by us again, so that a drift of the clocks shows.
 
-- Ours: graphs of calls that take the slots of the ring in turn; what a call reads was evicted from the L2 before.
-- NVBench, batch: calls in a row between two events, over the ring as ours are; the mean. This is the one that must
-  agree. It includes what the host takes for a launch where that is longer than the kernel.
-- NVBench, cold: the L2 flushed, then one call between two events, again and again; the median. Each call begins on an
-  idle GPU, so the start of a launch is part of it: some 3 us, which a short kernel shows. Stored beside the other.
+- Ours: graphs of calls that use the slots of the ring in turn; a call's inputs were evicted from the L2 before.
+- NVBench, batch: consecutive calls between two events, over the ring as in ours; the mean. This value must agree. It
+  includes the host's launch time if that is longer than the kernel.
+- NVBench, cold: the L2 flushed, then one call between two events, repeated; the median. Each call begins on an idle
+  GPU, so it includes the launch latency: some 3 us, which a short kernel shows. It is stored with the others.
 
 The result goes to benchmarks/results/DEVICE/crosscheck-TIME.json. Exit code 1: a kernel differs by more than 5 %.
 """
@@ -47,7 +47,7 @@ COLD, BATCH = "nv/cold/time/gpu/median", "nv/batch/time/gpu/mean"
 
 @dataclass(slots=True)
 class Subject:
-    """One kernel: its plan, and calls over a ring of buffers on the stream that they are given."""
+    """A kernel: its plan, and calls over a ring of buffers on the stream that they get."""
 
     name: str
     problem: str
@@ -57,13 +57,7 @@ class Subject:
 
     @classmethod
     def of(cls, name: str, text: str, device: str) -> Subject:
-        """Plan, prepare and check.
-
-        Raises
-        ------
-        RuntimeError
-            The result is wrong.
-        """
+        """Plan, prepare and check; ``RuntimeError`` for a wrong result."""
         problem = parse_problem(text)
         plan = find_plan(problem, name, None, device, None)
         material = Material(Case(text, problem), plan.runtime, checker())
@@ -92,7 +86,7 @@ class Subject:
 
 
 def by_nvbench(subjects: Sequence[Subject]) -> dict[str, dict[str, float]]:
-    """Name -> tag -> value of every figure that NVBench gives; seconds where it is a time."""
+    """Name -> tag -> value of every figure of NVBench; times in seconds."""
     import cuda.bench as nvbench
 
     for subject in subjects:
@@ -114,7 +108,7 @@ def by_nvbench(subjects: Sequence[Subject]) -> dict[str, dict[str, float]]:
 
 
 def figures(root: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """What NVBench's JSON says: benchmark -> tag -> value; of benchmarks that were skipped nothing."""
+    """Benchmark -> tag -> value of NVBench's JSON; empty for skipped benchmarks."""
     found: dict[str, dict[str, float]] = {}
     for benchmark in root["benchmarks"]:
         for state in benchmark["states"]:
@@ -129,12 +123,9 @@ def figures(root: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def compare(before: Timing, after: Timing, theirs: Mapping[str, float]) -> dict[str, Any]:
-    """Ours, NVBench's, and by how much ours is longer: relative differences.
+    """Our time, NVBench's, and their relative differences, positive if ours is longer.
 
-    Raises
-    ------
-    ValueError
-        NVBench gave no such time.
+    ``ValueError`` if NVBench gave no such time.
     """
     if missing := [tag for tag in (COLD, BATCH) if tag not in theirs]:
         raise ValueError(f"NVBench gave no {missing[0]}; it gave {', '.join(sorted(theirs)) or 'nothing'}")

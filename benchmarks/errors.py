@@ -1,14 +1,14 @@
-"""How exact layers of float32 are, by each way to compute them: python benchmarks/errors.py --device cuda
+"""Errors of float32 layers, by each way to compute them: python benchmarks/errors.py --device cuda
 
-Each layer is computed of random normal numbers, of positive ones, and of features of photographs, which are what a
-first layer of random filters makes of them. Every result is compared with sums in float64. The ways:
+Each layer has inputs of random normal numbers, of positive ones, and of features of photographs, which are the output
+of a first layer of random filters. Every result is compared with sums in float64. The ways:
 
 - loop: one multiply-add of float32 after another (`direct_naive`)
 - split in tiles, split first: `implicit_gemm_split`, whose tiles split pixels, or whose pixels another kernel splits
 - cuDNN: its fastest plan in strict float32
 
-A row has of each way the RMS of the error and its mean, both over the RMS of the true result. A mean that is far from
-zero says that sums were cut off instead of rounded. The result goes to benchmarks/results/DEVICE/errors-TIME.json.
+A row has the RMS of the error and its mean for each way, both over the RMS of the true result. A mean that is far from
+zero shows that sums were truncated instead of rounded. The result goes to benchmarks/results/DEVICE/errors-TIME.json.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.verify import Inputs, make_inputs, truth
 
-# Dense layers of ResNet-50, VGG-16, GoogLeNet and DeepLab, four pictures each.
+# Dense layers of ResNet-50, VGG-16, GoogLeNet and DeepLab, batch 4.
 LAYERS = (
     "n4c64h56w56_k64r3s3_p1_f32_nhwc", "n4c128h56w56_k128r3s3_st2_p1_f32_nhwc", "n4c256h14w14_k256r3s3_p1_f32_nhwc",
     "n4c512h7w7_k512r3s3_p1_f32_nhwc", "n4c64h56w56_k256r1s1_f32_nhwc", "n4c1024h14w14_k256r1s1_f32_nhwc",
     "n4c32h28w28_k96r5s5_p2_f32_nhwc", "n4c512h28w28_k512r3s3_p1_f32_nhwc", "n4c256h33w33_k256r3s3_p12_d12_f32_nhwc",
 )  # fmt: skip
 
-# Name -> method, and what its config must have.
+# Name -> method, and the required fields of its config.
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "loop": ("direct_naive", {}),
     "split in tiles": ("implicit_gemm_split", {"split_first": False}),
@@ -51,7 +51,7 @@ SIDE = 7  # of the first layer's filters
 
 
 def features(problem: Conv2dProblem, rng: np.random.Generator) -> NDArray[np.float32]:
-    """What a first layer makes of photographs: random filters, each channel normalised, ReLU; (N, C, H, W)."""
+    """First-layer features of photographs: random filters, each channel normalised, ReLU; (N, C, H, W)."""
     weights = rng.standard_normal((3 * SIDE * SIDE, problem.c)).astype(np.float32)
     found = []
     for n in range(problem.n):
@@ -76,21 +76,15 @@ DATA: dict[str, Callable[[Conv2dProblem, Inputs], Inputs]] = {
 
 @cache
 def inputs_of(text: str, data: str) -> Inputs:
-    """The inputs of a layer."""
     problem = parse_problem(text)
     assert isinstance(problem, Conv2dProblem)
     return replace(DATA[data](problem, make_inputs(problem, seed=1)), kind="given")
 
 
 def result_of(problem: Conv2dProblem, inputs: Inputs, name: str, fields: Mapping[str, Any], runtime: Runtime) -> Any:
-    """What a method computes, by the first of its configs that has these fields.
+    """Compute by the first config of a method that has these fields.
 
-    Raises
-    ------
-    ValueError
-        There is no such method, or no such config.
-    UnsupportedProblem
-        The method refuses the problem.
+    ``ValueError`` if no such method or config exists; ``UnsupportedProblem`` if the method refuses the problem.
     """
     method = find("conv2d", runtime.facts.backend, name, every_algorithm())
     configs = method.configs(problem, runtime.facts)
@@ -119,7 +113,7 @@ def row_of(text: str, data: str, runtime: Runtime) -> dict[str, Any]:
     for way, (name, fields) in WAYS.items():
         try:
             row["errors"][way] = error_of(result_of(problem, inputs, name, fields, runtime), exact)
-        except Exception as fault:  # a way that this device does not have: said in its place
+        except Exception as fault:  # the device lacks this way: store the reason
             row["faults"][way] = " ".join(str(fault).split()) or type(fault).__name__
     return row
 

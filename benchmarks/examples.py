@@ -1,8 +1,7 @@
-"""Run the examples on a device and store what each said: python benchmarks/examples.py --device cuda
+"""Run the examples on a device and store their output: python benchmarks/examples.py --device cuda
 
-Each runs as a user runs it, in a process of its own; one that ends with an error has that as its row. What has a sheet
-of its own, such as the swapped models, is not run here. The result goes to
-benchmarks/results/DEVICE/examples-TIME.json.
+Each runs in its own process, as for a user; the row of a failed example holds its error. Examples with their own sheet,
+such as the swapped models, are not run here. The result goes to benchmarks/results/DEVICE/examples-TIME.json.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import typer
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ("numpy_picture", "train_cnn", "jax_array", "ship_choices")
-# Lines of an example's output that are kept, from the end.
+# Last lines of an example's output that are stored.
 LINES = 3
 
 

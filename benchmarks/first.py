@@ -1,10 +1,10 @@
-"""What first calls cost, in fresh processes, with an empty and with a filled cache folder.
+"""Cost of first calls in fresh processes, with an empty and with a filled cache folder.
 
     python benchmarks/first.py --device cuda
 
-Each process imports convforge, makes the device ready, and calls conv2d on a new problem, then on one whose filter has
-another size, so that a kernel must be compiled or loaded anew, then on the first again. Tuning is forbidden there; a
-process more, on a GPU, tunes, and says what its search took. The result goes to
+Each process imports convforge, initialises the device, and calls conv2d three times: on a new problem, on one with
+another filter size, so that a kernel must be compiled or loaded, and on the first again. These processes may not tune.
+On a GPU, one more process tunes and reports the time of its search. The result goes to
 benchmarks/results/DEVICE/first-TIME.json.
 """
 
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-# What a process does: `tune` is False, or None where a call may measure.
+# The program of a process: `tune` is False, or None if a call may measure.
 CHILD = """
 import json, sys, time
 import numpy as np
@@ -54,13 +54,7 @@ print(json.dumps(times))
 
 
 def lived(device: str, folder: Path, *, tune: bool = False) -> dict[str, Any]:
-    """The times of one process.
-
-    Raises
-    ------
-    RuntimeError
-        It ended with an error; the text is its own.
-    """
+    """The times of one process; ``RuntimeError`` with the error text of a failed one."""
     away = {"CONVFORGE_CACHE_DIR": str(folder), "CUDA_CACHE_PATH": str(folder / "driver")}
     kept = {name: value for name, value in os.environ.items() if name not in ("CONVFORGE_TUNE", "CONVFORGE_TUNED")}
     done = subprocess.run([sys.executable, "-c", CHILD, device, "yes" if tune else "no"], env=kept | away, check=False,

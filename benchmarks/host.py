@@ -1,11 +1,11 @@
-"""What a warm call costs the host: python benchmarks/host.py --device cuda
+"""Host cost of a warm call: python benchmarks/host.py --device cuda
 
-Host cost of a call on a device: seconds until it returns, on an idle device, with work so small that the device never
-keeps the host waiting. Calls are timed in batches of 32, which fill no launch queue (it takes a thousand), and the
-device is waited for between batches, outside of the time; a figure is the median over batches. All calls take turns. On
-the CPU a call has done its work when it returns, so the computing is inside.
+The cost is the seconds until a call returns, on an idle device, with work so small that the host never waits for the
+device. Calls are timed in batches of 32, which do not fill the launch queue (it holds about a thousand). The wait for
+the device is between batches, outside of the time; a figure is the median over batches. All calls are timed in turns.
+On the CPU the time includes the computation, because a call returns after its work.
 
-Before it is timed every result is compared with the float64 truth. The result goes to
+Every result is compared with the float64 truth before it is timed. The result goes to
 benchmarks/results/DEVICE/host-TIME.json.
 """
 
@@ -34,13 +34,13 @@ SAMPLE_S = 200e-6
 
 
 class HostCost:
-    """A clock (:class:`convforge.timing.timer.Clock`) of batches of calls, between which a device is waited for."""
+    """A :class:`convforge.timing.timer.Clock` of batches of calls, with a wait for the device between batches."""
 
     def __init__(self, wait: Callable[[], object]) -> None:
         self._wait = wait
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
-        """Seconds that `repeats` calls take until they return."""
+        """Seconds until `repeats` calls have returned."""
         seconds = 0.0
         for begin in range(0, repeats, BATCH):
             self._wait()
@@ -50,7 +50,7 @@ class HostCost:
 
 
 def libraries(device: str) -> dict[str, Callable[[Any], Any]]:
-    """What makes an array of each library on the device; of those that are installed."""
+    """Functions that make an array on the device, by installed library."""
     found: dict[str, Callable[[Any], Any]] = {}
     if device == "cpu":
         found["NumPy"] = np.array
@@ -72,7 +72,7 @@ def _with(context: Any, call: Callable[[Any], Any], given: Any) -> Any:
 
 
 def calls_of(library: str, x: Any, w: Any) -> dict[str, Callable[[], Any]]:
-    """The calls of a library's arrays; of PyTorch's its own conv2d and our operator too."""
+    """The calls for a library's arrays; for PyTorch also its own conv2d and our operator."""
     out = convforge.conv2d(x, w, padding=1)
     kept = convforge.Filter(w, padding=1)
     found: dict[str, Callable[[], Any]] = {
@@ -94,7 +94,6 @@ def calls_of(library: str, x: Any, w: Any) -> dict[str, Callable[[], Any]]:
 
 
 def on_host(array: Any) -> Any:
-    """An array as NumPy's."""
     return array.get() if hasattr(array, "get") else np.asarray(array.cpu() if hasattr(array, "cpu") else array)
 
 
@@ -112,7 +111,7 @@ def measured(library: str, make: Callable[[Any], Any], runtime: Any, rule: Stopp
 
 
 def waiting(runtime: Any) -> Callable[[], object]:
-    """What waits for all that a device has to do."""
+    """A function that waits for all work of a device."""
     if runtime.facts.backend != "cuda":
         return runtime.synchronize
     from cuda.core import Device

@@ -4,16 +4,16 @@ ResNet-18, ResNet-50, MobileNetV2 and U-Net in eval mode, in both memory formats
 graph:
 
 - convforge: `convforge.torch.replace(model, x, cuda_graph=True)`
-- eager: the model as it is
-- folded: of 16 bits, BatchNorm folded by torch.fx's `fuse`, in channels_last
-- compiled: of float32, torch.compile
+- eager: the unchanged model
+- folded: 16-bit types, BatchNorm folded by torch.fx's `fuse`, in channels_last
+- compiled: float32, torch.compile
 - max-autotune: torch.compile(mode="max-autotune"), which captures graphs itself
 
-float32 is strict: no side may round to TF32. Each output is held against the same model in float64; one that is wrong
-gets no time. Then all sides are timed in turns, by the GPU's events around replays. On the CPU networks are an eighth
-as wide, pictures an eighth as large, and nothing is captured.
+float32 is strict: no side may round to TF32. Each output is compared with the same model in float64; a wrong one gets
+no time. Then all sides are timed in turns, by the GPU's events around replays. On the CPU networks are an eighth as
+wide, images an eighth as large, and without graphs.
 
-The most important rows come first. A row begins only while its share of the budget is left; --resume goes on with the
+The most important rows come first. A row begins only while its share of the budget is left; --resume measures the
 others. The result goes to benchmarks/results/DEVICE/networks-TIME.json.
 """
 
@@ -47,29 +47,29 @@ import torch_swap  # noqa: E402
 sys.path.remove(str(EXAMPLES))
 
 FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
-# Types, and the error that convforge may have even where PyTorch's is smaller.
+# Types, and the error that convforge may have even if PyTorch's is smaller.
 FLOORS = {"float16": 1e-3, "float32": torch_swap.FLOOR, "bfloat16": 8e-3}
-# Channels of the first layer; on the CPU they and the size of pictures are divided.
+# Channels of the first layer; divisor of channels and image size on the CPU.
 WIDTH, ON_CPU = 64, 8
 # Weight of the last BatchNorm of a bottleneck. With 1, random weights magnify rounding by each of sixteen blocks, to an
 # error of 0.1 in bfloat16, by which no wrong layer could be told from a right one.
 BRANCH = 0.25
-# Of the budget, the most that a row takes; of that, what layers are measured in and what compiling has at least.
+# A row's largest share of the budget; of that, the share of measuring layers and the least share of compiling.
 SHARE, REPLACING, COMPILING = 0.25, 0.3, 0.4
-# Seconds of timing, at most and at least.
+# Most and least seconds of timing.
 TIMING_S = (12.0, 2.0)
-# Bytes of GPU memory that the sides of a row may take together.
+# Bytes of GPU memory for all sides of a row.
 MEMORY = 60e9
 # Sides that compile.
 COMPILERS = ("compiled", "max-autotune")
-# Calls before one is captured: PyTorch and convforge choose and load kernels by then, torch.compile records its graph.
+# Calls before the capture, in which PyTorch and convforge choose and load kernels, and torch.compile records its graph.
 WARM = 3
-# Pictures that are computed in float64 at once.
+# Batch size of the float64 model.
 EXACT = 4
 
 
 def bottleneck(c: int, k: int, stride: int) -> tuple[nn.Module, int]:
-    """The body of a ResNet-50's block, 1x1, 3x3 with the stride (as v1.5 has it), 1x1, and its output channels."""
+    """The body of a ResNet-50's block, 1x1, 3x3 with the stride (as in v1.5), 1x1, and its output channels."""
     unit = torch_swap.unit
     convolution, norm = list(unit(k, 4 * k, 1))[:2]
     nn.init.constant_(norm.weight, BRANCH)
@@ -78,21 +78,9 @@ def bottleneck(c: int, k: int, stride: int) -> tuple[nn.Module, int]:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network.
-
-    Attributes
-    ----------
-    make : callable
-        Width -> model.
-    picture : int
-        Height and width of its pictures.
-    fewer : int
-        Pictures at once where the larger batch takes too much memory; 0 where it never does.
-    """
-
-    make: Callable[[int], nn.Module]
-    picture: int
-    fewer: int = 0
+    make: Callable[[int], nn.Module]  # width -> model
+    picture: int  # height and width of the images
+    fewer: int = 0  # batch if the larger one needs too much memory; 0 if it never does
 
 
 NETWORKS = {
@@ -104,7 +92,7 @@ NETWORKS = {
 
 
 def every_row(batches: Sequence[int]) -> list[dict[str, Any]]:
-    """What is measured, the most important first: float16 and float32 in channels_last, the larger batch before."""
+    """The rows, the most important first: float16 and float32 in channels_last, the larger batch first."""
     found = [
         {"network": network, "batch": batch, "format": layout, "dtype": dtype}
         for layout in FORMATS for dtype in FLOORS for batch in batches for network in NETWORKS
@@ -126,29 +114,20 @@ def network_of(name: str, device: str, shrink: int) -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A model that is ready to be timed.
+    """A model that is ready to be timed."""
 
-    Attributes
-    ----------
-    run : callable
-        Computes once; returns the output, or None where `out` holds it.
-    out : tensor or None
-    held : tuple
-        What must live as long as a graph.
-    """
-
-    run: Callable[[], Any]
+    run: Callable[[], Any]  # computes once; returns the output, or None if `out` holds it
     out: Any = None
-    held: tuple[Any, ...] = ()
+    held: tuple[Any, ...] = ()  # objects that must outlive the graph
 
     def output(self) -> torch.Tensor:
-        """The output of a new run, in memory of its own."""
+        """The output of a new run, in new memory."""
         made = self.run()
         return (self.out if made is None else made).clone()
 
 
 def captured(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Side:
-    """A call in a CUDA graph; on the CPU the call."""
+    """A call in a CUDA graph; on the CPU the plain call."""
     if x.device.type != "cuda":
         return Side(partial(call, x))
     stream, current = torch.cuda.Stream(x.device), torch.cuda.current_stream(x.device)
@@ -164,7 +143,7 @@ def captured(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Side:
 
 
 def folded(model: nn.Module, x: torch.Tensor) -> Side:
-    """The model with BatchNorm folded in float64, so that weights are rounded once, in channels_last."""
+    """The model in channels_last with BatchNorm folded in float64, so that weights are rounded once."""
     from torch.fx.experimental.optimization import fuse
 
     made = fuse(copy.deepcopy(model).double()).to(dtype=x.dtype, memory_format=torch.channels_last)
@@ -172,7 +151,7 @@ def folded(model: nn.Module, x: torch.Tensor) -> Side:
 
 
 def autotuned(model: nn.Module, x: torch.Tensor) -> Side:
-    """The model by torch.compile, whose own graph reads x where it is."""
+    """The model by torch.compile, whose own graph reads x in place."""
     torch._dynamo.mark_static_address(x)
     call = torch_swap.compiled(model, x, "max-autotune")
     for _ in range(WARM):
@@ -181,7 +160,7 @@ def autotuned(model: nn.Module, x: torch.Tensor) -> Side:
 
 
 def replaced(model: nn.Module, x: torch.Tensor, row: dict[str, Any], budget_s: float) -> Side:
-    """The model by convforge; what became of its layers goes into the row."""
+    """The model by convforge; the report of its layers goes into the row."""
     ours, begin = copy.deepcopy(model), monotonic()
     report = convforge.torch.replace(ours, x, progress=False, budget_s=budget_s, cuda_graph=True)
     row["replace_s"] = monotonic() - begin
@@ -192,17 +171,11 @@ def replaced(model: nn.Module, x: torch.Tensor, row: dict[str, Any], budget_s: f
 
 
 class Late(BaseException):
-    """The time for compiling is over. No Exception, so that nothing that goes on after a fault catches it."""
+    """The time for compiling is over; a BaseException, so that no handler of faults catches it."""
 
 
 def within(seconds: float, make: Callable[[], Side]) -> Side:
-    """A side by torch.compile; in the main thread.
-
-    Raises
-    ------
-    Late
-        It takes longer.
-    """
+    """A side by torch.compile, in the main thread; ``Late`` if that needs more `seconds`."""
     ended = False
 
     def raise_late(*_: Any) -> None:
@@ -210,7 +183,7 @@ def within(seconds: float, make: Callable[[], Side]) -> Side:
             raise Late(f"it was not compiled within {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, raise_late)
-    # Again each second: an exception in a destructor or a callback of C is lost.
+    # Repeat each second: an exception in a destructor or a C callback is lost.
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01), 1.0)
     try:
         return make()
@@ -224,10 +197,9 @@ def within(seconds: float, make: Callable[[], Side]) -> Side:
 
 
 class Replays:
-    """A clock (:class:`convforge.timing.timer.Clock`) of what a GPU does between two of its events."""
+    """A :class:`convforge.timing.timer.Clock` of the GPU's work between two events."""
 
     def time(self, run: Callable[[], object], repeats: int) -> float:
-        """Seconds that `repeats` calls take."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin.record()
@@ -239,7 +211,7 @@ class Replays:
 
 
 def exact_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The output of the model in float64, computed a few pictures at a time."""
+    """The output of the model in float64, a few images at a time."""
     trials = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     try:
@@ -255,7 +227,7 @@ def names_of(dtype: str) -> list[str]:
 
 
 def fitting(batch: int, fewer: int, needed: float) -> tuple[int, str]:
-    """Pictures that fit into memory, where so many bytes are needed, and why they are fewer.
+    """The batch that fits into memory if `batch` needs `needed` bytes, and the reason if it is smaller.
 
     >>> fitting(32, 8, 72e9)
     (8, '8 pictures: 32 take about 72 GB of GPU memory, more than 60 GB')
@@ -267,8 +239,8 @@ def fitting(batch: int, fewer: int, needed: float) -> tuple[int, str]:
 
 @torch.no_grad()
 def needed_by(model: nn.Module, x: torch.Tensor, sides: int) -> float:
-    """Bytes of GPU memory that so many graphs of a model take, and one call more."""
-    model(x)  # cuDNN's trials take more than its calls
+    """Bytes of GPU memory for `sides` graphs of a model and one more call."""
+    model(x)  # cuDNN's trials need more memory than its calls
     torch.cuda.reset_peak_memory_stats(x.device)
     before = torch.cuda.memory_allocated(x.device)
     model(x)
@@ -277,7 +249,7 @@ def needed_by(model: nn.Module, x: torch.Tensor, sides: int) -> float:
 
 @torch.no_grad()
 def measured(model: nn.Module, x: torch.Tensor, with_compile: bool, limit_s: float) -> dict[str, Any]:
-    """What a row holds of a model: of each side the error, and a time or the reason why there is none."""
+    """Each side's error, and its time or the reason for none."""
     begin, dtype = monotonic(), str(x.dtype).removeprefix("torch.")
     row: dict[str, Any] = {"pictures": len(x)}
     exact, sides = exact_of(model, x), dict[str, Side]()
@@ -326,7 +298,7 @@ def measured(model: nn.Module, x: torch.Tensor, with_compile: bool, limit_s: flo
 
 
 def is_lost(device: torch.device) -> bool:
-    """Whether the GPU takes no more work of this process, as after a kernel's fault."""
+    """Tell whether the GPU accepts no more work of this process, as after a kernel's fault."""
     try:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -336,18 +308,18 @@ def is_lost(device: torch.device) -> bool:
 
 
 def finite(value: float) -> float | None:
-    """A number as JSON holds it."""
+    """The number, or None if JSON cannot hold it."""
     return value if math.isfinite(value) else None
 
 
 def row_of(about: dict[str, Any], device: str, shrink: int, with_compile: bool, limit_s: float) -> dict[str, Any]:
-    """Measure one row, and leave nothing of it in memory."""
+    """Measure one row, then free all its memory."""
     network, layout, begin = NETWORKS[about["network"]], FORMATS[about["format"]], monotonic()
     dtype, size = getattr(torch, about["dtype"]), network.picture // shrink
     row = about | {"pictures": about["batch"], "note": "", "layers": None, "ours_layers": None, "replace_s": None,
                    "bound": None, "errors": {}, "wrong": [], "faults": {}, "times": {}}  # fmt: skip
     if with_compile:
-        torch.compiler.reset()  # what was compiled for another batch would make this one's sizes dynamic
+        torch.compiler.reset()  # code compiled for another batch would make this one's sizes dynamic
     try:
         model = copy.deepcopy(network_of(about["network"], device, shrink)).to(dtype=dtype, memory_format=layout)
         torch.manual_seed(1)

@@ -1,18 +1,17 @@
-"""The results behind the README and the docs: measure in parts, then write tables and pictures from what is stored.
+"""Results for the README and the docs: measure in parts, then write tables and pictures from the stored results.
 
-    make bench                                 # the CPU, all parts: about fifteen minutes on a machine of its own
+    make bench                                 # the CPU, all parts: about fifteen minutes on an idle machine
     make gpu-bench                             # an NVIDIA GPU
     python benchmarks/run.py images gemm --device cuda --budget 5m
-    python benchmarks/run.py host first choices models examples --device cuda   # what users get unasked; see below
-    python benchmarks/run.py networks --device cuda            # whole networks in CUDA graphs; goes on with --resume
+    python benchmarks/run.py host first choices models examples --device cuda   # sheets, see below
+    python benchmarks/run.py networks --device cuda            # whole networks in CUDA graphs; --resume continues
     python benchmarks/run.py --no-measure      # only write the tables and pictures again
 
-Sheets are no suites: what a warm call costs the host, first calls, how near choices come to the best, whole models
-and networks of PyTorch, and the examples. Each is a script of its own, runs in a process of its own, and only where it
-is named.
+Sheets are not suites: host cost of warm calls, first calls, choices against the full search, whole models and networks
+of PyTorch, and the examples. Each is a script that runs in its own process, and only if it is named.
 
 Results go to benchmarks/results/DEVICE/. The budget is for each part; compiling, and building another library's plans,
-come on top. A part that was interrupted goes on with --resume.
+need additional time. --resume continues an interrupted part.
 """
 
 from __future__ import annotations
@@ -44,18 +43,9 @@ PICTURES = ROOT / "docs" / "images"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A suite, and how much of it is measured; see the options of ``convforge bench``.
+    """The measured part of a suite; see the options of ``convforge bench``."""
 
-    Attributes
-    ----------
-    sizes : str
-        Those that fit the budget; all where empty.
-    methods : str
-    search : int
-    all_configs, transfer, steps, heavy : bool
-    """
-
-    sizes: str = ""
+    sizes: str = ""  # those that fit the budget; empty for all
     methods: str = ""
     all_configs: bool = False
     search: int = 0
@@ -67,7 +57,7 @@ class Part:
 LAYERS = "implicit_gemm_mma,implicit_gemm_wgmma,implicit_gemm_split,implicit_gemm_split_mma"
 DENSE = f"{LAYERS},cudnn,torch_conv2d,torch_conv2d_nchw"
 
-# Kind of device -> suite -> what of it. On two cores the larger sizes do not fit a few minutes; on a GPU the check of
+# Kind of device -> suite -> part. On two cores the larger sizes do not fit a few minutes; on a GPU the check of
 # the largest outputs takes far longer than their calls, so that fewer methods take part.
 PARTS: dict[str, dict[str, Part]] = {
     "cpu": {
@@ -117,18 +107,10 @@ BUDGETS = {"cpu": "4m", "cuda": "7m"}
 
 @dataclass(frozen=True, slots=True)
 class SheetPart:
-    """A script that measures a sheet.
+    """A script that measures a sheet."""
 
-    Attributes
-    ----------
-    script : Path
-        It takes --device, --out, --resume, and --budget in seconds.
-    budget_s : float
-        Where none is given.
-    """
-
-    script: Path
-    budget_s: float
+    script: Path  # has the options --device, --out, --resume, and --budget in seconds
+    budget_s: float  # default
 
 
 SHEETS = {
@@ -143,13 +125,7 @@ SHEETS = {
 
 
 def chosen(names: list[str], device: str) -> tuple[dict[str, Part], dict[str, SheetPart]]:
-    """The suites and sheets of a device by name; all suites where none is named.
-
-    Raises
-    ------
-    ValueError
-        There is no such part.
-    """
+    """The suites and sheets of a device by name, by default all suites; ``ValueError`` for an unknown name."""
     parts = PARTS["cuda" if device.startswith("cuda") else "cpu"]
     every = [*parts, *SHEETS]
     for name in names:
@@ -181,7 +157,7 @@ def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, out: P
 
 
 def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, out: Path, *, resume: bool) -> list[str]:
-    """Run every sheet's script; those that failed."""
+    """Run every sheet's script; return the failed ones."""
     failed = []
     for name, part in sheets.items():
         budget_s = parse_seconds(budget) if budget else part.budget_s
@@ -193,7 +169,7 @@ def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, out: 
 
 
 def pictures() -> None:
-    """The photograph, its edges, and the charts of the image workload."""
+    """Write the photograph, its edges, and the charts of the image workload."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     pixels = photograph("astronaut")
     edges = convforge.filter(pixels, "laplacian", channels="sum", out_dtype=np.int32)
@@ -208,7 +184,7 @@ def pictures() -> None:
 
 
 def widest_of(runs: list[Run], backend: str) -> Run | None:
-    """The run of the image workload on a kind of device that has the most cases; of equals the first."""
+    """The image workload's run with the most cases on a kind of device; the first of equal ones."""
     able = [run for run in runs if run.suite == "images" and run.machine["facts"]["backend"] == backend]
     return max(able, key=lambda run: len(run.cases), default=None)
 

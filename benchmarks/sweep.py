@@ -1,13 +1,12 @@
-"""A sweep over a kernel's configs, those too that it does not offer: what its author asks before choosing defaults.
+"""Sweep over a kernel's configs, also those that it does not offer, to choose its defaults.
 
     python benchmarks/sweep.py direct_tiled n1c3h4096w4096_k3r3s3_p1_f32_nchw --device cuda --grid "out_p=1,2 out_q=2,4"
     python benchmarks/sweep.py depthwise_planes depthwise --device cuda --grid "out_q=2,4,8" --top 5
     python benchmarks/sweep.py implicit_gemm_wgmma dense --device cuda --first 12
 
-Each config is the method's default with the fields of the grid changed, or one of those that it puts first. All are
-compiled side by side, then each is checked against the truth and timed as a row of the bench is; those
-that a method refuses are counted with their reasons. Nothing is stored but by --out: a figure that is quoted comes from
-the bench.
+Each config is the method's default with fields of the grid changed, or one of its first configs. All are compiled in
+parallel, then each is checked against the truth and timed as a row of the bench; refused ones are counted with their
+reasons. Only --out stores results: quote figures of the bench, not of this script.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Config = Any
 
 
 def grid(text: str) -> list[dict[str, str]]:
-    """Changes of fields, from words such as ``out_p=1,2 lanes=4,8``: every combination.
+    """Every combination of field values, from words such as ``out_p=1,2 lanes=4,8``.
 
     Examples
     --------
@@ -58,13 +57,7 @@ def grid(text: str) -> list[dict[str, str]]:
 
 
 def changed(config: Config, change: dict[str, str]) -> Config:
-    """A config with some of its fields changed, each read as the type that it has.
-
-    Raises
-    ------
-    ValueError
-        It has no such field, or the value is not of its type.
-    """
+    """A config with some fields changed, each parsed as its type; ``ValueError`` for a wrong field or value."""
     values = {}
     for name, text in change.items():
         if name not in {field.name for field in dataclasses.fields(config)}:
@@ -76,7 +69,7 @@ def changed(config: Config, change: dict[str, str]) -> Config:
 
 
 def configs_of(method: Any, case: Case, device: str, changes: Sequence[dict[str, str]], first: int = 1) -> list[Config]:
-    """The configs of a case: those that the method puts first, then the changes of the very first, each once."""
+    """The configs of a case: the method's `first` ones, then the changes of its very first, each once."""
     offered = list(method.configs(case.problem, runtime_of(device).facts)[: max(1, first)])
     return list(dict.fromkeys([*offered, *(changed(offered[0], change) for change in changes)]))
 
@@ -122,7 +115,7 @@ def main(
 
 
 def show(console: Console, results: Sequence[Result], top: int) -> None:
-    """The fastest configs of a case, its default, and how many have no time for which reason."""
+    """Print the fastest configs of a case, its default, and the number of configs without a time by reason."""
     default = results[0]
     timed = sorted((r for r in results if r.time is not None), key=lambda r: r.time.median_s)  # type: ignore[union-attr]
     table = Table(title=default.case)

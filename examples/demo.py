@@ -1,10 +1,10 @@
-"""The demonstration: edges of a real photograph by every method, the image workload checked and timed, one report.
+"""The demonstration: edges of a photograph by every method, the image workload checked and timed, one report.
 
-On a machine with an NVIDIA GPU that can be used, the GPU's methods follow those of the CPU.
+With an NVIDIA GPU, the GPU's methods follow those of the CPU.
 
     python examples/demo.py --out out
 
-It takes two minutes on two cores at most, of which compiling takes half a minute, the first time. What it writes:
+It runs for at most two minutes on two cores; the first time, half a minute of that is compiling. It writes
 out/pictures/*.png, out/results/*/*.jsonl, out/report.html.
 """
 
@@ -46,22 +46,22 @@ SIZES = "32,64,128,256,512,1024,2048"
 
 
 def devices() -> list[str]:
-    """The CPU, and the GPU where there is one that can be used."""
+    """The CPU, and the GPU if it can be used."""
     return ["cpu", "cuda"] if cuda.why_absent() is None else ["cpu"]
 
 
 def methods(device: str = "cpu") -> list[Any]:
-    """Every method of a device that convolves."""
+    """Every convolution method of a device."""
     return [a for a in every_algorithm() if a.operation == "conv2d" and a.backend == device]
 
 
-# A filter of every kind that "auto" tells apart: few taps, two passes, a mean that is exact.
+# A filter of every kind that "auto" distinguishes: few taps, two passes, an exact mean.
 KERNELS = ("laplacian", "sharpen", "gaussian:5:1", "gaussian:21:4", "box:3", "box:9")
 SAMPLES = ("uint8", "float32")
 
 
 def filter_once(kernel: str) -> None:
-    """Filter small pictures as users do, without the name of a method."""
+    """Filter small images as users do, without naming a method."""
     quiet()
     for dtype in SAMPLES:
         for shape in ((64, 64), (64, 64, 3)):
@@ -69,8 +69,8 @@ def filter_once(kernel: str) -> None:
 
 
 def call_once(name: str) -> None:
-    """Call a method on a small picture, so that its kernels are compiled and kept on disk."""
-    quiet()  # the bar shows that something is under way
+    """Call a method on a small image, so that its kernels are compiled and stored on disk."""
+    quiet()  # the bar already shows progress
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape, np.float32) for shape in ((3, 16, 16), (3, 3, 3, 3)))
     precision = next(method.precision for method in methods() if method.name == name)
@@ -79,7 +79,7 @@ def call_once(name: str) -> None:
 
 
 def compile_all() -> None:
-    """Compile all kernels for float32, and what filters take for bytes too: once a machine, on every core."""
+    """Compile all float32 kernels, and the filters' kernels for bytes, on every core; once per machine."""
     names = [method.name for method in methods()]
     with ProcessPoolExecutor(cpu_runtime().facts.cores, mp_context=get_context("spawn")) as pool:
         done = chain(pool.map(filter_once, KERNELS), pool.map(call_once, names))
@@ -88,7 +88,7 @@ def compile_all() -> None:
 
 
 def edges(device: str, folder: Path, console: Console) -> None:
-    """Edge-detect a photograph with every method: the 8-neighbour Laplacian, summed over RGB, to three outputs."""
+    """Detect a photograph's edges with every method: the 8-neighbour Laplacian, summed over RGB, to three outputs."""
     runtime = runtime_of(device)
     pixels = photograph("astronaut")
     height, width, bands = pixels.shape
@@ -110,7 +110,7 @@ def edges(device: str, folder: Path, console: Console) -> None:
             continue
         try:
             seconds = call_twice(method.plan(asked, method.configs(asked, runtime.facts)[0], runtime), *there)
-        except UnsupportedProblem as refused:  # seen in the weights alone, such as their rank
+        except UnsupportedProblem as refused:  # for a reason in the weights' values, such as their rank
             table.add_row(method.name, "", "", f"refused: {refused.reasons[method.name]}", style="dim")
             continue
         out = runtime.download(there[2])
@@ -125,9 +125,9 @@ def edges(device: str, folder: Path, console: Console) -> None:
 
 
 def call_twice(plan: Plan, x: Any, w: Any, out: Any) -> float:
-    """Seconds of a second call, its weights prepared: the first may compile."""
+    """Seconds of the second call with prepared weights, because the first may compile."""
     plan({"x": x, "w": plan.prepare(w), "out": out})
-    plan.runtime.fill(out, 0xFF)  # NaN: what is looked at later is what the timed call wrote
+    plan.runtime.fill(out, 0xFF)  # NaN, so that the checked output is that of the timed call
     return plan.runtime.time(lambda: plan({"x": x, "w": plan.prepare(w), "out": out}), 1)
 
 

@@ -1,9 +1,9 @@
-"""Convolve JAX's arrays, on the device where they are.
+"""Convolve JAX arrays on their own device.
 
-    python examples/jax_array.py                  # where JAX puts arrays by itself
+    python examples/jax_array.py                  # JAX's default device
     python examples/jax_array.py --device cpu
 
-JAX's jit, grad and vmap trace functions without numbers, so convforge is called outside of them.
+Call convforge outside of JAX's jit, grad and vmap, because these trace functions without numbers.
 """
 
 from __future__ import annotations

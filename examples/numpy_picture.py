@@ -1,7 +1,7 @@
-"""Filter a NumPy picture: a blur of each channel, edges over all of them, and a strided convolution, on CPU or GPU.
+"""Filter a NumPy image: a blur of each channel, edges over all of them, and a strided convolution, on CPU or GPU.
 
 python examples/numpy_picture.py
-python examples/numpy_picture.py --device cuda --out out   # and write the pictures there
+python examples/numpy_picture.py --device cuda --out out   # and write the results there
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
     blurred = convforge.filter(picture, "gaussian:9:2", device=device)
     edges = convforge.filter(picture, "laplacian", channels="sum", out_dtype=np.int32, device=device)
 
-    # The same edges from the convolution itself: (N, C, H, W), one filter that sums all channels.
+    # The same edges by conv2d: (N, C, H, W), one filter that sums all channels.
     x = np.ascontiguousarray(picture.transpose(2, 0, 1)[None]).astype(np.float32)
     w = np.broadcast_to(named_kernel("laplacian").values.astype(np.float32), (1, 3, 3, 3))
     y = convforge.conv2d(x, w, padding=1, padding_mode="reflect", device=device)

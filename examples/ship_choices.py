@@ -1,4 +1,4 @@
-"""Measure which methods are fastest here, ship what was found in a file, and use it where nothing may be measured.
+"""Measure the fastest methods here, store the choices in a file, and load it in a process that may not measure.
 
     python examples/ship_choices.py
     python examples/ship_choices.py --device cuda --out tuned.json
@@ -16,10 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-# What a program convolves: (shape of x, shape of w).
+# The program's convolutions: (shape of x, shape of w).
 SHAPES = (((1, 3, 128, 128), (3, 3, 3, 3)), ((1, 16, 28, 28), (16, 16, 3, 3)))
 
-# What is shipped to: a process that has no choices of its own, and leave to measure none.
+# The target: a process without stored choices, which may not measure.
 ELSEWHERE = """
 import sys
 import convforge.tuning

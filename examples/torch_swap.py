@@ -1,12 +1,12 @@
 """Swap the convolutions of three PyTorch models for convforge's, and compare outputs and times.
 
-    python examples/torch_swap.py                  # on the CPU, small pictures
-    python examples/torch_swap.py --device cuda    # on a GPU, beside torch.compile too, strict and with TF32 allowed
-    python examples/torch_swap.py --device cuda --out benchmarks/results    # and store what the docs show
+    python examples/torch_swap.py                  # on the CPU, small images
+    python examples/torch_swap.py --device cuda    # on a GPU, with torch.compile too, strict and with TF32 allowed
+    python examples/torch_swap.py --device cuda --out benchmarks/results    # and store the results for the docs
 
-The models are ResNet-18, MobileNetV2 and U-Net with random weights, on the CPU of a quarter of their width. Each layer
-is timed by both sides and left to PyTorch where that is faster; the report says so, and undo() brings the model back.
-Outputs are held against the same model in float64; then the whole models are timed in turns.
+The models are ResNet-18, MobileNetV2 and U-Net with random weights, on the CPU at a quarter of their width. Both sides
+are timed on each layer, and PyTorch keeps the layers that it computes faster; the report names them, and undo()
+restores the model. Outputs are compared with the same model in float64; then the whole models are timed in turns.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from convforge.benchmark.sheets import Sheet
 from convforge.call.dispatch import runtime_of
 from convforge.timing import StoppingRule, interleave
 
-# Ours may be so many times as far from the model in float64 as PyTorch is, or so far. How far PyTorch is hangs on
-# chance where a model magnifies rounding: it is asked for so many more inputs, which differ from x in the last bit.
+# Our error against the float64 model may be FACTOR times PyTorch's, or FLOOR. If a model magnifies rounding, PyTorch's
+# error depends on chance: it is the largest over MORE further inputs, which differ from x in the last bit.
 FACTOR, FLOOR, MORE = 2.0, 1e-5, 4
 
 
@@ -40,7 +40,7 @@ def unit(c: int, k: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.
 
 
 class Residual(nn.Module):
-    """What a body makes of x, added to x, through 1x1 where their sizes differ."""
+    """Adds x to the body's output, through a 1x1 convolution if their sizes differ."""
 
     def __init__(self, body: nn.Module, skip: nn.Module | None = None, last: nn.Module | None = None) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Residual(nn.Module):
 
 
 class Down(nn.Module):
-    """A level of a U-Net: features, the levels below at half the size, and both together."""
+    """A level of a U-Net: features, the levels below at half the size, and both concatenated."""
 
     def __init__(self, c: int, k: int, below: nn.Module | None) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def resnet(
     width: int, counts: Sequence[int] = (2, 2, 2, 2), block: Callable[..., tuple[nn.Module, int]] = basic,
     classes: int = 10,
 ) -> nn.Module:  # fmt: skip
-    """ResNet-18 for a width of 64: four stages of so many blocks, each stage at half the size of the one before."""
+    """ResNet-18 for a width of 64: four stages of `counts` blocks, each at half the size of the previous one."""
     layers: list[nn.Module] = [unit(3, width, 7, 2), nn.MaxPool2d(3, 2, 1)]
     c = width
     for stage, count in enumerate(counts):
@@ -117,24 +117,24 @@ def unet(width: int) -> nn.Module:
 
 
 def settled(model: nn.Module, size: int) -> nn.Module:
-    """The model in eval mode, after its normalisations have seen some pictures."""
+    """The model in eval mode, after its normalisation layers have seen some images."""
     device = next(model.parameters()).device
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
-            layer.momentum = None  # the average of all that it sees
+            layer.momentum = None  # average over all batches
     with torch.no_grad():
         model.train()(torch.randn(8, 3, size, size, device=device))
     return model.eval()
 
 
 class WholeCalls:
-    """A clock (:class:`convforge.timing.timer.Clock`) of calls and of all that they leave to the GPU."""
+    """A :class:`convforge.timing.timer.Clock` of calls that includes their work on the GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def time(self, run: Callable[[], object], repeats: int) -> float:
-        """Seconds that `repeats` calls take, until the device has done their work."""
+        """Seconds of `repeats` calls until the device has finished them."""
         self._wait()
         begin = time.perf_counter()
         for _ in range(repeats):
@@ -155,13 +155,13 @@ def compiled(model: nn.Module, x: torch.Tensor, mode: str | None = None) -> Any:
 
 
 def in_words(fault: Exception) -> str:
-    """Why something is not possible, such as compiling without Triton."""
+    """The reason of a fault, such as compiling without Triton."""
     first = (str(fault).strip().splitlines() or ["no message"])[0]
     return f"not possible here ({type(fault).__name__}: {first[:120]})"
 
 
 def allow_tf32(allowed: bool) -> None:
-    """PyTorch's setting; strict means that it may not round to TF32 either."""
+    """Set PyTorch's TF32 option; strict forbids TF32 to PyTorch too."""
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
@@ -171,21 +171,21 @@ def rms(values: torch.Tensor) -> float:
 
 
 def eager_most(model: nn.Module, x: torch.Tensor, exact: torch.Tensor) -> float:
-    """The largest relative RMS error of the model by PyTorch over inputs that differ from x in the last bit."""
+    """PyTorch's largest relative RMS error over inputs that differ from x in the last bit."""
     beside = [x * (1 + torch.finfo(x.dtype).eps * (torch.rand_like(x) - 0.5)) for _ in range(MORE)]
     return max(rms(model(y) - exact) / rms(exact) for y in (x, *beside))
 
 
 @torch.no_grad()
 def compared(model: nn.Module, x: torch.Tensor, with_compile: bool, budget_s: float) -> tuple[dict[str, Any], Any]:
-    """A model beside the same with its layers swapped: a row of results, and what was swapped."""
+    """Compare a model with its copy with swapped layers: a row of results, and the report of the swap."""
     exact = copy.deepcopy(model).double()(x.double())
     ours = copy.deepcopy(model)
     report = convforge.torch.replace(ours, x)
     calls: dict[str, Any] = {"eager": model, "convforge": ours}
     fault = ""
     if with_compile:
-        torch.compiler.reset()  # what was compiled for another batch would make this one's sizes dynamic
+        torch.compiler.reset()  # code compiled for another batch would make this one's sizes dynamic
         try:
             calls["compiled"] = compiled(model, x)
         except Exception as absent:  # no compiler, no Triton
@@ -193,7 +193,7 @@ def compared(model: nn.Module, x: torch.Tensor, with_compile: bool, budget_s: fl
     errors = {by: rms(call(x) - exact) / rms(exact) for by, call in calls.items()}
     most = eager_most(model, x, exact)
     right = errors["convforge"] <= max(FACTOR * most, FLOOR)
-    if not right:  # a result that is wrong gets no time
+    if not right:  # a wrong result gets no time
         del calls["convforge"]
     rule = StoppingRule(sample_s=2e-3, samples=11, patience_s=budget_s / 2, budget_s=budget_s)
     timings = interleave([partial(call, x) for call in calls.values()], WholeCalls(x.device), rule)

@@ -1,4 +1,4 @@
-"""Train a small CNN of convforge's layers on generated pictures: which way do the stripes run?
+"""Train a small CNN of convforge's layers to tell the direction of stripes in generated images.
 
 python examples/train_cnn.py                  # on the CPU, in seconds
 python examples/train_cnn.py --device cuda
@@ -18,7 +18,7 @@ DIRECTIONS = 4
 
 
 def stripes(count: int, size: int, device: str) -> tuple[Any, Any]:
-    """Noisy pictures of waves in one of four directions, (count, 1, size, size), and which it is."""
+    """Noisy images of waves in one of four directions, (count, 1, size, size), and the directions."""
     way = torch.randint(DIRECTIONS, (count,), device=device)
     angle = way[:, None, None] * torch.pi / DIRECTIONS
     rows, columns = torch.meshgrid(*[torch.arange(size, device=device) / 2.0] * 2, indexing="ij")

@@ -1,4 +1,4 @@
-"""The `convforge` command. Each subcommand has a file of its own and imports heavy modules only when it runs."""
+"""The `convforge` command: one module per subcommand; heavy modules are imported only when a subcommand runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The application: its subcommands, and the exit codes. An error is one line on stderr.
+"""The application: subcommands and exit codes. An error is one line on stderr.
 
-0: done. 1: the work itself failed. 2: bad use. 130: interrupted.
+0: success. 1: the work itself failed. 2: wrong use. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 
 from convforge.cli.output import Failure
 
-# Modules of the extra "lab", and the commands that need them.
+# Modules of the extra "lab", and the commands that import them.
 LAB = ("altair", "babel", "jinja2", "pandas", "psutil", "pygments", "vl_convert")
 LAB_COMMANDS = dict.fromkeys(("bench", "gemm", "study", "lab", "report"), LAB) | {"check": ("psutil",)}
 
@@ -48,7 +48,7 @@ def _options(
 
 
 def _register() -> None:
-    """Add the subcommands, in the order of `convforge --help`, unless they were added before."""
+    """Add the subcommands once, in the order of `convforge --help`."""
     from convforge.cli.bench import bench
     from convforge.cli.check import check
     from convforge.cli.doctor import doctor
@@ -68,7 +68,7 @@ def _register() -> None:
 
 
 def _with_lab(command: Callable[..., None], modules: tuple[str, ...]) -> Callable[..., None]:
-    """A command that names what it lacks of the extra "lab" before it measures anything."""
+    """Wrap a command so that it first names the modules of the extra "lab" that are missing."""
 
     @functools.wraps(command)
     def checked(*args: Any, **options: Any) -> None:
@@ -83,7 +83,7 @@ def main() -> None:
     """Run the command line; the entry point of the package."""
     _register()
     try:
-        if code := app(standalone_mode=False):  # of a command that raised typer.Exit
+        if code := app(standalone_mode=False):  # a command raised typer.Exit
             sys.exit(code)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
@@ -93,7 +93,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _say("interrupted")
         sys.exit(130)
-    except _failures() as failure:  # looked up once something was raised
+    except _failures() as failure:  # evaluated only after an exception
         _say(str(failure))
         sys.exit(1)
     except (ValueError, TypeError) as mistake:
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return failures of the work itself, and of devices; the modules of these take a while to load."""
+    """Return the classes of failed work and absent devices; imported late, because their modules load slowly."""
     from convforge.backends.cuda import CudaUnavailable
     from convforge.backends.emulator.absent import EmulatorUnavailable
 

@@ -100,7 +100,7 @@ def bench(
 
 
 def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, resume: bool) -> Store:
-    """Begin a new run's file, or open that of the run to resume."""
+    """Begin the file of a new run, or open that of the run to resume."""
     from convforge.benchmark.runner import begin
     from convforge.benchmark.store import Store, unfinished
     from convforge.timing.machine import device_slug
@@ -117,7 +117,6 @@ def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, res
 
 
 def show(run: Run, *, csv: bool = False, markdown: bool = False) -> None:
-    """Print the table of a run."""
     from convforge.benchmark import tables
 
     if csv:
@@ -134,7 +133,7 @@ def show(run: Run, *, csv: bool = False, markdown: bool = False) -> None:
 def _again(targets: list[str], settings: Settings, device: str, out: Path) -> str:
     """Write the command that resumes an interrupted run."""
     limit = settings.workspace_limit
-    values: dict[str, object] = {  # None, 0 and empty ones are left out
+    values: dict[str, object] = {  # None, 0 and empty values are omitted
         "--methods": ",".join(settings.methods),
         "--sizes": ",".join(map(str, settings.sizes)),
         "--strides": ",".join(map(str, settings.strides)),

@@ -1,4 +1,4 @@
-"""`convforge check`: a reader's own kernel or program, compared with the float64 result."""
+"""`convforge check`: compare a user's kernel or program with the float64 result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check(
 
 
 def _device(device: str) -> tuple[str, str]:
-    """Return the device, by default a GPU if possible, and the reason where it cannot be used."""
+    """Return the device, by default a GPU if possible, and the reason if it cannot be used."""
     from convforge.backends.cuda.absent import why_absent as why_no_gpu
     from convforge.backends.emulator.absent import why_absent as why_no_emulator
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-# Packages and their purpose. Needed ones come with convforge itself.
+# Packages and their purpose. Required ones are dependencies of convforge.
 _NEEDED = {
     "numpy": "arrays, BLAS",
     "ml_dtypes": "bfloat16",
@@ -81,7 +81,7 @@ def _caches(clear: bool) -> None:
     from convforge.backends.cache import cache_folder, cache_root, file_sizes, remove_folder
 
     folders = {kind: cache_folder(kind) for kind in ("cuda", "emulator", "numba", "tuned")}
-    if None in folders.values():  # which was reported
+    if None in folders.values():  # already reported
         typer.echo(f"caches: {cache_root()} is not used")
         return
     there = {kind: folder for kind, folder in folders.items() if folder is not None and folder.exists()}

@@ -1,4 +1,4 @@
-"""`convforge explain`: the method that "auto" takes and why, and the cost or the refusal of every method."""
+"""`convforge explain`: the choice of "auto" with its reason, and the cost or the refusal of every method."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def explain(
 
     run: Run | None = None
     roof: Limit | None = None
-    if time and runtime.facts.backend != "emulator":  # whose times say nothing about a GPU
+    if time and runtime.facts.backend != "emulator":  # the emulator's times say nothing about a GPU
         from convforge.timing.ceilings import measure_ceilings
 
         with progress() as watch:
@@ -86,7 +86,6 @@ def _methods(operation: str, backend: str, patterns: str, peers: bool) -> tuple[
 
 
 def _print_problem(console: Console, problem: Any, facts: Any) -> None:
-    """Print the problem, its least work, and the device."""
     from convforge.backends.facts import cores_in_words
     from convforge.problem import tuning_key
 
@@ -142,7 +141,7 @@ def _print_ways(console: Console, ways: Sequence[tuple[str, str, Any]]) -> None:
 
 
 def _print_words(console: Console, name: str, words: str) -> None:
-    """Print text that may hold brackets."""
+    """Print text that may hold brackets, which rich would read as markup."""
     from rich.text import Text
 
     console.print(Text(f"{name}: {words}"))
@@ -157,7 +156,7 @@ def _print_table(
     roof: Limit | None,
     facts: DeviceFacts,
 ) -> None:
-    """Print a row for every method that can do the problem."""
+    """Print a row for every method that can compute the problem."""
     from rich.text import Text
 
     backend = facts.backend
@@ -199,7 +198,7 @@ def _print_notes(
     left_out: Sequence[str],
     facts: DeviceFacts,
 ) -> None:
-    """Print which methods must be named, refuse or have no time, and why; then the meaning of the columns."""
+    """Print the methods that must be named, refuse or have no time, each with its reason; then explain the columns."""
     for entry in entries:
         if entry.plan is not None and entry.problem != problem:
             _print_words(console, entry.algorithm.name, f"only where {entry.algorithm.precision!r} is asked for")
@@ -238,7 +237,7 @@ def _print_notes(
 
 
 def _print_details(console: Console, entries: Sequence[Entry], run: Run | None, roof: Limit | None) -> None:
-    """Print config, rates, error and launches of every method that can do the problem."""
+    """Print config, rates, error and launches of every method that can compute the problem."""
     for entry in entries:
         if entry.plan is None:
             continue
@@ -259,7 +258,7 @@ def _print_details(console: Console, entries: Sequence[Entry], run: Run | None, 
 
 
 def _distinct(launches: Sequence[Any], backend: str) -> list[str]:
-    """Describe launches; equal ones are counted."""
+    """Describe launches, equal ones once with their count."""
     grid, block, scratch = "grid", "block", "of shared memory"
     if backend == "cpu":
         grid, block, scratch = "work items", "at a time", "tile a thread"
@@ -285,7 +284,7 @@ def _launches(entry: Entry) -> tuple[Any, ...]:
 
 
 def _registers(entry: Entry) -> str:
-    """Return the most registers of a launch, and the bytes that spill."""
+    """Return the largest register count of a launch, and the bytes that spill."""
     known = [(info.registers, info.spills or 0) for info in _launches(entry) if info.registers is not None]
     if not known:
         return "-"
@@ -294,13 +293,12 @@ def _registers(entry: Entry) -> str:
 
 
 def _occupancy(entry: Entry) -> str:
-    """Return the least occupancy of a launch."""
     known = [info.occupancy for info in _launches(entry) if info.occupancy is not None]
     return f"{100 * min(known):.0f} %" if known else "-"
 
 
 def _places(entries: Sequence[Entry], facts: DeviceFacts) -> dict[str, int]:
-    """Rank methods by the cost model, 1 the fastest; the model predicts no times."""
+    """Rank methods by the cost model, 1 the fastest; the model does not predict times."""
     from convforge.tuning.cost import predicted_s
 
     planned = [entry for entry in entries if entry.plan is not None]
@@ -309,13 +307,13 @@ def _places(entries: Sequence[Entry], facts: DeviceFacts) -> dict[str, int]:
 
 
 def _tuned(entry: Entry, tuned: Remembered) -> str:
-    """Return the best remembered time of the method, over its configs."""
+    """Return the method's best remembered time over its configs."""
     times = [t.seconds for t in tuned.tried if t.algorithm == entry.algorithm.name and t.seconds is not None]
     return seconds_text(min(times)) if times else "-"
 
 
 def _result(entry: Entry, run: Run) -> Result | None:
-    """Return a method's result, with the timing that counts."""
+    """Return a method's result with its final timing."""
     import dataclasses
 
     for result in run.results:

@@ -1,4 +1,4 @@
-"""`convforge filter`: an image, or a folder of images, through a kernel."""
+"""`convforge filter`: filter an image, or a folder of images."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLE_TYPES = tuple(
     np.dtype(kind + size).name for kind, sizes in (("u", "1248"), ("i", "1248"), ("f", "248")) for size in sizes
 )
 
-# Parts of the clock in the order of the report, and what each holds.
+# Parts of the clock in the order of the report, with their notes.
 _PARTS = {
     "read": "",
     "gray": "",
@@ -127,12 +127,13 @@ def filter_command(
     _filter_file(source, target, chosen, recipe)
 
 
-# One image. A file that cannot be read or written is a failure; a result that its format cannot hold is bad use.
+# One image. An unreadable or unwritable file is a failure (exit code 1); a result that its format cannot hold is wrong
+# use (exit code 2).
 
 
 @contextmanager
 def _failing(*bad_use: type[Exception]) -> Iterator[None]:
-    """Make an error about a file a failure, except those of `bad_use`."""
+    """Turn an error about a file into a failure, except those of `bad_use`."""
     from convforge.imaging.files import ImageError
 
     try:
@@ -195,7 +196,7 @@ def _filtered(source: Path, image: Image, recipe: Recipe, clock: Clock) -> tuple
 
 
 def _print_method(convolved: Convolved, recipe: Recipe) -> None:
-    """Print the method and why it was chosen, its arithmetic and its workspace."""
+    """Print the method and the reason for it, its arithmetic and its workspace."""
     from convforge.tuning import decide, with_peers
 
     plan, why = convolved.plan, "asked for by name"
@@ -216,11 +217,10 @@ def _size(image: Image) -> str:
 
 
 def _kernel_text(kernel: Kernel, recipe: Recipe) -> str:
-    """Describe the kernel and its options."""
     rows, columns = kernel.shape
     steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
     bands = "bands summed" if recipe.channels == "sum" else "each band by itself"
-    border = {  # libraries exchange the names of the first two
+    border = {  # libraries disagree about the names of the first two
         "reflect": "reflect (edge pixel not repeated)",
         "symmetric": "symmetric (edge pixel repeated)",
         "constant": f"constant {recipe.cval:g}",
@@ -233,7 +233,7 @@ def _refusal_text(recipe: Recipe, error: UnsupportedProblem) -> str:
     return f"--method {recipe.algorithm} cannot filter this image ({reasons})"
 
 
-# A folder: a bar meanwhile, a table and the failures at the end.
+# A folder: a progress bar, then a table and the failures.
 
 
 def _filter_folder(
@@ -282,7 +282,7 @@ def _make_folder(out: Path) -> None:
 
 
 def _run(listing: Listing, recipe: Recipe, clock: Clock, jobs: int) -> tuple[dict[Path, Written], dict[Path, str]]:
-    """Filter every image: the finished ones, and why the others failed. Other errors end the run."""
+    """Filter every image; return the finished ones, and the reasons of the others. Other errors end the run."""
     from convforge.imaging.pipeline.folder import filter_files
     from convforge.imaging.replacing import interrupts
 
@@ -363,7 +363,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-# Options, checked before anything is read.
+# Options, checked before any file is read.
 
 
 def _border(word: str) -> str:
@@ -407,7 +407,7 @@ def _suffix(word: str | None) -> str | None:
 
 
 def _threads(jobs: int | None) -> int:
-    """Return the threads for files: by default one a core, but at least two, so that one reads while another writes."""
+    """Return the number of file threads: by default one per core, at least two, so that reads and writes overlap."""
     from convforge.backends.cpu import cpu_facts
 
     return max(cpu_facts().cores, 2) if jobs is None else at_least_1(jobs, "--jobs")

@@ -1,4 +1,4 @@
-"""`convforge gemm`: every rung of the matrix product's ladder on one size, checked and timed."""
+"""`convforge gemm`: check and time every rung of the matrix product's ladder on one size."""
 
 from __future__ import annotations
 
@@ -63,13 +63,7 @@ def gemm(
 
 
 def _tiles(text: str) -> list[tuple[int, int]]:
-    """Parse pairs of rows and columns.
-
-    Examples
-    --------
-    >>> _tiles("32x512, 64x256")
-    [(32, 512), (64, 256)]
-    """
+    """Parse (rows, columns) pairs such as "32x512, 64x256"."""
     tiles = []
     for word in (word.strip() for word in text.split(",") if text):
         sides = word.split("x")
@@ -80,7 +74,7 @@ def _tiles(text: str) -> list[tuple[int, int]]:
 
 
 def _tiled_rows(rows: list[Row], tiles: list[tuple[int, int]], facts: DeviceFacts) -> list[Row]:
-    """Return a row for every config with one of the tiles; rungs that do not have these refuse, others stay."""
+    """Return a row for every config with one of the tiles; rungs without such a tile refuse, others stay."""
     from convforge.algorithms.gemm.tiles import configs_of_tile, has_tiles
     from convforge.errors import Reason
 
@@ -112,7 +106,7 @@ def _tiled_rows(rows: list[Row], tiles: list[tuple[int, int]], facts: DeviceFact
 
 
 def _save(problem: Any, device: str, folder: Path) -> None:
-    """Save the matrices of the check, and their product on the device by the default rung."""
+    """Save the matrices of the check, and their product by the device's default rung."""
     import numpy as np
 
     from convforge import gemm as product

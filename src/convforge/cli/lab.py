@@ -1,4 +1,4 @@
-"""`convforge lab`: all studies into one report, as a page that works offline, Markdown, charts and data."""
+"""`convforge lab`: one report of all studies, as an offline page, Markdown, charts and data."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _measure(names: list[str], device: str, budget_s: float | None, out: Path, *
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """Print each study on standard error, and the bar of its rows where that is a terminal."""
+    """Print each study on standard error, with a progress bar of its rows on a terminal."""
     with ExitStack() as stack:
 
         def watch(study: Study) -> WatchRows:

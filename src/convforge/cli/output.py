@@ -1,4 +1,4 @@
-"""Output that commands share: failures, tables without a frame, a progress bar, times and numbers with a prefix."""
+"""Output of several commands: failures, tables, a progress bar, times, and numbers with a prefix."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def plain_table() -> Table:
 def progress(*, measuring: bool = True) -> Iterator[Watch]:
     """Show a progress bar on standard error if that is a terminal.
 
-    While `measuring` it is drawn only between rows, because a thread that draws would take time from them; else it is
-    drawn all the time, with the time that remains.
+    While `measuring` it is drawn only between rows, because a drawing thread would slow the measurement. Else it is
+    drawn all the time, with the remaining time.
     """
     from rich.console import Console
     from rich.progress import (

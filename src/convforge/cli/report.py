@@ -1,4 +1,4 @@
-"""`convforge report`: stored results as one HTML page that works offline."""
+"""`convforge report`: one offline HTML page of stored results."""
 
 from __future__ import annotations
 

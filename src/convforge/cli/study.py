@@ -1,4 +1,4 @@
-"""`convforge study`: a question, its measurements, the table, and the findings."""
+"""`convforge study`: a question, its measurements, their table, and the findings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def study(
     from convforge.course.language import in_language
     from convforge.course.studies import STUDIES, find_study
 
-    with in_language(language):  # Refused before anything is measured.
+    with in_language(language):  # Refuse a wrong language before any measurement.
         if list_:
             _list(STUDIES.values())
             return
@@ -72,7 +72,6 @@ def study(
 
 
 def _list(studies: Iterable[Study]) -> None:
-    """Print every study and its question."""
     from convforge.course.language import gettext
 
     for known in studies:
@@ -80,7 +79,7 @@ def _list(studies: Iterable[Study]) -> None:
 
 
 def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
-    """Print the table and the findings, those that the data supports first."""
+    """Print the table and the findings, first those that the data support."""
     from rich.console import Console
 
     from convforge.benchmark.config_tables import block_tables, step_tables
@@ -116,14 +115,14 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
                 typer.echo(f"      {where}: {datum.what} {datum.value:.6g}{spread}")
 
 
-# Parts of a line that are not broken: a Chinese letter or a run of others, with bracket and punctuation.
+# Unbreakable parts of a line: a Chinese character or a run of others, with brackets and punctuation.
 _UNIT = re.compile(
     r"\s+|[\uff08\u201c]*(?:[\u3400-\u9fff]|[^\s\u3400-\u9fff\uff08\u201c]+)[\u3001\u3002\uff09\uff0c\uff1a\uff1b\u201d]*|."
 )
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """Fold a text into lines of at most `width` columns of a terminal; a Chinese sign takes two."""
+    """Fold a text into lines of at most `width` terminal columns; a Chinese character needs two."""
     from rich.cells import cell_len
 
     lines = [""]

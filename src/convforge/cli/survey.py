@@ -1,4 +1,4 @@
-"""Every method on one problem: its plan or its refusal, its time, and the least time of the device."""
+"""Every method on one problem: its plan or refusal, its time, and the device's least time."""
 
 from __future__ import annotations
 
@@ -19,29 +19,25 @@ if TYPE_CHECKING:
     from convforge.benchmark.records import Run
     from convforge.benchmark.runner import Watch
 
-# Measurements of each ceiling: fewer than the bench takes, as the times are quick too.
+# Measurements of each ceiling: fewer than in the bench, because the times are quick too.
 CEILING_REPEATS = 2
-# Such a plan takes a few seconds and hundreds of megabytes to make.
+# A plan of this size costs a few seconds and hundreds of megabytes.
 MOST_PIECES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A method on a problem, which has the precision that the method needs.
-
-    `plan` is that of the first config within the workspace limit; else `refusal` says why there can be none, or
-    `unplanned` why none was made.
-    """
+    """A method with its plan for the first config within the workspace limit, or the reason for none."""
 
     algorithm: AnyAlgorithm
     problem: Any
     plan: Plan | None
-    refusal: Reason | None = None
-    unplanned: str | None = None
+    refusal: Reason | None = None  # why there can be no plan
+    unplanned: str | None = None  # why no plan was made
 
 
 def survey(problem: Any, methods: Sequence[AnyAlgorithm], runtime: Runtime, limit: int | None) -> list[Entry]:
-    """Return the entry of every method; `limit` is the most bytes of workspace that a plan may take."""
+    """Return the entry of every method; `limit` is the largest workspace of a plan in bytes."""
     from convforge.tuning.heuristic import fit
 
     entries = []
@@ -56,7 +52,7 @@ def survey(problem: Any, methods: Sequence[AnyAlgorithm], runtime: Runtime, limi
 
 
 def check_size(problem: Any, runtime: Runtime, limit: int | None) -> None:
-    """Raise ``ValueError`` for a problem for which the choice by rule would make a plan of too many pieces."""
+    """Raise ``ValueError`` if the choice by rule would plan too many pieces for a problem."""
     from convforge.tuning.heuristic import preferred
 
     for algorithm, _ in preferred(problem, runtime.facts):
@@ -68,7 +64,7 @@ def check_size(problem: Any, runtime: Runtime, limit: int | None) -> None:
 
 def _too_vast(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, limit: int | None) -> str | None:
     """Say why a plan would be too large to show, under any config that the limit may lead to."""
-    if runtime.facts.backend != "cpu":  # GPUs take large chunks
+    if runtime.facts.backend != "cpu":  # GPU plans have large chunks
         return None
     configs = algorithm.configs(problem, runtime.facts)
     count = max((pieces(algorithm, problem, config) for config in (configs if limit else configs[:1])), default=0)
@@ -86,9 +82,9 @@ def measure(
     limit: int | None,
     watch: Watch | None = None,
 ) -> Run:
-    """Check and time the plans as ``bench --quick`` does, in a run that is not kept.
+    """Check and time the plans as ``bench --quick`` does, in a temporary run.
 
-    The slowest methods are skipped where they do not fit into `budget_s` seconds.
+    The slowest methods are skipped if they do not fit into `budget_s` seconds.
     """
     from convforge.benchmark.row import Row
     from convforge.benchmark.runner import Runner, Settings, begin
@@ -111,23 +107,19 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The least time of a problem on a device: that of its bytes or that of its arithmetic.
+    """The least time of a problem on a device, by its bytes and by its arithmetic."""
 
-    `memory_s` is for every byte of x, w and the output once, at copy bandwidth; `arithmetic_s` for the direct method's
-    operations at the FMA peak, and None where sums are not float32, as no other peak is measured.
-    """
-
-    memory_s: float
+    memory_s: float  # every byte of x, w and the output once, at copy bandwidth
+    # The direct method's operations at the FMA peak; None unless sums are float32, as no other peak is measured.
     arithmetic_s: float | None
 
     @property
     def seconds(self) -> float:
-        """The larger of the two."""
         return max(self.memory_s, self.arithmetic_s or 0.0)
 
     @property
     def bound(self) -> str:
-        """The larger of the two, by name."""
+        """The larger of the two: "memory" or "arithmetic"."""
         return "memory" if self.seconds == self.memory_s else "arithmetic"
 
 

@@ -1,4 +1,4 @@
-"""`convforge tune`: measure buckets ahead of time, and write the choices to a file that can be shipped."""
+"""`convforge tune`: measure buckets ahead of time, and write the choices to a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tune(
     effort = replace(EFFORTS[level], budget_s=parse_seconds(budget)) if budget else EFFORTS[level]
     cases = suites.select(suites.load(targets)[1], heavy=heavy)
     if out is not None and out.exists():
-        choices.read(out)  # before anything is measured: another kind of file is left alone
+        choices.read(out)  # before any measurement: refuses to overwrite another kind of file
     runtime = timed_runtime(device)
     found: dict[str, tuple[Case, Remembered | None]] = {}
     with progress() as watch:

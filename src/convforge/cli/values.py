@@ -1,4 +1,4 @@
-"""Options that commands share, their values, and the device that they name."""
+"""Options of several commands, their values, and the device that they name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a number of bytes; ``ValueError`` where it is none.
+    """Parse a number of bytes, or raise ``ValueError``.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str, option: str = "--budget") -> float:
-    """Parse a time such as 60s, 5m or 500ms; ``ValueError`` where it is none."""
+    """Parse a time such as 60s, 5m or 500ms, or raise ``ValueError``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _SECONDS or float(match[1]) <= 0:
         raise ValueError(f"{option} {text!r} is not understood; write it like 60s, 5m or 500ms")
@@ -49,18 +49,12 @@ def parse_seconds(text: str, option: str = "--budget") -> float:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """Split a list with commas.
-
-    Examples
-    --------
-    >>> words_of("direct*, im2col,")
-    ('direct*', 'im2col')
-    """
+    """Split a comma-separated list: "direct*, im2col," gives ('direct*', 'im2col')."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def one_of(word: str, known: Collection[str], option: str, near: str | None = None) -> str:
-    """Return a word that is known; ``ValueError`` offers `near`, by default the nearest known one."""
+    """Return a known word; ``ValueError`` offers `near`, by default the nearest known one."""
     if word in known:
         return word
     if near is None:
@@ -70,21 +64,19 @@ def one_of(word: str, known: Collection[str], option: str, near: str | None = No
 
 
 def finite(value: float, option: str) -> float:
-    """Return a finite number; else ``ValueError``."""
     if not math.isfinite(value):
         raise ValueError(f"{option} {value} must be a finite number")
     return value
 
 
 def at_least_1(value: int, option: str) -> int:
-    """Return a number of at least 1; else ``ValueError``."""
     if value < 1:
         raise ValueError(f"{option} {value} must be at least 1")
     return value
 
 
 def timed_runtime(device: str) -> Runtime:
-    """Return the runtime of a device whose times mean something; ``ValueError`` for the emulator."""
+    """Return the runtime of a device with meaningful times; ``ValueError`` for the emulator."""
     from convforge.call.dispatch import runtime_of
 
     runtime = runtime_of(device)

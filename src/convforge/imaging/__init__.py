@@ -1,4 +1,1 @@
-"""Images: their files, named kernels, `filter`, and many images at once.
-
-Import the module you need; nothing heavy is loaded before its use.
-"""
+"""Image files, named kernels, `filter`, and `filter_many`. Heavy libraries are imported at their first use."""

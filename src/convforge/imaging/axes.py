@@ -1,4 +1,4 @@
-"""Axes by letters, as in tifffile: rows and columns of a plane, its bands, and the page axes."""
+"""Array axes by letter, as in tifffile: rows, columns, bands and page axes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,20 @@ LETTERS = {
 }
 """The letters of `axes` and their meaning."""
 
-# Beyond so many a last axis is not taken for bands by itself: gray, gray and alpha, RGB, RGBA.
+# A last axis of at most this size means bands: gray, gray and alpha, RGB, RGBA.
 CLEAR_BANDS = 4
 
-# A series whose axes nobody named, with pages no wider than this and higher than wide, may hold bands as columns.
+# Pages without named axes that are at most this wide, and higher than wide, may hold bands as columns.
 NARROW = 16
 
 
 class AxesError(ImageError):
-    """Axes that must be named, or named otherwise; the message says how."""
+    """The user must name the axes, or name them differently; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Axes of an array, by one letter each.
-
-    Parameters
-    ----------
-    letters : str
-        Of `LETTERS`, each once; "YX" together, and at most one letter behind them. Others raise ``AxesError``.
+    """Axes of an array, by one letter of `LETTERS` each: "YX" together, then at most one letter.
 
     Examples
     --------
@@ -53,7 +48,6 @@ class Axes:
     letters: str
 
     def __post_init__(self) -> None:
-        """Refuse letters or an order that cannot be read."""
         letters = self.letters
         wrong = next((letter for letter in letters if letter not in LETTERS), None)
         if wrong is not None:
@@ -68,16 +62,15 @@ class Axes:
 
     @property
     def bands(self) -> str:
-        """The letter of the bands: S, else C; empty where there is none."""
+        """The letter of the bands: S, else C, else ""."""
         return next((letter for letter in "SC" if letter in self.letters), "")
 
     @property
     def pages(self) -> str:
-        """The letters of the page axes."""
         return "".join(letter for letter in self.letters if letter not in f"YX{self.bands}")
 
     def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
-        """Return the size of each axis; ``AxesError`` for another number of axes."""
+        """Return the size of each axis; raise ``AxesError`` for a wrong number of axes."""
         if len(shape) != len(self.letters):
             raise AxesError(
                 f"axes {self.letters!r} name {len(self.letters)} axes, and the array has {len(shape)}: its shape is "
@@ -86,37 +79,36 @@ class Axes:
         return dict(zip(self.letters, shape, strict=True))
 
     def stack(self, array: Any) -> Any:
-        """Return an array of any library as (T, H, W, B), all page axes in one, bands last; a view where possible."""
+        """Return an array of any library as (T, H, W, B), page axes merged into T; a view where possible."""
         self.sizes(array.shape)
         letters, pages = self.letters, self.pages
-        if letters.startswith(pages):  # merged where they are, which takes no copy of a contiguous array
+        if letters.startswith(pages):  # merge before the transpose: no copy of a contiguous array
             array, letters, pages = self._merged(array, len(pages)), f"T{letters[len(pages) :]}", "T"
         array = array.transpose(*(letters.index(letter) for letter in f"{pages}YX{self.bands}"))
         array = array if self.bands else array[..., None]
         return array if len(pages) == 1 else self._merged(array, len(pages))
 
     def _merged(self, array: Any, count: int) -> Any:
-        """Merge the first `count` axes into one."""
         if count < 2:
             return array if count else array[None]
         try:
             return array.reshape(math.prod(array.shape[:count]), *array.shape[count:])
-        except ValueError as error:  # NumPy copies where it must; an array on a GPU is left alone
+        except ValueError as error:  # only NumPy copies; arrays on a GPU are not copied
             raise AxesError(
                 f"axes {self.letters!r}: the planes of the image do not follow each other in memory; make a contiguous "
                 f"copy of it that begins with the axes {self.pages}"
             ) from error
 
     def unstack(self, stack: Array, pages: tuple[int, ...]) -> Array:
-        """Return a stack (T, P, Q, K) with the axes of the array, whose page axes have the sizes `pages`."""
+        """Reverse `stack` for a result (T, P, Q, K); `pages` has the sizes of the page axes."""
         array = stack.reshape(*pages, *stack.shape[1 : None if self.bands else 3])
         order = f"{self.pages}YX{self.bands}"
         return array.transpose([order.index(letter) for letter in self.letters])
 
     def for_filter(self, array: Any, *, summed: bool) -> Any:
-        """Return the array as (T, H, W, B) such that a filter's result has the order of the array.
+        """Return the array as (T, H, W, B), so that a filter's result keeps the array's axis order.
 
-        Where bands are not summed, each plane is filtered by itself, so any axes may be called bands.
+        Without `summed` every plane is filtered alone, so any axis may serve as bands.
         """
         self.sizes(array.shape)
         first = self.letters.index("Y")
@@ -131,7 +123,7 @@ class Axes:
         return self.stack(array)
 
     def result_shape(self, shape: tuple[int, ...], plane: tuple[int, int], *, summed: bool) -> tuple[int, ...]:
-        """Return the shape of a filter's result: `plane` for Y and X, no bands where they are summed.
+        """Return the shape of a filter's result: `plane` for Y and X, no bands if `summed`.
 
         Examples
         --------
@@ -145,7 +137,7 @@ class Axes:
 
 
 def image_of(array: Array, axes: Axes, **fields: Any) -> Image:
-    """Make an image of an array whose axes are named; one band has no axis of its own."""
+    """Make an image of an array with named axes; a single band gets no axis."""
     sizes = axes.sizes(array.shape)
     pixels = np.ascontiguousarray(axes.stack(array))
     pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
@@ -154,9 +146,9 @@ def image_of(array: Array, axes: Axes, **fields: Any) -> Image:
 
 
 def as_named(axes: Axes | None, image: Image, sizes: tuple[int, ...] = ()) -> Image:
-    """Read a file's image with the axes that the user named, if any.
+    """Apply the axes that the user named to a file's image; raise ``AxesError`` where they do not fit.
 
-    `sizes` is how the file itself divides its pages. ``AxesError`` where the image has other axes.
+    `sizes` are the file's own sizes of its page axes.
     """
     if axes is None:
         return image
@@ -178,9 +170,9 @@ def as_named(axes: Axes | None, image: Image, sizes: tuple[int, ...] = ()) -> Im
 
 
 def check_clear(name: str, shape: tuple[int, ...]) -> None:
-    """Raise ``AxesError`` for a shape that can be read in several ways, with the option for each.
+    """Raise ``AxesError`` for an ambiguous shape; the message lists the option for each reading.
 
-    (H, W), and a last axis of up to four bands behind two or three others, are clear.
+    (H, W), and two or three axes followed by at most four bands, are clear.
 
     Examples
     --------
@@ -189,8 +181,8 @@ def check_clear(name: str, shape: tuple[int, ...]) -> None:
     Traceback (most recent call last):
     ...
     convforge.imaging.axes.AxesError: a.npy: its shape (200, 25, 24) can be read in several ways; write --axes ZYX for \
-200 planes of 24 x 25 pixels, --axes CYX for 24 x 25 pixels of 200 bands, or --axes YXC for 25 x 200 pixels of 24 \
-bands (axes= in Python)
+    200 planes of 24 x 25 pixels, --axes CYX for 24 x 25 pixels of 200 bands, or --axes YXC for 25 x 200 pixels of 24 \
+    bands (axes= in Python)
     """
     if len(shape) == 2 or (len(shape) in (3, 4) and shape[-1] <= CLEAR_BANDS):
         return
@@ -203,13 +195,7 @@ def may_hold_bands_as_columns(shape: tuple[int, ...]) -> bool:
 
 
 def readings(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the usual readings of a shape, planes of one band first.
-
-    Examples
-    --------
-    >>> readings((200, 25, 25)), readings((8, 9))
-    (('ZYX', 'CYX', 'YXC'), ('YX',))
-    """
+    """Return the usual readings of a shape, planes of one band first: ('ZYX', 'CYX', 'YXC') for three axes."""
     return {
         2: ("YX",),
         3: ("ZYX", "CYX", "YXC"),

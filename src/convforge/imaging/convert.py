@@ -1,4 +1,4 @@
-"""Sample types after filtering: round, saturate, scale, and one gray band from three."""
+"""Sample types after filtering: round, saturate, scale; gray from RGB."""
 
 from __future__ import annotations
 
@@ -12,36 +12,16 @@ Array = npt.NDArray[Any]
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in gray: ITU-R BT.601 luma, as in Pillow, OpenCV and JPEG."""
 
-# Samples converted at a time: the float64 of one block stays in the cache instead of doubling a large image.
+# Samples per block: one block in float64 fits the cache; a large image in float64 would double its memory.
 BLOCK = 2**16
 
 
 def to_dtype(array: npt.ArrayLike, dtype: npt.DTypeLike, *, scale: float = 1.0, absolute: bool = False) -> Array:
-    """Convert samples: take magnitudes if asked, multiply by `scale`, then round and saturate for integers.
+    """Convert samples: take magnitudes if `absolute`, multiply by `scale`, then round and saturate for integers.
 
-    Integers round half to even and saturate at both ends of the type, NaN becomes 0. Floats keep the value: 0 to 255
-    does not become 0 to 1.
-
-    Parameters
-    ----------
-    array : array-like
-        Any shape; integers or floats.
-    dtype : dtype-like
-        An integer or float type.
-    scale : float
-        Factor, finite.
-    absolute : bool
-        Take the magnitude first: edges of both signs show.
-
-    Returns
-    -------
-    ndarray
-        Same shape, type `dtype`, always new memory.
-
-    Raises
-    ------
-    ValueError
-        `dtype` or the array's type is neither integer nor float, or `scale` is not finite.
+    Integers round half to even and saturate at both ends of the type; NaN becomes 0. Floats keep the value: 0 to 255
+    does not become 0 to 1. The result is always new memory. Raises ``ValueError`` for a type that is neither integer
+    nor float, and for a `scale` that is not finite.
 
     Examples
     --------
@@ -74,13 +54,9 @@ def to_dtype(array: npt.ArrayLike, dtype: npt.DTypeLike, *, scale: float = 1.0, 
 def to_gray(pixels: npt.ArrayLike) -> Array:
     """Return the Rec. 601 luma, 0.299 R + 0.587 G + 0.114 B, in the type of the pixels.
 
-    Integers round half to even. The samples are weighted without a change of gamma, as in Pillow and OpenCV.
-
-    Parameters
-    ----------
-    pixels : array-like
-        (H, W, 3) or (T, H, W, 3) gives (H, W) or (T, H, W); (H, W) and a last axis of 1 are gray already. Other shapes
-        raise ``ValueError``.
+    (H, W, 3) gives (H, W), and (T, H, W, 3) gives (T, H, W); (H, W) and a last axis of 1 are gray already. Other shapes
+    raise ``ValueError``. Integers round half to even. Samples are weighted without a change of gamma, as in Pillow and
+    OpenCV.
 
     Examples
     --------
@@ -105,7 +81,7 @@ def _magnitude(block: Array) -> Array:
         return block
     if block.dtype.kind == "f":
         return np.abs(block)
-    # |-128| wraps to -128 in int8; read as unsigned those bits are 128.
+    # |-128| wraps to -128 in int8; the same bits as uint8 are 128.
     return np.abs(block).view(f"u{block.dtype.itemsize}")
 
 
@@ -115,7 +91,7 @@ def _whole(block: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _scaled(block: Array, dtype: np.dtype[Any], scale: float) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):  # infinity is the right answer, and integers saturate below
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is correct here; integers saturate below
         value = block.astype(np.float64) if scale == 1 else np.multiply(block, scale, dtype=np.float64)
         if dtype.kind == "f":
             return value.astype(dtype)
@@ -123,7 +99,7 @@ def _scaled(block: Array, dtype: np.dtype[Any], scale: float) -> Array:
     value[np.isnan(value)] = 0
     np.rint(value, out=value)
     over = value >= float(ends.max)
-    # 2**63 - 1 is no float64: the cast sees the next lower one, the end itself is set as an integer.
+    # 2**63 - 1 is not a float64: clip to the next lower float64, then write the end as an integer.
     np.clip(value, float(ends.min), np.nextafter(float(ends.max), 0.0) if ends.bits == 64 else ends.max, out=value)
     result: Array = value.astype(dtype)
     result[over] = ends.max

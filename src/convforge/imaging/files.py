@@ -1,4 +1,4 @@
-"""Read and write images: the format is known by a file's first bytes when reading, by its name when writing."""
+"""Read and write images. The first bytes determine the format when reading, the name's ending when writing."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class _Format:
     name: str
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...]
-    decoders: tuple[str, ...]  # modules; imagecodecs loads each decoder when it is named
+    decoders: tuple[str, ...]  # modules; imagecodecs loads a decoder on attribute access
     read: Callable[[Path, int, Axes | None], Image]
     write: Callable[[BinaryIO, Image], None]
     holds: frozenset[str]  # see `losses.lost`
-    lost: Callable[[Image], list[str]] = lambda image: []  # beside the fields that it does not hold
-    dtypes: tuple[str, ...] = ()  # () is every sample type
-    bands: tuple[int, ...] = ()  # () is any number
+    lost: Callable[[Image], list[str]] = lambda image: []  # in addition to the fields that it does not hold
+    dtypes: tuple[str, ...] = ()  # () allows every sample type
+    bands: tuple[int, ...] = ()  # () allows any number
     alpha: bool = True
     pages: bool = True
 
@@ -65,7 +65,7 @@ _FORMATS = (
 WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
 """File name endings that `write_image` knows."""
 
-# Other files by their beginning, so that the message can name them.
+# First bytes of other formats, for the error message.
 _OTHERS = (
     (b"GIF8", "a GIF"),
     (b"BM", "a BMP"),
@@ -84,26 +84,25 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
     """Read a PNG, JPEG, TIFF or .npy file, recognised by its content.
 
     PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits become 8 bits,
-    as a viewer shows them; samples of 9 to 15 bits keep their codes, which are what a camera measured. Colours of a
-    TIFF in which zero is white are inverted, alpha and other samples never. JPEG, PNG and TIFF are turned upright by
-    their orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and (T, H, W, B) with up to four
-    bands are clear. Other arrays, and TIFF pages so narrow that they may be rows of an image, need `axes`.
+    as a viewer shows them; samples of 9 to 15 bits keep the values that a camera measured. In a TIFF in which zero is
+    white, colours are inverted; alpha and other samples are not. JPEG, PNG and TIFF are turned upright by their
+    orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and (T, H, W, B) with up to four bands
+    are clear. Other arrays, and TIFF pages so narrow that they may be rows of an image, need `axes`.
 
     Parameters
     ----------
     path : path-like
     max_pixels : int
-        Largest width x height x pages accepted (bands beyond four count as further pages), checked in the header
-        before anything is decoded. The default is 2**28.
+        Largest width x height x pages accepted (bands beyond four count as further pages). The header is checked before
+        anything is decoded. The default is 2**28.
     axes : str, optional
         The axes of the array, or of a TIFF's stack, by the letters of `imaging.axes.LETTERS`: Y and X are rows
-        and columns, C or S the bands, T, Z and I pages, such as "CYX" or "TZYXC". Pages of several axes follow each
-        other.
+        and columns, C or S the bands, T, Z and I pages, such as "CYX" or "TZYXC". Page axes are merged into one.
 
     Returns
     -------
     Image
-        Pixels in the file's sample type, alpha apart, metadata.
+        Pixels in the file's sample type, separate alpha, metadata.
 
     Raises
     ------
@@ -131,14 +130,14 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
     try:
         return kind.read(path, max_pixels, named)
     except ImageError as error:
-        # Image itself does not know the file.
+        # Add the path: Image does not know it.
         raise error if str(error).startswith(str(path)) else type(error)(f"{path}: {error}") from error
-    except ImportError:  # a missing library is no fault of the image
+    except ImportError:  # a missing library is not the image's fault
         raise
     except MemoryError as error:
         raise ImageError(f"{path}: the decoded image does not fit into memory; cut it into parts first") from error
     except Exception as error:
-        # Decoders raise errors of many classes (their own, struct.error, KeyError): one to a user.
+        # Decoders raise many classes (their own, struct.error, KeyError); users get one.
         raise ImageError(
             f"{path}: truncated or damaged {kind.name} ({_one_line(error)}); get it again from its source"
         ) from error
@@ -147,24 +146,10 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
 def check_writable(
     path: StrPath, dtype: npt.DTypeLike, *, bands: int = 1, pages: bool = False, alpha: bool = False
 ) -> None:
-    """Refuse a result that `path` cannot hold, before any computing is done for it.
+    """Raise ``ImageError`` for a result that `path` cannot hold, before it is computed.
 
-    Parameters
-    ----------
-    path : path-like
-        Its ending names the format.
-    dtype : dtype-like
-        Sample type of the result.
-    bands : int
-        Bands of the result, alpha not counted.
-    pages, alpha : bool
-        The result has pages, and alpha.
-
-    Raises
-    ------
-    ImageError
-        An unknown ending, a sample type, band count, alpha or pages that the format has no place for, or a place that
-        cannot be written. The message says what to do instead.
+    `path`'s ending determines the format; `bands` does not count alpha. The cause is an unknown ending, a sample type,
+    band count, alpha or pages that the format has no place for, or a folder without write access.
     """
     path = Path(path)
     kind = _format_for(path)
@@ -189,12 +174,12 @@ def check_writable(
         raise ImageError(f"{path}: {kind.name} holds one page; write .tif or .npy to keep them all")
     try:
         _check_place(path)
-    except OSError as error:  # a name too long, a folder that may not be looked into
+    except OSError as error:  # a name too long, a folder without read access
         raise ImageError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
 
 
 def load_decoders(*paths: Path) -> None:
-    """Import the decoders of these files, so that the time of reading does not include it."""
+    """Import the decoders of these files, so that read times do not include the imports."""
     suffixes = {path.suffix.lower() for path in paths}
     for kind in _FORMATS:
         for name in kind.decoders if suffixes.intersection(kind.suffixes) else ():
@@ -221,11 +206,10 @@ def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
 def write_image(path: StrPath, image: Image) -> None:
     """Write an image in the format of the name's ending; all of it or nothing.
 
-    The file is made under a temporary name in the same folder and renamed when complete: an existing file is replaced
-    only then, keeping its permissions, and a failure leaves nothing behind. A temporary file of a killed process is
-    removed by a later write into that folder, once it is an hour old. Alpha is converted to the pixels' sample type; in
-    .npy it becomes the last band. JPEG is written at quality 95 without chroma subsampling. `not_kept` names the
-    metadata that a format does not hold (.npy: all).
+    The data goes to a temporary file in the same folder, which replaces an existing file when complete and keeps its
+    permissions. A failure leaves nothing behind. A temporary file of a killed process is removed by a write into that
+    folder one hour later or more. Alpha is converted to the pixels' sample type; in .npy it becomes the last band. JPEG
+    has quality 95 without chroma subsampling. `not_kept` names the metadata that a format does not hold (.npy: all).
 
     Parameters
     ----------
@@ -236,7 +220,7 @@ def write_image(path: StrPath, image: Image) -> None:
     Raises
     ------
     ImageError
-        A result that the format or the place cannot hold (see `check_writable`), a full disk, or a failing encoder.
+        A result that the format or the folder cannot hold (see `check_writable`), a full disk, or a failing encoder.
 
     Examples
     --------
@@ -251,7 +235,7 @@ def write_image(path: StrPath, image: Image) -> None:
     pixels = image.pixels
     check_writable(path, pixels.dtype, bands=image.bands, pages=image.pages, alpha=image.alpha is not None)
     kind = _format_for(path)
-    target = Path(os.path.realpath(path))  # a link keeps pointing: its target is replaced, not the link
+    target = Path(os.path.realpath(path))  # replace the target of a symbolic link, not the link
     try:
         with replacing(target) as file:
             kind.write(file, image)

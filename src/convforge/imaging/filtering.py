@@ -1,4 +1,4 @@
-"""`filter`: an array of pixels and a kernel in, an array of pixels out."""
+"""`filter`: cross-correlation of an array of pixels with a kernel."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem, Epilogue, padding_mode_of
 from convforge.problem.types import ADDED, SHORT_NAMES, finfo, is_integer, limits, magnitude
 
-# The largest filter side from which two passes beat one, where the kernel factors; see docs/methods.md.
+# From this filter side on, two passes beat one if the kernel factors; see docs/methods.md.
 _SEPARABLE_FROM = 5
 
-# Prepared weights on GPUs, kept for this many plans, filters and streams.
+# Prepared weights kept on GPUs, one per plan, filter and stream.
 TAPS_KEPT = 64
 _TAPS: dict[Any, PreparedFilter] = {}
 
-# Arguments of SciPy's and OpenCV's filters, and what does the same here.
+# Arguments of SciPy's and OpenCV's filters, and their equivalents here.
 _ANCHOR = "the centre is element (R // 2, S // 2); pad the kernel with zeros until that is the element that you mean"
 ELSEWHERE = {
     "anchor": _ANCHOR,
@@ -77,8 +77,7 @@ def filter(  # noqa: A001
     ----------
     image : array of shape (H, W), (H, W, C) or (T, H, W, C)
         Of NumPy, PyTorch, CuPy or JAX; uint8, uint16, int16, int8, int32, float16, float32 or float64. Any number of
-        bands C and of pages T.
-        A gray stack is (T, H, W, 1), or has its axes named by `axes`.
+        bands C and of pages T. A gray stack is (T, H, W, 1), or `axes` names its axes.
     kernel : array of shape (R, S), str or path
         Numbers, or what :func:`convforge.imaging.kernels.load_kernel` reads: a name such as "laplacian" or
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
@@ -89,20 +88,19 @@ def filter(  # noqa: A001
         "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one of them, such as
         "mirror", "edge" or "BORDER_WRAP".
     cval : float
-        The value outside in mode "constant": one that a pixel of the image could have, whatever the kernel, so a whole
-        number for an image of integers.
+        The value outside in mode "constant". It must be a value of the image's type.
     stride : int or pair of int
-        Only every so many-th row and column is computed.
+        Step between computed rows and columns.
     out_dtype : dtype, optional
         NumPy's or PyTorch's, or its name; by default the image's own: integers are rounded half to even and saturate.
     device, algorithm
-        As in :func:`convforge.conv2d`. "auto" takes two one-dimensional passes where the kernel factors. Over an
+        As in :func:`convforge.conv2d`. "auto" uses two one-dimensional passes where the kernel factors. Over an
         image of integers, a kernel of whole numbers, or of whole numbers over one divisor such as a mean, is summed
-        exactly and divided once, but by methods that round, such as "fft". Other kernels are summed in float32 over
+        exactly and divided once, except by methods that round, such as "fft". Other kernels are summed in float32 over
         pixels of 8 bits, else in float64.
     axes : str, optional
-        The axes of `image` by the letters of `convforge.imaging.axes.LETTERS`, where they are others: Y and X are rows
-        and columns, side by side; C or S the bands; Z, T and I planes that follow each other, such as "ZYX", "CYX" or
+        The axes of `image` by the letters of `convforge.imaging.axes.LETTERS`, if they differ from the shapes above: Y
+        and X are rows and columns, adjacent; C or S the bands; Z, T and I separate planes, such as "ZYX", "CYX" or
         "TZYXC". At most one letter may follow YX.
 
     Returns
@@ -113,8 +111,8 @@ def filter(  # noqa: A001
     Raises
     ------
     ValueError, TypeError
-        As :func:`convforge.conv2d`; also a kernel that is not two-dimensional or holds NaN or Inf. Of an argument of
-        SciPy's or OpenCV's filters, such as `anchor` or `delta`, the message says what does the same here.
+        As :func:`convforge.conv2d`; also a kernel that is not two-dimensional or holds NaN or Inf. For an argument of
+        SciPy's or OpenCV's filters, such as `anchor` or `delta`, the message names the equivalent here.
 
     Examples
     --------
@@ -142,7 +140,7 @@ def filter(  # noqa: A001
 
 
 def _prepared(plan: Plan, w: NDArray[Any], stream: CallerStream) -> PreparedFilter:
-    """Upload the weights once for a stream, which waits for it, and keep them."""
+    """Upload the weights once per stream, which waits for the upload, and keep them."""
     key = (plan, w.tobytes(), stream.handle)
     prepared = _TAPS.get(key)
     if prepared is None:
@@ -172,13 +170,13 @@ def plan_filter(
     device: str | None = None,
     **options: Unpack[FilterOptions],
 ) -> tuple[Plan, NDArray[Any], NDArray[Any]]:
-    """Return the plan of :func:`filter` for these arguments, the image as (T, H, W, C), and the weights."""
+    """Return the plan of :func:`filter`, the image as (T, H, W, C), and the weights."""
     problem, x, weights = filter_problem(image, kernel, **options)
     device = home_of(image=image).runs_on(device)
     return find_plan(problem, options.get("algorithm", "auto"), None, device, None, tune=False), x, weights
 
 
-@np.errstate(all="ignore")  # a tap too small for the type that it is summed in is zero there
+@np.errstate(all="ignore")  # a tap below the smallest number of the sums' type becomes zero
 def filter_problem(
     image: NDArray[Any],
     kernel: NDArray[Any] | str | os.PathLike[str],
@@ -191,7 +189,7 @@ def filter_problem(
     algorithm: str = "auto",
     axes: str | None = None,
 ) -> tuple[Conv2dProblem, NDArray[Any], NDArray[Any]]:
-    """Return the problem of :func:`filter` for these arguments, the image as (T, H, W, C), and the weights."""
+    """Return the problem of :func:`filter`, the image as (T, H, W, C), and the weights."""
     image = home_of(image=image).read(image, "image", (2, 3, 4) if axes is None else None)
     taps = kernel_array(kernel)
     check_word(channels, "channels")
@@ -225,7 +223,7 @@ def filter_problem(
 
 
 def _outside(cval: Any, border: str, dtype: str) -> float:
-    """Return the value outside of an image of this element type: one that its pixels may have."""
+    """Return the padding value, checked to be a value of the element type."""
     if isinstance(cval, bool) or not isinstance(cval, int | float | np.integer | np.floating):
         raise TypeError(f"cval={cval!r} must be a number")
     if border != "constant":
@@ -246,11 +244,11 @@ def _outside(cval: Any, border: str, dtype: str) -> float:
 
 
 def _result_type(wanted: Any) -> str:
-    """Return our name of an element type that is given as NumPy's or PyTorch's."""
+    """Return our name of NumPy's or PyTorch's element type."""
     text = str(wanted).removeprefix("torch.")
     try:
         name = text if text in SHORT_NAMES else np.dtype(wanted).name
-    except (TypeError, ValueError, SyntaxError):  # as NumPy finds it
+    except (TypeError, ValueError, SyntaxError):  # NumPy raises any of these
         name = ""
     if name not in SHORT_NAMES:
         raise TypeError(f"out_dtype={wanted!r} is no type of results here; choose one of {', '.join(SHORT_NAMES)}")
@@ -260,10 +258,7 @@ def _result_type(wanted: Any) -> str:
 def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.float64]:
     """Return the kernel's numbers from an array or from text; float32(1 / 9) means 1 / 9.
 
-    Raises
-    ------
-    ValueError, TypeError
-        It is no two-dimensional array of finite real numbers, or text that means none.
+    ``ValueError`` or ``TypeError`` unless it is a two-dimensional array of finite real numbers, or text that means one.
     """
     if isinstance(kernel, str | os.PathLike):
         with no_fork():
@@ -289,7 +284,7 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
 
 
 def _rounds(algorithm: str) -> bool:
-    """Tell whether the named method's arithmetic has fractions, such as the FFT's: it sums floats."""
+    """Tell whether the named method's arithmetic has fractions, as the FFT's has, so that it needs float sums."""
     named = () if algorithm == "auto" else every_algorithm()
     methods = (a for a in named if a.operation == "conv2d" and a.name == algorithm)
     return any(a.precision not in ("strict", "separable") for a in methods)
@@ -298,11 +293,11 @@ def _rounds(algorithm: str) -> bool:
 def _weights(
     taps: NDArray[np.float64], pixels: np.dtype[Any], channels: int, result: str, algorithm: str
 ) -> tuple[NDArray[Any], int]:
-    """Return the kernel in the type it is summed with, and the divisor of its sums.
+    """Return the kernel in the type of its sums, and the divisor of the sums.
 
     Over integers, whole numbers and fractions of one divisor are summed exactly, in the narrowest type that holds
-    every sum. A quotient of two whole numbers, rounded to a float type, stays on its side of every tie of whole numbers
-    where the sum is below half of what the type counts to; so one division rounds as the exact quotient does.
+    every sum. A rounded quotient of two whole numbers stays on its side of every tie of whole numbers if the sum is
+    below half of the number that the float type counts to; so one division rounds as the exact quotient does.
     """
     if not is_integer(pixels.name):  # 16-bit floats are summed in float32, so kernels need not be rounded to them
         return _cast(taps, np.float64 if pixels == np.float64 else np.float32), 1
@@ -347,13 +342,13 @@ def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:
 
 
 def _two_passes_pay(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
-    """Tell whether a kernel is large and of rank 1, and summed in a float type; `taps` may be multiples of it."""
+    """Tell whether a kernel is large, of rank 1, and summed in a float type; `taps` may be multiples of the kernel."""
     return min(taps.shape) >= _SEPARABLE_FROM and dtype.kind == "f" and _has_rank_1(taps, dtype)
 
 
 def _has_rank_1(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
     """Tell whether a kernel is the product of a column and a row, to the last bit of a float type."""
-    # A matrix of rank 1 is the outer product of its row and column through its largest number, divided by that.
+    # A matrix of rank 1 is the outer product of the row and column of its largest number, divided by that number.
     r, s = np.unravel_index(np.abs(taps).argmax(), taps.shape)
     if not taps[r, s]:
         return False

@@ -1,4 +1,4 @@
-"""Images between reading and writing: pixels, transparency and metadata."""
+"""Images in memory: pixels, transparency and metadata."""
 
 from __future__ import annotations
 
@@ -20,61 +20,35 @@ Number = TypeVar("Number", int, float)
 MAX_PIXELS = 2**28
 """Default limit of `read_image`: 268 million pixels, a 16384 x 16384 image."""
 
-# Values of the orientation tag of images that are stored by columns.
+# Values of the orientation tag that swap rows and columns.
 _SIDEWAYS = range(5, 9)
 
-# Below this a wrong header costs nothing: the decoder may find the fault itself and name it better.
+# Below this a wrong header costs little memory, and the decoder describes the fault better.
 HARMLESS_BYTES = 2**20
 
 
 class ImageError(ValueError):
-    """An image cannot be read or written; the message names the file, what is wrong, and what to do."""
+    """An image cannot be read or written; the message names the file, the fault and the remedy."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata of an image.
+    """Metadata of an image."""
 
-    Parameters
-    ----------
-    resolution : (float, float), optional
-        Pixels per `unit`, along x and along y.
-    unit : {"inch", "centimeter", "none"}
-        "none" means that only the ratio of the two resolutions has a meaning.
-    description : str
-        TIFF ImageDescription, PNG Description, JPEG ImageDescription or comment.
-    icc_profile : bytes, optional
-        The colour profile, unchanged.
-    premultiplied : bool
-        The colours are already multiplied by alpha ("associated" alpha, TIFF only).
-    exif : bytes, optional
-        A block of EXIF that begins with b"II"; without orientation, as pixels are upright, and without the maker's note
-        and thumbnail, which would be untrue or damaged.
-    png : tuple of (bytes, bytes)
-        Chunks of text and colour that only PNG holds, by name.
-    left : tuple of str
-        Names of further metadata of the file, none of which is written.
-    storage : tuple of str
-        How a TIFF was stored where it is written otherwise.
-
-    Examples
-    --------
-    >>> Metadata(resolution=(300, 300), unit="inch").pixels_per("centimeter")
-    (118.11023622047244, 118.11023622047244)
-    """
-
-    resolution: tuple[float, float] | None = None
-    unit: Unit = "inch"
-    description: str = ""
-    icc_profile: bytes | None = field(default=None, repr=False)
-    premultiplied: bool = False
+    resolution: tuple[float, float] | None = None  # pixels per `unit` along x and y
+    unit: Unit = "inch"  # "none": only the ratio of the resolutions has a meaning
+    description: str = ""  # TIFF ImageDescription, PNG Description, JPEG ImageDescription or comment
+    icc_profile: bytes | None = field(default=None, repr=False)  # unchanged
+    premultiplied: bool = False  # colours are already multiplied by alpha ("associated" alpha, TIFF only)
+    # A block of EXIF that begins with b"II", without orientation, maker's note and thumbnail: pixels are upright, and
+    # the other two would be untrue or damaged.
     exif: bytes | None = field(default=None, repr=False)
-    png: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)
-    left: tuple[str, ...] = field(default=(), repr=False)
-    storage: tuple[str, ...] = field(default=(), repr=False)
+    png: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)  # (name, body) of chunks that only PNG holds
+    left: tuple[str, ...] = field(default=(), repr=False)  # names of the file's metadata that is not written
+    storage: tuple[str, ...] = field(default=(), repr=False)  # features of the TIFF's storage that are not written
 
     def pixels_per(self, unit: Literal["inch", "centimeter"]) -> tuple[float, float] | None:
-        """Return the resolution along x and y in `unit`, or None where the file has none."""
+        """Return the resolution along x and y in `unit`, or None if the file has none."""
         if self.resolution is None or self.unit == "none":
             return None
         x, y = self.resolution
@@ -120,7 +94,6 @@ class Image:
     axes: tuple[str, tuple[int, ...]] = ("", ())
 
     def __post_init__(self) -> None:
-        """Refuse shapes and types that no file can hold."""
         first = 1 if self.pages else 0
         shape = self.pixels.shape
         if len(shape) not in (first + 2, first + 3):
@@ -145,24 +118,24 @@ class Image:
 
     @property
     def bands(self) -> int:
-        """Bands of a pixel, alpha not counted."""
+        """Bands of a pixel without alpha."""
         return int(self.pixels.shape[-1]) if self.pixels.ndim == (4 if self.pages else 3) else 1
 
     @property
     def page_count(self) -> int:
-        """Pages; 1 for a plain image."""
+        """Number of pages; 1 for a plain image."""
         return int(self.pixels.shape[0]) if self.pages else 1
 
     def filtered(self, pixels: Array, *, stride: tuple[int, int] = (1, 1)) -> Image:
-        """Return the image with the pixels of a filter's result, and everything else of this one.
+        """Return this image with the pixels of a filter's result.
 
         Parameters
         ----------
         pixels : ndarray
             With the page axis of this image, any number of bands.
         stride : (int, int)
-            Stride of the filter along y and x. Alpha is taken at the same steps, and a resolution of 300 pixels per
-            inch becomes 150 at stride 2. Where it is not 1, entries of EXIF that are counted in pixels are removed.
+            Stride of the filter along y and x. Alpha is subsampled with it, and a resolution of 300 pixels per
+            inch becomes 150 at stride 2. If it is not 1, EXIF entries that count pixels are removed.
 
         Raises
         ------
@@ -196,9 +169,9 @@ def is_sample_dtype(dtype: np.dtype[Any]) -> bool:
 def check_size(
     path: str | os.PathLike[str], height: int, width: int, *, bands: int = 1, pages: int = 1, max_pixels: int
 ) -> None:
-    """Raise ``ImageError`` for an empty image, and one beyond `max_pixels`, from the header alone.
+    """Raise ``ImageError`` for an empty image, and for one beyond `max_pixels`, from the header alone.
 
-    Pages count; of bands, each four begun count as one more image, so that thousands of bands cannot slip through.
+    Pages count, and each further four bands count as one more image, so that thousands of bands are refused too.
     """
     if min(height, width, bands, pages) < 1:
         raise ImageError(f"{path}: declares {width} x {height} pixels in {bands} bands; the file holds no image")
@@ -214,9 +187,9 @@ def check_size(
 
 
 def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, ratio: int) -> None:
-    """Raise ``ImageError`` for a header that declares more bytes than `stored` bytes can unpack to at `ratio` to one.
+    """Raise ``ImageError`` if `stored` bytes cannot unpack to `declared` bytes at `ratio` to one.
 
-    The ratios are the best that each compression can reach, so that no honest image is refused, however blank.
+    The ratios are the best that each compression can reach, so no valid image is refused, however blank.
     """
     if declared > stored * ratio + HARMLESS_BYTES:
         raise ImageError(
@@ -226,17 +199,9 @@ def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, r
 
 
 def upright(pixels: Array, orientation: int) -> Array:
-    """Turn pixels (H, W) or (H, W, B) upright by the EXIF/TIFF Orientation tag (1 to 8; other values change nothing).
-
-    Examples
-    --------
-    >>> upright(np.array([[1, 2, 3], [4, 5, 6]]), 6)
-    array([[4, 1],
-           [5, 2],
-           [6, 3]])
-    """
+    """Turn pixels (H, W) or (H, W, B) upright by the EXIF/TIFF Orientation tag (1 to 8; others change nothing)."""
     turned = pixels
-    if orientation in _SIDEWAYS:  # swapped, the cases are those of 1 to 4
+    if orientation in _SIDEWAYS:  # after the swap, the cases are 1 to 4
         turned = np.swapaxes(turned, 0, 1)
         orientation -= 4
     flips = {2: (1,), 3: (0, 1), 4: (0,)}.get(orientation)
@@ -244,12 +209,12 @@ def upright(pixels: Array, orientation: int) -> Array:
 
 
 def upright_pair(pair: tuple[Number, Number], orientation: int) -> tuple[Number, Number]:
-    """Swap values along x and y where `upright` swaps the axes."""
+    """Swap the values of x and y if `upright` swaps the axes."""
     return (pair[1], pair[0]) if orientation in _SIDEWAYS else pair
 
 
 def alpha_as(alpha: Array, dtype: np.dtype[Any]) -> Array:
-    """Return alpha in the samples of `dtype`: opaque is the largest integer, or 1.0.
+    """Return alpha as `dtype`: opaque is the largest integer, or 1.0.
 
     Files hold one sample type for all bands, so a float result of an 8-bit image needs a float alpha.
     """

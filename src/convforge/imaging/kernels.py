@@ -1,8 +1,8 @@
 """Filter kernels by name, from a file, or from a typed matrix.
 
-Kernels are applied as **cross-correlation**: they are not flipped. So the sign of `sobel-x` is positive where the image
-grows brighter to the right, of `sobel-y` where it grows brighter downwards. The output pixel is under element (R // 2,
-S // 2), counted from 0: the centre for odd sizes, the element right of and below it for even ones, as in
+Kernels are applied as **cross-correlation**: they are not flipped. So `sobel-x` is positive where the image grows
+brighter to the right, `sobel-y` where it grows brighter downwards. The output pixel is under element (R // 2, S // 2),
+counted from 0: the centre for odd sizes, the element right of and below it for even ones, as in
 scipy.ndimage.correlate with origin 0.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 LARGEST_SIDE = 4095
-LARGEST_FILE = 2**27  # bytes: the largest kernel there may be, in float64
+LARGEST_FILE = 2**27  # bytes of the largest kernel in float64
 
 _FIXED: dict[str, tuple[tuple[int, ...], ...]] = {
     "laplacian": ((1, 1, 1), (1, -8, 1), (1, 1, 1)),
@@ -37,7 +37,7 @@ KERNEL_NAMES = (*_FIXED, "gaussian:SIZE:SIGMA", "log:SIZE:SIGMA", "box:SIZE")
 """Names that `named_kernel` takes; SIZE in pixels, SIGMA in pixels and more than 0."""
 
 
-# Names that people try, and the answers.
+# Names that users try, and the answers.
 _ELSEWHERE = {
     "sobel": "'sobel-x' and 'sobel-y' are the two directions",
     "scharr": "'scharr-x' and 'scharr-y' are the two directions",
@@ -50,26 +50,17 @@ _ELSEWHERE = {
 
 
 class KernelError(ValueError):
-    """A kernel that cannot be used; the message names the value, the rule, and what to do."""
+    """A kernel that cannot be used; the message names the value, the rule and the remedy."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A two-dimensional filter kernel, to be applied as cross-correlation.
+    """A two-dimensional filter kernel (R, S) for cross-correlation."""
 
-    Parameters
-    ----------
-    name : str
-        As the user gave it: a name, a path, or "matrix".
-    values : ndarray of float64
-        (R, S), finite, read-only.
-    """
-
-    name: str
-    values: npt.NDArray[np.float64]
+    name: str  # as the user gave it: a name, a path, or "matrix"
+    values: npt.NDArray[np.float64]  # (R, S), finite, read-only
 
     def __post_init__(self) -> None:
-        """Refuse everything but a finite matrix, and freeze the values."""
         values = np.array(self.values, dtype=np.float64, order="C")
         if values.ndim != 2:
             raise KernelError(f"kernel {self.name!r} has shape {values.shape}; a kernel is a matrix (rows, columns)")
@@ -89,22 +80,20 @@ class Kernel:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
         return (int(self.values.shape[0]), int(self.values.shape[1]))
 
 
 def load_kernel(text: str | os.PathLike[str]) -> Kernel:
     """Return the kernel that `text` names, holds, or points to.
 
-    Tried in this order: a name of `KERNEL_NAMES`; a file that exists; a matrix. Write ./NAME for a file with such a
-    name.
+    The order is: a name of `KERNEL_NAMES`; an existing file; a matrix. Write ./NAME for a file with such a name.
 
     Parameters
     ----------
     text : str or path-like
-        "sobel-x", "gaussian:5:1.2"; rows parted by semicolons or line ends, values by spaces or commas, fractions
-        welcome ("1/9 1/9 1/9; ..."); a .npy file with a matrix, or a text file with one row a line, where # begins a
-        comment.
+        "sobel-x", "gaussian:5:1.2"; a matrix with rows divided by semicolons or line ends, values by spaces or commas,
+        and fractions ("1/9 1/9 1/9; ..."); a .npy file with a matrix, or a text file with one row a
+        line and comments after #.
 
     Returns
     -------
@@ -114,8 +103,8 @@ def load_kernel(text: str | os.PathLike[str]) -> Kernel:
     Raises
     ------
     KernelError
-        An unknown name (the nearest is offered), a missing or unreadable file, ragged rows, a value that is not a
-        finite number, an empty kernel, complex values, an array that is no matrix, a bad SIZE or SIGMA.
+        An unknown name (the message offers the nearest), a missing or unreadable file, ragged rows, a value that is not
+        a finite number, an empty kernel, complex values, an array that is not a matrix, a bad SIZE or SIGMA.
 
     Examples
     --------
@@ -126,8 +115,8 @@ def load_kernel(text: str | os.PathLike[str]) -> Kernel:
     Traceback (most recent call last):
     ...
     convforge.imaging.kernels.KernelError: unknown kernel 'lapacian'; did you mean 'laplacian'? Known are laplacian, \
-sobel-x, sobel-y, scharr-x, scharr-y, sharpen, emboss, identity, gaussian:SIZE:SIGMA, log:SIZE:SIGMA, box:SIZE; or \
-give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
+    sobel-x, sobel-y, scharr-x, scharr-y, sharpen, emboss, identity, gaussian:SIZE:SIGMA, log:SIZE:SIGMA, box:SIZE; or \
+    give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
     """
     if isinstance(text, os.PathLike):
         return _from_file(Path(text))
@@ -148,9 +137,9 @@ give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
 
 
 def named_kernel(text: str) -> Kernel:
-    """Return a kernel of `KERNEL_NAMES`; capitals and underscores are taken as written there.
+    """Return a kernel of `KERNEL_NAMES`; case and underscores do not matter.
 
-    gaussian:SIZE:SIGMA is the Gaussian sampled at whole pixels, SIZE odd, its sum made 1. log:SIZE:SIGMA is the
+    gaussian:SIZE:SIGMA is the Gaussian sampled at whole pixels, SIZE odd, scaled to sum 1. log:SIZE:SIGMA is the
     Laplacian of that Gaussian, (x^2 + y^2 - 2 SIGMA^2) / SIGMA^4 times it, less its mean, so that flat parts give 0;
     its sign is `laplacian`'s. box:SIZE is the mean over SIZE x SIZE pixels; an even SIZE reaches one pixel further up
     and left than down and right.
@@ -158,8 +147,8 @@ def named_kernel(text: str) -> Kernel:
     Raises
     ------
     KernelError
-        An unknown name (the nearest is offered), a SIZE that is no whole number from 1 to 4095, an even SIZE or a
-        SIGMA not above 0 for gaussian and log, arguments where none belong.
+        An unknown name (the message offers the nearest), a SIZE that is not a whole number from 1 to 4095, an even SIZE
+        or a SIGMA not above 0 for gaussian and log, arguments where none are allowed.
 
     Examples
     --------
@@ -191,7 +180,7 @@ def named_kernel(text: str) -> Kernel:
 
 
 def _hint(head: str) -> str:
-    """Return the nearest kernel that exists, and the beginning of a list of all."""
+    """Name the nearest kernel, and begin the list of all."""
     if head in _ELSEWHERE:
         return f"{_ELSEWHERE[head]}. Known"
     near = difflib.get_close_matches(head, (*_FIXED, *_SIZED), n=1, cutoff=0.5)
@@ -228,19 +217,19 @@ def _gaussian(text: str, head: str, arguments: list[str]) -> npt.NDArray[np.floa
     if not (0 < sigma < float("inf")):
         raise KernelError(f"kernel {text!r}: SIGMA is {arguments[1]!r}; it must be a number above 0, in pixels")
     steps = (np.arange(size) - size // 2) / sigma
-    with np.errstate(over="ignore", under="ignore"):  # far tails of a narrow one are zero
+    with np.errstate(over="ignore", under="ignore"):  # the far tails of a narrow Gaussian are zero
         line = np.exp(-0.5 * steps * steps)
     line /= line.sum()
     gaussian = np.outer(line, line)
     if head == "gaussian":
         return gaussian
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # of too small a SIGMA Kernel refuses the NaN
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # a tiny SIGMA gives NaN, which Kernel refuses
         laplacian = gaussian * (np.add.outer(steps * steps, steps * steps) - 2) / (sigma * sigma)
         return np.asarray(laplacian - laplacian.mean())
 
 
 def _example(head: str, arguments: list[str]) -> str:
-    """Write an argument that works; a single number that is no size becomes SIGMA, with a SIZE that reaches 4 SIGMA."""
+    """Write a valid argument; a single number that is not a size becomes SIGMA, with a SIZE that reaches 4 SIGMA."""
     with suppress(ValueError):
         sigma = float(arguments[0]) if len(arguments) == 1 else 0.0
         size = 2 * round(4 * sigma) + 1 if 0 < sigma < LARGEST_SIDE / 9 else 0
@@ -253,7 +242,7 @@ _MATRIX = re.compile(r"(?:[-+0-9.e,;/\s\[\]()]|nan|inf(?:inity)?|[ij])+", re.IGN
 
 
 def _looks_like_matrix(text: str) -> bool:
-    """Tell whether a text is numbers alone, or begins with one and has rows; errors then name the place."""
+    """Tell whether a text holds only numbers, or begins with one and has rows; errors then name the row and column."""
     if ";" in text and re.match(r"[-+0-9.\[(]", text):
         return True
     return re.fullmatch(_MATRIX, text) is not None and re.search(r"[0-9]|nan|inf|[;\[]", text, re.I) is not None
@@ -319,7 +308,7 @@ def _from_file(path: Path) -> Kernel:
 def _npy(path: Path, where: str) -> npt.NDArray[np.float64]:
     try:
         values = np.load(path, allow_pickle=False)
-    except Exception as error:  # a damaged header raises what its parser raises
+    except Exception as error:  # a damaged header raises any error of its parser
         reason = " ".join(str(error).split())[:200]
         raise KernelError(f"{where} is truncated or damaged ({reason}); save it again with numpy.save") from error
     if values.dtype.kind == "c":

@@ -1,4 +1,4 @@
-"""Real photographs that scikit-image ships inside its wheel: RGB, 512 x 512 or more, no download."""
+"""Real photographs from scikit-image's wheel: RGB, 512 x 512 or more, no download."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PHOTOGRAPHS = {
 
 
 def photograph(name: str = "astronaut") -> npt.NDArray[np.uint8]:
-    """Return a photograph (H, W, 3) that is already on this machine, each side at least 512.
+    """Return a photograph (H, W, 3) of scikit-image's wheel, each side at least 512.
 
-    ``ImageError`` for a name that is not in `PHOTOGRAPHS`, or where scikit-image is not installed.
+    ``ImageError`` for a name that is not in `PHOTOGRAPHS`, or without scikit-image.
 
     Examples
     --------

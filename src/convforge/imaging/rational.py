@@ -1,4 +1,4 @@
-"""Kernels whose numbers are whole numbers over one divisor, such as means and binomials: what makes them exact."""
+"""Kernels of whole numbers over one divisor, such as means and binomials, which can be summed exactly."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LARGEST_DIVISOR = 2**24
 LARGEST_DIVISOR_F32 = 2**14
 """Of float32 numbers, which lie near to some fraction of any larger divisor."""
 
-# Denominators that are tried, the simplest first.
+# Limits of the denominator, tried in this order.
 _DENOMINATORS = (2**8, 2**12, LARGEST_DIVISOR_F32, 2**18, 2**21, LARGEST_DIVISOR)
 
 
 def over_a_divisor(values: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float64], int] | None:
     """Return whole numbers k and the divisor n with `values` = k / n as their type rounds it, or None.
 
-    `values` are finite float32 or float64. A product of two rounded fractions, as of two lines of 1/5, still counts: it
-    may be two roundings off. n is from 1 to `LARGEST_DIVISOR` (`LARGEST_DIVISOR_F32` of float32), in lowest terms but
-    for small multiples.
+    `values` are finite float32 or float64. A product of two rounded fractions, as of two rows of 1/5, still counts,
+    though it may be two roundings off. n is from 1 to `LARGEST_DIVISOR` (`LARGEST_DIVISOR_F32` for float32), in lowest
+    terms except for small multiples.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""A module for each image format: what it stores, read and written."""
+"""Readers and writers, one module per image format."""

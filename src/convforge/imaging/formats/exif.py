@@ -1,7 +1,8 @@
 """EXIF, and the tags of a TIFF that describe the image and not its storage, copied entry by entry.
 
-Pillow and tifffile guess types anew when they write, and lose letters beyond ASCII; so entries are read and packed
-here. A block is a small TIFF, as in a PNG's eXIf; ours are little-endian, without entries that a filter makes untrue.
+Pillow and tifffile guess types anew when they write, and lose letters beyond ASCII; so this module reads and packs
+entries itself. A block is a small TIFF, as in a PNG's eXIf; ours are little-endian, without entries that a filter makes
+untrue.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ CARRIED = {
 # GeoTIFF: true as long as every pixel stays where it is.
 GEOGRAPHIC = {33550, 33922, 34264, 34735, 34736, 34737}
 
-# Tags of the camera's directory that count pixels of the image as it was taken.
+# Tags of the camera's directory that count pixels of the original image.
 IN_PIXELS = {0x9214: "SubjectArea", 0xA20E: "FocalPlaneXResolution", 0xA20F: "FocalPlaneYResolution",
              0xA210: "FocalPlaneResolutionUnit", 0xA214: "SubjectLocation"}  # fmt: skip
 
-# Tags of the storage, and those that are read elsewhere or made anew: no loss.
+# Tags of the storage, and tags that are read elsewhere or made anew: their absence is no loss.
 STORAGE = {
     *range(254, 260), *range(262, 267), DESCRIPTION, *range(273, 275), *range(277, 285), 288, 289, 292, 293, 296, 297,
     317, 320, *range(322, 326), 330, 332, 334, 336, *range(338, 342), 347, *range(512, 522), *range(529, 533), 559,
     32995, 32996, 32997, 32998, 34675, 65420,
 }  # fmt: skip
 
-# Names that say more than the tag's own.
+# Clearer names than the tag's own.
 WORDS = {700: "XMP", 33723: "IPTC", 34377: "Photoshop data", 37724: "Photoshop data", 50341: "PrintIM",
          50838: "ImageJ's own data", 50839: "ImageJ's own data", 42112: "GDAL's metadata",
          42113: "GDAL's value of no data", 34118: "SEM data", 34412: "LSM data"}  # fmt: skip
 
-# Bytes of one element by the kind of an entry, and of the words in it that have an order of bytes: a ratio has two.
+# Bytes of one element by the kind of an entry, and of one word for the byte order: a ratio has two words.
 SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 SHORT, LONG, RATIONAL, SRATIONAL, LONG8 = 3, 4, 5, 10, 16
 WIDTHS = SIZES | {RATIONAL: 4, SRATIONAL: 4}
@@ -57,11 +58,11 @@ class ExifError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tag's kind, number of elements, and its bytes, little-endian."""
+    """One entry of a directory."""
 
-    kind: int
-    count: int
-    data: bytes
+    kind: int  # TIFF field type
+    count: int  # elements
+    data: bytes  # little-endian
 
 
 Directory = dict[int, "Entry | Directory"]
@@ -69,10 +70,10 @@ Directory = dict[int, "Entry | Directory"]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Storage of directories: the order of bytes, and the wide numbers of BigTIFF."""
+    """Storage of directories."""
 
-    order: str = "<"
-    big: bool = False
+    order: str = "<"  # byte order, as in struct
+    big: bool = False  # BigTIFF, with 64-bit numbers
 
     @property
     def count(self) -> struct.Struct:
@@ -86,18 +87,12 @@ class Form:
 
     @property
     def offset(self) -> struct.Struct:
-        """A place in the file, or the bytes of a short entry."""
+        """Offset in the file, or the data of a short entry."""
         return struct.Struct(f"{self.order}{'Q' if self.big else 'I'}")
 
 
 def read_block(block: bytes) -> tuple[Directory, bool]:
-    """Read a block's directories, and whether it has a thumbnail.
-
-    Raises
-    ------
-    ExifError
-        The block is damaged.
-    """
+    """Read a block's directories, and tell whether it has a thumbnail; ``ExifError`` for a damaged block."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
     if order is None or len(block) < 8:
         raise ExifError("no header of a block")
@@ -114,7 +109,7 @@ def read_block(block: bytes) -> tuple[Directory, bool]:
 
 
 def main_of(block: bytes | None) -> Directory:
-    """Return the main directory of a block; empty where there is none."""
+    """Return the main directory of a block; empty for None."""
     return {} if block is None else read_block(block)[0]
 
 
@@ -131,13 +126,9 @@ def read_directory(
 ) -> Directory:
     """Read the directory at `at`, and those that it points to.
 
-    Entries of tags that are not `wanted` have no bytes. `below` maps the tags that point to another directory to those
-    that may do so there, so that there is no circle.
-
-    Raises
-    ------
-    ExifError
-        Offsets beyond the file, unknown kinds, or more than `LARGEST` bytes.
+    Entries of tags that are not `wanted` have no bytes. `below` maps the tags that point to another directory to the
+    tags that may do so in that one, which prevents cycles. ``ExifError`` for offsets beyond the file, unknown kinds, or
+    more than `LARGEST` bytes.
     """
     found: Directory = {}
     room = LARGEST
@@ -161,7 +152,7 @@ def read_directory(
 
 
 def _heads(fetch: Fetch, at: int, form: Form) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the tag, kind, number of elements and the offset of the bytes of each entry."""
+    """Yield the tag, kind, element count and data offset of each entry."""
     (count,) = form.count.unpack(_exactly(fetch, at, form.count.size))
     step = form.head.size + form.offset.size
     table = _exactly(fetch, at + form.count.size, min(count, 2**16) * step)
@@ -178,7 +169,7 @@ def _exactly(fetch: Fetch, at: int, size: int) -> bytes:
 
 def _little_endian(data: bytes, code: int, kind: int, order: str) -> bytes:
     width, head = WIDTHS[kind], b""
-    if code == USER_COMMENT and data.startswith(b"UNICODE\0"):  # UTF-16 in the order of the block
+    if code == USER_COMMENT and data.startswith(b"UNICODE\0"):  # UTF-16 in the block's byte order
         head, data, width = data[:8], data[8:], 2
     if order == "<":
         return head + data
@@ -186,7 +177,7 @@ def _little_endian(data: bytes, code: int, kind: int, order: str) -> bytes:
 
 
 def pack_directory(directory: Mapping[int, Entry | Directory], at: int, *, big: bool = False) -> bytes:
-    """Pack a directory and those below it as little-endian bytes for the offset `at`; none follows it."""
+    """Pack a directory and those below it as little-endian bytes for the offset `at`, as the last directory."""
     form = Form(big=big)
     entries = sorted(directory.items())
     beyond = at + form.count.size + len(entries) * (form.head.size + form.offset.size) + form.offset.size
@@ -205,14 +196,14 @@ def pack_directory(directory: Mapping[int, Entry | Directory], at: int, *, big: 
 
 
 def pack_block(directory: Mapping[int, Entry | Directory]) -> bytes | None:
-    """Pack a block with this main directory; None where it is empty."""
+    """Pack a block with this main directory; None if it is empty."""
     return b"II*\0\x08\0\0\0" + pack_directory(directory, 8) if directory else None
 
 
 def point_to(file: BinaryIO, directories: Mapping[int, Directory]) -> None:
     """Append directories to a little-endian TIFF, and point to them from its first one by these tags.
 
-    For each it must have an entry of the tag less one, which is replaced: tifffile writes none that points.
+    tifffile writes no entries that point, so the file must have an entry of tag - 1 for each, which is replaced.
     """
 
     def fetch(at: int, size: int) -> bytes:
@@ -230,13 +221,13 @@ def point_to(file: BinaryIO, directories: Mapping[int, Directory]) -> None:
         file.write(form.head.pack(code, LONG8 if form.big else LONG, 1) + form.offset.pack(at))
 
 
-# The entries that are still true of a filtered image.
+# Entries that stay true for a filtered image.
 
 
 def carried(main: Directory, *, moved: bool) -> tuple[Directory, list[str]]:
-    """Return the part of a main directory that is true of a filtered image, and the names of the rest.
+    """Return the part of a main directory that is true for a filtered image, and the names of the rest.
 
-    `moved` means that the pixels were turned, so that places counted in pixels are others.
+    `moved` means that the pixels were turned, so that positions in pixels have changed.
     """
     kept: Directory = {}
     left: list[str] = []
@@ -274,7 +265,7 @@ def carried_of(block: bytes) -> tuple[Directory, int, list[str]]:
 
 
 def without_pixels(main: Directory) -> tuple[Directory, list[str]]:
-    """Return a main directory without the entries that are counted in pixels, and the names of these."""
+    """Return a main directory without the entries that count pixels, and the names of these."""
     kept = {code: entry for code, entry in main.items() if code not in GEOGRAPHIC}
     left = ["GeoTIFF's place"] if len(kept) < len(main) else []
     camera = kept.get(CAMERA)
@@ -285,7 +276,6 @@ def without_pixels(main: Directory) -> tuple[Directory, list[str]]:
 
 
 def tag_name(code: int) -> str:
-    """Return the name of a tag."""
     from PIL.ExifTags import TAGS
     from tifffile import TIFF
 
@@ -307,7 +297,7 @@ def in_words(block: bytes) -> str:
 
 
 def text_of(main: Directory, code: int) -> str:
-    """Return the text of a tag; empty where there is none."""
+    """Return the text of a tag, or ""."""
     entry = main.get(code)
     if not isinstance(entry, Entry):
         return ""

@@ -25,7 +25,7 @@ from convforge.imaging.image import (
 EXIF = b"Exif\0\0"
 LARGEST_SEGMENT = 65533 - len(EXIF)
 
-# Names of segments by their beginning; empty for those that are read.
+# Names of segments by their first bytes; empty for segments that are read.
 SEGMENTS = {
     ("APP0", b""): "",
     ("APP1", EXIF): "",
@@ -38,7 +38,7 @@ SEGMENTS = {
 
 LARGEST_SIDE = 65500  # libjpeg's JPEG_MAX_DIMENSION
 
-# A progressive scan spends at least one bit on a block of 64 pixels: 512 pixels a byte; twice that for good measure.
+# A progressive scan needs at least one bit per block of 64 pixels: 512 pixels a byte, doubled as a margin.
 PIXELS_PER_BYTE = 1024
 
 
@@ -57,7 +57,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     main, orientation, left = carried_of(decoded.info.get("exif", b"").removeprefix(EXIF))
     left += _left_behind(decoded)
     profile = decoded.info.get("icc_profile")
-    if plain is not decoded:  # a profile for CMYK says nothing about the RGB that we made of it
+    if plain is not decoded:  # a CMYK profile does not describe the converted RGB
         left += [f"{decoded.mode} colours, which became RGB", *(["ICC profile"] if profile else [])]
     description, comment = text_of(main, DESCRIPTION), _comment(decoded.info)
     metadata = Metadata(
@@ -71,7 +71,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
 
 
 def write(file: BinaryIO, image: Image) -> None:
-    """Write an 8-bit gray or RGB image at quality 95 without chroma subsampling: edges are what filters make."""
+    """Write an 8-bit gray or RGB image at quality 95 without chroma subsampling, because filters make edges."""
     import PIL.Image
 
     if max(image.height, image.width) > LARGEST_SIDE:
@@ -116,7 +116,7 @@ def _resolution(info: dict[Any, Any], orientation: int) -> tuple[tuple[float, fl
     density = info.get("jfif_density")
     units: dict[int, Unit] = {1: "inch", 2: "centimeter"}
     unit = units.get(info.get("jfif_unit", 0), "none")
-    if unit == "none" and "dpi" in info:  # no density in JFIF: Pillow took it from EXIF
+    if unit == "none" and "dpi" in info:  # no density in JFIF: Pillow reads it from EXIF
         density, unit = info["dpi"], "inch"
     if density is None or min(density) <= 0 or (unit == "none" and density[0] == density[1]):
         return None, "inch"
@@ -130,7 +130,7 @@ def _comment(info: dict[Any, Any]) -> str:
 
 
 def _left_behind(decoded: Any) -> list[str]:
-    """List the segments that are not carried, in words."""
+    """Name the segments that are not carried."""
     found = []
     for marker, body in decoded.applist:
         known = [name for (place, start), name in SEGMENTS.items() if place == marker and body.startswith(start)]

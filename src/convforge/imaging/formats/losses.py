@@ -1,4 +1,4 @@
-"""Metadata for which a format has no place, in words."""
+"""Names of the metadata that a format cannot hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from convforge.imaging.image import Image, Metadata
 
 
 def matching_profile(metadata: Metadata, bands: int) -> bytes | None:
-    """Return the ICC profile if its colour space fits: a gray result has no use for an RGB profile."""
+    """Return the ICC profile if its colour space fits: an RGB profile does not fit a gray result."""
     profile = metadata.icc_profile
     space = {1: b"GRAY", 3: b"RGB "}.get(bands)
     return profile if profile is not None and profile[16:20] == space else None
@@ -18,7 +18,7 @@ def matching_profile(metadata: Metadata, bands: int) -> bytes | None:
 def lost(image: Image, holds: Set[str]) -> list[str]:
     """List the metadata that a format does not hold.
 
-    `holds` names the fields of `Metadata` that it has a place for, and "geography" for the tags of GeoTIFF.
+    `holds` names the fields of `Metadata` that the format has a place for, and "geography" for GeoTIFF tags.
     """
     metadata, bands = image.metadata, image.bands
     found = ["description"] if metadata.description and "description" not in holds else []

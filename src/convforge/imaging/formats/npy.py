@@ -1,4 +1,4 @@
-"""NumPy's .npy files: (H, W), (H, W, B), a stack (T, H, W, B), or any axes that are named."""
+"""NumPy's .npy files: (H, W), (H, W, B), a stack (T, H, W, B), or any named axes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from convforge.imaging.image import (
 
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
-    """Read an image from a .npy file; the header is checked before any memory is taken for pixels."""
+    """Read an image from a .npy file; the header is checked before memory is allocated for pixels."""
     with path.open("rb") as file:
         shape, dtype = _header(path, file)
         stored = path.stat().st_size - file.tell()
@@ -43,16 +43,16 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     pages = math.prod(sizes[letter] for letter in known.pages)
     check_size(path, sizes["Y"], sizes["X"], bands=sizes.get(known.bands, 1), pages=pages, max_pixels=max_pixels)
     pixels: Array = np.load(path, allow_pickle=False)
-    if dtype.kind == "b":  # black and white, as a 1-bit PNG or TIFF gives them
+    if dtype.kind == "b":  # black and white, as in a 1-bit PNG or TIFF
         pixels = pixels.astype(np.uint8) * np.uint8(255)
     image = image_of(np.asarray(pixels, dtype=pixels.dtype.newbyteorder("=")), known)
     return image if axes else replace(image, axes=Image.axes)
 
 
 def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read the shape and the element type; the next byte of the file is the first element's."""
+    """Read the shape and the element type; the file's position is then at the first element."""
     version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):  # version 3 exists for the names of fields, which no image has
+    if version not in ((1, 0), (2, 0)):  # version 3 is for field names, which images do not have
         raise ImageError(f"{path}: .npy format version {version}; save a plain array with numpy.save")
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:
@@ -70,8 +70,8 @@ def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]
 def write(file: BinaryIO, image: Image) -> None:
     """Write the pixels, with the axes that were named when they were read.
 
-    Without named axes, or with alpha, which becomes the last band, a gray stack keeps a band axis so that it reads back
-    as a stack.
+    Without named axes, or with alpha as the last band, a gray stack keeps a band axis, so that it reads back as a
+    stack.
     """
     pixels = image.pixels
     if pixels.ndim == 2 + image.pages and (image.pages or image.alpha is not None):

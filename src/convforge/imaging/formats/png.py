@@ -1,6 +1,6 @@
-"""PNG: pixels by libpng (imagecodecs), which keeps 16-bit colour; the few chunks around them are read and made here.
+"""PNG: pixels by libpng (imagecodecs), which keeps 16-bit colour; other chunks are read and made here.
 
-Pillow would turn 16-bit RGB into 8-bit, and libpng accepts a file whose end is missing: hence the walk over chunks.
+Pillow would turn 16-bit RGB into 8-bit, and libpng accepts a file whose end is missing: hence the loop over chunks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # colour type -> samples a pixel; 3 is
 TEXTS = {b"tEXt", b"zTXt", b"iTXt"}
 XMP = b"XML:com.adobe.xmp"
 
-# Chunks of the pixels; those that are read; those that are copied unchanged; and names of some others.
+# Chunks of the pixels; chunks that are read; chunks that are copied unchanged; names of some others.
 DECODED = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
 READ = DECODED | {b"eXIf", b"pHYs", b"iCCP", b"acTL"}
 COLOURS = {b"gAMA", b"cHRM", b"sRGB", b"cICP", b"mDCV", b"cLLI", b"tIME"}
@@ -43,13 +43,13 @@ LEFT = {b"bKGD": "background colour", b"sBIT": "significant bits", b"hIST": "his
         b"sPLT": "suggested palette", b"pCAL": "calibration", b"sCAL": "physical scale", b"oFFs": "offset",
         b"sTER": "stereo"}  # fmt: skip
 
-DEFLATE_RATIO = 1032  # zlib's technical notes: the most that deflate can shrink
+DEFLATE_RATIO = 1032  # deflate's largest ratio, by zlib's technical notes
 LARGEST_TEXT = 2**20
-HEADER_BYTES = len(SIGNATURE) + 12 + 13  # signature and IHDR, after which chunks of ours go
+HEADER_BYTES = len(SIGNATURE) + 12 + 13  # signature and IHDR; our chunks follow
 
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
-    """Read a PNG of 1 to 16 bits: palettes and low bit depths expanded, transparency kept apart."""
+    """Read a PNG of 1 to 16 bits; palettes and low bit depths are expanded, transparency becomes alpha."""
     import imagecodecs
 
     data = path.read_bytes()
@@ -67,7 +67,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
         else:
             chunks.setdefault(kind, body)
     _check_header(path, chunks, stored, max_pixels)
-    pixels: Array = imagecodecs.png_decode(b"".join(pieces))  # of other chunks libpng warns on standard error
+    pixels: Array = imagecodecs.png_decode(b"".join(pieces))  # libpng warns on standard error about other chunks
     main, orientation, left = carried_of(chunks.get(b"eXIf", b""))
     pixels = upright(pixels, orientation)
     alpha = None
@@ -88,7 +88,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
 
 
 def write(file: BinaryIO, image: Image) -> None:
-    """Write an 8- or 16-bit gray or RGB image, with alpha where there is one."""
+    """Write an 8- or 16-bit gray or RGB image, with its alpha if any."""
     import imagecodecs
 
     pixels = image.pixels[..., 0] if image.pixels.shape[2:] == (1,) else image.pixels
@@ -105,7 +105,7 @@ def write(file: BinaryIO, image: Image) -> None:
 
 
 def _chunks(path: Path, data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield the name and the body of each chunk, and all of it."""
+    """Yield the name, the body and the whole bytes of each chunk."""
     offset = len(SIGNATURE)
     while offset + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, offset)
@@ -127,7 +127,7 @@ def _check_header(path: Path, chunks: dict[bytes, bytes], stored: int, max_pixel
     if colour not in SAMPLES:
         raise ImageError(f"{path}: damaged PNG, colour type {colour} does not exist; get it again from its source")
     check_size(path, height, width, max_pixels=max_pixels)
-    row = (width * SAMPLES[colour] * bits + 7) // 8 + 1  # one byte a row names its filter
+    row = (width * SAMPLES[colour] * bits + 7) // 8 + 1  # one byte per row names its filter
     check_proportion(path, row * height, stored, DEFLATE_RATIO)
     if len(chunks.get(b"acTL", b"")) == 8 and struct.unpack_from(">I", chunks[b"acTL"])[0] > 1:
         raise ImageError(f"{path}: an animated PNG; save its frames as the pages of a TIFF")
@@ -163,7 +163,7 @@ def _is_kept_text(kind: bytes, body: bytes) -> bool:
 
 
 def _left_behind(chunks: dict[bytes, bytes], texts: list[tuple[bytes, bytes]]) -> list[str]:
-    """List the chunks that are not carried, in words."""
+    """Name the chunks that are not carried."""
     keywords = [body.partition(b"\0")[0] for _, body in texts]
     found = ["XMP"] if XMP in keywords else []
     found += [word.decode("latin-1") for word in keywords if word.startswith(b"Raw profile type ")]
@@ -171,7 +171,7 @@ def _left_behind(chunks: dict[bytes, bytes], texts: list[tuple[bytes, bytes]]) -
 
 
 def _inflate(packed: bytes, *, limit: int) -> bytes | None:
-    """Unpack at most `limit` bytes; None where there is more or it is damaged: the image is whole without it."""
+    """Unpack at most `limit` bytes; None if there are more or they are damaged: the image is whole without them."""
     engine = zlib.decompressobj()
     try:
         plain = engine.decompress(packed, limit)

@@ -35,16 +35,16 @@ COLOURS = {MIN_IS_WHITE: 1, MIN_IS_BLACK: 1, RGB: 3, PALETTE: 1, YCBCR: 3}  # sa
 ASSOCIATED, UNASSOCIATED = 1, 2  # kinds of extra samples that are alpha
 EXTRA = {ASSOCIATED: "associated alpha", UNASSOCIATED: "alpha"}
 STRANGE_COLOURS = {5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32844: "LogL", 32845: "LogLuv"}
-CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 turn YCbCr into RGB as they decode
+CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 decoders turn YCbCr into RGB
 
-# The most that a compression can shrink: none, LZW (a table of growing strings), Deflate, PackBits. The rest
-# (Zstandard, LZMA, LERC, wavelets) share the loosest, Zstandard's: a block of 128 KiB in 4 bytes.
+# Largest ratio of each compression: none, LZW (a table of growing strings), Deflate, PackBits. The rest
+# (Zstandard, LZMA, LERC, wavelets) share the largest, Zstandard's: a block of 128 KiB in 4 bytes.
 BEST_RATIO = {1: 1, 5: 4096, 8: 1032, 32946: 1032, 32773: 64}
 LOOSEST_RATIO = 2**15
 
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
-    """Read every page of a TIFF upright; reduced copies (pyramids, thumbnails) and masks are left out."""
+    """Read every page of a TIFF upright, except reduced copies (pyramids, thumbnails) and masks."""
     from tifffile import TiffFile
 
     with _page_chain_faults() as faults, TiffFile(path) as file:
@@ -76,7 +76,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
 
 
 def write(file: BinaryIO, image: Image) -> None:
-    """Write a TIFF page by page: RGB for three bands, else gray with further bands; integers deflated."""
+    """Write a TIFF page by page: RGB for three bands, else gray with extra bands; integers are deflated."""
     from tifffile import TiffWriter
 
     pixels = image.pixels if image.pages else image.pixels[np.newaxis]
@@ -96,7 +96,7 @@ def write(file: BinaryIO, image: Image) -> None:
         options["planarconfig"] = "contig"
     if extra:
         options["extrasamples"] = extra
-    if pixels.dtype.kind in "ui":  # differencing is read everywhere, but not its float cousin, nor on 64 bits
+    if pixels.dtype.kind in "ui":  # every reader knows the integer predictor; few know the float one or 64 bits
         options |= {"compression": "zlib", "predictor": pixels.dtype.itemsize <= 4}
     with TiffWriter(file, bigtiff=tiff_tags.is_big(image), byteorder="<") as writer:
         for index, page in enumerate(pixels):
@@ -108,7 +108,7 @@ def write(file: BinaryIO, image: Image) -> None:
 
 @contextmanager
 def _page_chain_faults() -> Iterator[list[str]]:
-    """Collect what tifffile only logs: a broken chain of pages, which would lose pages."""
+    """Collect faults of the page chain, which would lose pages, because tifffile only logs them."""
     faults: list[str] = []
     thread = threading.get_ident()
 
@@ -128,7 +128,7 @@ def _page_chain_faults() -> Iterator[list[str]]:
 
 
 class _Kind(NamedTuple):
-    """The size and samples of a page, upright; all pages of a stack have the same."""
+    """Size and samples of an upright page; all pages of a stack have the same."""
 
     height: int
     width: int
@@ -161,7 +161,7 @@ def _check_alike(path: Path, pages: list[TiffPage]) -> None:
 
 
 def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
-    """Count pages that have a single directory, as in ImageJ's stacks beyond 4 GB and tifffile's truncate=True."""
+    """Count the pages that share one directory, as in ImageJ's stacks beyond 4 GB and tifffile's truncate=True."""
     if len(file.pages) > 1 or not (file.is_imagej or file.is_shaped):
         return None
     count = file.series[0].size // first.size if first.size else 0
@@ -197,7 +197,7 @@ def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
     each = page.bitspersample if isinstance(page.bitspersample, int) else max(page.bitspersample)
     bits = depth * height * width * page.shaped[0] * page.shaped[4] * each
     stored = sum(count for _, count in segments)
-    # An empty tile means zeros (GDAL's sparse files), so only the others need bytes; a file of empty ones is a trap.
+    # An empty tile means zeros (GDAL's sparse files), so only other tiles need bytes; all empty is a trap.
     share = len(segments) / len(page.dataoffsets) if segments and not undivided else 1.0
     check_proportion(path, int(bits / 8 * share), stored, BEST_RATIO.get(int(page.compression), LOOSEST_RATIO))
 
@@ -218,7 +218,7 @@ def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
         alpha = np.ascontiguousarray(rest[..., at])
         rest = np.delete(rest, at, axis=-1)
     if int(page.photometric) == PALETTE and page.colormap is not None:
-        # Colours have 16 bits by the standard, though some writers store 8: libtiff tells them apart the same way.
+        # The standard has 16-bit colours, but some writers store 8 bits: libtiff uses the same test.
         table = page.colormap if page.colormap.max() < 256 else page.colormap >> 8
         colours = np.moveaxis(table.astype(np.uint8)[:, colours[..., 0].astype(np.intp)], 0, -1)
         rest = alpha_as(rest, colours.dtype)
@@ -232,7 +232,7 @@ def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
 
 
 def _extra_samples(page: TiffPage, count: int) -> list[int]:
-    """Return the kind of each sample behind the colours; 0 (unspecified) where the file names none."""
+    """Return the kind of each sample after the colours; 0 (unspecified) if the file names none."""
     named = [int(kind) for kind in page.extrasamples]
     colours = COLOURS.get(int(page.photometric), count - len(named))
     extra = max(count - colours, 0)
@@ -240,7 +240,7 @@ def _extra_samples(page: TiffPage, count: int) -> list[int]:
 
 
 def _full_range(page: TiffPage, samples: Array) -> Array:
-    """Spread samples of fewer than 8 bits over 0 to 255, as a viewer shows them; those of 9 to 15 keep their codes."""
+    """Spread samples of fewer than 8 bits over 0 to 255, as viewers do; 9 to 15 bits keep their values."""
     if samples.dtype.kind == "b":
         return samples.astype(np.uint8) * np.uint8(255)
     bits = page.bitspersample
@@ -252,11 +252,11 @@ def _full_range(page: TiffPage, samples: Array) -> Array:
 
 
 def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> Array:
-    """Invert colours of which zero is white; `associated` alpha is the white of colours that are multiplied with it."""
+    """Invert colours of which zero is white; `associated` alpha is the white of premultiplied colours."""
     if associated is not None:
         top = associated[..., np.newaxis]
         return np.asarray(top - np.minimum(colours, top))
-    if colours.dtype.kind == "i":  # the ends of the range change places: -128 and 127
+    if colours.dtype.kind == "i":  # swaps the ends of the range, -128 and 127
         return np.invert(colours)
     bits = 8 if colours.dtype == np.uint8 else int(page.bitspersample)
     return np.asarray(colours.dtype.type(2**bits - 1) - colours)

@@ -1,4 +1,4 @@
-"""The metadata of a TIFF: resolution, description, tags, and how the file is stored where ours are stored otherwise."""
+"""Metadata of a TIFF: resolution, description, tags, and features of its storage that differ from ours."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from convforge.imaging.image import Image, Metadata, Unit, upright_pair
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
 
-BIG = 2**32 - 2**25  # above this the 32-bit offsets of classic TIFF end
-DOCUMENT, PAGE, TIME = 269, 285, 306  # tags by which pages may differ
+BIG = 2**32 - 2**25  # bytes; the 32-bit offsets of classic TIFF reach little further
+DOCUMENT, PAGE, TIME = 269, 285, 306  # tags that may differ between pages
 REDUCED, MASK = 1, 4  # bits of NewSubfileType
 
 
 def is_big(image: Image) -> bool:
-    """Tell whether the file needs the wide offsets of BigTIFF: the bytes of the pixels bound those of the file."""
+    """Tell whether the file needs BigTIFF's 64-bit offsets; the estimate is the pixels' bytes and 64 KiB a page."""
     samples = image.pixels.nbytes + (0 if image.alpha is None else image.alpha.size * image.pixels.itemsize)
     return samples + 2**16 * image.page_count > BIG
 
@@ -36,9 +36,9 @@ def metadata_of(
     *,
     premultiplied: bool,
 ) -> Metadata:
-    """Return the metadata of the first of `pages`, which are those of `every` that are read.
+    """Return the metadata of the first of `pages`, the pages of `every` that are read.
 
-    `series` are the sizes of the page axes that the file names, `axes` those that the user named.
+    `series` are the sizes of the page axes that the file names, `axes` the axes that the user named.
     """
     first = pages[0]
     profile = _tag(first, "InterColorProfile", None)
@@ -56,18 +56,17 @@ def metadata_of(
 
 
 def orientation_of(page: TiffPage) -> int:
-    """Return the tag Orientation."""
     return int(_tag(page, "Orientation", 1))
 
 
 def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str, int]:
-    """Return the sizes of the page axes that the file names, if they count the pages in order; Q has no name."""
+    """Return the sizes of the page axes that the file names, if they count the pages in order."""
     if not (file.is_imagej or file.is_ome or file.is_shaped):
         return {}
     try:
         first = file.series[0]
         order = [page.index for page in first.pages if page is not None]
-    except Exception:  # tifffile cannot read what the description says; the pages are whole without it
+    except Exception:  # tifffile cannot read the description; the pages are whole without it
         return {}
     sizes = dict(zip(first.axes, first.shape, strict=True))
     stacked = {letter: size for letter, size in sizes.items() if letter not in "YXS"}
@@ -101,7 +100,7 @@ def point_to_tags(file: BinaryIO, metadata: Metadata) -> None:
 
 
 def lost(image: Image) -> list[str]:
-    """List the axes that the TIFF cannot name, and how its source was stored otherwise."""
+    """List the axes that a TIFF cannot name, and the features of its source's storage that are not written."""
     letters, sizes = image.axes
     axes = [f"axes {Axes(letters).pages}, whose {image.page_count} planes became pages"] if len(sizes) > 1 else []
     return axes + [word for word in image.metadata.storage if word != BIGTIFF or not is_big(image)]
@@ -111,14 +110,14 @@ BIGTIFF = "BigTIFF"
 
 
 def _value(entry: exif.Entry) -> bytes | tuple[int, ...]:
-    """Return an entry's bytes, or the numbers of ratios, whose bytes tifffile counts wrongly."""
+    """Return an entry's bytes, or the numbers of ratios, because tifffile miscounts their bytes."""
     if entry.kind not in (exif.RATIONAL, exif.SRATIONAL):
         return entry.data
     return struct.unpack(f"<{2 * entry.count}{'I' if entry.kind == exif.RATIONAL else 'i'}", entry.data)
 
 
 def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
-    """Return the tags that are carried, as a block of EXIF, and the names of the others."""
+    """Return the carried tags as a block of EXIF, and the names of the others."""
     handle, form = file.filehandle, exif.Form(file.byteorder, file.is_bigtiff)
 
     def fetch(at: int, size: int) -> bytes:
@@ -131,7 +130,7 @@ def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
     damaged: list[str] = []
     try:
         main = exif.read_directory(fetch, page.offset, form, wanted)
-    except exif.ExifError:  # of the directories below this one, which tifffile has read
+    except exif.ExifError:  # in a directory below this one, which tifffile has read
         damaged = ["damaged EXIF"]
         main = {tag.code: exif.Entry(int(tag.dtype), tag.count, b"") for tag in page.tags if not wanted(tag.code)}
     kept, left = exif.carried(main, moved=orientation_of(page) != 1)
@@ -141,9 +140,9 @@ def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
 def _description(
     file: TiffFile, page: TiffPage, pages: int, series: dict[str, int], axes: Axes | None
 ) -> tuple[str, list[str]]:
-    """Return the description without the parts that a filter makes untrue, and those in words.
+    """Return the description without the parts that a filter makes untrue, and the names of these parts.
 
-    OME-XML and tifffile's own note name axes and types, ImageJ's description the displayed range.
+    OME-XML and tifffile's own note name axes and types; ImageJ's description has the displayed range.
     """
     letters = "".join(series)
     if file.is_ome:
@@ -154,7 +153,7 @@ def _description(
         lost = [f"axes {letters}YX"] if named else []
         if text.startswith("shape="):  # the note of old versions
             return "", lost
-        if not text.startswith("{"):  # the user's own: the note is in a later tag
+        if not text.startswith("{"):  # the user's own text; the note is in a later tag
             return text, lost
         try:
             note = json.loads(text)
@@ -165,7 +164,7 @@ def _description(
     if file.is_imagej:
         count = re.search(r"^images=([0-9]{1,9})", text, re.MULTILINE)
         untrue = count is not None and int(count[1]) != (math.prod(series.values()) if series else pages)
-        if untrue or (axes is not None and axes.bands):  # it counts pages that have become bands
+        if untrue or (axes is not None and axes.bands):  # it counts pages that are now bands
             return "", ["ImageJ's description"]
         shorter = re.sub(r"^(min|max)=.*\n?", "", text, flags=re.MULTILINE)
         return shorter, ["range that ImageJ shows"] if shorter != text else []
@@ -186,7 +185,7 @@ def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
 
 
 def _storage(file: TiffFile, every: list[TiffPage], pages: list[TiffPage]) -> list[str]:
-    """List how the file is stored otherwise than ours."""
+    """List the features of the file's storage that differ from ours."""
     first = pages[0]
     found = [BIGTIFF] if file.is_bigtiff else []
     found += [f"tiles of {first.tilewidth} x {first.tilelength} pixels"] if first.is_tiled else []

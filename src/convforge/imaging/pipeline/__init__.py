@@ -1,7 +1,7 @@
-"""Many images: read, uploaded, filtered, downloaded and written side by side, a bounded number of them at a time.
+"""Many images: read, uploaded, filtered, downloaded and written in parallel, a bounded number of them at a time.
 
-`flow` moves items through threads, `lanes` moves pixels through a device, `recipe` is how the command filters an
-image; `many` (arrays) and `folder` (files) put them together.
+`flow` moves items through threads, `lanes` moves pixels through a device, `recipe` filters an image for the command;
+`many` (arrays) and `folder` (files) combine them.
 """
 
 from convforge.imaging.pipeline.many import filter_many

@@ -1,7 +1,7 @@
-"""Items through three stages, each on threads of its own, a bounded number of items at a time.
+"""A pipeline of three stages on threads, with a bounded number of items in memory.
 
 Loading and storing share the threads for files (`workers`); storing goes first, so that items leave memory before
-others enter it. Computing runs on one thread for each lane.
+others enter it. Computing runs on one thread per lane.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Stored = TypeVar("Stored")
 
 _Step = Callable[[Lane, Any, "Future[Any]"], None]
 
-# Urgency of steps: the least number goes first.
+# Priority of steps: the least number goes first.
 _STOP, _STORE, _COMPUTE, _LOAD = range(4)
 
 
 def in_flight(workers: int, lanes: int) -> int:
-    """Return the most items that are in memory at once: those in work, and enough loaded ones that no lane waits."""
+    """Return the most items in memory at once: those in work, and enough loaded ones that no lane waits."""
     return 2 * workers + lanes
 
 
 @dataclass(slots=True)
 class Room:
-    """The number of items that may be in memory: at most `most`, and as many as fit into `nbytes` bytes.
+    """Limit of the items in memory: at most `most` items and `nbytes` bytes, but always one item.
 
-    Every item counts as the largest so far; one is always let in. The size of an item is known once it is loaded, so
-    the first one is loaded before others begin.
+    Every item counts as the largest so far. An item's size is known once it is loaded, so the first one is loaded
+    before others begin.
     """
 
     nbytes: int
@@ -48,12 +48,10 @@ class Room:
     first_is_loaded: threading.Event = field(default_factory=threading.Event)
 
     def loaded(self, nbytes: int) -> None:
-        """Count an item of this size."""
-        self.largest = max(self.largest, nbytes)  # threads may overwrite each other, until the next item
+        self.largest = max(self.largest, nbytes)  # a race may lose a value until the next item
 
     @property
     def items(self) -> int:
-        """The most items that may be in memory now."""
         return min(self.most, max(self.nbytes // self.largest, 1)) if self.largest else self.most
 
 
@@ -69,30 +67,13 @@ def flow(
     nbytes: int,
     ordered: bool = True,
 ) -> Generator[tuple[Item, Future[Stored]], None, None]:
-    """Take every item through `load`, `compute` and `store`; each comes back with its result or its exception.
+    """Pass every item through `load`, `compute` and `store`; yield each with a finished future.
 
-    The caller's own thread draws items from `items`, one for each that is taken from this iterator once as many are
-    under way as there is :class:`Room` for. Where the caller stops early, or is interrupted, items in work are ended
-    and none is begun.
-
-    Parameters
-    ----------
-    items : iterable
-    load, store : callable
-        Run on `workers` threads, in any order; on fewer, where the system gives no more.
-    compute : callable
-        Of a lane and a loaded item; run on one thread for each of `lanes`, which enters it first.
-    size : callable
-        Bytes of an item from here on, results included, from the result of `load`.
-    nbytes : int
-        Most bytes of all items together.
-    ordered : bool
-        Give the items back in their own order; else as they are done.
-
-    Yields
-    ------
-    (item, future)
-        The future is done.
+    The caller's thread draws from `items`: first as many as :class:`Room` allows, then one for each that it receives.
+    If the caller stops early, or is interrupted, items in work are ended and none is begun. `load` and `store` run on
+    at most `workers` threads, `compute` on one thread per lane, which enters the lane first. `size` returns the bytes
+    of a loaded item, its result included; `nbytes` limits the bytes of all items. Without `ordered`, items come in
+    completion order.
 
     Examples
     --------
@@ -145,7 +126,7 @@ def flow(
 
 
 def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> tuple[Item, Future[Stored]]:
-    """Wait for the first item, or for any, and remove it from the list."""
+    """Wait for the first item (`ordered`) or for any, and remove it from the list."""
     if ordered:
         wait([under_way[0][1]])
         return under_way.popleft()
@@ -157,10 +138,10 @@ def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> 
 
 
 class _Threads(Generic[Lane]):
-    """Threads that run steps, the most urgent first, each inside a context of its own, until they are stopped.
+    """Threads that run steps, the most urgent first, each inside its own context, until they are stopped.
 
-    A step is called with the value of the context, a value of its own, and the future that gets its exception. Where
-    the system gives fewer threads than there are contexts, those that it gives do the work.
+    A step gets the context's value, its own value, and the future for its exception. If the system starts fewer threads
+    than there are contexts, those threads do all the work.
     """
 
     def __init__(self, name: str, contexts: Sequence[AbstractContextManager[Lane]]) -> None:
@@ -170,7 +151,7 @@ class _Threads(Generic[Lane]):
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the threads; ``RuntimeError`` where not a single one could be started."""
+        """Start the threads; ``RuntimeError`` if none could be started."""
         for own in self._contexts:
             thread = threading.Thread(target=self._work, args=(own,), name=self._name)
             try:
@@ -185,12 +166,11 @@ class _Threads(Generic[Lane]):
         self._tasks.put((urgency, next(self._turn), step, value, end))
 
     def stop(self) -> None:
-        """Begin no further step."""
         for _ in self._threads:
             self._tasks.put((_STOP, next(self._turn), None, None, None))
 
     def join(self) -> None:
-        """Wait until the steps that were begun have ended."""
+        """Wait for the steps in work."""
         for thread in self._threads:
             thread.join()
 
@@ -198,7 +178,7 @@ class _Threads(Generic[Lane]):
         try:
             with context as own:
                 self._take_steps(lambda step, value, end: step(own, value, end))
-        except BaseException as error:  # the context itself failed: no step can be taken here
+        except BaseException as error:  # the context itself failed: this thread can run no step
             failure = error
 
             def fail(step: _Step[Lane], value: Any, end: Future[Any]) -> None:
@@ -216,11 +196,11 @@ class _Threads(Generic[Lane]):
             except BaseException as error:
                 _clear_frames(error)
                 end.set_exception(error)
-            del value, end  # the item's memory is not kept while this thread waits for the next
+            del value, end  # frees the item's memory before the wait for the next
 
 
 def _clear_frames(error: BaseException | None) -> None:
-    """Clear the frames of an exception and of its causes, so that no reference to it keeps an image in memory."""
+    """Clear the frames of an exception and of its causes, because their references keep images in memory."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,4 +1,4 @@
-"""A folder of images to another: which files, under which names, and all of them through the pipeline."""
+"""Filter a folder of images into another folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convforge.imaging.pipeline.flow import flow
 from convforge.imaging.pipeline.lanes import Clock, Convolved, Lane, lanes_of, memory_share
 from convforge.imaging.pipeline.recipe import Recipe
 
-# The stages of an image in their order, by the threads that run them: those for files, or the device's lanes.
+# The stages of an image in their order, with the threads that run them: file threads or the device's lanes.
 FILES, LANES = "files", "lanes"
 STAGES = {
     "decode": FILES,
@@ -30,7 +30,7 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An image to read, and the file to write."""
+    """An image file to read, and the file to write."""
 
     source: Path
     target: Path
@@ -38,7 +38,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The images of a folder in the order of their names, the number of other files, and unreadable folders."""
+    """The images of a folder by name, the number of other files, and the errors of unreadable folders."""
 
     jobs: tuple[Job, ...]
     left_alone: int
@@ -47,7 +47,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A finished image: bytes of pixels in and out, of files in and out, the method, and the metadata that is lost."""
+    """A finished image: bytes of pixels and of files in and out, the method, and the lost metadata."""
 
     pixels_in: int
     pixels_out: int
@@ -58,26 +58,11 @@ class Written:
 
 
 def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str | None = None) -> Listing:
-    """List the images of a folder, and where each goes: to the same place under `out`, with another ending if asked.
+    """List the images of a folder, each with its target: the same path under `out`, with `suffix` if given.
 
-    An image is a file with an ending that can be read. Hidden files and folders are left alone, links to folders are
-    not followed, and `out` is left out where it is inside `folder`.
-
-    Raises
-    ------
-    ValueError
-        `out` is `folder`, or a file; or two images would become one file; or one would overwrite another that is still
-        to be read.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     for file in ("b.tif", "a.PNG", "notes.txt", ".hidden.png"):
-    ...         Path(name, file).touch()
-    ...     found = list_folder(Path(name), Path(name, "out"), suffix=".jpg")
-    >>> [(job.source.name, job.target.name) for job in found.jobs], found.left_alone
-    ([('a.PNG', 'a.jpg'), ('b.tif', 'b.jpg')], 2)
+    An image is a file with an ending that can be read. Hidden files and folders are ignored, links to folders are not
+    followed, and `out` is skipped if it is inside `folder`. ``ValueError`` if `out` is `folder` or a file, if two
+    images would become one file, or if one would overwrite another that is still to be read.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: is a file, and {folder} is a folder; name a folder for the results")
@@ -95,7 +80,7 @@ def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str
 
 
 def _files(folder: Path, out: Path, recursive: bool, unreadable: list[OSError]) -> Iterator[Path]:
-    """Yield every file of a folder and, if asked, of its sub-folders, in the order of their names."""
+    """Yield every file of a folder and, if `recursive`, of its sub-folders, by name."""
     skipped = os.path.realpath(out)
     for place, folders, files in os.walk(folder, onerror=unreadable.append):
         seen = [name for name in folders if not name.startswith(".")] if recursive else []
@@ -105,7 +90,7 @@ def _files(folder: Path, out: Path, recursive: bool, unreadable: list[OSError]) 
 
 
 def _check_apart(jobs: Sequence[Job]) -> None:
-    """Refuse jobs of which one would write what another writes or reads."""
+    """Refuse a job that would write a file which another job writes or reads."""
     sources = {_same(job.source): job for job in jobs}
     targets: dict[str, Job] = {}
     for job in jobs:
@@ -124,13 +109,13 @@ def _check_apart(jobs: Sequence[Job]) -> None:
 
 
 def _same(path: Path) -> str:
-    """Return the same text for every name of one file, links followed."""
+    """Return one text for all names of a file, links resolved."""
     return os.path.normcase(os.path.realpath(path))
 
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """An image that was read, its pixels as they are convolved, and the bytes of its file."""
+    """An image that was read, its pixels for the convolution, and the bytes of its file."""
 
     job: Job
     image: Image
@@ -141,10 +126,10 @@ class _Sheet:
 def filter_files(
     jobs: Sequence[Job], recipe: Recipe, clock: Clock, *, workers: int
 ) -> Generator[tuple[Job, Future[Written]], None, None]:
-    """Filter files to files; each job comes back when it is done, with its result or its exception.
+    """Filter files to files; yield each job when it is done, with its result or its exception.
 
-    A result is complete before it replaces an earlier file; folders are made as they are needed. The clock gets the
-    busy seconds of `STAGES`; `workers` threads decode and encode.
+    A result is complete before it replaces an earlier file; folders are made when needed. The clock gets the busy
+    seconds of `STAGES`; `workers` threads decode and encode.
     """
     convolver, inside = recipe.convolver(clock), Clock()  # parts of decode and encode are not reported
 
@@ -177,7 +162,7 @@ def filter_files(
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A stage's busy seconds over all its threads, and the part of those threads' time that this was."""
+    """A stage's busy seconds over all its threads, and their fraction of those threads' time."""
 
     stage: str
     seconds: float
@@ -186,19 +171,13 @@ class Share:
 
 
 def shares_of(busy: dict[str, float], seconds: float, threads: dict[str, int]) -> list[Share]:
-    """Return the share of each stage that took any time, in the order of the stages.
-
-    Examples
-    --------
-    >>> shares_of({"filter": 1.0, "decode": 3.0}, 2.0, {"files": 2, "lanes": 1})[0]
-    Share(stage='decode', seconds=3.0, threads=2, of_time=0.75)
-    """
+    """Return the share of each stage that used any time, in the order of the stages."""
     found = [(stage, busy.get(stage, 0.0), threads[whose]) for stage, whose in STAGES.items()]
     return [Share(stage, spent, count, spent / count / seconds) for stage, spent, count in found if spent]
 
 
 def limit_of(shares: Sequence[Share]) -> str:
-    """Say which threads were busiest, and with which stage most."""
+    """Name the busiest threads and their longest stage."""
     together = {FILES: 0.0, LANES: 0.0}
     for share in shares:
         together[STAGES[share.stage]] += share.of_time

@@ -1,7 +1,7 @@
-"""Images through a device, one after the other in a lane; several lanes overlap upload, kernel and download.
+"""Lanes, which filter one image at a time on a device; several lanes overlap upload, kernel and download.
 
-A lane of a GPU has a stream and buffers of its own, which grow to the largest image and are used again: pinned host
-buffers, which the device copies by itself, and device buffers. On the CPU nothing is copied.
+A lane of a GPU has its own stream, pinned host buffers (the device copies from them by DMA) and device buffers. Buffers
+grow to the largest image and are used again. On the CPU nothing is copied.
 """
 
 from __future__ import annotations
@@ -24,36 +24,27 @@ from convforge.imaging.filtering import FilterOptions, plan_filter
 from convforge.problem import compile_key
 from convforge.problem.types import VECTOR_BYTES
 
-# Lanes by backend. The CPU's kernels take every core, so a second image would only slow the first down. On a GPU, one
+# Lanes by backend. The CPU's kernels use every core, so a second image would only slow the first down. On a GPU, one
 # lane for each of upload, kernel and download.
 LANES = {"cpu": 1, "emulator": 2, "cuda": 3}
 
-# Buffers are whole multiples of this many bytes, so that a slightly larger image needs no new one.
+# Buffer sizes are multiples of this many bytes, so that a slightly larger image needs no new buffer.
 GRAIN = 1 << 20
 
-# Side of the part of an image on which kernels are compiled before a whole one is timed.
+# Side in pixels of the part of an image that compiles the kernels, before a whole image is timed.
 WARM_SIDE = 1024
 
 
 @dataclass(slots=True)
 class Clock:
-    """Busy seconds by name, added up over threads. Safe from many threads.
-
-    Examples
-    --------
-    >>> clock = Clock()
-    >>> clock.add("read", 0.5)
-    >>> clock.add("read", 0.25)
-    >>> clock.seconds
-    {'read': 0.75}
-    """
+    """Busy seconds by name, summed over threads; thread-safe."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Time the block, also where it fails."""
+        """Time the block, even if it fails."""
         begin = perf_counter()
         try:
             yield
@@ -71,12 +62,12 @@ Lane = Callable[[Plan, NDArray[Any], PreparedFilter, Clock], NDArray[Any]]
 
 
 def memory_share() -> int:
-    """Bytes of the host's memory that images may take together: a quarter."""
+    """Bytes of host memory that images may use together: a quarter."""
     return runtime_of("cpu").facts.memory_bytes // 4
 
 
 def lanes_of(runtime: Runtime) -> list[AbstractContextManager[Lane]]:
-    """The lanes of a device; each is entered by the thread that will use it."""
+    """Return the lanes of a device; the thread that uses a lane enters it."""
     backend = runtime.facts.backend
     return [nullcontext(host_lane) if backend == "cpu" else _device_lane(runtime) for _ in range(LANES[backend])]
 
@@ -96,7 +87,7 @@ def host_lane(plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Cloc
 
 
 class DeviceLane:
-    """A stream of a device that nobody else uses, with pinned buffers and device buffers."""
+    """A private stream of a device, with pinned buffers and device buffers."""
 
     def __init__(self, runtime: Runtime, stream: Any) -> None:
         self._runtime, self._stream = runtime, stream
@@ -124,7 +115,7 @@ class DeviceLane:
             computed = runtime.mark(stream)
             runtime.fetch(host_out, there_out, stream)
             fetched = runtime.mark(stream)
-        finally:  # also after a failure: work that was begun still uses the buffers
+        finally:  # also after a failure: pending work still uses the buffers
             runtime.synchronize(stream)
         for name, first, last in (("upload", begin, sent), ("filter", sent, computed), ("download", computed, fetched)):
             clock.add(name, runtime.seconds(first, last))
@@ -133,7 +124,7 @@ class DeviceLane:
 
 
 class _Buffer:
-    """Bytes that are allocated anew only where more are needed than before."""
+    """Memory that is allocated again only if more bytes are needed."""
 
     def __init__(self, allocate: Callable[[int], Any]) -> None:
         self._allocate = allocate
@@ -141,7 +132,7 @@ class _Buffer:
 
     def bytes(self, nbytes: int) -> Any:
         if self._kept is None or self._kept.nbytes < nbytes:
-            self._kept = None  # freed first: both may not fit
+            self._kept = None  # free first: both may not fit
             self._kept = self._allocate(-(-nbytes // GRAIN) * GRAIN)
         return self._kept[:nbytes]
 
@@ -159,16 +150,10 @@ class Convolved:
 
 
 class Convolver:
-    """Filters images with one kernel on any lane; those of the same size and type share a plan. Safe from many threads.
+    """Filters images with one kernel (R, S) on any lane; images of equal size and type share a plan. Thread-safe.
 
-    Parameters
-    ----------
-    taps : array of shape (R, S)
-    clock : Clock
-        Gets the seconds of "plan", of "first call" (kernels compiled or read from the cache, on a part of the first
-        image of a kind), and those of the lane.
-    device, options
-        As in :func:`convforge.filter`.
+    `clock` gets the seconds of "plan", of "first call" (kernels are compiled or read from the cache, on a part of the
+    first image of a kind), and those of the lane.
     """
 
     def __init__(self, taps: NDArray[Any], clock: Clock, device: str | None, **options: Unpack[FilterOptions]) -> None:
@@ -178,8 +163,8 @@ class Convolver:
         self._lock = threading.Lock()
 
     def __call__(self, lane: Lane, image: NDArray[Any], **more: Unpack[FilterOptions]) -> Convolved:
-        """Filter one image, or stack of images; errors as of :func:`convforge.filter`."""
-        with self._lock:  # or two lanes would compile the same
+        """Filter an image or a stack of images; errors as in :func:`convforge.filter`."""
+        with self._lock:  # otherwise two lanes would compile the same kernel
             with self._clock("plan"):
                 options: FilterOptions = {**self._options, **more}
                 plan, x, w = plan_filter(image, self._taps, device=self._device, **options)
@@ -189,18 +174,18 @@ class Convolver:
 
     def _prepare(self, plan: Plan, w: NDArray[Any]) -> PreparedFilter:
         prepared = prepared_plan(plan, w, self._prepared)
-        plan.runtime.synchronize()  # it was prepared on the runtime's stream, and is used on the lane's
+        plan.runtime.synchronize()  # it was prepared on the runtime's stream, and the lane's stream uses it
         return prepared
 
     def _compile(self, lane: Lane, plan: Plan, x: NDArray[Any], w: NDArray[Any]) -> None:
         """Run the same method and config on a part of the first image of a kind."""
-        config = "" if plan.runtime.facts.backend == "cpu" else str(plan.config)  # no constants of the CPU's kernels
+        config = "" if plan.runtime.facts.backend == "cpu" else str(plan.config)  # CPU kernels do not compile it in
         kind = (plan.algorithm.key, compile_key(plan.problem), config)
         if kind in self._compiled:
             return
         with self._clock("first call"):
             side = max(WARM_SIDE, 2 * max(self._taps.shape))
-            width = side + (x.shape[2] - side) % (VECTOR_BYTES * plan.problem.stride[1])  # rows of the same vectors
+            width = side + (x.shape[2] - side) % (VECTOR_BYTES * plan.problem.stride[1])  # keeps the rows' vector width
             part = np.ascontiguousarray(x[:1, :side, :width])
             small = plan.problem.replace(n=1, h=part.shape[1], w=part.shape[2])
             warm = find_plan(small, plan.algorithm.name, plan.config, self._device, None)

@@ -1,4 +1,4 @@
-"""`filter_many`: many images, as arrays or files, filtered with one kernel; results as they are ready."""
+"""`filter_many`: filter many arrays or files with one kernel; results come as they are ready."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ def filter_many(
     return_exceptions: bool = False,
     **others: Never,
 ) -> Iterator[Any]:
-    """Filter many images with one kernel, reading, copying and computing side by side.
+    """Filter many images with one kernel; reading, copying and computing run in parallel.
 
     Each result is, bit for bit, that of :func:`convforge.filter` for the image alone. Results come in the order of the
-    images, which are drawn from `images` as results are taken: at most 2 * `workers` + 3 of them are in memory, and
-    fewer where they would take a quarter of it. On a GPU, pinned buffers are used again from image to image, and
+    images, which are drawn from `images` when results are consumed: at most 2 * `workers` + 3 of them are in memory,
+    and fewer if they would use a quarter of it. On a GPU, pinned buffers are used again from image to image, and
     upload, kernel and download of different images overlap.
 
     Parameters
     ----------
     images : iterable of arrays or paths
-        Arrays as :func:`convforge.filter` takes them, of any sizes and types; they must not change before their result
-        is given. The pixels of a file (PNG, JPEG, TIFF, .npy) are those of :func:`convforge.imaging.files.read_image`.
+        Arrays as for :func:`convforge.filter`, of any sizes and types; do not change one before its result comes. The
+        pixels of a file (PNG, JPEG, TIFF, .npy) are those of :func:`convforge.imaging.files.read_image`.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm
         As in :func:`convforge.filter`.
     axes : str, optional
         The axes of every array as in :func:`convforge.filter`, and of every file as in
         :func:`convforge.imaging.files.read_image`.
     workers : int, optional
-        Threads that read files; by default as many as there are cores.
+        Threads that read files; by default the number of cores.
     return_exceptions : bool
-        Give the exception in the place of an image that failed, and go on; else it is raised there.
+        Yield the exception in the place of an image that failed, and go on; else raise it there.
 
     Yields
     ------
     array
-        Of the shape that :func:`convforge.filter` gives, one for each image.
+        One for each image, of the same shape as from :func:`convforge.filter`.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def filter_many(
     options = FilterOptions(
         channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype, algorithm=algorithm
     )
-    # Arguments that no image could be filtered with are refused before anything begins.
+    # Refuse invalid arguments before any work begins.
     check_word(algorithm, "algorithm")
     if algorithm != "auto":
         find("conv2d", runtime.facts.backend, algorithm, every_algorithm())
@@ -112,7 +112,7 @@ def filter_many(
         return out[..., 0] if loaded.is_gray_stack and channels == "each" else out
 
     def nbytes(loaded: _Loaded) -> int:
-        return 2 * getattr(loaded.image, "nbytes", 0)  # anything but an array is refused where it is filtered
+        return 2 * getattr(loaded.image, "nbytes", 0)  # other objects are refused when they are filtered
 
     def results() -> Iterator[Any]:
         done = flow(
@@ -130,7 +130,7 @@ def filter_many(
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The pixels, their axes where the user named them, and whether they are gray pages that got a band axis."""
+    """The pixels, their axes if the user named them, and a mark for gray pages that got a band axis."""
 
     image: NDArray[Any]
     axes: str | None = None

@@ -1,4 +1,4 @@
-"""The steps of the command around a convolution: gray, the type of the sums, magnitude, scale and rounding."""
+"""The command's steps around a convolution: gray, the type of the sums, magnitude, scale and rounding."""
 
 from __future__ import annotations
 
@@ -17,43 +17,31 @@ from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, 
 from convforge.problem import DTYPES
 from convforge.problem.types import ADDED, is_integer
 
-# Whole numbers up to here are float64 numbers.
+# float64 holds all whole numbers up to here.
 EXACT = 2**53
 
-# The sample types that methods read and write; the others go through float64.
+# Sample types that methods read and write; others are converted to float64.
 COMPUTABLE = tuple(name for name in DTYPES.values() if name not in ADDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Reads and filters images; :meth:`stack`, :meth:`convolved` and :meth:`finished` follow each other.
+    """Reads and filters images: :meth:`stack`, then :meth:`convolved`, then :meth:`finished`.
 
-    Attributes
-    ----------
-    taps : array of shape (R, S)
-    channels, border, cval, stride, device, algorithm
-        As in :func:`convforge.filter`.
-    out_dtype : dtype or None
-        Sample type of the result; None is the image's own.
-    magnitude, scale
-        Take the sums' magnitudes, and multiply them, before they are rounded once.
-    gray : bool
-        Turn red, green and blue into gray first.
-    max_pixels, axes
-        As in :func:`convforge.imaging.files.read_image`.
+    Fields mean the same as in :func:`convforge.filter` and :func:`convforge.imaging.files.read_image`.
     """
 
-    taps: Array
+    taps: Array  # (R, S)
     channels: str
     border: str
     cval: float
     stride: tuple[int, int]
     device: str
     algorithm: str
-    out_dtype: np.dtype[Any] | None
-    magnitude: bool
-    scale: float
-    gray: bool
+    out_dtype: np.dtype[Any] | None  # None: the image's own
+    magnitude: bool  # of the sums, before scale and rounding
+    scale: float  # factor before the one rounding
+    gray: bool  # convert red, green and blue first
     max_pixels: int = MAX_PIXELS
     axes: str | None = None
 
@@ -64,7 +52,7 @@ class Recipe:
         )
 
     def convolver(self, clock: Clock) -> Convolver:
-        """Make the convolver, one for all images."""
+        """Make the convolver for all images."""
         return Convolver(self.taps, clock, self.device, **self._options)
 
     def bands(self, image: Image) -> int:
@@ -76,7 +64,6 @@ class Recipe:
         return self.out_dtype or image.pixels.dtype
 
     def read(self, path: Path) -> Image:
-        """Read an image."""
         return read_image(path, max_pixels=self.max_pixels, axes=self.axes)
 
     def check_target(self, target: Path, image: Image) -> None:
@@ -85,14 +72,10 @@ class Recipe:
         check_writable(target, self.dtype(image), bands=self.bands(image), pages=image.pages, alpha=has_alpha)
 
     def stack(self, image: Image, clock: Clock) -> Array:
-        """Return the pixels as (T, H, W, C), gray if asked, in a type that can be computed with and holds them exactly.
+        """Return the pixels as (T, H, W, C), gray if asked, in a computable type that holds them exactly.
 
-        Raises
-        ------
-        ImageError
-            Samples of 64 bits that float64 cannot hold.
-        ValueError
-            Gray is asked of an image that has neither one band nor three.
+        ``ImageError`` for 64-bit samples that float64 cannot hold; ``ValueError`` for gray from other than one or three
+        bands.
         """
         pixels = image.pixels if image.pages else image.pixels[np.newaxis]
         if pixels.ndim == 3:
@@ -113,12 +96,12 @@ class Recipe:
             return pixels.astype(np.float64)
 
     def convolved(self, image: Image, stack: Array, convolver: Convolver, lane: Lane) -> Convolved:
-        """Compute the sums, in the result's type where nothing more is done to them, else in their own type."""
+        """Compute the sums, in the result's type if no step follows, else in their own type."""
         dtype = self.dtype(image)
         return convolver(lane, stack, out_dtype=dtype if self._is_direct(dtype) else self._sums_dtype(stack))
 
     def finished(self, image: Image, sums: Array, clock: Clock) -> Image:
-        """Return the filtered image: magnitude, scale and rounding where the kernel has not rounded already."""
+        """Return the filtered image: apply magnitude, scale and rounding unless the kernel has rounded already."""
         dtype = self.dtype(image)
         if not self._is_direct(dtype):
             with clock("convert"):
@@ -127,7 +110,6 @@ class Recipe:
         return image.filtered(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, stride=self.stride)
 
     def __call__(self, image: Image, clock: Clock) -> tuple[Image, Convolved]:
-        """Filter one image."""
         stack = self.stack(image, clock)
         with lanes_of(runtime_of(self.device))[0] as lane:
             convolved = self.convolved(image, stack, self.convolver(clock), lane)
