@@ -63,8 +63,8 @@ def multiply(tile: Any, offsets: Any, w: Any, group: Any, b: Any, c0: Any, c1: A
              g: Any, strip: Any, block: Any) -> None:  # fmt: skip
     """Sums of block `b` of outputs over channels [c0, c1), added to the earlier ones where c0 > 0.
 
-    With one segment, the strip's rows are one run of positions, and the sums between the rows are not used; with several,
-    each output row is a separate run.
+    With one segment, the strip's rows are one run of positions, and the sums between the rows are not used; with
+    several, each output row is a separate run.
     """
     taps = g.R * g.S
     segments = 1 if block.segments == 1 else height

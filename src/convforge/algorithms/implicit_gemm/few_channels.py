@@ -169,8 +169,8 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
 class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
 
-    A block stages the part of the image under its outputs, with the channels of each pixel contiguous, and reads factors
-    from it directly. It supports any stride, border, dilation and layout.
+    A block stages the part of the image under its outputs, with the channels of each pixel contiguous, and reads
+    factors from it directly. It supports any stride, border, dilation and layout.
 
     Notes
     -----

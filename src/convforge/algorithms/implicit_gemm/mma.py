@@ -83,8 +83,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
 
     It supports any stride, border, dilation, groups, layout and number of channels. Where the channels of x are not
     contiguous and aligned to 16 bytes (NCHW, or C no multiple of 8), another kernel first writes x so, or threads load
-    single channels, which is slower except in tiny layers. A plan that copies 16 bytes at a time passes unaligned arrays
-    to a plan that first writes x, which is compiled when it is first needed.
+    single channels, which is slower except in tiny layers. A plan that copies 16 bytes at a time passes unaligned
+    arrays to a plan that first writes x, which is compiled when it is first needed.
 
     Notes
     -----
@@ -266,8 +266,8 @@ def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
 def together(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -> int:
     """Neighbouring outputs that one instruction of a thread may store.
 
-    In NHWC they are filters of a pixel, in a warp of `filters`; else a run of `pixels` of a filter, whose plane then has
-    no gaps.
+    In NHWC they are filters of a pixel, in a warp of `filters`; else a run of `pixels` of a filter, whose plane then
+    has no gaps.
     """
     size = itemsize(problem.out_dtype)
     if problem.out_layout == "NHWC":

@@ -53,9 +53,9 @@ class WithMaps(Runtime, Protocol):
 class OnTensorCores(DeviceConvolution[C]):
     """An implicit GEMM whose tiles the TMA loads, and which wgmma multiplies.
 
-    The TMA loads rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros outside the image. For any
-    other image a kernel first writes such rows to the workspace. A plan that is called with unaligned arrays passes them
-    to a plan with that kernel, which is compiled when it is first needed.
+    The TMA loads rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros outside the image. For
+    any other image a kernel first writes such rows to the workspace. A plan that is called with unaligned arrays passes
+    them to a plan with that kernel, which is compiled when it is first needed.
     """
 
     path: ClassVar[str]

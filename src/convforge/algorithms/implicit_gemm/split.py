@@ -231,8 +231,8 @@ class SplitFilters(Preparation):
 
     Its tensors: "w" (K, C, R, S), float32 in cross-correlation order; "halves" (2, K, R, S, channels), float16, high
     and low; "scales" (K,), float32, 0 for a filter that is computed from its floats; "redone", the tiles that were. "w"
-    is a copy if it `keeps` the weights; else the weights themselves, for calls that end before these change, as `borrow`
-    does.
+    is a copy if it `keeps` the weights; else the weights themselves, for calls that end before these change, as
+    `borrow` does.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, keeps: bool = True) -> None:

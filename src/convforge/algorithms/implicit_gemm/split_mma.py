@@ -70,9 +70,9 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
     """Implicit GEMM of float32 on the tensor cores of any GPU since Ampere: three products of halves for one of floats.
 
     Three products of halves differ from the product of the floats by at most 2^-22 of it. Tensor cores add up 32
-    products, then threads add that sum to a float32. Each pixel has a scale for 64 channels, and each filter one, powers
-    of two. Outputs with numbers that do not fit into halves are computed by multiply-adds of float32, in the same call,
-    as in :class:`ImplicitGemmSplit`.
+    products, then threads add that sum to a float32. Each pixel has a scale for 64 channels, and each filter one,
+    powers of two. Outputs with numbers that do not fit into halves are computed by multiply-adds of float32, in the
+    same call, as in :class:`ImplicitGemmSplit`.
 
     References
     ----------

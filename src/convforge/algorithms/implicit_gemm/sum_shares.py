@@ -30,7 +30,8 @@ def ordered_with_shares(
     """The configs that fit a device, those that waste least of it first.
 
     A config with fewer tiles than SMs also comes with blocks that share the steps of a tile: each has at least `fewest`
-    of its `steps`, and `share` gives the config with so many blocks. Rows of a Tiling are output pixels, columns filters.
+    of its `steps`, and `share` gives the config with so many blocks. Rows of a Tiling are output pixels, columns
+    filters.
     """
     pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
     found: dict[C, float] = {}

@@ -148,8 +148,8 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[Wg
 def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
     """Configs worth a look, the fastest by the model of cycles first.
 
-    Early ones include some that the model was not fitted to, for a search: rows as short as the channels, which load less
-    and leave room for more; patches of filters that move by several pixels; and pairs of blocks.
+    Early ones include some that the model was not fitted to, for a search: rows as short as the channels, which load
+    less and leave room for more; patches of filters that move by several pixels; and pairs of blocks.
     """
 
     def by_cycles(row: int) -> list[WgmmaConfig]:
