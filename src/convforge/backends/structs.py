@@ -1,6 +1,6 @@
-"""Structs that kernels take: offsets of array addresses and tensor maps in them.
+"""Kernels' argument structs: offsets of array addresses and tensor maps in them.
 
-An address is a field of type ``c_void_p``, a map a field of type :class:`MapField`; nothing else holds either. So the
+An address is a field of type ``c_void_p``, a map a field of type :class:`MapField`; no other field holds either. So the
 call cache knows which bytes to write for other arrays.
 """
 
@@ -25,9 +25,9 @@ class MapField(ctypes.Structure):
 
 
 class WithMaps(ctypes.Structure):
-    """A struct with tensor maps; `maps` has them by their offsets."""
+    """A struct with tensor maps."""
 
-    maps: dict[int, AnyMap]
+    maps: dict[int, AnyMap]  # by their offsets
 
     def put_map(self, name: str, tensor_map: AnyMap, encoded: bytes) -> None:
         """Write a map into a field."""
@@ -72,22 +72,11 @@ def address_places(kind: Any) -> tuple[int, ...]:
 
 
 class Template:
-    """A launch's struct in the call cache: its constant bytes, and where addresses of buffers go.
+    """A launch's struct in the call cache: its constant bytes, and the places of the buffers' addresses.
 
-    Parameters
-    ----------
-    args : struct
-    count : int
-        Buffers whose addresses a call gives.
-    pointers : sequence of (int, int, int)
-        Offset in the struct, index of the buffer, offset from the buffer's address.
-    maps : sequence of (int, int, int, callable)
-        The same for a map, and a function that encodes it for an address.
-
-    Attributes
-    ----------
-    write : callable
-        Takes a copy of the struct and the buffers' addresses, and writes these into the copy.
+    `count` is the number of buffers. `pointers` are (offset in the struct, index of the buffer, offset from the
+    buffer's address); `maps` are the same for maps, with a function that encodes the map for an address. ``write(copy,
+    addresses)`` writes the buffers' addresses into a copy of the struct.
     """
 
     __slots__ = ("_args", "write")
@@ -127,7 +116,7 @@ def _writer(
         form += "Q"
         picked.append(next(moved) if delta else which)
         end = at + _POINTER_BYTES
-    if len(picked) == 1:  # of which an itemgetter makes no tuple
+    if len(picked) == 1:  # for one item itemgetter makes no tuple
         form, picked = form + "0s", [*picked, behind + len(between)]
         between.append(b"")
     pack, pick = struct.Struct(form).pack_into, itemgetter(*picked) if picked else None
@@ -161,7 +150,7 @@ def _places(kind: Any, start: int) -> Iterator[int]:
 
 
 def _size(fields: list[tuple[str, Any]]) -> int:
-    """Bytes of a struct without its last padding."""
+    """Bytes of a struct without its final padding."""
     plain: Any = type("Plain", (ctypes.Structure,), {"_fields_": fields})
     last, kind = fields[-1]
     return int(getattr(plain, last).offset) + ctypes.sizeof(kind)
