@@ -87,7 +87,7 @@ def compared(calls: Sequence[Callable[[], Any]], device: Any, *, cuda_graph: boo
 def _captured(calls: Sequence[Callable[[], Any]], device: Any) -> list[tuple[Callable[[], None], int]]:
     """Replays of CUDA graphs, and the number of calls in each.
 
-    The graphs share one memory pool: replays follow one another, and nobody reads their results.
+    The graphs share one memory pool, because replays run one after another and nobody reads their results.
     """
     found = []
     with torch.cuda.device(device):
@@ -130,20 +130,10 @@ def _wait(device: Any) -> None:
 def check_whole(
     model: Any, example: tuple[Any, ...], swapped: list[tuple[Any, type, type]], ours: bool, *, cuda_graph: bool = False
 ) -> tuple[Kept, str]:
-    """Time a model by convforge and by PyTorch as it was, with BatchNorm2d folded in, and in channels_last.
+    """Time a model by convforge and by PyTorch: unchanged, with BatchNorm2d folded in, and in channels_last.
 
-    Parameters
-    ----------
-    example : tensors
-        The model's inputs.
-    swapped : list of (layer, its class before, its class now)
-    ours : bool
-        convforge computes at least one layer.
-
-    Returns
-    -------
-    str, str
-        The form to keep, and a sentence with all times. The model itself is left by convforge.
+    `swapped` are (layer, its class before, its class now); `ours` is true if convforge computes at least one layer.
+    Returns the form to keep, and a sentence with all times. convforge still computes the model afterwards.
     """
     forms = _Forms(model, swapped)
     last = tuple(_last(one) for one in example)
@@ -174,7 +164,7 @@ def check_whole(
 
 
 def _decide(times: dict[str, Timing]) -> tuple[Kept, str]:
-    """Choose ours only where it is faster than every other form, and give the reason."""
+    """Choose ours only if it is faster than every other form, and give the reason."""
     mine = times.get("convforge")
     others = {form: taken for form, taken in times.items() if form != "convforge"}
     fastest = min(others, key=lambda form: others[form].median_s)

@@ -1,4 +1,4 @@
-"""State of the machine that measured: device, system, clocks, load, libraries, commit."""
+"""State of the measuring machine: device, system, clocks, load, libraries, commit."""
 
 from __future__ import annotations
 

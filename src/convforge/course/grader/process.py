@@ -65,7 +65,7 @@ def run_limited(
 ) -> Ended:
     """Run a command until it ends or passes a limit. Raises ``OSError`` if it cannot be started.
 
-    The time limit restarts whenever the value of `progress` changes. Before the first change it is `first_s`, if larger.
+    The time limit restarts whenever the value of `progress` changes. Before the first, `first_s` holds, if larger.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         begin = time.monotonic()
