@@ -148,7 +148,7 @@ class DiskCache:
         self.limit_bytes = limit_bytes
 
     def key(self, *parts: str) -> str:
-        """A file name from everything that determines the code."""
+        """A file name: a digest of everything that determines the code."""
         text = json.dumps([SCHEMA, *parts])
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -94,13 +94,7 @@ def _prelude(lines: tuple[str, ...]) -> list[str]:
 
 
 def compiled_part(text: str) -> str:
-    r"""CUDA C++ without comments, blank lines, blanks at the ends of lines, and static assertions.
-
-    Examples
-    --------
-    >>> compiled_part("// Adds N.\n\nstatic_assert(N > 0);\nint next(int i) { return i + N; }  // of i\n")
-    'int next(int i) { return i + N; }\n'
-    """
+    """CUDA C++ without comments, blank lines, blanks at the ends of lines, and static assertions."""
     lines = (line.rstrip() for line in _COMMENT.sub(r"\1", text).splitlines())
     return _STATIC_ASSERT.sub("", "".join(f"{line}\n" for line in lines if line))
 

@@ -30,21 +30,13 @@ class WithMaps(ctypes.Structure):
     maps: dict[int, AnyMap]  # by their offsets
 
     def put_map(self, name: str, tensor_map: AnyMap, encoded: bytes) -> None:
-        """Write a map into a field."""
         at = getattr(type(self), name).offset
         ctypes.memmove(ctypes.addressof(self) + at, encoded, MAP_BYTES)
         self.__dict__.setdefault("maps", {})[at] = tensor_map
 
 
 def struct_with_maps(name: str, fields: Iterable[tuple[str, Any]]) -> type[WithMaps]:
-    """Make a struct of these fields; as in C++, offsets of maps and the size are multiples of 64 bytes.
-
-    Examples
-    --------
-    >>> kind = struct_with_maps("Arguments", [("count", ctypes.c_int), ("x", MapField), ("w", MapField)])
-    >>> kind.x.offset, kind.w.offset, ctypes.sizeof(kind)
-    (64, 192, 320)
-    """
+    """Make a struct of these fields; as in C++, offsets of maps and the size are multiples of 64 bytes."""
     padded: list[tuple[str, Any]] = []
     end = 0
     for field, kind in fields:
@@ -59,15 +51,7 @@ def struct_with_maps(name: str, fields: Iterable[tuple[str, Any]]) -> type[WithM
 
 @cache
 def address_places(kind: Any) -> tuple[int, ...]:
-    """Offsets of array addresses in a struct.
-
-    Examples
-    --------
-    >>> class Pair(ctypes.Structure):
-    ...     _fields_ = (("n", ctypes.c_int), ("x", ctypes.c_void_p), ("out", ctypes.c_void_p * 2))
-    >>> address_places(Pair)
-    (8, 16, 24)
-    """
+    """Offsets of array addresses in a struct."""
     return tuple(_places(kind, 0))
 
 

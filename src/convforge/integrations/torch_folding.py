@@ -154,11 +154,11 @@ class FoldedBatchNorm2d(_Passed, nn.BatchNorm2d):  # type: ignore[misc]
 
 
 class FoldedReLU(_Passed, nn.ReLU):  # type: ignore[misc]
-    """A ReLU that passes its input on while its fold holds."""
+    ...
 
 
 class FoldedReLU6(_Passed, nn.ReLU6):  # type: ignore[misc]
-    """A ReLU6 that passes its input on while its fold holds."""
+    ...
 
 
 PASSED: dict[type, type] = {nn.BatchNorm2d: FoldedBatchNorm2d, nn.ReLU: FoldedReLU, nn.ReLU6: FoldedReLU6}
@@ -212,7 +212,6 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
 
 
 def fold_of(model: Any, names: list[str], by_pytorch: bool) -> Fold:
-    """Make the fold of a convolution and the modules after it."""
     conv, norm, *end = (model.get_submodule(name) for name in names)
     around = {path: model.get_submodule(path) for name in names for path in _above(name)}
     places = []

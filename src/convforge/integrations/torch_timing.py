@@ -56,13 +56,7 @@ def progress(total: int, wanted: bool) -> Iterator[Callable[[str], None]]:
 
 
 def told(taken: Timing) -> str:
-    """Write the median and its spread in readable units.
-
-    Examples
-    --------
-    >>> told(Timing((0.4, 0.466, 0.5))), told(Timing((0.0009999,)))
-    ('466 ms ± 5 %', '1 ms ± 0 %')
-    """
+    """Write the median and its spread in readable units: "466 ms ± 5 %"."""
     median = float(f"{taken.median_s:.3g}")
     scale, unit = next((k, u) for k, u in ((1, "s"), (1e3, "ms"), (1e6, "us")) if median * k >= 1 or k == 1e6)
     return f"{median * scale:.4g} {unit} ± {100 * taken.spread:.0f} %"

@@ -106,13 +106,7 @@ def gpu_fma_peak(runtime: Runtime, repeats: int = 5) -> float:
 
 
 def moved(before: Ceilings, after: Ceilings) -> Reason | None:
-    """Name the ceilings that moved by more than 10 % during a run; None if none did.
-
-    Examples
-    --------
-    >>> print(moved(Ceilings(10e9, 100e9), Ceilings(10.5e9, 70e9)))
-    the FMA peak moved by -30 % (100.0 to 70.0 GFLOP/s)
-    """
+    """Name the ceilings that moved by more than 10 % during a run; None if none did."""
     said = []
     if change := _change(before.copy_bytes_per_s, after.copy_bytes_per_s):
         said.append(Reason("copy bandwidth moved by {share} % ({before} to {after} GB/s)", **change))

@@ -134,14 +134,7 @@ class Remembered:
 
 
 def environment_of(operation: str, facts: DeviceFacts) -> dict[str, str]:
-    """Everything except the problem that determines a measurement: device, driver, our methods, libraries.
-
-    Examples
-    --------
-    >>> from convforge.backends.cpu import cpu_facts
-    >>> sorted(environment_of("gemm", cpu_facts()))
-    ['architecture', 'backend', 'cores', 'device', 'driver', 'libraries', 'methods', 'operation']
-    """
+    """Everything except the problem that determines a measurement: device, driver, our methods, libraries."""
     return {
         "operation": operation, "backend": facts.backend, "device": facts.name, "architecture": facts.architecture,
         "cores": str(facts.cores), "driver": facts.driver, "methods": _methods(operation, facts.backend),

@@ -78,7 +78,6 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         keep(path, hashlib.sha256(content).digest() + content)
 
     def flush(self) -> None:
-        """Remove all files of the kernel."""
         if (folder := self._folder) is not None:
             for path in folder.glob(f"{self.name}.*.nbc"):
                 path.unlink(missing_ok=True)

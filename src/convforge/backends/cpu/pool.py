@@ -127,7 +127,7 @@ class _Line:
                 del task  # it holds the caller's arrays
 
     def _sleep(self, seen: int) -> None:
-        """Sleep until the counter changes, unless it already differs from `seen`."""
+        """Sleep until the counter differs from `seen`."""
         with self._lock:
             if self._news[0] != seen:
                 return

@@ -156,7 +156,6 @@ class CpuRuntime:
         return time.perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
-        """Wall-clock seconds."""
         return end - begin
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:

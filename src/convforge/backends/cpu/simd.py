@@ -178,7 +178,6 @@ def transpose(context: Any, source: Any, at: Any, step: Any, target: Any, into: 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def zeros(context: Any, array: Any) -> Any:
-    """A vector of zeros, of the array's element type."""
     vector = Vector(array.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -280,7 +279,6 @@ def _cast(source: Any, target: Any) -> str:
 
 
 def _broadcast(builder: Any, scalar: Any, vector: Vector) -> Any:
-    """All lanes of a vector set to a scalar."""
     kind = ir.VectorType(scalar.type, vector.lanes)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined),

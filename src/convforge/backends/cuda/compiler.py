@@ -41,7 +41,6 @@ class Compiled:
 
 @cache
 def compiler_version() -> str:
-    """NVRTC's version."""
     from cuda.bindings import nvrtc
 
     _, major, minor = nvrtc.nvrtcVersion()

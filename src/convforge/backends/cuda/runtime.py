@@ -306,7 +306,7 @@ class CudaRuntime:
         return float(end - begin) / 1e3
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy bytes between two device addresses."""
+        """Copy between two device addresses."""
         from cuda.bindings import driver
 
         checked(driver.cuMemcpyDtoDAsync(target, source, nbytes, self.stream_handle(stream)))

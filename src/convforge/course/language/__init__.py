@@ -21,7 +21,6 @@ _language: ContextVar[str] = ContextVar("language", default="en")
 
 
 def language() -> str:
-    """Code of the current language."""
     return _language.get()
 
 
