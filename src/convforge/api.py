@@ -54,10 +54,10 @@ def conv2d(
     Parameters
     ----------
     x : array of shape (N, C, H, W) or (C, H, W); with layout "NHWC", (N, H, W, C) or (H, W, C)
-        Of NumPy, PyTorch, CuPy or JAX; all arrays of a call are of one library and on one device. float32, float64,
-        float16 or bfloat16 (summed in float32), or an integer type of 8 or 16 bits or int32. NumPy has bfloat16 from
-        ml_dtypes. Any strides. N and C may be 0: sums over no channels are 0.
-    w : array of shape (K, C / groups, R, S), whatever the layout
+        Of NumPy, PyTorch, CuPy or JAX, with any strides. All arrays of a call are of one library and on one device.
+        float32, float64, float16 or bfloat16 (summed in float32), or an integer type of 8 or 16 bits or int32. NumPy
+        gets bfloat16 from ml_dtypes. N and C may be 0: a sum over no channels is 0.
+    w : array of shape (K, C / groups, R, S), for every layout
         x's dtype; for integer x any integer type (summed in int32) or any float type (summed in float32 or float64).
     bias : array of shape (K,), optional
     stride, dilation : int or pair of int
@@ -74,23 +74,23 @@ def conv2d(
     mode : {"cross-correlation", "convolution"}
         "convolution" flips the filter.
     activation : str or (str, float), optional
-        A key of :data:`convforge.problem.ACTIVATIONS`, with its parameter where it has one: ``("leaky_relu", 0.2)``.
+        A key of :data:`convforge.problem.ACTIVATIONS`, with its parameter if it has one: ``("leaky_relu", 0.2)``.
     precision : str
         Arithmetic that "auto" may choose: a key of :data:`convforge.problem.PRECISIONS`. An algorithm named in
         `algorithm` uses its own.
     algorithm : str
-        "auto" takes the fastest method that was measured, and on a GPU measures once for all similar problems; "max"
-        measures everything; "heuristic" chooses by rule; or a name that :func:`algorithms` lists.
+        "auto" uses the fastest measured method; on a GPU it measures once for all similar problems. "max" measures
+        everything. "heuristic" chooses by rule. Or a name that :func:`algorithms` lists.
     config : Config, mapping or str, optional
         Of that algorithm, such as ``"tile_p=8"``; other fields keep their defaults.
     device : {None, "cpu", "cuda", "cuda:1", "emulator"}
-        Device for arrays of the host: None is the CPU, "cuda" the first GPU, "emulator" the GPU's kernels on the CPU.
+        Device for arrays on the host: None is the CPU, "cuda" the first GPU, "emulator" the GPU's kernels on the CPU.
         Arrays in a GPU's memory are computed there, on the caller's current stream, without waiting.
     deterministic : bool
-        Choose by rule and ignore measurements, so that every machine and every run takes the same method. Each method
+        Choose by rule and ignore measurements, so that every machine and every run uses the same method. Each method
         adds in the same order on every call.
     tune : bool, optional
-        Allow the call to measure where no measurement of similar problems is stored. By default it may on a GPU, and on
+        Allow the call to measure if no measurement of similar problems is stored. By default it may on a GPU, and on
         the CPU with "max" only. False uses a stored measurement, else the rules.
     workspace_limit : int, optional
         Bytes; methods and configs that need more are not used.
@@ -99,15 +99,15 @@ def conv2d(
 
     Returns
     -------
-    array of x's kind, of shape (N, K, P, Q), or (K, P, Q), or as `layout` says
-        x's dtype where that is a float type; for integer x the accumulation type.
+    array of x's library, of shape (N, K, P, Q) or (K, P, Q), with the axes in the order of `layout`
+        x's dtype if that is a float type; for integer x the accumulation type.
 
     Raises
     ------
     ValueError
         A shape, size or word breaks a rule; the text names the value, the rule and what to do.
     TypeError
-        An argument is no array, or has a dtype that is not supported.
+        An argument is no array, or has an unsupported dtype.
     UnsupportedProblem
         No method, or not the named one, can compute it; with every method's reason.
 
@@ -146,7 +146,7 @@ def convolved(
     precision: str, algorithm: str, config: AnyConfig = None, device: str | None = None, deterministic: bool,
     tune: bool | None, workspace_limit: int | None = None, out: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Compute :func:`conv2d` without the call cache, and add the call to the cache `calls` under a key."""
+    """Compute :func:`conv2d` without the call cache, and store the call in `calls` under `key`."""
     home = home_of(x=x, w=w, bias=bias, out=out)
     view, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
     vector = None if bias is None else home.read(bias, "bias", (1,))
@@ -171,15 +171,11 @@ def convolved(
 
 
 def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], budget_s: float | None = None) -> None:
-    """Compile the kernels that calls of :func:`conv2d` on GPUs are going to measure, on all cores.
+    """Compile in parallel the kernels that these calls of :func:`conv2d` on GPUs will measure.
 
-    Parameters
-    ----------
-    calls : iterable of (positional arguments, keyword arguments)
-        Positional arguments up to `groups`; `layout`, `mode`, `activation` and `precision` by name. Calls that
-        :func:`conv2d` would refuse are skipped.
-    budget_s : float, optional
-        Seconds; see :func:`convforge.tuning.compile_for`.
+    Each call is (positional arguments up to `groups`, keyword arguments); `layout`, `mode`, `activation` and
+    `precision` are keywords. Calls that :func:`conv2d` would refuse are skipped. `budget_s` is in seconds; see
+    :func:`convforge.tuning.compile_for`.
     """
     found: dict[str | None, dict[Problem, None]] = {}
     for (x, w, bias, *options), words in calls:
@@ -198,8 +194,8 @@ def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], bu
 class Filter:
     """A convolution that prepares its weights once: flips, casts, transforms or factors them.
 
-    A call gives the result of :func:`conv2d` with the same arguments. It prepares the weights for the first image of
-    each shape and dtype, and keeps them for up to 16 of these. Safe to call from many threads.
+    A call gives the result of :func:`conv2d` with the same arguments. It prepares the weights at the first image of
+    each shape and dtype, and keeps them for up to 16 of these. Thread-safe.
 
     Parameters
     ----------
@@ -240,7 +236,7 @@ class Filter:
 
     @property
     def note(self) -> str:
-        """Properties of the weights at their last use, such as a rank; empty before the first call."""
+        """Properties of the weights at their last use, such as their rank; empty before the first call."""
         note = None if self._last is None else self._last.note
         return "" if note is None else str(note)
 
@@ -289,8 +285,8 @@ def max_pool2d(
 
     Parameters
     ----------
-    x : array of shape (N, C, H, W) or (C, H, W), or as `layout` says
-        Any dtype that :func:`conv2d` takes.
+    x : array of shape (N, C, H, W) or (C, H, W), with the axes in the order of `layout`
+        Any dtype that :func:`conv2d` accepts.
     kernel_size : int or pair of int
         Height and width of the window.
     stride : int or pair of int, optional
@@ -305,7 +301,7 @@ def max_pool2d(
 
     Returns
     -------
-    array of x's dtype, of shape (N, C, P, Q), or (C, P, Q), or as `layout` says
+    array of x's dtype, of shape (N, C, P, Q) or (C, P, Q), with the axes in the order of `layout`
 
     Raises
     ------
@@ -342,7 +338,7 @@ def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Ar
     Parameters
     ----------
     x : array of any shape
-        Any dtype that :func:`conv2d` takes.
+        Any dtype that :func:`conv2d` accepts.
     device, out
         As in :func:`conv2d`; `out` may be x.
 
@@ -384,17 +380,17 @@ def gemm(
     b : array of shape (K, N)
         a's dtype; int8 and uint8 may be mixed.
     precision, algorithm, config, device, out
-        As in :func:`conv2d`; of the precisions "tf32" allows another method than "strict".
+        As in :func:`conv2d`; the only precision besides "strict" that adds a method is "tf32".
 
     Returns
     -------
     array of shape (M, N)
-        Of a's dtype; int32 where that is an integer type.
+        Of a's dtype; int32 for integers.
 
     Raises
     ------
     ValueError, TypeError
-        As :func:`conv2d`; so many products of integers that int32 may not hold their sum.
+        As :func:`conv2d`; ValueError also for so many products of integers that int32 may not hold their sum.
 
     Examples
     --------
@@ -414,7 +410,7 @@ def gemm(
         raise ValueError(f"a is {dtype_name(left)} and b is {dtype_name(right)}; cast one of them")
     check_word(precision, "precision")
     (m, k), n, stream = left.shape, right.shape[1], home.stream()
-    # A transposed view on a GPU is posed as the stored matrix with transpose_a or transpose_b.
+    # A transposed view on a GPU becomes the stored matrix with transpose_a or transpose_b.
     as_stored = stream is not None and left.itemsize < 8
     transpose_a, transpose_b = (as_stored and lies_transposed(view) for view in (left, right))
     left = left.transpose(1, 0) if transpose_a else left
@@ -432,7 +428,7 @@ def gemm(
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmInfo:
-    """A method as :func:`algorithms` lists it.
+    """An entry of the list of :func:`algorithms`.
 
     Attributes
     ----------
@@ -442,7 +438,7 @@ class AlgorithmInfo:
     refusal : str or None
         Reason why it cannot compute the given problem.
     ways : tuple of (str, str)
-        Where a call in the default config may take several ways: the name of each, and its condition.
+        Variants that a call in the default config may use: name and condition of each.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Exceptions of convforge, and their reasons as data.
 
-A bad argument raises ``ValueError`` or ``TypeError``, whose text names the value, the rule and what to do. A valid
+A bad argument raises ``ValueError`` or ``TypeError``; the text names the value, the rule and what to do. A valid
 problem that no method can compute raises :class:`UnsupportedProblem`, with every algorithm's reason.
 """
 
@@ -12,16 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, init=False)
 class Reason:
-    """A sentence as data: a form and its values.
+    """A sentence as data: a format string and its values.
 
     ``str(reason)`` is the English sentence. The form is the key of its translations, as in gettext.
-
-    Attributes
-    ----------
-    form : str
-        English text for :meth:`str.format`, with a name in braces for each value.
-    values : tuple of (str, str or int or float or Reason)
-        Name and value of each.
 
     Examples
     --------
@@ -34,8 +27,8 @@ class Reason:
     卷积核为 5x5，不是 1x1
     """
 
-    form: str
-    values: tuple[tuple[str, Value], ...]
+    form: str  # English text for :meth:`str.format`, with a name in braces for each value
+    values: tuple[tuple[str, Value], ...]  # name and value of each
 
     def __init__(self, form: str, /, **values: Value) -> None:
         object.__setattr__(self, "form", form)
@@ -78,11 +71,11 @@ class UnsupportedProblem(ValueError):
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The reason of each algorithm."""
+        """Each algorithm's reason, in English."""
         return {name: str(reason) for name, reason in self._reasons.items()}
 
     def reason_of(self, name: str) -> Reason:
-        """An algorithm's reason; the whole text where it has none."""
+        """An algorithm's reason; the whole text if it has none."""
         return self._reasons.get(name) or Reason.quoted(str(self))
 
     def __str__(self) -> str:
@@ -91,4 +84,4 @@ class UnsupportedProblem(ValueError):
 
 
 class WorkspaceTooSmall(ValueError):
-    """A plan was called with less workspace than it said it needs."""
+    """A plan was called with less workspace than it needs."""

@@ -1,4 +1,4 @@
-"""convforge in PyTorch, as a module of its own: ``import convforge.torch``; ``from convforge.torch import Conv2d``."""
+"""convforge for PyTorch as a separate module: ``import convforge.torch``; ``from convforge.torch import Conv2d``."""
 
 try:
     from convforge.integrations.torch import Conv2d, Layer, Replaced, conv2d, replace

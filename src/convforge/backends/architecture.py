@@ -1,4 +1,4 @@
-"""Architectures of NVIDIA GPUs: sm_75, sm_90, and sm_90a, which has instructions of its own."""
+"""Architectures of NVIDIA GPUs: sm_75, sm_90, and sm_90a, whose extra instructions no other architecture has."""
 
 from __future__ import annotations
 
@@ -12,15 +12,6 @@ _FORM = re.compile(r"sm_(\d+)([af]?)")
 class Architecture:
     """One architecture.
 
-    Attributes
-    ----------
-    number : int
-        10 times the major version plus the minor one: 90 for sm_90 and sm_90a. Machine code without a feature runs on
-        GPUs of the same major version with this or a higher minor version.
-    feature : {"", "a", "f"}
-        Machine code runs on this architecture alone ("a"), and may use instructions that others do not have, or on its
-        family ("f").
-
     Examples
     --------
     >>> Architecture.parse("sm_90a").number, str(Architecture(100, "a"))
@@ -32,7 +23,7 @@ class Architecture:
 
     @classmethod
     def parse(cls, text: str) -> Architecture:
-        """Read the text form. Raises ``ValueError`` for another text."""
+        """Read the text form; ``ValueError`` for another text."""
         if (found := _FORM.fullmatch(text)) is None:
             raise ValueError(f"architecture {text!r} must read like sm_90 or sm_90a")
         return cls(int(found[1]), found[2])

@@ -34,9 +34,9 @@ def cache_root() -> Path:
 
 
 def cache_folder(kind: str) -> Path | None:
-    """The folder of one cache, "numba", "cuda", "emulator" or "tuned", if it can be used, else None.
+    """The folder of one cache, "numba", "cuda", "emulator" or "tuned"; None if it cannot be used.
 
-    It may not exist yet. A folder that can only be read is used too.
+    It may not exist yet. A read-only folder is used too.
     """
     root = cache_root()
     folder = root / kind
@@ -57,7 +57,7 @@ def cache_folder(kind: str) -> Path | None:
 
 
 def _fault(folder: Path) -> str | None:
-    """Return why a folder cannot be used; None where it can, or does not exist yet."""
+    """Return the reason why a folder cannot be used; None if it can, or does not exist yet."""
     try:
         about = folder.stat()
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def _fault(folder: Path) -> str | None:
     if not os.access(folder, os.R_OK | os.X_OK):
         return f"{_short(folder)} may not be entered"
     if hasattr(os, "geteuid"):  # Windows has other owners, and keeps a user's folders for the user
-        if about.st_uid not in (os.geteuid(), 0):  # what root put there is as good as Python itself
+        if about.st_uid not in (os.geteuid(), 0):  # what root wrote is as trustworthy as Python itself
             return f"{_short(folder)} is another user's, whose code would be run"
         if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"other users may write to {_short(folder)}, and their code would be run; chmod go-w mends that"
@@ -104,7 +104,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def keep(path: Path, data: bytes) -> bool:
-    """Write a file of a cache as :func:`write_whole` does; return True, or log the failure once and return False."""
+    """Write a file of a cache by :func:`write_whole`; return True, or log the failure once and return False."""
     try:
         make_private(path.parent)
         write_whole(path, data)
@@ -128,7 +128,7 @@ def file_sizes(folder: Path) -> list[int]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder of a cache, of which other processes may remove files too. Raises ``OSError`` on failure."""
+    """Remove a folder of a cache, whose files other processes may remove too. Raises ``OSError`` on failure."""
 
     def missed(_: object, __: str, failed: tuple[type[BaseException], BaseException, object]) -> None:
         if not isinstance(failed[1], FileNotFoundError):
@@ -138,7 +138,7 @@ def remove_folder(folder: Path) -> None:
 
 
 class DiskCache:
-    """A folder of compiled kernels, for any number of processes at once; without a folder it keeps nothing.
+    """A folder of compiled kernels, safe for several processes; without a folder it keeps nothing.
 
     Beyond `limit_bytes` the least recently used files are removed.
     """
@@ -148,12 +148,12 @@ class DiskCache:
         self.limit_bytes = limit_bytes
 
     def key(self, *parts: str) -> str:
-        """A file name from everything that determines the code."""
+        """A file name: a digest of everything that determines the code."""
         text = json.dumps([SCHEMA, *parts])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:
-        """Read a kernel's stored facts and its code; None where there is no valid file."""
+        """Read a kernel's stored facts and its code; None without a valid file."""
         if self.folder is None:
             return None
         path = self.folder / key
@@ -162,19 +162,18 @@ class DiskCache:
             about = json.loads(head)
             if about.pop("digest") != hashlib.sha256(code).hexdigest():
                 return None
-            os.utime(path)  # it was used now
+            os.utime(path)  # marks its last use
         except (OSError, ValueError, KeyError, AttributeError):
             return None
         return about, code
 
     def store(self, key: str, about: dict[str, Any], code: bytes) -> None:
-        """Write a kernel; do nothing where the folder cannot be written."""
+        """Write a kernel; do nothing if the folder cannot be written."""
         head = json.dumps({**about, "digest": hashlib.sha256(code).hexdigest()}).encode()
         if self.folder is not None and keep(self.folder / key, head + b"\n" + code):
             self._trim()
 
     def files(self) -> list[Path]:
-        """Every stored kernel."""
         return sorted(Path(entry.path) for entry in self._entries())
 
     def nbytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Facts of a device, by which algorithms size their tiles. A table can replace a device."""
+"""Facts of a device, from which algorithms choose their tile sizes. A table can replace a device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def cores_in_words(cores: int, backend: str) -> str:
-    """Write a number of processors: SMs of a GPU, cores of others.
+    """Describe a number of processors: SMs of a GPU, cores of others.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class DeviceFacts:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> DeviceFacts:
-        """Read facts from a mapping. Raises ``ValueError`` for a missing or an unknown field."""
+        """Read facts from a mapping; ``ValueError`` for a missing or an unknown field."""
         names = {f.name for f in dataclasses.fields(cls)}
         needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
         if unknown := set(table) - names:

@@ -1,4 +1,4 @@
-"""Batches of 2-D FFTs of real numbers, as a runtime transforms them."""
+"""Batches of 2-D FFTs of real numbers for the runtimes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,9 @@ from typing import Any, Protocol
 class RealFft:
     """A batch of 2-D FFTs of real numbers, in place and unscaled: forward and back multiplies by the number of points.
 
-    In memory a batch is (batch, size_h, pitch) complex numbers, or (batch, size_h, 2 * pitch) real ones, of which the
-    first `size_w` of a row are the pixels. The first `size_w // 2 + 1` complex numbers of a row are the spectrum.
-
-    Attributes
-    ----------
-    size_h, size_w : int
-        Rows and columns of pixels.
-    pitch : int
-        Complex numbers from one row to the next, more than ``size_w // 2``.
-    batch : int
-    dtype : {"float32", "float64"}
-        Of the pixels; complex64 or complex128 are the spectra.
-    inverse : bool
-        From spectra to pixels. The rest of a row, beyond its pixels or its spectrum, is undefined.
+    In memory a batch is (batch, size_h, pitch) complex numbers, or (batch, size_h, 2 * pitch) real ones. The first
+    `size_w` real numbers of a row are pixels, or its first `size_w // 2 + 1` complex numbers the spectrum; the rest of
+    a row is undefined after a transform.
 
     Examples
     --------
@@ -34,10 +23,10 @@ class RealFft:
 
     size_h: int
     size_w: int
-    pitch: int
+    pitch: int  # complex numbers from one row to the next, more than ``size_w // 2``
     batch: int
-    dtype: str
-    inverse: bool = False
+    dtype: str  # of the pixels: "float32" or "float64"; spectra are complex64 or complex128
+    inverse: bool = False  # from spectra to pixels
 
     def __post_init__(self) -> None:
         if min(self.size_h, self.size_w, self.batch) < 1 or self.pitch <= self.size_w // 2:
@@ -47,17 +36,17 @@ class RealFft:
 
     @property
     def reals(self) -> tuple[int, int, int]:
-        """Shape of the batch seen as real numbers."""
+        """Shape of the batch as real numbers."""
         return (self.batch, self.size_h, 2 * self.pitch)
 
     @property
     def complexes(self) -> tuple[int, int, int]:
-        """Shape of the batch seen as complex numbers."""
+        """Shape of the batch as complex numbers."""
         return (self.batch, self.size_h, self.pitch)
 
 
 class Transform(Protocol):
-    """A :class:`RealFft` prepared on a device. Safe to call from many threads."""
+    """A :class:`RealFft` prepared on a device. Thread-safe."""
 
     @property
     def kernel(self) -> str:
@@ -72,10 +61,7 @@ class Transform(Protocol):
     def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
         """Transform a batch in place on `stream`, without allocating.
 
-        Parameters
-        ----------
-        data : contiguous array of ``fft.reals`` or ``fft.complexes``, aligned to 16 bytes
-        workspace : contiguous array of uint8, aligned to 256 bytes
-            At least `workspace_bytes` bytes; may be None where that is 0.
+        `data` is contiguous, of shape ``fft.reals`` or ``fft.complexes``, aligned to 16 bytes. `workspace` has at least
+        `workspace_bytes` bytes, aligned to 256; None if that is 0.
         """
         ...

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# Seconds for which a fork blocks new threads, and for which it lets them in before it tries again.
+# Seconds for which a fork blocks new threads, and for which it admits them before it tries again.
 PATIENCE_S, PAUSE_S = 0.2, 0.01
 
 
@@ -52,7 +52,7 @@ class _Gate:
         """Wait, before a fork, until no thread is inside and `also` is true; hold the lock until after the fork.
 
         A thread inside may wait for a thread that is about to enter, such as one that holds the lock of a module's
-        import: so waiting threads are let in from time to time.
+        import: so waiting threads are admitted from time to time.
         """
         self._changed.acquire()
         while True:
@@ -93,7 +93,7 @@ def no_fork() -> Iterator[None]:
 
 
 def after_fork_in_child(renew: Callable[[], object]) -> None:
-    """Call a function in every child that is forked from now on."""
+    """Call a function in every child forked from now on."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=renew)
 

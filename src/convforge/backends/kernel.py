@@ -1,6 +1,6 @@
-"""A device kernel before it is compiled: a file of CUDA C++, its compile-time constants, the struct that it is handed.
+"""A device kernel before it is compiled: a file of CUDA C++, its compile-time constants, and its argument struct.
 
-The CUDA backend gives the text to NVRTC, the emulator to the C++ compiler of the host; the file is the same.
+The CUDA backend passes the text to NVRTC, the emulator to the host's C++ compiler; the file is the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from convforge.backends.sources import PACKAGE, read_file
 
 HEADERS = PACKAGE / "algorithms/device"
 _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
-# A string, which may hold what looks like a comment; or a comment.
+# A string, which may contain comment marks; or a comment.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STATIC_ASSERT = re.compile(r"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTILINE)
 
@@ -27,35 +27,18 @@ _STATIC_ASSERT = re.compile(r"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTIL
 class KernelSource:
     """One kernel, specialised.
 
-    Attributes
-    ----------
-    path : str
-        The .cu file, from the package's folder.
-    name : str
-        Of the function, which has C linkage and takes one struct: ``extern "C" __global__ void name(const
-        __grid_constant__ Arguments)``.
-    constants : tuple of str
-        Lines of C++: members of the kernel's ``struct Config``, such as ``constexpr int R = 3;`` and ``using x_t =
-        float;``; and macros and declarations, which stand before it.
-    arguments : type of ctypes.Structure
-        The struct as the host fills it. Fields have the names and the layout of the struct in C++; those whose names
-        begin with an underscore are padding.
-    struct : str
-        The struct's name in C++.
-    feature : {"", "a", "f"}
-        Of its instructions, as :attr:`Architecture.feature`: "a" where it is for the very architecture alone.
+    The kernel has C linkage and one argument: ``extern "C" __global__ void name(const __grid_constant__ Arguments)``.
     """
 
-    path: str
+    path: str  # the .cu file, from the package's folder
     name: str
-    constants: tuple[str, ...]
-    arguments: type[ctypes.Structure]
-    struct: str
-    feature: str = ""
+    constants: tuple[str, ...]  # C++: members of ``struct Config``, and macros and declarations before it
+    arguments: type[ctypes.Structure]  # the struct as the host fills it; `_` fields are padding
+    struct: str  # its name in C++
+    feature: str = ""  # of its instructions, as :attr:`Architecture.feature`: "a" is for this architecture alone
 
     @property
     def file(self) -> Path:
-        """The .cu file."""
         return PACKAGE / self.path
 
     def text(self) -> str:
@@ -72,7 +55,7 @@ class KernelSource:
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
-        """A digest of the text and of every header that it includes, whatever includes it."""
+        """A digest of the text and of every header that it includes, directly or through another."""
         digest = hashlib.sha256(self.text().encode())
         for header in sorted(included(self.file)):
             digest.update(f"\n{header.name}\n".encode())
@@ -80,7 +63,7 @@ class KernelSource:
         return digest.hexdigest()
 
     def code_digest(self) -> str:
-        """A digest of what is compiled: name, constants, file, headers; comments, blank lines, assertions aside."""
+        """A digest of name, constants, file and headers, without comments, blank lines and assertions."""
         lines = [self.name, *self.constants, _code_digest(self.file)]
         lines += [f"{header.name} {_code_digest(header)}" for header in sorted(included(self.file))]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -99,7 +82,7 @@ def constants(**values: int) -> tuple[str, ...]:
 
 
 def _prelude(lines: tuple[str, ...]) -> list[str]:
-    """Macros and declarations; the struct of constants and types, as ``cfg``; the types' names on their own."""
+    """Macros and declarations; the struct of constants and types, as ``cfg``; aliases of the types."""
     members = [line for line in lines if line.startswith(("constexpr ", "using "))]
     before = [line for line in lines if line not in members]
     if not members:
@@ -111,13 +94,7 @@ def _prelude(lines: tuple[str, ...]) -> list[str]:
 
 
 def compiled_part(text: str) -> str:
-    """CUDA C++ without comments, blank lines, blanks at the ends of lines, and assertions of its compiler.
-
-    Examples
-    --------
-    >>> compiled_part("// Adds N.\\n\\nstatic_assert(N > 0);\\nint next(int i) { return i + N; }  // of i\\n")
-    'int next(int i) { return i + N; }\\n'
-    """
+    """CUDA C++ without comments, blank lines, blanks at the ends of lines, and static assertions."""
     lines = (line.rstrip() for line in _COMMENT.sub(r"\1", text).splitlines())
     return _STATIC_ASSERT.sub("", "".join(f"{line}\n" for line in lines if line))
 
@@ -129,7 +106,7 @@ def _code_digest(file: Path) -> str:
 
 @cache
 def included(file: Path) -> frozenset[Path]:
-    """Every header that a file includes, directly or through another; all stand in :data:`HEADERS`."""
+    """Every header that a file includes, directly or through another; all are in :data:`HEADERS`."""
     found: set[Path] = set()
     waiting = [file]
     while waiting:
@@ -142,7 +119,7 @@ def included(file: Path) -> frozenset[Path]:
 
 
 def _offsets(struct: Any, before: str = "", start: int = 0) -> Iterator[tuple[str, int]]:
-    """Path and offset of every field, those of inner structs included."""
+    """Path and offset of every field, including those of inner structs."""
     for name, kind, *_ in struct._fields_:
         if name.startswith("_"):  # padding, which C++ adds by itself
             continue

@@ -20,7 +20,7 @@ ALIGNMENT, MOST_UNITS = 16, 256
 # Element -> bytes. TMA copies all bits, except that "tf32" drops the bits that TF32 does not have.
 ELEMENTS = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f16": 2, "bf16": 2, "f32": 4, "tf32": 4, "f64": 8}
 
-# Bytes of a row in shared memory within which TMA permutes 16-byte pieces, so that columns use all banks.
+# Bytes of a row in shared memory within which TMA permutes 16-byte chunks, so that columns use all banks.
 SWIZZLES = (0, 32, 64, 128)
 
 # Limits of im2col mode: pixels of one copy, offset of a tap, element stride, and corners by number of axes.
@@ -29,16 +29,16 @@ MOST_CORNER = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
 
 
 class _Map(ABC):
-    """Fields that maps of both modes have."""
+    """Fields of maps of both modes."""
 
     __slots__ = ()
 
     address: int
-    element: str
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    steps: tuple[int, ...]
-    swizzle: int
+    element: str  # key of :data:`ELEMENTS`
+    sizes: tuple[int, ...]  # elements along each axis
+    strides: tuple[int, ...]  # bytes along each axis but the first, which is contiguous
+    steps: tuple[int, ...]  # distance between the elements that a copy loads, along each axis
+    swizzle: int  # key of :data:`SWIZZLES`
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -46,12 +46,12 @@ class _Map(ABC):
 
     @property
     def span(self) -> int:
-        """Bytes from the first element to behind the last."""
+        """Bytes from the first element to the end of the last."""
         size = ELEMENTS[self.element]
         return sum((count - 1) * step for count, step in zip(self.sizes, (size, *self.strides), strict=True)) + size
 
     def refusal(self) -> str | None:
-        """Return why TMA cannot read the array, or None."""
+        """Return the reason why TMA cannot read the array, or None."""
         return next(self._faults(), None)
 
     @abstractmethod
@@ -80,7 +80,7 @@ class _Map(ABC):
             yield f"swizzle={self.swizzle} must be one of {', '.join(map(str, SWIZZLES))}"
 
     def _row_faults(self, elements: int) -> Iterator[str]:
-        """Check that a row in shared memory has whole pieces of 16 bytes, and fits the swizzle."""
+        """Check that a row in shared memory has whole 16-byte chunks, and fits the swizzle."""
         nbytes = elements * ELEMENTS[self.element]
         if nbytes % ALIGNMENT:
             yield f"a row of a box is a multiple of {ALIGNMENT} bytes; got {nbytes}"
@@ -91,22 +91,6 @@ class _Map(ABC):
 @dataclass(frozen=True, slots=True)
 class TiledMap(_Map):
     """An array of one to five axes, of which one copy loads a box; elements outside the array are zeros.
-
-    Attributes
-    ----------
-    address : int
-    element : str
-        A key of :data:`ELEMENTS`.
-    sizes : one to five int
-        Elements along each axis.
-    strides : int each
-        Bytes from one element to the next along each axis but the first, which is contiguous.
-    box : int each
-        Elements along each axis, before `steps`.
-    steps : int each
-        Distance along each axis between the elements that a copy takes from the box.
-    swizzle : {0, 32, 64, 128}
-        See :data:`SWIZZLES`.
 
     Examples
     --------
@@ -120,7 +104,7 @@ class TiledMap(_Map):
     element: str
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    box: tuple[int, ...]
+    box: tuple[int, ...]  # elements along each axis, before `steps`
     steps: tuple[int, ...] = ()
     swizzle: int = 0
 
@@ -146,22 +130,6 @@ class Im2colMap(_Map):
     TMA walks all positions of a window's first tap, across the ends of rows and of images; a copy names the first
     position and the offset of its tap. Pixels outside the image are zeros.
 
-    Attributes
-    ----------
-    address : int
-    element : str
-        A key of :data:`ELEMENTS`.
-    sizes, strides : three to five int, and one less
-        As of :class:`TiledMap`.
-    lower, upper : one to three int
-        Along W, H, ...: offset of the first position from the first pixel, and of the last from the last pixel.
-    channels, pixels : int
-        Of one copy.
-    steps : int each
-        The convolution's stride along W, H, ...; 1 along channels and N.
-    swizzle : {0, 32, 64, 128}
-        See :data:`SWIZZLES`.
-
     Examples
     --------
     A filter of 3 x 3 with a padding of 1:
@@ -176,11 +144,11 @@ class Im2colMap(_Map):
     element: str
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    lower: tuple[int, ...]
-    upper: tuple[int, ...]
-    channels: int
-    pixels: int
-    steps: tuple[int, ...] = ()
+    lower: tuple[int, ...]  # along W, H, ...: first position's offset from the first pixel
+    upper: tuple[int, ...]  # last position's offset from the last pixel
+    channels: int  # of one copy
+    pixels: int  # of one copy
+    steps: tuple[int, ...] = ()  # the convolution's stride along W, H, ...; 1 along channels and N
     swizzle: int = 0
 
     def _faults(self) -> Iterator[str]:
@@ -211,7 +179,7 @@ def im2col_of(
 ) -> Im2colMap:  # fmt: skip
     """The map of an image without gaps for a forward convolution.
 
-    `sizes` are C, W, H, ..., N; `padding` (before and after), `taps`, `stride` and `dilation` go along W, H, ...
+    `sizes` are C, W, H, ..., N; `padding` (before and after), `taps`, `stride` and `dilation` are along W, H, ...
     """
     axes = len(taps)
     stride, dilation = tuple(stride) or (1,) * axes, tuple(dilation) or (1,) * axes

@@ -14,7 +14,7 @@ from functools import cache
 
 LOGGER = logging.getLogger("convforge")
 
-# Compilations that take longer get a notice.
+# Seconds; longer compilations get a notice.
 PATIENCE_S = 1.0
 
 _quiet = False

@@ -1,4 +1,4 @@
-"""The contract of a runtime: compile, launch, allocate, stream, time. Each backend has a package beside this file."""
+"""The contract of a runtime: compile, launch, allocate, stream, time. Each backend has a package in this folder."""
 
 from __future__ import annotations
 
@@ -55,24 +55,16 @@ class LaunchInfo:
 
 @dataclass(slots=True)
 class CallerStream:
-    """The caller's stream, with the allocator of the library whose arrays the call has.
+    """The caller's stream, with the allocator of the library of the call's arrays.
 
     That library keeps its memory for as long as a captured graph needs it; the runtime's own memory could be used again
     before the graph runs.
-
-    Attributes
-    ----------
-    handle : int
-        The driver's handle.
-    take : callable or None
-        Bytes -> an address, aligned to 64, and the memory's owner; None leaves it to the runtime.
-    capturing : bool
-        A graph captures the stream: launches run later, any number of times.
     """
 
-    handle: int
+    handle: int  # the driver's
+    # Bytes -> an address, aligned to 64, and the memory's owner; None leaves it to the runtime.
     take: Callable[[int], tuple[int, Any]] | None = None
-    capturing: bool = False
+    capturing: bool = False  # a graph captures the stream: launches run later, any number of times
 
 
 class Runtime(Protocol):
@@ -94,7 +86,7 @@ class Runtime(Protocol):
         ...
 
     def compile_ahead(self, kernels: Sequence[Any]) -> None:
-        """Compile kernels side by side, where that is faster than one by one; leave failures to :meth:`compile`."""
+        """Compile kernels in parallel, where that is faster than one by one; leave failures to :meth:`compile`."""
         ...
 
     def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
@@ -102,7 +94,7 @@ class Runtime(Protocol):
         ...
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run independent tasks, at most `slots` at a time; each takes its slot."""
+        """Run independent tasks, at most `slots` at a time; each receives its slot."""
         ...
 
     def fft(self, fft: RealFft) -> Transform:
@@ -114,7 +106,7 @@ class Runtime(Protocol):
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
-        """An array of the device that is not yet written, for work on `stream`."""
+        """An uninitialised array of the device, for work on `stream`."""
         ...
 
     def upload(self, array: Any) -> Any:
@@ -122,9 +114,9 @@ class Runtime(Protocol):
         ...
 
     def download(self, array: Any, *, room: Callable[[int], Any] | None = None) -> Any:
-        """Copy a device array to the host; where the device is the host, return the array itself.
+        """Copy a device array to the host; if the device is the host, return the array itself.
 
-        `room` takes a number of bytes and returns memory for the copy, a contiguous array of uint8.
+        `room` maps a number of bytes to memory for the copy, a contiguous array of uint8.
         """
         ...
 
@@ -133,7 +125,7 @@ class Runtime(Protocol):
         ...
 
     def stream(self) -> AbstractContextManager[Any]:
-        """Lend the thread a stream of its own inside the context; leave it idle."""
+        """Lend the thread a stream inside the context; leave it idle."""
         ...
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
@@ -157,7 +149,7 @@ class Runtime(Protocol):
         ...
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-        """Add what the device knows of a launch: registers, spills, occupancy."""
+        """Add the device's registers, spills and occupancy of a launch."""
         ...
 
     def writable(self, out: Any) -> Any:

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file of the package, or another file. Raises ``OSError`` where there is none."""
+    """Read a file of the package, or another file. Raises ``OSError`` if it does not exist."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -29,9 +29,9 @@ def read_file(path: Path) -> bytes:
 
 
 def read_module(path: Path) -> bytes:
-    """Read a module's source, or its bytecode where there is no source file; digests are made of this.
+    """Read a module's source, or its bytecode without a source file; digests are made of this.
 
-    Raises ``OSError`` where there is no such module.
+    Raises ``OSError`` without such a module.
     """
     for candidate in (path, path.with_suffix(".pyc")):
         try:

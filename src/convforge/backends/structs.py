@@ -1,6 +1,6 @@
-"""Structs that kernels take: offsets of array addresses and tensor maps in them.
+"""Kernels' argument structs: offsets of array addresses and tensor maps in them.
 
-An address is a field of type ``c_void_p``, a map a field of type :class:`MapField`; nothing else holds either. So the
+An address is a field of type ``c_void_p``, a map a field of type :class:`MapField`; no other field holds either. So the
 call cache knows which bytes to write for other arrays.
 """
 
@@ -25,26 +25,18 @@ class MapField(ctypes.Structure):
 
 
 class WithMaps(ctypes.Structure):
-    """A struct with tensor maps; `maps` has them by their offsets."""
+    """A struct with tensor maps."""
 
-    maps: dict[int, AnyMap]
+    maps: dict[int, AnyMap]  # by their offsets
 
     def put_map(self, name: str, tensor_map: AnyMap, encoded: bytes) -> None:
-        """Write a map into a field."""
         at = getattr(type(self), name).offset
         ctypes.memmove(ctypes.addressof(self) + at, encoded, MAP_BYTES)
         self.__dict__.setdefault("maps", {})[at] = tensor_map
 
 
 def struct_with_maps(name: str, fields: Iterable[tuple[str, Any]]) -> type[WithMaps]:
-    """Make a struct of these fields; as in C++, offsets of maps and the size are multiples of 64 bytes.
-
-    Examples
-    --------
-    >>> kind = struct_with_maps("Arguments", [("count", ctypes.c_int), ("x", MapField), ("w", MapField)])
-    >>> kind.x.offset, kind.w.offset, ctypes.sizeof(kind)
-    (64, 192, 320)
-    """
+    """Make a struct of these fields; as in C++, offsets of maps and the size are multiples of 64 bytes."""
     padded: list[tuple[str, Any]] = []
     end = 0
     for field, kind in fields:
@@ -59,35 +51,16 @@ def struct_with_maps(name: str, fields: Iterable[tuple[str, Any]]) -> type[WithM
 
 @cache
 def address_places(kind: Any) -> tuple[int, ...]:
-    """Offsets of array addresses in a struct.
-
-    Examples
-    --------
-    >>> class Pair(ctypes.Structure):
-    ...     _fields_ = (("n", ctypes.c_int), ("x", ctypes.c_void_p), ("out", ctypes.c_void_p * 2))
-    >>> address_places(Pair)
-    (8, 16, 24)
-    """
+    """Offsets of array addresses in a struct."""
     return tuple(_places(kind, 0))
 
 
 class Template:
-    """A launch's struct in the call cache: its constant bytes, and where addresses of buffers go.
+    """A launch's struct in the call cache: its constant bytes, and the places of the buffers' addresses.
 
-    Parameters
-    ----------
-    args : struct
-    count : int
-        Buffers whose addresses a call gives.
-    pointers : sequence of (int, int, int)
-        Offset in the struct, index of the buffer, offset from the buffer's address.
-    maps : sequence of (int, int, int, callable)
-        The same for a map, and a function that encodes it for an address.
-
-    Attributes
-    ----------
-    write : callable
-        Takes a copy of the struct and the buffers' addresses, and writes these into the copy.
+    `count` is the number of buffers. `pointers` are (offset in the struct, index of the buffer, offset from the
+    buffer's address); `maps` are the same for maps, with a function that encodes the map for an address. ``write(copy,
+    addresses)`` writes the buffers' addresses into a copy of the struct.
     """
 
     __slots__ = ("_args", "write")
@@ -127,7 +100,7 @@ def _writer(
         form += "Q"
         picked.append(next(moved) if delta else which)
         end = at + _POINTER_BYTES
-    if len(picked) == 1:  # of which an itemgetter makes no tuple
+    if len(picked) == 1:  # for one item itemgetter makes no tuple
         form, picked = form + "0s", [*picked, behind + len(between)]
         between.append(b"")
     pack, pick = struct.Struct(form).pack_into, itemgetter(*picked) if picked else None
@@ -161,7 +134,7 @@ def _places(kind: Any, start: int) -> Iterator[int]:
 
 
 def _size(fields: list[tuple[str, Any]]) -> int:
-    """Bytes of a struct without its last padding."""
+    """Bytes of a struct without its final padding."""
     plain: Any = type("Plain", (ctypes.Structure,), {"_fields_": fields})
     last, kind = fields[-1]
     return int(getattr(plain, last).offset) + ctypes.sizeof(kind)

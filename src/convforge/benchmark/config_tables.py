@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Kind = Literal["threads", "tile"]
 _BEST = "Bold: the fastest of the row, none where it is too noisy to rank; ~ noisy; * sources changed since."
 BY_SHAPE = (
-    "ms a call, weights prepared on every call; in parentheses the occupancy: resident warps over the most that a "
+    "ms a call, weights prepared on every call; in parentheses the occupancy: resident warps over the most that an "
     f"SM holds. {_BEST} Where a method has several configs with one shape, the fastest stands here."
 )
 KINDS: dict[Kind, str] = {

@@ -1,4 +1,4 @@
-"""Problems from users' arguments: read shapes, expand shorthands, name mistakes."""
+"""Problems from users' arguments: read shapes, expand shorthands, explain mistakes."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ def conv2d_problem(
 ) -> tuple[Conv2dProblem, View | None]:
     """Return the problem of conv2d's arguments, and its bias. Errors are those of :func:`convforge.conv2d`.
 
-    A problem has at least one channel and one pixel. A sum over no channels is zero, so its problem has one channel of
-    zeros per group; where x has no pixels, a pixel of zeros replaces one of padding. :meth:`Home.filled` gives the
-    arrays of such a problem.
+    A problem has at least one channel and one pixel, because a sum over nothing is zero: it gets a channel of zeros per
+    group, or a pixel of zeros instead of one of padding. :meth:`Home.filled` makes these arrays.
     """
     plain = type(stride) is type(padding) is type(dilation) is type(groups) is int
     words = type(layout) is type(mode) is type(precision) is type(padding_mode) is str
@@ -109,7 +108,7 @@ def _problem(
     )
 
 
-# For numbers and words alone: `typed` does not look inside tuples, where True and 1.0 would pass for 1.
+# Only for numbers and words: `typed` does not look inside tuples, where True and 1.0 would pass for 1.
 _known_problem = lru_cache(maxsize=1024, typed=True)(_problem)
 
 
@@ -136,7 +135,6 @@ def pool2d_problem(
     ceil_mode: bool,
     layout: str,
 ) -> Pool2dProblem:
-    """Return the problem of max_pool2d's arguments."""
     check_word(layout, "layout")
     if not isinstance(ceil_mode, bool | np.bool_):
         raise TypeError(f"ceil_mode={ceil_mode!r} must be True or False")
@@ -177,7 +175,7 @@ def refuse_others(function: str, others: Mapping[str, object], elsewhere: Mappin
 
 
 def whole_number(value: Any, name: str) -> int:
-    """Return `value` as a Python int; raise ``TypeError`` for floats, bools and anything else."""
+    """Return `value` as a Python int; ``TypeError`` for floats, bools and anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r} must be a whole number")
     return int(value)
@@ -222,7 +220,6 @@ def four_sides(
 
 
 def _sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int, str]:
-    """N, C, H, W and the four-letter layout."""
     if layout not in _LAYOUTS:
         raise ValueError(f"layout={layout!r} is unknown; choose one of {', '.join(_LAYOUTS)}")
     if len(layout) == 3 and len(shape) == 4:

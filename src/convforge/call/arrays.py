@@ -1,7 +1,7 @@
 """Users' arrays as plans read them, and results of the same library.
 
-A plan reads a NumPy array, or a :class:`DeviceArray` over memory of a GPU. All arrays of a call are of one library and
-on one device, its :class:`Home`; `libraries` has an adapter for each library.
+A plan reads a NumPy array, or a :class:`DeviceArray` in GPU memory. All arrays of a call are of one library and on one
+device, its :class:`Home`; `libraries` has an adapter for each library.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ READ_DTYPES = tuple(name for name in SHORT_NAMES if name not in ADDED)
 
 
 def dtype_name(array: View) -> str:
-    """Our name of the element type of an array that a :class:`Home` has read."""
+    """convforge's name of the element type of an array that a :class:`Home` has read."""
     return _name(array.dtype)
 
 
 @cache
 def _name(dtype: np.dtype[Any]) -> str:
-    """NumPy derives a dtype's name anew on every call, which takes microseconds."""
+    """Cached, because NumPy derives a dtype's name anew on every call, which takes microseconds."""
     return dtype.name
 
 
 def _instead_of(word: str, dtypes: tuple[str, ...]) -> str:
-    """Advice on an element type that is not taken."""
+    """Advice on an unsupported element type."""
     if word.startswith("complex"):
         return f"convolve its .real and .imag one by one, for convolution is linear, in one of {', '.join(dtypes)}"
     if word in ("int64", "uint64", "uint32") and {"int32", "float64"} <= set(dtypes):
@@ -70,9 +70,9 @@ class Home:
         return self.device == "cpu"
 
     def runs_on(self, device: str | None) -> str | None:
-        """Return the device of a call: the arrays' own, or for arrays of the host the one that was asked for.
+        """Return the device of a call: the arrays' GPU, or for arrays on the host the requested device.
 
-        Raises ``ValueError`` where arrays of a GPU are to be computed on another device.
+        Raises ``ValueError`` if arrays of a GPU are to be computed on another device.
         """
         if self.on_host:
             return device
@@ -89,14 +89,10 @@ class Home:
     def read(
         self, value: Any, name: str, ranks: tuple[int, ...] | None = None, dtypes: tuple[str, ...] = READ_DTYPES
     ) -> Any:
-        """Check an argument and return its view; copy it only where its bytes are in foreign order.
+        """Check an argument and return its view; copy only foreign byte orders.
 
-        Raises
-        ------
-        TypeError
-            convforge does not take its dtype (the text names `dtypes` to cast to), or cannot read its elements.
-        ValueError
-            Its number of axes is not among `ranks`, or it requires a gradient.
+        Raises ``TypeError`` for an unsupported dtype (the text names `dtypes` to cast to) or unreadable elements, and
+        ``ValueError`` if its number of axes is not among `ranks` or it requires a gradient.
         """
         if value is None:
             raise TypeError(f"{name} must be an array; got None")
@@ -117,15 +113,15 @@ class Home:
         return copy, self.library.view(copy)
 
     def operand(self, view: Any, value: Any, dtype: str) -> Any:
-        """Return a vector of the epilogue as kernels of a device read it: contiguous and of one type; else a copy."""
+        """Return a vector of the epilogue as kernels read it, contiguous and of one type; copy if necessary."""
         if view is None or self.on_host or (dtype_name(view) == dtype and dense_order(view) == tuple(range(view.ndim))):
             return view
         return self.library.view(self.library.cast(value, dtype))
 
     def filled(self, view: Any, shape: tuple[int, ...]) -> Any:
-        """Return the view, or zeros where its problem has another shape: without channels it has one per group.
+        """Return the view, or zeros if the problem's array has another shape, because x has no channels or no pixels.
 
-        `shape` is that of the problem's array; `view` may lack the batch axis.
+        `view` may lack the batch axis.
         """
         shape = shape[len(shape) - view.ndim :]
         if view.shape == shape:
@@ -133,9 +129,9 @@ class Home:
         return self.library.view(self.library.zeros(shape, dtype_name(view), self.device))
 
     def output(self, out: Any, shape: tuple[int, ...], dtype: str, inputs: tuple[Any, ...] = ()) -> Output:
-        """Return the array for a result of this shape and dtype: the caller's `out`, or a new one of the same library.
+        """Return the array for a result: the caller's `out`, or a new one of the same library.
 
-        Raises ``TypeError`` or ``ValueError`` where `out` cannot be written to, or has another shape or dtype.
+        Raises ``TypeError`` or ``ValueError`` if `out` cannot be written to, or has another shape or dtype.
         """
         if out is None:
             fresh = self.library.empty(shape, dtype, self.device)
@@ -158,14 +154,14 @@ class Home:
         return Output(self.library, out, target, None)
 
     def dense(self, value: Any, view: Any) -> tuple[Any, Any]:
-        """Return an array without gaps, in any order of its axes: the same, or a copy."""
+        """Return an array without gaps, in any order of its axes; copy if necessary."""
         if dense_order(view) is not None:
             return value, view
         copy = self.library.cast(value, dtype_name(view))
         return copy, self.library.view(copy)
 
     def output_like(self, out: Any, value: Any, view: Any) -> Output:
-        """Return the array for an elementwise result: `out` where its layout is the input's, or it is the input."""
+        """Return the array for an elementwise result: `out` if it has the input's layout or is the input."""
         fresh = self.library.empty_like(value)
         if out is None:
             return Output(self.library, fresh, self.library.view(fresh), None)
@@ -178,23 +174,13 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result's array and its view.
-
-    Attributes
-    ----------
-    written : array of the caller's library
-    view : array
-    wanted : array or None
-        The caller's `out`, where it overlaps an input: the result is copied there.
-    """
-
     library: Library
     written: Any
     view: Any
-    wanted: Any
+    wanted: Any  # the caller's `out`, where it overlaps an input: the result is copied there
 
     def finish(self, stream: CallerStream | None) -> Any:
-        """Return the caller's value, once everything has been launched."""
+        """Return the caller's value, after everything has been launched."""
         if self.wanted is None:
             return self.library.give(self.written, stream)
         self.library.copy(self.wanted, self.written)
@@ -202,9 +188,9 @@ class Output:
 
 
 def home_of(**given: Any) -> Home:
-    """Find the home of a call's arrays, given by the names of their arguments; None values are skipped.
+    """Find the home of a call's arrays, given by argument name; None values are skipped.
 
-    Raises ``TypeError`` where one is no array, ``ValueError`` where they are of two libraries or on two devices.
+    Raises ``TypeError`` for anything but an array, ``ValueError`` for two libraries or two devices.
     """
     home, first = None, ""
     for name, value in given.items():
@@ -252,7 +238,7 @@ def repeats(array: View) -> bool:
 
 
 def span(array: View) -> tuple[int, int]:
-    """Address of an array's first byte, and of the byte behind its last."""
+    """Address of an array's first byte, and of the byte after its last."""
     low, high = np.lib.array_utils.byte_bounds(_described(array))
     return int(low), int(high)
 
@@ -263,12 +249,12 @@ def _described(array: View) -> NDArray[Any]:
 
 
 def flat(array: View) -> Any:
-    """Flatten an array without gaps, in the order of memory."""
+    """Flatten an array without gaps, in memory order."""
     return array.transpose(*(dense_order(array) or ())).reshape(-1)
 
 
 def dense_order(array: View) -> tuple[int, ...] | None:
-    """The axes in the order of memory, slowest first; None where elements have gaps between them."""
+    """The axes in memory order, slowest first; None if there are gaps between elements."""
     order = tuple(sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], axis)))
     expected = array.itemsize
     for axis in reversed(order):

@@ -1,12 +1,11 @@
 """The call cache: repeats a call in a few microseconds, on a GPU by the same launches with other addresses.
 
-The first call of a kind checks its arguments and finds a plan. Whatever its launches derive from the call's buffers,
-except their addresses, follows from shapes, strides, dtypes and the last bits of addresses, which decide alignment. So
-each launch's struct is filled once for stand-ins: arrays like the call's own at made-up addresses, far apart. The
-struct's type declares where it holds addresses (:mod:`convforge.backends.structs`); the value of each tells which
-buffer it points into, also where the caller's own arrays share memory. The first call on a GPU uses these launches too.
-A plan that does more than launch kernels is not cached. On the CPU the cache keeps the plan alone, which reads its
-arrays anew.
+The first call of a kind checks its arguments and finds a plan. Everything in its launches except the buffers'
+addresses follows from shapes, strides, dtypes and the low bits of addresses, which decide alignment. So each launch's
+struct is filled once for stand-ins: arrays like the call's own at made-up addresses, far apart. The struct's type
+declares where it holds addresses (:mod:`convforge.backends.structs`); the value of each identifies its buffer, even
+where the caller's own arrays share memory. The first call on a GPU uses these launches too. A plan that does more than
+launch kernels is not cached. On the CPU the cache keeps only the plan, which reads its arrays anew.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from convforge.call.libraries.contract import Library
 # Calls in a cache; plans, kernels and a few hundred bytes each.
 CALLS_KEPT = 1024
 
-# Addresses of one signature agree modulo this: more than the alignment of any load of a kernel, or of TMA.
+# Addresses of one signature agree modulo this: more than the alignment of any kernel's load, or of TMA.
 ALIGNMENT = 256
 
 # Addresses for which a launch keeps its encoded tensor maps.
@@ -46,44 +45,23 @@ _POINTER = struct.Struct("P")
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A cached call on arrays of a GPU.
+    """A cached call on arrays of a GPU."""
 
-    Attributes
-    ----------
-    runtime : CudaRuntime or EmulatorRuntime
-    make, address : callable
-        Make a new result; give an array's address.
-    take : callable
-        Bytes -> memory of the library for the current stream: its address and owner.
-    handle : callable
-        Give the handle of the library's current stream.
-    spans : tuple of (int, int)
-        First byte and end of each input and of the result, from the array's address on.
-    takes : tuple of int
-        Bytes of each piece of memory that the call takes while it runs.
-    launches : tuple of callable
-        Take the addresses of inputs, result and taken memory, in this order, and the stream.
-    held : object
-        Other arrays that the launches read: a Filter's weights, prepared for one stream.
-    stream : int or None
-        Handle of that stream.
-    """
-
-    runtime: Any
-    make: Callable[[], Any]
-    address: Callable[[Any], int]
-    take: Callable[[int], tuple[int, Any]]
-    handle: Callable[[], int]
-    spans: tuple[tuple[int, int], ...]
-    takes: tuple[int, ...]
-    launches: tuple[Callable[[Sequence[int], int], None], ...]
-    held: Any
-    stream: int | None
+    runtime: Any  # CudaRuntime or EmulatorRuntime
+    make: Callable[[], Any]  # a new result
+    address: Callable[[Any], int]  # an array's address
+    take: Callable[[int], tuple[int, Any]]  # bytes -> address and owner of the library's memory
+    handle: Callable[[], int]  # of the library's current stream
+    spans: tuple[tuple[int, int], ...]  # first byte and end of each input and of the result, from its address
+    takes: tuple[int, ...]  # bytes of each temporary buffer
+    launches: tuple[Callable[[Sequence[int], int], None], ...]  # of the addresses of inputs, result, temporaries
+    held: Any  # other arrays that the launches read: a Filter's weights, prepared for `stream`
+    stream: int | None  # that stream's handle
 
     def __call__(self, inputs: tuple[Any, ...], places: list[int], out: Any) -> Any:
-        """Return the result for inputs at these addresses; the last address is that of `out` where it is given.
+        """Return the result for inputs at these addresses, the last of which is that of `out` if given.
 
-        None where an address has another alignment, the stream is another, or `out` overlaps an input.
+        None for another alignment, another stream, or an `out` that overlaps an input.
         """
         if out is not None and self._overlapping(places):
             return None
@@ -93,7 +71,7 @@ class Ready:
             return self.run(places, out)
 
     def run(self, places: list[int], out: Any) -> Any:
-        """Run the call; its GPU is the thread's current one, and `out` overlaps no input."""
+        """Run the call; its GPU must be current, and `out` overlap no input."""
         stream = self.handle()
         if self.stream is not None and self.stream != stream:
             return None
@@ -122,15 +100,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class HostReady:
-    """A cached call on arrays of the host; `compute` runs the plan on views of inputs and output."""
+    """A cached call on arrays of the host."""
 
     library: Library
     shape: tuple[int, ...]
     dtype: str
-    compute: Callable[[tuple[Any, ...], Any], None]
+    compute: Callable[[tuple[Any, ...], Any], None]  # runs the plan on views of inputs and output
 
     def __call__(self, inputs: tuple[Any, ...], places: list[int], out: Any) -> Any:
-        """Return the result for these inputs; None where `out` cannot be written to directly."""
+        """Return the result for these inputs; None if `out` cannot be written to directly."""
         library = self.library
         views = tuple([library.view(array) for array in inputs])
         if out is None:
@@ -146,26 +124,16 @@ class HostReady:
 
 @dataclass(slots=True)
 class Kept:
-    """An entry of the cache, valid until more is measured of problems like its own.
-
-    Attributes
-    ----------
-    about : str
-        Tuning key of the problem.
-    generation : int
-        Generation of that key when the plan was chosen.
-    guard : callable or None
-        As :meth:`Library.guard` made it.
-    """
+    """An entry of the cache, valid until similar problems are measured again."""
 
     ready: Ready | HostReady
-    about: str
-    generation: int
-    guard: Callable[..., list[int] | None] | None = None
+    about: str  # tuning key of the problem
+    generation: int  # of that key when the plan was chosen
+    guard: Callable[..., list[int] | None] | None = None  # from :meth:`Library.guard`
 
 
 def kinds(*options: Any) -> tuple[Any, ...]:
-    """Types of options, also inside tuples: True and 1.0 equal 1, and are refused where 1 is taken.
+    """Types of options, also inside tuples, because True and 1.0 equal 1 but are refused as integers.
 
     Examples
     --------
@@ -179,12 +147,9 @@ def kinds(*options: Any) -> tuple[Any, ...]:
 
 
 class Calls:
-    """The call cache of one function. Safe from many threads.
+    """The call cache of one function. Thread-safe.
 
-    Parameters
-    ----------
-    generation : callable
-        Tuning key -> a number that changes when another plan may be chosen for its problems.
+    `generation` maps a tuning key to a number that changes when its problems may get another plan.
     """
 
     def __init__(self, generation: Callable[[str], int]) -> None:
@@ -195,7 +160,7 @@ class Calls:
         self._generation = generation
 
     def again(self, inputs: tuple[Any, ...], options: tuple[Any, ...], out: Any = None) -> tuple[Any, Any]:
-        """Return the result, or None where the call is not cached; and the key under which to keep it, or None.
+        """Return the result, or None if the call is not cached; and the key for caching it, or None.
 
         The last of the inputs may be None.
         """
@@ -229,10 +194,10 @@ class Calls:
     def keeper(
         self, key: Any, whole: bool, stream: CallerStream | None, about: str
     ) -> Callable[[Ready | HostReady], None] | None:
-        """Return a function that caches a call under the key; None for one that must not be cached.
+        """Return a function that caches a call under the key; None for a call that must not be cached.
 
-        Call it before a plan is found: a measurement meanwhile outdates the entry. `whole` is true where the plan reads
-        the caller's own arrays. A call that a graph captures is not cached: it may not measure, and the next one may.
+        Call it before a plan is found: a measurement meanwhile outdates the entry. `whole` is true if the plan reads
+        the caller's own arrays. A call under graph capture is not cached: it may not measure, and the next one may.
         """
         if key is None or not whole or (stream is not None and stream.capturing):
             return None
@@ -250,7 +215,6 @@ class Calls:
         calls[by] = kept
 
     def clear(self) -> None:
-        """Forget all calls."""
         self._kept.clear()
         self._count = 0
 
@@ -259,18 +223,10 @@ def ready_for(
     plan: Plan, home: Home, moving: Mapping[str, View], out: View, prepared: PreparedFilter | None, fixed: Buffers,
     stream: CallerStream, *, shape: tuple[int, ...], given: bool,
 ) -> Ready | None:  # fmt: skip
-    """Make a cached call of a plan; None where the plan does more than launch kernels.
+    """Make a cached call of a plan; None if the plan does more than launch kernels.
 
-    Parameters
-    ----------
-    moving : mapping of str to array
-        Inputs that change from call to call, by their names in the problem; the weights as users give them.
-    prepared, fixed
-        The prepared weights, and further inputs, that are the same in every call.
-    shape : tuple of int
-        Shape of the result as the caller gets it.
-    given : bool
-        The caller gives `out`.
+    `moving` are the inputs that change from call to call, by their names in the problem, with the weights as users
+    pass them; `prepared` and `fixed` are the same in every call. `shape` is that of the caller's result.
     """
     stand_ins = _StandIns()
     buffers: dict[str, Any] = {name: stand_ins.like(array) for name, array in moving.items()}
@@ -310,15 +266,7 @@ def ready_for(
 
 
 class _StandIns:
-    """Arrays like those of a call, at made-up addresses far apart.
-
-    Attributes
-    ----------
-    takes : list of int
-        Bytes of each piece of memory that a call takes while it runs.
-    fixed : dict of int to array
-        Arrays that are the same in every call, by the index of their address; they come last.
-    """
+    """Arrays like those of a call, at made-up addresses far apart."""
 
     def __init__(self) -> None:
         self._places: list[int] = []
@@ -326,13 +274,12 @@ class _StandIns:
         self.fixed: dict[int, Any] = {}
 
     def like(self, array: View, exactly: bool = True) -> DeviceArray:
-        """Stand for an array; `exactly` keeps the last bits of its address, else it is aligned like new memory."""
+        """Stand for an array; `exactly` keeps the low bits of its address, else it is aligned like new memory."""
         place = (len(self._places) + 1) * APART + (address(array) % ALIGNMENT if exactly else 0)
         self._places.append(place)
         return DeviceArray.over(place, array.shape, array.strides, array.dtype, None)
 
     def taken(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        """Stand for new memory."""
         self._places.append((len(self._places) + 1) * APART)
         made = DeviceArray.over(self._places[-1], shape, None, np.dtype(dtype), None)
         self.takes.append(made.nbytes)
@@ -346,7 +293,7 @@ class _StandIns:
         return self.like(value)
 
     def template(self, args: Any, runtime: Any) -> Template | None:
-        """Make a template of a struct that was filled for stand-ins; None where it holds a foreign address."""
+        """Make a template of a struct filled for stand-ins; None if it holds a foreign address."""
         kind: Any = type(args)
         pointers, maps, places = [], [], self._places
         for at in address_places(kind):
@@ -373,7 +320,7 @@ class _StandIns:
 
 
 def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]] | None:
-    """Return the launches of steps on these buffers, each with its struct; None where a step is no launch."""
+    """Return the launches of steps on these buffers, each with its struct; None if a step is no launch."""
     found: list[tuple[Launch, Any]] = []
     for step in steps:
         if not isinstance(step, Launch):
@@ -390,8 +337,6 @@ def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]]
 
 
 def _encoder(runtime: Any, tensor_map: AnyMap) -> Callable[[int], bytes]:
-    """Return a function that encodes a map for another address."""
-
     @lru_cache(maxsize=MAPS_KEPT)
     def encoded(place: int) -> bytes:
         return runtime.tensor_map(replace(tensor_map, address=place))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Find a plan for a problem, prepare the weights, run it: the common path of all functions that users call."""
+"""Find a plan for a problem, prepare the weights, run it: the common path of all user functions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from convforge.tuning.heuristic import fit
 
 # Problems whose plans stay in memory; plans hold no weights.
 PLANS_KEPT = 512
-# Prepared weights that one Filter keeps, for as many shapes and dtypes of images.
+# Prepared weights that one Filter keeps, one for each shape and dtype of images.
 PREPARED_KEPT = 16
 
 
 def runtime_of(device: str | None) -> Runtime:
     """The runtime of a device: None and "cpu" are the CPU, "cuda" the first GPU, "cuda:1" the second.
 
-    Raises ``ValueError`` for an unknown device, ``RuntimeError`` with reason and remedy for one that cannot be used.
+    Raises ``ValueError`` for an unknown device, ``RuntimeError`` with reason and remedy for an unusable one.
     """
     if device in (None, "cpu"):
         from convforge.backends.cpu import cpu_runtime
@@ -62,9 +62,9 @@ def find_plan(
     deterministic: bool = False,
     stream: Any = None,
 ) -> Plan:
-    """The plan of the algorithm that was asked for, or of one chosen by measurement or by rule.
+    """The plan of the named algorithm, or of one chosen by measurement or by rule.
 
-    The arguments and errors are those of :func:`convforge.conv2d`; while `stream` is captured nothing is measured.
+    Arguments and errors are those of :func:`convforge.conv2d`; nothing is measured while `stream` is captured.
     """
     if type(algorithm) is not str:
         check_word(algorithm, "algorithm")
@@ -138,9 +138,9 @@ def _planned(
 
 
 def prepared_plan(plan: Plan, w: Any, kept: dict[Any, PreparedFilter], stream: Any = None) -> PreparedFilter:
-    """Take the weights prepared for a plan and a stream from `kept`, or prepare them and keep them there.
+    """Return the weights prepared for a plan and a stream from `kept`, or prepare and keep them.
 
-    Weights prepared while a graph is captured exist only when the graph runs, so they are not kept.
+    Weights prepared under graph capture exist only when the graph runs, so they are not kept.
     """
     key = (plan.algorithm.key, plan.problem, plan.config, plan.runtime, None if stream is None else stream.handle)
     prepared = kept.get(key)
@@ -156,7 +156,7 @@ def prepared_plan(plan: Plan, w: Any, kept: dict[Any, PreparedFilter], stream: A
 
 
 def at_home(device: str | None) -> AbstractContextManager[None]:
-    """Make the GPU of a call the thread's current one; do nothing for other devices."""
+    """Make a call's GPU the thread's current one; do nothing for other devices."""
     return runtime_of(device).current() if isinstance(device, str) and device.startswith("cuda") else nullcontext()
 
 
@@ -166,16 +166,8 @@ def run(
 ) -> Any:  # fmt: skip
     """Run a plan on the caller's arrays, and return the caller's result.
 
-    Parameters
-    ----------
-    x, w : array or None
-        As :meth:`Home.read` returns them; where x lacks the batch axis, so does the result.
-    out : array or None
-        The caller's.
-    stream : CallerStream or None
-        Of arrays on a GPU.
-    keep : callable or None
-        Caches the call; see :meth:`Calls.keeper`.
+    x and w come from :meth:`Home.read`; without a batch axis in x the result has none. `keep` caches the call; see
+    :meth:`Calls.keeper`.
     """
     shape, dtype = plan.problem.out_shape, plan.problem.out_dtype
     lacks_batch = len(shape) - x.ndim
@@ -204,7 +196,7 @@ def run(
 def _repeated(
     plan: Plan, first: tuple[None, ...], prepared: PreparedFilter | None, operands: Buffers
 ) -> Callable[[tuple[Any, ...], Any], None]:
-    """Return a function that runs the plan on other arrays (x, w, bias; with prepared weights x) of the host.
+    """Return a function that runs the plan on other host arrays (x, w, bias; with prepared weights x).
 
     The index `first` adds a batch axis.
     """
@@ -245,7 +237,7 @@ def execute(
 
 
 def _check_strides(plan: Plan, **arrays: Any) -> None:
-    """Raise ``UnsupportedProblem`` for an array with strides that are negative, or no multiples of its elements."""
+    """Raise ``UnsupportedProblem`` for negative strides, or strides that are no multiples of the element size."""
     for name, array in arrays.items():
         if hasattr(array, "strides") and any(step < 0 or step % array.itemsize for step in array.strides):
             reason = Reason(

@@ -1,1 +1,1 @@
-"""convforge inside other libraries: layers, operators and gradients of theirs. Imported when asked for."""
+"""convforge inside other libraries: their layers, operators and gradients. Imported on first use."""

@@ -1,9 +1,9 @@
 """BatchNorm2d and ReLU folded into the convolution before them, as long as no result changes.
 
 Folded modules keep their place, parameters, buffers, hooks and flags; only their class changes, and with it the
-computation. Each call checks :meth:`Fold.holds`; where it does not hold (training, a hook, a changed flag of a parent,
-an exchanged module), every module computes its own part as before. So ``state_dict``, ``load_state_dict``, ``train``,
-``to``, ``requires_grad_`` and gradients are those of the model itself. :func:`folds` finds the modules in a trace.
+computation. Each call checks :meth:`Fold.holds`; if false (training, a hook, a changed flag of a parent, an exchanged
+module), every module computes its own part as before. So ``state_dict``, ``load_state_dict``, ``train``, ``to``,
+``requires_grad_`` and gradients are those of the model itself. :func:`folds` finds the modules in a trace.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from convforge.integrations.torch_functional import Conv2d, conv2d
 ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_OF_ALL = tuple(f"_global{name}" for name in _HOOKS)
-# Types of attributes by which a forward may choose its way.
+# Types of attributes that a forward may depend on.
 _FLAGS = (bool, int, float, str, type(None))
-# Attributes that torch.compile sets on the module that it is given: no forward reads them.
+# Attributes that torch.compile sets on its module: no forward reads them.
 _OF_COMPILER = ("_is_torch_compile", "_compiled_call_impl")
 
 
 def is_hooked(module: Any) -> bool:
-    """True if a module has hooks of its own."""
+    """True if a module has hooks."""
     return any(getattr(module, name) for name in _HOOKS)
 
 
 def flags(module: Any) -> dict[str, Any]:
-    """The plain attributes of a module, by which its forward may choose its way."""
+    """The plain attributes of a module, on which its forward may depend."""
     return {
         name: value for name, value in module.__dict__.items() if type(value) in _FLAGS and name not in _OF_COMPILER
     }
@@ -55,29 +55,15 @@ def _has_changed(module: Any, then: dict[str, Any]) -> bool:
 
 @dataclass(eq=False)
 class Fold:
-    """A convolution, the BatchNorm2d folded into it, and perhaps a ReLU or ReLU6.
-
-    Attributes
-    ----------
-    conv, norm, end : modules
-        `end` is None where there is no activation.
-    by_pytorch : bool
-        PyTorch convolves; the activation's own module computes the activation.
-    around : list of (module, its plain attributes)
-        Parents, whose forwards call the modules of the fold.
-    places : list of (parent, name, module)
-        Positions of the modules of the fold.
-    bounds : list of modules
-        Containers around some modules of the fold, but not all.
-    """
+    """A convolution, the BatchNorm2d folded into it, and perhaps a ReLU or ReLU6."""
 
     conv: Any
     norm: Any
-    end: Any
-    by_pytorch: bool
-    around: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
-    places: list[tuple[Any, str, Any]] = field(default_factory=list)
-    bounds: list[Any] = field(default_factory=list)
+    end: Any  # activation or None
+    by_pytorch: bool  # PyTorch convolves; the activation's module computes the activation
+    around: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)  # parents with their attributes
+    places: list[tuple[Any, str, Any]] = field(default_factory=list)  # (parent, name, module)
+    bounds: list[Any] = field(default_factory=list)  # containers of some, not all
     _kept: Any = None
 
     def holds(self) -> bool:
@@ -168,11 +154,11 @@ class FoldedBatchNorm2d(_Passed, nn.BatchNorm2d):  # type: ignore[misc]
 
 
 class FoldedReLU(_Passed, nn.ReLU):  # type: ignore[misc]
-    """A ReLU that passes its input on while its fold holds."""
+    ...
 
 
 class FoldedReLU6(_Passed, nn.ReLU6):  # type: ignore[misc]
-    """A ReLU6 that passes its input on while its fold holds."""
+    ...
 
 
 PASSED: dict[type, type] = {nn.BatchNorm2d: FoldedBatchNorm2d, nn.ReLU: FoldedReLU, nn.ReLU6: FoldedReLU6}
@@ -190,7 +176,7 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
         return {}
     try:
         graph = _traced(model)
-    except Exception as fault:  # whatever a model does that cannot be traced
+    except Exception as fault:  # any error of a model that cannot be traced
         notes.append(f"Nothing was folded: the model cannot be traced ({first_line(fault)}).")
         return {}
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
@@ -198,7 +184,7 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
     places = Counter(id(layer) for _, layer in model.named_modules(remove_duplicate=False))
 
     def alone(node: Any) -> bool:
-        """True if the module is called once, in one place, and its weights are read nowhere else."""
+        """True if the module is called once, in one place, and nothing else reads its weights."""
         name = node.target
         return node.op == "call_module" and calls[name] == 1 and name not in read and places[_at(model, name)] == 1
 
@@ -226,7 +212,6 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
 
 
 def fold_of(model: Any, names: list[str], by_pytorch: bool) -> Fold:
-    """Make the fold of a convolution and the modules after it."""
     conv, norm, *end = (model.get_submodule(name) for name in names)
     around = {path: model.get_submodule(path) for name in names for path in _above(name)}
     places = []
@@ -243,7 +228,7 @@ def fold_of(model: Any, names: list[str], by_pytorch: bool) -> Fold:
 
 
 def _refusal(model: Any, names: list[str]) -> str:
-    """Reason why modules must compute one by one; empty where there is none."""
+    """Reason why modules must compute one by one; empty if they need not."""
     for name in (*names, *_bounds(names)):
         if is_hooked(model.get_submodule(name)):
             return f"{name} has a hook, which would see other values"
@@ -254,7 +239,7 @@ def _refusal(model: Any, names: list[str]) -> str:
 
 
 def _above(name: str) -> list[str]:
-    """Names of a module's parents, the model itself (an empty name) included."""
+    """Names of a module's parents, including the model itself (an empty name)."""
     parts = name.split(".")[:-1]
     return ["", *(".".join(parts[: at + 1]) for at in range(len(parts)))]
 

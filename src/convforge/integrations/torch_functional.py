@@ -60,8 +60,8 @@ def conv2d(
     activation : {None, "relu", "relu6"}
         Computed in the same kernel.
     precision : str
-        "auto" follows PyTorch's setting of TF32: it allows TF32, and strict float32 is always allowed, so today it is
-        strict. Else as in :func:`convforge.conv2d`.
+        "auto" follows PyTorch's TF32 setting, which permits TF32 but does not require it; today "auto" always uses
+        strict float32. Other values as in :func:`convforge.conv2d`.
     algorithm, tune
         As in :func:`convforge.conv2d`.
 
@@ -129,9 +129,9 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
     Parameters
     ----------
     *args, **kwargs
-        As of ``torch.nn.Conv2d``.
+        Those of ``torch.nn.Conv2d``.
     activation, precision, algorithm, tune
-        As of :func:`convforge.torch.conv2d`.
+        Those of :func:`convforge.torch.conv2d`.
 
     Examples
     --------
@@ -173,7 +173,7 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
 
 
 def in_float32(bias: Any, stream: int) -> Any:
-    """Cast a bias of 16 bits to float32, in which kernels add it, once per stream and again after it has changed.
+    """Cast a 16-bit bias to float32, in which kernels add it, once per stream and again after it has changed.
 
     A cast in each call would take longer than some layers. While gradients are recorded, and for tensors without a
     version, return the bias itself: the call casts it.
@@ -200,7 +200,7 @@ def _given(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, padding_mode: str,
     activation: str | None, precision: str, algorithm: str, tune: bool | None,
 ) -> tuple[Any, Any, Any, tuple[Any, ...]]:  # fmt: skip
-    """The tensors and options of the operator: cast by autocast, padded, of a batch."""
+    """The tensors and options of the operator: cast by autocast, padded, with a batch axis."""
     # PyTorch 2.11 cannot trace torch.amp.is_autocast_available; these are the devices that the operator is for.
     if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -217,7 +217,7 @@ def _given(
 def _without_channels(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, mode: str, activation: Any
 ) -> Any:
-    """Compute pictures without channels by PyTorch, so that the drop-in has PyTorch's shape and gradients there."""
+    """Compute images without channels by PyTorch, for PyTorch's shape and gradients."""
     sides = _sides(padding, weight.shape[-2:], _pair(dilation, "dilation"), _pair(stride, "stride"))
     if any(sides):
         x = nn.functional.pad(x, around(sides), mode="constant" if mode == "zeros" else mode)
@@ -226,7 +226,7 @@ def _without_channels(
 
 
 def _may_be_kept(x: Any, padding_mode: str) -> bool:
-    """True if the arguments alone decide what a call on x launches, so that it may be cached."""
+    """True if the arguments alone determine the launches of a call on x, so that it may be cached."""
     on_gpu = isinstance(x, torch.Tensor) and x.is_cuda
     return on_gpu and padding_mode == "zeros" and not is_watched() and not torch.is_autocast_enabled("cuda")
 

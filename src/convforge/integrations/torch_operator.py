@@ -1,8 +1,8 @@
 """The operator ``torch.ops.convforge.conv2d``, its gradients, and its rules for PyTorch's transformations.
 
-The input's gradient is a convolution where the stride is 1 (of the output's gradient, padded, with the flipped filter
-whose channels have changed places), and is computed by the operator itself; with another stride, and for weights, by
-PyTorch's ``aten.convolution_backward``.
+For stride 1 the input's gradient is a convolution, computed by the operator itself: of the output's gradient, padded,
+with the flipped filter whose channel axes are swapped. For other strides, and for weights, PyTorch's
+``aten.convolution_backward`` computes it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _SCHEMA = (
 def operate(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
     """Call the operator by the shortest way.
 
-    PyTorch's dispatcher takes longer to reach a function in Python than a small convolution takes, and longer still
-    where gradients are recorded.
+    PyTorch's dispatcher takes longer to reach a Python function than a small convolution takes, and longer still while
+    gradients are recorded.
     """
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
     if x.is_meta or is_watched() or any(type(t) not in PLAIN or _functorch.is_legacy_batchedtensor(t) for t in tensors):
@@ -65,7 +65,7 @@ def _is_differentiated(tensors: list[Any]) -> bool:
 
 
 def is_channels_last(x: Any) -> bool:
-    """True if x is in channels_last; its strides decide where one channel or one pixel makes it both formats."""
+    """True if x is in channels_last; its strides decide if one channel or one pixel makes it both formats."""
     return bool(x.is_contiguous(memory_format=torch.channels_last) and x.stride(1) == 1 and x.stride(3) == x.shape[1])
 
 
@@ -73,7 +73,7 @@ def forward(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
     precision: str, algorithm: str, tune: bool | None = None, *, key: Any = None,
 ) -> Any:  # fmt: skip
-    """Compute the operator; cache the call under the key if there is one."""
+    """Compute the operator; cache the call under the key, if any."""
     call = compute if key is None else partial(convolved, CALLS, key)
     given, words = arguments(x, weight, bias, stride, padding, dilation, groups, activation, flip, precision)
     y = call(
@@ -86,7 +86,7 @@ def arguments(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
     precision: str, *_: Any,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-    """Arguments that the operator passes to :func:`convforge.conv2d`; x in channels_last goes as NHWC."""
+    """Arguments that the operator passes to :func:`convforge.conv2d`; x in channels_last becomes NHWC."""
     last = is_channels_last(x)
     top, bottom, left, right = padding
     given = (x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),
@@ -98,7 +98,7 @@ def arguments(
 
 
 def _evenly_padded(x: Any, padding: Any) -> tuple[Any, list[int]]:
-    """x and its padding in PyTorch's form; where opposite sides differ, x is padded first."""
+    """x and its padding in PyTorch's form; x is padded first if opposite sides differ."""
     top, bottom, left, right = padding
     if top == bottom and left == right:
         return x, [top, left]
@@ -151,12 +151,12 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     full = [d * (size - 1) - side
             for d, size, sides in zip(dilation, weight.shape[2:], (padding[:2], padding[2:]), strict=True)
             for side in sides]  # fmt: skip
-    if wants_x and x.numel() and list(stride) == [1, 1] and min(full) >= 0:  # without pictures H may be 0
+    if wants_x and x.numel() and list(stride) == [1, 1] and min(full) >= 0:  # without images H may be 0
         turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
         options = (stride, full, dilation, groups, "", not flip, precision, "auto", tune)
         grad_x, wants_x = operate(grad, turned, None, *options), False
     if wants_x or wants_w:
-        # Of integers the result is of the type that it was summed in, and so is its gradient.
+        # For integers the result, and its gradient, have the accumulation type.
         pixels = x.to(grad.dtype)
         whole, sides = _evenly_padded(pixels, padding)
         w = (weight.flip((2, 3)) if flip else weight).to(grad.dtype)
@@ -172,7 +172,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """The operator with its gradients, where only autograd is active."""
+    """The operator with its gradients, for autograd alone."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Replacement of a model's nn.Conv2d layers by ours, with BatchNorm2d and ReLU folded in; measured and reversible."""
+"""Replaces a model's nn.Conv2d layers by ours, with BatchNorm2d and ReLU folded in; measured and reversible."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Layer:
     Attributes
     ----------
     name : str
-        In the model; empty where the model is the convolution.
+        In the model; empty if the model is the convolution.
     by : {"convforge", "PyTorch"}
         The library that computes it now.
     folded : tuple of str
@@ -72,7 +72,7 @@ class Replaced:
     layers : list of Layer
         Every two-dimensional convolution of the model.
     notes : list of str
-        Reasons for what was not done, and times of the whole model.
+        Reasons for omissions, and times of the whole model.
     """
 
     layers: list[Layer] = field(default_factory=list)
@@ -85,10 +85,7 @@ class Replaced:
     def undo(self) -> None:
         """Let PyTorch compute every layer again; layers keep their present mode, dtype and state.
 
-        Raises
-        ------
-        RuntimeError
-            The class of a layer has changed meanwhile, such as by ``torch.nn.utils.parametrize``.
+        Raises ``RuntimeError`` if the class of a layer has changed meanwhile, as by ``torch.nn.utils.parametrize``.
         """
         for layer, _, made in self._before:
             if type(layer) is not made:
@@ -129,15 +126,15 @@ def replace(
 
     Layers stay the same objects, with their parameters, hooks and names; their class changes. In eval mode a
     BatchNorm2d after a convolution, and a ReLU or ReLU6 after that, are folded into it, if a trace of the model
-    (torch.fx) shows that nothing else uses the values in between or the weights; if the model cannot be traced, nothing
+    (torch.fx) shows that nothing else uses the values in between or the weights. If the model cannot be traced, nothing
     is folded. A call in training mode, or after a hook was registered or a plain attribute of a parent module changed,
     computes the folded modules one by one.
 
-    With example inputs, both sides time each layer in turns on the input that reaches it; PyTorch keeps the layer
-    unless ours is faster by more than the spread. Without them all layers are replaced, and nothing is measured. Then
-    the whole model is timed in turns: by PyTorch as it was, with BatchNorm2d folded in, and in channels_last, and by
-    convforge. Unless convforge is fastest, PyTorch keeps the model, folded where that is faster. Buffers, such as
-    statistics in training, are restored; so is the model after an error.
+    With example inputs, each layer is timed in both libraries in turns, on the layer's own input. PyTorch keeps the
+    layer unless convforge is faster by more than the spread. Without them all layers are replaced, and nothing is
+    measured. Then the whole model is timed in turns: by PyTorch unchanged, with BatchNorm2d folded in, and in
+    channels_last, and by convforge. Unless convforge is fastest, PyTorch keeps the model, folded if that is faster.
+    Buffers, such as statistics in training, are restored; so is the model after an error.
 
     Parameters
     ----------
@@ -151,15 +148,15 @@ def replace(
         Show the layer that is measured on standard error, if that is a terminal.
     budget_s : float or None
         Seconds for measuring layers; None is no limit. Equal layers are measured once. PyTorch keeps the layers that
-        are left when the time is spent. One layer, and the whole model, may take longer.
+        remain when the time is spent. One layer, and the whole model, may take longer.
     cuda_graph : bool
-        Time replays of CUDA graphs in place of calls, if the example is on a GPU: for a model that runs in one, as of
+        Time replays of CUDA graphs instead of calls, if the example is on a GPU: for a model that runs in one, such as
         ``torch.cuda.graph``. A call of a small layer takes the host longer than the GPU; a replay does not.
 
     Returns
     -------
     Replaced
-        Prints as a table; its ``undo()`` brings the model back.
+        Prints as a table; its ``undo()`` restores the model.
 
     Raises
     ------
@@ -252,7 +249,7 @@ def _left(layer: Any, places: int) -> str:
 
 
 def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, report: Replaced) -> Layer:
-    """Give a layer to convforge, or to PyTorch with the BatchNorm2d folded in; or leave it."""
+    """Assign a layer to convforge, or to PyTorch with the BatchNorm2d folded in; or leave it."""
     path, *behind = names
     if layer.weight.dtype not in _TAKEN:
         return Layer(path, "PyTorch", (), f"convforge takes no {layer.weight.dtype}")
@@ -286,17 +283,17 @@ def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, r
 def _calls(
     model: Any, convolutions: dict[str, Any], chains: dict[str, tuple[str, ...]], inputs: dict[str, Any]
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The arguments of :func:`convforge.conv2d` for each layer that is going to be measured."""
+    """The arguments of :func:`convforge.conv2d` for each layer that will be measured."""
     for path, x in inputs.items():
         layer, behind = convolutions[path], chains.get(path, ())
         if layer.weight.dtype in _TAKEN:
             fold = fold_of(model, [path, *behind], False) if behind else None
-            with suppress(TypeError, ValueError):  # said when it is timed
+            with suppress(TypeError, ValueError):  # reported when the layer is timed
                 yield arguments_of(_ours(layer, fold), x)
 
 
 def _ours(layer: Any, fold: Any) -> Conv2d:
-    """A layer by convforge, with weights and activation of its fold."""
+    """A convforge layer with weights and activation of a layer's fold."""
     weight, bias = (layer.weight, layer.bias) if fold is None else fold.weights()
     ours = Conv2d.of(layer)
     ours._parameters = {**layer._parameters, "weight": nn.Parameter(weight, False)}
@@ -306,10 +303,10 @@ def _ours(layer: Any, fold: Any) -> Conv2d:
 
 
 def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) -> Layer:
-    """Time a layer by both sides on its input, and choose."""
+    """Time a layer in both libraries on its input, and choose."""
     path, *behind = names
     ours = _ours(layer, fold)
-    weight, bias = ours.weight, None if ours.bias is None else ours.bias.to(ours.weight.dtype)  # as PyTorch takes it
+    weight, bias = ours.weight, None if ours.bias is None else ours.bias.to(ours.weight.dtype)  # PyTorch's form
     end = {"relu": torch.relu_, "relu6": nn.functional.relu6, None: lambda y: y}[ours.activation]
     last = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
     rivals = [lambda: ours(x), lambda: end(layer._conv_forward(x, weight, bias))]

@@ -56,13 +56,7 @@ def progress(total: int, wanted: bool) -> Iterator[Callable[[str], None]]:
 
 
 def told(taken: Timing) -> str:
-    """Write the median and its spread in readable units.
-
-    Examples
-    --------
-    >>> told(Timing((0.4, 0.466, 0.5))), told(Timing((0.0009999,)))
-    ('466 ms ± 5 %', '1 ms ± 0 %')
-    """
+    """Write the median and its spread in readable units: "466 ms ± 5 %"."""
     median = float(f"{taken.median_s:.3g}")
     scale, unit = next((k, u) for k, u in ((1, "s"), (1e3, "ms"), (1e6, "us")) if median * k >= 1 or k == 1e6)
     return f"{median * scale:.4g} {unit} ± {100 * taken.spread:.0f} %"
@@ -87,7 +81,7 @@ def compared(calls: Sequence[Callable[[], Any]], device: Any, *, cuda_graph: boo
 def _captured(calls: Sequence[Callable[[], Any]], device: Any) -> list[tuple[Callable[[], None], int]]:
     """Replays of CUDA graphs, and the number of calls in each.
 
-    The graphs share one memory pool: replays follow one another, and nobody reads their results.
+    The graphs share one memory pool, because replays run one after another and nobody reads their results.
     """
     found = []
     with torch.cuda.device(device):
@@ -130,20 +124,10 @@ def _wait(device: Any) -> None:
 def check_whole(
     model: Any, example: tuple[Any, ...], swapped: list[tuple[Any, type, type]], ours: bool, *, cuda_graph: bool = False
 ) -> tuple[Kept, str]:
-    """Time a model by convforge and by PyTorch as it was, with BatchNorm2d folded in, and in channels_last.
+    """Time a model by convforge and by PyTorch: unchanged, with BatchNorm2d folded in, and in channels_last.
 
-    Parameters
-    ----------
-    example : tensors
-        The model's inputs.
-    swapped : list of (layer, its class before, its class now)
-    ours : bool
-        convforge computes at least one layer.
-
-    Returns
-    -------
-    str, str
-        The form to keep, and a sentence with all times. The model itself is left by convforge.
+    `swapped` are (layer, its class before, its class now); `ours` is true if convforge computes at least one layer.
+    Returns the form to keep, and a sentence with all times. convforge still computes the model afterwards.
     """
     forms = _Forms(model, swapped)
     last = tuple(_last(one) for one in example)
@@ -174,7 +158,7 @@ def check_whole(
 
 
 def _decide(times: dict[str, Timing]) -> tuple[Kept, str]:
-    """Choose ours only where it is faster than every other form, and give the reason."""
+    """Choose ours only if it is faster than every other form, and give the reason."""
     mine = times.get("convforge")
     others = {form: taken for form, taken in times.items() if form != "convforge"}
     fastest = min(others, key=lambda form: others[form].median_s)

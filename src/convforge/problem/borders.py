@@ -47,11 +47,6 @@ def padding_mode_of(word: Any, name: str) -> str:
     """Return the border mode of a word: a key of :data:`PADDING_MODES`, or another library's word for it.
 
     Raises ``TypeError`` or ``ValueError``, with the argument's `name`, for anything else.
-
-    Examples
-    --------
-    >>> padding_mode_of("reflect", "border"), padding_mode_of("BORDER_REFLECT", "border")
-    ('reflect', 'symmetric')
     """
     if not isinstance(word, str):
         hint = "; of OpenCV's numbers write the names, such as 'BORDER_REFLECT_101'" if isinstance(word, int) else ""
@@ -65,7 +60,7 @@ def padding_mode_of(word: Any, name: str) -> str:
 
 
 def near_padding_mode(word: str) -> str:
-    """Return the known word that is most similar to an unknown one, or an empty text.
+    """Return the known word that is most similar to an unknown one, or an empty string.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The 2D convolution problem: everything that decides the result and the speed, except the numbers themselves."""
+"""The 2D convolution problem: everything that determines the result and the speed, except the arrays' values."""
 
 from __future__ import annotations
 
@@ -289,13 +289,13 @@ class Conv2dProblem(Geometry):
 
     @property
     def largest_sum(self) -> int:
-        """Bound of the absolute value of an integer sum."""
+        """Upper bound of the absolute value of an integer sum."""
         x = magnitude(self.x_dtype) + abs(self.epilogue.x_zero_point)
         return self.taps * x * magnitude(self.w_dtype)
 
     @property
     def outside(self) -> float:
-        """Value outside the image, where the border mode has one."""
+        """Value outside the image, for border modes that have one."""
         return self.epilogue.x_zero_point if self.padding_mode == "zeros" else self.padding_value
 
     @property
@@ -312,9 +312,9 @@ class Conv2dProblem(Geometry):
         return split(self, tile_p, self.q if tile_q is None else tile_q)
 
     def replace(self, **changes: Any) -> Conv2dProblem:
-        """The same problem with some fields changed, validated again."""
+        """A copy with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
     def allowing(self, precision: str) -> Conv2dProblem:
-        """The same problem with this arithmetic allowed."""
+        """A copy with this arithmetic allowed."""
         return self.replace(precision=precision)

@@ -45,10 +45,8 @@ class ElementwiseProblem(ProblemBase):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """x, flat."""
         return (Operand("x", "input", (self.size,), self.dtype, ""),)
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """The output, flat."""
         return (Operand("out", "output", (self.size,), self.dtype, ""),)

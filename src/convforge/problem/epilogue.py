@@ -1,4 +1,4 @@
-"""The epilogue of each sum before it is stored: divisor, scale, bias, residual, activation, rounding."""
+"""The epilogue, applied to each sum before it is stored: divisor, scale, bias, residual, activation, rounding."""
 
 from __future__ import annotations
 
@@ -80,7 +80,6 @@ class Epilogue:
 
     @property
     def is_identity(self) -> bool:
-        """True for the plain convolution."""
         return self == Epilogue()
 
     @property
@@ -113,7 +112,7 @@ class Epilogue:
 
     @classmethod
     def parse(cls, text: str) -> Epilogue:
-        """Read the text form. Raises ``ValueError`` for an unknown part."""
+        """Read the text form; ``ValueError`` for an unknown part."""
         names = {name.replace("_", ""): name for name in ACTIVATIONS}
         fields: dict[str, object] = {}
         for part in text.removeprefix("+").split("+") if text else ():

@@ -86,7 +86,7 @@ class GemmProblem(ProblemBase):
     __setstate__ = ProblemBase.__setstate__
 
     def allowing(self, precision: str) -> GemmProblem:
-        """The same problem with this arithmetic allowed."""
+        """A copy with this arithmetic allowed."""
         return dataclasses.replace(self, precision=precision)
 
     @property
@@ -96,7 +96,7 @@ class GemmProblem(ProblemBase):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """A and B as they are stored."""
+        """A and B in their stored shapes."""
         m, n, k = self.m, self.n, self.k
         a = ((k, m), "KM") if self.transpose_a else ((m, k), "MK")
         b = ((n, k), "NK") if self.transpose_b else ((k, n), "KN")
@@ -104,5 +104,4 @@ class GemmProblem(ProblemBase):
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """C."""
         return (Operand("c", "output", self.out_shape, self.out_dtype, "MN"),)

@@ -58,7 +58,7 @@ def result_key(problem: Problem) -> str:
 
 
 def tuning_key(problem: Problem) -> str:
-    """The key of a remembered choice: its bucket, with batch, height and width rounded up to powers of two.
+    """The key of a stored choice: the problem's bucket, with batch, height and width rounded up to powers of two.
 
     It contains the rest of :func:`compile_key`, so that a config has the same kernels in all of a bucket.
 
@@ -134,7 +134,7 @@ def _bucket(size: int) -> int:
 
 
 def _conv2d_compiled(problem: Conv2dProblem) -> list[str]:
-    """Tokens for what kernels are compiled for of batch, height and width; see :func:`compile_key`."""
+    """Tokens for the properties of batch, height and width that kernels are compiled for; see :func:`compile_key`."""
     tokens = _wide(problem)
     if is_small_plane(problem):
         return tokens
@@ -238,12 +238,10 @@ def _gemm_size(problem: GemmProblem, scaled: Callable[[int], int]) -> str:
 
 
 class _Form(NamedTuple):
-    """Writer of an operation's keys."""
-
     size: Callable[[Any, Callable[[int], int]], str]  # all sizes; a function scales those that are run-time arguments
     kernel: Callable[[Any], str]  # sizes for which kernels are specialised
     tokens: Callable[[Any], list[str]]  # tokens after the sizes
-    compiled: Callable[[Any], list[str]]  # tokens for what kernels are compiled for of the scaled sizes
+    compiled: Callable[[Any], list[str]]  # tokens for properties of the scaled sizes that kernels are compiled for
 
 
 _FORMS: dict[str, _Form] = {

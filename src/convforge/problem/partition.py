@@ -57,13 +57,13 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """One axis of a tile: the slice of the image, the rest of the padding, and True if a view suffices."""
+    """One axis of a tile."""
 
-    start: int
+    start: int  # slice of the image
     stop: int
-    before: int
+    before: int  # rest of the padding
     after: int
-    view: bool
+    view: bool  # True if a view suffices
 
 
 def split(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[Tile]:

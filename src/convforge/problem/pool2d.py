@@ -141,17 +141,15 @@ class Pool2dProblem(Geometry):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """x."""
         return (Operand("x", "input", self.x_shape, self.dtype, self.layout),)
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """The output."""
         return (Operand("out", "output", self.out_shape, self.dtype, self.layout),)
 
 
 def _straddling_window(size: int, before: int, outputs: int, stride: int, dilation: int) -> int | None:
-    """Start of the first window of an axis of `size` pixels with taps on either side of the axis and none on it.
+    """Start of the first window with taps on both sides of an axis of `size` pixels and none on it.
 
     Such a window begins in the padding, so its first tap at or behind pixel 0 is at start modulo dilation. These
     positions repeat after dilation / gcd(stride, dilation) windows.

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Self
 
 from convforge.problem.types import itemsize
 
-# Most pixels of a stride, a dilation, a padding and a side of the padded image.
+# Upper limit in pixels of a stride, a dilation, a padding, and a side of the padded image.
 LARGEST = 2**31 - 1
 
 
 def check_sizes(problem: Any, sizes: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` where a size, or a field of a problem's sliding window, is out of range."""
+    """Raise ``ValueError`` if a size, or a field of a problem's sliding window, is out of range."""
     if problem.n < 0:
         raise ValueError(f"n={problem.n}: a batch has 0 or more pictures")
     for name in sizes:
@@ -31,26 +31,13 @@ def check_sizes(problem: Any, sizes: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array that a problem reads or writes.
+    """An array that a problem reads or writes."""
 
-    Attributes
-    ----------
-    name : str
-        Name in the problem's formula: "x", "w", "a", "b", "bias", "out", ...
-    role : {"input", "weights", "epilogue", "output"}
-    shape : tuple of int
-        Shape of the caller's array; for weights always (K, C / groups, R, S).
-    dtype : str
-        NumPy's name of the element type.
-    layout : str
-        Physical order of the axes, one letter each; empty for vectors.
-    """
-
-    name: str
-    role: str
-    shape: tuple[int, ...]
-    dtype: str
-    layout: str
+    name: str  # in the problem's formula: "x", "w", "a", "b", "bias", "out", ...
+    role: str  # "input", "weights", "epilogue" or "output"
+    shape: tuple[int, ...]  # of the caller's array; for weights always (K, C / groups, R, S)
+    dtype: str  # NumPy's name
+    layout: str  # physical order of the axes, one letter each; empty for vectors
 
     @property
     def size(self) -> int:
@@ -66,35 +53,6 @@ class ProblemBase:
 
     Attributes that follow from the fields are computed once and are no fields: equality, hash, repr and pickles do not
     use them.
-
-    Attributes
-    ----------
-    operation : str
-        Name of the operation that methods compute.
-    multiplies : bool
-        Outputs are sums of products, which have rounding errors.
-    direction : str
-        "fprop", forward propagation.
-    precision : str
-        Allowed arithmetic: a key of :data:`convforge.problem.PRECISIONS`.
-    acc_dtype, out_dtype : str
-        NumPy's names of the types in which outputs are computed and stored.
-    operands, results : tuple of Operand
-        Operands in the order of a call: the input, then weights and the epilogue's tensors, if any.
-    out_shape : tuple of int
-        Shape of the output in its physical layout.
-    outputs : int
-        Elements of the output.
-    sides : tuple of int
-        The size of a problem: h and w of images; m, n, k of a product; the number of elements.
-    stride : tuple of int
-        Per axis (vertical, horizontal); empty without a sliding window.
-    taps : int
-        Input elements of one output: products of a sum, or values compared.
-    flops : int
-        Nominal floating-point operations: two for a product, else one comparison per tap.
-    least_bytes : int
-        Bytes of the input, the weights and the output, each moved once.
     """
 
     __slots__ = (
@@ -102,22 +60,23 @@ class ProblemBase:
     )  # fmt: skip
 
     operation: ClassVar[str]
-    multiplies: ClassVar[bool] = False
+    multiplies: ClassVar[bool] = False  # outputs are sums of products, with rounding errors
 
-    stride: tuple[int, ...]
+    stride: tuple[int, ...]  # (vertical, horizontal); empty without a sliding window
 
-    direction: str
-    precision: str
-    acc_dtype: str
-    out_dtype: str
-    out_shape: tuple[int, ...]
-    outputs: int
-    taps: int
-    flops: int
-    least_bytes: int
+    direction: str  # "fprop", forward propagation
+    precision: str  # allowed arithmetic: a key of :data:`convforge.problem.PRECISIONS`
+    acc_dtype: str  # type in which outputs are computed; NumPy's name
+    out_dtype: str  # type in which outputs are stored
+    out_shape: tuple[int, ...]  # in the physical layout
+    outputs: int  # elements of the output
+    taps: int  # input elements of one output: products of a sum, or values compared
+    flops: int  # nominal: two for a product, else one comparison per tap
+    least_bytes: int  # of the input, the weights and the output, each moved once
 
     @property
     def operands(self) -> tuple[Operand, ...]:
+        """Operands in the order of a call: the input, then weights and the epilogue's tensors, if any."""
         raise NotImplementedError
 
     @property
@@ -126,6 +85,7 @@ class ProblemBase:
 
     @property
     def sides(self) -> tuple[int, ...]:
+        """The size of a problem: h and w of images; m, n, k of a product; the number of elements."""
         raise NotImplementedError
 
     @property
@@ -135,11 +95,11 @@ class ProblemBase:
 
     @property
     def weights(self) -> Operand | None:
-        """The filter, or the matrix B; None where there is none."""
+        """The filter, or the matrix B; None if the problem has neither."""
         return next((operand for operand in self.operands if operand.role == "weights"), None)
 
     def allowing(self, precision: str) -> Self:
-        """The same problem with this arithmetic allowed; the problem itself if it has no choice of arithmetic."""
+        """A copy with this arithmetic allowed; the problem itself if it has no choice of arithmetic."""
         return self
 
     def __str__(self) -> str:
@@ -154,11 +114,11 @@ class ProblemBase:
         self._derive_all()
 
     def _derive_all(self) -> None:
-        """Set all that follows from valid fields."""
+        """Set everything that follows from valid fields."""
         raise NotImplementedError
 
     def _derive(self, **values: object) -> None:
-        """Set attributes that follow from the fields of a frozen dataclass."""
+        """Set derived attributes, although the dataclass is frozen."""
         put = object.__setattr__
         for name, value in values.items():
             put(self, name, value)

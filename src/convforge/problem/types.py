@@ -24,7 +24,7 @@ DTYPES: dict[str, str] = {
 }
 SHORT_NAMES: dict[str, str] = {long: short for short, long in DTYPES.items()}
 
-# 8-bit floats: problems have them, and no method computes them.
+# 8-bit floats: problems may have them, but no method computes them.
 FP8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 
 # Types that ml_dtypes adds to NumPy's.
@@ -50,7 +50,7 @@ PRECISIONS: dict[str, str] = {
 
 
 def is_integer(dtype: str) -> bool:
-    """True if the element type of this NumPy name is an integer type."""
+    """True if this NumPy name is that of an integer type."""
     return dtype.startswith(("int", "uint"))
 
 
@@ -123,13 +123,13 @@ def output_dtype(x_dtype: str, w_dtype: str) -> str:
     """The default type of the result: x's own if it is a float type of 16 bits or more, else the accumulation type.
 
     Sums of 8-bit floats soon exceed their range (448 for e4m3), and there is no scale, which PyTorch's ``_scaled_mm``
-    and cuBLAS take for this.
+    and cuBLAS use for this.
     """
     return accumulation_dtype(x_dtype, w_dtype) if is_integer(x_dtype) or x_dtype in FP8 else x_dtype
 
 
 def check_dtype(value: str, field: str) -> None:
-    """Raise ``ValueError`` unless `value` names an element type of problems, and register it with NumPy."""
+    """Raise ``ValueError`` unless `value` names a problem's element type; register it with NumPy."""
     if value not in SHORT_NAMES:
         raise ValueError(
             f"{field}={value!r} is not an element type of convforge; cast the array to one of {', '.join(SHORT_NAMES)}"

@@ -30,19 +30,12 @@ class _MultiplyAdd(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Measured ceilings of a device: bandwidth and FLOP/s.
+    """Measured ceilings of a device."""
 
-    Attributes
-    ----------
-    copy_bytes_per_s : float
-        Bytes read and written by our own copy kernel, on all cores, over arrays that exceed the last-level cache.
-        Lines that are fetched only to be written are not counted.
-    fma_flops_per_s : float
-        float32 operations, two for a multiply-add, of independent chains in registers, on all cores.
-    """
-
+    # Read and written by our copy kernel, on all cores, over arrays that exceed the last-level cache; without the lines
+    # that are fetched only to be written.
     copy_bytes_per_s: float
-    fma_flops_per_s: float
+    fma_flops_per_s: float  # float32, two for a multiply-add, in independent register chains on all cores
 
 
 def measure_ceilings(runtime: Runtime, repeats: int = 5) -> Ceilings:
@@ -113,13 +106,7 @@ def gpu_fma_peak(runtime: Runtime, repeats: int = 5) -> float:
 
 
 def moved(before: Ceilings, after: Ceilings) -> Reason | None:
-    """Name the ceilings that moved by more than 10 % during a run; None where none did.
-
-    Examples
-    --------
-    >>> print(moved(Ceilings(10e9, 100e9), Ceilings(10.5e9, 70e9)))
-    the FMA peak moved by -30 % (100.0 to 70.0 GFLOP/s)
-    """
+    """Name the ceilings that moved by more than 10 % during a run; None if none did."""
     said = []
     if change := _change(before.copy_bytes_per_s, after.copy_bytes_per_s):
         said.append(Reason("copy bandwidth moved by {share} % ({before} to {after} GB/s)", **change))

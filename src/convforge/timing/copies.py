@@ -65,20 +65,9 @@ class Copies:
     def time(
         self, nbytes: int, rule: StoppingRule, *, clock: Callable[[], float] = time.monotonic
     ) -> tuple[int, Timing]:
-        """Time a copy of `nbytes` bytes, read and written together, rounded up to a multiple of 32.
+        """Time a copy of `nbytes` bytes, read and written together, rounded up to a multiple of 32; return both.
 
-        Returns
-        -------
-        nbytes : int
-            Bytes that were moved.
-        timing : Timing
-
-        Raises
-        ------
-        MemoryError
-            The device has no memory for the ring.
-        RuntimeError
-            The kernel did not copy.
+        Raises ``MemoryError`` without memory for the ring, ``RuntimeError`` if the kernel did not copy.
         """
         runtime = self._runtime
         half = max(-(-nbytes // (2 * UNIT)), 1) * UNIT
@@ -102,7 +91,7 @@ class Copies:
         return all(np.array_equal(read(source[end]), read(target[end])) for end in ends)
 
     def _room(self, floats: int) -> tuple[Any, Any]:
-        """Two arrays of so many floats, the first with random numbers."""
+        """Two arrays of `floats` floats, the first with random numbers."""
         if floats > self._kept_bytes // (2 * FLOAT.itemsize):
             return self._new_room(floats)
         if self._kept is None:

@@ -1,4 +1,4 @@
-"""State of the machine that measured: device, system, clocks, load, libraries, commit."""
+"""State of the measuring machine: device, system, clocks, load, libraries, commit."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ _LIBRARIES = ("convforge", "numpy", "numba", "llvmlite", "scipy")
 
 
 def device_slug(facts: DeviceFacts) -> str:
-    """A short name of the device for folders and keys.
-
-    Examples
-    --------
-    >>> from convforge.backends.cpu.facts import cpu_facts
-    >>> import dataclasses
-    >>> device_slug(dataclasses.replace(cpu_facts(), name="Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", cores=8))
-    'intel-xeon-gold-6148-8c'
-    """
+    """A short name of the device for folders and keys, such as "intel-xeon-gold-6148-8c"."""
     name = re.sub(r"\((?:R|TM|C)\)|@.*|\b(?:CPU|Processor|\d+-Core)\b", " ", facts.name, flags=re.IGNORECASE)
     words = re.findall(r"[a-z0-9]+", name.lower()) or [facts.architecture.lower().replace("_", "-")]
     cores = f"{facts.cores}c" if facts.backend == "cpu" else f"{facts.cores}sm"

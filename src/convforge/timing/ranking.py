@@ -53,24 +53,16 @@ def order(a: Timing, b: Timing) -> Order:
 
 @dataclass(frozen=True, slots=True)
 class Ranking(Generic[T]):
-    """The outcome of :func:`rank`.
+    """The outcome of :func:`rank`."""
 
-    Attributes
-    ----------
-    leaders : tuple
-        The fastest and those level with it, by their medians; empty where the order is unknown.
-    unsure : tuple
-        Those too noisy to rank: they may be as fast as the leaders, or faster.
-    """
-
-    leaders: tuple[T, ...]
-    unsure: tuple[T, ...]
+    leaders: tuple[T, ...]  # the fastest and those level with it, by their medians; empty if the order is unknown
+    unsure: tuple[T, ...]  # too noisy to rank: they may be as fast as the leaders, or faster
 
 
 def rank(found: Iterable[T], timing: Callable[[T], Timing]) -> Ranking[T]:
     """Find the fastest of several, without those whose spreads are too wide.
 
-    Candidates are those that no other is known to beat. Where the order of two candidates is unknown, the one with the
+    Candidates are those that no other is known to beat. If the order of two candidates is unknown, the one with the
     wider spread is excluded, and the other too unless its own spread is narrow.
 
     Examples

@@ -31,35 +31,23 @@ class RingSize:
 
 @dataclass(slots=True)
 class Slot:
-    """The buffers of one call.
-
-    Attributes
-    ----------
-    x, w, out : array
-        Copies of this slot alone.
-    result : array
-        Result of the last call: `out`, or a library's own array.
-    operands : dict of str to array
-        Those of the epilogue.
-    kind : int
-        Index of its set of inputs; neighbours differ, so that a stale result is noticed.
-    """
+    """The buffers of one call; x, w and out are copies of this slot alone."""
 
     x: Any
     w: Any
     out: Any
-    result: Any
-    operands: dict[str, Any]
-    kind: int
+    result: Any  # of the last call: `out`, or a library's own array
+    operands: dict[str, Any]  # of the epilogue
+    kind: int  # index of its set of inputs; neighbours differ, so that a stale result is noticed
 
 
 def last_level_cache(facts: DeviceFacts) -> int:
-    """Bytes of the largest cache that a device has."""
+    """Bytes of the largest cache of a device."""
     return max(facts.l1_bytes, facts.l2_bytes, facts.l3_bytes)
 
 
 def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT_BYTES) -> RingSize:
-    """Number of slots of `slot_bytes` bytes: as many as make the ring cold, from two (one if the limit demands it) on.
+    """Number of slots of `slot_bytes` bytes: enough for a cold ring, and at least two (one if the limit demands it).
 
     Examples
     --------
@@ -81,19 +69,13 @@ def poison_of(dtype: np.dtype[Any]) -> int:
 
 
 def ring_limit(facts: DeviceFacts) -> int:
-    """Bytes that a ring may take."""
+    """Upper limit of a ring's bytes."""
     share = facts.memory_bytes // GPU_MEMORY_SHARE if facts.backend == "cuda" else 0
     return max(share, RING_LIMIT_BYTES)
 
 
 class Ring:
-    """Slots that calls take in turn.
-
-    Parameters
-    ----------
-    sets : sequence of Inputs
-        One or more sets of inputs; slot i holds a copy of set ``i % len(sets)``.
-    """
+    """Slots that calls use in turn; slot i holds a copy of set ``i % len(sets)`` of inputs."""
 
     def __init__(
         self, problem: Problem, sets: Sequence[Any], runtime: Runtime, *, limit_bytes: int | None = None
@@ -124,7 +106,7 @@ class Ring:
         return Cycle(len(slots), call)
 
     def laid(self, plan: Any) -> list[Any]:
-        """Each slot's input in the layout that the plan wants."""
+        """Each slot's input in the plan's layout."""
         return [plan.lay(slot.x) for slot in self.slots]
 
     def poison(self) -> None:
@@ -135,7 +117,7 @@ class Ring:
 
 
 class Cycle:
-    """A call that takes the next of `count` slots each time.
+    """A call that uses the next of `count` slots each time.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Timings of calls: calibrated, warmed up, sampled until the median is known; several runs in turns.
 
-``Runtime.time`` takes the time: wall clock on the CPU, events on a GPU. :data:`HOST_CLOCK` times calls that copy to and
-from a device.
+``Runtime.time`` measures: wall clock on the CPU, events on a GPU. :data:`HOST_CLOCK` times calls that copy to and from
+a device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from convforge.timing.stopping import Decision, StoppingRule, median_uncertainty, spread
 
-_MOST_CALLS = 1 << 16  # of one sample, should a clock stand still
+_MOST_CALLS = 1 << 16  # of one sample, in case a clock does not advance
 REST_S = 0.005  # before each sample of interleaved runs
 
 
@@ -47,7 +47,7 @@ class Timing:
     Attributes
     ----------
     samples : tuple of float
-        Seconds a call.
+        Seconds per call.
     calls : int
         Calls per sample, which is their mean.
     noisy : bool
@@ -69,7 +69,7 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """Median of the samples: seconds a call."""
+        """Median of the samples: seconds per call."""
         return statistics.median(self.samples)
 
     @property
@@ -83,7 +83,7 @@ class Timing:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Timing:
-        """Read the table that :meth:`to_table` wrote."""
+        """Read the table of :meth:`to_table`."""
         rest = {name: table[name] for name in ("calls", "noisy", "few", "ring", "cold") if name in table}
         return cls(tuple(table["samples"]), **rest)
 
@@ -95,9 +95,9 @@ def measure(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Timing:
-    """Time one run, a call that may take the next slot of a ring each time.
+    """Time one run, a call that may use the next slot of a ring each time.
 
-    `runtime` takes the time of samples; `clock` is for the rule's patience and budget.
+    `runtime` measures samples; `clock` is for the rule's patience and budget.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def interleave(
 
     The order is reversed after every round. Before each sample the machine rests, and the run makes one call that does
     not count: threads of PyTorch and others spin for some milliseconds after a call, and would take a core from the
-    next run. Sampling goes on until the rule is satisfied for every run; the budget is for all together.
+    next run. Sampling goes on until the rule is satisfied for every run; they share the budget.
     """
     rule = rule or StoppingRule()
     begin = clock()

@@ -1,4 +1,4 @@
-"""Choice of a method: by rule, or by measuring the best few once and remembering the result."""
+"""Choice of a method: by rule, or by measuring the best few once and storing the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remembered measurements: in memory, on disk between processes, and in shipped files.
+"""Stored measurements: in memory, on disk between processes, and in shipped files.
 
 On disk a choice is a small JSON file, named by its bucket, in a folder named by the environment: device, driver,
 methods and libraries. Files are replaced whole, so any number of processes may write. A file that cannot be read, or is
@@ -40,41 +40,25 @@ _PACKAGES = {"cpu": ("numpy", "numba", "scipy"), "cuda": ("cuda-core", "nvidia-c
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Outcome of one candidate.
-
-    Attributes
-    ----------
-    ours : bool
-        False for another library's method.
-    seconds : float or None
-        Median of a call, with preparation of weights; None where there is no time.
-    spread : float
-        Half the interquartile range over the median.
-    tied : bool
-        In the final it was level with the fastest.
-    fault : str
-        Reason why there is no time.
-    wrong : bool
-        Its result was wrong: the method is not used for this bucket, not by rule either.
-    """
+    """Outcome of one candidate."""
 
     algorithm: str
     config: str
-    ours: bool
+    ours: bool  # False for another library's method
     predicted_s: float
-    seconds: float | None = None
-    spread: float = 0.0
+    seconds: float | None = None  # median of a call, with preparation of weights
+    spread: float = 0.0  # half the interquartile range over the median
     workspace_bytes: int | None = None
-    tied: bool = False
-    fault: str = ""
-    wrong: bool = False
+    tied: bool = False  # level with the fastest in the final
+    fault: str = ""  # reason for the missing time
+    wrong: bool = False  # wrong result: the method is not used for this bucket, even by rule
 
     def to_table(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Tried:
-        """Read the table that :meth:`to_table` wrote. Raises ``TypeError`` or ``ValueError`` for another one."""
+        """Read the table of :meth:`to_table`; ``TypeError`` or ``ValueError`` for another one."""
         tried = cls(**table)
         numbers = (tried.predicted_s, tried.spread, tried.seconds or 0.0, tried.workspace_bytes or 0)
         words = (tried.algorithm, tried.config, tried.fault)
@@ -100,7 +84,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Outcome of one search.
+    """Stored outcome of one search.
 
     Attributes
     ----------
@@ -116,7 +100,7 @@ class Remembered:
     origin : str
         The shipped file; empty for a search on this machine.
     fault : str
-        Reason why nothing could be measured; then it is kept in memory alone.
+        Reason why nothing could be measured; such an outcome is kept in memory alone.
     """
 
     bucket: Bucket
@@ -138,7 +122,7 @@ class Remembered:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], environment: Mapping[str, str], origin: str = "") -> Remembered:
-        """Read the table that :meth:`to_table` wrote. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+        """Read the table of :meth:`to_table`; ``KeyError``, ``TypeError`` or ``ValueError`` for another one."""
         limit, level = table["workspace_limit"], table["level"]
         if level not in LEVELS or not (limit is None or isinstance(limit, int)) or not isinstance(table["bucket"], str):
             raise ValueError(
@@ -150,14 +134,7 @@ class Remembered:
 
 
 def environment_of(operation: str, facts: DeviceFacts) -> dict[str, str]:
-    """Everything except the problem that determines a measurement: device, driver, our methods, libraries.
-
-    Examples
-    --------
-    >>> from convforge.backends.cpu import cpu_facts
-    >>> sorted(environment_of("gemm", cpu_facts()))
-    ['architecture', 'backend', 'cores', 'device', 'driver', 'libraries', 'methods', 'operation']
-    """
+    """Everything except the problem that determines a measurement: device, driver, our methods, libraries."""
     return {
         "operation": operation, "backend": facts.backend, "device": facts.name, "architecture": facts.architecture,
         "cores": str(facts.cores), "driver": facts.driver, "methods": _methods(operation, facts.backend),
@@ -192,7 +169,7 @@ def _libraries(backend: str) -> str:
 
 
 class Choices:
-    """The remembered choices, by default in the user's cache folder. Safe from many threads and processes."""
+    """The stored choices, by default in the user's cache folder. Safe for several threads and processes."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -208,7 +185,7 @@ class Choices:
         self._lock = threading.RLock()
 
     def generation(self, key: str) -> int:
-        """A number that rises with every remembered choice of a tuning key, and when any choice may change."""
+        """A number that rises with every new choice of a tuning key, and when any choice may change."""
         return self._every + self._of.get(key, 0)
 
     def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> Remembered | None:
@@ -224,7 +201,7 @@ class Choices:
         return next((one for one in (own, *others) if one is not None and one.level in enough), None)
 
     def remember(self, found: Remembered, *, disk: bool = True) -> None:
-        """Remember a search, unless a more thorough one is remembered."""
+        """Store a search, unless a more thorough one is stored."""
         folder, name = self._folder, _file(found.environment, found.bucket)
         with self._lock:
             before = self._own(folder, found.environment, found.bucket)
@@ -295,7 +272,7 @@ class Choices:
 
 
 def read(path: Path) -> list[Remembered]:
-    """Read the choices of a file. Raises ``OSError``, or ``ValueError`` for a damaged file or another version."""
+    """Read the choices of a file; ``OSError``, or ``ValueError`` for a damaged file or another version."""
     try:
         table = json.loads(path.read_bytes())
         if table["schema"] != SCHEMA:
@@ -312,7 +289,7 @@ def read(path: Path) -> list[Remembered]:
 def write(path: Path, found: Iterable[Remembered]) -> int:
     """Merge choices into a file, where new ones replace old ones; return the number of choices in the file.
 
-    Raises ``OSError``, or ``ValueError`` for a file of something else, which stays unchanged.
+    Raises ``OSError``, or ``ValueError`` for a file of another kind, which stays unchanged.
     """
     merged: dict[tuple[str, str], Remembered] = {}
     for one in (*(read(path) if path.exists() else ()), *found):
@@ -351,7 +328,6 @@ def _file(where: Mapping[str, str], bucket: Bucket) -> str:
 
 @lru_cache(maxsize=MOST)
 def key_of(problem: Problem) -> str:
-    """The tuning key of a problem, cached."""
     return tuning_key(problem)
 
 

@@ -17,7 +17,7 @@ from convforge.problem import Problem
 # Multiply-adds that an SM issues in a clock: 64 on these architectures, 128 on all others.
 HALF_WIDTH = (60, 70, 75, 80)
 WIDTH = 128
-# Share of the driver's figures that is reached, and figures of a recent card for a driver that states none.
+# Share of the driver's figures that is reached, and figures of a recent card for a driver that reports none.
 REACHED = 0.9
 CLOCK_HZ, FLOPS_PER_BYTE = 1.5e9, 25.0
 # A CPU core: two vector multiply-adds in a clock, and its share of the memory's bandwidth.
@@ -29,7 +29,7 @@ BUSY_OCCUPANCY = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of a device, and the seconds of one launch."""
+    """Rates of a device."""
 
     flops_per_s: float
     bytes_per_s: float

@@ -1,7 +1,7 @@
 """The choice by rule, without measuring and the same on every run, from the methods' own preferences.
 
-A preference is a crossover in the bench's results (`preference`, `preference_for` of a method). The choice is the level
-"heuristic", the replacement where nothing may be measured, and the first candidate of a search.
+A preference is a crossover in the bench's results (`preference`, `preference_for` of a method). This choice serves the
+level "heuristic", replaces a measurement that is not allowed, and is the first candidate of a search.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from convforge.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A method, a config, its plan, and the reason; `untuned` where a measurement might choose another one."""
+    """A method, a config, its plan, and the reason; `untuned` if a measurement might choose another one."""
 
     algorithm: AnyAlgorithm
     config: Config
@@ -32,7 +32,7 @@ class Choice:
 def choose(
     problem: Problem, runtime: Runtime, workspace_limit: int | None = None, without: Container[str] = ()
 ) -> Choice:
-    """The first method in the order of preference that takes the problem within the workspace limit in bytes.
+    """The first method in the order of preference that supports the problem within the workspace limit in bytes.
 
     `without` names methods that gave a wrong result. Raises ``UnsupportedProblem``, with every reason, if none does.
     """
@@ -66,7 +66,7 @@ def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, 
 
 
 def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit: int | None) -> Plan | Reason:
-    """The plan of the first config whose workspace is within the limit, or the reason why none is."""
+    """The plan of the first config whose workspace is within the limit, or the reason why there is none."""
     least: int | None = None
     refused: Reason | None = None
     import_libraries(algorithm)

@@ -28,29 +28,16 @@ CLOSE = 1.15
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Limits of a search.
+    """Limits of a search."""
 
-    Attributes
-    ----------
-    budget_s : float
-        Seconds of wall clock, checked between candidates.
-    methods : int
-        Methods whose default config is measured, the best predicted first.
-    configs : int
-        Further configs of each promising method.
-    promising : float
-        Most time of a promising method's default, relative to the fastest default.
-    finalists : int
-    """
-
-    budget_s: float
-    methods: int
-    configs: int
-    promising: float
+    budget_s: float  # wall clock, checked between candidates
+    methods: int  # whose default config is measured, the best predicted first
+    configs: int  # further ones of each promising method
+    promising: float  # most time of a promising method's default, relative to the fastest default
     finalists: int
 
 
-# Level -> its effort. "max" takes all candidates.
+# Level -> its effort. "max" measures all candidates.
 EFFORTS: dict[str, Effort] = {"auto": Effort(2.0, 4, 8, 1.5, 3), "max": Effort(120.0, 1000, 1000, math.inf, 4)}
 
 
@@ -65,12 +52,12 @@ class Candidate:
 
 
 class Trial(Protocol):
-    """Measures candidates of one problem; `at_once` of them are made ready together."""
+    """Measures candidates of one problem."""
 
-    at_once: int = 1
+    at_once: int = 1  # number of candidates that are made ready together
 
     def make_ready(self, candidates: Sequence[Candidate]) -> None:
-        """Compile the kernels of several candidates at once; by default do nothing."""
+        """Compile the kernels of several candidates in parallel; by default do nothing."""
         return
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
@@ -83,7 +70,7 @@ class Trial(Protocol):
 
 
 def methods_for(problem: Problem, facts: DeviceFacts, *, peers: bool = False) -> list[tuple[AnyAlgorithm, float]]:
-    """The methods that take a problem, with `peers` also other libraries', and their predicted seconds, sorted."""
+    """The methods that support a problem, with `peers` also other libraries', and their predicted seconds, sorted."""
     able = [
         (a, predicted_s(a, problem, facts))
         for a in (every_algorithm() if peers else algorithms())
@@ -112,15 +99,8 @@ def search(
 ) -> list[Tried]:
     """Measure candidates until the effort is spent: defaults of the best methods, more of promising ones, a final.
 
-    Parameters
-    ----------
-    candidates : sequence of sequences
-        Those of each method, as :func:`candidates_for` gives them. The very first is measured whatever the budget.
-
-    Returns
-    -------
-    list of Tried
-        The chosen one first, then the others by their time, then those without a time.
+    `candidates` come from :func:`candidates_for`; the very first is measured whatever the budget. Returns the chosen
+    one first, then the others by their time, then those without a time.
     """
     begin, found = clock(), dict[Candidate, Tried]()
 
@@ -157,7 +137,7 @@ def _further(
 def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, budget_s: float) -> list[Tried]:
     """Run the final among the closest; ties go to the smaller workspace, then to the method earlier in the list.
 
-    Where all are too noisy to rank, the least median is chosen, and nothing counts as a tie.
+    If all are too noisy to rank, the least median is chosen, and nothing counts as a tie.
     """
     results = dict(found)
     timed = sorted((c for c in found if found[c].seconds is not None), key=lambda c: found[c].seconds or 0.0)

@@ -43,13 +43,13 @@ class DeviceTrial(Trial):
         self.at_once = (os.cpu_count() or 1) if runtime.facts.backend == "cuda" else 1
 
     def make_ready(self, candidates: Sequence[Candidate]) -> None:
-        """Compile the kernels of several candidates side by side."""
+        """Compile the kernels of several candidates in parallel."""
         if len(candidates) < 2:
             return
         self._runtime.compile_ahead(kernels_of(self._problem, candidates, self._runtime.facts))
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
-        """See :class:`Trial`. Raises ``RuntimeError`` where a candidate has made the device unusable."""
+        """See :class:`Trial`. Raises ``RuntimeError`` if a candidate has made the device unusable."""
         algorithm = candidate.algorithm
         about: dict[str, Any] = {
             "algorithm": algorithm.name, "config": str(candidate.config), "ours": algorithm.ours,
@@ -81,7 +81,7 @@ class DeviceTrial(Trial):
         return [self._run(c) or timing for c, timing in zip(candidates, timings, strict=True)]
 
     def _still_works(self, words: str) -> None:
-        """Raise ``RuntimeError`` where the device no longer works, lest later candidates be blamed for it."""
+        """Raise ``RuntimeError`` if the device no longer works, lest later candidates be blamed for it."""
         try:
             self._runtime.synchronize()
         except Exception as fault:
@@ -94,11 +94,11 @@ class DeviceTrial(Trial):
 
     def _make_room(self, nbytes: int) -> None:
         if self._workspace is None or self._workspace.nbytes < nbytes:
-            self._workspace = None  # given back before more is asked for
+            self._workspace = None  # freed before more is allocated
             self._workspace = self._runtime.allocate(nbytes)
 
     def _run(self, candidate: Candidate) -> str | None:
-        """Call once into a poisoned output; return what is wrong with the result."""
+        """Call once into a poisoned output; return the error of the result, or None."""
         self._ring.poison()
         self._calls(candidate)()
         self._runtime.synchronize()
@@ -122,7 +122,7 @@ class DeviceTrial(Trial):
 
 
 def kernels_of(problem: Problem, candidates: Sequence[Candidate], facts: DeviceFacts) -> list[KernelSource]:
-    """The kernels that our candidates' plans ask for."""
+    """The kernels that our candidates' plans compile."""
     recording = Recording(facts)
     runtime: Any = recording
     for candidate in candidates:

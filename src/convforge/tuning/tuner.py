@@ -27,7 +27,7 @@ from convforge.tuning.heuristic import Choice, choose
 if TYPE_CHECKING:
     from convforge.tuning.search import Effort, Trial
 
-# First methods of a problem whose further configs are compiled ahead.
+# Number of best predicted methods whose further configs are compiled ahead.
 PROMISING = 2
 # Kernels per core that are compiled ahead between two checks of the budget.
 KERNELS_A_CORE = 4
@@ -49,7 +49,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_method(operation: str, backend: str, algorithm: str, precision: str, tune: bool | None) -> None:
-    """Check a call's arguments about its method, for calls without a plan. Raises ``ValueError`` or ``TypeError``."""
+    """Check a call's arguments about its method, for calls without a plan; ``ValueError`` or ``TypeError``."""
     if not isinstance(algorithm, str):
         raise TypeError(f"algorithm={algorithm!r} must be a string")
     if algorithm not in LEVELS:
@@ -65,8 +65,8 @@ def decide(
 ) -> Choice:
     """Choose a method for a level of :data:`LEVELS` without measuring.
 
-    `peers` uses searches with other libraries as candidates. The choice is untuned where the level would measure and
-    nothing is remembered. Raises ``UnsupportedProblem`` where no method takes the problem within the limit.
+    `peers` uses searches with other libraries as candidates. The choice is untuned if the level would measure and
+    nothing is stored. Raises ``UnsupportedProblem`` if no method supports the problem within the limit.
     """
     if level == "heuristic" or not _is_tunable(problem, runtime):
         return choose(problem, runtime, workspace_limit)
@@ -87,7 +87,7 @@ def decide(
 def remembered(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Remembered | None:
-    """Find the remembered search of a bucket: one without a limit if a candidate fits, else one with this limit."""
+    """Find the stored search of a bucket: one without a limit if a candidate fits, else one with this limit."""
     if not _is_tunable(problem, runtime):
         return None
     for limit in dict.fromkeys((None, workspace_limit)):
@@ -109,7 +109,7 @@ def tune(
     trial: Callable[[], Trial] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Remembered | None:
-    """Measure a problem's bucket, once for all threads, unless it is remembered.
+    """Measure a problem's bucket, once for all threads, unless a result is stored.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def tune(
     peers : bool
         Other libraries are candidates too.
     again : bool
-        Measure even if it is remembered.
+        Measure even if a result is stored.
     effort : Effort, optional
         Replaces the level's.
     trial : callable, optional
@@ -130,7 +130,7 @@ def tune(
     Returns
     -------
     Remembered or None
-        None where there is nothing to measure: on the emulator, whose times mean nothing, and for precision
+        None if there is nothing to measure: on the emulator, whose times are no estimate, and for precision
         "separable", where the best method depends on the weights' values.
     """
     if not _is_tunable(problem, runtime):
@@ -146,7 +146,7 @@ def tune(
             tried = _searched(problem, runtime, level, workspace_limit, peers, effort, trial, clock)
         except UnsupportedProblem:
             raise
-        except Exception as fault:  # such as no memory for the buffers: this process goes by rule
+        except Exception as fault:  # such as no memory for the buffers: this process chooses by rule
             found = replace(found, fault=f"{type(fault).__name__}: {fault}")
             CHOICES.remember(found, disk=False)
             return found
@@ -167,12 +167,8 @@ def compile_for(
     """Compile the kernels of coming searches at level "auto" on all cores of the host, until the budget is spent.
 
     A search has two seconds, and compiling a few kernels takes longer; so it can measure all the time if its kernels
-    are compiled before. Default configs of all problems come first; remembered problems are skipped.
-
-    Parameters
-    ----------
-    budget_s : float, optional
-        Seconds; checked between groups of kernels.
+    are compiled before. Default configs of all problems come first; problems with a stored result are skipped.
+    `budget_s` is in seconds, checked between groups of kernels.
     """
     from convforge.tuning.search import EFFORTS, candidates_for
     from convforge.tuning.trial import kernels_of
@@ -241,7 +237,7 @@ def _searched(
 
 
 def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
-    """True if times decide: not on the emulator, not where values of the weights do, nor for an empty problem."""
+    """True if times decide: not on the emulator, not if values of the weights do, nor for an empty problem."""
     by_values = problem.precision == "separable"
     return runtime.facts.backend != "emulator" and not by_values and problem.flops > 0
 
@@ -254,7 +250,7 @@ def _fits(found: Remembered, problem: Problem, runtime: Runtime, workspace_limit
 def _planned(
     tried: Tried, found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None
 ) -> Choice | None:
-    """Plan a remembered candidate for a problem of the bucket; None where it does not take this problem."""
+    """Plan a stored candidate for a problem of the bucket; None if it does not support this problem."""
     try:
         algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm, every_algorithm())
         if refusal(algorithm, problem, runtime.facts) is not None:

@@ -1,4 +1,4 @@
-"""Limit of NumPy's BLAS to one thread, while several threads of ours call it.
+"""Limits NumPy's BLAS to one thread while several of our threads call it.
 
 Otherwise cores times cores threads would run and wait for each other at every product.
 """
@@ -46,7 +46,7 @@ def _leave(thread: int) -> None:
 
 
 def _alone() -> None:
-    """Remove the threads that were inside, in a forked child, which does not have them."""
+    """Remove the threads that were inside; a forked child does not have them."""
     for thread in {*_users} - {threading.get_ident()}:
         while thread in _users:
             _leave(thread)
@@ -57,7 +57,7 @@ after_fork_in_child(_alone)
 
 @cache
 def _controller() -> Any:
-    """Find the BLAS libraries of this process, which takes a millisecond."""
+    """Cached, because finding the BLAS libraries of this process takes a millisecond."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from convforge.backends.facts import DeviceFacts
 
-# Cache sizes where the system does not name them (Windows, macOS): those of a desktop core.
+# Cache sizes where the system does not report them (Windows, macOS): those of a desktop core.
 _USUAL_L1, _USUAL_L2, _USUAL_L3 = 32 << 10, 512 << 10, 8 << 20
 
 
@@ -32,7 +32,7 @@ def cpu_facts() -> DeviceFacts:
 
 
 def _cores() -> int:
-    """Cores that this process may use, or CONVFORGE_THREADS where it is set."""
+    """Cores that this process may use, or CONVFORGE_THREADS if set."""
     wanted = os.environ.get("CONVFORGE_THREADS", "")
     if wanted:
         if not wanted.isdigit() or int(wanted) < 1:

@@ -1,6 +1,6 @@
 """Inlining of functions marked by :func:`convforge.backends.cpu.jit.inlined`, faster than Numba's own.
 
-Numba reads such a function anew at every call of it and copies it twice, block by block, each block with all variables
+Numba reads such a function again at every call of it and copies it twice, block by block, each block with all variables
 of the function. Here it is read once per process, and copied once for each call, as a whole.
 """
 
@@ -21,7 +21,7 @@ _read: dict[Callable[..., Any], Any] = {}
 
 
 class KernelCompiler(CompilerBase):  # type: ignore[misc]
-    """Numba's compiler of plain functions, with :class:`InlineParts` in the place of its own pass."""
+    """Numba's compiler of plain functions, with :class:`InlineParts` instead of its own pass."""
 
     def define_pipelines(self) -> list[PassManager]:
         return [_with_parts(DefaultPassBuilder.define_nopython_pipeline(self.state))]
@@ -29,8 +29,6 @@ class KernelCompiler(CompilerBase):  # type: ignore[misc]
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class InlineParts(InlineInlinables):  # type: ignore[misc]
-    """Numba's pass, with :class:`_Worker`."""
-
     _name = "inline_parts"
 
     def _do_work(self, state: Any, work_list: Any, block: Any, i: int, expr: Any, inline_worker: Any) -> Any:
@@ -59,7 +57,7 @@ class _Worker(InlineWorker):  # type: ignore[misc]
 
 
 class _Fresh(ir.Block):  # type: ignore[misc]
-    """A block that has one owner: a deep copy is the block itself."""
+    """A block with one owner: a deep copy is the block itself."""
 
     @classmethod
     def of(cls, block: Any) -> _Fresh:

@@ -20,7 +20,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 # "contract" lets a product and a sum become one FMA; nothing is reordered, NaN and Inf keep their meaning.
 FASTMATH = {"contract"}
-# Files beside the methods that hold kernels, or parts of them.
+# Files outside the methods' folder that hold kernels, or parts of them.
 CALLED = (
     *("backends/cpu/inlining.py", "backends/cpu/jit.py", "backends/cpu/simd.py", "backends/cpu/waiting.py"),
     *("verify/loops.py", "verify/scans.py"),
@@ -29,7 +29,7 @@ CALLED = (
 
 @cache
 def source_digest() -> str | None:
-    """A digest of every kernel source and of Numba's version; None where there are no sources."""
+    """A digest of every kernel source and of Numba's version; None without sources."""
     digest = hashlib.sha256(f"numba {numba.__version__}".encode())
     if not (found := modules(PACKAGE / "algorithms")):
         return None
@@ -65,14 +65,14 @@ def _compiled(function: Kernel, fastmath: Any) -> Kernel:
 
 
 def _compiler(*arguments: Any) -> Any:
-    """Make the compiler of one kernel; its module, which makes Numba import its compiler, loads on first use."""
+    """Make the compiler of one kernel; its module loads on first use, because it makes Numba import its compiler."""
     from convforge.backends.cpu.inlining import KernelCompiler
 
     return KernelCompiler(*arguments)
 
 
 def _dispatcher(function: Any, **options: Any) -> Any:
-    """Numba's dispatcher of a function. NUMBA_DISABLE_JIT is for users' own functions: ours cannot run as Python."""
+    """Numba's dispatcher of a function. It ignores NUMBA_DISABLE_JIT, because kernels cannot run as Python."""
     disabled = numba.config.DISABLE_JIT
     numba.config.DISABLE_JIT = 0
     try:

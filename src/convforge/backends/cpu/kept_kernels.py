@@ -30,7 +30,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 class KeptKernels(_Cache):  # type: ignore[misc]
     """Cache that a dispatcher reads before it compiles a kernel, and writes afterwards.
 
-    `sources` is a digest of everything that determines what kernels compute; None keeps nothing.
+    `sources` is a digest of everything that determines the kernels' results; with None nothing is kept.
     """
 
     def __init__(self, function: Any, sources: str | None) -> None:
@@ -51,10 +51,10 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         return None if folder is None else folder / str(self._sources)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load the kernel of a signature; None where there is no valid file.
+        """Load the kernel of a signature; None without a valid file.
 
-        A compiled kernel needs Numba's runtime for reference counts. The other modules that Numba imports before it
-        compiles take longer than many a program's whole work, so they are not loaded.
+        A compiled kernel needs Numba's runtime for reference counts. Numba imports other modules before it compiles;
+        they take longer than many programs' whole work, so they are not loaded.
         """
         if (path := self._path(sig, target_context.codegen())) is None:
             return None
@@ -70,7 +70,7 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         return CompileResult._rebuild(target_context, *payload) if kept_sig == sig else None  # names of types may agree
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write a compiled kernel; do nothing where the folder cannot be written."""
+        """Write a compiled kernel; do nothing if the folder cannot be written."""
         path = self._path(sig, data.codegen)
         if path is None or data.library.has_dynamic_globals or any(not part.can_cache for part in data.lifted):
             return
@@ -78,7 +78,6 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         keep(path, hashlib.sha256(content).digest() + content)
 
     def flush(self) -> None:
-        """Remove all files of the kernel."""
         if (folder := self._folder) is not None:
             for path in folder.glob(f"{self.name}.*.nbc"):
                 path.unlink(missing_ok=True)
@@ -105,15 +104,15 @@ def _stamp(function: Any) -> str:
     digest = hashlib.sha256(marshal.dumps(code, 2))
     digest.update(dumps([cell.cell_contents for cell in function.__closure__ or ()]))
     if not (file := Path(code.co_filename)).is_relative_to(PACKAGE):
-        with suppress(OSError):  # there is no source
+        with suppress(OSError):  # without a source
             digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
 class _Watch(event.Listener):  # type: ignore[misc]
-    """Gives a notice while one of our kernels, with those that it calls, is compiled.
+    """Shows a notice while one of our kernels, with those that it calls, is compiled.
 
-    NUMBA_DISABLE_JIT is for users' own functions, and ours cannot run as Python: it is off meanwhile.
+    NUMBA_DISABLE_JIT is off meanwhile, because our kernels cannot run as Python.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """A pool of threads that poll for more work for a moment before they sleep.
 
 Waking a sleeping thread takes 30 to 100 us if its core has gone idle, longest in a virtual machine. A convolution takes
-several launches, and programs repeat it: so a thread without work polls a counter first, without the interpreter's
-lock, and so does a caller that waits for the last piece.
+several launches, and programs repeat it. So a thread without work polls a counter first, without the interpreter's
+lock, and so does a caller that waits for the last task.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOKS = 1 << 14
 
 
 class Pool:
-    """A number of threads beside the caller's. They end when the pool is collected, or with the process.
+    """Threads in addition to the caller's. They end when the pool is collected, or with the process.
 
     `watches` lets threads poll before they sleep; the polling loop is compiled by Numba, which takes seconds to load.
     """
@@ -60,7 +60,7 @@ class Pool:
                 del failure  # its traceback holds this frame, and so the caller's arrays
 
     def submit(self, task: Callable[[], Any]) -> None:
-        """Hand a task to the first thread that is free."""
+        """Run a task on the first free thread."""
         self._line.put(task)
 
     def shutdown(self) -> None:
@@ -88,7 +88,7 @@ class _Line:
     def __init__(self, wait_while: Wait) -> None:
         self._wait_while = wait_while
         self._tasks: deque[Callable[[], Any]] = deque()
-        self._news = np.zeros(1, np.int64)  # tasks that ever came, and the end
+        self._news = np.zeros(1, np.int64)  # number of tasks that ever came, plus one for the end
         self._lock = threading.Lock()
         self._asleep, self._wake = 0, threading.Semaphore(0)
         self._ended = False
@@ -102,7 +102,7 @@ class _Line:
                 self._wake.release()
 
     def end(self, process: int) -> None:
-        """End the threads once the queue is empty; in a forked child, which has none of them, do nothing."""
+        """End the threads once the queue is empty; do nothing in a forked child, which has none of them."""
         if process == os.getpid():
             with self._lock:
                 self._ended = True
@@ -127,7 +127,7 @@ class _Line:
                 del task  # it holds the caller's arrays
 
     def _sleep(self, seen: int) -> None:
-        """Sleep until the counter changes, unless it already differs from `seen`."""
+        """Sleep until the counter differs from `seen`."""
         with self._lock:
             if self._news[0] != seen:
                 return
@@ -136,7 +136,7 @@ class _Line:
 
 
 class _Shared:
-    """Pieces of work that several threads take one by one, until none is left, one fails or the caller leaves.
+    """Work items that several threads take one by one, until none remains, one fails or the caller leaves.
 
     A thread that begins later finds no work, so the caller does not wait for the threads of a busy pool.
     """
@@ -166,7 +166,7 @@ class _Shared:
                 self._working[slot] = 0
 
     def close(self) -> BaseException | None:
-        """Wait for the pieces that are running, even when interrupted, and return the first failure."""
+        """Wait for the running items, even when interrupted, and return the first failure."""
         interrupt = None
         while True:
             try:
@@ -183,7 +183,7 @@ class _Shared:
         return failure
 
     def _stop(self, failure: BaseException | None) -> None:
-        """Give out no more pieces; keep the first failure, or an interrupt."""
+        """Start no more items; keep the first failure, or an interrupt."""
         with self._lock:
             self._rest = iter(())
             if self._failure is None or isinstance(failure, KeyboardInterrupt):

@@ -1,6 +1,6 @@
 """The CPU's runtime: a launch splits a one-dimensional grid of work items among a pool of threads.
 
-Kernels release the interpreter's lock, so plain Python threads run them side by side. Unlike Numba's own parallel
+Kernels release the interpreter's lock, so plain Python threads run them in parallel. Unlike Numba's own parallel
 loops this is safe from many threads at once, and a kernel compiles in a fraction of the time.
 """
 
@@ -24,15 +24,15 @@ from convforge.backends.fft import RealFft
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo
 
-# Handing work to another thread costs about 30 us: a launch of fewer operations than this stays on the caller's.
+# Passing work to another thread costs about 30 us: a launch of fewer operations than this stays on the caller's.
 INLINE_FLOPS = 400_000  # of a vectorised kernel
-# A kernel's call costs 10 to 15 us, most of it Numba's look at its arguments' types, under the interpreter's lock:
-# a block of work should be worth some of that.
+# A kernel's call costs 10 to 15 us, mostly for Numba's check of its arguments' types, under the interpreter's lock:
+# a block of work should take longer than that.
 BLOCK_FLOPS = 2_000_000
 
 
 class HostFft:
-    """A :class:`RealFft` by :mod:`scipy.fft`, which returns arrays of its own: they are copied to their place."""
+    """A :class:`RealFft` by :mod:`scipy.fft`, whose results are copied into place."""
 
     workspace_bytes = 0
 
@@ -46,7 +46,7 @@ class HostFft:
         what = self.fft
         reals = data.view(what.dtype).reshape(what.reals)[:, :, : what.size_w]
         spectra = data.view(self._complex).reshape(what.complexes)[:, :, : what.size_w // 2 + 1]
-        with no_fork():  # before a fork SciPy ends its threads, and refuses what comes until it is over
+        with no_fork():  # before a fork SciPy ends its threads, and refuses calls until it is over
             from scipy import fft
 
             if what.inverse:
@@ -58,13 +58,8 @@ class HostFft:
 class CpuRuntime:
     """Runs plans on the CPU; see :class:`convforge.backends.runtime.Runtime`.
 
-    Re-entrant. A stream has no meaning here and is ignored: a launch returns when its work is done.
-
-    Parameters
-    ----------
-    facts : DeviceFacts
-    watches : bool
-        As :class:`convforge.backends.cpu.pool.Pool` takes it.
+    Re-entrant. Streams are ignored: a launch returns when its work is done. For `watches` see
+    :class:`convforge.backends.cpu.pool.Pool`.
     """
 
     def __init__(self, facts: DeviceFacts, watches: bool = True) -> None:
@@ -89,8 +84,8 @@ class CpuRuntime:
     def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
         """Call ``kernel(*args, begin, end)`` over work items [0, grid), `block` items at a time.
 
-        A grid of one block runs on the caller's thread. Threads take blocks from a common counter, so that one that
-        is slowed down takes fewer.
+        A grid of one block runs on the caller's thread. Threads take blocks from a common counter, so that a slow
+        thread takes fewer.
         """
         items, block = info.grid[0], info.block[0]
         threads = min(self.facts.cores, -(-items // block))
@@ -105,7 +100,7 @@ class CpuRuntime:
         self._threads().share(run, range(0, items, block), threads)
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run tasks side by side; what they launch, and the BLAS, then stay on the thread that runs the task.
+        """Run tasks in parallel; their launches and BLAS calls stay on the task's thread.
 
         With one slot, or one task, they run in order, and their launches use every core.
         """
@@ -161,14 +156,13 @@ class CpuRuntime:
         return time.perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
-        """Return seconds by the wall clock."""
         return end - begin
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
         return info
 
     def writable(self, out: Any) -> Any:
-        """Return the output, or a plain array where its elements are not aligned, or not whole elements apart."""
+        """Return the output, or a plain array for unaligned elements or strides that are no multiples of their size."""
         if out is None or (out.flags.aligned and not any(stride % out.itemsize for stride in out.strides)):
             return out
         return np.empty(out.shape, out.dtype)
@@ -202,12 +196,12 @@ class CpuRuntime:
 
 @cache
 def cpu_runtime() -> CpuRuntime:
-    """The runtime of this machine's CPU, one a process."""
+    """The runtime of this machine's CPU, one per process."""
     return CpuRuntime(cpu_facts())
 
 
 def block_of_items(items: int, flops: int, facts: DeviceFacts) -> int:
-    """Work items to hand to a thread at once: all of a small problem, else about two to eight blocks a core."""
+    """Work items that a thread takes at once: all of a small problem, else about two to eight blocks per core."""
     if flops < INLINE_FLOPS or facts.cores == 1:
         return max(items, 1)
     blocks = facts.cores * min(max(flops // (BLOCK_FLOPS * facts.cores), 2), 8)

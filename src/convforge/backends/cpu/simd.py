@@ -1,7 +1,7 @@
-"""Vectors of 32 bytes as values in Numba kernels: 8 float32 or 4 float64, one register where the processor has AVX2.
+"""Vectors of 32 bytes as values in Numba kernels: 8 float32 or 4 float64, one register of a processor with AVX2.
 
 Numba vectorises plain loops by itself, but keeps no block of sums in registers across a loop over products. A kernel
-that needs this says it with these vectors; LLVM maps them to what the processor has, wider or narrower.
+that needs this uses these vectors; LLVM maps them to the processor's, wider or narrower.
 
     total = splat(w, 0)                       # as many lanes as fit, in w's element type
     for t in range(taps):
@@ -42,7 +42,7 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 
 @intrinsic  # type: ignore[untyped-decorator]
 def lanes_of(context: Any, array: Any) -> Any:
-    """Elements in a vector of an array's dtype, as a constant of the compiled code."""
+    """Elements in a vector of an array's dtype, a compile-time constant."""
     vector = Vector(array.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -70,12 +70,12 @@ def load_as(context: Any, array: Any, index: Any, like: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load_every_second(context: Any, array: Any, index: Any, like: Any) -> Any:
-    """Like :func:`load_as`, but of every second element; the one behind the last is read too."""
+    """Like :func:`load_as`, but every second element; the one after the last is read too."""
     return _load_every(array, index, like, 2)
 
 
 def _load_every(array: Any, index: Any, like: Any, step: int) -> Any:
-    """Signature and code of an intrinsic that loads elements so many apart and casts them."""
+    """Signature and code of an intrinsic that loads every `step`-th element and casts them."""
     source, vector = array.dtype, Vector(like.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -107,7 +107,7 @@ def store(context: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def get(context: Any, array: Any, index: Any) -> Any:
-    """array[index], an index that is known to be inside."""
+    """array[index] without a bounds check."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(builder.gep(_data(context, builder, signature, args), [args[1]]))
@@ -117,7 +117,7 @@ def get(context: Any, array: Any, index: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def put(context: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index] = value, cast to the array's type; an index that is known to be inside."""
+    """array[index] = value, cast to the array's type, without a bounds check."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         cast = context.cast(builder, args[2], value, array.dtype)
@@ -178,7 +178,6 @@ def transpose(context: Any, source: Any, at: Any, step: Any, target: Any, into: 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def zeros(context: Any, array: Any) -> Any:
-    """A vector of zeros, of the array's element type."""
     vector = Vector(array.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -189,7 +188,7 @@ def zeros(context: Any, array: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once where the processor can."""
+    """a * b + c, rounded once if the processor has FMA."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = context.get_value_type(a)
@@ -202,10 +201,10 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def borrow(context: Any, value: Any) -> Any:
-    """The same arrays, or tuple of arrays, without a claim on their memory: no reference is counted from here on.
+    """The same arrays, or tuple of arrays, without reference counting.
 
-    Counting is atomic; where threads share an array, every slice of it and every call that takes it costs each of them
-    the wait for one cache line. The caller must hold the arrays for as long as the borrowed ones are used.
+    Counting is atomic: where threads share an array, every slice of it and every call with it costs each thread the
+    wait for one cache line. The caller must hold the arrays for as long as the borrowed ones are used.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -216,7 +215,7 @@ def borrow(context: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def alias(context: Any, array: Any, like: Any) -> Any:
-    """The same 1-D array, its elements taken for those of `like`: for branches that run only where the types agree."""
+    """The same 1-D array with the element type of `like`: for branches that run only if the types agree."""
     result = like.copy(layout=array.layout, readonly=not array.mutable)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -244,7 +243,7 @@ def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def _operator(function: Any, instruction: str) -> None:
-    """Make a Python operator of two vectors, or of a vector and a number, this instruction of LLVM."""
+    """Compile a Python operator of two vectors, or of a vector and a number, to this instruction of LLVM."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def operate(context: Any, a: Any, b: Any) -> Any:
@@ -267,7 +266,7 @@ _operator(operator.mul, "fmul")
 
 
 def _cast(source: Any, target: Any) -> str:
-    """LLVM's instruction that casts numbers of type `source` to `target`; empty where they are the same."""
+    """LLVM's instruction that casts numbers of type `source` to `target`; empty for the same type."""
     if isinstance(source, types.Integer) and isinstance(target, types.Integer):
         wider = ("sext" if source.signed else "zext") if source.bitwidth < target.bitwidth else "trunc"
         return "" if source.bitwidth == target.bitwidth else wider
@@ -280,7 +279,6 @@ def _cast(source: Any, target: Any) -> str:
 
 
 def _broadcast(builder: Any, scalar: Any, vector: Vector) -> Any:
-    """All lanes of a vector set to a scalar."""
     kind = ir.VectorType(scalar.type, vector.lanes)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined),
@@ -288,7 +286,7 @@ def _broadcast(builder: Any, scalar: Any, vector: Vector) -> Any:
 
 
 def _data(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """Pointer to the first element of the array that is the first argument."""
+    """Pointer to the first element of the array in the first argument."""
     return context.make_array(signature.args[0])(context, builder, args[0]).data
 
 

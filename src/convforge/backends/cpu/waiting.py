@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 
 from convforge.backends.cpu.jit import jit
 
-# Tells the processor that a loop only waits: it saves power, and leaves a sibling thread of the core its turn.
+# Tells the processor that a loop only waits, which saves power and lets a sibling thread of the core run.
 PAUSE = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}.get(platform.machine())
 
 
@@ -40,7 +40,7 @@ def _pause(context: Any) -> Any:
 
 @jit
 def wait_while(counter: Any, value: int, looks: int) -> bool:
-    """Return True when the first element of an int64 array differs from `value` within so many reads."""
+    """Return True when the first element of an int64 array differs from `value` within `looks` reads."""
     for _ in range(looks):
         if _loaded(counter) != value:
             return True

@@ -16,7 +16,7 @@ class CudaUnavailable(RuntimeError):
 
 @cache
 def why_no_compiler() -> str | None:
-    """Return why kernels cannot be compiled, or None; compiling needs neither GPU nor driver."""
+    """Return the reason why kernels cannot be compiled, or None; compiling needs neither GPU nor driver."""
     for module in ("cuda.core", "cuda.bindings.nvrtc"):
         try:
             there = find_spec(module) is not None
@@ -28,14 +28,14 @@ def why_no_compiler() -> str | None:
         from cuda.bindings import nvrtc
 
         nvrtc.nvrtcVersion()
-    except Exception as fault:  # a wheel without its library raises whatever its loader does
+    except Exception as fault:  # a wheel without its library raises any error of its loader
         return f"NVRTC, CUDA's run-time compiler, cannot be loaded ({first_line(fault)}): {INSTALL}"
     return None
 
 
 @cache
 def why_absent() -> str | None:
-    """Return why no GPU can be used, or None."""
+    """Return the reason why no GPU can be used, or None."""
     if (reason := why_no_compiler()) is not None:
         return reason
     from cuda.bindings import driver

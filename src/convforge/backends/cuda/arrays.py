@@ -1,4 +1,4 @@
-"""Arrays in a GPU's memory: NumPy's shape, strides and dtype, at an address that the host never reads."""
+"""Arrays in GPU memory: NumPy's shape, strides and dtype, at an address that the host never reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class _Address:
-    """A device address in the form of NumPy's array interface."""
+    """A device address with NumPy's array interface."""
 
     def __init__(
         self, address: int, owner: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None = None,
@@ -35,20 +35,8 @@ class DeviceArray:
     """A strided array in device memory.
 
     A NumPy array at the device's address describes it: NumPy computes slices, transposes and other views from shape and
-    strides, and never reads elements.
-
-    Parameters
-    ----------
-    described : NumPy array
-    owner : object
-        Keeps the memory alive.
-
-    Attributes
-    ----------
-    address : int
-        Device address of the first element.
-    shape, strides, dtype, ndim, size, itemsize, nbytes
-        As NumPy's; strides in bytes.
+    strides, and never reads elements. `address` is that of the first element; strides are in bytes; `owner` keeps the
+    memory alive.
     """
 
     __slots__ = ("_described", "address", "dtype", "itemsize", "nbytes", "ndim", "owner", "shape", "size", "strides")
@@ -70,10 +58,10 @@ class DeviceArray:
     def over(
         cls, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], owner: Any
     ) -> DeviceArray:
-        """An array of another library; strides in bytes, None where it is contiguous."""
+        """An array of another library; strides in bytes, None if contiguous."""
         if 0 in shape or strides is None:
             return cls(np.empty(shape, dtype) if 0 in shape else _view_at(address, owner, shape, strides, dtype), owner)
-        made = cls.__new__(cls)  # without a NumPy array: most are only read through a few attributes
+        made = cls.__new__(cls)  # without a NumPy array, because most uses read only a few attributes
         made._described, made.owner, made.address = None, owner, address
         made.shape, made.strides, made.dtype = shape, strides, dtype
         made.ndim, made.size, made.itemsize = len(shape), math.prod(shape), dtype.itemsize
@@ -102,11 +90,10 @@ class DeviceArray:
         return DeviceArray(self.described[index], self.owner)
 
     def transpose(self, *axes: int) -> DeviceArray:
-        """A view with the axes in this order."""
         return DeviceArray(self.described.transpose(*axes), self.owner)
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        """A view of a contiguous array in another shape; ``ValueError`` where that would take a copy."""
+        """A view of a contiguous array in another shape; ``ValueError`` if that would need a copy."""
         if not self.is_contiguous:
             raise ValueError(f"an array of shape {self.shape} and strides {self.strides} bytes must be copied first")
         return DeviceArray(self.described.reshape(*shape), self.owner)
@@ -120,5 +107,4 @@ class DeviceArray:
 
 
 def address(array: NDArray[Any] | DeviceArray) -> int:
-    """Address of an array's first element."""
     return array.address if isinstance(array, DeviceArray) else int(array.__array_interface__["data"][0])

@@ -27,29 +27,20 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Machine code of one kernel: a cubin.
-
-    Attributes
-    ----------
-    registers, spill_bytes, stack_bytes : int
-        Of a thread; spilled registers are in local memory.
-    shared_bytes, constant_bytes : int
-        Static shared memory of a block; constant memory of the module, without the arguments.
-    """
+    """Machine code of one kernel: a cubin."""
 
     name: str
     architecture: str
     code: bytes
-    registers: int
-    spill_bytes: int
-    stack_bytes: int
-    shared_bytes: int
-    constant_bytes: int
+    registers: int  # per thread
+    spill_bytes: int  # per thread, in local memory
+    stack_bytes: int  # per thread
+    shared_bytes: int  # static shared memory of a block
+    constant_bytes: int  # constant memory of the module, without the arguments
 
 
 @cache
 def compiler_version() -> str:
-    """NVRTC's version."""
     from cuda.bindings import nvrtc
 
     _, major, minor = nvrtc.nvrtcVersion()
@@ -59,7 +50,7 @@ def compiler_version() -> str:
 def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | None = None) -> Compiled:
     """Compile a kernel, or load it from the disk cache.
 
-    Raises ``CudaUnavailable`` without NVRTC, ``CompileError`` where NVRTC refuses the kernel.
+    Raises ``CudaUnavailable`` without NVRTC, ``CompileError`` if NVRTC refuses the kernel.
     """
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
@@ -67,13 +58,13 @@ def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | No
 
 
 def compile_kernels(sources: Iterable[KernelSource], architecture: str) -> Iterator[Compiled | None]:
-    """Compile kernels side by side, a thread for each core; yield None for one that cannot be compiled.
+    """Compile kernels in parallel, a thread per core; yield None for one that cannot be compiled.
 
     Raises ``CudaUnavailable`` without NVRTC.
     """
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
-    import cuda.core  # noqa: F401 - it fails where several threads import it first
+    import cuda.core  # noqa: F401 - it fails if several threads import it first
 
     def compiled(source: KernelSource) -> Compiled | None:
         try:
@@ -106,7 +97,7 @@ def kept(
 
 
 def program_options(source: KernelSource, architecture: str) -> Any:
-    """Options of NVRTC for a kernel: a ``cuda.core.ProgramOptions``."""
+    """NVRTC's options for a kernel: a ``cuda.core.ProgramOptions``."""
     from cuda.core import ProgramOptions
 
     return ProgramOptions(name=source.file.name, arch=architecture, include_path=str(on_disk(HEADERS)), **OPTIONS)

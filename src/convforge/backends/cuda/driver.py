@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver, their status turned into an exception."""
+"""Calls of the CUDA driver, which turn its status into an exception."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CudaError(RuntimeError):
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """Return the values of a driver call without its status. Raises ``CudaError`` unless that is success."""
+    """Return the values of a driver call without its status; ``CudaError`` unless that is success."""
     status, *values = result
     if int(status) != 0:
         raise CudaError(f"the CUDA driver says {status.name}")
@@ -50,7 +50,7 @@ def while_capturing() -> Iterator[None]:
 
 
 def wait_for(stream: int, other: int) -> None:
-    """Make later work on `stream` wait for the work that is on `other` now."""
+    """Make later work on `stream` wait for the present work on `other`."""
     from cuda.bindings import driver
 
     event = checked(driver.cuEventCreate(int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)))

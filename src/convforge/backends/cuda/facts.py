@@ -14,7 +14,7 @@ from convforge.backends.facts import DeviceFacts
 def cuda_facts(device: int = 0) -> DeviceFacts:
     """Facts of one GPU.
 
-    Raises ``CudaUnavailable`` where no GPU can be used, ``ValueError`` where there is none of this number.
+    Raises ``CudaUnavailable`` if no GPU can be used, ``ValueError`` if none has this number.
     """
     if (reason := why_absent()) is not None:
         raise CudaUnavailable(reason)
@@ -28,7 +28,7 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
     facts = gpu.properties
     capability = gpu.compute_capability
     _, memory = driver.cuDeviceTotalMem(device)
-    _, version = driver.cuDriverGetVersion()  # the newest CUDA that it supports
+    _, version = driver.cuDriverGetVersion()  # the newest supported CUDA version
     transfers_khz = _attribute(device, "MEMORY_CLOCK_RATE")  # two transfers a clock
     return DeviceFacts(
         backend="cuda",
@@ -52,7 +52,7 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
 
 
 def _attribute(device: int, name: str) -> int:
-    """An attribute of the driver; 0 where it has none."""
+    """An attribute of the driver; 0 if it has none."""
     from cuda.bindings import driver
 
     status, value = driver.cuDeviceGetAttribute(

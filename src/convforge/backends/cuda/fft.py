@@ -55,7 +55,7 @@ class CufftError(RuntimeError):
 
 @cache
 def why_no_fft() -> str:
-    """Return why cuFFT cannot be used, with the remedy; empty where it can."""
+    """Return the reason why cuFFT cannot be used, with the remedy; empty if it can."""
     try:
         _library()
     except (ImportError, OSError, RuntimeError) as fault:  # pathfinder's "not found" is a RuntimeError
@@ -64,7 +64,7 @@ def why_no_fft() -> str:
 
 
 def cufft_version() -> str:
-    """Such as "12.0.0"; "unknown" where there is none."""
+    """Such as "12.0.0"; "unknown" without cuFFT."""
     if why_no_fft():
         return "unknown"
     number = c_int()
@@ -95,7 +95,7 @@ class CufftTransform:
         self.workspace_bytes = int(nbytes.value)
 
     def __call__(self, data: Any, workspace: Any = None, stream: Any = None) -> None:
-        """Transform a batch. Raises ``ValueError`` for too little data or workspace, and ``CufftError``."""
+        """Transform a batch; ``ValueError`` for too little data or workspace, or ``CufftError``."""
         need, room = self._batch_bytes(), 0 if workspace is None else workspace.nbytes
         if data.nbytes < need or room < self.workspace_bytes:
             raise ValueError(

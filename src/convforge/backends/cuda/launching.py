@@ -1,4 +1,4 @@
-"""Kernel launches; a cached launch takes the host a microsecond, because its structs for the driver are kept."""
+"""Kernel launches; a cached launch costs the host a microsecond, because its structs for the driver are kept."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class _Own(threading.local):
 
 
 class Launcher:
-    """Launches one kernel, by its name for messages and the driver's handle, over one grid, from any thread."""
+    """Launches one kernel over one grid, thread-safe; `kernel` is the driver's handle, `name` is for messages."""
 
     def __init__(self, name: str, kernel: int, info: LaunchInfo) -> None:
         self._name, self._kernel, self._info = name, kernel, info
 
     def __call__(self, args: ctypes.Structure, stream: int) -> None:
-        """Launch with a struct, which the driver copies, on a stream. Raises ``CudaError`` where it refuses."""
+        """Launch on a stream with a struct, which the driver copies; ``CudaError`` if it refuses."""
         made = self._make(args)
         made.config.stream = stream
         if status := _launch_kernel()(made.config_at, self._kernel, made.pointers_at, None):
@@ -63,7 +63,7 @@ class Launcher:
     def again(self, template: Template) -> Callable[[Sequence[int], int], None]:
         """Return a function of the buffers' addresses and the stream that launches the kernel.
 
-        Each thread writes the addresses into a struct of its own, which the driver copies.
+        Each thread writes the addresses into its own struct, which the driver copies.
         """
         launch, kernel, write, own = _launch_kernel(), self._kernel, template.write, _Own()
 

@@ -15,16 +15,16 @@ from convforge.backends.maps import MAP_ALIGNMENT, MAP_BYTES, AnyMap, TiledMap
 _ELEMENTS = {"u8": 0, "u16": 1, "u32": 2, "u64": 4, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11}
 # CUtensorMapSwizzle by bytes.
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-# Options of all maps: no interleaved layout (CU_TENSOR_MAP_INTERLEAVE_NONE); the L2 cache reads lines of 128 bytes
+# Options of all maps: no interleaved layout (CU_TENSOR_MAP_INTERLEAVE_NONE); L2 reads lines of 128 bytes
 # (CU_TENSOR_MAP_L2_PROMOTION_L2_128B); elements outside the array are zeros (CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE).
 _INTERLEAVE, _PROMOTION, _FILL = 0, 2, 0
 
-# Drivers up to this version set a bit in the maps of tensors below this size, with which a copy reads outside of the
+# Drivers up to this version set a bit in the maps of tensors below this size, with which a copy reads outside the
 # tensor; without the bit it reads as it does for larger ones.
 _FAULTY_DRIVER, _SMALL_BYTES, _FAULTY_BIT = 13010, 128 << 10, 1 << 21
 _SECOND_WORD = struct.Struct("<Q")
 
-# Encoded maps in memory, as encoding takes microseconds.
+# Number of encoded maps in memory; encoding takes microseconds.
 MAPS_KEPT = 256
 
 
@@ -38,8 +38,8 @@ def _driver_version() -> int:
 
 @lru_cache(maxsize=MAPS_KEPT)
 def encoded(array: AnyMap) -> bytes:
-    """Encode a map. Raises ``CudaError`` where the driver refuses it."""
-    room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)  # the driver wants it aligned
+    """Encode a map; ``CudaError`` if the driver refuses it."""
+    room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)  # the driver needs it aligned
     start = -ctypes.addressof(room) % MAP_ALIGNMENT
     if isinstance(array, TiledMap):
         function, middle = library().cuTensorMapEncodeTiled, [_numbers(ctypes.c_uint, array.box)]
@@ -59,7 +59,7 @@ def encoded(array: AnyMap) -> bytes:
 
 
 def without_fault(content: bytes, nbytes: int, driver: int) -> bytes:
-    """Correct an encoded map of a tensor of `nbytes` bytes for a fault of older drivers."""
+    """Correct an encoded map of a tensor of `nbytes` bytes for a bug of older drivers."""
     if driver > _FAULTY_DRIVER or nbytes >= _SMALL_BYTES:
         return content
     (word,) = _SECOND_WORD.unpack_from(content, 8)

@@ -1,7 +1,7 @@
 """A pool of GPU memory, which serves the next request of the same size on the same stream.
 
 Memory returned on a stream can be used again on that stream at once, because the stream orders the work. This needs no
-call of the driver, so it is allowed while a graph is captured.
+driver call, so it is allowed under graph capture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GRAIN = 512
 
 
 class Block:
-    """A piece of GPU memory; it returns to its pool when nothing refers to it any more."""
+    """A block of GPU memory; it returns to its pool when nothing refers to it any more."""
 
     __slots__ = ("__weakref__", "address", "nbytes")
 
@@ -31,13 +31,13 @@ class Block:
 
 
 class Pool:
-    """Free blocks of one GPU by stream and size; beyond `limit_bytes` they go back to the driver. Thread-safe."""
+    """Free blocks of one GPU by stream and size; beyond `limit_bytes` they return to the driver. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._free: dict[tuple[int, int], list[int]] = {}
         self._free_bytes = 0
-        # What came back while a graph was made or run: the graph's launches use that memory again.
+        # Returned while a graph was captured or run: the graph's launches use that memory again.
         self._held: list[tuple[int, int, int]] = []
         self._holders = 0
         self._lock = threading.RLock()
@@ -63,7 +63,7 @@ class Pool:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep all blocks that return inside the context, whatever the limit: a captured graph uses them."""
+        """Keep all blocks that return inside the context, beyond the limit too: a captured graph uses them."""
         with self._lock:
             self._holders += 1
         try:
@@ -115,7 +115,7 @@ class Pool:
 
 
 class _Pinned:
-    """Page-locked host memory in the form of NumPy's array interface, freed with the last array over it."""
+    """Page-locked host memory with NumPy's array interface, freed with the last array over it."""
 
     def __init__(self, nbytes: int) -> None:
         from cuda.bindings import driver
@@ -129,7 +129,7 @@ class _Pinned:
 
 
 def pinned(nbytes: int) -> NDArray[np.uint8]:
-    """Allocate page-locked host memory, aligned to a page. Raises ``MemoryError`` where there is none.
+    """Allocate page-locked host memory, aligned to a page; ``MemoryError`` if there is too little.
 
     Page-locking takes about a millisecond for every few megabytes, so use the memory again.
     """

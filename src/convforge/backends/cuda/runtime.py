@@ -30,25 +30,18 @@ from convforge.backends.maps import AnyMap
 from convforge.backends.runtime import CallerStream, LaunchInfo
 from convforge.backends.structs import Template
 
-# A block may ask for more shared memory than this, but the kernel must be told.
+# A block may use more shared memory than this, but only after the driver was told so for the kernel.
 PLAIN_SHARED_BYTES = 48 << 10
 
 # Programmatic dependent launch (PDL) exists from this architecture on.
 FIRST_PDL = 90
 
-# Bytes between rows that the driver copies together.
+# Upper limit in bytes of the gaps between rows that the driver copies together.
 MOST_PITCH = 2**31 - 1
 
 
 class CudaKernel:
-    """A kernel loaded on one GPU.
-
-    Attributes
-    ----------
-    about : Compiled
-    handle : int
-        The driver's.
-    """
+    """A kernel loaded on one GPU."""
 
     def __init__(self, about: Compiled, device: Any) -> None:
         from cuda.core import ObjectCode
@@ -63,7 +56,7 @@ class CudaKernel:
         self._shared_bytes = PLAIN_SHARED_BYTES - about.shared_bytes
 
     def allow_shared(self, nbytes: int) -> None:
-        """Tell the driver that a block may ask for this much dynamic shared memory."""
+        """Allow blocks this much dynamic shared memory."""
         from cuda.bindings import driver
 
         if nbytes > self._shared_bytes:
@@ -87,7 +80,7 @@ class CudaKernel:
 
 
 class _ContextSlot(threading.local):
-    """Memory of one thread that the driver writes the current context to."""
+    """Memory of one thread, to which the driver writes the current context."""
 
     def __init__(self) -> None:
         self.context = ctypes.c_void_p()
@@ -97,11 +90,11 @@ class _ContextSlot(threading.local):
 class CudaRuntime:
     """Runs plans on one GPU; see :class:`convforge.backends.runtime.Runtime`.
 
-    Safe from many threads. A stream is a handle or has ``__cuda_stream__``; None is the runtime's own.
+    Thread-safe. A stream is a handle or has ``__cuda_stream__``; None is the runtime's own.
     """
 
     def __init__(self, device: int = 0) -> None:
-        self.facts: DeviceFacts = cuda_facts(device)  # first: it says why there is none, where a package is missing
+        self.facts: DeviceFacts = cuda_facts(device)  # first: its error has the reason if a package is missing
         from cuda.core import Device
 
         self._get_context, self._slot = context_getter(), _ContextSlot()
@@ -119,7 +112,7 @@ class CudaRuntime:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this GPU the thread's current one, and restore the one before: other libraries look at it too."""
+        """Make this GPU the thread's current one, and restore the previous one, which other libraries use too."""
         from cuda.bindings import driver
 
         if self.is_current():
@@ -157,7 +150,7 @@ class CudaRuntime:
                     self._kernels.setdefault(key, found)
 
     def instance(self, kernel: CudaKernel) -> CudaKernel:
-        """Load the kernel once more, with constant memory of its own."""
+        """Load the kernel once more, with its own constant memory."""
         return CudaKernel(kernel.about, self._gpu)
 
     def constant(self, kernel: CudaKernel, symbol: str) -> tuple[int, int]:
@@ -169,7 +162,7 @@ class CudaRuntime:
         return encoded(array)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
-        """Add registers, spills and occupancy on this GPU, and whether it has PDL."""
+        """Add registers, spills and occupancy on this GPU, and support of PDL."""
         threads = int(np.prod(info.block))
         kernel.allow_shared(info.scratch_bytes)
         occupancy = kernel.occupancy(threads, info.scratch_bytes) / self.facts.threads
@@ -193,12 +186,12 @@ class CudaRuntime:
         return Launcher(kernel.about.name, kernel.handle, info if early == info.early else replace(info, early=early))
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        # One after the other: a launch fills the GPU by itself.
+        # In order: a launch fills the GPU by itself.
         for task in tasks:
             task(0)
 
     def fft(self, fft: RealFft) -> CufftTransform:
-        """Plan a batch of transforms by cuFFT. Raises ``CufftError`` where cuFFT refuses it."""
+        """Plan a batch of transforms by cuFFT; ``CufftError`` if cuFFT refuses it."""
 
         def handle_of(stream: Any) -> int:
             self._gpu.set_current()  # cuFFT uses the thread's current GPU
@@ -223,7 +216,6 @@ class CudaRuntime:
         return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: NDArray[Any], stream: Any = None) -> DeviceArray:
-        """Return a contiguous copy of a host array on the GPU."""
         plain = np.asarray(array, order="C")  # keeps a shape of ()
         copy = self.empty(plain.shape, plain.dtype, stream)
         self.send(copy, plain, stream)
@@ -233,7 +225,7 @@ class CudaRuntime:
     def download(
         self, array: DeviceArray, stream: Any = None, *, room: Callable[[int], NDArray[np.uint8]] | None = None
     ) -> NDArray[Any]:
-        """Copy a GPU array to the host: rows that are far apart alone, other arrays with all the bytes they span."""
+        """Copy a GPU array to the host: rows with large gaps one by one, other arrays with all the bytes they span."""
         from cuda.bindings import driver
 
         if room is None and _has_rows_apart(array):
@@ -272,7 +264,7 @@ class CudaRuntime:
 
     @contextmanager
     def stream(self) -> Iterator[Any]:
-        # Streams are lent again, because the memory pool keeps what was used on each for the next work on it.
+        # Streams are lent again, because the memory pool keeps the memory used on each for the next work on it.
         self._gpu.set_current()
         with self._lock:
             lent = self._idle_streams.pop() if self._idle_streams else None
@@ -314,7 +306,7 @@ class CudaRuntime:
         return float(end - begin) / 1e3
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy bytes between two device addresses."""
+        """Copy between two device addresses."""
         from cuda.bindings import driver
 
         checked(driver.cuMemcpyDtoDAsync(target, source, nbytes, self.stream_handle(stream)))
@@ -360,7 +352,7 @@ class CudaRuntime:
         ready = checked(driver.cuGraphInstantiate(graph, 0))
         try:
             checked(driver.cuGraphUpload(ready, stream))
-            options = _timed()  # made first: the end's record must follow the launch at once
+            options = _timed()  # made first: the record of the end must follow the launch at once
             begin = self._stream.record(options=options)
             checked(driver.cuGraphLaunch(ready, stream))
             end = self._stream.record(options=options)
@@ -371,7 +363,7 @@ class CudaRuntime:
             driver.cuGraphDestroy(graph)
 
     def stream_handle(self, stream: Any) -> int:
-        """The driver's handle of the caller's stream, or of our own where none is named."""
+        """The driver's handle of the caller's stream, or of our own for None."""
         if stream is None:
             return int(self._stream.handle)
         if isinstance(stream, int):
@@ -389,7 +381,7 @@ def _current_context() -> int:
 
 @contextmanager
 def _restored_context() -> Iterator[None]:
-    """Restore the thread's current GPU, where it had one: another library chose it."""
+    """Restore the thread's current GPU, if it had one, because another library chose it."""
     from cuda.bindings import driver
 
     before = _current_context()
@@ -401,7 +393,7 @@ def _restored_context() -> Iterator[None]:
 
 
 def _check_copy(host: NDArray[Any], there: DeviceArray) -> None:
-    """Refuse a copy that would take other bytes than those of both arrays."""
+    """Refuse a copy that would use other bytes than those of both arrays."""
     if not host.flags.c_contiguous or not there.is_contiguous or host.nbytes != there.nbytes:
         raise ValueError(
             f"a copy needs two contiguous arrays of the same bytes; got {host.shape} {host.dtype} and {there!r}"
@@ -422,7 +414,7 @@ def _timed() -> Any:
 
 
 def cuda_runtime(device: int = 0) -> CudaRuntime:
-    """Return the runtime of one GPU, one a process."""
+    """Return the runtime of one GPU, one per process."""
     return _runtime(device)
 
 

@@ -11,7 +11,7 @@ class EmulatorUnavailable(RuntimeError):
 
 
 def why_absent() -> str | None:
-    """Return why kernels cannot run on the CPU, or None."""
+    """Return the reason why kernels cannot run on the CPU, or None."""
     if sys.platform != "linux":
         return "the emulator runs on Linux alone; on Windows, inside WSL"
     if shutil.which("g++") is None:

@@ -45,7 +45,7 @@ class CompileError(RuntimeError):
 def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes:
     """Compile a kernel to a library, or load it from the disk cache.
 
-    Raises ``EmulatorUnavailable`` without g++ or Linux, ``CompileError`` where g++ refuses the kernel.
+    Raises ``EmulatorUnavailable`` without g++ or Linux, ``CompileError`` if g++ refuses the kernel.
     """
     if (reason := why_absent()) is not None:
         raise EmulatorUnavailable(reason)
@@ -106,7 +106,6 @@ def knows_poison() -> bool:
 
 @cache
 def compiler_version() -> str:
-    """g++'s version and path."""
     done = subprocess.run(["g++", "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True, check=True)
     return f"{os.path.realpath(shutil.which('g++') or 'g++')} {done.stdout.strip()}"
 
@@ -124,7 +123,7 @@ def _room_digest() -> str:
 
 @cache
 def _processor() -> str:
-    """Features of this CPU that -march=native uses, because several machines may share the cache."""
+    """Features of this CPU that -march=native uses; in the key, because several machines may share the cache."""
     first = read_cpuinfo().split("\n\n")[0]
     lines = (line for line in first.splitlines() if line.partition(":")[0].strip() in _NAMES)
     return "\n".join([os.uname().machine, *lines])

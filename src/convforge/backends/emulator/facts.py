@@ -11,13 +11,6 @@ from convforge.backends.facts import DeviceFacts
 
 @cache
 def emulator_facts() -> DeviceFacts:
-    """Facts of the emulator on this machine.
-
-    Examples
-    --------
-    >>> emulator_facts().backend, emulator_facts().block_shared_bytes
-    ('emulator', 232448)
-    """
     host = cpu_facts()
     return dataclasses.replace(
         host,

@@ -16,7 +16,7 @@ from convforge.backends.forks import no_fork
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import ELEMENTS, AnyMap, TiledMap
 
-# Of an array that TMA reads.
+# Alignment in bytes of an array that TMA reads.
 MOST_AXES = 5
 
 
@@ -98,20 +98,15 @@ def scheduler() -> Scheduler:
     return Scheduler()
 
 
-# Of static shared memory, beside the kernel's own.
+# Bytes of static shared memory in addition to the kernel's own.
 ANCHOR_BYTES = 16
 
 
 class EmulatorKernel:
     """A kernel loaded into this process.
 
-    Attributes
-    ----------
-    source : KernelSource
-    enter, anchor : int
-        Addresses of the kernel, and of a function that finds its static shared memory.
-    shared_offset, shared_bytes : int
-        Offset of the anchor in static shared memory, and bytes of that, padding and anchor included.
+    `enter` is its address, `anchor` that of a function that finds its static shared memory. `shared_offset` is the
+    anchor's offset there; `shared_bytes` includes padding and anchor.
     """
 
     def __init__(self, source: KernelSource, code: bytes | None = None) -> None:
@@ -123,11 +118,11 @@ class EmulatorKernel:
         self.shared_offset, self.shared_bytes = scheduler().measure(self.anchor)
 
     def instance(self) -> EmulatorKernel:
-        """Load the kernel once more, with constant memory of its own."""
+        """Load the kernel once more, with its own constant memory."""
         return EmulatorKernel(self.source, self._code)
 
     def symbol(self, name: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array. Raises ``ValueError`` where there is none of this name."""
+        """Address and bytes of a ``__constant__`` array; ``ValueError`` for an unknown name."""
         try:
             address = self._address(name)
         except AttributeError:

@@ -44,27 +44,17 @@ POISON = 0xFF
 # Bytes of poison before and behind every array that is uploaded.
 MARGIN = 1 << 12
 
-# Blocks of a cluster: MOST_OF_CLUSTER of clusters.h.
+# Most blocks of a cluster: MOST_OF_CLUSTER of clusters.h.
 MOST_OF_CLUSTER = 16
 
-# CUDA threads whose blocks an OS thread takes at once: enough to be worth it, few enough to notice an interrupt soon.
+# CUDA threads whose blocks an OS thread takes at once: enough for low overhead, few enough to notice an interrupt soon.
 LEAST_THREADS, MOST_THREADS = 1 << 11, 1 << 16
 
 Place = tuple[int, int, int]
 
 
 class EmulatorError(RuntimeError):
-    """An error in a kernel, or a launch that a GPU refuses.
-
-    Attributes
-    ----------
-    kernel : str
-        Name of the kernel.
-    what : str
-        Description of the error.
-    block, thread : tuple of int or None
-        Where it happened, if known.
-    """
+    """An error in a kernel, or a launch that a GPU refuses; `block` and `thread` are None if unknown."""
 
     def __init__(self, kernel: str, what: str, block: Place | None = None, thread: Place | None = None) -> None:
         self.kernel, self.what, self.block, self.thread = kernel, what, block, thread
@@ -92,18 +82,10 @@ class EmulatedFft(HostFft):
 
 
 class EmulatorRuntime(CpuRuntime):
-    """Runs CUDA kernels on the CPU; its times say nothing about a GPU.
+    """Runs CUDA kernels on the CPU; its times are no estimate of a GPU's.
 
-    Safe from many threads. A stream is a number; a launch returns when its work is done.
-
-    Parameters
-    ----------
-    order : {"forward", "backward", "shuffled"}
-        Order of a block's threads, and of the blocks.
-    seed : int
-        Of the shuffle.
-    portable : bool
-        Switch stacks by ucontext instead of assembly.
+    Thread-safe. A stream is a number; a launch returns when its work is done. `order` of a block's threads and of the
+    blocks is "forward", "backward" or "shuffled" by `seed`; `portable` switches stacks by ucontext instead of assembly.
     """
 
     def __init__(self, order: str = "forward", seed: int = 0, portable: bool = False) -> None:
@@ -116,11 +98,10 @@ class EmulatorRuntime(CpuRuntime):
         self._streams = count(1)
 
     def compile(self, kernel: KernelSource) -> EmulatorKernel:
-        """Return a kernel for this CPU; see :func:`convforge.backends.emulator.compiler.compile_kernel`."""
         return kernel_of(kernel)
 
     def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
-        """Run a kernel over ``info.grid`` blocks of ``info.block`` threads. Raises ``EmulatorError``."""
+        """Run a kernel over ``info.grid`` blocks of ``info.block`` threads; it may raise ``EmulatorError``."""
         self._check(kernel, info, args)
         job = self._job(kernel, info, args)
         clusters, threads = math.prod(info.grid) // job.cluster, math.prod(info.block) * job.cluster
@@ -192,7 +173,7 @@ class EmulatorRuntime(CpuRuntime):
         return kernel.symbol(symbol)
 
     def tensor_map(self, array: AnyMap) -> bytes:
-        """Encode a map. Raises ``EmulatorError`` for one that TMA, or the emulator's im2col mode, does not take."""
+        """Encode a map; ``EmulatorError`` for one that TMA, or the emulator's im2col mode, does not support."""
         if (reason := array.refusal()) is not None:
             raise EmulatorError("tensor_map", reason)
         if isinstance(array, Im2colMap) and len(array.sizes) != 4:
@@ -200,11 +181,11 @@ class EmulatorRuntime(CpuRuntime):
         return bytes(TensorMap.of(array)).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:
-        """A number that tells streams apart."""
+        """A number that identifies the stream."""
         return _handle(stream)
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        # One after the other: a launch takes every core by itself.
+        # In order: a launch uses every core by itself.
         for task in tasks:
             task(0)
 
@@ -225,7 +206,7 @@ class EmulatorRuntime(CpuRuntime):
         return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: Any, stream: Any = None) -> Any:
-        """Copy an array between margins of poison, which show reads outside of it."""
+        """Copy an array between margins of poison, which show reads outside it."""
         array = np.asarray(array)
         room = self.allocate(array.nbytes + 2 * MARGIN)
         strides = np.empty_like(array).strides
@@ -272,7 +253,7 @@ def _portable_scheduler() -> Scheduler:
 
 @cache
 def emulator_runtime(order: str = "forward", seed: int = 0) -> EmulatorRuntime:
-    """The emulator, one a process for each order. Raises ``EmulatorUnavailable`` without g++ or Linux."""
+    """The emulator, one per process and order; ``EmulatorUnavailable`` without g++ or Linux."""
     if (reason := why_absent()) is not None:
         raise EmulatorUnavailable(reason)
     return EmulatorRuntime(order, seed)

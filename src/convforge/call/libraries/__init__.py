@@ -28,7 +28,7 @@ def cached_library(kind: Any) -> Library | None:
 
 
 def library_of(value: Any, name: str) -> Library:
-    """Return the library of an argument. Raises ``TypeError`` for an array of no library that convforge knows."""
+    """Return the library of an argument; ``TypeError`` for anything but an array of a known library."""
     kind: Any = type(value)
     if (make := _maker_of(kind)) is None:
         raise TypeError(

@@ -12,8 +12,6 @@ from convforge.call.libraries.contract import Library
 
 
 class Cupy(Library):
-    """CuPy's arrays."""
-
     kind = "a CuPy array"
 
     def __init__(self, cupy: Any) -> None:

@@ -15,10 +15,10 @@ from convforge.problem.types import numpy_dtype
 
 
 class Jax(Library):
-    """JAX's arrays. It does not show its streams, so work on a GPU runs on a stream of ours; DLPack orders the two.
+    """JAX's arrays. JAX does not expose its streams, so GPU work runs on a stream of ours, and DLPack orders the two.
 
-    ``__dlpack__(stream=ours)`` of an input makes our stream wait until it is computed. A result is memory of JAX's that
-    we write to, returned through a capsule that makes JAX's stream wait for ours.
+    ``__dlpack__(stream=ours)`` of an input makes our stream wait until it is computed. A result is JAX memory that we
+    write to, returned through a capsule that makes JAX's stream wait for ours.
     """
 
     kind = "a JAX array"
@@ -49,7 +49,7 @@ class Jax(Library):
         return str(array.dtype)
 
     def view(self, array: Any, written: bool = False) -> Any:
-        if isinstance(array, np.ndarray):  # of `empty`
+        if isinstance(array, np.ndarray):  # from `empty`
             return array
         (device,) = array.devices()
         dtype = numpy_dtype(str(array.dtype))
@@ -97,7 +97,7 @@ class Jax(Library):
             return self._jax.dlpack.from_dlpack(_Written(array, stream.handle))
 
     def _wide(self, dtype: str) -> AbstractContextManager[Any]:
-        """Let JAX make float64 arrays: unless the user has enabled them, it makes float32 in their place."""
+        """Let JAX make float64 arrays: unless the user has enabled them, it makes float32 instead."""
         if dtype != "float64":
             return nullcontext()
         room = self._jax if hasattr(self._jax, "enable_x64") else importlib.import_module("jax.experimental")
@@ -106,7 +106,7 @@ class Jax(Library):
 
 
 class _Written:
-    """A JAX array that a stream of ours writes to: its DLPack consumer waits for that stream."""
+    """A JAX array that our stream writes to: its DLPack consumer waits for that stream."""
 
     def __init__(self, array: Any, stream: int) -> None:
         self._array, self._stream = array, stream

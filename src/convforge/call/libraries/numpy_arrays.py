@@ -16,13 +16,11 @@ from convforge.problem.types import numpy_dtype
 
 
 def is_masked(array: Any) -> bool:
-    """True for NumPy's masked arrays; NumPy imports their module when it is first used."""
+    """True for NumPy's masked arrays; NumPy imports their module on first use."""
     return isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 class Numpy(Library):
-    """NumPy's arrays."""
-
     kind = "a NumPy array"
     arrays: tuple[type, ...] = (np.ndarray,)
 

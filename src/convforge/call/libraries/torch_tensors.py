@@ -16,8 +16,6 @@ from convforge.problem.types import ADDED, SHORT_NAMES, numpy_dtype
 
 
 class Torch(Library):
-    """PyTorch's tensors."""
-
     kind = "a PyTorch tensor"
 
     def __init__(self, torch: Any) -> None:
@@ -68,7 +66,7 @@ class Torch(Library):
             array = array.resolve_neg()
         if array.is_cpu:
             name = self._names.get(array.dtype)
-            if name in ADDED:  # PyTorch hands NumPy its bits alone
+            if name in ADDED:  # PyTorch gives NumPy only its bits
                 return array.view(self._bits[array.element_size()]).numpy().view(numpy_dtype(name))
             return array.numpy()
         name = self.dtype(array)
@@ -109,7 +107,7 @@ class Torch(Library):
                 return None
             try:
                 place = array.data_ptr()
-            except RuntimeError:  # no memory of its own: sparse, or a tensor inside of torch.func's transforms
+            except RuntimeError:  # no memory: sparse, or a tensor inside torch.func's transforms
                 return None
             if not place or array.is_neg() or (array.requires_grad and self._torch.is_grad_enabled()):
                 return None

@@ -1,4 +1,4 @@
-"""A reader's own kernel or program: run under limits, compared with the truth, its likely fault named and timed."""
+"""Checks a reader's kernel or program: runs it under limits, compares it with the truth, names faults, times it."""
 
 from convforge.course.grader.cases import DEFAULT, TIMED, Case, cases_of
 from convforge.course.grader.kernel import check_kernel

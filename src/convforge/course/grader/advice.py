@@ -1,4 +1,4 @@
-"""Advice on faults and errors: what each means in a kernel or a program, and where to look."""
+"""Advice on faults and errors: the meaning of each in a kernel or a program, and where to look."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ADVICE = {
 
 
 def advice(fault: str) -> str:
-    """Advice on a fault, or an empty text."""
+    """Advice on a fault, or an empty string."""
     return next((words for start, words in ADVICE.items() if fault.startswith(start)), "")
 
 
@@ -87,17 +87,16 @@ _ERRORS = {
 
 
 def error_name(what: str) -> str:
-    """The name of an error of the emulator or of a GPU."""
     return next((name for part, (name, _) in _ERRORS.items() if part in what), what.split(",")[0])
 
 
 def error_advice(what: str) -> str:
-    """Advice on an error of the emulator or of a GPU, or an empty text."""
+    """Advice on an error of the emulator or of a GPU, or an empty string."""
     return next((words for part, (_, words) in _ERRORS.items() if part in what), "")
 
 
 def quoted_line(text: str, file: Path) -> str:
-    """The line of a file that a message names as name:line; empty where it names none."""
+    """The line of a file that a message names as name:line; empty without one."""
     found = re.search(rf"{re.escape(file.name)}:(\d+)", text)
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     if found is None or not 1 <= int(found[1]) <= len(lines):

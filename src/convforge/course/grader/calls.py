@@ -1,4 +1,4 @@
-"""Calls of a reader's kernel on a device, between guard bands of poison, and its times beside the ladder's."""
+"""Calls of a reader's kernel on a device, between guard bands of poison, and its times next to the ladder's."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from convforge.timing import StoppingRule, measure
 from convforge.verify import Inputs, Judge, make_inputs
 from convforge.verify.plans import GUARD, POISONS
 
-# Bytes of the output before each run; they tell outputs that are not written from those that are added to.
+# Byte that fills the output before each run: tells unwritten outputs from those that are added to.
 BEFORE = (*POISONS, 0)
 # Order of a block's threads on the emulator in each run.
 ORDERS = ("forward", "shuffled", "backward")
 
-# Methods that are timed beside a kernel, by backend.
+# Methods timed together with a kernel, by backend.
 LADDER = {"cuda": ("direct_naive", "direct_shared", "direct_tiled", "cudnn"), "cpu": ("direct_naive", "direct_rows")}
 RULE = StoppingRule(patience_s=0.5, budget_s=3.0)
 
 
 class Call:
-    """One call of a kernel on a GPU or the emulator; every byte of the output holds `byte` before."""
+    """One call of a kernel on a GPU or the emulator; before it, every byte of the output is `byte`."""
 
     def __init__(self, runtime: Any, own: OwnKernel, problem: Conv2dProblem, inputs: Inputs, byte: int) -> None:
         assert inputs.w is not None
@@ -71,7 +71,7 @@ class Call:
         return raw.view(np.float32).reshape(self.problem.out_shape).copy()
 
     def strays(self) -> list[str]:
-        """Describe every write outside of the output."""
+        """Describe every write outside the output."""
         said = []
         for name, raw in self._guarded.items():
             byte = self.byte if name == "y" else POISONS[0]
@@ -94,7 +94,7 @@ class Call:
 def launcher(runtime: Any, kernel: Any, info: LaunchInfo, args: Arguments) -> Callable[[], None]:
     """Return a function that launches a kernel: with one struct on the emulator, with plain arguments on a GPU.
 
-    It raises ``CudaError`` where the driver refuses the launch.
+    It raises ``CudaError`` if the driver refuses the launch.
     """
     if runtime.facts.backend == "emulator":
         return lambda: runtime.launch(kernel, info, args)
@@ -143,7 +143,7 @@ def time_kernel(own: OwnKernel, device: str, runtime: Any, kernel: Any, text: st
 
 
 def ladder_device() -> str:
-    """Device on which the ladder is timed beside a program: the GPU if there is one."""
+    """Device on which the ladder is timed next to a program: the GPU if available."""
     return "cuda" if why_absent() is None else "cpu"
 
 

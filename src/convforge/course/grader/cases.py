@@ -14,25 +14,14 @@ TIMED = "n1c3h512w512_k8r3s3_st1_p1_f32_nchw"
 
 @dataclass(frozen=True)
 class Case:
-    """A problem and its kind of inputs.
+    """A problem and its kind of inputs."""
 
-    Attributes
-    ----------
-    name : str
-        Purpose of the case.
-    text : str
-        The problem's text form.
-    kind : str
-        A key of :data:`convforge.verify.KINDS`.
-    """
-
-    name: str
-    text: str
-    kind: str = "integers"
+    name: str  # purpose of the case
+    text: str  # the problem's text form
+    kind: str = "integers"  # a key of :data:`convforge.verify.KINDS`
 
     @cached_property
     def problem(self) -> Conv2dProblem:
-        """The problem; see :func:`plain_problem`."""
         return plain_problem(self.text)
 
     @cached_property
@@ -70,7 +59,7 @@ def cases_of(problem: str) -> tuple[Case, ...]:
 
 
 def plain_problem(text: str) -> Conv2dProblem:
-    """Read a convolution that a reader's kernel can compute. Raises ``ValueError`` for any other problem."""
+    """Read a convolution that a reader's kernel can compute; ``ValueError`` for any other problem."""
     problem = parse_problem(text)
     if not isinstance(problem, Conv2dProblem):
         raise ValueError(f"--problem {text!r} is no convolution; write one, as in {TIMED}")

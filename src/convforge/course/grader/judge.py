@@ -1,4 +1,4 @@
-"""Judgement of a case's outputs: right, or wrong with the known faults that give just these outputs."""
+"""Judgement of a case's outputs: right, or wrong with the known faults that give exactly these outputs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,9 @@ UNSET = float(np.frombuffer(b"\xfe" * 4, np.float32)[0])
 
 @dataclass(frozen=True)
 class WrongOutput:
-    """One wrong output: its index [n, k, p, q], the truth, and the output.
+    """A wrong output: the first that breaks the bound; if only the RMS error is too large, the worst of the band."""
 
-    It is the first that breaks the bound; where only the RMS error is too large, the worst of the channel and band.
-    """
-
-    index: tuple[int, ...]
+    index: tuple[int, ...]  # [n, k, p, q]
     expected: float
     got: float
 
@@ -45,29 +42,17 @@ class WrongOutput:
 class CaseResult:
     """The result of one case.
 
-    Attributes
-    ----------
-    case : Case
-    status : str
-        "right"; "wrong"; "fault" (an error stopped it); "compile error"; "crash"; "time"; "memory"; "no output";
-        "not run".
-    faults : tuple of str
-        Every known fault that gives just this result.
-    message : str
-        What is wrong, and what to do.
-    rms, bound_ratio : float or None
-        Relative RMS error, and largest error over the bound of correct arithmetic; None where nothing was compared.
-    first : WrongOutput or None
-        The first wrong output; None where there is none, or where the output has a wrong shape.
+    `status` is "right"; "wrong"; "fault" (an error stopped it); "compile error"; "crash"; "time"; "memory";
+    "no output"; "not run".
     """
 
     case: Case
     status: str
-    faults: tuple[str, ...] = ()
-    message: str = ""
-    rms: float | None = None
-    bound_ratio: float | None = None
-    first: WrongOutput | None = None
+    faults: tuple[str, ...] = ()  # every known fault with exactly this result
+    message: str = ""  # the error, and what to do
+    rms: float | None = None  # relative RMS error
+    bound_ratio: float | None = None  # largest error over the bound of correct arithmetic
+    first: WrongOutput | None = None  # None if no output is wrong, or the shape is wrong
 
 
 def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None) -> CaseResult:
@@ -81,7 +66,7 @@ def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None) ->
 
 
 def judge_output(case: Case, out: Any) -> CaseResult:
-    """Judge what a program wrote."""
+    """Judge a program's output."""
     shape = case.problem.out_shape
     if out.shape != shape or out.dtype != np.float32:
         return CaseResult(case, "wrong", _of_shape(out, case.problem),
@@ -134,7 +119,7 @@ def _holds(out: Floats, byte: int) -> NDArray[np.bool_]:
 
 
 def _unwritten(problem: Conv2dProblem, left: NDArray[np.bool_]) -> str:
-    """Name the part that is not written, the same for problems of other sizes."""
+    """Name the unwritten part, independent of the problem's size."""
     if left.all():
         return "nothing is written"
     rows, columns = border_of(problem)
@@ -166,7 +151,7 @@ def _of_output(case: Case, got: Floats, launch: LaunchInfo | None) -> list[str]:
 
 
 def _general(name: str, problem: Conv2dProblem) -> str:
-    """Turn a fault's name into one that is the same for problems of other sizes."""
+    """Turn a fault's name into one that is independent of the problem's size."""
     if name == f"ignored channel {problem.c - 1}":
         return "the last channel is ignored"
     if name == f"one filter for all outputs: that of channel {problem.k - 1}":
@@ -177,7 +162,7 @@ def _general(name: str, problem: Conv2dProblem) -> str:
 def _more(
     problem: Conv2dProblem, inputs: Inputs, launch: LaunchInfo | None
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Typical faults of learners, beside those of :mod:`convforge.verify.faults`."""
+    """Typical faults of learners, in addition to those of :mod:`convforge.verify.faults`."""
     truth = conv2d_truth(problem, inputs).value
     for name, seen in _misread(inputs.x):
         yield name, conv2d_truth(problem, dataclasses.replace(inputs, x=np.ascontiguousarray(seen))).value
@@ -197,7 +182,7 @@ def _more(
 
 
 def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The images as a wrong index reads them."""
+    """The images read through a wrong index."""
     n, c, h, w = x.shape
     if h != w:
         yield "swapped H and W of the picture", x.reshape(n, c, w, h).transpose(0, 1, 3, 2)
@@ -207,7 +192,7 @@ def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _without_halo(problem: Conv2dProblem, inputs: Inputs, high: int, wide: int) -> NDArray[np.float64]:
-    """The result where a block reads no pixel outside of the block of pixels at its own position."""
+    """The result if a block reads only the block of pixels at its own position."""
     assert inputs.w is not None
     x, w = inputs.x.astype(np.float64), inputs.w.astype(np.float64)
     total = np.zeros(problem.out_shape)
@@ -247,7 +232,7 @@ def _region(mask: NDArray[np.bool_]) -> str:
 
 
 def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> CaseResult:
-    """The result of a case whose output is wrong: number, first one and positions of the wrong outputs."""
+    """The result of a case with wrong output: number, first one and positions of the wrong outputs."""
     wrong = ~case.judge.near_enough("strict", got)
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -263,7 +248,7 @@ def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> 
 
 
 def _inexact(case: Case, got: Floats) -> tuple[NDArray[np.bool_], tuple[int, ...], str]:
-    """The band that does not pass the gate on RMS errors, the index of its worst output, and the gate's sentence."""
+    """The band that fails the gate on RMS errors, the index of its worst output, and the gate's sentence."""
     gate = case.judge.gate
     excess = None if gate is None else gate.excess("strict", got)
     if excess is None:

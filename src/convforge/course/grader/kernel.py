@@ -32,19 +32,11 @@ def check_kernel(
     path: Path, cases: Sequence[Case], *, device: str = "emulator", kernel: str = "", launch: str = "",
     limits: Limits | None = None, timed: str = "",
 ) -> Report:  # fmt: skip
-    """Check a kernel file on the emulator or on a GPU.
+    """Check a .cu file on the emulator or on a GPU.
 
-    Parameters
-    ----------
-    path : Path
-        A .cu file.
-    cases : sequence of Case
-    kernel, launch : str
-        As :func:`convforge.course.grader.source.read_kernel` takes them.
-    limits : Limits, optional
-        The process takes a few hundred MB beside the kernel's memory.
-    timed : str
-        Text form of a problem on which a GPU times the kernel if every case is right.
+    `kernel` and `launch` are those of :func:`convforge.course.grader.source.read_kernel`. The process needs a few
+    hundred MB besides the kernel's memory. `timed` is the text form of a problem on which a GPU times the kernel if
+    every case is right.
     """
     try:
         own = read_kernel(path, kernel, launch)
@@ -118,7 +110,7 @@ class _Bench:
         return ended, [json.loads(line) for line in lines if line.endswith("}")]
 
     def _result(self, folder: Path, number: int, events: Sequence[Event]) -> CaseResult | None:
-        """The result of a case; None where it was not run to its end."""
+        """The result of a case; None if it was not run to its end."""
         case = self.cases[number]
         mine = [event for event in events if event.get("case") == number]
         for event in mine:
@@ -151,7 +143,7 @@ def _last_line(ended: Ended) -> str:
 
 
 def _compile_error(path: Path, events: Sequence[Event]) -> str:
-    """The compiler's errors with the file's line; empty where there are none."""
+    """The compiler's errors with the file's line; empty without errors."""
     text = next((event["text"] for event in events if event["event"] == "compile error"), "")
     if not text:
         return ""

@@ -1,4 +1,4 @@
-"""Run of an untrusted process under limits of time and memory; its children end with it."""
+"""Runs an untrusted process under limits of time and memory; its children end with it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,18 @@ from typing import IO
 
 # Seconds between two checks of a process: at a few GB/s it allocates little in between.
 LOOK_S = 0.02
-# Bytes that are kept of standard output and error.
+# Bytes kept of standard output and error.
 TAIL = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """End of a process.
+    """End of a process."""
 
-    Attributes
-    ----------
-    code : int
-        Exit code; negative for a signal.
-    limit : str
-        "time" or "memory" where it passed a limit; else empty.
-    seconds : float
-        By the wall clock, start-up included.
-    said : str
-        End of its standard error, or of its standard output.
-    """
-
-    code: int
-    limit: str
-    seconds: float
-    said: str
+    code: int  # exit code; negative for a signal
+    limit: str  # "time" or "memory" if it passed a limit; else empty
+    seconds: float  # by the wall clock, start-up included
+    said: str  # end of its standard error, or of its standard output
 
     @property
     def crash(self) -> str:
@@ -53,21 +41,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a process.
+    """Limits of a process."""
 
-    Attributes
-    ----------
-    seconds : float
-        For one run of a program, or one launch of a kernel.
-    memory_bytes : int
-        Memory of the process and its children together (not on Windows); on Linux also the size of any file it writes.
-    """
-
-    seconds: float = 10.0
-    memory_bytes: int = 4_000_000_000
+    seconds: float = 10.0  # for one run of a program, or one launch of a kernel
+    memory_bytes: int = 4_000_000_000  # with its children (not on Windows); on Linux also of each file
 
     def words(self, ended: Ended) -> str:
-        """Reason why a process was stopped or crashed, with advice; empty where it ended by itself."""
+        """Reason why a process was stopped or crashed, with advice; empty if it ended by itself."""
         if ended.limit == "time":
             return (
                 f"it did not end within {self.seconds:g} s and was stopped; does every loop's variable change, and is "
@@ -83,14 +63,9 @@ class Limits:
 def run_limited(
     command: Sequence[str], limits: Limits, progress: Callable[[], object] | None = None, first_s: float = 0.0
 ) -> Ended:
-    """Run a command until it ends or passes a limit. Raises ``OSError`` where it cannot be started.
+    """Run a command until it ends or passes a limit. Raises ``OSError`` if it cannot be started.
 
-    Parameters
-    ----------
-    progress : callable
-        The time limit starts anew whenever its value changes.
-    first_s : float
-        Time limit before the first change, if larger.
+    The time limit restarts whenever the value of `progress` changes. Before the first, `first_s` holds, if larger.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         begin = time.monotonic()
@@ -108,7 +83,7 @@ def run_limited(
 def _wait(
     process: subprocess.Popen[bytes], limits: Limits, progress: Callable[[], object] | None, first_s: float
 ) -> str:
-    """Wait for the end; return the limit that was passed, or an empty text."""
+    """Wait for the end; return the exceeded limit, or an empty string."""
     if sys.platform == "linux":
         _limit_files(process.pid, limits.memory_bytes)
     since, allowed = time.monotonic(), max(limits.seconds, first_s)
@@ -139,7 +114,7 @@ def _limit_files(pid: int, nbytes: int) -> None:
 
 
 def resident_bytes(session: int) -> int:
-    """Memory that the processes of a session hold."""
+    """Resident memory of a session's processes."""
     import psutil
 
     total = 0

@@ -25,14 +25,10 @@ SMALLEST = "n1c1h3w3_k1r1s1_st1_p0_f32_nchw"
 
 
 def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None = None, timed: str = "") -> Report:
-    """Check a program. Raises ``ValueError`` where there is none, or it cannot be executed.
+    """Check a Python script, an executable file, or a command with arguments.
 
-    Parameters
-    ----------
-    target : str
-        A Python script, an executable file, or a command with arguments.
-    timed : str
-        Text form of a problem on which the program is timed if every case is right.
+    Raises ``ValueError`` if it does not exist or cannot be executed. `timed` is the text form of a problem on which the
+    program is timed if every case is right.
     """
     command, limits = command_of(target), limits or Limits()
     results: list[CaseResult] = []
@@ -54,7 +50,7 @@ def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None =
 
 
 def command_of(target: str) -> list[str]:
-    """The command of a program. Raises ``ValueError`` where there is none, or it cannot be executed."""
+    """The command of a program; ``ValueError`` if it does not exist or cannot be executed."""
     path = Path(target)
     if path.is_dir():
         raise ValueError(f"{target} is a folder; name the program")
@@ -72,7 +68,7 @@ def command_of(target: str) -> list[str]:
 
 
 def options_of(problem: Conv2dProblem) -> list[str]:
-    """Options of a program: one number where all are equal, else as in a problem's text form.
+    """Options of a program: one number if all are equal, else as in a problem's text form.
 
     Examples
     --------
@@ -106,7 +102,7 @@ def _run_case(command: Sequence[str], case: Case, limits: Limits) -> tuple[CaseR
 
 
 def _stopped(case: Case, ended: Ended, limits: Limits) -> CaseResult | None:
-    """The result of a program that did not end well, or None."""
+    """The result of a program that failed, or None."""
     said = f"\nit said: {_last_lines(ended.said)}" if ended.said else ""
     if words := limits.words(ended):
         name = {"time": "it does not end", "memory": "too much memory"}.get(ended.limit, f"crash: {ended.crash}")
@@ -118,7 +114,7 @@ def _stopped(case: Case, ended: Ended, limits: Limits) -> CaseResult | None:
 
 
 def _read(case: Case, y: Path) -> CaseResult:
-    """Judge the file that the program wrote."""
+    """Judge the program's output file."""
     if not y.exists():
         words = "it ended, and wrote no output: the third argument is the file to write, as np.save(y, out) does"
         return CaseResult(case, "no output", ("no output file",), words)
@@ -134,7 +130,6 @@ def _read(case: Case, y: Path) -> CaseResult:
 
 
 def _last_lines(text: str, count: int = 3) -> str:
-    """Join the last lines of a text."""
     return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
 
 

@@ -17,7 +17,7 @@ EXIT = {"right": 0, "wrong": 1, "not run": 2}
 
 @dataclass(frozen=True)
 class Time:
-    """One line of the table of times: seconds, or a note why there are none."""
+    """One row of the table of times: seconds, or a note that explains their absence."""
 
     name: str
     seconds: float | None
@@ -27,33 +27,20 @@ class Time:
 
 @dataclass(frozen=True)
 class Report:
-    """The report of one check.
+    """The report of one check."""
 
-    Attributes
-    ----------
-    target, kind, device : str
-        File or command, "kernel" or "program", and the device that ran it.
-    results : sequence of CaseResult
-    error : str
-        Reason why nothing could be run, or empty.
-    times : sequence of Time
-    timed : str
-        The problem of the times.
-    notes : sequence of str
-    """
-
-    target: str
-    kind: str
-    device: str
+    target: str  # file or command
+    kind: str  # "kernel" or "program"
+    device: str  # that ran it
     results: Sequence[CaseResult] = ()
-    error: str = ""
+    error: str = ""  # reason why nothing could be run, or empty
     times: Sequence[Time] = ()
-    timed: str = ""
+    timed: str = ""  # the problem of the times
     notes: Sequence[str] = field(default_factory=tuple)
 
     @property
     def status(self) -> str:
-        """ "right", "wrong" or "not run"."""
+        """One of "right", "wrong" and "not run"."""
         if self.error or not self.results:
             return "not run"
         return "right" if all(result.status == "right" for result in self.results) else "wrong"
@@ -65,7 +52,6 @@ class Report:
 
     @property
     def passed(self) -> int:
-        """Number of cases that are right."""
         return sum(result.status == "right" for result in self.results)
 
     @property
@@ -76,7 +62,7 @@ class Report:
         return [fault for fault, count in counts.items() if count == most]
 
     def to_table(self) -> dict[str, Any]:
-        """The report as JSON holds it."""
+        """The report for JSON."""
         return {
             "schema": SCHEMA,
             "target": self.target,
@@ -95,7 +81,7 @@ class Report:
         }
 
     def to_text(self) -> str:
-        """The report as a person reads it."""
+        """The report for a reader."""
         lines = [f"{self.target}: {self._headline()}"]
         told: set[tuple[str, ...]] = set()
         for result in self.results:
@@ -154,7 +140,7 @@ def _first_wrong(result: CaseResult) -> dict[str, Any] | None:
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no infinity and no NaN."""
+    """The value; None for infinities and NaN, which JSON lacks."""
     return value if value is not None and abs(value) < float("inf") else None
 
 

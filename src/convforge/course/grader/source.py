@@ -1,7 +1,7 @@
 """A reader's kernel file, prepared for NVRTC and for the emulator, and the rules by which it is launched.
 
 A file holds plain kernels and no host code. The kernel is declared before the file's first line, with its own
-parameters. So it has C linkage whether or not the file says so, and the emulator can call it with one struct.
+parameters. So it has C linkage even if the file does not ask for it, and the emulator can call it with one struct.
 """
 
 from __future__ import annotations
@@ -58,27 +58,18 @@ class OwnSource(KernelSource):
 
 @dataclass(frozen=True)
 class OwnKernel:
-    """A kernel file and its launch rule; `said` is true where the file, or the caller, gives the rule."""
+    """A kernel file and its launch rule."""
 
     source: OwnSource
     rule: LaunchRule
-    said: bool
+    said: bool  # the file, or the caller, gives the rule
 
 
 def read_kernel(path: Path, name: str = "", launch: str = "") -> OwnKernel:
     """Read a kernel file.
 
-    Parameters
-    ----------
-    name : str
-        Name of the kernel; by default conv2d, or the only one of the file.
-    launch : str
-        Launch rule; by default that of the file's comment ``// convforge: block=... grid=...``.
-
-    Raises
-    ------
-    ValueError
-        The file cannot be compiled by itself; the text says what to change.
+    `name` is by default conv2d, or the only kernel of the file; `launch` by default that of the file's comment
+    ``// convforge: block=... grid=...``. Raises ``ValueError``, with the remedy, if the file cannot be compiled alone.
     """
     try:
         body = path.read_text(encoding="utf-8")
@@ -182,36 +173,28 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {"ceil": ceil, "floor": floor, "min"
 
 @dataclass(frozen=True, slots=True)
 class LaunchRule:
-    """Rules for one launch; every entry is arithmetic over :data:`NAMES`.
+    """Rules for one launch; every entry is arithmetic over :data:`NAMES`."""
 
-    Attributes
-    ----------
-    block, grid : tuple of str
-        One to three entries, x first.
-    shared : str
-        Bytes of dynamic shared memory.
-    """
-
-    block: tuple[str, ...]
-    grid: tuple[str, ...]
-    shared: str = "0"
+    block: tuple[str, ...]  # one to three entries, x first
+    grid: tuple[str, ...]  # one to three entries, x first
+    shared: str = "0"  # bytes of dynamic shared memory
 
     def info(self, kernel: str, problem: Conv2dProblem) -> LaunchInfo:
-        """The launch for a problem. Raises ``ValueError`` where an entry's value is no whole number."""
+        """The launch for a problem; ``ValueError`` if an entry's value is no whole number."""
         sizes = sizes_of(problem)
         block, grid = (tuple(_value(text, sizes) for text in rule) for rule in (self.block, self.grid))
         return LaunchInfo(kernel, grid, block, _value(self.shared, sizes))
 
 
 def sizes_of(problem: Conv2dProblem) -> dict[str, int]:
-    """The sizes that a kernel takes, in the order of its parameters."""
+    """A kernel's size arguments, in the order of its parameters."""
     top, _, left, _ = problem.padding
     values = (problem.n, problem.c, problem.h, problem.w, problem.k, problem.r, problem.s, problem.p, problem.q)
     return dict(zip(NAMES, (*values, *problem.stride, top, left), strict=True))
 
 
 def parse_launch(text: str) -> LaunchRule:
-    """Read a launch rule. Raises ``ValueError``, with the form of a rule, for any other text.
+    """Read a launch rule; ``ValueError``, with the form of a rule, for any other text.
 
     Examples
     --------
@@ -228,7 +211,7 @@ def parse_launch(text: str) -> LaunchRule:
     block = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", rules["block"])
     rule = LaunchRule(_entries(block), _entries(rules["grid"]), rules.get("shared", "0"))
     for entry in (*rule.block, *rule.grid, rule.shared):
-        _value(entry, dict.fromkeys(NAMES, 1), whole=False)  # refuses what is no arithmetic
+        _value(entry, dict.fromkeys(NAMES, 1), whole=False)  # refuses anything but arithmetic
     return rule
 
 

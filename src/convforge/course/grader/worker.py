@@ -68,7 +68,7 @@ def _run_case(folder: Path, own: Any, runtimes: Any, kernel: Any, case: Mapping[
         except EmulatorError as fault:
             say("fault", case=number, what=fault.what, block=fault.block, thread=fault.thread)
             return True
-        except RuntimeError as fault:  # of a GPU, which cannot be used after it
+        except RuntimeError as fault:  # from a GPU, which cannot be used after it
             say("fault", case=number, what=str(fault), block=None, thread=None)
             return False
         if strays := call.strays():

@@ -1,4 +1,4 @@
-"""The language of pages, charts and findings: English in the sources, every other as a catalogue beside this file.
+"""The language of pages, charts and findings: English in the sources, every other as a catalogue in this folder.
 
 A text is translated where it is made, into the language of the surrounding block. Catalogues have gettext's format
 (``zh.po``, read by Babel); a text that a catalogue lacks stays English.
@@ -21,13 +21,12 @@ _language: ContextVar[str] = ContextVar("language", default="en")
 
 
 def language() -> str:
-    """Code of the current language."""
     return _language.get()
 
 
 @contextmanager
 def in_language(code: str) -> Iterator[None]:
-    """Set the language of texts inside the block. Raises ``ValueError`` for an unknown code.
+    """Set the language of texts inside the block; ``ValueError`` for an unknown code.
 
     Examples
     --------

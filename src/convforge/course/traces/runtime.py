@@ -1,4 +1,4 @@
-"""An emulator that records which thread of which block reads and writes which bytes of memory.
+"""An emulator that records the bytes that each thread of each block reads and writes.
 
 The host's compiler puts a call before every access (-fsanitize=thread); recorder.h records it. A trace shows the
 accesses of the kernel's source; a GPU's compiler may keep more in registers.
@@ -27,10 +27,10 @@ RECORDER = Path(__file__).with_name("recorder.h")
 # Keep each load of the source one load: do not vectorise loads, nor split those of structs.
 _FLAGS = ("-O1", "-fsanitize=thread", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-tree-sra")
 
-# Accesses recorded of one launch, 24 bytes each.
+# Most recorded accesses of one launch, 24 bytes each.
 MOST_ACCESSES = 1 << 23
 
-# SMs that grids are made for, the same on every machine, so that figures are the same too.
+# Number of SMs for sizing grids, the same on every machine, so that figures are the same too.
 CORES = 2
 
 # struct Access of recorder.h.
@@ -61,18 +61,10 @@ class SharedUse:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TracedLaunch:
-    """Accesses of one launch.
-
-    Attributes
-    ----------
-    info : LaunchInfo
-    accesses : structured array of ACCESS
-        To memory that is not shared, in order; blocks and threads are counted x first.
-    shared : SharedUse
-    """
+    """Accesses of one launch."""
 
     info: LaunchInfo
-    accesses: NDArray[Any]
+    accesses: NDArray[Any]  # of ACCESS, to memory that is not shared, in order; blocks and threads are counted x first
     shared: SharedUse
 
 
@@ -121,7 +113,7 @@ _lock = threading.Lock()
 
 
 def _traced(source: KernelSource) -> EmulatorKernel:
-    """A traced kernel in this process; compiled or taken from the disk."""
+    """A traced kernel in this process, compiled or loaded from disk."""
     key = (source.digest(), source.name)
     with _lock:
         if key not in _kernels:

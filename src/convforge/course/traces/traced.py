@@ -18,23 +18,13 @@ from convforge.verify.inputs import output_dtype
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Elements of one array that the threads of a launch read, or wrote; one entry for each element of an access.
+    """Elements of one array that the threads of a launch read, or wrote; one entry for each element of an access."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Of the array.
-    elements, blocks, threads : 1-D array of int
-        Flat index in the array; block of the grid and thread of the block, counted x first.
-    accesses : int
-        Loads or stores: one may take several elements.
-    """
-
-    shape: tuple[int, ...]
-    elements: NDArray[np.int64]
-    blocks: NDArray[np.int64]
-    threads: NDArray[np.int64]
-    accesses: int
+    shape: tuple[int, ...]  # of the array
+    elements: NDArray[np.int64]  # flat index in the array
+    blocks: NDArray[np.int64]  # of the grid, counted x first
+    threads: NDArray[np.int64]  # of the block, counted x first
+    accesses: int  # loads or stores: one may cover several elements
 
     def of_block(self, block: int) -> Touched:
         """The entries of one block; `accesses` is then the number of elements."""
@@ -50,7 +40,7 @@ class Touched:
         return np.bincount(self.elements, minlength=size).reshape(self.shape)
 
     def last(self, what: str) -> NDArray[np.int64]:
-        """The "blocks" or "threads" entry of each element's last access, -1 where there is none."""
+        """The "blocks" or "threads" entry of each element's last access, -1 without one."""
         found = np.full(int(np.prod(self.shape)), -1, np.int64)
         found[self.elements] = getattr(self, what)
         return found.reshape(self.shape)
@@ -62,23 +52,12 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A traced call.
-
-    Attributes
-    ----------
-    plan : Plan
-    launches : tuple of TracedLaunch
-        Launches of the call and of the preparation of its weights, in order.
-    arrays : dict of str to array
-        "x", "w" (as given; absent where there are no weights), "out" and "workspace" (bytes).
-    is_right : bool
-        The output passed the check against the float64 truth.
-    """
+    """A traced call."""
 
     plan: Plan
-    launches: tuple[TracedLaunch, ...]
-    arrays: dict[str, NDArray[Any]]
-    is_right: bool
+    launches: tuple[TracedLaunch, ...]  # of the call and of the preparation of its weights, in order
+    arrays: dict[str, NDArray[Any]]  # "x", "w" (the caller's; absent without weights), "out", "workspace" (bytes)
+    is_right: bool  # the output passed the check against the float64 truth
 
     def touched(self, name: str, launch: int = -1, *, written: bool = False) -> Touched:
         """Accesses of a launch (an index into `launches`) to "x", "w", "out" or "workspace": its reads, or writes."""
@@ -87,7 +66,7 @@ class Trace:
         seen = self.launches[launch].accesses
         inside = (seen["address"] >= start) & (seen["address"] < start + array.nbytes)
         seen = seen[inside & (seen["is_write"] == written)]
-        # A load of several elements is as many entries.
+        # A load of several elements gives as many entries.
         per = np.maximum(seen["bytes"] // size, 1).astype(np.int64)
         first = (seen["address"] - np.uint64(start)).astype(np.int64) // size
         steps = np.arange(per.sum()) - np.repeat(np.cumsum(per) - per, per)
@@ -105,11 +84,11 @@ def trace(problem: Problem, name: str, config: Config | str = "") -> Trace:
     Parameters
     ----------
     problem : Problem
-        A small one: a call makes some million accesses at most.
+        A small one, with at most some million accesses.
     name : str
         A method whose kernels are CUDA C++.
     config : Config or str
-        Other fields keep the default's values.
+        Other fields keep their defaults.
 
     Raises
     ------
@@ -129,7 +108,7 @@ def trace(problem: Problem, name: str, config: Config | str = "") -> Trace:
     """
     runtime = TracingRuntime()
     method = find(problem.operation, "emulator", name)
-    problem = problem.allowing(method.precision)  # it is asked for by name
+    problem = problem.allowing(method.precision)  # the name asks for the method's arithmetic
     if (reason := refusal(method, problem, runtime.facts)) is not None:
         raise ValueError(f"{name} cannot be traced on {problem}: {reason}")
     plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
