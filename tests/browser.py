@@ -74,7 +74,7 @@ def number(text: str) -> float:
 
 
 def width_of(page: Any, window: int) -> int:
-    """How wide the page is in a window so wide: more, where something sticks out."""
+    """Width of the page in a window of this width: more, if something is wider than the window."""
     metrics = {"width": window, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:

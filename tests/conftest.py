@@ -1,6 +1,6 @@
-"""What tests choose hangs on no machine: nothing is measured unasked, and no choice of the user's is remembered.
+"""Tests depend on no machine: nothing is measured unasked, and the user's stored choices are not used.
 
-And the garbage collector looks seldom.
+The garbage collector runs rarely.
 """
 
 from __future__ import annotations

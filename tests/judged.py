@@ -1,4 +1,4 @@
-"""What the tests of every backend share: a case with its judge, and a problem that allows a method's arithmetic."""
+"""Common part of every backend's tests: a case with its judge, and a problem that allows a method's arithmetic."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def module(name: str) -> Any:
 
 
 def maker(kind: str) -> Callable[[Any], Any]:
-    """What makes an array of a kind from a NumPy array."""
+    """Return the function that makes an array of a kind from a NumPy array."""
     if kind == "numpy":
         return np.asarray
     if kind == "torch":

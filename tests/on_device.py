@@ -1,4 +1,4 @@
-"""What the tests on GPUs and on the emulator share: the same methods, the same cases, another runtime."""
+"""Common part of the tests on GPUs and on the emulator: the same methods, the same cases, another runtime."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def in_the_other_layout(text: str) -> str | None:
 
 
 def takes(algorithm: Any, text: str) -> bool:
-    """Whether a problem is of the kind that a method is for; methods that are not named here take all of theirs."""
+    """True if a method supports this kind of problem; methods not named here support all of theirs."""
     problem = parse_problem(text)
     if problem.operation != algorithm.operation:
         return False
@@ -94,7 +94,7 @@ def takes(algorithm: Any, text: str) -> bool:
 
 
 def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
-    """Whether a step of the ladder takes 16 bits, on tensor cores in rows of whole 16 bytes, or bytes, or float32."""
+    """True if a ladder step supports 16 bits, on tensor cores in rows of whole 16 bytes, or bytes, or float32."""
     narrow, some = itemsize(problem.dtype) == 2, problem.outputs * problem.k > 0
     if algorithm.name in ("gemm_tf32", "gemm_tf32_mma", "gemm_split", "gemm_split_mma"):
         enough = problem.k >= 32 or algorithm.precision == "tf32"
@@ -110,7 +110,7 @@ def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
 
 
 def _has_whole_rows(problem: Conv2dProblem) -> bool:
-    """Whether depthwise_rows has room for a row of pixels and its outputs in registers, and for a plane."""
+    """True if depthwise_rows has room for a row of pixels and its outputs in registers, and for a plane."""
     blank = problem.padding_mode == "zeros" and not is_integer(problem.acc_dtype)
     seen = (problem.q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1
     row = min(seen, problem.w) if blank else seen
@@ -121,7 +121,7 @@ def _has_whole_rows(problem: Conv2dProblem) -> bool:
 
 
 def _is_of_halves(problem: Conv2dProblem) -> bool:
-    """Whether a plane is one of 16-bit floats for depthwise_mma, with zeros around it, and has room in a block."""
+    """True for a plane of 16-bit floats for depthwise_mma, with zeros around it, that fits a block."""
     alone = problem.groups == problem.c == problem.k and problem.x_layout == problem.out_layout == "NCHW"
     halves = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"}) and problem.acc_dtype == "float32"
     narrow = not is_integer(problem.out_dtype) and itemsize(problem.out_dtype) == 2
@@ -131,13 +131,13 @@ def _is_of_halves(problem: Conv2dProblem) -> bool:
 
 
 def _is_for_tensor_cores(problem: Conv2dProblem, *types: set[str]) -> bool:
-    """Whether x and w are of one of these types, and a group has channels enough."""
+    """True if x and w are of one of these types, and a group has enough channels."""
     alike = {problem.x_dtype, problem.w_dtype} in types and problem.out_dtype in (problem.x_dtype, "float32")
     return alike and (problem.groups == 1 or problem.c_per_group >= 8)
 
 
 def _has_few_rows(problem: Conv2dProblem) -> bool:
-    """Whether depthwise_batch holds the rows of the filter and their sums in registers, of small planes."""
+    """True if depthwise_batch holds the rows of the filter and their sums in registers, of small planes."""
     (top, bottom), below = problem.padding[:2], (problem.r - 1) * problem.dilation[0]
     left = problem.padding[2]
     window = left % 2 + 7 * problem.stride[1] + (problem.s - 1) * problem.dilation[1] + 1

@@ -316,7 +316,7 @@ def command_line() -> Any:
 
 
 def misuse(words: list[str]) -> str | None:
-    """Why the parser refuses a command; None where it takes it. Nothing is run."""
+    """The parser's reason for refusing a command, or None. Nothing is run."""
     group = command_line()
     if words in ([], ["--help"]):
         return None

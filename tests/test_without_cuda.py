@@ -1,4 +1,4 @@
-"""Where the CUDA package is missing every way in says so in one sentence, with the line that installs it."""
+"""Without the CUDA package every entry point says so in one sentence, with the line that installs it."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ class _OnCard(Compiling):
 
 
 class Made(NamedTuple):
-    """What the machine code of a kernel takes."""
+    """Resources of a kernel's machine code."""
 
     problem: str
     config: str
@@ -317,7 +317,7 @@ class Made(NamedTuple):
 
 
 def needs(architecture: str) -> list[pytest.MarkDecorator]:
-    """What a test that compiles for an architecture needs."""
+    """Requirements of a test that compiles for an architecture."""
     return [compiled, compiled12] if architecture in OLD else [compiled]
 
 
@@ -327,13 +327,13 @@ def methods() -> list[Any]:
 
 
 def is_for(method: str, architecture: str) -> bool:
-    """Whether an architecture has what a method needs."""
+    """True if an architecture has what a method needs."""
     number = Architecture.parse(architecture).number
     return number == ONLY_ARCHITECTURE.get(method, number) and number >= FIRST_ARCHITECTURE.get(method, 0)
 
 
 def problems_of(method: Any, architecture: str) -> tuple[str, ...]:
-    """What a method is compiled for."""
+    """Problems for which a method is compiled."""
     everywhere, once = OWN.get(method.name, (EVERYWHERE[method.operation], ONCE[method.operation]))
     if architecture not in BRACKETS:
         return everywhere[:1]

@@ -1,4 +1,4 @@
-"""What a planted fault is: a change of a kernel's text, and what to run so that it shows."""
+"""Planted faults: a change of a kernel's text, and a run that shows it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,11 @@ SYNC = "__syncthreads();"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What to run, and how.
+    """A run of a method.
 
-    Attributes
-    ----------
-    method, problem : str
-    config : Config, optional
-        By default, the method's own.
-    kind : str
-        Of the inputs; "nan" asks how far the NaN among them comes, "ranks" is normal with filters of every rank, and
-        "factors" asks what those were prepared to.
-    ahead : int
-        Elements by which x and the output of an elementwise method begin behind a multiple of 16 bytes.
+    `config` is by default the method's own. `kind` is that of the inputs: "nan" tests the spread of NaN, "ranks"
+    is normal with filters of every rank, "factors" tests the prepared factors. `ahead` counts the elements by which x
+    and the output of an elementwise method begin behind a multiple of 16 bytes.
     """
 
     method: str

@@ -66,14 +66,9 @@ def _huge(rng: np.random.Generator, R: int, S: int, acc_dtype: str) -> NDArray[A
 
 
 def fault_of_factors(w: NDArray[Any], tensors: dict[str, Any], acc_dtype: str) -> str | None:
-    """What is wrong with factors made on a device, held against NumPy's decomposition; None where they are right.
+    """Return the difference of a device's factors from NumPy's decomposition, or None.
 
-    Parameters
-    ----------
-    w : (K, C, R, S) array
-        In cross-correlation order.
-    tensors : dict of str to array
-        "rows", "columns", "ranks" and "errors", as NumPy arrays.
+    `w` is (K, C, R, S) in cross-correlation order; `tensors` has "rows", "columns", "ranks" and "errors".
     """
     noise = ROUNDINGS * float(np.finfo(acc_dtype).eps)
     # Both decompositions are done in float64: to its own precision, that of large filters is not resolved by either.

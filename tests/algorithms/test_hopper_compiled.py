@@ -1,4 +1,4 @@
-"""What ptxas says of Hopper's kernels in each of their ways: no spills, no products that wait for each other."""
+"""ptxas's report of Hopper's kernels in each variant: no spills, no products that wait for each other."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Faulty(OneCore):
 
 
 def what_is_wrong(run: Run, runtime: EmulatorRuntime) -> str | None:
-    """What the emulator or the check has to say of a run; None where it is right."""
+    """The fault that the emulator or the check reports for a run, or None."""
     problem = parse_problem(run.problem)
     method = find(problem.operation, "emulator", run.method)
     config = run.config if run.config is not None else method.configs(problem, runtime.facts)[0]

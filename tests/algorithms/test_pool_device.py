@@ -33,7 +33,7 @@ def plan_of(text: str, config: MaxPoolConfig | None = None, order: str = "forwar
 
 
 def by_cpu(problem: Pool2dProblem, x: Any) -> Any:
-    """What the CPU's method gives."""
+    """Result of the CPU's method."""
     padding = (problem.padding[:2], problem.padding[2:])
     return convforge.max_pool2d(x, (problem.r, problem.s), problem.stride, padding, problem.dilation,
                                 problem.ceil_mode, layout=problem.layout)  # fmt: skip

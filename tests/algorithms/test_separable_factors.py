@@ -30,7 +30,7 @@ def problem_of(shape: tuple[int, ...], types: str = "f32", rest: str = "") -> Co
 
 
 def factored(w: Any, types: str = "f32", order: str = "shuffled") -> PreparedFilter:
-    """What becomes of filters; one alone may be given as (R, S)."""
+    """Factors of filters; a single one may be given as (R, S)."""
     w = np.asarray(w).reshape((1,) * (4 - np.ndim(w)) + np.shape(w))
     problem = problem_of(w.shape, types)
     return DeviceFactors(problem, emulator_runtime(order))(w.astype(problem.w_dtype))

@@ -1,4 +1,4 @@
-"""What results are compared with: pictures of small whole numbers, and the definition of convolution in float64."""
+"""References for results: images of small whole numbers, and the definition of convolution in float64."""
 
 from __future__ import annotations
 

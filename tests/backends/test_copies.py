@@ -1,4 +1,4 @@
-"""What a pipeline asks of every runtime: streams, pinned memory, copies in the order of a stream, marks."""
+"""A pipeline's needs of every runtime: streams, pinned memory, copies in the order of a stream, marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the emulator runs right: the project's kernels, barriers, warps, copies, atomics, constants, conversions."""
+"""The emulator runs correctly: the project's kernels, barriers, warps, copies, atomics, constants, conversions."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def test_wide_numbers_are_stored_as_bfloat16_rounded_once(tmp_path: Path, kind: 
 
 
 def test_arithmetic(tmp_path: Path) -> None:
-    """Where CUDA's words differ from C's."""
+    """Arithmetic in which CUDA differs from C."""
     body = """
         float *out = args.out;
         const float nan = __int_as_float(0x7fffffff);

@@ -52,7 +52,7 @@ STRUCT: Any = struct_with_maps("Args", [("x", MapField), ("out", ctypes.c_void_p
 def run(
     folder: Path, body: str, runtime: EmulatorRuntime, blocks: int = 4, cluster: tuple[int, ...] = (2,)
 ) -> NDArray[np.uint32]:
-    """What blocks of 64 threads write, 64 numbers each; x has as many rows of 32 as there are blocks."""
+    """Output of blocks of 64 threads, 64 numbers each; x has a row of 32 for each block."""
     path = folder / "tried.cu"
     path.write_text(KERNEL.replace("BODY", body), encoding="utf-8")
     x = runtime.upload(np.arange(32 * blocks, dtype=np.uint32).reshape(blocks, 32))

@@ -39,7 +39,7 @@ def fragments(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.uint32]:
 
 
 def numbers_of(bits: NDArray[Any], kind: str) -> NDArray[Any]:
-    """What the bits of a type stand for."""
+    """Numbers that the bits of a type represent."""
     if kind == "half_t":
         return bits.view(np.float16).astype(np.float64)
     if kind == "bfloat16_t":

@@ -75,7 +75,7 @@ def bits(numbers: NDArray[np.float32], kind: str) -> NDArray[Any]:
 def product(
     folder: Path, body: str, runtime: EmulatorRuntime, kind: str = "f16", arrivals: int = 1, threads: int = 128
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What a kernel writes for a product of whole numbers, and the product."""
+    """Output of a kernel for a product of whole numbers, and the product."""
     path, columns, deep = folder / "tried.cu", COLUMNS[kind], DEEP[kind]
     path.write_text(KERNEL.replace("BODY", body), encoding="utf-8")
     rng = np.random.default_rng(5)

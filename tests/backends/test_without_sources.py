@@ -51,7 +51,7 @@ def archive(folder: Path) -> Path:
 
 
 def run(path: Path, device: str, cache: Path) -> list[str]:
-    """What the program prints when the package is imported from `path`."""
+    """Output of the program when the package is imported from `path`."""
     environment = os.environ | {"PYTHONPATH": str(path), "CONVFORGE_CACHE_DIR": str(cache)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM, str(path), device], capture_output=True, text=True,

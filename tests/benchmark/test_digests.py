@@ -289,7 +289,7 @@ def test_a_method_without_its_source_has_no_digest(monkeypatch: pytest.MonkeyPat
 
 
 def stored(name: str, config: str, digest: str | None, backend: str = "cuda", **more: Any) -> bool:
-    """Whether a stored result of a method is stale."""
+    """True if a stored result of a method is stale."""
     assert digest is not None
     row = result(algorithm=name, backend=backend, problem=PICTURE, config=config, digest=digest, **more)
     return run(row, machine={"facts": H200.to_table()}).is_stale(row)

@@ -1,4 +1,4 @@
-"""What a GPU runs of a cubin."""
+"""Instructions in a cubin that a GPU runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the methods of a case share: who computes the truth that they are held to, and how its time is forecast."""
+"""Data that the methods of a case share: the source of the reference result, and the forecast of its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a picture's result has the same bits in a batch as alone: conv2d(x)[i] and conv2d(x[i:i+1])."""
+"""An image's result has the same bits in a batch as alone: conv2d(x)[i] and conv2d(x[i:i+1])."""
 
 from __future__ import annotations
 

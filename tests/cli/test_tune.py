@@ -22,7 +22,7 @@ TEXT = "n1c8h24w24_k8r3s3_st1_p1_f32_nchw"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the choices of each test lie, in a wide terminal."""
+    """Folder of each test's choices, in a wide terminal."""
     monkeypatch.setattr(CHOICES, "folder", tmp_path / "tuned")
     monkeypatch.delenv("CONVFORGE_TUNE", raising=False)
     monkeypatch.setenv("COLUMNS", "200")

@@ -64,7 +64,7 @@ PAGES = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the lines of a page run: what they name is there."""
+    """Folder in which the lines of a page run, with the files that they name."""
     from PIL import Image
 
     Image.fromarray(photograph()[:64, :64]).save(tmp_path / "photo.png")
@@ -155,7 +155,7 @@ def test_every_line_is_run(page: Path, folder: Path, run: Any) -> None:
 
 
 def fault_of(words: list[str], page: Path) -> str | None:
-    """What is wrong with a line that is no command of convforge; None where nothing is."""
+    """The fault of a line that is no command of convforge, or None."""
     program, *rest = words
     name = Path(program).name
     if name == "make":

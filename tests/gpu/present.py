@@ -25,7 +25,7 @@ def gpu(device: int = 0) -> Any:
 
 @cache
 def gpu_count() -> int:
-    """How many GPUs the driver sees."""
+    """Number of GPUs that the driver sees."""
     from cuda.bindings import driver
 
     return int(driver.cuDeviceGetCount()[1])

@@ -21,7 +21,7 @@ TIMEOUT_S = 540
 
 
 def find_sanitizer() -> str | None:
-    """Where compute-sanitizer is: on PATH, in the toolkit, or in NVIDIA's wheel."""
+    """Path of compute-sanitizer: from PATH, the toolkit, or NVIDIA's wheel."""
     found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     room = importlib.util.find_spec("nvidia")
     folders = [] if room is None else list(room.submodule_search_locations or ())

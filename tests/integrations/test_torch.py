@@ -193,7 +193,7 @@ def graphs() -> Any:
 
 
 def calls_of(graph: Any) -> tuple[int, int]:
-    """How many convolutions by convforge, and how many normalisations a graph holds."""
+    """Numbers of convolutions by convforge and of normalisations in a graph."""
     names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
     return sum("convforge" in name for name in names), sum("batch_norm" in name for name in names)
 

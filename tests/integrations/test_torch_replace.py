@@ -39,7 +39,7 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class Untraceable(nn.Module):  # type: ignore[misc]
-    """What it does depends on numbers."""
+    """A module whose branches depend on numbers."""
 
     def __init__(self) -> None:
         super().__init__()

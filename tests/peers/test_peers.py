@@ -160,7 +160,7 @@ WEIGHTS = ["random", "shared", "rank one", "scaled"]
 @pytest.mark.parametrize("text", PICTURES)
 @pytest.mark.parametrize("peer", CONVOLUTIONS, ids=lambda p: p.name)
 def test_filters_that_share_or_factor(peer: Any, text: str, weights: str) -> None:
-    """Where the weights decide the way, every way is right."""
+    """Every method is right for filters whose weights decide the method."""
     need(peer)
     problem = asked(text, peer)
     inputs, right = material(text, weights)

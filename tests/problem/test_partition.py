@@ -18,7 +18,7 @@ INTEGER = [("uint8", "int8", "int32", "int32")]
 
 
 def picture_of(problem: Conv2dProblem, tile, x: np.ndarray) -> np.ndarray:
-    """What a tile reads, (N, C, h, w): a view, or gathered through the border's tables as Tile says."""
+    """Pixels that a tile reads, (N, C, h, w): a view, or gathered through the border's tables as Tile says."""
     if not tile.gathered:
         return x[:, :, tile.h0 : tile.h1, tile.w0 : tile.w1]
     top, bottom, left, right = problem.padding

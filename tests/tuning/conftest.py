@@ -12,7 +12,7 @@ from convforge.tuning import CHOICES
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where this test's choices lie."""
+    """Folder of this test's choices."""
     monkeypatch.setattr(CHOICES, "folder", tmp_path / "tuned")
     monkeypatch.delenv("CONVFORGE_TUNE", raising=False)
     CHOICES.forget()

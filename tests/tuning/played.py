@@ -123,7 +123,7 @@ def single(algorithm: AnyAlgorithm) -> list[Candidate]:
 
 
 def entry(bucket: Bucket, environment: Mapping[str, str], *tried: Tried, level: str = "auto") -> Remembered:
-    """What a made-up search found."""
+    """Result of a made-up search."""
     return Remembered(bucket, dict(environment), level, bucket.key, tried, 0.1)
 
 

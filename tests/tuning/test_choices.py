@@ -1,4 +1,4 @@
-"""What is remembered: on the disk between processes, in files that are shipped, and never at the price of a crash."""
+"""Stored choices: on the disk between processes, in files that are shipped, and never at the price of a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plan a call gets: by rule, by what is remembered, or by measuring first; and when it may measure."""
+"""The plan that a call gets: by rule, by a stored choice, or by measuring first; and when it may measure."""
 
 from __future__ import annotations
 

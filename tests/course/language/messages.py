@@ -36,7 +36,7 @@ Text = str | tuple[str, ...]
 
 
 def catalogue_path(code: str) -> Path:
-    """Where a language's catalogue stands."""
+    """Path of a language's catalogue."""
     return SOURCES / "course" / "language" / f"{code}.po"
 
 

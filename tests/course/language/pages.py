@@ -55,7 +55,7 @@ class Said(HTMLParser):
 
 
 def chart_texts(spec: dict[str, Any]) -> list[str]:
-    """What a chart shows: titles of axes, legends and tooltips, its own description, and the words in its rows."""
+    """Texts of a chart: titles of axes, legends and tooltips, its description, and the words in its rows."""
     rows = [row for rows in spec["datasets"].values() for row in rows]
     words = [value for row in rows for name, value in row.items() if isinstance(value, str) and name not in NAMED]
     return [*_shown({name: part for name, part in spec.items() if name != "datasets"}), *dict.fromkeys(words)]

@@ -122,7 +122,7 @@ def result(method: str, k: int, size: int, stride: int) -> dict[str, Any]:
 
 
 def refusal(method: str, stride: int) -> Any:
-    """Why a method does not do a stride."""
+    """Reason for which a method refuses a stride."""
     if method.startswith("winograd") and stride > 1:
         form = "its tiles share their transforms at stride 1 alone; the stride is {stride}"
         return {"form": form, "values": {"stride": f"({stride}, {stride})"}}

@@ -1,4 +1,4 @@
-"""Which runs are shown, and what is refused with which words."""
+"""The runs that are shown, and the messages for those that are refused."""
 
 from __future__ import annotations
 

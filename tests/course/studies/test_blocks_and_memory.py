@@ -277,7 +277,7 @@ def test_where_what_shared_memory_brings_turns() -> None:
 
 
 def test_pictures_of_two_sizes_show_no_turn() -> None:
-    """Which of the two makes the difference is not known."""
+    """Either of the two may cause the difference."""
     small = [replace(r, case="small", problem=r.problem.replace("256", "64")) for r in laddered(1.0, 2.0, 7)]
     finding = one("memory", run(*laddered(3.0, 1.0, 5), *small), "shared-memory")
     assert finding.form == "pair/mixed"

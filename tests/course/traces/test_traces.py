@@ -1,4 +1,4 @@
-"""What is traced of a kernel is what it does: by formula, and held against the emulator that runs one block alone."""
+"""The trace of a kernel, by formula, equals the accesses of the emulator, which runs one block alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a folder are filtered, and under which names they go where."""
+"""The files of a folder that are filtered, and the names and places of the results."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ LEAST = DepthwiseBatchConfig(1)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Sizes of pixels and outputs in shared memory: see batch.cu."""
+    """Sizes of pixels and outputs in shared memory; see batch.cu."""
 
     images: int
     first: int
@@ -85,7 +85,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     look = Mark("olive", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """A product takes 16 windows of a row, of several images: fewer leave gaps."""
+        """A product has 16 windows of a row, of several images: fewer leave gaps."""
         windows = max(1, -(-problem.q // 8))
         span = min(7 * problem.stride[1] + problem.extent_w, problem.w if windows == 1 else 64)
         full = max(1.0, FULL_PRODUCT / (max(problem.n, 1) * windows))
@@ -186,7 +186,7 @@ def _layout(problem: Conv2dProblem) -> _Layout:
 
 
 def _in_place(problem: Conv2dProblem) -> bool:
-    """True if a row of outputs takes the place of pixels that no later row reads."""
+    """True if a row of outputs overwrites pixels that no later row reads."""
     if (problem.p, problem.q) != (problem.h, problem.w):
         return False
     return problem.stride[0] == 1 and problem.padding[0] <= problem.dilation[0] * (problem.r - 1)

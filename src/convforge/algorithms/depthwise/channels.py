@@ -19,7 +19,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
-# Registers of a thread that a row of pixels, the sums and the weights that stay there may take, of the 255 that it has;
+# Registers of a thread for a row of pixels, the sums and the weights that stay there, of its 255;
 # and up to which an SM holds enough threads.
 MOST_REGISTERS, GOOD_REGISTERS = 200, 112
 
@@ -38,11 +38,11 @@ TILES = (
 # unrolled.
 STRIDED_TILES = ((16, 2, 2), (8, 2, 2))
 
-# Threads of a block, vectors of channels side by side in it: 128 bytes of 16-byte vectors; and the most threads along
+# Threads of a block, contiguous vectors of channels in it: 128 bytes of 16-byte vectors; and the most threads along
 # its third axis (CUDA C++ Programming Guide, technical specifications).
 BLOCK_THREADS, BLOCK_VECTORS, MOST_DEEP = 128, 8, 64
 
-# Of shared memory, that the filters of a block's channels may take.
+# Bytes of shared memory for the filters of a block's channels.
 TAPS_BYTES = 48 << 10
 
 # Threads that an SM must hold; and how many it must get for a tile to pay.
@@ -63,7 +63,6 @@ class ChannelsConfig(Config):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return self.block_c * self.block_q * self.block_p
 
 
@@ -169,7 +168,7 @@ def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> Chan
 
 
 def _taps_bytes(problem: Conv2dProblem, config: ChannelsConfig) -> int:
-    """Bytes of shared memory that the filters of a block's channels take: PITCH of channels.cu for each tap."""
+    """Bytes of shared memory for the filters of a block's channels: PITCH of channels.cu for each tap."""
     size = itemsize(problem.acc_dtype)
     lanes = VECTOR_BYTES // size
     pitch = (config.block_c * config.vec + 2 * lanes - 1) // lanes * lanes
@@ -192,7 +191,7 @@ def _registers(problem: Conv2dProblem, config: ChannelsConfig) -> int:
 
 
 def _grid(problem: Conv2dProblem, config: ChannelsConfig) -> tuple[int, int, int]:
-    """Blocks; the kernel goes on where y and z are cut short."""
+    """Blocks; the kernel loops where y and z are cut off."""
     channels = -(-(problem.k // config.vec) // config.block_c)
     across = -(-problem.q // (config.block_q * config.out_q))
     down = -(-problem.p // (config.block_p * config.out_p))

@@ -1,8 +1,8 @@
 """Kernels of depthwise convolution on the CPU: vectors along the columns of a plane, or along the channels of a pixel.
 
-Since direct_rows: eight vectors of sums stay in registers while all taps of the one channel pass, wherever
-in the strip these vectors lie, so planes that are narrow keep the processor as busy as wide ones. In NHWC a vector
-holds neighbouring channels, each with the filter of its own.
+Since direct_rows: eight vectors of sums stay in registers over all taps of a channel, wherever in the strip these
+vectors are, so narrow planes keep the processor as busy as wide ones. In NHWC a vector holds neighbouring channels,
+each with its own filter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from convforge.algorithms.host.rows import copy_run, gather_strip, half_to_float
 from convforge.backends.cpu.jit import inlined, jit
 from convforge.backends.cpu.simd import alias, borrow, fma, get, lanes_of, load, load_as, put, splat, store, zeros
 
-# Values that go through the epilogue at a time, where all channels of a pixel do alike.
+# Values that pass the epilogue at a time, if it is the same for all channels of a pixel.
 RUN = 512
 
 
@@ -24,9 +24,9 @@ def along_columns(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
                   corners: Any, places: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of rows of one channel (n, c, strip).
 
-    `w` has K * R * S weights; of `values` only the type is used, the epilogue's. `offsets` has the place of each
-    tap (r, s) in the tile, `corners` the place of the first tap of each vector of a block's outputs, and `places`
-    the element of the output where each vector is stored, from the block's first.
+    `w` has K * R * S weights; `values` gives only the type of the epilogue. `offsets` has the place of each tap (r, s)
+    in the tile, `corners` the place of the first tap of each vector of a block's outputs, and `places` the element of
+    the output where each vector is stored, from the block's first.
     """
     # Vectors at the end of a narrow row read and write past it.
     lanes = lanes_of(w)
@@ -41,7 +41,7 @@ def along_columns(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
 def walk_planes(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, corners: Any,
                 places: Any, tile: Any, weights: Any, sums: Any, value: Any, begin: Any,
                 end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`along_columns`, in buffers that its buffers holds."""
+    """Work items [begin, end) of :func:`along_columns`, in the caller's buffers."""
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     corners, places, tile, weights = borrow(corners), borrow(places), borrow(tile), borrow(weights)
     sums, value, target = borrow(sums), borrow(value), alias(out.flat, sums)
@@ -67,7 +67,7 @@ def walk_planes(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: 
 
 @inlined
 def finish_plane(sums: Any, value: Any, out: Any, n: Any, k: Any, p0: Any, p1: Any, g: Any, ends: Any) -> None:
-    """Rows of an output channel go through the epilogue: all at once where they lie side by side."""
+    """Applies the epilogue to rows of an output channel: to all at once if they are contiguous."""
     whole = out.place[3] == g.Q * out.place[4] and (ends.residual.size == 0 or ends.place[3] == g.Q * ends.place[4])
     rows = p1 - p0 if whole else 1
     for p in range(p0, p1, rows):
@@ -81,13 +81,11 @@ def along_channels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, str
                    corners: Any, places: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of rows of some channels (n, strip, channels); parameters as of :func:`along_columns`.
 
-    A vector holds channels of one pixel, a plane of the tile behind the channels before it; `strip` is that of one
-    vector of channels. Or, with fewer channels than lanes, it holds several pixels with all their channels, in the
-    order of a row: vectors that begin with the same channel then have the same weights, and follow each other in
-    `corners` and `places`.
+    A vector holds channels of one pixel, one plane of the tile behind the vector before it; `strip` is that of one
+    vector of channels. With fewer channels than lanes, it holds several pixels with all their channels, in the order of
+    a row: vectors that begin with the same channel have the same weights, and are neighbours in `corners` and `places`.
 
-    `w` has, for each vector of channels (or each channel to begin with), each of its filters and each tap, a weight
-    a lane.
+    `w` has one weight a lane for each vector of channels (or each first channel), each of its filters and each tap.
     """
     lanes = lanes_of(w)
     tile = np.zeros((1 if block.interleaved else block.item_vectors) * strip.plane, w.dtype)
@@ -100,7 +98,7 @@ def along_channels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, str
 @jit
 def walk_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, corners: Any,
                 places: Any, tile: Any, sums: Any, value: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`along_channels`, in buffers that its buffers holds."""
+    """Work items [begin, end) of :func:`along_channels`, in the caller's buffers."""
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     corners, places, tile, sums, value = borrow(corners), borrow(places), borrow(tile), borrow(sums), borrow(value)
     target, width = alias(out.flat, sums), block.channels if block.interleaved else block.item_vectors * lanes_of(w)
@@ -108,7 +106,7 @@ def walk_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: 
     # From one vector of an item to the next: elements of the tile and of a pixel, places in the lists.
     plane, beside, listed = strip.plane, lanes, 0
     chunk = block.rows * block.row_vectors
-    if block.interleaved:  # what all vectors of a chunk read stays in L1
+    if block.interleaved:  # the input of all vectors of a chunk stays in L1
         plane, beside, listed, chunk = 0, 0, chunk, 64
     blocks = (block.channels + width - 1) // width
     for item in range(begin, end):
@@ -146,7 +144,7 @@ def walk_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: 
 @inlined
 def finish_pixels(sums: Any, pitch: Any, value: Any, out: Any, n: Any, k: Any, channels: Any, p0: Any, p1: Any, g: Any,
                   ends: Any) -> None:  # fmt: skip
-    """Rows of pixels go through the epilogue: all at once where they lie side by side."""
+    """Applies the epilogue to rows of pixels: to all at once if they are contiguous."""
     whole = out.place[3] == g.Q * out.place[4] and (ends.residual.size == 0 or ends.place[3] == g.Q * ends.place[4])
     rows = p1 - p0 if whole else 1
     for p in range(p0, p1, rows):
@@ -158,7 +156,7 @@ def finish_pixels(sums: Any, pitch: Any, value: Any, out: Any, n: Any, k: Any, c
 
 @inlined
 def gather_pixels(tile: Any, x: Any, n: Any, c0: Any, c1: Any, p0: Any, p1: Any, g: Any, strip: Any) -> None:
-    """Channels [c0, c1) of what output rows [p0, p1) read: vector v of a pixel lies `v` planes into the tile."""
+    """Channels [c0, c1) of the input of output rows [p0, p1): vector v of a pixel begins `v` planes into the tile."""
     lanes = lanes_of(tile)
     count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
     rows = (p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1
@@ -179,7 +177,7 @@ def gather_pixels(tile: Any, x: Any, n: Any, c0: Any, c1: Any, p0: Any, p1: Any,
 
 @inlined
 def gather_one(tile: Any, at: Any, x: Any, start: Any, channel: Any, g: Any) -> None:
-    """A channel of the pixel that begins at `start`; a negative one lies outside the image."""
+    """A channel of the pixel that begins at `start`; a negative `start` is outside the image."""
     if start < 0:
         put(tile, at, g.outside - g.zero)
     elif x.half:
@@ -190,7 +188,7 @@ def gather_one(tile: Any, at: Any, x: Any, start: Any, channel: Any, g: Any) -> 
 
 @inlined
 def gather_interleaved(tile: Any, x: Any, n: Any, p0: Any, p1: Any, g: Any, strip: Any, channels: Any) -> None:
-    """All channels of what output rows [p0, p1) read, pixel after pixel, columns of a phase together."""
+    """All channels of the input of output rows [p0, p1), pixel after pixel, columns of a phase together."""
     count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
     rows = (p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1
     side_by_side = x.place[2] == 1 and x.place[4] == channels and g.stride_w == 1 and not x.half and g.zero == 0

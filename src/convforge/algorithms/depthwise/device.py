@@ -1,4 +1,4 @@
-"""Depthwise convolution on GPUs: a kernel a layout, its host side beside its .cu."""
+"""Depthwise convolution on GPUs: one kernel a layout, its host side next to its .cu."""
 
 from convforge.algorithms.depthwise.batch import DepthwiseBatch, DepthwiseBatchConfig
 from convforge.algorithms.depthwise.channels import ChannelsConfig, DepthwiseChannels

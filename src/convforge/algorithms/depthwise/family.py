@@ -1,4 +1,4 @@
-"""Host code of all depthwise kernels: the problems that they take."""
+"""Host code that the depthwise kernels share: the problems that they support."""
 
 from __future__ import annotations
 
@@ -28,24 +28,18 @@ LARGE, WIDE = 49, 9
 # without any.
 SMALL_PLANE, LARGE_PLANE, FEW_PLANES = 28 * 28, 64 * 64, 4
 
-# Planes that keep a GPU busy where a block has whole ones.
+# Planes that keep a GPU busy if a block holds whole ones.
 BUSY_PLANES = 512
 
 
 class DepthwiseConvolution(OneLaunch[C]):
-    """A convolution whose groups are its channels, on a device.
+    """A convolution on a device whose groups are its channels."""
 
-    Attributes
-    ----------
-    first_architecture : int
-        The first with the tensor cores that the kernel uses; 0 for a kernel that uses none.
-    """
-
-    first_architecture: ClassVar[int] = 0
+    first_architecture: ClassVar[int] = 0  # with the tensor cores that the kernel uses; 0: it uses none
 
     @abstractmethod
     def least(self, problem: Conv2dProblem) -> C:
-        """Return the config that needs the least: where it is invalid, all are."""
+        """The smallest config: if it is invalid, all are."""
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if self.first_architecture and Architecture.parse(facts.architecture).number < self.first_architecture:
@@ -58,7 +52,7 @@ class DepthwiseConvolution(OneLaunch[C]):
 
 
 def one_channel_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why a method whose filters see one channel each cannot compute a problem, or None."""
+    """Return why a method for filters of one channel cannot compute a problem, or None."""
     if problem.groups == problem.c:
         return None
     return Reason("a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c)
@@ -82,7 +76,7 @@ def planes_room_refusal(planes: int, room: int, facts: DeviceFacts) -> Reason | 
 
 
 def small_plane_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why no kernel is made for one size of planes, or None."""
+    """Return why a kernel for one size of planes cannot be made, or None."""
     if is_small_plane(problem):
         return None
     return Reason(
@@ -92,7 +86,7 @@ def small_plane_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def whole_planes_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why blocks cannot take whole planes, each its own output plane, or None."""
+    """Return why blocks cannot hold whole planes, each with its output plane, or None."""
     if problem.x_layout != "NCHW" or problem.out_layout != "NCHW":
         return Reason(
             "planes must lie by themselves: NCHW, not {x_layout} and {out_layout}",
@@ -107,23 +101,23 @@ def whole_planes_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def idle_for_planes(problem: Conv2dProblem) -> float:
-    """Factor by which a call is longer where blocks take whole planes and there are too few for all SMs."""
+    """Factor by which a call is longer if blocks hold whole planes that are too few for all SMs."""
     return max(1.0, BUSY_PLANES / max(problem.n * problem.c, 1))
 
 
 def is_preferred(problem: Conv2dProblem) -> bool:
-    """Tell if these methods come before those of any channels: with one channel only where the filter is large."""
+    """True if these methods are preferred to general ones: with one channel only if the filter is large."""
     if problem.groups != problem.c:
         return False
     return problem.c > 1 or (problem.r * problem.s > MOST_TAPS and problem.k_per_group < MANY_OUTPUTS)
 
 
 def whole_planes_pay(problem: Conv2dProblem, facts: DeviceFacts) -> bool:
-    """Tell if blocks that hold whole planes are ahead of tiles."""
+    """True if blocks that hold whole planes are faster than tiles."""
     most = LARGE_PLANE if problem.r * problem.s >= LARGE else SMALL_PLANE
     return problem.n * problem.c >= FEW_PLANES * facts.cores and problem.h * problem.w <= most
 
 
 def tiles_of_planes_pay(problem: Conv2dProblem) -> bool:
-    """Tell if tiles of planes in shared memory are ahead of vectors of channels."""
+    """True if tiles of planes in shared memory are faster than vectors of channels."""
     return problem.r * problem.s > (WIDE if itemsize(problem.x_dtype) >= 4 else LARGE)

@@ -1,4 +1,4 @@
-"""Host side of mma.cu: the zeros around planes, and how warps share their windows."""
+"""Host side of mma.cu: the zeros around planes, and the division of their windows among warps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS, COLUMNS, DEPTH = 16, 8, 16
 # The first architecture that has it, and its types.
 FIRST_ARCHITECTURE, TYPES = 80, ("float16", "bfloat16")
 
-# Words that shared memory gives at once, and numbers of its widest load.
+# Words that shared memory serves at once, and numbers of its widest load.
 BANKS, VECTOR = 32, VECTOR_BYTES // 2
 
 # Warps of a plane, of a block, and tiles of a warp at a time, that are worth comparing.
@@ -60,7 +60,7 @@ REGISTERS, REGISTERS_OF_TILE = 40, 8
 # How many configs are worth trying.
 MOST_CONFIGS = 8
 
-# Operations of tensor cores that would take as long as beginning a plane.
+# Operations of tensor cores that need as long as beginning a plane.
 PLANE_FLOPS = 1 << 15
 
 
@@ -76,7 +76,6 @@ class DepthwiseMmaConfig(Config):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 32 * self.planes * self.team
 
 
@@ -85,7 +84,7 @@ LEAST = DepthwiseMmaConfig(1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Sizes of pixels and taps in shared memory: see mma.cu."""
+    """Sizes of pixels and taps in shared memory; see mma.cu."""
 
     lead: int
     line: int
@@ -106,7 +105,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     look = Mark("olive", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Eight outputs take a product of 16 or more pixels with each row of the filter."""
+        """Eight outputs need a product of 16 or more pixels with each row of the filter."""
         planes = problem.n * problem.c
         window = 7 * problem.stride[1] + problem.extent_w + problem.padding[2] % 2
         products = problem.p * -(-problem.q // 8) * 8 * problem.r * -(-window // 16) * 16
@@ -124,7 +123,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseMmaConfig]:
-        """By the time that :func:`modelled_cycles` expects."""
+        """Sorted by :func:`modelled_cycles`."""
         found = [
             DepthwiseMmaConfig(warps // team, team, tiles)
             for team in TEAMS for warps in WARPS for tiles in ((0,) if walks(problem) else TILES)
@@ -170,7 +169,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
 
 
 def walks(problem: Conv2dProblem) -> bool:
-    """True if warps should go down the plane: they can, and few rows of their strips are multiplied for two of them.
+    """True if warps should walk down the plane: it is possible, and few rows of their strips are multiplied twice.
 
     Examples
     --------
@@ -188,7 +187,7 @@ def _can_walk(problem: Conv2dProblem) -> bool:
 
 
 def halves_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why tensor cores cannot multiply rows of pixels, read two at a time, or None."""
+    """Return why tensor cores cannot multiply rows of pixels read two at a time, or None."""
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         return Reason(
             "products are of 16-bit floats in float32; these are of {pixels} and {weights} in {sums}",
@@ -207,9 +206,9 @@ def halves_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def modelled_cycles(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> float:
-    """Cycles that an SM takes to issue all instructions of its blocks. Only for comparing configs.
+    """Estimated cycles of an SM to issue all instructions of its blocks. Only for comparing configs.
 
-    Counts come from mma.cu; the constants above follow the times of some 60 configs on an H200.
+    Counts come from mma.cu; the constants above are fitted to the times of about 60 configs on an H200.
     """
     shared, warps = _shared(problem, config), config.team * config.planes
     issued = _products(problem, config) + BLOCK + ZEROS * shared / VECTOR_BYTES / config.threads
@@ -232,12 +231,10 @@ def _products(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
 
 
 def _windows(problem: Conv2dProblem) -> int:
-    """Windows of a row of outputs."""
     return max(1, -(-problem.q // COLUMNS))
 
 
 def _tiles(problem: Conv2dProblem) -> int:
-    """Tiles of a plane."""
     return -(-_windows(problem) * problem.p // ROWS)
 
 
@@ -268,7 +265,7 @@ def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
 
 
 def pitch_of_rows(least: int, step: int, windows: int, stride_h: int, stride_w: int) -> int:
-    """From `least` on, the pitch with which the eight windows of a load meet in the fewest banks.
+    """The pitch, `least` or more, with which the eight windows of a load meet in the fewest banks.
 
     Window g begins at row g // `windows` and at output column g % `windows` * COLUMNS.
     """
@@ -284,7 +281,7 @@ def pitch_of_rows(least: int, step: int, windows: int, stride_h: int, stride_w: 
 
 
 def _strips(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> tuple[int, int]:
-    """Strips of a warp that walks, below each other, and their rows of outputs."""
+    """Strips of a warp that walks, one below the other, and their rows of outputs."""
     strips = max(1, ROWS // _windows(problem))
     return strips, -(-problem.p // (strips * config.team))
 

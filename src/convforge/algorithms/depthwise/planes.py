@@ -43,10 +43,10 @@ OUTPUTS = ((7, 8), (5, 8), (4, 8), (3, 8), (2, 8), (1, 8), (7, 4), (4, 4), (3, 4
 # Strips of a tile along P, columns of it, and threads of a block, that are worth comparing.
 MOST_STRIPS, MOST_COLUMNS, BLOCKS = 8, 256, (64, 128, 256)
 
-# Taps of a row that are taken together: all of a short one.
+# Taps of a row that are loaded together: all of a short one.
 SHORT_ROW, CHUNK = 11, 8
 
-# Registers of a thread that a row of pixels and the sums may take, of the 255 that it has.
+# Registers of a thread for a row of pixels and the sums, of its 255.
 MOST_REGISTERS = 160
 
 # Threads that an SM must hold: more where memory is the limit.
@@ -55,8 +55,8 @@ RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
 # Cycles in which an SM begins a block: small ones of little work wait.
 BEGIN_CYCLES = 550
 
-# Bytes a cycle between an SM and L2; what it loses of that time while a block waits for its first pixels and
-# no other is there. Cycles from one instruction of a warp to its next, but for multiply-adds: these wait for nothing.
+# Bytes a cycle between an SM and L2; the part of that time lost while the
+# only block waits for its first pixels. Cycles from one instruction of a warp to its next, except multiply-adds.
 L2_BYTES, ALONE, WARP_CYCLES = 8.2, 1.3, 9.3
 
 # Instructions of a copied vector, a store, a thread's turn at the filters, a whole number's conversion, and of a row of
@@ -80,13 +80,12 @@ class PlanesConfig(Config):
     out_p: int  # rows of outputs of a thread
     out_q: int  # columns of outputs of a thread
     strips_y: int  # such strips of a plane's tile, one below the other
-    strips_x: int  # such strips beside each other
+    strips_x: int  # such strips next to each other
     planes: int  # of a block, which has strips_y * strips_x * planes threads
     resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return self.strips_y * self.strips_x * self.planes
 
 
@@ -96,7 +95,7 @@ LEAST = PlanesConfig(1, 4, 8, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Sizes of pixels and filters in shared memory, in elements: see planes.cu."""
+    """Sizes of pixels and filters in shared memory, in elements; see planes.cu."""
 
     raw: bool
     fill: int
@@ -121,7 +120,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     look = Mark("olive", "square")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """In NHWC whole lines of memory are read for the sake of a few neighbouring planes."""
+        """In NHWC whole lines of memory are read for a few neighbouring planes."""
         interleaved = problem.x_layout == "NHWC" and problem.c > 1
         return Work(problem.flops, problem.least_bytes * (2 if interleaved else 1))
 
@@ -135,7 +134,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[PlanesConfig]:
-        """By the time that :func:`modelled_cycles` expects."""
+        """Sorted by :func:`modelled_cycles`."""
         found = set()
         resident = SMALL_RESIDENT if problem.r * problem.s <= SMALL_WINDOW else RESIDENT
         for out_p, out_q in OUTPUTS:
@@ -145,7 +144,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
             for (strips_y, strips_x), threads in itertools.product(strips, BLOCKS):
                 planes = max(1, min(problem.n * problem.k, threads // (strips_y * strips_x)))
                 if problem.x_layout == "NHWC" and planes > 4:
-                    planes -= planes % 4  # 16 bytes of float32 side by side
+                    planes -= planes % 4  # 16 contiguous bytes of float32
                 if strips_y * strips_x * planes <= BLOCKS[-1]:
                     found.add(PlanesConfig(out_p, out_q, strips_y, strips_x, planes, resident))
         fit = self.valid(problem, found, facts) or [LEAST]
@@ -186,11 +185,11 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
 
 
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
-    """Cycles that an SM takes: a model for comparing configs, fitted to the times of some 900 of them on an H200.
+    """Estimated cycles of an SM, only for comparing configs; fitted to times of about 900 configs on an H200.
 
-    It adds as cubes, so that the longest counts most: the instructions of a block, 4 of a warp in a cycle; its
-    moves in shared memory, 128 bytes in a cycle, and a cycle for each line of as many bytes that a warp stores to;
-    its bytes from and to L2; and the time that its warps take for themselves, which blocks beside it share.
+    The model adds four terms as cubes, so that the longest counts most: the instructions of a block, 4 of a warp a
+    cycle; its moves in shared memory, 128 bytes a cycle, and a cycle for each line of 128 bytes that a warp stores to;
+    its bytes from and to L2; and the latency of its warps, which other resident blocks hide.
     """
     layout = _layout(problem, config)
     warps, share = -(-config.threads // 32), config.strips_y * config.strips_x
@@ -229,7 +228,7 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
 
 
 def _phases(problem: Conv2dProblem, config: PlanesConfig, layout: _Layout) -> int:
-    """Cycles in which shared memory serves a warp's loads of pixels: as many bytes at once as it has banks for."""
+    """Cycles of a warp's loads of pixels: shared memory serves as many bytes at once as it has banks for."""
     nbytes = itemsize(problem.x_dtype if layout.raw else problem.acc_dtype)
     vector = max(4, layout.load * nbytes)
     together = BANK_BYTES // vector
@@ -247,19 +246,19 @@ def _phases(problem: Conv2dProblem, config: PlanesConfig, layout: _Layout) -> in
 
 
 def _sector(layout: str, config: PlanesConfig, nbytes: int) -> float:
-    """Bytes that L2 moves for one number: in NHWC sectors of 32, of which a block has use for its planes alone."""
+    """Bytes that L2 moves for one number: in NHWC a sector of 32, of which a block uses only its planes."""
     return nbytes if layout == "NCHW" else max(nbytes, 32 / config.planes)
 
 
 def _chunks(problem: Conv2dProblem) -> list[int]:
-    """Taps of a row, as they are taken together."""
+    """Taps of a row in groups that are loaded together."""
     if problem.s <= SHORT_ROW:
         return [problem.s]
     return [CHUNK] * (problem.s // CHUNK) + [problem.s % CHUNK] * (problem.s % CHUNK > 0)
 
 
 def _span(problem: Conv2dProblem, config: PlanesConfig, shift: int, taps: int) -> int:
-    """Pixels of a row that a thread loads for so many taps."""
+    """Pixels of a row that a thread loads for a number of taps."""
     return shift + window(config.out_q, taps, problem.stride[1], problem.dilation[1])
 
 

@@ -31,7 +31,7 @@ from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 # Threads of a block that are worth comparing.
 THREADS = (32, 64, 96, 128, 224, 256)
 
-# Registers of a thread that a row of pixels, its sums and what else it needs may take, of the 255 that it has.
+# Registers of a thread for a row of pixels, its sums and all else, of its 255.
 MOST_REGISTERS = 190
 
 # Those of places, weights and counters.
@@ -41,7 +41,7 @@ BESIDES = 24
 # tried first: more hide what a row waits for, until their registers do not hold it.
 RESIDENT = ((0, (512, 1280)), (50, (1280, 512)), (100, (768, 256)))
 
-# Numbers that a thread has with two rows of outputs, at most: with more, too few threads find room.
+# Most numbers of a thread with two rows of outputs: with more, too few threads are resident.
 MOST_OF_TWO_ROWS = 48
 
 # Instructions of a vector of pixels or outputs that is moved, of a tap, of a row of pixels besides its loads, and of a
@@ -70,7 +70,7 @@ class RowsConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Sizes of pixels, outputs and filters in shared memory, in elements: see rows.cu."""
+    """Sizes of pixels, outputs and filters in shared memory, in elements; see rows.cu."""
 
     fill: int
     load: int
@@ -105,7 +105,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     look = Mark("olive", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Products with a border of zeros are left out: of a filter at most a plane's size."""
+        """Products with a border of zeros are skipped, for filters up to the size of a plane."""
         taps = min(problem.r, max(problem.h, 1)) * min(problem.s, max(problem.w, 1))
         idle = idle_for_planes(problem)
         return Work(problem.flops * taps / max(problem.r * problem.s, 1) * idle, problem.least_bytes * idle)
@@ -120,7 +120,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         return RowsConfig(1, 1, _residents(problem)[0])
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
-        """By the time that :func:`modelled_cycles` expects."""
+        """Sorted by :func:`modelled_cycles`."""
         found = set()
         for out_p in (1, 2) if _two_rows_pay(problem) else (1,):
             for threads in THREADS:
@@ -163,10 +163,10 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
 
 
 def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> float:
-    """Cycles that an SM takes for its share of the blocks. Only for comparing configs.
+    """Estimated cycles of an SM for its share of the blocks. Only for comparing configs.
 
-    The constants above are fitted to the times of some 200 configs of 12 layers on an H200, so that the configs that
-    come first lose least against the fastest.
+    The constants above are fitted to the times of about 200 configs of 12 layers on an H200, so that the first configs
+    lose least against the fastest.
     """
     layout, threads = _layout(problem, config), _threads(problem, config)
     acc_bytes, team = itemsize(problem.acc_dtype), -(-problem.p // config.out_p)
@@ -193,7 +193,7 @@ def _threads(problem: Conv2dProblem, config: RowsConfig) -> int:
 
 
 def _run(n: int, c: int, h: int, w: int) -> dict[str, int]:
-    """Strides of planes that follow each other in memory, for the axes whose stride matters."""
+    """Strides of contiguous planes, for the axes whose stride matters."""
     steps = {"w": (w, 1), "h": (h, w), "c": (c, h * w), "n": (n, c * h * w)}
     return {axis: step for axis, (size, step) in steps.items() if size > 1}
 
@@ -206,7 +206,7 @@ def _whole_planes(problem: Conv2dProblem, unit: int) -> int:
 
 
 def _on_zeros(problem: Conv2dProblem) -> int:
-    """Products of a row that fall on a border of zeros beside it, which are left out."""
+    """Products of a row with the zeros at its border, which are skipped."""
     if not _blank(problem):
         return 0
     first = np.arange(problem.q)[:, None] * problem.stride[1] - problem.padding[2]
@@ -215,7 +215,7 @@ def _on_zeros(problem: Conv2dProblem) -> int:
 
 
 def _numbers(problem: Conv2dProblem, out_p: int) -> int:
-    """Numbers of a row of pixels, as far as products need it, and of its sums."""
+    """Numbers of a row of pixels that products need, and of its sums."""
     span = window(problem.q, problem.s, problem.stride[1], problem.dilation[1])
     return out_p * problem.q + (min(span, problem.w) if _blank(problem) else span)
 

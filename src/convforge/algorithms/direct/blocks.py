@@ -21,7 +21,6 @@ class Block(NamedTuple):
 
 
 def block_refusal(block_x: int, block_y: int) -> Reason | None:
-    """Return why a block of this shape is invalid, or None."""
     threads = block_x * block_y
     if min(block_x, block_y) >= 1 and 32 <= threads <= 1024:
         return None
@@ -38,12 +37,7 @@ def grid(problem: Conv2dProblem, tile_p: int, tile_q: int, tile_k: int = 1) -> t
 
 
 def compiled_for(runtime: Runtime, source: KernelSource, threads: int, blocks: int) -> tuple[Any, int]:
-    """Compile a kernel for the most blocks an SM, at most `blocks`, whose threads spill no registers.
-
-    Returns
-    -------
-    compiled kernel, blocks
-    """
+    """Compile a kernel for the most blocks an SM, at most `blocks`, without spills; return it and that number."""
     while True:
         kernel = runtime.compile(replace(source, constants=(*source.constants, *constants(BLOCKS=blocks))))
         if blocks == 1 or not runtime.describe(kernel, LaunchInfo(source.name, (1,), (threads,))).spills:
@@ -70,9 +64,9 @@ def even_share(total: int, most: int) -> int:
 
 
 def plane_work(problem: Conv2dProblem) -> Work:
-    """Work of a method whose blocks take outputs of one plane.
+    """Work of a method whose blocks compute outputs of one plane.
 
-    In NHWC a plane's pixels lie among those of others, of which up to eight are loaded along.
+    In NHWC a plane's pixels are interleaved with those of others; up to eight of these are loaded too.
     """
     work = box_work(problem)
     if problem.groups == problem.c > 1 and problem.x_layout == "NHWC":
@@ -83,7 +77,7 @@ def plane_work(problem: Conv2dProblem) -> Work:
 def box_work(problem: Conv2dProblem) -> Work:
     """Work of a method that loads the pixels of all channels in one box.
 
-    Where every filter sees one channel, a block takes 16 x 128 outputs of a plane: small planes leave threads idle.
+    If every filter has one channel, a block computes 16 x 128 outputs of a plane: small planes leave threads idle.
     """
     if problem.groups != problem.c or problem.c == 1:
         return Work(problem.flops, problem.least_bytes)

@@ -13,7 +13,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize, numpy_dtype
 
-# Taps of filters that see one channel each up to which TMA tiles are ahead: beyond, threads that slide along rows are.
+# Taps of filters of one channel up to which TMA tiles are faster; beyond, threads that slide along rows are.
 MOST_TAPS = 49
 
 
@@ -26,7 +26,7 @@ class BoxesConfig(Config):
     out_p: int = 2  # rows of outputs of a thread
     out_q: int = 4  # columns of outputs of a thread
     out_k: int = 1  # output channels of a thread
-    stages: int = 2  # TMA tiles of a block that are loaded or on their way
+    stages: int = 2  # TMA tiles of a block that are loaded or in flight
     blocks: int = 2  # that share an SM; fewer where registers would spill
     grain: int = 128  # rows of a TMA tile begin at, and are, multiples of this many bytes: 16, 32, 64 or 128
 
@@ -59,7 +59,7 @@ class Box:
 
 
 def chunk_of(problem: Conv2dProblem) -> int:
-    """Channels that lie side by side in a plane of a TMA tile: all of a pixel's in NHWC, one in NCHW."""
+    """Contiguous channels of a plane of a TMA tile: all of a pixel's in NHWC, one in NCHW."""
     return problem.c if problem.x_layout == "NHWC" else 1
 
 
@@ -94,7 +94,7 @@ def outside_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def is_filled(problem: Conv2dProblem) -> bool:
-    """True if the border has other values than zeros."""
+    """True if the border has values other than zero."""
     return problem.padding_mode not in ("zeros", "constant") or problem.outside != 0
 
 
@@ -126,13 +126,7 @@ def tiles_of(problem: Conv2dProblem, config: BoxesConfig) -> int:
 
 
 def box_map(problem: Conv2dProblem, box: Box, where: int, strides: tuple[int, ...]) -> TiledMap | None:
-    """Return the TMA map of an image at an address, or None.
-
-    Parameters
-    ----------
-    strides : four int
-        Bytes, of axes in the order of the image's layout.
-    """
+    """Return the TMA map of an image at an address, or None; `strides` in bytes, in the order of its layout."""
     size = itemsize(problem.x_dtype)
     row = problem.w * box.chunk * size
     if problem.x_layout == "NHWC":
@@ -145,7 +139,7 @@ def box_map(problem: Conv2dProblem, box: Box, where: int, strides: tuple[int, ..
         dense = step_w == size and (problem.n == 1 or problem.c == 1 or step_n == problem.c * step_c)
     if not dense:
         return None
-    step_h = step_h if problem.h > 1 else row  # a stride along an axis of one element says nothing
+    step_h = step_h if problem.h > 1 else row  # the stride of an axis of one element has no meaning
     step_z = step_z if planes > 1 else VECTOR_BYTES
     sizes = (row // box.unit, problem.h, planes)
     found = TiledMap(where, f"u{8 * box.unit}", sizes, (step_h, step_z), box.units)

@@ -46,7 +46,7 @@ from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 # The first architecture with the TMA.
 FIRST_ARCHITECTURE = 90
 
-# Channels of a pixel up to which a TMA tile takes whole pixels of NHWC.
+# Channels of a pixel up to which a TMA tile has whole pixels of NHWC.
 MOST_CHANNELS = 4
 
 
@@ -73,25 +73,25 @@ SHAPES = (
     Shape(4, 8, 1, 1, 1, 0, MOST_REGISTERS),
 )
 
-# Of an image so small that each SM gets at most so many tiles of the last shape, a thread has one channel.
+# A thread has one channel if each SM gets at most so many tiles of the last shape.
 FEW_TILES = 2
 
-# Numbers that a thread may hold of pixels whose channels lie side by side: each is read for more outputs.
+# Numbers that a thread may hold of pixels with contiguous channels: each is read for more outputs.
 PIXEL_REGISTERS = 96
 
-# Where TMA tiles are small, more blocks share an SM, until so many bytes are loaded or on their way, or so many
-# threads at work. Tiles of one plane, and of pixels whose channels lie side by side, are soon done for their bytes, so
-# it takes half as many again.
+# Where TMA tiles are small, more blocks share an SM, until so many bytes are loaded or in flight, or so many
+# threads at work. Tiles of one plane, and of pixels with contiguous channels, are soon done for their bytes, so they
+# need half as many again.
 BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
 
 # Taps up to which a thread holds those of a plane: HOLDS of boxes.cu.
 HELD_TAPS = 32
-# Taps up to which several outputs of a plane are few multiply-adds: half as many rows, so that outputs leave sooner.
+# Taps up to which several outputs of a plane are few multiply-adds: half as many rows, so outputs are stored sooner.
 FEW_TAPS = 3
 # Taps up to which a thread that does not hold them still computes a high tile, of 4-byte pixels.
 FEW_FREE_TAPS = 49
 
-# Lanes of the largest tile, where memory is the limit and rows are long: those are taken that divide a row best.
+# Lanes of the largest tile if memory is the limit and rows are long: the best divisor of a row is used.
 LANES_OF_ROWS = range(64, 31, -8)
 
 # Bytes of a line of L2. The TMA asks for each line that a row of a TMA tile touches, and twice
@@ -105,14 +105,14 @@ MOST_OUTPUTS = 4
 # Tiles are counted in 32 bits, and a block looks ahead.
 MOST_TILES = 2**30
 
-# Bytes of shared memory of a block, beside its TMA tiles: barriers, what the driver keeps for itself, and alignment.
+# Bytes of shared memory of a block besides its TMA tiles: barriers, the driver's own bytes, and alignment.
 EXTRA_BYTES = 1024 + 256
 
-# Threads that may hand each other what they hold; and how many pixels of a run a thread has from others: with more, the
-# instructions are dearer than the reads that they save.
+# Threads that may exchange pixels; and the pixels of a run that a thread gets from others: with more, the instructions
+# cost more than the reads that they save.
 WARP, MOST_SHARED = 32, 2
 
-# Maps that a plan keeps: to encode one takes microseconds.
+# Maps that a plan keeps, because encoding one costs microseconds.
 KEPT_MAPS = 64
 
 # Output channels of a group up to which TMA tiles are ahead: with more there is so much to multiply that taps in
@@ -133,8 +133,8 @@ class _WithMaps(Runtime, Protocol):
 class DirectBoxes(DeviceConvolution[BoxesConfig]):
     """A block computes tile after tile from TMA tiles of pixels, loaded ahead.
 
-    The TMA takes arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps; of others
-    the plan of :class:`DirectTiled`, compiled when it is first needed, computes the result.
+    The TMA reads arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps; other arrays
+    use the plan of :class:`DirectTiled`, compiled on first use.
     """
 
     name = "direct_boxes"
@@ -239,7 +239,6 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
     if (reason := least_refusal(config)) is not None:
         return reason
     if config.grain not in GRAINS:
@@ -289,7 +288,7 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
 def threads_share(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool:
     """True if threads exchange pixels of a row: a warp has whole parts of rows, and a run reaches one neighbour.
 
-    With several output channels the multiply-adds are the limit, and with pixels whose channels lie side by side runs
+    With several output channels the multiply-adds are the limit, and with pixels whose channels are contiguous runs
     overlap little.
     """
     alone = box.chunk == config.out_k == 1 and box.size == itemsize(problem.acc_dtype) == 4
@@ -333,7 +332,7 @@ def _struct(problem: Conv2dProblem) -> Any:
 
 
 def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
-    """Registers for a row of the window, the sums, and the taps where they are held."""
+    """Registers for a row of the window, the sums, and the taps if they are held."""
     columns = columns_read(problem, config.out_q)
     taps = config.out_k * (problem.c_per_group if chunk_of(problem) > 1 else 1) * problem.r * problem.s
     held = taps if taps <= HELD_TAPS else 0
@@ -364,7 +363,7 @@ def _config(problem: Conv2dProblem, shape: Shape, facts: DeviceFacts) -> BoxesCo
 
 
 def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int, int, int]:
-    """Strips, lanes, rows of a thread and blocks of a shape, as pixels and filter ask for others."""
+    """Strips, lanes, rows of a thread and blocks of a shape, adapted to pixels and filter."""
     strips, lanes, out_p, blocks = shape.strips, shape.lanes, shape.out_p, shape.blocks
     size, taps, chunk = itemsize(problem.x_dtype), problem.r * problem.s, chunk_of(problem)
     if shape == SHAPES[1] and problem.stride[0] >= max(3, problem.dilation[0] * (problem.r - 1) + 1):
@@ -384,7 +383,7 @@ def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int,
 
 
 def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q: int) -> tuple[int, int]:
-    """Strips and lanes where a row of outputs is shorter than a tile: no more lanes than it takes, and more strips."""
+    """Strips and lanes if a row of outputs is shorter than a tile: no more lanes than it needs, and more strips."""
     step = out_q * problem.stride[1] * chunk_of(problem) * itemsize(problem.x_dtype)
     together = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # TMA tiles begin at multiples of 16 bytes
     enough = -(-max(problem.q, 1) // (out_q * together)) * together
@@ -395,7 +394,7 @@ def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q:
 
 
 def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:
-    """A config whose threads have one output channel each, where they may."""
+    """The config with one output channel a thread, if it is valid."""
     return config if groups_share_a_box(problem) else replace(config, out_k=1)
 
 
@@ -404,7 +403,7 @@ def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConf
     found = []
     for shape in SHAPES:
         config = _config(problem, shape, facts)
-        if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows that hardly overlap: nothing to share
+        if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows hardly overlap: nothing to share
             continue
         most = shape.registers if chunk_of(problem) == 1 else max(shape.registers, PIXEL_REGISTERS)
         if _registers(problem, config) > most:

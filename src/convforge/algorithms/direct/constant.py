@@ -1,4 +1,4 @@
-"""Host side of constant.cu: blocks, and the filter's way to constant memory."""
+"""Host side of constant.cu: blocks, and the copy of the filter to constant memory."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from convforge.backends.cpu.simd import borrow
 
 @jit
 def naive(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, begin: Any, end: Any) -> None:
-    """Work item = one output row (n, k, p), one output after the other; every product's place is looked up.
+    """Work item = one output row (n, k, p), one output after the other; the place of every factor is looked up.
 
-    `w` is (K, C / groups, R, S) in the accumulation type and in cross-correlation order; of `values` only the type
-    is used, the epilogue's.
+    `w` is (K, C / groups, R, S) in the accumulation type and in cross-correlation order; `values` gives only the type
+    of the epilogue.
     """
     K = w.shape[0]
     sums, value = np.empty(1, w.dtype), np.empty(1, values.dtype)
@@ -51,13 +51,12 @@ def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, s
          offsets: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of `tile_p` output rows of one group (n, group, strip); parameters as of :func:`naive`.
 
-    The strip's input, halo included, is gathered into a tile that stays in the cache: only this step knows borders,
+    The strip's input, halo included, is gathered into a tile that stays in the cache: only this step depends on border,
     element type, layout and stride. Every tap is then an offset into the tile, and one pass over a row of sums
-    takes several taps with unit stride: load, multiply, add.
+    adds several taps with unit stride.
 
-    `w` is (K, channels * R * S). `sum_shape` has the output channels and rows whose sums are kept at once. Of
-    `tile_like` only the type is used, the tile's. `offsets` has the place of each tap (c, r, s) of a channel block
-    from that of tap 0.
+    `w` is (K, channels * R * S). `sum_shape` has the output channels and rows whose sums are kept at once. `tile_like`
+    gives only the type of the tile. `offsets` has the place of each tap (c, r, s) of a channel block from tap 0.
     """
     x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
     groups = w.shape[0] // g.outputs
@@ -77,7 +76,7 @@ def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, s
 @inlined
 def strip_whole(tile: Any, row: Any, value: Any, x: Any, w: Any, out: Any, n: Any, group: Any, p0: Any, p1: Any,
                 g: Any, ends: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
-    """A strip whose channels all fit the tile: each row of sums is finished, and stored, while it is in L1."""
+    """A strip whose channels all fit the tile: each row of sums is finished and stored while it is in L1."""
     for c in range(g.channels):
         gather_strip(tile, c * strip.plane, x, n, group * g.channels + c, p0, p1, g, strip)
     for k in range(group * g.outputs, (group + 1) * g.outputs):
@@ -110,7 +109,7 @@ def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n:
 
 @inlined
 def store(row: Any, value: Any, out: Any, n: Any, k: Any, p: Any, g: Any, ends: Any) -> None:
-    """Row p of output channel k of image n goes through the epilogue."""
+    """Applies the epilogue to row p of output channel k of image n."""
     start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
     at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
     store_row(row, 0, g.Q, value, k, out.flat, start, out.place[4], ends, at, ends.place[4])

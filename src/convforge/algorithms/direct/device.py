@@ -1,4 +1,4 @@
-"""The direct ladder on GPUs: a step a file, its host side beside its .cu."""
+"""The direct ladder on GPUs: one step a file, its host side next to its .cu."""
 
 from convforge.algorithms.direct.box import BoxesConfig
 from convforge.algorithms.direct.boxes import DirectBoxes

@@ -25,7 +25,7 @@ from convforge.problem.types import itemsize
 
 @takes_bfloat16
 class DirectNaive(Algorithm[Conv2dProblem, Config]):
-    """One output at a time: seven loops, every product's place in x looked up."""
+    """One output at a time: seven loops; the place in x of every factor is looked up."""
 
     name = "direct_naive"
     summary = "seven loops, one output at a time"

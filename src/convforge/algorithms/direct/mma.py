@@ -1,4 +1,4 @@
-"""Host side of mma.cu: windows of bytes as rows of a matrix, and how many rows a warp takes."""
+"""Host side of mma.cu: windows of bytes as rows of a matrix, and the rows of a warp."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ from convforge.problem.types import is_integer, itemsize
 # The first architecture whose tensor cores take 32 bytes of a row at once.
 FIRST_ARCHITECTURE = 80
 
-# Of a product: rows of the matrix of pixels, windows that is, and bytes of a row.
+# Of a product: rows of the matrix of pixels (windows), and bytes of a row.
 WINDOWS, STEP = 16, 32
 
-# Bytes that an asynchronous copy brings; those of a thread's outputs.
+# Bytes of an asynchronous copy; those of a thread's outputs.
 COPY, FOUR = 16, 4
 
-# Of shared memory that a block may have without asking for it at run time.
+# Bytes of shared memory that a block gets without an opt-in at run time.
 STATIC_SHARED = 48 << 10
 
-# Registers of a thread that sums and taps may take, so that none spill: a filter of 15 rows.
+# Registers of a thread for sums and taps, so that none spill: a filter of 15 rows.
 MOST_REGISTERS = 180
 
-# Two sets of windows leave room for warps where sums and taps take so many registers at most.
+# Two sets of windows leave room for warps if sums and taps need at most so many registers.
 TWO_SETS_REGISTERS = 104
 
 # Rows of a filter up to which two sets are faster in any layout, and a row of pixels at a time.
 FEW_ROWS = 3
 
-# Registers of a thread beside those of taps, sums and pixels, about.
+# Other registers of a thread than those of taps, sums and pixels, about.
 OTHER_REGISTERS = 45
 
-# Rows of outputs that a strip has at least, for each row of the filter beyond the first: rows around a strip are read
+# Least rows of outputs of a strip, for each row of the filter beyond the first, because rows around a strip are read
 # again.
 LEAST_ROWS = 4
 
-# Pixels of an image of bytes from which tensor cores are ahead: below, it is over before their first rows are there.
+# Pixels of an image of bytes from which tensor cores are faster: a smaller one is done before their first rows arrive.
 MANY_PIXELS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MmaConfig(Config):
-    """Block of :class:`DirectMma`, and how an image is divided among warps."""
+    """Block of :class:`DirectMma`, and the division of an image among warps."""
 
     warps: int = 4  # of a block; 1 to 32
-    sets: int = 2  # of 16 windows beside each other, that a warp computes
+    sets: int = 2  # of 16 neighbouring windows that a warp computes
     gang: int = 2  # rows of pixels that a warp copies, and waits for, at once
-    stages: int = field(default=4, metadata={"least": 2})  # gangs that are loaded or on their way
+    stages: int = field(default=4, metadata={"least": 2})  # gangs that are loaded or in flight
     blocks: int = 4  # that share an SM; fewer where registers would spill
     waves: int = 1  # the grid is this many times the blocks that run at once: with more, strips are lower
 
@@ -84,7 +84,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     look = Mark("teal", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """A row of the filter, however long, takes as many operations as ten taps."""
+        """A row of the filter, of any length, needs as many operations as ten taps."""
         return Work(problem.flops * 10 / max(problem.s, 1), problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
@@ -147,7 +147,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
 
 
 def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
-    """The config that is expected to be fast: spans wide enough for memory, of as many sums as leave room for warps."""
+    """The config expected to be fastest: spans wide enough for memory, of as many sums as leave room for warps."""
     config, chunk, few_rows = MmaConfig(sets=2), chunk_of(problem), problem.r <= FEW_ROWS
     # The span of one set is wide enough by itself where it is of one channel.
     room = few_rows or (chunk > 1 and _registers(problem, config) <= TWO_SETS_REGISTERS)
@@ -162,7 +162,6 @@ def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
 
 
 def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
     if (reason := least_refusal(config)) is not None:
         return reason
     if config.warps > 32:
@@ -233,12 +232,12 @@ def _outs(chunk: int) -> int | None:
 
 
 def _shift(problem: Conv2dProblem) -> int:
-    """Bytes from the beginning of a window to its first output: whole words."""
+    """Bytes from the beginning of a window to its first output, in whole words."""
     return -(-problem.padding[2] * chunk_of(problem) // FOUR) * FOUR
 
 
 def _lead(problem: Conv2dProblem) -> int:
-    """Bytes of a window before the first that an output sees: LEAD of mma.cu."""
+    """Bytes of a window before the first that an output uses: LEAD of mma.cu."""
     return _shift(problem) - problem.padding[2] * chunk_of(problem)
 
 
@@ -269,7 +268,6 @@ def _pitch(problem: Conv2dProblem, config: MmaConfig) -> int:
 
 
 def _fragments(problem: Conv2dProblem) -> int:
-    """Words of taps of a thread."""
     return problem.r * _window(problem) // STEP * 4
 
 
@@ -279,7 +277,6 @@ def _lines(problem: Conv2dProblem) -> int:
 
 
 def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
-    """Registers for taps and sums."""
     return _fragments(problem) + config.sets * 8 * problem.r
 
 

@@ -1,4 +1,4 @@
-"""Host side of naive.cu: blocks, and what a thread computes."""
+"""Host side of naive.cu: blocks, and the outputs of a thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCKS = (
 
 @dataclass(frozen=True, slots=True)
 class NaiveConfig(Config):
-    """Block of :class:`DirectNaive`, and what a thread computes."""
+    """Block of :class:`DirectNaive`, and the outputs of a thread."""
 
     block_x: int = 32  # threads along q
     block_y: int = 4  # threads along p; 32 to 1024 in a block

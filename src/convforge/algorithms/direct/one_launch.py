@@ -1,4 +1,4 @@
-"""The plan that direct and depthwise methods share: one launch of the kernel that has the method's name."""
+"""The plan of direct and depthwise methods: one launch of the kernel with the method's name."""
 
 from __future__ import annotations
 
@@ -31,54 +31,29 @@ class Vectors(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """The kernel of a config and its launch.
+    """The kernel of a config and its launch."""
 
-    Attributes
-    ----------
-    constants : tuple of str
-        Lines of the prelude after those of the convolution.
-    grid, block : tuple of int
-    resident : int
-        Threads that an SM must hold; see :func:`compiled`.
-    shared_bytes : int
-        Dynamic shared memory of a block.
-    math : str
-        Type of the factors, if it is not that of the sums.
-    fields, last_fields : mapping
-        Values in the kernel's struct, whole numbers and structures, before and after the flags of alignment.
-    vectors : pair of Vectors or None
-        Of x and of out; None for a kernel without the flags `aligned_x` and `aligned_out`.
-    weights : callable
-        Problem, runtime and compiled kernel -> what prepares the weights and makes the step.
-    early : bool
-        The launch may begin before the earlier one ends (PDL).
-    """
-
-    constants: tuple[str, ...]
+    constants: tuple[str, ...]  # lines of the prelude after those of the convolution
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    resident: int
-    shared_bytes: int = 0
-    math: str = ""
+    resident: int  # threads that an SM must hold; see :func:`compiled`
+    shared_bytes: int = 0  # dynamic shared memory of a block
+    math: str = ""  # type of the factors, if it is not that of the sums
+    # Values in the kernel's struct (numbers and structs) before and after the flags of alignment.
     fields: Mapping[str, Any] = {}
     last_fields: Mapping[str, Any] = {}
+    # Of x and of out; None for a kernel without the flags `aligned_x` and `aligned_out`.
     vectors: tuple[Vectors, Vectors] | None = None
+    # Problem, runtime, compiled kernel -> a step that prepares the weights.
     weights: Callable[[Conv2dProblem, Runtime, Any], Any] = StagedWeights
-    early: bool = True
+    early: bool = True  # the launch may begin before the earlier one ends (PDL)
 
 
 class OneLaunch(DeviceConvolution[C]):
-    """A convolution by one launch of the kernel FAMILY_STEM of FAMILY/STEM.cu, where FAMILY_STEM is the method's name.
+    """A convolution by one launch of the kernel that has the method's name, FAMILY_STEM, in FAMILY/STEM.cu."""
 
-    Attributes
-    ----------
-    has_filter : bool
-        The kernel's struct has a :class:`Filter`.
-    caps_occupancy : bool
-        An SM gets no more blocks of an early launch than its share; see :func:`evenly`.
-    """
-
-    has_filter: ClassVar[bool] = True
+    has_filter: ClassVar[bool] = True  # the kernel's struct has a :class:`Filter`
+    # An SM gets no more blocks of an early launch than its share; see :func:`evenly`.
     caps_occupancy: ClassVar[bool] = True
 
     @abstractmethod
@@ -90,7 +65,6 @@ class OneLaunch(DeviceConvolution[C]):
         """Return the kernel of a valid config."""
 
     def valid(self, problem: Conv2dProblem, configs: Iterable[C], facts: DeviceFacts) -> list[C]:
-        """Return the valid ones of some configs, in their order."""
         return [config for config in configs if self.config_refusal(problem, config, facts) is None]
 
     def complete(self, problem: Conv2dProblem, args: Any) -> None:
@@ -128,7 +102,7 @@ class OneLaunch(DeviceConvolution[C]):
 
 
 def _types(made: Kernel, has_filter: bool) -> dict[str, Any]:
-    """The fields of a kernel's struct after the convolution, in order, with their types."""
+    """Fields of a kernel's struct after the convolution, in order, with their types."""
     filters = {"filter": Filter} if has_filter else {}
     flags = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int) if made.vectors is not None else {}
     before, after = (
@@ -139,7 +113,7 @@ def _types(made: Kernel, has_filter: bool) -> dict[str, Any]:
 
 
 def least_refusal(config: Config) -> Reason | None:
-    """Return why a number of a config is too small, or None; its field's metadata may give another least than 1."""
+    """Return why a number of a config is below 1, or below "least" in its field's metadata; or None."""
     for field in dataclasses.fields(config):
         value, least = getattr(config, field.name), field.metadata.get("least", 1)
         if isinstance(value, int) and value < least:

@@ -28,7 +28,7 @@ DEFAULTS, ENOUGH_BLOCKS = 4, 8
 # Shared memory of a block up to which an SM still holds several.
 GOOD_BYTES = 32 << 10
 
-# Sums that a thread keeps.
+# Most sums of a thread.
 MOST_SUMS = 32
 
 
@@ -45,7 +45,7 @@ class SharedConfig(Config):
 
 
 class DirectShared(OneLaunch[SharedConfig]):
-    """A block copies its tile and halo to shared memory, and takes all taps from there."""
+    """A block copies its tile and halo to shared memory, and reads all taps from there."""
 
     name = "direct_shared"
     summary = "input tile and halo in shared memory, each pixel read from global memory once a block"
@@ -116,7 +116,7 @@ class DirectShared(OneLaunch[SharedConfig]):
 
 
 def shared_bytes(problem: Conv2dProblem, config: SharedConfig) -> int:
-    """Shared memory of a block: the pixels under its outputs and their halo, as numbers of the sums' type."""
+    """Bytes of shared memory of a block: the pixels under its outputs and their halo, as numbers of the sums' type."""
     tile_h = (config.block_y * config.per_p - 1) * problem.stride[0] + problem.extent_h
     tile_w = (config.block_x - 1) * problem.stride[1] + problem.extent_w
     return config.tile_c * tile_h * tile_w * itemsize(problem.acc_dtype)

@@ -18,7 +18,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Registers of a thread that its window may take: a 5 x 5 filter of three channels.
+# Registers of a thread for its window: a 5 x 5 filter of three channels.
 MOST_WINDOW = 80
 
 # Threads that an SM must hold, so that each has registers for all its loads at once.
@@ -42,7 +42,7 @@ LARGE_REGISTERS, CHANNEL_REGISTERS, ALONE_REGISTERS = 48, 6, 40
 # and output channels: a thread has them all.
 FEW_OUTPUTS, FEW_CHANNELS = 512, 4
 
-# Stride from which, where windows share no pixel, neighbouring pixels are no vector that a thread could use.
+# Stride from which a thread cannot load neighbouring pixels as vectors, if windows share no pixel.
 APART = 3
 
 
@@ -56,7 +56,7 @@ class SmallConfig(Config):
 
 
 class DirectSmall(OneLaunch[SmallConfig]):
-    """A thread an output position, all pixels of its window under way while the filter is."""
+    """A thread an output position; all pixels of its window are loaded while the filter is."""
 
     name = "direct_small"
     summary = "for small pictures: pixels and filter are under way at once, one trip to memory"
@@ -124,7 +124,7 @@ def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
 
 
 def _window(problem: Conv2dProblem) -> int:
-    """Registers that the pixels of a window take."""
+    """Registers for the pixels of a window."""
     return problem.taps * -(-itemsize(problem.acc_dtype) // 4)
 
 

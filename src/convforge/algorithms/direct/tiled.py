@@ -1,4 +1,4 @@
-"""Host side of tiled.cu: the tile of a thread, and whether rows allow vectors."""
+"""Host side of tiled.cu: the tile of a thread, and the rule for vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
-# Registers of a thread that pixels and sums may take, of the 255 that it has.
+# Registers of a thread for pixels and sums, of its 255.
 MOST_REGISTERS = 192
 # With more of them, fewer threads are asked for.
 MODEST_REGISTERS = 54
@@ -47,7 +47,7 @@ TILES = (
     Tile(1, 1, 1024, 0, MOST_REGISTERS),
 )
 
-# Where a thread takes its weights from; see :class:`TiledConfig`.
+# Source of a thread's weights; see :class:`TiledConfig`.
 WEIGHTS = ("packed", "staged")
 
 # Products of an output up to which the threads of TILES are wanted; of so many times as many, so many times fewer, as
@@ -57,7 +57,7 @@ FEW_PRODUCTS = 27
 # Threads that an SM must hold where a pixel serves many channels and nothing else: each reads many taps.
 MANY_SUMS_RESIDENT = 768
 
-# Columns and rows of threads that are worth comparing, the default first.
+# Columns and rows of threads worth comparing, the default first.
 BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
 # The default where the taps of a channel that a thread goes through are more bytes than the first constant cache holds,
 # so more threads share each pass over them.
@@ -70,10 +70,10 @@ STAGED_FLOPS = 1_300_000
 # Where an image has few for each SM, they get many registers, and all their loads at once.
 STAGED_RESIDENT, FEW_RESIDENT = 1536, 512
 
-# Channels of a pixel up to which a run of NHWC takes all of them.
+# Channels of a pixel up to which a run of NHWC has all of them.
 FEW_CHANNELS = 4
 
-# Where a row holds pixels of several channels, a tile may take fewer numbers.
+# If a row holds pixels of several channels, a tile may have fewer numbers.
 PIXEL_REGISTERS = 24
 
 
@@ -93,7 +93,7 @@ class TiledConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Layout of a tile's rows in memory: see tiled.cu."""
+    """Layout of a tile's rows in memory; see tiled.cu."""
 
     chunk: int
     load: int
@@ -161,7 +161,6 @@ class DirectTiled(OneLaunch[TiledConfig]):
 
 
 def _refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
-    """Return why a config is invalid, or None."""
     if (reason := block_refusal(config.block_x, config.block_y)) is not None:
         return reason
     if config.weights not in WEIGHTS:
@@ -243,17 +242,13 @@ def _grid(problem: Conv2dProblem, config: TiledConfig) -> tuple[int, int, int]:
 def ways_to_tiled(read: Reason, nbytes: int) -> tuple[Way, ...]:
     """Return the ways of a method of vector loads: it reads x as `read` says, and direct_tiled takes other images.
 
-    Parameters
-    ----------
-    read : Reason
-    nbytes : int
-        The vectors' size: addresses and strides must be multiples of it.
+    Addresses and strides must be multiples of `nbytes`, the size of the vectors.
     """
     return Way("vectors", "default", read), handed_on(DirectTiled.name, nbytes, "x")
 
 
 def tiled_instead(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Callable[[], Plan]:
-    """Return a function that makes the plan of direct_tiled, for the same prepared filters, on its first call."""
+    """Return a function that makes the plan of direct_tiled for the same prepared filters, on its first call."""
     lock = threading.Lock()
 
     @cache

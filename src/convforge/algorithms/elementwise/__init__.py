@@ -1,4 +1,4 @@
-"""Elementwise operations: ReLU by itself. Fused, it is part of every convolution's epilogue."""
+"""Elementwise operations: ReLU alone. Fused, it is part of every convolution's epilogue."""
 
 from convforge.algorithms.elementwise.relu import Relu
 

@@ -1,4 +1,4 @@
-"""Host side of relu.cu: which part of the arrays goes in vectors, and how large the grid is."""
+"""Host side of relu.cu: the part of the arrays that vectors cover, and the size of the grid."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CHOICES = ((256, 1, "whole"), (256, 2, "whole"), (512, 4, "whole"), (256, 1, "re
 
 @dataclass(frozen=True, slots=True)
 class ReluConfig(Config):
-    """Block of :class:`Relu`, and what a thread has on its way."""
+    """Block of :class:`Relu`, and the loads of a thread in flight."""
 
     block: int = 256  # threads, 32 to 1024
-    vectors: int = 1  # loads of 16 bytes that a thread has on their way at once
+    vectors: int = 1  # loads of 16 bytes that a thread has in flight at once
     # "whole": a block for every block * vectors vectors; "resident": as many blocks as the device holds.
     grid: str = "whole"
 
@@ -91,7 +91,7 @@ def _runs(problem: ElementwiseProblem, config: ReluConfig) -> int:
 
 
 def _arguments(problem: ElementwiseProblem, x: Any, out: Any) -> _Relu:
-    """The struct of one call. Vectors need neighbours side by side in both arrays, and 16 bytes cut both alike."""
+    """The struct of one call. Vectors need contiguous elements in both arrays, and the same offset from 16 bytes."""
     size = itemsize(problem.dtype)
     args = _Relu(address(x), address(out), x.strides[0] // size, out.strides[0] // size, problem.size)
     source, target = args.x or 0, args.out or 0

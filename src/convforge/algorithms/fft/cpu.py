@@ -10,7 +10,7 @@ from convforge.algorithms.host.rows import gather_row, store_row
 from convforge.backends.cpu.jit import jit
 from convforge.backends.cpu.simd import borrow
 
-# Frequencies of one work item of `multiply`: a row of each operand then stays in the L1 cache.
+# Frequencies of one work item of `multiply`: so a row of each operand stays in the L1 cache.
 BLOCK = 512
 
 
@@ -65,9 +65,9 @@ def multiply(spectra: Any, w: Any, products: Any, outputs: Any, begin: Any, end:
 
 @jit
 def store(sums: Any, boxes: Any, out: Any, g: Any, ends: Any, values: Any, begin: Any, end: Any) -> None:
-    """Work item = a tile of an output channel: every stride-th of the sums that did not wrap, through the epilogue.
+    """Work item = a tile of an output channel: applies the epilogue to every stride-th of the sums that did not wrap.
 
-    `sums` is (tiles, K, size_h, size_w); of `values` only the type is used, the epilogue's.
+    `sums` is (tiles, K, size_h, size_w); `values` gives only the type of the epilogue.
     """
     sums, out, g, ends = borrow(sums), borrow(out), borrow(g), borrow(ends)
     K, size_h, size_w = sums.shape[1:]

@@ -1,4 +1,4 @@
-"""The FFT method on GPUs: chunks of overlap-save tiles through five steps, three kernels here and two of a library."""
+"""The FFT method on GPUs: chunks of overlap-save tiles pass five steps: three kernels and two library calls."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Threads of a block of each kernel, and the box of numbers that a block of gather.cu and scatter.cu takes.
+# Threads of a block of each kernel, and the box of numbers of a block of gather.cu and scatter.cu.
 THREADS = {"fft_gather": 256, "fft_filter": 256, "fft_multiply": 128, "fft_scatter": 256}
 BOX_COLUMNS, BOX_LINES = 32, 32
 
-# The filters' spectra may take at most this part of the memory.
+# Largest share of the memory for the filters' spectra.
 SPECTRA_SHARE = 8
 
 # Buffers begin at a multiple of this in the workspace.
 ALIGNMENT = 256
 
-# Where a device does not say how large its L2 is.
+# For a device that does not report the size of its L2.
 L2_BYTES = 32 << 20
 
 # Sizes of transforms that are worth trying.
@@ -55,8 +55,7 @@ class Fft(DeviceConvolution[FftConfig]):
     """Products of spectra, tile by tile: gather, transform, multiply, transform back, scatter.
 
     With a stride every output of stride 1 is computed and all but the strided ones are dropped; a dilated filter is
-    transformed with its holes. Transforms are in place, and the products too where every filter sees one channel of its
-    own.
+    transformed with its holes. Transforms are in place, and the products too if every filter has one channel.
     """
 
     name = "fft"
@@ -105,7 +104,7 @@ class Fft(DeviceConvolution[FftConfig]):
                     workspace_bytes=steps.workspace_bytes)  # fmt: skip
 
     def versions(self) -> dict[str, str]:
-        """The version of the library that transforms."""
+        """Version of the FFT library."""
         if self.backend == "cuda":
             from convforge.backends.cuda.fft import cufft_version
 
@@ -126,7 +125,7 @@ class _Chunk:
 
 
 def _chunks(problem: Conv2dProblem, cut: Tiling, nbytes: int) -> Iterator[_Chunk]:
-    """Cut the batch into equal chunks of tiles; where one tile is more than `nbytes`, its groups too."""
+    """Cut the batch into equal chunks of tiles; if one tile is more than `nbytes`, cut its groups too."""
     total = problem.n * cut.down * cut.across
     if total > 2**31 - 1:
         raise ValueError(f"{total} tiles are more than the kernels can count; take a larger size of transform")
@@ -154,7 +153,7 @@ def _spectra_bytes(problem: Conv2dProblem, cut: Tiling) -> int:
 
 
 def _near(channels: int, layout: str) -> int:
-    """Channels that a block of gather.cu or scatter.cu takes: in NHWC those of a pixel, up to a line of memory."""
+    """Channels of a block of gather.cu or scatter.cu: in NHWC those of a pixel, up to a line of memory."""
     return min(channels, 32) if layout == "NHWC" else 1
 
 
@@ -178,7 +177,7 @@ class _Multiply(ctypes.Structure):
 
 
 class _Steps:
-    """The steps of chunks, and the workspace that they share: spectra, products, what the transforms ask for."""
+    """The steps of chunks, and their common workspace: spectra, products, the transforms' own workspace."""
 
     def __init__(self, problem: Conv2dProblem, cut: Tiling, runtime: Runtime) -> None:
         self._problem, self._cut, self._runtime = problem, cut, runtime
@@ -260,7 +259,6 @@ class _Steps:
 
     @property
     def _total(self) -> int:
-        """Tiles of the batch, each of all its groups."""
         return self._problem.n * self._cut.down * self._cut.across * self._problem.groups
 
     def _transform(self, planes: int, *, inverse: bool) -> Transform:
@@ -309,7 +307,7 @@ class _Steps:
 
 
 class _Spectra:
-    """Prepares filters: each spread over a tile of its own, and transformed."""
+    """Prepares filters: each is spread over its own tile, and transformed."""
 
     def __init__(self, problem: Conv2dProblem, cut: Tiling, runtime: Runtime) -> None:
         self._problem, self._cut, self._runtime = problem, cut, runtime
@@ -331,7 +329,7 @@ class _Spectra:
         self._transform = _made(problem, cut, self._planes, False, runtime)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The spectra of these weights, (K, C / groups, size_h, pitch), over the points of a transform."""
+        """Spectra of these weights, (K, C / groups, size_h, pitch), over the points of a transform."""
         problem, cut, runtime = self._problem, self._cut, self._runtime
         spectra = runtime.empty((problem.k, problem.c_per_group, cut.size_h, 2 * cut.pitch), problem.acc_dtype, stream)
         strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
@@ -344,17 +342,17 @@ class _Spectra:
 
 
 def _made(problem: Conv2dProblem, cut: Tiling, planes: int, inverse: bool, runtime: Runtime) -> Transform:
-    """Transforms of so many planes of tiles."""
+    """Transforms of this many planes of tiles."""
     return runtime.fft(RealFft(cut.size_h, cut.size_w, cut.pitch, planes, problem.acc_dtype, inverse))
 
 
 def _library(transform: Transform, planes: int) -> LaunchInfo:
-    """A step that a library does: how it cuts its grid is its own."""
+    """A step of a library, which chooses its own grid."""
     return LaunchInfo(transform.kernel, (planes,), (1,))
 
 
 def _boxes(channels: int, near: int, rows: int, columns: int) -> int:
-    """Boxes of a tile: see gather.cu."""
+    """Boxes of a tile; see gather.cu."""
     lines = max(1, BOX_LINES // near)
     return -(-channels // near) * -(-rows // lines) * -(-columns // BOX_COLUMNS)
 

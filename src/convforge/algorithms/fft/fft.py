@@ -32,7 +32,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, partition
 from convforge.problem.types import itemsize
 
-# The tiles of a chunk, their spectra and SciPy's temporary arrays together take at most this, or what one tile takes.
+# Most bytes of the tiles of a chunk, their spectra and SciPy's temporary arrays, or as many as one tile needs.
 CHUNK_BYTES = 32 << 20
 
 # The filters' spectra are kept; beyond this the method is refused.
@@ -185,7 +185,7 @@ def _sizes(problem: Conv2dProblem) -> list[tuple[int, int]]:
 
 
 def _wanted_sizes(problem: Conv2dProblem) -> set[tuple[int, int]]:
-    """A few multiples of the filter's extent, up to the whole image where that is not large."""
+    """A few multiples of the filter's extent, up to the whole image if that is small."""
 
     def axis(extent: int, stride: int, outputs: int, factor: float) -> int:
         whole = (outputs - 1) * stride + extent
@@ -202,12 +202,11 @@ def _wanted_sizes(problem: Conv2dProblem) -> set[tuple[int, int]]:
 
 
 def _tile(problem: Conv2dProblem, size_h: int, size_w: int) -> tuple[int, int]:
-    """Outputs of a tile by axis: those whose window lies in the transform's size."""
+    """Outputs of a tile by axis: those whose window is within the transform's size."""
     return (size_h - problem.extent_h) // problem.stride[0] + 1, (size_w - problem.extent_w) // problem.stride[1] + 1
 
 
 def _boxes(problem: Conv2dProblem, config: FftConfig) -> NDArray[np.int64]:
-    """n, p0, p1, q0, q1 of every tile of the batch."""
     tiles = list(partition.boxes(problem, *_tile(problem, config.size_h, config.size_w)))
     return np.array([(n, *tile) for n in range(problem.n) for tile in tiles], np.int64).reshape(-1, 5)
 
@@ -225,7 +224,6 @@ def _bytes_of_tile(problem: Conv2dProblem, size_h: int, size_w: int) -> tuple[in
 
 
 def _spectra_bytes(problem: Conv2dProblem, size_h: int, size_w: int) -> int:
-    """Bytes of the filters' spectra."""
     return problem.k * problem.c_per_group * _bytes_of_tile(problem, size_h, size_w)[1]
 
 

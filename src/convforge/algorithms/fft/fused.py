@@ -1,4 +1,4 @@
-"""Host side of fused.cu: tiles whose transforms a block does in shared memory, for filters that see one channel."""
+"""Host side of fused.cu: tiles transformed by a block in shared memory, for filters of one channel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Size of a transform -> the numbers that a thread of its outer and of its inner stage holds.
+# Size of a transform -> numbers that a thread of its outer and of its inner stage holds.
 STAGES = {32: (8, 4), 64: (8, 8), 128: (16, 8)}
 
 # Extent of a filter up to which tiles in shared memory leave more than a quarter of their numbers as outputs.
@@ -120,7 +120,6 @@ class _Spectra(Preparation):
 
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
     if config.size not in STAGES:
         return Reason("size={size} must be one of {sizes}", size=config.size, sizes=", ".join(map(str, STAGES)))
     if config.threads % 32 or not 32 <= config.threads <= 1024:

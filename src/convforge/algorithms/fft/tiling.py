@@ -1,4 +1,4 @@
-"""Overlap-save on a GPU: sizes of transforms, how many outputs a tile has, what a call is expected to take."""
+"""Overlap-save on a GPU: sizes of transforms, outputs of a tile, expected time of a call."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FAST: tuple[int, ...] = tuple(sorted(
     2**a * 3**b * 5**c for a in range(1, 13) for b in range(8) for c in range(6) if 2**a * 3**b * 5**c <= MOST
 ))  # fmt: skip
 
-# Why transforms are taken where a problem allows them.
+# Reason for using transforms if a problem allows them.
 TRANSFORM = Preference(Rank.LESS_ARITHMETIC, "the products in the frequency domain do not grow with the filter")
 
-# Into how many parts an axis of the output is cut, to find sizes.
+# Numbers of parts of an axis of the output, to find sizes.
 CUTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256)
 
 
@@ -47,7 +47,7 @@ class Tiling:
     tile_p: int  # rows of outputs of a tile
     tile_q: int  # columns of outputs of a tile
     down: int  # tiles of an image, one below the other
-    across: int  # tiles beside each other
+    across: int  # tiles next to each other
     span_h: int  # rows of the padded image that a tile reads; the rest of it is zeros
     span_w: int  # columns of the padded image that a tile reads
 
@@ -58,12 +58,7 @@ class Tiling:
 
 
 def tiling(problem: Conv2dProblem, size_h: int, size_w: int) -> Tiling:
-    """The tiles of a size of transform.
-
-    Raises
-    ------
-    ValueError
-        The filter does not fit, or a row is odd.
+    """Return the tiles of a size of transform; ``ValueError`` if the filter does not fit or a row is odd.
 
     Examples
     --------
@@ -143,7 +138,6 @@ def whole(problem: Conv2dProblem, axis: int) -> int:
 
 
 def _axis(problem: Conv2dProblem, axis: int, size: int) -> tuple[int, int]:
-    """Outputs of a tile along an axis, and the pixels that it reads."""
     outputs, stride, extent = _sizes_of(problem, axis)
     tile = outputs if size >= whole(problem, axis) else (size - extent) // stride + 1
     return tile, min(size, (tile - 1) * stride + extent)

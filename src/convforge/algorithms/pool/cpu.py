@@ -14,8 +14,8 @@ from convforge.backends.cpu.jit import jit
 def max_rows(x: Any, out: Any, g: Any, sizes: Any, ends: Any, like: Any, begin: Any, end: Any) -> None:
     """Work item = one output row (n, c, p): the largest of R rows first, then of S columns. NaN wins over all.
 
-    `g.outside` is the least value. `sizes`: channels, phases of the stride, elements of a phase, padded columns
-    that are read. Of `like` only the type is used, in which values are compared: it holds every value of x exactly.
+    `g.outside` is the least value. `sizes`: channels, phases of the stride, elements of a phase, padded columns that
+    are read. `like` gives only the type for comparisons: it holds every value of x exactly.
     """
     channels, phases, phase_pitch, count = sizes
     row = np.empty(phases * phase_pitch, like.dtype)

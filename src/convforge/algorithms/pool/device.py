@@ -1,4 +1,4 @@
-"""Host side of max_pool.cu: the tile of a thread, and whether memory allows vectors."""
+"""Host side of max_pool.cu: the tile of a thread, and the rule for vectors."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize, limits
 # A grid has at most this many blocks along x.
 MOST_BLOCKS = 2**31 - 1
 
-# Outputs that a thread may keep in registers.
+# Most outputs that a thread keeps in registers.
 MOST_OUTPUTS = 64
 
-# Threads of an SM below which the image is small: then a thread takes fewer outputs.
+# Threads of an SM below which the image is small: then a thread computes fewer outputs.
 ENOUGH_THREADS = 512
 
 
@@ -42,7 +42,7 @@ class MaxPoolConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    """Elements of a thread's channels, loads and stores, and the shift of its tile: see max_pool.cu."""
+    """Elements of a thread's channels, loads and stores, and the shift of its tile; see max_pool.cu."""
 
     channels: int
     load: int
@@ -110,7 +110,7 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
 
 @cache
 def _struct(value: str) -> type[ctypes.Structure]:
-    """struct Pool of max_pool.cu where values are compared in this type."""
+    """struct Pool of max_pool.cu for this type of comparisons."""
     sizes = [(name, ctypes.c_int) for name in ("N", "C", "H", "W", "P", "Q", "top", "left", "x_vectors", "out_vectors")]
     fields = [
         ("x", ctypes.c_void_p), ("out", ctypes.c_void_p), ("x_strides", Strides), ("out_strides", Strides),
@@ -143,7 +143,6 @@ def _vectors(problem: Pool2dProblem, config: MaxPoolConfig) -> _Vectors:
 
 
 def _config_refusal(problem: Pool2dProblem, out_p: int, out_q: int) -> Reason | None:
-    """Return why a thread cannot have this tile, or None."""
     if min(out_p, out_q) < 1:
         return Reason("a thread computes at least one row and one column")
     channels = _vectors(problem, MaxPoolConfig(32, out_p, out_q)).channels

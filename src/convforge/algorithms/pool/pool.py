@@ -62,7 +62,7 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
 def _as_convolution(problem: Pool2dProblem) -> Conv2dProblem:
     """A depthwise convolution that reads and writes what the pooling does, so that both share geometry and epilogue.
 
-    With `ceil_mode` the last windows may hang over the padding: as much padding is added.
+    With `ceil_mode` the last windows may extend beyond the padding: as much padding is added.
     """
     top, bottom, left, right = problem.padding
     over_h = (problem.p - 1) * problem.stride[0] + problem.extent_h - problem.h - top

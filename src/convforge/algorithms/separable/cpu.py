@@ -22,8 +22,8 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
 
     `horizontal` has K * channels * rank * S factors, `vertical` K * channels * rank * R, with room for the largest
     rank; `ranks` is (K, channels). `taps` has the place of each horizontal tap from the first factor's row, (rank *
-    S,). `used` tells for each remainder modulo stride_h if an output reads its rows. Of `values` only the type is
-    used.
+    S,). `used` has a flag for each remainder modulo stride_h: an output reads its rows. `values` gives only the type
+    of the epilogue.
     """
     x, out, g, ends = borrow(x), borrow(out), borrow(g), borrow(ends)
     horizontal, vertical, taps = borrow(horizontal), borrow(vertical), borrow(taps)
@@ -73,7 +73,7 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
 
 @jit
 def gather(ring: Any, slot: Any, x: Any, plane: Any, position: Any, q0: Any, columns: Any, g: Any, sizes: Any) -> None:
-    """Copy the pixels of padded row `position` that `columns` outputs from column `q0` on read."""
+    """Copies the pixels of padded row `position` that `columns` outputs from column `q0` on read."""
     h = g.rows[position]
     start = plane + h * x.place[3] if h >= 0 else -1
     count = (columns - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
@@ -83,7 +83,7 @@ def gather(ring: Any, slot: Any, x: Any, plane: Any, position: Any, q0: Any, col
 
 @jit
 def find_rows(places: Any, top: Any, g: Any, step: Any) -> Any:
-    """Fill in the offsets of the rows that a filter at padded row `top` reads; False if one is outside the image."""
+    """Fills in the offsets of the rows that a filter at padded row `top` reads; False if one is outside the image."""
     for r in range(g.R):
         h = g.rows[top + r * g.dilation_h]
         if h < 0:
@@ -95,7 +95,7 @@ def find_rows(places: Any, top: Any, g: Any, step: Any) -> Any:
 @jit
 def filter_in_place(middle: Any, flat: Any, plane: Any, places: Any, factors: Any, first: Any, rank: Any, q0: Any,
                     columns: Any, g: Any, sizes: Any) -> None:  # fmt: skip
-    """Every factor down the columns of rows of the image; the border's columns are taken from the table."""
+    """Applies every factor down the columns of rows of the image; the border's columns come from the table."""
     count = columns + g.dilation_w * (g.S - 1)
     a = min(max(g.left - q0, 0), count)
     b = min(max(g.left + g.width - q0, a), count)
@@ -131,8 +131,8 @@ def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, factor
                  add: Any) -> None:  # fmt: skip
     """target[to + q] = sum over t of factors[first + t] * source[at + places[t] + q], for q up to `n`.
 
-    The sums of a block of eight vectors stay in registers while all taps pass. Where `add` is set, or `n` is less than
-    a vector, reads and writes go up to a whole vector: the arrays must have that much room.
+    The sums of a block of eight vectors stay in registers over all taps. If `add` is set, or `n` is less than a
+    vector, reads and writes go up to a whole vector: the arrays must have room for it.
     """
     lanes = 32 // target.itemsize
     q = 0
@@ -161,7 +161,7 @@ def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, factor
         q += 8 * lanes
     while q < n:
         if not add and n >= lanes:
-            q = min(q, n - lanes)  # once more over sums that are done, so that nothing behind the row is touched
+            q = min(q, n - lanes)  # again over finished sums, so that nothing behind the row is touched
         total = load(target, to + q) if add else zeros(target)
         for t in range(taps):
             total = fma(splat(factors, first + t), load(source, at + places[t] + q), total)

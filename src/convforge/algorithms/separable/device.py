@@ -26,17 +26,17 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
-# Outputs of a column that a thread takes, strips of them in a tile, columns of a tile, and sums of a row that a thread
-# takes in the first pass, that are worth comparing.
+# Values worth comparing: outputs of a column of a thread, strips of them in a tile, columns of a tile, and sums of a
+# row of a thread in the first pass.
 OUT_P, STRIPS, COLUMNS, ALONG = (4, 8, 16, 24), (1, 2, 4, 8), (16, 32, 64, 128), (8, 16)
 
-# Taps of this many bytes are taken together; of a longer row, chunks of so many.
+# Taps of this many bytes are loaded together; of a longer row, chunks of so many.
 LONGEST_BYTES, CHUNK = 128, 16
 
-# Registers of a thread that taps and sums may take, of the 255 that it has.
+# Registers of a thread for taps and sums, of its 255.
 MOST_REGISTERS = 160
 
-# How many configs are worth trying.
+# Most configs worth trying.
 MOST_CONFIGS = 10
 
 
@@ -47,13 +47,12 @@ class FusedConfig(Config):
     out_p: int  # outputs of a column that a thread computes
     strips_y: int  # such strips of a tile
     tile_q: int  # columns of a tile; a multiple of `along`
-    along: int = 8  # sums of a row that a thread takes at a time in the first pass; a multiple of 16 bytes
+    along: int = 8  # sums of a row that a thread computes at a time in the first pass; a multiple of 16 bytes
     planes: int = 1  # neighbouring output channels of a block, which has strips_y * tile_q * planes threads
     resident: int = 512  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return self.strips_y * self.tile_q * self.planes
 
 
@@ -63,7 +62,7 @@ LEAST = FusedConfig(4, 2, 16, 8)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Layout of shared memory, in elements: see fused.cu."""
+    """Layout of shared memory, in elements; see fused.cu."""
 
     raw: bool
     fill: int
@@ -98,7 +97,7 @@ class Separable(DeviceConvolution[FusedConfig]):
         return integer_refusal(problem) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
-        """By the time that :func:`modelled_cycles` expects."""
+        """Sorted by :func:`modelled_cycles`."""
         beside = even_share(problem.k, 4) if "NHWC" in (problem.x_layout, problem.out_layout) else 1
         found = {
             FusedConfig(out_p, strips_y, tile_q, along, planes)
@@ -149,7 +148,6 @@ class Separable(DeviceConvolution[FusedConfig]):
 
 
 def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> Reason | None:
-    """Return why a config is invalid, or None."""
     if (reason := least_refusal(config)) is not None:
         return reason
     if not 32 <= config.threads <= 1024:
@@ -172,15 +170,15 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
 
 
 def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> float:
-    """Cycles that an SM takes for one product of the rank, of all channels. Only for comparing configs.
+    """Estimated cycles of an SM for one product of the rank, of all channels. Only for comparing configs.
 
     In a cycle it issues 4 instructions of a warp, shared memory moves 128 bytes, and L2 gives 32. Counts come from
-    fused.cu; a copied vector takes about 10 instructions, an output 6. Eight warps hide latencies; fewer take that
-    much longer.
+    fused.cu; a copied vector needs about 10 instructions, an output 6. Eight warps hide latencies; fewer need that much
+    longer.
     """
     layout = _layout(problem, config)
     size, warps = itemsize(problem.acc_dtype), -(-config.threads // 32)
-    wide = size // 4  # a double takes two words, and about two cycles
+    wide = size // 4  # a double needs two words, and about two cycles
     items = config.planes * (config.tile_q // config.along) * layout.rows
     turns = -(-items // config.threads) * warps  # of a warp
     loads = -(-((config.along - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1) // layout.load)
@@ -201,7 +199,7 @@ def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFa
     possible = blocks_held(facts, warps, layout.shared_bytes, 40 + _registers(problem, config))
     at_once = max(1, min(possible, -(-blocks // facts.cores)))
     held = at_once * warps
-    alone = 1.3 if at_once < 2 else 1.0  # nothing is computed while the warps of an only block wait for each other
+    alone = 1.3 if at_once < 2 else 1.0  # while the warps of an only block wait for each other, the SM is idle
     waves = math.ceil(blocks / facts.cores)
     return waves * problem.c_per_group * max(issued / 4, shared, moved * rereads) * max(1.0, 8 / held) * alone
 
@@ -212,7 +210,7 @@ def _small_planes(problem: Conv2dProblem, threads: int) -> int:
 
 
 def _chunk(taps: int, problem: Conv2dProblem) -> int:
-    """Taps that are taken together."""
+    """Taps that are loaded together."""
     return taps if taps * itemsize(problem.acc_dtype) <= LONGEST_BYTES else CHUNK
 
 
@@ -243,7 +241,7 @@ def _layout(problem: Conv2dProblem, config: FusedConfig) -> _Layout:
     rows = tile_height(problem, config.strips_y * config.out_p)
     middle_pitch = odd_vectors(config.tile_q, acc_bytes)
     plane, middle = rows * pitch, rows * middle_pitch
-    if config.planes > 1:  # the planes of a pixel meet in no bank
+    if config.planes > 1:  # the planes of a pixel have no bank conflicts
         banks = 128 // acc_bytes
         middle += (-(-banks // config.planes) + 3 & ~3) - middle % banks
         middle += banks * (middle < rows * middle_pitch)

@@ -37,9 +37,9 @@ class _Factoring(ctypes.Structure):
 class DeviceFactors(Preparation):
     """Prepares filters: reads the weights in place, casts, flips and factors them, a block each.
 
-    One launch that nothing waits for, so a graph can capture it. It makes ``w[k, c] = sum over i < ranks[k, c] of
+    One launch without synchronization, so a graph can capture it. It makes ``w[k, c] = sum over i < ranks[k, c] of
     outer(columns[k, c, i], rows[k, c, i])``, with room for min(R, S) products. A filter with NaN or Inf gets one
-    product, all NaN. The note is read from the device when it is asked for.
+    product, all NaN. The note is read from the device on demand.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""A filter as a sum of products of a column and a row: as many as its singular values say."""
+"""A filter as a sum of products of a column and a row; the number comes from its singular values."""
 
 from __future__ import annotations
 
@@ -21,41 +21,20 @@ WHOLE = 2.0**31
 
 
 class Factors(NamedTuple):
-    """w[k, c] = sum over i < ranks[k, c] of outer(vertical[k, c, i], horizontal[k, c, i]).
+    """w[k, c] = sum over i < ranks[k, c] of outer(vertical[k, c, i], horizontal[k, c, i])."""
 
-    Attributes
-    ----------
-    vertical : (K, C, rank, R) array
-        Factors beyond a filter's own rank are zero.
-    horizontal : (K, C, rank, S) array
-    ranks : (K, C) array of int64
-        At least 1, so that a NaN under a zero filter is kept.
-    error : float
-        The largest error of a filter, of its factors as rounded, relative to its norm (Frobenius).
-    """
-
-    vertical: NDArray[np.floating]
-    horizontal: NDArray[np.floating]
-    ranks: NDArray[np.int64]
-    error: float
+    vertical: NDArray[np.floating]  # (K, C, rank, R); factors beyond a filter's own rank are zero
+    horizontal: NDArray[np.floating]  # (K, C, rank, S)
+    ranks: NDArray[np.int64]  # (K, C); at least 1, so that a NaN under a zero filter is kept
+    error: float  # largest error of a filter, of its rounded factors, relative to its norm (Frobenius)
 
 
 def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
-    """Split filters into as few products of 1-D filters as give them back to the precision of `dtype`.
+    """Split filters into the fewest products of 1-D filters that are equal to them in the precision of `dtype`.
 
-    All is done in float64, and rounded once. Factors of whole numbers of rank 1, such as box, binomial and derivative
-    filters, are whole numbers, hence exact.
-
-    Parameters
-    ----------
-    w : (K, C, R, S) array
-    dtype
-        Type of the factors: the one that sums are taken in. Its rounding decides the rank.
-
-    Raises
-    ------
-    ValueError
-        The filter holds NaN or Inf.
+    `w` is (K, C, R, S); `dtype`, the type of the factors and sums, decides the rank by its rounding. All is computed in
+    float64 and rounded once. Factors of whole numbers of rank 1, such as box, binomial and derivative filters, are
+    whole numbers, hence exact. Raises ``ValueError`` if the filter holds NaN or Inf.
 
     Examples
     --------
@@ -71,7 +50,7 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     exponents = np.frexp(np.abs(exact).max(axis=(-2, -1), keepdims=True))[1]
     exact = np.ldexp(exact, -exponents)
     noise = ROUNDINGS * float(np.finfo(dtype).eps)
-    # One product that leaves so little is what the decomposition would come to: no other of rank 1 is further off.
+    # One product with so small an error is as good as the decomposition: no other of rank 1 has a larger one.
     ones = np.ones(exact.shape[:2], np.int64)
     vertical, horizontal, lost = _rounded(
         *_crosses(exact, ones[..., None, None] > 0, exponents), exact, exponents, dtype
@@ -79,7 +58,7 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     if exact.size and lost.max() <= noise:
         return Factors(vertical, horizontal, ones, float(lost.max()))
     columns, weights, rows = np.linalg.svd(exact, full_matrices=False)
-    # tails[..., i]: what is lost by stopping after i products.
+    # tails[..., i]: the error of stopping after i products.
     tails = np.sqrt(np.cumsum(weights[..., ::-1] ** 2, axis=-1)[..., ::-1])
     ranks = np.maximum((tails > noise * tails[..., :1]).sum(axis=-1), 1)
     rank = int(ranks.max())
@@ -99,8 +78,8 @@ def _crosses(
     """A column and a row through the largest element, subtracted, and so on: elimination with complete pivoting.
 
     The singular vectors carry the rounding of a whole decomposition; these carry that of one division an element, and
-    where ``ldexp(w, exponents)`` is whole numbers of rank 1, none. A column's smallest element else becomes 1 where
-    that is not far from its largest.
+    none if ``ldexp(w, exponents)`` is whole numbers of rank 1. Otherwise a column's smallest element becomes 1 if that
+    is not far from its largest.
     """
     rest, (K, C, R, S), rank = w.copy(), w.shape, kept.shape[2]
     vertical, horizontal = np.zeros((K, C, rank, R)), np.zeros((K, C, rank, S))
@@ -129,9 +108,9 @@ def _whole_unit(
     pivot: NDArray[np.float64],
     unit: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """The unit of the column that leaves whole factors where a filter of whole numbers has rank 1, else `unit`.
+    """The unit of the column that makes whole factors if a filter of whole numbers has rank 1, else `unit`.
 
-    The row through the pivot, without what its elements have in common, then divides every row (Gauss's lemma).
+    The row through the pivot, divided by its greatest common divisor, then divides every row (Gauss's lemma).
     """
     numbers = np.ldexp(w, exponents)
     whole = ((numbers == np.rint(numbers)) & (np.abs(numbers) < WHOLE)).all(axis=(-2, -1))
@@ -149,7 +128,7 @@ def _rounded(
     exponents: NDArray[np.int32],
     dtype: DTypeLike,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-    """The factors of ``ldexp(w, exponents)`` in `dtype`, and what they miss of each filter, relative to its norm."""
+    """The factors of ``ldexp(w, exponents)`` in `dtype`, and their error for each filter, relative to its norm."""
     down, along = vertical.astype(dtype), np.ldexp(horizontal, exponents).astype(dtype)
     seen = np.ldexp(along.astype(np.float64), -exponents)
     back = np.einsum("kcir,kcis->kcrs", down.astype(np.float64), seen)
@@ -165,10 +144,9 @@ def integer_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def two_passes(problem: Conv2dProblem) -> Work:
-    """Work of a filter of rank one, the least that there can be."""
+    """Work of a filter of rank one, the least that is possible."""
     return Work(problem.flops * (problem.r + problem.s) / max(problem.r * problem.s, 1), problem.least_bytes)
 
 
 def two_passes_why(problem: Conv2dProblem) -> str:
-    """The reason to take them."""
     return f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}"

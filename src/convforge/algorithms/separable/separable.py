@@ -24,7 +24,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Columns of a block of eight vectors of 32 bytes: tiles are as wide as some of them.
+# Columns of a block of eight vectors of 32 bytes: a tile is a multiple of it wide.
 BLOCK_BYTES = 256
 
 # Filters of up to this many rows are read directly from the image: rows of an image whose width is a power of two all
@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
     tile_p: int  # rows of the tile
     tile_q: int  # columns of the tile
     strips: int  # tiles of an output channel
-    strips_q: int  # tiles beside each other
+    strips_q: int  # tiles next to each other
     extent_h: int  # rows of the ring
     rank: int  # the largest rank of a filter
     phases: int  # columns of one remainder modulo the stride are neighbours: how many remainders
@@ -61,7 +61,7 @@ class Sizes(NamedTuple):
 class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     """Two passes of 1-D filters for each product that the filter is a sum of: R + S products for R * S.
 
-    The rank is that of the weights' numerical rank: products are kept until what is left of the filter is at most four
+    The rank is the numerical rank of the weights: products are kept until the rest of the filter is at most four
     roundings of the accumulation type, relative to its norm. A filter of full rank is computed too, slowly.
     """
 
@@ -141,7 +141,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
 
 
 class _Work(NamedTuple):
-    """The launch over one geometry: the problem's own, or that of its channels side by side."""
+    """The launch over one geometry: the problem's, or that of its interleaved channels as one."""
 
     g: Geometry
     sizes: Sizes
@@ -150,7 +150,6 @@ class _Work(NamedTuple):
 
     @classmethod
     def of(cls, problem: Conv2dProblem, g: Geometry, outputs: int, config: SeparableConfig, runtime: Runtime) -> _Work:
-        """The work of `outputs` output channels of geometry `g`."""
         size = itemsize(problem.acc_dtype)
         lanes = BLOCK_BYTES // 8 // size
         tile_q = min(config.tile_q, g.Q)
@@ -183,9 +182,9 @@ class _Work(NamedTuple):
 
 
 def _interleaved(problem: Conv2dProblem, g: Geometry) -> Geometry | None:
-    """One filter for every channel of an NHWC image, as a filter of one channel whose rows are W * C wide.
+    """One filter for all channels of an NHWC image, as a filter of one channel whose rows are W * C wide.
 
-    None where the channels are summed, are not neighbours, or have operands of their own.
+    None if channels are summed, are not neighbours, or have their own operands.
     """
     epilogue, c = problem.epilogue, problem.c
     if problem.groups != c or problem.k != c or c == 1 or {problem.x_layout, problem.out_layout} != {"NHWC"}:

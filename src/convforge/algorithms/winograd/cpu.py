@@ -1,11 +1,11 @@
 """Kernels of Winograd's method on the CPU: filter and input transforms, packed products with the inverse transform.
 
-Tiles are counted through the whole batch, row by row, and are worked on in panels: as many side by side as fill two
-vectors. All transforms and products run along the panel, so their loops know nothing of the image's width.
+Tiles are numbered through the whole batch, row by row, and processed in panels of as many tiles as fill two vectors.
+All transforms and products run along the panel, so their loops do not depend on the image's width.
 
-    V[panel][transform point][channel][tile of the panel]          what the input's transform leaves
-    U[block of outputs][transform point][output][channel]          what the filter's transform leaves
-    M[transform point][output of the block][tile of the panel]     their products: never leaves the L1 and L2 caches
+    V[panel][transform point][channel][tile of the panel]          the transformed input
+    U[block of outputs][transform point][output][channel]          the transformed filter
+    M[transform point][output of the block][tile of the panel]     their products: stay in the L1 and L2 caches
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def transform_input(x: Any, v: Any, g: Any, sizes: Any, first: Any, begin: Any, 
 
 @jit
 def find_runs(runs: Any, tile: Any, sizes: Any) -> Any:
-    """Cut the panel that begins at `tile` where a row of tiles ends: n, row, column and length of each run."""
+    """Cut the panel that begins at `tile` at the end of a row of tiles: n, row, column and length of each run."""
     last, count = min(tile + 2 * sizes.lanes, sizes.tiles), 0
     while tile < last:
         row, tx = tile // sizes.tiles_w, tile % sizes.tiles_w
@@ -129,7 +129,7 @@ def gather_panel(patch: Any, row: Any, x: Any, c: Any, runs: Any, count: Any, g:
 @jit
 def read_looked_up(row: Any, begin: Any, end: Any, flat: Any, start: Any, step: Any, columns: Any, first: Any,
                    outside: Any, half: Any) -> None:  # fmt: skip
-    """Elements [begin, end) of a row of the padded image, each one's place taken from the border's table."""
+    """Elements [begin, end) of a row of the padded image, whose places come from the border's table."""
     for j in range(begin, end):
         column = columns[first + j]
         if column < 0:
@@ -188,7 +188,7 @@ def products(u: Any, v: Any, out: Any, g: Any, ends: Any, values: Any, sizes: An
     once, pixels = np.empty(sizes.m * a * width, u.dtype), np.empty(sizes.m * sizes.m * width, u.dtype)
     sums, value = np.empty(sizes.m * width, u.dtype), np.empty(sizes.m * sizes.m * width, values.dtype)
     runs = np.empty((width, 4), np.int64)
-    # With no residual and a float output the epilogue is done a panel at a time, before its pixels are put in order.
+    # With no residual and a float output the epilogue processes a panel at a time, before its pixels are put in order.
     direct = not (ends.residual.size or ends.half or ends.integer)
     inner = Ends(ends.plain, ends.divisor, ends.scale, ends.bias, ends.residual, ends.place, ends.code, ends.alpha,
                  False, False, False, ends.low, ends.high)  # fmt: skip

@@ -1,8 +1,8 @@
 """The one-dimensional transforms of F(2, 3) and F(4, 3), written out: straight lines of vector arithmetic.
 
-Their matrices are those that tests/algorithms/cook_toom.py derives; a test holds the two
-together. Each function takes its inputs from ``source[at + i * step]`` and leaves its outputs at
-``target[to + j * pitch]``, a vector each, so that the same function does the columns and then the rows of a tile.
+Their matrices are those that tests/algorithms/cook_toom.py derives; a test compares them. Each function reads its
+inputs from ``source[at + i * step]`` and writes its outputs to ``target[to + j * pitch]``, a vector each, so the same
+function does the columns and then the rows of a tile.
 """
 
 from __future__ import annotations

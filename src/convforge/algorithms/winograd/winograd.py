@@ -26,7 +26,7 @@ from convforge.problem.types import is_integer, itemsize
 # Rows of the register block of products, and bytes of a panel's row: two vectors of 32 bytes.
 ROWS, PANEL_BYTES = 6, 64
 
-# The workspace that the default config asks for at most, wherever one panel for every core is less.
+# Largest workspace of the default config, unless one panel for every core is more.
 WORKSPACE_BYTES = 8 << 20
 
 
@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
     alpha: int  # points of the transform, m + 2
     lanes: int  # elements of a vector; a panel has twice as many tiles
     tiles_h: int  # tiles of an image, one below the other
-    tiles_w: int  # tiles beside each other
+    tiles_w: int  # tiles next to each other
     tiles: int  # of the batch
     groups: int
     all_channels: int  # of x
@@ -171,7 +171,7 @@ def _sizes(problem: Conv2dProblem, config: WinogradConfig, m: int, facts: Device
     lanes = PANEL_BYTES // 2 // itemsize(problem.acc_dtype)
     tiles_h, tiles_w = -(-problem.p // m), -(-problem.q // m)
     alpha = m + 2
-    # Enough blocks of channels that a chunk of few panels still keeps every core at work.
+    # Enough blocks of channels that a chunk of few panels keeps every core busy.
     panels = min(config.panels, -(-problem.n * tiles_h * tiles_w // (2 * lanes)))
     block_c = max(1, min(problem.c, panels * problem.c // (16 * facts.cores)))
     channel_pitch = -(-problem.c_per_group // lanes) * lanes
@@ -199,7 +199,7 @@ def _sizes(problem: Conv2dProblem, config: WinogradConfig, m: int, facts: Device
 
 
 class WinogradF2(_Winograd):
-    """Tiles of 2x2 outputs by 16 products where the direct method takes 36; little error."""
+    """Tiles of 2x2 outputs by 16 products; the direct method needs 36. Little error."""
 
     name = "winograd_f2"
     summary = "F(2x2, 3x3): 2.25 times fewer products"
@@ -209,7 +209,7 @@ class WinogradF2(_Winograd):
 
 
 class WinogradF4(_Winograd):
-    """Tiles of 4x4 outputs by 36 products where the direct method takes 144."""
+    """Tiles of 4x4 outputs by 36 products; the direct method needs 144."""
 
     name = "winograd_f4"
     summary = "F(4x4, 3x3): 4 times fewer products"
