@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Iterable, Sequence
@@ -179,17 +180,37 @@ def parameters_of(algorithm: Any, text: str, facts: Any) -> str:
     problem = asked(algorithm, parse_problem(text))
     configs = algorithm.configs(problem, facts)
     default, rows = configs[0], []
-    kinds = [kind for kind in type(default).__mro__ if "Attributes" in (kind.__doc__ or "")]
-    for entry in [e for kind in reversed(kinds) for e in NumpyDocString(inspect.cleandoc(kind.__doc__))["Attributes"]]:
-        names = [name.strip() for name in entry.name.split(",")]
-        values = ", ".join(str(getattr(default, name)) for name in names)
-        rows.append((", ".join(f"`{name}`" for name in names), plain(" ".join(entry.desc)), f"`{values}`"))
+    for kind in reversed(type(default).__mro__):
+        if "Attributes" in (kind.__doc__ or ""):
+            entries = NumpyDocString(inspect.cleandoc(kind.__doc__))["Attributes"]
+            described = [(entry.name.split(", "), " ".join(entry.desc)) for entry in entries]
+        else:
+            described = [([name], text) for name, text in field_comments(kind).items()]
+        for names, text in described:
+            values = ", ".join(str(getattr(default, name)) for name in names)
+            rows.append((", ".join(f"`{name}`" for name in names), plain(text), f"`{values}`"))
     if not rows:
         return "It has none: there is one config."
     said = f"{len(configs)} configs are worth comparing on it." if len(configs) > 1 else "It is the only config there."
     sets = ' A call sets another: `config="NAME=VALUE,..."`.' if problem.operation in ("conv2d", "gemm") else ""
     note = f"The default is that for `{text}` on {facts.name}. {said}{sets}"
     return table(("field", "what it is", "default"), rows) + "\n\n" + note
+
+
+def field_comments(kind: type) -> dict[str, str]:
+    """The comment of every field that a dataclass itself declares: on its line, or on the lines above it."""
+    fields = inspect.get_annotations(kind) if dataclasses.is_dataclass(kind) else {}
+    if not fields:
+        return {}
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(kind).splitlines():
+        code, _, comment = line.partition("#")
+        name = re.match(r"    (\w+): ", code)
+        if name is not None and name[1] in fields:
+            found[name[1]] = " ".join([*above, comment.strip()]).strip()
+        above = [*above, comment.strip()] if comment and not code.strip() else []
+    return {name: f"{text[0].upper()}{text[1:]}." if text else "" for name, text in found.items()}
 
 
 def asked(algorithm: Any, problem: Any) -> Any:

@@ -188,7 +188,7 @@ FAULTS = {
     "nobody waits": (WAIT + ASK, "4 products are asked for, and nobody waits for them"),
     "different products": (
         WAIT + ASK.replace("k_major_matrix(a, 1024)", "k_major_matrix(a + threadIdx.x / 64 * 1024, 1024)") + DONE,
-        "multiply: the threads of a warpgroup ask for different products",
+        "wgmma: the threads of a warpgroup ask for different products",
     ),
     "a part of the warpgroup": (
         f"{WAIT}if (threadIdx.x < 64) {{ {ASK}{DONE} }}", "threads wait for others that do not come: 64 of 128 threads",

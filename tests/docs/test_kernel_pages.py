@@ -171,6 +171,7 @@ def test_every_field_of_a_config_is_on_its_page(kernels: Any) -> None:
         problem = kernels.asked(method, parse_problem(kernels.TYPICAL[method.operation]))
         config = method.configs(problem, kernels.gpu_facts())[0]
         assert [name for name in config.__dataclass_fields__ if f"`{name}`" not in text] == [], method.name
+        assert "` |  | `" not in text, f"a field of {method.name} is not described"
 
 
 def test_refusals_are_the_methods_own(kernels: Any) -> None:

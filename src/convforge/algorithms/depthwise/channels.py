@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from convforge.algorithms.contract import Config
-from convforge.algorithms.depthwise.family import DepthwiseConvolution, is_preferred, tiles_of_planes_pay
+from convforge.algorithms.depthwise.family import (
+    DepthwiseConvolution,
+    is_preferred,
+    one_channel_refusal,
+    tiles_of_planes_pay,
+)
 from convforge.algorithms.direct.blocks import columns_read, even_share
 from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.conv import MOST_BLOCKS
@@ -81,6 +86,11 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         rank = Rank.ONE_CHANNEL_NEXT if tiles_of_planes_pay(problem) else Rank.ONE_CHANNEL
         return Preference(rank, "every filter sees one channel: neighbouring channels are loaded together")
 
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        if one_channel_refusal(problem) is None and problem.x_layout != "NHWC":
+            return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
+        return super().refuses(problem, facts)
+
     def least(self, problem: Conv2dProblem) -> ChannelsConfig:
         return _config(problem, 4, 1, 1)
 
@@ -118,8 +128,6 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         args.dense = args.aligned_x and args.aligned_out and dense
 
     def config_refusal(self, problem: Conv2dProblem, config: ChannelsConfig, facts: DeviceFacts) -> Reason | None:
-        if problem.x_layout != "NHWC":
-            return Reason("channels must lie side by side: x_layout={layout} must be NHWC", layout=problem.x_layout)
         if (reason := least_refusal(config)) is not None:
             return reason
         if problem.k % config.vec:

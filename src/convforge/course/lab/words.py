@@ -169,7 +169,7 @@ def value_of(datum: Datum) -> str:
     >>> value_of(Datum("c", "m", "", "time", 2.5e-6)), value_of(Datum("c", "m", "", "occupancy", 0.5))
     ('2.50 us', '50 %')
     >>> value_of(Datum("", "", "", "fma_flops_per_s", 6e13)), value_of(Datum("c", "m", "", "rms", 3e-8))
-    ('60000 GFLOP/s', '3.0e-8')
+    ('60000 GFLOP/s', '3.0e-08')
     """
     if datum.what.endswith("flops_per_s"):
         return f"{numbers.three(datum.value / 1e9)} GFLOP/s"
