@@ -207,7 +207,7 @@ def test_compiled_plans_have_the_same_ways() -> None:
 
 
 def test_algorithms_lists_the_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convforge.call.dispatch.runtime_of", lambda device: Recording(H200))
+    monkeypatch.setattr("convforge.api.runtime_of", lambda device: Recording(H200))
     found = {a.name: a for a in convforge.algorithms(NHWC, "cuda")}
     ways = dict(found["implicit_gemm_split"].ways)
     assert list(ways) == ["tensor_cores", "plain_tiles", "plain_filters", "pixel_rows"]

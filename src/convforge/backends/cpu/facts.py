@@ -52,7 +52,11 @@ def read_cpuinfo() -> str:
 
 
 def _cpuinfo(field: str) -> str:
-    for line in read_cpuinfo().splitlines():
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    for line in text.splitlines():
         name, _, value = line.partition(":")
         if name.strip() == field:
             return value.strip()
