@@ -22,7 +22,6 @@ TERMS = {
     r"(?:first|second)[- ]level caches?": "L1, L2",
     r"(?:is|are|was|were) (?:said|told)": "who says it?",
     r"as (?:it|they) (?:stands?|lies?)": "unchanged, in its own layout",
-    r"of old": "of earlier versions",
 }
 _TERM = re.compile("|".join(rf"(?P<t{i}>\b{term}\b)" for i, term in enumerate(TERMS)))
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -122,7 +122,7 @@ def _ask(package: Path, rows: Sequence[dict[str, str]], facts: dict[str, Any], *
 
 
 def _write(path: Path, carried: dict[tuple[str, ...], str], commit: str) -> None:
-    """Write a run anew: other digests in carried results, everything else as it stands."""
+    """Write a run anew: other digests in carried results, everything else unchanged."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)

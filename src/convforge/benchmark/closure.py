@@ -45,7 +45,7 @@ class Statement:
     ----------
     text : str
     names : frozenset of str
-        Names as they stand in it, and attributes of names: "block_of_items", "cpu.naive".
+        Names in it, and attributes of names: "block_of_items", "cpu.naive".
     imports : dict
         Name within the statement -> module and name there, as of :attr:`Module.imports`.
     """

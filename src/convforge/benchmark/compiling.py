@@ -25,7 +25,7 @@ class Job(NamedTuple):
 def compile_ahead(jobs: Iterable[Job], facts: DeviceFacts) -> list[str | None]:
     """Compile the kernels of plans, for a GPU, into the cache on disk; of each job why it cannot be planned.
 
-    What the compiler refuses is said by whoever asks for it next. On a CPU nothing is compiled before a call.
+    A kernel that the compiler refuses raises when it is asked for next. On a CPU nothing is compiled before a call.
     """
     faults: list[str | None] = []
     recording: Any = Recording(facts)

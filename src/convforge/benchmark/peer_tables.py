@@ -34,8 +34,8 @@ COPY = "Share of a copy of the same bytes, from {size} up: the least, the geomet
 GOALS = (
     "Of a copy: share of the bandwidth that our copy kernel reaches over as many bytes as the case must move, in the "
     "same run. Of a peer: time of the fastest other library in the same run over that of our best method. A time: that "
-    "of our best method, at most. The worst of the cases counts, or their geometric mean where that is said. Weights "
-    "are prepared on every call unless the goal says that they were prepared before."
+    "of our best method, at most. The worst of the cases counts, or their geometric mean where the goal says so. "
+    "Weights are prepared on every call unless the goal says that they were prepared before."
 )
 HEADLINE = (
     "Milliseconds a call on {device}, weights prepared on every call; both sides of a row are from one run. Layers "

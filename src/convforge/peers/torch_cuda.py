@@ -263,7 +263,7 @@ class TorchConv2dCudaNchw(TorchConv2dCuda):
         if reason := super().refuses(problem, facts):
             return reason
         if (problem.x_layout, problem.out_layout) != ("NHWC", "NHWC"):
-            return Reason("it is about pictures and results in NHWC; torch_conv2d takes others as they lie")
+            return Reason("it is about pictures and results in NHWC; torch_conv2d takes others in their own layout")
         return None
 
     def _is_last(self, problem: Conv2dProblem) -> bool:

@@ -7,7 +7,7 @@
 #define __grid_constant__  // such GPUs know no other kind of argument
 #endif
 
-// float16 and bfloat16 as they lie in memory. Arithmetic is done in float, so that no CUDA header is needed.
+// float16 and bfloat16 in memory. Arithmetic is done in float, so that no CUDA header is needed.
 struct half_t {
     unsigned short bits;
 };

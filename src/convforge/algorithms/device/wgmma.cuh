@@ -2,7 +2,7 @@
 // shared memory, added to 64 x N floats in registers. The products run by themselves; the warpgroup asks and waits.
 //
 // k_major_matrix<128>(place, pitch);
-//                                    a matrix of shared memory as the tensor cores are told of it: rows of 128 bytes
+//                                    the descriptor of a matrix in shared memory: rows of 128 bytes
 //                                    (64, 32), 64 numbers of 16 bits, whose 16-byte pieces are swizzled as a map with a
 //                                    swizzle of as many bytes lays them; `pitch` bytes from 8 rows to the next 8. + 2:
 //                                    the next 16 numbers

@@ -45,7 +45,7 @@ struct Slice {
     int n, c, h, w, channels;
 };
 
-// A row of the image as it lies in memory: the pixels of one channel, or of all channels of the slice.
+// A row of the image in memory: the pixels of one channel, or of all channels of the slice.
 constexpr int NEAR = cfg::CHANNELS_LAST ? cfg::TILE_C : 1, ROW = TILE_W * NEAR;
 
 // Copy element `e` of row `h`, from channel `plane` of the slice on.

@@ -1,7 +1,7 @@
 // pack_weights: the filter as kernels want it: cast to the type of the sums, flipped where the problem is a convolution
 // in the mathematical sense, its axes in any order.
 //
-// Seen as a matrix of K rows and C_GROUP * R * S columns, which come as they lie in w.
+// Seen as a matrix of K rows and C_GROUP * R * S columns, in the order of w.
 // Threads   32 x ROWS a block. It brings a square of 32 x 32 weights, neighbours of a row by neighbouring threads, and
 //           writes it the other way round where NEAR_K says that the packed filter has outputs side by side.
 // Shared    the square, whose rows are one longer, so that a column of it meets no bank twice.

@@ -30,7 +30,7 @@ from convforge.backends.maps import AnyMap
 from convforge.backends.runtime import CallerStream, LaunchInfo
 from convforge.backends.structs import Template
 
-# A block may use more shared memory than this, but only after the driver was told so for the kernel.
+# A block may use more shared memory than this only after a call of the driver for the kernel.
 PLAIN_SHARED_BYTES = 48 << 10
 
 # Programmatic dependent launch (PDL) exists from this architecture on.

@@ -1,4 +1,4 @@
-// The words of CUDA C++ for the host's compiler, so that it takes a kernel's source as it stands.
+// CUDA C++'s keywords for the host's compiler, so that it compiles a kernel's source unchanged.
 //
 // One fiber a CUDA thread; barriers and warp operations are calls into the scheduler. Included before the kernel.
 // There are no standard headers here: they would take longer to compile than most kernels.
@@ -38,7 +38,7 @@ constexpr int warpSize = 32;
 #include "atomics.h"
 #include "vectors.h"
 
-// Each operation is told the line that it is called from: the default arguments are those of the caller.
+// Each operation knows the line of its call: default arguments are evaluated at the caller.
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 #define SITE(what) {what, file, line}
 

@@ -239,7 +239,7 @@ def troubles(view: View) -> list[Trouble]:
         r = entry.result
         if r.status != "ok":
             reason = r.reason or Reason("no reason was stored")
-            # Forecasts and shares of a budget differ from row to row; faults are told apart word by word.
+            # Forecasts and shares of a budget differ from row to row; faults differ by their words.
             alike = NUMBER.sub("#", str(reason)) if r.status in ("skipped", "refused") else str(reason)
             gathered.setdefault((entry.label, r.ours, r.status, alike), []).append((reason, r.case))
     order = ("failed", "error", "skipped", "refused")

@@ -151,7 +151,7 @@ def _description(
     if file.is_shaped:
         named = axes is None and (len(series) > 1 or letters not in ("", "I", "Q"))
         lost = [f"axes {letters}YX"] if named else []
-        if text.startswith("shape="):  # the note of old versions
+        if text.startswith("shape="):  # the note of earlier versions
             return "", lost
         if not text.startswith("{"):  # the user's own text; the note is in a later tag
             return text, lost
