@@ -181,8 +181,8 @@ def check_clear(name: str, shape: tuple[int, ...]) -> None:
     Traceback (most recent call last):
     ...
     convforge.imaging.axes.AxesError: a.npy: its shape (200, 25, 24) can be read in several ways; write --axes ZYX for \
-    200 planes of 24 x 25 pixels, --axes CYX for 24 x 25 pixels of 200 bands, or --axes YXC for 25 x 200 pixels of 24 \
-    bands (axes= in Python)
+200 planes of 24 x 25 pixels, --axes CYX for 24 x 25 pixels of 200 bands, or --axes YXC for 25 x 200 pixels of 24 \
+bands (axes= in Python)
     """
     if len(shape) == 2 or (len(shape) in (3, 4) and shape[-1] <= CLEAR_BANDS):
         return

@@ -115,8 +115,8 @@ def load_kernel(text: str | os.PathLike[str]) -> Kernel:
     Traceback (most recent call last):
     ...
     convforge.imaging.kernels.KernelError: unknown kernel 'lapacian'; did you mean 'laplacian'? Known are laplacian, \
-    sobel-x, sobel-y, scharr-x, scharr-y, sharpen, emboss, identity, gaussian:SIZE:SIGMA, log:SIZE:SIGMA, box:SIZE; or \
-    give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
+sobel-x, sobel-y, scharr-x, scharr-y, sharpen, emboss, identity, gaussian:SIZE:SIGMA, log:SIZE:SIGMA, box:SIZE; or \
+give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
     """
     if isinstance(text, os.PathLike):
         return _from_file(Path(text))
