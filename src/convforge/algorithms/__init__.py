@@ -1,7 +1,6 @@
-"""The list of our own methods. Adding one is a folder or file here, and a line below.
+"""The registry of our own methods: a new one adds a folder or file here, and a line below.
 
-Tests, bench, report, command line and tables take the methods from this list; :mod:`convforge.peers`
-adds those of other libraries.
+:mod:`convforge.peers` adds the methods of other libraries.
 """
 
 from __future__ import annotations
@@ -94,19 +93,7 @@ def algorithms() -> tuple[AnyAlgorithm, ...]:
 
 
 def find(operation: str, backend: str, name: str, among: Iterable[AnyAlgorithm] | None = None) -> AnyAlgorithm:
-    """The method with this registry key.
-
-    Parameters
-    ----------
-    operation, backend, name : str
-    among : iterable of Algorithm, optional
-        Where to look; by default among our own.
-
-    Raises
-    ------
-    ValueError
-        There is none; the text names the nearest.
-    """
+    """The method with this registry key, by default among our own; ValueError, which names the nearest, if none has."""
     methods = algorithms() if among is None else among
     known = {a.name: a for a in methods if a.operation == operation and a.backend == backend}
     if name in known:
@@ -117,7 +104,7 @@ def find(operation: str, backend: str, name: str, among: Iterable[AnyAlgorithm] 
 
 
 def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Reason | None:
-    """Return why a method cannot be used for a problem on a device, or None."""
+    """The reason why a method cannot compute a problem on a device, or None."""
     if algorithm.operation != problem.operation:
         return Reason("it computes {operation}", operation=algorithm.operation)
     if algorithm.backend != facts.backend:
@@ -136,22 +123,19 @@ def default_ways(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) 
 
 
 def import_libraries(algorithm: AnyAlgorithm) -> None:
-    """Import the libraries that a method of ours computes with whole, before it imports parts of them.
+    """Import the libraries that a method of ours uses, before it imports submodules of them.
 
-    Once a module is loaded, CPython takes it out of ``sys.modules`` for a moment. A thread that imports a part of it
-    just then finds no module around it (KeyError); one that imports the module itself waits.
+    Just after CPython loads a module, it removes it from ``sys.modules`` for a moment. A thread that then imports a
+    submodule raises KeyError; one that imports the module itself waits.
     """
     if algorithm.ours:
         algorithm.versions()
 
 
 def make_config(method: AnyAlgorithm, problem: Any, facts: DeviceFacts, config: Config | str) -> Config:
-    """A config from its text, ``field=value`` joined by commas; what is not named keeps the default's value.
+    """A config from its text, ``field=value`` joined by commas; fields that are not named keep the default's value.
 
-    Raises
-    ------
-    ValueError
-        A field is unknown (with the nearest), or a value has the wrong type.
+    Raises ValueError for an unknown field (and names the nearest), and for a value of the wrong type.
     """
     default: Config = method.configs(problem, facts)[0]
     if isinstance(config, Config):
@@ -188,5 +172,5 @@ def _value(field: dataclasses.Field[Any], text: str, default: Any) -> Any:
 
 
 def _least(field: dataclasses.Field[Any]) -> int:
-    """Numbers of a config are at least 1 where its field does not say otherwise."""
+    """The least value of a config's number: 1, unless its field's metadata give another."""
     return int(field.metadata.get("least", 1))

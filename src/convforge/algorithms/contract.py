@@ -1,7 +1,7 @@
 """The contract of a method: Algorithm -> Config -> Plan -> output.
 
-An algorithm refuses a problem or gives its configs. A config becomes a plan, whose weights are prepared once or on
-every call, and which is then called many times.
+An algorithm refuses a problem or gives its configs. A config becomes a plan. The plan prepares weights once or on every
+call, and is then called many times.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from convforge.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One way to run an algorithm. Families add fields: tile sizes, block shapes, a child's config.
+    """One way to run an algorithm. Subclasses add fields: tile sizes, block shapes, a child's config.
 
-    A number is at least 1, or what the field's metadata call ``least``.
+    A number is at least 1, or the ``least`` of its field's metadata.
     """
 
     def __str__(self) -> str:
@@ -63,8 +63,8 @@ class Cost:
 class Plan:
     """An algorithm made ready for one problem, config and device. Immutable; safe to call from many threads at once.
 
-    Its results follow IEEE 754, Inf and NaN included: NumPy's error state is ignored while it prepares and runs, so a
-    caller's ``np.errstate(all="raise")`` stops no call, and no call warns.
+    Results follow IEEE 754, Inf and NaN included. Preparation and calls ignore NumPy's error state, so a caller's
+    ``np.errstate(all="raise")`` stops no call, and no call warns.
 
     Parameters
     ----------
@@ -75,20 +75,20 @@ class Plan:
     borrow : callable, optional
         The same for calls that end before the weights change; by default `prepare.borrow`, or else `prepare`.
     workspace_bytes : int
-        Bytes of scratch memory that a call needs from its caller, known before it runs.
+        Bytes of scratch memory that a call needs from its caller.
 
     Attributes
     ----------
     input, weights, result : str
         Names of the buffers: of the first operand, the weights and the output; `weights` is "" where there are none.
     allocates : bool
-        A call without an output returns an array of its own, as some libraries do, and no plan of ours.
+        A call without an output allocates one. True for some libraries, for no plan of ours.
     takes_gaps : bool
         The output may have gaps between its elements.
     choice : Reason or None
-        Of a library's fastest way: the number that it offers, and the outcome of each.
+        Of a library: the number of ways that it offers, and the outcome of each.
     ways : tuple of (str, str, Reason or str)
-        The ways that a call may go, where there are several (:class:`convforge.algorithms.traits.Way`).
+        The ways of a call, where there are several (:class:`convforge.algorithms.traits.Way`).
     """
 
     allocates = False
@@ -116,7 +116,7 @@ class Plan:
     def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
         """Flip, cast, transform or pack the weights, of the problem's `w_shape`, for this plan.
 
-        For a matrix product they are B; where there are no weights, `w` is ignored.
+        The weights of a matrix product are B. Without weights, `w` is ignored.
         """
         with np.errstate(all="ignore"), self._no_fork():
             return self._prepare(w, stream)
@@ -124,7 +124,7 @@ class Plan:
     def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
         """Like :meth:`prepare`, for calls that end before the weights change.
 
-        Where the kernels can read the weights themselves, nothing is copied.
+        Copies nothing if the kernels can read the weights.
         """
         with np.errstate(all="ignore"), self._no_fork():
             return self._borrow(w, stream)
@@ -138,11 +138,11 @@ class Plan:
         Parameters
         ----------
         x : array
-            For a matrix product, A.
+            A, for a matrix product.
         prepared : PreparedFilter or None
             Ignored where there are no weights.
         operands : mapping of str to array, optional
-            Those of the epilogue: "scale" of shape () or (K,), "bias" (K,), "residual" of the output's shape.
+            Of the epilogue: "scale" of shape () or (K,), "bias" (K,), "residual" of the output's shape.
         """
         named = {self.input: x, **(operands or {}), self.result: out, "workspace": workspace}
         if self.weights:
@@ -150,7 +150,7 @@ class Plan:
         return {name: array for name, array in named.items() if array is not None}
 
     def lay(self, x: Any) -> Any:
-        """The input in the memory layout that suits the plan best, for a bench; by default x itself."""
+        """The input in the memory layout that suits the plan best, for benchmarks; by default x itself."""
         return x
 
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
@@ -159,8 +159,8 @@ class Plan:
         Parameters
         ----------
         buffers : mapping of str to array
-            The operands and the result by the problem's names for them, with the prepared filter in the place of
-            weights; and "workspace", which is allocated here where it is missing.
+            Operands and result by the problem's names for them, the prepared filter in place of the weights, and
+            "workspace", which is allocated here if it is missing.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class Plan:
         return out
 
     def enough_workspace(self, workspace: Any, stream: Any = None) -> Any:
-        """The caller's workspace, or a new one if the caller has none; WorkspaceTooSmall if it is too small."""
+        """The caller's workspace, or a new one if that is None; WorkspaceTooSmall if it is too small."""
         if not self.workspace_bytes:
             return workspace
         if workspace is None:
@@ -195,18 +195,18 @@ class Plan:
         return workspace
 
     def execute(self, buffers: Buffers, stream: Any = None) -> None:
-        """Run the steps on buffers that exist."""
+        """Run the steps on the buffers of a call."""
         with self._no_fork():
             run_in_order(self.steps, buffers, stream)
 
     @property
     def preparation(self) -> Preparation | None:
-        """The preparation of weights in a call, if it consists of launches alone."""
+        """The preparation of weights in a call, if it consists only of launches."""
         return self._borrow if isinstance(self._borrow, Preparation) else None
 
     @property
     def packing(self) -> Preparation | None:
-        """The preparation of weights that the caller may change, if it consists of launches alone."""
+        """The preparation of weights that the caller may change, if it consists only of launches."""
         return self._prepare if isinstance(self._prepare, Preparation) else None
 
     def _no_fork(self) -> AbstractContextManager[None]:
@@ -214,7 +214,7 @@ class Plan:
 
     @property
     def launches(self) -> tuple[LaunchInfo, ...]:
-        """Every launch of a call in order, those of child plans included."""
+        """All launches of a call in order, those of child plans included."""
 
         def walk(steps: Iterable[Step]) -> Iterator[LaunchInfo]:
             for step in steps:
@@ -253,17 +253,17 @@ class Algorithm(ABC, Generic[P, C]):
     since : str or None
         The step of the ladder that it builds on.
     precision : str
-        Its class: a key of :data:`convforge.problem.PRECISIONS`.
+        A key of :data:`convforge.problem.PRECISIONS`.
     nan_spread : {"exact", "tile", "picture"}
         The outputs that a NaN or Inf in x reaches: those whose window holds it, its tile, or its whole image.
     ours : bool
-        False for peers: other libraries under the same contract, measured beside ours and never chosen unasked.
+        False for peers: other libraries under the same contract, measured with ours and chosen only on request.
     reads : {"any", "forward"}
-        Strides of the arrays that it takes: any, or whole elements and not negative.
+        Strides that its arrays may have: any, or multiples of the element size that are not negative.
     cost : MethodCost
         Figures for the cost model.
     look : Mark or None
-        Its mark in charts, the same on every backend; None: one of the marks that are left.
+        Its mark in charts, the same on every backend; None: any unused mark.
     preference : Preference or None
         Its place in the choice by rule, if that is the same for all problems.
     """
@@ -287,7 +287,7 @@ class Algorithm(ABC, Generic[P, C]):
         return (self.operation, self.backend, self.name)
 
     def refuses(self, problem: P, facts: DeviceFacts) -> Reason | None:
-        """The reason why it cannot do the problem on the device; None if it can, as by default."""
+        """The reason why it cannot compute the problem on the device; None if it can, the default."""
         return None
 
     def configs(self, problem: P, facts: DeviceFacts) -> Sequence[C]:
@@ -296,10 +296,10 @@ class Algorithm(ABC, Generic[P, C]):
 
     @abstractmethod
     def plan(self, problem: P, config: C, runtime: Runtime) -> Plan:
-        """Make a config ready: kernels compiled, workspace known."""
+        """Compile the kernels of a config, and compute the size of its workspace."""
 
     def work_for(self, problem: P) -> Work:
-        """FLOPs and bytes of a call: by default every product, and everything read and written once."""
+        """FLOPs and bytes of a call; by default all products, with every array read or written once."""
         return Work(problem.flops, problem.least_bytes)
 
     def preference_for(self, problem: P, facts: DeviceFacts) -> Preference | None:
@@ -307,11 +307,11 @@ class Algorithm(ABC, Generic[P, C]):
         return self.preference
 
     def ways(self, problem: P, config: C) -> tuple[Way, ...]:
-        """The ways that a call of the plan may go, and what decides; none where there is only one."""
+        """The ways of a call of the plan, and their conditions; empty where there is only one."""
         return ()
 
     def versions(self) -> dict[str, str]:
-        """Versions of the libraries that do the work, by name: stored with every result."""
+        """Versions of the libraries that do the work, by name; stored with every result."""
         return {}
 
     def __repr__(self) -> str:

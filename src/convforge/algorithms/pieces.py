@@ -1,7 +1,7 @@
-"""The number of pieces of a plan, without making the plan: each piece is one or more Python objects.
+"""The number of groups of steps in a plan, computed without making the plan.
 
-Methods whose chunks are in a workspace have a step or two for each, so that a plan for a vast problem takes time and
-gigabytes to make.
+Methods that process chunks in a workspace have a step or two for each chunk, so a plan for a huge problem takes much
+time and gigabytes to make.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TILES_OF_A_STEP = 16
 
 
 def pieces(algorithm: Algorithm[Any, Any], problem: Any, config: Config) -> int:
-    """Groups of steps of a plan; 1 where one launch computes everything, as in most methods.
+    """Groups of steps of a plan; 1 for most methods, where one launch computes everything.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The steps of a plan over named buffers: launches that are declared, calls that are not, and groups of both."""
+"""The steps of a plan over named buffers: declared launches, undeclared calls, and groups of both."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from convforge.errors import Reason
 if TYPE_CHECKING:
     from convforge.algorithms.contract import Plan
 
-# The arrays of one call by name: the problem's operands and results, and "workspace", a flat run of bytes that its
-# steps share. In the place of weights there is what the plan prepared of them, a :class:`PreparedFilter`. An
-# operand that the problem lacks is left out. All arrays are in the problem's physical layout.
+# The arrays of one call by name: the operands and results that the problem has, and "workspace", flat bytes that the
+# steps share. Weights are replaced by a :class:`PreparedFilter`. Arrays are in the problem's physical layout.
 Buffers = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedFilter:
-    """The weights as a plan prepared them: flipped, cast, transformed or packed. It owns its copies.
+    """Weights that a plan flipped, cast, transformed or packed. It owns its copies.
 
     Attributes
     ----------
@@ -28,7 +27,7 @@ class PreparedFilter:
     nbytes : int
         Memory that it holds.
     said : Reason, callable or None
-        The note, or what fetches it.
+        The note, or a function that fetches it.
     """
 
     tensors: dict[str, Any]
@@ -39,7 +38,7 @@ class PreparedFilter:
     def note(self) -> Reason | None:
         """Properties of the weights found in their preparation, such as their rank and the error of their factors.
 
-        A note of a device is copied from there now; that waits for the stream that prepared the weights.
+        A note on a device is copied from there now, which waits for the stream that prepared the weights.
         """
         return self.said() if callable(self.said) else self.said
 
@@ -53,7 +52,7 @@ def nothing_to_prepare(w: Any = None, stream: Any = None) -> PreparedFilter:
 class Launch:
     """A declared step: one kernel over a grid, whose arguments follow from the buffers alone.
 
-    So a call can be repeated without its plan: new addresses of buffers are written into the struct, at the places that
+    A call can be repeated without its plan: new addresses of buffers are written into the struct, at the offsets that
     its type declares (:mod:`convforge.backends.structs`).
 
     Attributes
@@ -62,16 +61,16 @@ class Launch:
     kernel : object
         As the runtime compiled it.
     fill : callable
-        The call's buffers -> the kernel's struct, or None where it cannot take these arrays. It looks at shapes,
-        strides, types and the last bits of addresses.
+        The call's buffers -> the kernel's struct, or None if it cannot use these arrays. It reads only shapes, strides,
+        types and the last bits of addresses.
     runtime : Runtime
     role : str
         The step's part in its plan, such as "expansion"; empty where the kernel's name says it.
     least_bytes : int or None
-        Bytes that it must move if it reads and writes everything once; None where they are not known.
+        Bytes that it must move if it reads and writes everything once; None if unknown.
     otherwise : callable or None
-        Gives the plan that replaces the step, and all steps behind it, where `fill` gives None: its result is that of
-        the whole call. Without one the step does nothing there.
+        If `fill` gives None, returns the plan that replaces this step and all later ones and computes the whole result.
+        Without it, the step then does nothing.
     """
 
     info: LaunchInfo
@@ -84,11 +83,11 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """The name under which the bench times it, together with the plan's other steps of that name."""
+        """Steps of a plan with the same name are timed together in benchmarks."""
         return self.role or self.info.kernel
 
     def run(self, buffers: Buffers, stream: Any) -> bool:
-        """Fill the struct and launch the kernel; True if the other plan computed the result instead."""
+        """Fill the struct and launch the kernel; True if `otherwise`'s plan computed the result instead."""
         if 0 in self.info.grid:
             return False
         args = self.fill(buffers)
@@ -103,7 +102,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A step that is not declared: work of a library, copies, kernels of the CPU. A GPU's plan with one is not cached.
+    """An undeclared step: work of a library, copies, kernels of the CPU. A GPU's plan with one is not cached.
 
     `run` takes the call's buffers and the stream; `role` and `least_bytes` are those of a :class:`Launch`.
     """
@@ -115,18 +114,18 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The name under which the bench times it, together with the plan's other steps of that name."""
+        """See :attr:`Launch.name`."""
         return self.role or self.info.kernel
 
 
 class Preparation:
-    """Prepares weights by launches alone, so that a call which prepares them can be made again.
+    """Prepares weights only by launches, so that a call which prepares them can be repeated.
 
     Parameters
     ----------
     runtime : Runtime
     pieces : mapping of str to (shape, dtype)
-        Arrays that it takes from the stream's memory.
+        Arrays to allocate from the stream's memory.
     steps : sequence of Launch
         Over these, and "given", the user's weights.
     finish : callable, optional
@@ -142,7 +141,7 @@ class Preparation:
         self._runtime = runtime
 
     def of(self, given: Any) -> Preparation:
-        """The preparation of these weights, by their shape, strides, type and the last bits of their address."""
+        """The preparation for these weights, by their shape, strides, type and the last bits of their address."""
         return self
 
     def _all_pieces(self, buffers: Buffers, stream: Any) -> PreparedFilter:
@@ -150,7 +149,6 @@ class Preparation:
         return PreparedFilter(tensors, sum(tensor.nbytes for tensor in tensors.values()))
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Prepare these weights."""
         own, buffers = self.of(w), {"given": w}
         for name, (shape, dtype) in own.pieces.items():
             buffers[name] = self._runtime.empty(shape, dtype, stream)
@@ -171,11 +169,9 @@ class Child:
 
     @property
     def name(self) -> str:
-        """The name under which the bench times it: the other plan's algorithm."""
         return str(self.plan.algorithm.name)
 
     def run(self, buffers: Buffers, stream: Any) -> None:
-        """Run the child's steps on each of its own views of the buffers."""
         for part in self.parts(buffers):
             self.plan.execute(part, stream)
 
@@ -187,7 +183,7 @@ Single = Launch | Call | Child
 class Chunks:
     """Groups of steps that do not depend on each other, such as the tiles of a partition.
 
-    Each group runs with a slice of the workspace of its own, `slots` groups at a time where the runtime can.
+    Each group runs with a private slice of the workspace, `slots` groups at a time if the runtime can.
     """
 
     groups: tuple[tuple[Single, ...], ...]
@@ -214,7 +210,7 @@ Step = Single | Chunks
 
 
 def run_in_order(steps: Iterable[Step], buffers: Buffers, stream: Any) -> None:
-    """Run steps on buffers, up to one whose other plan does the rest."""
+    """Run steps on buffers, up to one whose replacement plan computes the rest."""
     for step in steps:
         if not isinstance(step, Launch):
             step.run(buffers, stream)

@@ -1,6 +1,6 @@
-"""Types of the facts that a method states beside its class for other rooms.
+"""Types of the facts that a method's class declares for other packages.
 
-`tuning/cost.py` turns a cost and work into seconds by the rates of a device.
+`tuning/cost.py` converts a cost and work to seconds by the rates of a device.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ FASTEST = "the fastest of its operation in the bench's results"
 
 
 class Rank(IntEnum):
-    """Places in the order of preference, best first; of the same rank, the earlier of the ladder comes first."""
+    """Places in the order of preference, best first; of the same rank, the earlier in the ladder comes first."""
 
-    # Convolutions: fewer products, where the problem allows them, with tiles that stay on the chip, or in memory.
+    # Convolutions: fewer products, where the problem allows that, with tiles on the chip or in memory.
     LESS_ARITHMETIC_ON_CHIP = auto()
     LESS_ARITHMETIC = auto()
-    # Images so small that only latency counts; 16 bits on tensor cores that read shared memory, and on those that read
-    # the registers of warps; bytes.
+    # Images so small that only latency counts; 16 bits on tensor cores that read shared memory, or registers; bytes.
     SMALL = auto()
     TENSOR_CORES = auto()
     TENSOR_CORES_OF_WARPS = auto()
@@ -63,21 +62,11 @@ class Preference(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A method's mark in charts.
+    """A method's mark in charts."""
 
-    Attributes
-    ----------
-    hue : str
-        A name of :data:`convforge.course.pages.looks.HUES`.
-    shape : str
-        One of :data:`convforge.course.pages.looks.SHAPES`.
-    dash : tuple of int
-        Lengths of dashes and gaps in pixels: of peers. Lines of ours are solid.
-    """
-
-    hue: str
-    shape: str
-    dash: tuple[int, ...] = ()
+    hue: str  # a name of :data:`convforge.course.pages.looks.HUES`
+    shape: str  # one of :data:`convforge.course.pages.looks.SHAPES`
+    dash: tuple[int, ...] = ()  # lengths of dashes and gaps in pixels, for peers; our lines are solid
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,45 +81,28 @@ class Work:
 class MethodCost:
     """Figures of a method, from stored results.
 
-    The defaults are those of a good method, so that one without figures of its own is measured.
-
-    Attributes
-    ----------
-    arithmetic, memory : float
-        Shares of the device's peak and of its bandwidth that its kernels reach where that is the limit.
-    outputs : int
-        Outputs that keep an SM busy; with fewer it is partly idle. 1 on a CPU.
-    launches : int
-        Of a call, the preparation of the weights included.
+    The defaults are those of a good method, so that a method without figures is measured.
     """
 
-    arithmetic: float = 0.5
-    memory: float = 0.9
-    outputs: int = 2048
-    launches: int = 1
+    arithmetic: float = 0.5  # share of the device's peak that its kernels reach where that is the limit
+    memory: float = 0.9  # share of the device's bandwidth, likewise
+    outputs: int = 2048  # that keep an SM busy; with fewer it is partly idle. 1 on a CPU
+    launches: int = 1  # of a call, the preparation of the weights included
 
 
 class Way(NamedTuple):
-    """One of several ways that a call of a plan may go.
+    """One of several ways that a call of a plan may go."""
 
-    Attributes
-    ----------
-    name : str
-        Of the kernel or the instruction.
-    outcome : str
-        Of our methods, what decides: "default" (problem and config), "arrays" (their addresses and strides), "values"
-        (the numbers in them, which the kernel looks at). Of a library's way, its outcome.
-    words : Reason or str
-        The work, and its condition; of a library's way, its time or the reason why it has none.
-    """
-
-    name: str
+    name: str  # of the kernel or the instruction
+    # The condition of our ways: "default" (problem and config), "arrays" (their addresses and strides), "values" (read
+    # by the kernel). Of a library's way, its outcome.
     outcome: str
+    # The work and its condition. Of a library's way, its time or the reason why it has none.
     words: Reason | str
 
 
 def handed_on(name: str, nbytes: int, arrays: str | Reason) -> Way:
-    """The way of arrays whose vectors are not aligned to so many bytes: the simpler method `name` computes them."""
+    """The way of arrays whose vectors are not aligned to `nbytes` bytes: the simpler method `name` computes them."""
     words = Reason(
         "if the address or a stride of {arrays} is no multiple of {bytes} bytes, or the elements of a row do not lie "
         "side by side, {method} computes the result: its plan is compiled when it is first needed",
@@ -140,7 +112,7 @@ def handed_on(name: str, nbytes: int, arrays: str | Reason) -> Way:
 
 
 def shared_pixels(problem: Conv2dProblem, rank: Rank) -> Preference | None:
-    """A preference of this rank where several outputs of several products share pixels."""
+    """A preference of this rank if outputs of several products each share pixels."""
     if problem.k_per_group < 4 or problem.taps < 16:
         return None
     why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"
