@@ -13,7 +13,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Bytes of a block's part; its threads, and the channels beyond which it takes several parts.
+# Bytes of a block's part; its threads, and the channels beyond which a filter has several parts.
 PART_BYTES, THREADS, MOST_CHANNELS, VECTOR = 36864, 256, 256, 16
 
 
@@ -28,11 +28,10 @@ class _Packing(ctypes.Structure):
 
 
 class ChannelsNear(Preparation):
-    """Packs the weights in the order K, R, S, C, in cross-correlation order, of the type that they have.
+    """Packs the weights in the order K, R, S, C, in cross-correlation order, without a change of type.
 
     Its tensor "w" has the shape (K, R, S, channels): a tap's channels are padded with zeros to multiples of `whole`
-    elements, 8 at most. `borrow` takes weights that are stored so already without a copy: those of models in
-    channels_last.
+    elements, 8 at most. `borrow` does not copy weights that are already stored so: those of channels_last models.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1) -> None:
@@ -74,9 +73,9 @@ class ChannelsNear(Preparation):
 
 
 class WhereTheyLie(Preparation):
-    """Passes the weights themselves to a kernel that can take them; else packs them.
+    """Passes the weights themselves to a kernel that can read them; else packs them.
 
-    `lies` tells if the kernel can take an array whose address is a multiple of 16 bytes.
+    `lies` tells if the kernel can read an array whose address is a multiple of 16 bytes.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
-"""Filters in constant memory: every prepared filter has a module of its own, so that two streams never race for one.
+"""Filters in constant memory: each prepared filter has its own module, so that two streams never race for one.
 
-Constant memory belongs to a loaded module: all launches of its kernel read the same. So each prepared filter holds a
-module of its own. When the filter is deleted, its module is reused by the next filter of the same plan on the same
-stream, where the copy of new weights follows the launches that read the old ones. The host needs no value of a weight,
-so it does not wait for weights on the device.
+Constant memory belongs to a loaded module: all launches of its kernel read the same. When a prepared filter is deleted,
+the next filter of the same plan on the same stream reuses its module: there the copy of new weights follows the
+launches that read the old ones. The host reads no weights, so it does not wait for weights on the device.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class _WithModules(Runtime, Protocol):
     """A runtime whose kernels have constant memory."""
 
     def instance(self, kernel: Any) -> Any:
-        """The same kernel in a module of its own."""
+        """The same kernel in a new module."""
         ...
 
     def constant(self, kernel: Any, symbol: str) -> tuple[int, int]:
@@ -35,7 +34,7 @@ class _WithModules(Runtime, Protocol):
         ...
 
     def stream_handle(self, stream: Any) -> int:
-        """A number that tells streams apart; None is the runtime's own."""
+        """A number that identifies a stream; None is the runtime's own."""
         ...
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
@@ -44,7 +43,7 @@ class _WithModules(Runtime, Protocol):
 
 
 class _Module:
-    """A kernel with constant memory of its own, and the streams that it has been used on."""
+    """A kernel with its own constant memory, and the streams that have used it."""
 
     __slots__ = ("__weakref__", "kernel", "streams")
 
@@ -53,24 +52,20 @@ class _Module:
 
 
 def weight_bytes(problem: Conv2dProblem) -> int:
-    """The size of the packed filter."""
+    """Bytes of the packed filter."""
     return problem.k * problem.taps * itemsize(problem.acc_dtype)
 
 
 def fits_constant_memory(problem: Conv2dProblem) -> bool:
-    """Tell if the packed filter fits."""
     return weight_bytes(problem) <= CONSTANT_BYTES
 
 
 class GlobalWeights(WeightPacker):
-    """Prepares filters in global memory."""
-
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
         super().__init__(problem, runtime)
         self._kernel = kernel
 
     def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
-        """The step that launches the kernel with the struct that `arguments` gives."""
         return Launch(info, self._kernel, arguments, self._runtime)
 
 
@@ -89,7 +84,7 @@ class ConstantWeights:
         self._lock = threading.RLock()  # a filter may be collected while one is made
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The filter of these weights, packed first (:class:`WeightPacker`) if they are not already."""
+        """The filter of these weights, first packed (:class:`WeightPacker`) if necessary."""
         packed = PreparedFilter({}, 0) if self._is_packed(w) else self._pack(w, stream)
         module = self._take(self._runtime.stream_handle(stream), getattr(stream, "capturing", False))
         target, nbytes = self._runtime.constant(module.kernel, "weights")
@@ -104,7 +99,7 @@ class ConstantWeights:
         return dense and problem.mode == "cross-correlation" and problem.w_dtype == problem.acc_dtype
 
     def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Call:
-        """The step that launches the kernel of the filter's module with the struct that `arguments` gives."""
+        """The step that launches the kernel of the filter's module."""
 
         def run(buffers: Buffers, stream: Any) -> None:
             module: _Module = buffers["w"].tensors["module"]

@@ -1,4 +1,4 @@
-"""The host's side of conv.cuh: the struct that convolution kernels are handed, and their compile-time constants."""
+"""The host side of conv.cuh: the struct of convolution kernels, and their compile-time constants."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.epilogue import ACTIVATIONS
 from convforge.problem.types import WIDE, is_integer
 
-# Blocks of a grid along y and z, at most; kernels with more work go on in steps of the grid.
+# Blocks of a grid along y and z, at most; kernels with more work loop in steps of the grid.
 MOST_BLOCKS = 65535
 
 
 class ArrayView(NamedTuple):
-    """All that a launch reads of an array."""
+    """The address, shape and strides of an array."""
 
     address: int
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class ArrayView(NamedTuple):
 
 
 class Strides(ctypes.Structure):
-    """Strides of an array in elements, in the order N, C, H, W."""
+    """Strides in elements, in the order N, C, H, W."""
 
     _fields_ = [(axis, ctypes.c_longlong) for axis in "nchw"]
 
@@ -49,7 +49,7 @@ def conv_struct(types: ElementTypes) -> type[ctypes.Structure]:
 
 
 def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
-    """The prelude of a convolution's kernels; `math` is the type of factors, where it is not that of the sums."""
+    """The prelude of a convolution's kernels; `math` is the type of factors, if not that of the sums."""
     ends = problem.epilogue
     numbers = {
         "C": problem.c, "K": problem.k, "GROUPS": problem.groups,
@@ -65,13 +65,12 @@ def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
 
 
 def address(array: Any) -> int:
-    """The address of an array in the memory of its device."""
     found = getattr(array, "address", None)
     return int(array.__array_interface__["data"][0]) if found is None else int(found)
 
 
 def with_conv(name: str, problem: Conv2dProblem, **fields: Any) -> type[ctypes.Structure]:
-    """A kernel's struct: the convolution, then fields of its own."""
+    """A kernel's struct: the convolution, then the kernel's own fields."""
     return type(
         name, (ctypes.Structure,), {"_fields_": [("conv", conv_struct(ElementTypes.of(problem))), *fields.items()]}
     )
@@ -80,10 +79,7 @@ def with_conv(name: str, problem: Conv2dProblem, **fields: Any) -> type[ctypes.S
 def fill(conv: Any, problem: Conv2dProblem, buffers: Buffers) -> None:
     """Fill struct Conv for one call.
 
-    Raises
-    ------
-    ValueError
-        An array has gaps too large for 32-bit indices; scale or bias is of another type.
+    Raises ValueError for gaps too large for 32-bit indices, and for a scale or bias of another type.
     """
     epilogue = problem.epilogue
     conv.x, conv.out = address(buffers["x"]), address(buffers["out"])
@@ -114,7 +110,7 @@ def _operand(array: Any, problem: Conv2dProblem) -> int:
 
 
 def strides(array: Any, layout: str, wide: bool) -> Strides:
-    """Strides of an image or an output in this layout; `wide` says that the kernel's indices have 64 bits.
+    """Strides of an image or an output in this layout; `wide` means that the kernel's indices have 64 bits.
 
     Raises ValueError where they have 32, and the array has gaps too large for them.
     """
@@ -123,7 +119,7 @@ def strides(array: Any, layout: str, wide: bool) -> Strides:
 
 @lru_cache(maxsize=1024)
 def _strides(shape: tuple[int, ...], nbytes: tuple[int, ...], itemsize: int, layout: str, wide: bool) -> Strides:
-    """Strides from those in bytes; callers copy from the cached struct."""
+    """Callers copy from the cached struct; `nbytes` are the strides in bytes."""
     steps = [step // itemsize for step in nbytes]
     if not wide:
         reach = sum((size - 1) * abs(step) for size, step in zip(shape, steps, strict=True))
@@ -140,7 +136,7 @@ def is_aligned(
 
     `sizes` are those of the axes outside a contiguous run, by name: the stride of an axis of size 1 does not matter.
     `run` are the strides that the axes within a run must have: ``{"w": 1}``, or ``{"c": 1, "w": 3}`` for pixels of
-    three channels. It is empty where elements are read one by one.
+    three channels. It is empty where elements are read one at a time.
 
     Examples
     --------
@@ -169,7 +165,7 @@ class _Weights(ctypes.Structure):
 
 
 class WeightPacker(Preparation):
-    """Casts, flips and reorders the weights on the device, as most methods prepare them.
+    """Casts, flips and reorders the weights on the device, for most methods.
 
     `order` are the axes K, C, R, S of the packed filter, slowest first; `dtype` is its type, by default that of the
     sums.

@@ -1,4 +1,4 @@
-"""The host's side of conv.cuh: the factor and shift that replace a division."""
+"""The host side of conv.cuh: the factor and shift that replace a division."""
 
 from __future__ import annotations
 

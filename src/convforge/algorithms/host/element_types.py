@@ -1,7 +1,7 @@
 """The four types of a kernel: storage, math, accumulation, epilogue; each with one name on the host and on the device.
 
 Storage is the type of arrays (x_t, w_t, out_t), math that of factors (math_t), accumulation that of sums (acc_t); the
-epilogue works in epilogue_t, on a scale and a bias of operand_t. In a kernel of plain multiply-adds math_t is acc_t.
+epilogue computes in epilogue_t, on a scale and a bias of operand_t. In a kernel of plain multiply-adds math_t is acc_t.
 """
 
 from __future__ import annotations
@@ -37,13 +37,6 @@ _DECLARED = ("struct half_t;", "struct bfloat16_t;")
 class ElementTypes:
     """NumPy's names of a kernel's element types; empty where the kernel has none of that kind.
 
-    Attributes
-    ----------
-    x, w, out : str
-        Storage: x_t, w_t and out_t of the kernel.
-    math, acc, epilogue, operand : str
-        math_t (by default `acc`), acc_t, epilogue_t, and operand_t: the given type of scale and bias.
-
     Examples
     --------
     >>> ElementTypes(w="float16", acc="float32").prelude()[2:]
@@ -53,17 +46,17 @@ class ElementTypes:
     x: str = ""
     w: str = ""
     out: str = ""
-    math: str = ""
+    math: str = ""  # by default `acc`
     acc: str = ""
     epilogue: str = ""
-    operand: str = ""
+    operand: str = ""  # the given type of scale and bias
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "math", self.math or self.acc)
 
     @classmethod
     def of(cls, problem: Conv2dProblem, math: str = "") -> ElementTypes:
-        """The types of a convolution's kernel; its epilogue works in float64 over int32 sums, and so exactly."""
+        """The types of a convolution's kernel; its epilogue computes in float64 over int32 sums, and so exactly."""
         acc = problem.acc_dtype
         return cls(
             x=problem.x_dtype, w=problem.w_dtype, out=problem.out_dtype, math=math, acc=acc,

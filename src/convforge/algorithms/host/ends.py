@@ -17,56 +17,36 @@ Place = tuple[int, int, int, int, int]
 
 
 class Ends(NamedTuple):
-    """See :func:`convforge.algorithms.host.rows.store_row`.
+    """The arguments of :func:`convforge.algorithms.host.rows.store_row`."""
 
-    Attributes
-    ----------
-    plain : bool
-        Sums are only cast.
-    divisor : number
-        Of the sums; 1 where there is none.
-    scale, bias : 1-D array
-        In the epilogue's type; of size 0 where there is none.
-    residual : 1-D array
-        Flat, in the output's type; of size 0 where there is none.
-    place : five int
-        The residual's offset and strides.
-    code, alpha
-        Activation and its parameter.
-    half, integer, whole : bool
-        The output is float16; an integer type; an integer type of integer sums.
-    low, high : number
-        Limits of an integer output.
-    """
-
-    plain: bool
-    divisor: Any
-    scale: NDArray[np.generic]
+    plain: bool  # sums are only cast
+    divisor: Any  # of the sums; 1 if there is none
+    scale: NDArray[np.generic]  # 1-D, in the epilogue's type; of size 0 if there is none, as are bias and residual
     bias: NDArray[np.generic]
-    residual: NDArray[np.generic]
-    place: Place
-    code: int
+    residual: NDArray[np.generic]  # 1-D, in the output's type
+    place: Place  # offset and strides of the residual
+    code: int  # of the activation, whose parameter is alpha
     alpha: Any
-    half: bool
-    integer: bool
-    whole: bool
-    low: Any
+    half: bool  # the output is float16
+    integer: bool  # the output is an integer type
+    whole: bool  # the output and the sums are integers
+    low: Any  # limits of an integer output
     high: Any
 
 
 def values_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
-    """The type of the epilogue: float64 over int32 sums, which it holds exactly; else the sums' own."""
+    """The type of the epilogue: float64 over int32 sums, which it holds exactly; else the type of the sums."""
     return np.dtype("float64" if is_integer(problem.acc_dtype) else problem.acc_dtype)
 
 
 def ends(problem: Conv2dProblem, buffers: Buffers) -> Ends:
-    """The epilogue of `problem` with the tensors of one call."""
+    """The epilogue of `problem` with the operands of one call."""
     return _plain_ends(problem) if problem.epilogue.is_plain else _ends(problem, buffers)
 
 
 @lru_cache(maxsize=256)
 def _plain_ends(problem: Conv2dProblem) -> Ends:
-    """Without operands it is the same for every call."""
+    """Cached, because without operands it is the same for every call."""
     return _ends(problem, {})
 
 
@@ -78,7 +58,7 @@ def _ends(problem: Conv2dProblem, buffers: Buffers) -> Ends:
     plain = epilogue.is_plain
     whole = integer and plain and is_integer(problem.acc_dtype)
     limits = (np.iinfo(out).min, np.iinfo(out).max) if integer else (0, 0)
-    # int32's limits are no float32 numbers.
+    # float32 cannot hold int32's limits.
     limit = np.dtype("int32") if whole else np.dtype("float64") if out == np.int32 else values
     residual, place = np.empty(0, np.uint16 if out == np.float16 else out), (0, 0, 0, 0, 0)
     if epilogue.residual:

@@ -13,22 +13,10 @@ from convforge.problem.types import is_integer, itemsize
 
 
 class Geometry(NamedTuple):
-    """Plain numbers, and one table of indices an axis.
+    """Plain numbers, and one table of indices an axis."""
 
-    Attributes
-    ----------
-    channels, outputs : int
-        Input channels and output channels of one group.
-    rows, columns : 1-D int array
-        :func:`convforge.problem.border_indices` of the whole padded image, by axis.
-    left, width : int
-        Columns of padding at the left, columns of the image.
-    outside, zero : number
-        The value outside the image, and the zero point of x; in the accumulation type.
-    """
-
-    channels: int
-    outputs: int
+    channels: int  # of the input, of one group
+    outputs: int  # channels of the output, of one group
     P: int
     Q: int
     R: int
@@ -37,17 +25,16 @@ class Geometry(NamedTuple):
     stride_w: int
     dilation_h: int
     dilation_w: int
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int64]  # :func:`convforge.problem.border_indices` of the whole padded image, as are the columns
     columns: NDArray[np.int64]
-    left: int
-    width: int
-    outside: Any
-    zero: Any
+    left: int  # columns of padding
+    width: int  # of the image
+    outside: Any  # the value outside the image, in the accumulation type
+    zero: Any  # the zero point of x, in the accumulation type
 
 
 @lru_cache(maxsize=256)
 def geometry(problem: Conv2dProblem) -> Geometry:
-    """The geometry of a problem."""
     top, bottom, left, right = problem.padding
     acc = np.dtype(problem.acc_dtype).type
     return Geometry(
@@ -71,30 +58,21 @@ def geometry(problem: Conv2dProblem) -> Geometry:
 class Strip(NamedTuple):
     """Layout of a tile of several channels, in elements.
 
-    Attributes
-    ----------
-    tile_p, tile_c : int
-        Output rows that it serves, and channels in it.
-    rows : int
-        Rows of the image in it, halo included.
-    phases, phase_pitch : int
-        Columns of the same remainder modulo the stride, a phase, are contiguous, so that neighbouring outputs read
-        neighbours: the number of phases, and elements of each.
-    row_pitch, plane : int
-        Elements from row to row, and from channel to channel.
+    Columns with the same remainder modulo the stride, a phase, are contiguous, so that neighbouring outputs read
+    neighbours.
     """
 
-    tile_p: int
-    tile_c: int
-    rows: int
+    tile_p: int  # output rows that it serves
+    tile_c: int  # channels
+    rows: int  # of the image, halo included
     phases: int
-    phase_pitch: int
-    row_pitch: int
-    plane: int
+    phase_pitch: int  # elements of a phase
+    row_pitch: int  # from row to row
+    plane: int  # from channel to channel
 
 
 def strip(problem: Conv2dProblem, tile_p: int, tile_c: int) -> Strip:
-    """The tile that `tile_p` rows of outputs read of `tile_c` channels."""
+    """The tile that `tile_p` output rows read of `tile_c` channels."""
     phases = min(problem.stride[1], problem.extent_w)
     columns = (problem.q - 1) * problem.stride[1] + problem.extent_w
     phase_pitch = -(-columns // problem.stride[1])

@@ -13,25 +13,18 @@ C = TypeVar("C", bound=Config)
 
 
 class OnDevice(Algorithm[P, C]):
-    """A method whose kernels are CUDA C++.
-
-    Parameters
-    ----------
-    backend : {"cuda", "emulator"}
-    """
+    """A method whose kernels are CUDA C++; `backend` is "cuda" or "emulator"."""
 
     def __init__(self, backend: str = "cuda") -> None:
         self.backend = backend
 
 
 class DeviceConvolution(OnDevice[Conv2dProblem, C]):
-    """A convolution on a device."""
-
     operation = "conv2d"
 
 
 def types_refusal(problem: Conv2dProblem, taken: Collection[str]) -> Reason | None:
-    """The reason why a method of these types cannot take those of x, w and the result; None if it can."""
+    """The reason why a method of the types `taken` refuses those of x, w and the result; None if it supports them."""
     types = {problem.x_dtype, problem.w_dtype}
     if len(types) == 1 and problem.x_dtype in taken and problem.out_dtype in (*types, "float32"):
         return None

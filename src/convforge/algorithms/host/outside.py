@@ -1,7 +1,7 @@
 """Outputs whose windows are in a padding of zeros: their sums are zero, but a transform leaves rounding noise.
 
-A method that computes in a transformed domain adds the step of :func:`outside_steps` behind its own. Only problems
-with a padding as large as the filter have such outputs and this step.
+A method that computes in a transformed domain appends the step of :func:`outside_steps`. Only problems with a padding
+as large as the filter have such outputs and this step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ THREADS = 256
 
 
 def outside_steps(problem: Conv2dProblem, runtime: Runtime) -> list[Launch | Call]:
-    """The step that stores the outputs whose windows are in a padding of zeros, of float sums; none without such."""
+    """Steps that store the outputs whose windows are in a padding of zeros, of float sums; empty if none exist."""
     rows, columns = outside(problem)
     if not (rows.any() or columns.any()):
         return []
@@ -34,7 +34,7 @@ def outside_steps(problem: Conv2dProblem, runtime: Runtime) -> list[Launch | Cal
 
 
 def outside(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Flags of the rows and columns of the output whose windows have taps on padding of zeros alone.
+    """Flags of the rows and columns of the output whose windows only read padding of zeros.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def outside(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_
 
 
 def _outside(outputs: int, size: int, before: int, taps: int, stride: int, dilation: int) -> NDArray[np.bool_]:
-    """Flags of the windows of an axis that read no pixel."""
+    """Flags of the windows along an axis that read no pixel."""
     first = np.arange(outputs, dtype=np.int64) * stride - before
     skipped = np.maximum(-(first // dilation), 0)  # taps before the first pixel
     found: NDArray[np.bool_] = (skipped >= taps) | (first + skipped * dilation >= size)

@@ -14,10 +14,10 @@ from convforge.backends.cpu.simd import borrow
 @jit
 def store_outside(zeros: Any, rows: Any, runs: Any, out: Any, ends: Any, values: Any, K: Any, begin: Any,
                   end: Any) -> None:  # fmt: skip
-    """Work item = a row of an output channel: all of it, or the runs of columns, as sums of zero through the epilogue.
+    """Work item = a row of an output channel, or its runs of columns, stored as sums of zero through the epilogue.
 
     `zeros` (Q,) are of the accumulation type, `rows` (P,) are flags, and `runs` are the first column of each run and
-    the one behind its last. Of `values` only the type is used, the epilogue's.
+    the one after its last. Of `values` only the type is used, the epilogue's.
     """
     zeros, rows, runs, out, ends = borrow(zeros), borrow(rows), borrow(runs), borrow(out), borrow(ends)
     P, Q = rows.size, zeros.size

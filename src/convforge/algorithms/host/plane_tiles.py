@@ -1,4 +1,4 @@
-"""The host's side of conv.cuh: tiles of neighbouring planes, and their layout in shared memory."""
+"""The host side of conv.cuh: tiles of neighbouring planes, and their layout in shared memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ class _PlaneTiles(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class PlaneTiles:
-    """Tiles of p x q outputs on some neighbouring planes, of all images of a problem.
-
-    Examples
-    --------
-    >>> from convforge.problem import parse_problem
-    >>> tiles = PlaneTiles.of(parse_problem("n2c3h100w100_k3r3s3_st1_p1_g3_f32_nchw"), 32, 64, planes=4)
-    >>> tiles.across, tiles.down, tiles.count
-    (2, 4, 16)
-    """
+    """Tiles of p x q outputs on some neighbouring planes, of all images of a problem."""
 
     across: int
     down: int
@@ -36,7 +28,6 @@ class PlaneTiles:
 
     @classmethod
     def of(cls, problem: Conv2dProblem, p: int, q: int, planes: int) -> PlaneTiles:
-        """The tiles of a problem."""
         across, down = max(1, -(-problem.q // q)), max(1, -(-problem.p // p))
         return cls(across, down, max(1, across * down * -(-problem.n * problem.k // planes)), planes)
 
@@ -55,7 +46,7 @@ class PlaneTiles:
 
 
 def window(outputs: int, taps: int, stride: int, dilation: int) -> int:
-    """Pixels under so many outputs beside each other."""
+    """Pixels under so many neighbouring outputs, along an axis."""
     return (outputs - 1) * stride + dilation * (taps - 1) + 1
 
 
@@ -70,10 +61,10 @@ def tile_width(problem: Conv2dProblem, outputs: int) -> int:
 
 
 def whole_vectors(elements: int, nbytes: int) -> int:
-    """The least number of elements, at least `elements`, that whole vectors hold."""
+    """`elements`, rounded up to whole vectors."""
     return -(-elements * nbytes // VECTOR_BYTES) * VECTOR_BYTES // nbytes
 
 
 def odd_vectors(elements: int, nbytes: int) -> int:
-    """The least number of elements, at least `elements`, that an odd number of vectors holds."""
+    """`elements`, rounded up to an odd number of vectors."""
     return (-(-elements * nbytes // VECTOR_BYTES) | 1) * VECTOR_BYTES // nbytes

@@ -13,16 +13,16 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32  # blocks of an SM of any architecture; of one in data centres
 # Bytes of a block's shared memory that the driver takes; registers and threads of an SM whose facts are not known.
 DRIVER_BYTES, REGISTERS, THREADS = 1024, 1 << 16, 2048
-# Tiles of the busiest SM: with a persistent grid at most so many times those with a block a tile.
+# Most tiles of the busiest SM with a persistent grid, relative to those with a block a tile.
 UNEVEN = 1.05
 SHARED_UNIT = 128  # bytes in which shared memory is allocated
 
 
 def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int, **numbers: int) -> Any:
-    """The kernel with `numbers` and BLOCKS, so many blocks of `threads` that an SM holds `resident` threads.
+    """The kernel with `numbers` and BLOCKS, as many blocks of `threads` as make `resident` threads an SM.
 
-    That bounds the registers of a thread: with fewer registers it keeps fewer loads in flight, but more threads do so.
-    Where numbers would spill to memory, fewer threads are resident.
+    BLOCKS bounds the registers of a thread: with fewer it keeps fewer loads in flight, but more threads do so.
+    Where registers would spill to memory, fewer threads are resident.
     """
     whole = _in_warps(threads)
     resident = min(resident, runtime.facts.threads or resident, MOST_BLOCKS_HELD * whole)
@@ -36,19 +36,18 @@ def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int
 
 
 def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: int) -> int:
-    """Estimate the blocks that an SM holds at once, at least one, by warps, shared memory, and registers a thread."""
+    """Estimate the blocks that run on an SM at once, at least one, by warps, shared memory, and registers a thread."""
     shared = (facts.shared_bytes or facts.block_shared_bytes) // (shared_bytes + DRIVER_BYTES)
     of_registers = (facts.registers or REGISTERS) // (max(32, registers) * warps * 32)
     return max(1, min(shared, of_registers, (facts.threads or THREADS) // (32 * warps), BLOCKS_HELD))
 
 
 def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-    """A described launch with an occupancy cap: so much shared memory that no SM holds more than its share of blocks.
+    """A launch with an occupancy cap: enough shared memory that no SM runs more than its share of blocks.
 
     With PDL, the blocks of the next launch in a stream start as soon as there is room, and wait (pdl_wait).
-    Without the cap, SMs that finish first would take as many of them as they can hold, and the last SMs none. The cap
-    takes no more shared memory than needed, because the rest is L1. A grid with more blocks than run at once is not
-    changed.
+    Without the cap, SMs that finish first would start as many of them as fit, and the last SMs none. The cap uses no
+    more shared memory than needed, because the rest is L1. A grid with more blocks than run at once is not changed.
     """
     info, facts = runtime.describe(kernel, info), runtime.facts
     if info.occupancy is None or not info.early:
@@ -65,7 +64,7 @@ def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
 def persistent(tiles: int, facts: DeviceFacts, of_cluster: int = 1) -> tuple[int, ...]:
     """The persistent grid of one block an SM, with no more blocks than tiles.
 
-    A cluster of `of_cluster` blocks takes as many tiles together, and `tiles` is a multiple of it.
+    A cluster of `of_cluster` blocks computes as many tiles together, and `tiles` is a multiple of it.
 
     Examples
     --------
@@ -78,19 +77,19 @@ def persistent(tiles: int, facts: DeviceFacts, of_cluster: int = 1) -> tuple[int
 
 
 def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> LaunchInfo:
-    """The persistent grid of as many blocks as run at once, from the described launch of a block a tile.
+    """The persistent grid of as many blocks as run at once, from a launch of a block a tile.
 
-    `resident` are the threads that an SM holds, for devices that do not know.
+    `resident` are the threads of an SM for devices that do not report occupancy.
     """
     held = resident if info.occupancy is None else round(info.occupancy * facts.threads)
     return replace(info, grid=(min(info.grid[0], facts.cores * max(1, held // _in_warps(math.prod(info.block)))),))
 
 
 def is_shared_well(tiles: int, blocks: int, facts: DeviceFacts) -> bool:
-    """Tell if a persistent grid of so many blocks keeps all SMs about as busy as a grid of a block a tile.
+    """Tell if a persistent grid of `blocks` keeps all SMs about as busy as a grid of a block a tile.
 
-    Some blocks of a persistent grid compute one tile more than the others. If an SM holds several blocks, these may all
-    run on the same few SMs. With a block a tile, the SM that is done first takes the next tile.
+    Some blocks of a persistent grid compute one tile more than the others. If an SM runs several blocks, these may all
+    be on the same few SMs. With a block a tile, the SM that finishes first starts the next tile.
 
     Examples
     --------
@@ -104,5 +103,5 @@ def is_shared_well(tiles: int, blocks: int, facts: DeviceFacts) -> bool:
 
 
 def _in_warps(threads: int) -> int:
-    """Threads rounded up to whole warps, which get registers together."""
+    """Threads rounded up to whole warps, because registers are allocated by warp."""
     return -(-threads // 32) * 32

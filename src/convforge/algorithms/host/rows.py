@@ -30,8 +30,8 @@ def half_to_float(bits: Any) -> Any:
 def float_to_half(value: Any) -> Any:
     """float32 or float64 to the 16 bits of float16, rounded once, half to even; too large becomes Inf.
 
-    float64 goes through float32, rounded to odd: towards zero, and the last bit set where the result is inexact. So a
-    number beside a tie of float16 stays beside it (S. Boldo and G. Melquiond, *Emulation of a FMA and correctly rounded
+    float64 goes through float32, rounded to odd: towards zero, and the last bit set if the result is inexact. So no
+    number near a tie of float16 becomes the tie (S. Boldo and G. Melquiond, *Emulation of a FMA and correctly rounded
     sums*, IEEE Trans. Comput. 57(4), 2008). float32 is exact, and the compiler drops this code.
     """
     single = np.float32(value)
@@ -76,7 +76,7 @@ def gather_row(
     Position j goes to ``offset + (j % stride) * pitch + j // stride``: with a stride, positions of one phase are
     contiguous, so that the loop over outputs always has unit stride. No tap uses phases from `phases` on.
 
-    Element w of the image's row is ``flat[start + w * step]``, the bits of float16 if `half`; a negative `start` says
+    Element w of the image's row is ``flat[start + w * step]``, the bits of float16 if `half`; a negative `start` means
     that the whole row is outside the image. `columns` is the border's table of indices, `left` the padding, `width` the
     image's. `outside` is the value outside the image; `zero`, the zero point, is subtracted from every element.
     """
@@ -132,7 +132,7 @@ def _steps(distance: Any, stride: Any) -> Any:
 
 @inlined
 def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: Any, outside: Any, half: Any) -> None:
-    """One position at the border; index -1 means the value outside."""
+    """One position at the border; index -1 is outside the image."""
     if start < 0 or index < 0:
         row[at] = outside
     elif half:
@@ -290,7 +290,7 @@ def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values:
     of n, channels, rows and columns.
     """
     alike = ends.plain or (ends.scale.size <= 1 and ends.bias.size == 0 and ends.residual.size == 0)
-    if alike and step * place[2] == 1 and place[4] == n and pitch == n:  # all channels, side by side
+    if alike and step * place[2] == 1 and place[4] == n and pitch == n:  # all channels, contiguous
         whole = max(pixels * n, 1) if ends.plain else values.size
         for i in range(0, pixels * n, whole):
             store_row(sums, first + i, min(whole, pixels * n - i), values, k, out, start + i, 1, ends, 0, 0)
@@ -328,7 +328,7 @@ def store_plain(values: Any, first: Any, n: Any, out: Any, start: Any, step: Any
         for q in range(n):
             out[start + q * step] = float_to_half(values[first + q])
         return
-    # Slices first, as in gather_row; a reversed output takes the same loop from its last element.
+    # Slices first, as in gather_row; a reversed output uses the same loop from its last element.
     source, target = values[first : first + n], out[min(start, start + (n - 1) * step) :]
     low, high = ends.low, ends.high
     if step != 1:

@@ -1,4 +1,4 @@
-"""The host's side of filter.cuh: filters that blocks read as their users gave them."""
+"""The host side of filter.cuh: filters that blocks read from the user's array."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Filter(ctypes.Structure):
 
 
 def staged_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of shared memory that the filter takes, with rows of taps aligned to 16 bytes."""
+    """Bytes of shared memory of the filter, with rows of taps aligned to 16 bytes."""
     lanes = 16 // itemsize(problem.acc_dtype)
     pitch = -(-problem.s // lanes) * lanes
     return problem.k * problem.c_per_group * problem.r * pitch * itemsize(problem.acc_dtype)
@@ -48,7 +48,7 @@ class StagedWeights:
 
     @cached_property
     def _copy(self) -> WeightPacker:
-        """Compiled when a filter is first kept: most calls read the user's array."""
+        """Compiled when a filter is first kept, because most calls read the user's array."""
         return WeightPacker(self._problem, self._runtime, dtype=self._problem.w_dtype)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
@@ -60,7 +60,6 @@ class StagedWeights:
         return PreparedFilter({"w": buffers["given"], **flipped}, 0)
 
     def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
-        """The step that launches the kernel, with what `arguments` fills."""
         return Launch(info, self._kernel, arguments, self._runtime)
 
     def filter(self, prepared: PreparedFilter) -> Filter:
@@ -69,9 +68,9 @@ class StagedWeights:
 
 
 def filter_from(w: Any, flipped: bool) -> Filter:
-    """The user's weights as a kernel's argument, in cross-correlation order.
+    """The kernel's argument for the user's weights, in cross-correlation order.
 
-    Raises ValueError where the array has gaps too large for 32-bit indices.
+    Raises ValueError for gaps too large for 32-bit indices.
     """
     steps = [step // w.itemsize for step in w.strides]
     if sum([(size - 1) * abs(step) for size, step in zip(w.shape, steps, strict=True)]) > WIDE:

@@ -1,4 +1,4 @@
-"""Views of strided arrays as one flat run of elements with an offset and strides, for kernels of the CPU.
+"""Views of strided arrays as flat elements with an offset and strides, for kernels of the CPU.
 
 The strides are in the logical order N, C, H, W, so one kernel serves NCHW, NHWC, pitched views of a larger image and
 reversed axes, without a copy.
@@ -13,21 +13,11 @@ from numpy.typing import NDArray
 
 
 class View(NamedTuple):
-    """A flat array and the place of element (n, c, h, w) in it.
+    """A flat array and the place of element (n, c, h, w) in it."""
 
-    Attributes
-    ----------
-    flat : 1-D array
-        Of float16 the bits, uint16.
-    place : tuple of five int
-        Offset of (0, 0, 0, 0), then the strides of n, c, h and w, all in elements.
-    half : bool
-        The elements are the bits of float16.
-    """
-
-    flat: NDArray[np.generic]
-    place: tuple[int, int, int, int, int]
-    half: bool
+    flat: NDArray[np.generic]  # 1-D; uint16 for float16
+    place: tuple[int, int, int, int, int]  # offset of (0, 0, 0, 0), then strides of n, c, h and w, in elements
+    half: bool  # the elements are the bits of float16
 
 
 def logical(array: NDArray[np.generic], layout: str) -> NDArray[np.generic]:
@@ -36,7 +26,7 @@ def logical(array: NDArray[np.generic], layout: str) -> NDArray[np.generic]:
 
 
 def view(array: NDArray[np.generic], layout: str) -> View:
-    """View a 4-D array as a flat run of elements; copy it only where its strides are no whole elements.
+    """View a 4-D array as flat elements; copy it only if its strides are not multiples of the element size.
 
     Examples
     --------
@@ -46,7 +36,7 @@ def view(array: NDArray[np.generic], layout: str) -> View:
     """
     a = logical(array, layout)
     size = a.itemsize
-    if array.flags.c_contiguous and array.flags.aligned:  # the usual case, and the quick one
+    if array.flags.c_contiguous and array.flags.aligned:  # the usual case, faster
         s = a.strides
         half = a.dtype == np.float16
         flat = not_read_only(array.reshape(-1))
@@ -76,5 +66,5 @@ class _Memory:
 
 
 def not_read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory without the flag, which is part of Numba's types: each kernel would be compiled once more."""
+    """The same memory without the read-only flag. It is part of Numba's types, so kernels would be compiled twice."""
     return array if array.flags.writeable else np.asarray(_Memory(array))

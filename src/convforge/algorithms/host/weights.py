@@ -1,4 +1,4 @@
-"""The first step of every CPU method's weights: cross-correlation order, accumulation type, a copy of its own."""
+"""The first step of every CPU method's weights: a copy in cross-correlation order and accumulation type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def correlation_filter(problem: Conv2dProblem, w: NDArray[np.generic], dtype: st
 
 
 def filter_to_pack(problem: Conv2dProblem, w: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
-    """Like :func:`correlation_filter`, for packers, which copy it: it may be the caller's own memory."""
+    """Like :func:`correlation_filter`, for packers, which copy it: the result may be the caller's memory."""
     if problem.mode == "convolution":
         w = w[:, :, ::-1, ::-1]
     return not_read_only(np.ascontiguousarray(w, dtype))

@@ -30,12 +30,12 @@ SIXTEEN_BITS = (NARROW, "float16")
 
 
 def takes_bfloat16(method: A) -> A:
-    """Decorate a CPU method so that it takes problems in bfloat16 like those in float32."""
+    """Decorate a CPU method to support bfloat16 by float32."""
     return _taking(method, (NARROW,))
 
 
 def takes_16_bits(method: A) -> A:
-    """Decorate a CPU method so that it takes problems in bfloat16 and float16 like those in float32."""
+    """Decorate a CPU method to support bfloat16 and float16 by float32."""
     return _taking(method, SIXTEEN_BITS)
 
 
@@ -76,7 +76,7 @@ def widened(problem: Any, narrow: tuple[str, ...] = (NARROW,)) -> Any:
 
 
 def _around(plan: Plan, problem: Any, config: Config) -> Plan:
-    """A plan of the problem in a narrow type around the plan of the wider one."""
+    """A plan of the problem in a narrow type around the plan in float32."""
     own = {operand.name: operand for operand in (*problem.operands, *problem.results)}
     wide = {operand.name: operand for operand in (*plan.problem.operands, *plan.problem.results)}
     copied = [name for name in own if own[name].dtype != wide[name].dtype and name != plan.weights]

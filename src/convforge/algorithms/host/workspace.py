@@ -1,4 +1,4 @@
-"""Cuts a caller's flat run of bytes into the arrays that a plan's steps share, each aligned to a cache line."""
+"""Cuts a caller's workspace into the arrays that a plan's steps share, each aligned to a cache line."""
 
 from __future__ import annotations
 
@@ -22,18 +22,16 @@ def nbytes(parts: Sequence[Part]) -> int:
     --------
     >>> nbytes([((3, 5), "float32"), ((7,), "float64")])
     191
-    >>> nbytes([])
-    0
     """
     used = [size for size in (_padded(part) for part in parts) if size]
     return sum(used) + ALIGNMENT - 1 if used else 0
 
 
 def carve(workspace: Any, parts: Sequence[Part]) -> list[NDArray[Any]]:
-    """Cut a workspace into contiguous arrays aligned to 64 bytes: views, whose elements are not initialised.
+    """Cut a workspace into contiguous, uninitialised arrays aligned to 64 bytes.
 
-    The workspace is a contiguous 1-D array of uint8 of at least ``nbytes(parts)`` bytes; None where that is 0. Raises
-    ValueError where it is too small.
+    The workspace is a contiguous 1-D array of uint8 of at least ``nbytes(parts)`` bytes, or None where that is 0.
+    Raises ValueError if it is too small.
 
     Examples
     --------
