@@ -1,4 +1,4 @@
-"""Matrix products: a ladder from three loops to the BLAS, and the convolution that is one by itself (1x1)."""
+"""Matrix products: a ladder from three loops to the BLAS, and the 1x1 convolution, which is a matrix product."""
 
 from convforge.algorithms.gemm.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.pointwise import Gemm1x1

@@ -1,6 +1,6 @@
 """The matrix product as a convolution with filters of 1x1: the methods of that, under names of the ladder.
 
-C = A B is the result of M pixels of K channels and of N filters, which are the columns of B.
+C = A B is the result of M pixels of K channels and N filters, the columns of B.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
 
-# Rows and columns with which a tile of C is not mostly empty, and products that are worth the launches before the
-# kernel: of smaller matrices "auto" takes another step.
+# Least rows and columns, so that a tile of C is not mostly empty; least products, to repay the launches before the
+# kernel. For smaller matrices "auto" chooses another step.
 FEWEST, LEAST_WORK = 64, 2**24
 
 # Numbers along K that pixel_rows.cu and split_pixels.cu write, 64 for each block along y.
@@ -39,30 +39,18 @@ C = TypeVar("C", bound=Config)
 
 
 class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
-    """A product of float32 matrices by a convolution on tensor cores.
-
-    Attributes
-    ----------
-    convolution : type
-        The method that computes.
-    products, at_once : float
-        Products of 16 bits in the time of a product of this method, and of a multiply-add of float32.
-    preferred : Preference
-        Of large matrices.
-    lacks : callable
-        Gives the reason why a device does not have the tensor cores.
-    """
+    """A product of float32 matrices by a convolution on tensor cores."""
 
     operation = "gemm"
     since = "gemm_wgmma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
     convolution: ClassVar[type[DeviceConvolution[Any]]]
-    products: ClassVar[int]
-    at_once: ClassVar[float] = TENSOR_PRODUCTS
-    preferred: ClassVar[Preference] = Preference(
+    products: ClassVar[int]  # of 16 bits, in the time of a product of this method
+    at_once: ClassVar[float] = TENSOR_PRODUCTS  # of 16 bits, in the time of a multiply-add of float32
+    preferred: ClassVar[Preference] = Preference(  # for large matrices
         Rank.TENSOR_CORES, "float32 and large matrices: tensor cores, whose tiles the TMA loads"
     )
-    lacks = staticmethod(device_refusal)
+    lacks = staticmethod(device_refusal)  # the reason why a device does not have the tensor cores
 
     def __init__(self, backend: str = "cuda") -> None:
         super().__init__(backend)
@@ -94,14 +82,13 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
         return self._convolution.refuses(convolution_of(problem), facts)
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[C]:
-        """The convolution's, in its order."""
         return self._convolution.configs(convolution_of(problem), facts)
 
     def plan(self, problem: GemmProblem, config: C, runtime: Runtime) -> Plan:
         return self._plan_by(self._convolution.plan(convolution_of(problem), config, runtime), problem)
 
     def _plan_by(self, inner: Plan, problem: GemmProblem) -> Plan:
-        """The plan of a product whose launches are those of a convolution's plan, over the same memory."""
+        """The plan of a product with the launches of a convolution's plan, over the same memory."""
 
         def arrays(buffers: Buffers) -> Buffers:
             x, out = pixels_of(buffers["a"], problem), results_of(buffers["c"])
@@ -124,7 +111,7 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
 
 
 class Columns(Preparation):
-    """Prepares the columns of B by a convolution's preparation of filters, `lent` where nobody changes B.
+    """Prepares the columns of B by a convolution's preparation of filters, `lent` if nobody changes B.
 
     Filters are read along K. Where neighbours of B are columns, :class:`ColumnRows` first writes rows along K.
     """
@@ -151,7 +138,7 @@ class Columns(Preparation):
 
 
 class ColumnRows(Preparation):
-    """Writes the columns of B as rows, as pixels of K channels are; then prepares these as filters."""
+    """Writes the columns of B as rows, like pixels of K channels; then prepares these as filters."""
 
     def __init__(self, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
         n, k = problem.n, problem.k
@@ -180,7 +167,6 @@ class ColumnRows(Preparation):
 
 
 def on_views(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
-    """A launch on views of its buffers."""
     fill = step.fill
     return replace(step, fill=lambda buffers: fill(view(buffers)))
 
@@ -189,7 +175,7 @@ def convolution_of(problem: GemmProblem) -> Conv2dProblem:
     """The convolution that is a matrix product: M pixels of K channels, and N filters.
 
     The pixels are one row, h = 1 and w = M: a thread that goes from pixel to pixel then meets no end of a row, and maps
-    take up to 2^32 - 1 of them. An image of A stored as (K, M) has planes of pixels, which the TMA cannot load: every
+    hold up to 2^32 - 1 of them. An image of A stored as (K, M) has planes of pixels, which the TMA cannot load: every
     config of it first writes rows to the workspace.
 
     Examples
@@ -211,7 +197,7 @@ def pixels_of(a: Any, problem: GemmProblem) -> ArrayView:
         of_k, of_m = a.strides
         return ArrayView(address(a), (1, k, 1, m), (of_k * k, of_k, of_m * m, of_m), size)
     of_m, of_k = a.strides
-    if m == 1:  # the stride of an axis of length 1 may be any number, but the TMA takes multiples of 16 bytes alone
+    if m == 1:  # the stride of an axis of length 1 may be any number, but the TMA requires multiples of 16 bytes
         of_m = k * size
     return ArrayView(address(a), (1, 1, m, k), (of_m * m, of_m * m, of_m, of_k), size)
 
@@ -229,7 +215,7 @@ def results_of(c: Any) -> ArrayView:
 
 
 def _renamed(method: type[DeviceConvolution[Any]], kernel: str, name: str) -> type[DeviceConvolution[Any]]:
-    """The convolution whose kernel has the product's name, by which profilers tell them apart."""
+    """The convolution with a kernel of the product's name, so that profilers tell them apart."""
     return type(method.__name__, (method,), {"kernel": name, "names": (f"#define {kernel} {name}",)})
 
 
@@ -244,14 +230,14 @@ class GemmSplit(ByConvolution[SplitConfig]):
 
 
 class GemmTf32(ByConvolution[WgmmaConfig]):
-    """The product of float32 whose numbers are rounded to TF32: :class:`ImplicitGemmTf32`."""
+    """The product of float32 rounded to TF32: :class:`ImplicitGemmTf32`."""
 
     name = "gemm_tf32"
     summary = "float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
     precision = "tf32"
     look = Mark("pink", "square")
     convolution = _renamed(ImplicitGemmTf32, "implicit_gemm_wgmma", name)
-    products = 2  # a product of TF32 takes the tensor cores twice as long as one of 16 bits
+    products = 2  # tensor cores need twice as long for a product of TF32 as for one of 16 bits
 
 
 class _ByWarps(ByConvolution[C]):
@@ -276,7 +262,7 @@ class GemmSplitMma(_ByWarps[SplitMmaConfig]):
 
 
 class GemmTf32Mma(_ByWarps[ImplicitMmaConfig]):
-    """The product of float32 whose numbers are rounded to TF32: :class:`ImplicitGemmTf32Mma`."""
+    """The product of float32 rounded to TF32: :class:`ImplicitGemmTf32Mma`."""
 
     name = "gemm_tf32_mma"
     summary = "float32, rounded to TF32, on tensor cores; sm_80"

@@ -1,4 +1,4 @@
-"""Kernels of the matrix product on the CPU. A, B and C are 2-D arrays in the order M K, K N, M N, of any strides."""
+"""Kernels of the matrix product on the CPU. A, B and C are 2-D arrays (M, K), (K, N) and (M, N), of any strides."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def loops(a: Any, b: Any, c: Any, begin: Any, end: Any) -> None:
 def blocked(a: Any, b: Any, c: Any, tile_m: Any, tile_n: Any, tile_k: Any, begin: Any, end: Any) -> None:
     """Work item = `tile_m` rows of C.
 
-    A block of B, `tile_k` by `tile_n`, is packed to fit the L2 cache, and is used by all rows of the item; along a row
-    of it the products are added a vector at a time.
+    A block of B, `tile_k` by `tile_n`, is packed to fit the L2 cache. All rows of the item use it. Along a row of it
+    the products are added a vector at a time.
     """
     M, K, N = a.shape[0], a.shape[1], b.shape[1]
     packed = np.empty(tile_k * tile_n, c.dtype)

@@ -1,4 +1,4 @@
-"""Host side of the GEMM ladder on GPUs: a class a step, its configs in the order of what they promise."""
+"""Host side of the GEMM ladder on GPUs: a class a step, its configs with the most promising first."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ STATIC_SHARED_BYTES = 48 << 10
 
 
 class GemmStep(OnDevice[GemmProblem, C]):
-    """A step of the ladder: one kernel, which multiplies matrices and is the product of im2col too."""
+    """A step of the ladder: one kernel, which multiplies matrices and also computes the product of im2col."""
 
     operation = "gemm"
     path: ClassVar[str]
-    # Whether a plain product may be of 16-bit types: each number is made a float when it is loaded.
+    # A plain product may be of 16-bit types: each number is converted to float when it is loaded.
     takes_16_bits: ClassVar[bool] = False
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
@@ -54,7 +54,7 @@ class GemmStep(OnDevice[GemmProblem, C]):
 
     @abstractmethod
     def tiling(self, config: C, size: int) -> Tiling:
-        """The config in terms of the kernel; ValueError is raised where no kernel can have it."""
+        """The config in terms of the kernel; ValueError for an impossible config."""
 
     def product(
         self, config: C, runtime: Runtime, a_k_major: bool, b_k_major: bool, dtype: str,
@@ -84,7 +84,7 @@ def plain_b(runtime: Runtime) -> Preparation:
 
 
 def _matrix(array: Any, k_first: bool, k_major: bool) -> Operand:
-    """A stored matrix as an operand; its axis along K is first or last."""
+    """A stored matrix as an operand; its K axis is first or last."""
     first, last = strides_of(array)
     along, along_k = (last, first) if k_first else (first, last)
     return operand(address(array), array.itemsize, along, along_k, k_major)
@@ -105,7 +105,7 @@ class BlockConfig(Config):
 
 
 class GemmNaive(GemmStep[BlockConfig]):
-    """One thread an element of C; everything in global memory."""
+    """One thread an element of C, without shared memory."""
 
     name = "gemm_naive"
     summary = "one thread an element of C, all from global memory"
@@ -177,18 +177,16 @@ class TileConfig(Config):
 
 
 class _Tiled(GemmStep[TileConfig]):
-    """A step with a TileConfig."""
-
     tiles: ClassVar[tuple[TileConfig, ...]]
     stages: ClassVar[int] = 1
-    # Constants of the kernel beside the block's.
+    # Constants of the kernel in addition to the block's.
     parts: ClassVar[tuple[str, ...]] = ("BLOCK_K", "THREAD_M", "THREAD_N")
-    # A thread's sums are in squares of such a side; a tile's columns are a multiple of `across`.
+    # Side of the squares of a thread's sums; a tile's columns are a multiple of `across`.
     square: ClassVar[int] = 1
     across: ClassVar[int] = 1
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[TileConfig]:
-        """Those that waste least of the device first."""
+        """The configs that waste least of the device first."""
         fit = [tile for tile in self.tiles if self._shared_bytes(tile, size) <= STATIC_SHARED_BYTES]
         return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
 
@@ -203,7 +201,7 @@ class _Tiled(GemmStep[TileConfig]):
         return Tiling(config.block_m, config.block_n, (threads,), numbers)
 
     def _refusal(self, config: TileConfig, threads: int) -> Reason | None:
-        """The reason why threads cannot share the tile so; None if they can."""
+        """The reason why threads cannot divide the tile so; None if they can."""
         if config.block_m % config.thread_m or config.block_n % config.thread_n:
             part, whole = f"{config.thread_m} x {config.thread_n}", f"{config.block_m} x {config.block_n}"
             return Reason("threads of {part} do not cover {whole} exactly", part=part, whole=whole)
@@ -226,7 +224,7 @@ class _Tiled(GemmStep[TileConfig]):
 
 
 def share_refusal(config: TileConfig | WarpTile, threads: int) -> Reason | None:
-    """The reason why threads cannot load whole rows of the tiles, by one element and by four: Share of gemm.cuh."""
+    """The reason why threads cannot load whole rows of the tiles, by one element and by four (Share of gemm.cuh)."""
     if not 32 <= threads <= 1024:
         return Reason("a block has 32 to 1024 threads, not {threads}", threads=threads)
     if config.block_k % 8:
@@ -241,7 +239,7 @@ def share_refusal(config: TileConfig | WarpTile, threads: int) -> Reason | None:
 
 
 def modelled_time(tiling: Tiling, m: int, n: int, groups: int, facts: DeviceFacts) -> float:
-    """Estimate a tiling's time, up to a factor: tiles of the busiest SM, large ones at a better rate.
+    """Estimate a tiling's time, in arbitrary units: tiles of the busiest SM, large ones at a better rate.
 
     A tile of m x n is read and computed in a time that grows with m n and, for its operands, with m + n.
     """
@@ -316,7 +314,7 @@ class WarpTile(Config):
     def tiling(self, size: int, stages: int) -> Tiling:
         """The tile for a kernel with `stages` tiles of each operand, of elements of `size` bytes.
 
-        Raises ValueError where no kernel can have it.
+        Raises ValueError for an impossible tile.
         """
         warps = self.block_m // self.warp_m * (self.block_n // self.warp_n)
         if (reason := self._refusal()) is not None:
@@ -327,7 +325,7 @@ class WarpTile(Config):
         return Tiling(self.block_m, self.block_n, (32 * warps,), numbers, shared)
 
     def _refusal(self) -> Reason | None:
-        """The reason why warps, or threads, cannot share the tile so; None if they can."""
+        """The reason why warps, or threads, cannot divide the tile so; None if they can."""
         warp = {"warp_m": self.warp_m, "warp_n": self.warp_n}
         thread = {"thread_m": self.thread_m, "thread_n": self.thread_n}
         if self.block_m % self.warp_m or self.block_n % self.warp_n:
@@ -349,7 +347,7 @@ class WarpTile(Config):
         return share_refusal(self, 32 * self.block_m // self.warp_m * (self.block_n // self.warp_n))
 
     def fits(self, tiling: Tiling, size: int, facts: DeviceFacts) -> bool:
-        """Tell if a block has the shared memory, and a thread the registers: sums of 8 bytes take two each."""
+        """Tell if a block has the shared memory, and a thread the registers: sums of 8 bytes need two each."""
         return tiling.shared_bytes <= facts.block_shared_bytes and self.thread_m * self.thread_n * size <= 128 * 4
 
 
@@ -367,7 +365,7 @@ class WarpConfig(WarpTile):
 
 
 class _TileTime(NamedTuple):
-    """A tile's time in terms of :func:`modelled_time`: what it takes more alone on its SM, and a factor among many."""
+    """A tile's factors of :func:`modelled_time`: what it adds if alone on its SM, and a factor if among many."""
 
     alone: float
     among_many: float
@@ -398,7 +396,7 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
     preference = Preference(Rank.FIRST, FASTEST)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
-        """Those that waste least of the device first."""
+        """The configs that waste least of the device first."""
         fit = [tile for tile in WARP_TILES if tile.fits(self.tiling(tile, size), size, facts)]
 
         def time(tile: WarpConfig) -> float:

@@ -26,7 +26,7 @@ def operand_b(b: Any, stream: Any = None) -> PreparedFilter:
 
 
 def _matrices(problem: GemmProblem, buffers: Buffers) -> tuple[Any, Any]:
-    """A and B in the order M K and K N: views."""
+    """Views of A and B in the order (M, K) and (K, N)."""
     a, b = buffers["a"], buffers["b"].tensors["b"]
     return (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
 
@@ -71,7 +71,7 @@ class BlockedConfig(Config):
 
 @takes_16_bits
 class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
-    """Blocks of B in the cache, vectors along the rows, every core."""
+    """Blocks of B in the cache, vectors along the rows, all cores."""
 
     name = "gemm_blocked"
     summary = "blocks of B packed in the cache, vectorised along the row, threads"
@@ -83,7 +83,7 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[BlockedConfig]:
         tiles = ((64, 512, 128), (32, 512, 128), (64, 1024, 64), (128, 256, 256), (16, 512, 128))
-        # The tallest rows that leave every core an item of its own come first.
+        # The tallest tiles that give every core an item come first.
         return sorted(starmap(BlockedConfig, tiles), key=lambda tile: -(-problem.m // tile.tile_m) < facts.cores)
 
     def plan(self, problem: GemmProblem, config: BlockedConfig, runtime: Runtime) -> Plan:
@@ -104,7 +104,7 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
 
 @takes_16_bits
 class GemmBlas(Algorithm[GemmProblem, Config]):
-    """The BLAS that NumPy was built with (OpenBLAS in its wheels)."""
+    """The BLAS of the installed NumPy (OpenBLAS in its wheels)."""
 
     name = "gemm_blas"
     summary = "NumPy's BLAS"
@@ -123,13 +123,12 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
         info = LaunchInfo("numpy.matmul", (1,), (1,))
 
         def run(buffers: Buffers, stream: Any) -> None:
-            # A BLAS fills tiles up with zeros: an infinity times one of them is invalid, and reaches no element of C.
+            # A BLAS pads tiles with zeros: an infinity times one of them is invalid, but reaches no element of C.
             with np.errstate(invalid="ignore"):
                 np.matmul(*_matrices(problem, buffers), out=buffers["c"])
 
         return Plan(self, problem, config, runtime, steps=[Call(info, run)], prepare=operand_b)
 
     def versions(self) -> dict[str, str]:
-        """NumPy's version and its BLAS."""
         blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         return {"numpy": np.__version__, "blas": f"{blas['name']} {blas['version']}"}

@@ -17,11 +17,11 @@ from convforge.problem import GemmProblem
 from convforge.problem.gemm import BYTES
 from convforge.problem.types import itemsize
 
-# The first architecture whose tensor cores take 16 x 16 by 16 x 8 numbers, and which has asynchronous copies.
+# The first architecture with asynchronous copies, and tensor cores that multiply 16 x 16 by 16 x 8 numbers.
 FIRST_ARCHITECTURE = 80
 TYPES, SIZE = ("float16", "bfloat16"), 2  # and bytes of a number
-# Numbers of 16 bits that tensor cores multiply in the time of one multiply-add of float32, as far as this kernel keeps
-# them busy; of bytes twice as many.
+# Products of 16 bits by tensor cores in the time of one multiply-add of float32, at the rate that this kernel reaches;
+# of bytes twice as many.
 PRODUCTS = 7
 LINE_BYTES = 64  # of a line of a tile, at least: the factors of two products
 MOST_SUMS = 128  # of a lane: its registers hold them and the factors of the products in flight
@@ -50,7 +50,7 @@ class GemmMmaConfig(Config):
     stages: int = 4
 
 
-# Of 16 bits, in the order of what they promise where M and N are large. Of bytes block_k is twice that.
+# For 16 bits, the most promising for large M and N first. For bytes block_k is twice that.
 TILES = tuple(starmap(GemmMmaConfig, (
     (128, 256, 32, 64, 64, 6), (256, 128, 32, 64, 64, 6), (128, 128, 32, 64, 64, 4), (128, 128, 64, 64, 32, 3),
     (128, 64, 64, 64, 32, 3), (64, 128, 64, 32, 64, 3), (64, 64, 64, 32, 32, 4), (64, 32, 64, 32, 16, 4),
@@ -59,10 +59,9 @@ TILES = tuple(starmap(GemmMmaConfig, (
 
 
 class GemmMma(GemmStep[GemmMmaConfig]):
-    """The matrix product of 16-bit types, and of bytes in int32, by warps, on tensor cores.
+    """The matrix product of 16-bit types, and of bytes in int32, by warps on tensor cores.
 
-    It takes matrices of any size, strides and alignment: numbers that are not aligned to 16 bytes are loaded one by
-    one.
+    It supports matrices of any size, strides and alignment: numbers that are not aligned to 16 bytes are loaded singly.
 
     Notes
     -----
@@ -92,14 +91,14 @@ class GemmMma(GemmStep[GemmMmaConfig]):
         return device_refusal(facts)
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
-        """Order the tiles: those that leave registers for transposing bytes come first where bytes are transposed."""
+        """If bytes must be transposed, tiles that leave registers for that come first."""
         found = super().configs(problem, facts)
         if problem.dtype not in BYTES or (problem.transpose_b and not problem.transpose_a):
             return found
         return sorted(found, key=lambda config: config.warp_m * config.warp_n > 32 * TRANSPOSING_SUMS)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
-        """Those that waste least of the device first."""
+        """The configs that waste least of the device first."""
         every = TILES if size > 1 else [replace(tile, block_k=2 * tile.block_k) for tile in TILES]
         fit = [config for config in every if tiling(config, size).shared_bytes <= facts.block_shared_bytes]
         return sorted(fit, key=lambda config: modelled_time(tiling(config, size), m, n, groups, facts))
@@ -122,11 +121,7 @@ def tiling(config: GemmMmaConfig, size: int = SIZE, *, k_major: bool = False) ->
     """The block's tile, threads, shared memory and constants of a kernel that includes mma_tiles.cuh.
 
     Where all tiles are `k_major`, block_m and block_n need not be powers of 2. `size` is that of a number in bytes.
-
-    Raises
-    ------
-    ValueError
-        Warps cannot share the tile as the config says.
+    Raises ValueError for a config whose warps cannot divide the tile.
     """
     if (reason := _refusal(config, size, k_major)) is not None:
         raise ValueError(f"{config}: {reason}")
@@ -138,7 +133,7 @@ def tiling(config: GemmMmaConfig, size: int = SIZE, *, k_major: bool = False) ->
 
 
 def _refusal(config: GemmMmaConfig, size: int, k_major: bool) -> Reason | None:
-    """The reason why warps cannot share a tile so; None if they can."""
+    """The reason why warps cannot divide a tile so; None if they can."""
     along = {} if k_major else {"block_m": 16, "block_n": 16}
     for name, least in {**along, "block_k": LINE_BYTES // size}.items():
         if (side := getattr(config, name)) < least or side & (side - 1):

@@ -1,4 +1,4 @@
-"""A 1x1 convolution without padding or stride is a matrix product of the image in its own memory."""
+"""A 1x1 convolution without padding or stride, as a matrix product of the image without a copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from convforge.problem import Conv2dProblem, GemmProblem
 
 @takes_bfloat16
 class Gemm1x1(Algorithm[Conv2dProblem, Config]):
-    """out (K x PQ) = w (K x C) x (C x HW), a product for each image and group, without a copy."""
+    """out (K x PQ) = w (K x C) x (C x HW), a product for each image and group."""
 
     name = "gemm_1x1"
     summary = "a 1x1 filter as a matrix product of the picture where it lies"
@@ -51,7 +51,7 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
         groups, outputs, channels = problem.groups, problem.k_per_group, problem.c_per_group
         gemm = GemmProblem(m=outputs, n=problem.h * problem.w, k=channels, dtype=problem.acc_dtype)
         child = GemmBlas().plan(gemm, config, runtime)
-        # A part of the pixels for each core, each with a BLAS of one thread; a small product is not worth sharing.
+        # A part of the pixels for each core, with a single-threaded BLAS; a small product is not worth dividing.
         parts = runtime.facts.cores if problem.flops >= INLINE_FLOPS else 1
 
         def part_of(part: int) -> Callable[[Buffers], Iterator[Buffers]]:

@@ -1,6 +1,6 @@
-"""The host's side of gemm.cuh: operands, structs, and a kernel of the ladder compiled for one kind of product.
+"""The host side of gemm.cuh: operands, structs, and a kernel of the ladder compiled for one kind of product.
 
-A product writes a plain matrix, or the output of a convolution through its epilogue: im2col's and implicit GEMM's.
+A product writes a plain matrix, or the output of a convolution through its epilogue, for im2col and implicit GEMM.
 """
 
 from __future__ import annotations
@@ -55,12 +55,7 @@ def operand(data: int, size: int, along: int, along_k: int, k_major: bool, group
     """One operand of a call, K-major or MN-major as the kernel was compiled.
 
     Strides `along` M or N and `along_k` are in elements, `size` in bytes of an element, and `group` in elements from
-    one group's matrix to the next.
-
-    Raises
-    ------
-    ValueError
-        A stride exceeds 32 bits.
+    one group's matrix to the next. Raises ValueError for a stride that exceeds 32 bits.
     """
     if max(abs(along), abs(along_k)) > WIDE:
         raise ValueError(f"strides of {along} and {along_k} elements exceed 32 bits; make the matrix contiguous first")
@@ -72,36 +67,24 @@ def operand(data: int, size: int, along: int, along_k: int, k_major: bool, group
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A config of a ladder's step in terms of its kernel.
-
-    A block of `threads` computes `block_m` x `block_n` of C, with so many bytes of dynamic shared memory; `constants`
-    are further constants of the kernel.
-    """
+    """A config of a ladder's step in terms of its kernel."""
 
     block_m: int
     block_n: int
     threads: tuple[int, ...]
-    constants: tuple[tuple[str, int], ...] = ()
-    shared_bytes: int = 0
+    constants: tuple[tuple[str, int], ...] = ()  # further ones of the kernel
+    shared_bytes: int = 0  # dynamic, of a block
 
     def tiles(self, m: int, n: int, groups: int = 1) -> int:
-        """Blocks that a product takes."""
         return -(-m // self.block_m) * -(-n // self.block_n) * groups
 
 
 class Product:
-    """A kernel compiled for products of one kind: element types, major axes of the operands, and what is stored.
+    """A kernel compiled for products of one kind: element types, major axes of the operands, and the output.
 
-    Parameters
-    ----------
-    dtype, b_dtype : str
-        Of A and B; `b_dtype` differs for integers alone.
-    convolution : Conv2dProblem, optional
-        Whose output C is; by default C is a matrix of `dtype`, or of int32 where that is an integer type.
-    constants : tuple of str
-        Further lines of the prelude.
-    around : callable, optional
-        struct Gemm -> the struct that the kernel takes, where that is not struct Gemm itself.
+    `dtype` and `b_dtype` are those of A and B; they differ only for integers. C is the output of `convolution`; by
+    default a matrix of `dtype`, or of int32 for an integer type. `constants` are further lines of the prelude. `around`
+    maps struct Gemm to the kernel's struct, if that is another.
     """
 
     def __init__(
@@ -159,7 +142,7 @@ class Product:
 
 
 def _output_vectors(problem: Conv2dProblem, conv: Any, first: int) -> bool:
-    """Tell if four sums that are neighbours in C are neighbours in the output too, aligned for one store."""
+    """Tell if four neighbouring sums of C are also neighbours in the output, aligned for one store."""
     size = itemsize(problem.out_dtype)
     each = min(4, VECTOR_BYTES // size)
     if (conv.out or 0) % (each * size):
@@ -182,12 +165,12 @@ def _matrix_types(dtype: str, b_dtype: str) -> tuple[str, ...]:
 
 
 def strides_of(array: Any) -> tuple[int, ...]:
-    """Strides in elements; those of axes with one element say nothing and are 0."""
+    """Strides in elements; 0 for axes with one element, because theirs are arbitrary."""
     steps = zip(array.strides, array.shape, strict=True)
     return tuple(step // array.itemsize if length > 1 else 0 for step, length in steps)
 
 
 def blocked_flops(problem: Conv2dProblem) -> float:
-    """FLOPs of a convolution as a product in blocks of filters, which are computed whole."""
+    """FLOPs of a convolution as a product in blocks of filters; partial blocks count as whole."""
     k = problem.k_per_group
     return problem.flops * -(-k // BLOCK_FILTERS) * BLOCK_FILTERS / max(k, 1)

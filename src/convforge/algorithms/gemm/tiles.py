@@ -15,7 +15,7 @@ from convforge.problem import GemmProblem
 
 
 class _Fields(NamedTuple):
-    """Fields of a config that give a tile's rows and columns; `free` where they take any numbers."""
+    """Fields of a config that are a tile's rows and columns; `free` if they can be any numbers."""
 
     rows: str
     columns: str
@@ -27,7 +27,7 @@ _FIELDS = (_Fields("tile_m", "tile_n", True), _Fields("block_y", "block_x", True
 
 
 def has_tiles(config: Config) -> bool:
-    """Tell if a config says which tile of C is computed at a time."""
+    """Tell if a config determines the tile of C that is computed at a time."""
     return _fields(config) is not None
 
 
@@ -36,10 +36,7 @@ def configs_of_tile(
 ) -> list[Config] | Reason:
     """The configs of a rung with tiles of `rows` x `columns` of C, or the reason why there are none.
 
-    Parameters
-    ----------
-    configs : sequence of Config
-        The rung's own, the default first; with tiles.
+    `configs` are the rung's own, with tiles, the default first.
 
     Examples
     --------

@@ -69,7 +69,7 @@ class GemmWgmmaConfig(Config):
 
     @property
     def of_cluster(self) -> int:
-        """Blocks that load for each other."""
+        """Blocks of a cluster, which load for each other."""
         return 2 if self.paired else 1
 
     @property
@@ -83,7 +83,7 @@ class GemmWgmmaConfig(Config):
         return (4 * ROW + self.stages * (self.block_m + self.block_n)) * ROW * SIZE + 1024
 
 
-# In the order of what they promise where M and N are large.
+# The most promising for large M and N first.
 TILES = tuple(starmap(GemmWgmmaConfig, (
     (128, 256, False), (256, 128, False), (256, 192, False), (128, 192, True), (128, 192, False), (128, 128, True),
     (128, 128, False), (64, 256, True), (64, 192, True), (64, 128, True), (128, 64, True), (64, 64, True),
@@ -93,7 +93,7 @@ TILES = tuple(starmap(GemmWgmmaConfig, (
 class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     """The matrix product of 16-bit types on Hopper's tensor cores, whose tiles the TMA loads and stores.
 
-    Matrices whose rows are no multiples of 16 bytes, or whose layout is not the problem's, go to gemm_mma, which is
+    Matrices whose rows are no multiples of 16 bytes, or whose layout is not the problem's, use gemm_mma, which is
     compiled when it is first needed.
     """
 
@@ -136,7 +136,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         return None
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmWgmmaConfig]:
-        """The model of cycles puts the fastest first."""
+        """The fastest by the model of cycles first."""
         found = []
         for tile in TILES:
             if tile.block_m >= 2 * max(problem.m, 64) or tile.block_n >= 2 * max(problem.n, 64):
@@ -268,7 +268,7 @@ def matrix_map(
 
 
 def results_map(at: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> TiledMap | None:
-    """The map of C, in boxes of 64 by 64; None where the TMA cannot store it."""
+    """The map of C, in boxes of 64 by 64; None if the TMA cannot store it."""
     if (pitch := _pitch(shape, strides)) is None:
         return None
     tensor_map = TiledMap(at, "u16", (shape[1], shape[0]), (pitch,), (ROW, ROW), swizzle=ROW * SIZE)

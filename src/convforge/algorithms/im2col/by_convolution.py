@@ -40,11 +40,10 @@ class Chunk(NamedTuple):
 
 
 class ConvolvedProduct:
-    """Steps and preparation of a plan whose product is a convolution.
+    """Steps and preparation of a plan whose product is a convolution: an expansion for each chunk, then its product.
 
     `gemm` is a key of :data:`BY_CONVOLUTION`. A chunk has at most `columns`, but at least a row of outputs. `tile` is
-    the index of the convolution's config; ValueError is raised where it has fewer. The steps are an expansion for each
-    chunk, and the launches of its product.
+    the index of the convolution's config; ValueError if it has fewer.
     """
 
     def __init__(self, problem: Conv2dProblem, gemm: str, columns: int, tile: int, runtime: Runtime) -> None:
@@ -74,7 +73,7 @@ class ConvolvedProduct:
 
 
 def chosen(configs: Sequence[C], tile: int, gemm: str) -> C:
-    """The config with this index; ValueError where there are fewer."""
+    """The config with this index; ValueError if there are fewer."""
     if not 0 <= tile < len(configs):
         raise ValueError(f"tile={tile} of im2col: {gemm} has tilings 0 to {len(configs) - 1}")
     return configs[tile]
@@ -144,7 +143,7 @@ def why_not_convolved(problem: Conv2dProblem, gemm: str, facts: DeviceFacts) -> 
 
 
 def ways_of_convolved(problem: Conv2dProblem, gemm: str) -> tuple[Way, ...]:
-    """The ways of a call whose product is this convolution."""
+    """The ways of a call with this convolution as its product."""
     words = Reason("the product is a convolution of 1x1: columns of the matrix are pixels, and entries their channels")
     inner = convolution_of(problem, problem.n, problem.p)
     config = SplitMmaConfig() if gemm == GemmSplitMma.name else ImplicitMmaConfig(turned=rows_pay(inner))
@@ -153,7 +152,7 @@ def ways_of_convolved(problem: Conv2dProblem, gemm: str) -> tuple[Way, ...]:
 
 
 def _arrays(buffers: Buffers, problem: Conv2dProblem, chunk: Chunk, room: int) -> Buffers:
-    """The arrays of a chunk's convolution; the columns take `room` bytes of the workspace."""
+    """The arrays of a chunk's convolution; the columns have `room` bytes of the workspace."""
     at, size = columns_at(buffers), itemsize(problem.acc_dtype)
     (images, height), q, entries = (chunk.images, chunk.height), problem.q, problem.c * problem.r * problem.s
     if pixels_contiguous(problem):

@@ -1,4 +1,4 @@
-"""Kernels of im2col on the CPU: the expansion, and the way from the product to the output through the epilogue."""
+"""Kernels of im2col on the CPU: the expansion, and the store of products through the epilogue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def expand(x: Any, columns: Any, g: Any, strip: Any, offsets: Any, n0: Any, p0: 
            end: Any) -> None:  # fmt: skip
     """Work item = one channel of one image (n, c): its R * S rows of the expanded matrix.
 
-    The channel's rows are gathered once, halo included; each tap's row of the matrix is then a plain copy out of them.
+    The channel's rows are gathered once, halo included, and each tap's row of the matrix is copied from them.
     `columns` (images, C * R * S, (p1 - p0) * Q) are the matrices of images n0, n0 + 1, ... for output rows [p0, p1);
     `offsets` are those of each tap (r, s) in the strip of one channel.
     """

@@ -22,23 +22,23 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import WIDE, itemsize
 
-# Steps of the ladder that may multiply.
+# Steps of the ladder that can compute the product.
 STEPS: dict[str, Callable[[str], GemmStep[Any]]] = {**LADDER, GemmMma.name: GemmMma}
-# Tilings of a convolution that are offered.
+# Most tilings of a convolution among the configs.
 TILINGS = 4
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
 GRAIN = 256
-# Chunks that a config cuts a matrix into, at most: each costs the host two launches, and the plan their terms.
+# Most chunks of a matrix: each costs the host two launches, and the plan their descriptions.
 MOST_CHUNKS = 1024
 
-# Columns of the product up to which, with many channels on both sides, a matrix that is written first is ahead: so few
-# columns keep few blocks busy, and a product whose operands lie ready is over sooner. Where there is one product, more
-# columns, and outputs for each SM, up to which it is.
+# With many channels on both sides and at most so many columns of the product, a matrix that is written first is faster:
+# few columns keep few blocks busy, and a product of prepared operands ends sooner. With one product, the limits are
+# more columns, and outputs for each SM.
 FEW_COLUMNS, SEVERAL_COLUMNS, SEVERAL_OUTPUTS = 256, 4096, 16000
 
-# Taps and output channels from which, with several input channels but too few for tiles of their own, the matrix pays:
-# a thread that holds its pixels would read a tap for nearly every product. And outputs for each SM from which it does:
-# with fewer, a method of one launch is over first.
+# Least taps and output channels with which the matrix pays, for several input channels, but too few to fill a tile: a
+# thread that holds its pixels would read a tap for nearly every product. And least outputs for each SM: with fewer, a
+# method of one launch ends first.
 MATRIX_TAPS, MATRIX_CHANNELS, MATRIX_OUTPUTS = 48, 32, 4000
 
 
@@ -80,7 +80,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     convolved: ClassVar[str] = GemmSplitMma.name  # the product that is a convolution
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """The whole matrix or what an eighth of the memory holds, then smaller chunks."""
+        """The whole matrix, or the part that fits an eighth of the memory; then smaller chunks."""
         total = problem.n * problem.p * problem.q
         least = _least_columns(total)
         narrow = (_why_not_narrow(problem) or device_refusal(facts)) is None
@@ -98,10 +98,10 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         return [*found[:1], *behind[:1], *found[1:], *others, *behind[1:]]
 
     def _convolved_configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[Im2colConfig]:
-        """Those whose product is a convolution; the workspace holds the matrix once more, in a form of its own."""
+        """Those whose product is a convolution; the workspace also holds the matrix in the convolution's format."""
         total, entries = problem.n * problem.p * problem.q, problem.c * problem.r * problem.s
         room = facts.memory_bytes // 8 // (2 * entries * itemsize(problem.acc_dtype))
-        reach = WIDE // max(entries, problem.k)  # so that places in the arrays have 32 bits
+        reach = WIDE // max(entries, problem.k)  # so that offsets in the arrays have 32 bits
         columns = _chunk(total, max(min(room, reach), _least_columns(total)))
         return [Im2colConfig(columns, self.convolved, tile) for tile in range(TILINGS)]
 
@@ -149,7 +149,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         return ways_of_convolved(problem, config.gemm) if config.gemm == self.convolved else ()
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """The matrix of the first config is written and read besides."""
+        """The matrix of the first config is also written and read."""
         return Work(blocked_flops(problem), problem.least_bytes + 2 * _matrix_bytes(problem))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
@@ -187,27 +187,27 @@ class Im2colTf32(Im2col):
         return self._convolved_configs(problem, facts)
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """The matrix is written and read besides."""
+        """The matrix is also written and read."""
         return Work(2 * problem.flops / PRODUCTS, problem.least_bytes + 2 * _matrix_bytes(problem))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """Methods that write no matrix have the same arithmetic, so it is never chosen by rule."""
+        """Never chosen by rule, because methods that write no matrix have the same arithmetic."""
         return None
 
 
 def _matrix_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of the whole matrix, of entries as the first config has them where there are tensor cores."""
+    """Bytes of the whole matrix, with the entries of the first config on a device with tensor cores."""
     entries = problem.n * problem.c * problem.r * problem.s * problem.p * problem.q
     return entries * itemsize(entries_of(problem, GemmMma.name if _why_not_narrow(problem) is None else ""))
 
 
 def _least_columns(total: int) -> int:
-    """Columns of a chunk that make MOST_CHUNKS of them."""
+    """Columns of a chunk, so that there are MOST_CHUNKS."""
     return -(-total // (MOST_CHUNKS * GRAIN)) * GRAIN
 
 
 def _chunk(total: int, columns: int) -> int:
-    """Columns of chunks that have at most so many, or GRAIN, and are about equal."""
+    """Columns of about equal chunks, each at most `columns`, or GRAIN."""
     most = min(max(columns // GRAIN, 1) * GRAIN, MOST_COLUMNS)
     if total <= most:
         return max(total, 1)
@@ -228,7 +228,7 @@ def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> 
 
 
 def entries_of(problem: Conv2dProblem, gemm: str) -> str:
-    """The type of the matrix's entries: of the sums, or as x and w are."""
+    """The type of the matrix's entries: that of the sums, or of x and w."""
     return problem.x_dtype if gemm == GemmMma.name else problem.acc_dtype
 
 

@@ -16,13 +16,13 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
 THREADS = 256
-# Neighbouring columns of a thread, stored at once: four take so many registers that fewer threads keep memory at work.
+# Neighbouring columns of a thread, stored at once: four need so many registers that too few threads run.
 PER = 2
-# Entries of a column up to which the code of several columns stays small.
+# Most entries of a column with which the unrolled code of several columns stays small.
 MOST_UNROLLED = 64
 # Alignment of the columns in the workspace, in bytes.
 ALIGNMENT = 256
-# Channels from which an image in NHWC is expanded along them: a run of a pixel's channels is a line of memory.
+# Least channels to expand an image in NHWC along them: then a pixel's channels fill a line of memory.
 FEWEST_CONTIGUOUS = 16
 
 
@@ -67,12 +67,11 @@ class Expansion:
 
 
 def pixels_contiguous(problem: Conv2dProblem) -> bool:
-    """Tell if neighbours of the matrix are pixels, so that rows are entries (c, r, s); else they are channels."""
+    """Tell if neighbours in the matrix are pixels, so that rows are entries (c, r, s); else they are channels."""
     return not (problem.x_layout == "NHWC" and problem.c_per_group >= FEWEST_CONTIGUOUS)
 
 
 def columns_at(buffers: Buffers) -> int:
-    """The address of a call's columns."""
     return -(-address(buffers["workspace"]) // ALIGNMENT) * ALIGNMENT
 
 

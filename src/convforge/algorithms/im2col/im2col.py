@@ -48,7 +48,7 @@ class Im2colConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """The matrix product of a chunk, and the strip that its columns are read from."""
+    """The matrix product of a chunk, and the strip that contains its columns."""
 
     plan: Plan
     tile: Strip
@@ -57,7 +57,7 @@ class _Product:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Pictures [n0, n1) and output rows [p0, p1)."""
+    """Images [n0, n1) and output rows [p0, p1)."""
 
     n0: int
     n1: int
@@ -70,7 +70,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), where each column is the window of one output in x.
 
     Source: Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing, 2006.
-    The expansion is done a chunk at a time, so the workspace stays small and the chunk in the cache.
+    The expansion is done a chunk at a time, so the workspace is small and the chunk stays in the cache.
     """
 
     name = "im2col"
@@ -87,7 +87,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         found: list[Im2colConfig] = []
         for chunk in (8 * facts.l2_bytes, 2 * facts.l2_bytes, facts.l2_bytes // 2, 1):
             pictures = max(1, min(-(-problem.n // facts.cores), chunk // (row * problem.p)))
-            pieces = -(-facts.cores // max(1, -(-problem.n // pictures)))  # of one picture, to keep all cores at work
+            pieces = -(-facts.cores // max(1, -(-problem.n // pictures)))  # of one image, to keep all cores busy
             tile_p = max(1, min(-(-problem.p // pieces), chunk // row))
             config = Im2colConfig(pictures, tile_p)
             if config not in found:
@@ -129,7 +129,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         product: _Product,
         straight: bool,
     ) -> tuple[Call | Child, ...]:
-        """Expand, multiply and store one chunk; a product that is written straight to the output needs no store."""
+        """Expand, multiply and store one chunk; `straight`: the product writes the output, without a store."""
         from convforge.algorithms.im2col import cpu
 
         pictures, height = chunk.n1 - chunk.n0, chunk.p1 - chunk.p0
@@ -164,7 +164,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
                 runtime.launch(cpu.store, store_info, args, stream)
 
         def launch(kernel: str, items: int, moved: int, run: Callable[[Buffers, Any], None]) -> Call:
-            # To move an element takes about as long as 8 vectorised operations.
+            # Moving an element costs about as much as 8 vectorised operations.
             block = block_of_items(items, items * moved * 8, runtime.facts)
             info = LaunchInfo(kernel, (items,), (block,))
             return Call(info, run)
@@ -177,7 +177,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
     @staticmethod
     def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, height: int) -> _Product:
-        """The product that all chunks of so many output rows share: there may be thousands of them."""
+        """The product of all chunks of `height` output rows, shared because there may be thousands of them."""
         gemm = GemmProblem(m=problem.k_per_group, n=height * problem.q, k=problem.taps, dtype=float_sums(problem).name)
         child, tile = _GEMMS[config.gemm], strip(problem, height, 1)
         plan = child.plan(gemm, child.configs(gemm, runtime.facts)[0], runtime)
@@ -187,7 +187,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 def _buffers(
     problem: Conv2dProblem, pictures: int, height: int, dtype: np.dtype[np.generic]
 ) -> list[tuple[tuple[int, ...], np.dtype[np.generic]]]:
-    """Shapes of the expanded matrices and of their products, for so many images and output rows."""
+    """Shapes of the expanded matrices and of their products."""
     cells = height * problem.q
     columns = (pictures, problem.c * problem.r * problem.s, cells)
     return [(columns, dtype), ((pictures, problem.k, cells), dtype)]
