@@ -1,4 +1,4 @@
-"""Kernels of implicit GEMM on the CPU: blocks of sums that stay in registers, fed from a tile by offsets.
+"""Kernels of implicit GEMM on the CPU: blocks of sums in registers, read from a tile by offsets.
 
 Vectors are along the pixels, for problems of few outputs; cpu_outputs.py has the others.
 
@@ -27,7 +27,7 @@ def implicit_gemm(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
     `w` is the output of :func:`pack_weights`, flat; of `values` only the type is used, the epilogue's; `offsets` are
     those of each tap (c, r, s) of a block of channels in the tile.
     """
-    # Blocks read past the last pixel by less than a block: their surplus sums are not stored.
+    # Blocks read less than a block past the last pixel; these sums are not stored.
     tile = np.zeros(strip.tile_c * strip.plane + block.width, w.dtype)
     sums = np.empty(block.kept * block.rows * block.segments * block.pitch, w.dtype)
     value = np.empty(g.Q, values.dtype)
@@ -64,7 +64,7 @@ def multiply(tile: Any, offsets: Any, w: Any, group: Any, b: Any, c0: Any, c1: A
     """Sums of block `b` of outputs over channels [c0, c1), added to the earlier ones where c0 > 0.
 
     With one segment, the strip's rows are one run of positions, and the sums between the rows are not used; with
-    several, each output row is a run of its own.
+    several, each output row is a separate run.
     """
     taps = g.R * g.S
     segments = 1 if block.segments == 1 else height
@@ -95,7 +95,7 @@ def block_product(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: An
 @inlined
 def finish(sums: Any, kept: Any, value: Any, out: Any, n: Any, group: Any, b: Any, p0: Any, p1: Any, g: Any, ends: Any,
            strip: Any, block: Any) -> None:  # fmt: skip
-    """Block `b` of outputs, the `kept`-th whose sums are kept, goes through the epilogue, row by row."""
+    """Block `b` of outputs, the `kept`-th with kept sums, goes through the epilogue, row by row."""
     row = block.segments * block.pitch
     step = strip.row_pitch if block.segments == 1 else block.pitch
     for i in range(min(block.rows, g.outputs - b * block.rows)):

@@ -1,8 +1,8 @@
-"""Kernels of implicit GEMM on the CPU whose vectors are along the outputs: two of them by six pixels, in registers.
+"""Kernels of implicit GEMM on the CPU with vectors along the outputs: two of them by six pixels, in registers.
 
 What changed since cpu.py: a vector holds the weights of eight outputs, and each pixel is broadcast. Pixels may be
-anywhere in the tile, so sums between rows or beyond the last pixel are computed only to fill a block of six; the price
-is that a block of sums is transposed before it is stored.
+anywhere in the tile, so sums between rows or beyond the last pixel are computed only to fill a block of six. In return,
+a block of sums must be transposed before it is stored.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def turn(sums: Any, kept: Any, turned: Any, pitch: Any, pixels: Any) -> None:
 @inlined
 def finish(turned: Any, pitch: Any, value: Any, out: Any, n: Any, group: Any, b: Any, p0: Any, p1: Any, g: Any,
            ends: Any, block: Any) -> None:  # fmt: skip
-    """Take block `b` of outputs through the epilogue: the whole strip at once where its rows are contiguous."""
+    """Pass block `b` of outputs through the epilogue: the whole strip at once where its rows are contiguous."""
     whole = out.place[3] == g.Q * out.place[4] and (ends.residual.size == 0 or ends.place[3] == g.Q * ends.place[4])
     rows = p1 - p0 if whole else 1
     for i in range(min(block.rows, g.outputs - b * block.rows)):
@@ -150,6 +150,6 @@ def two_by_six(tile: Any, corners: Any, pixel: Any, offsets: Any, w: Any, at: An
 
 @jit
 def put_two(sums: Any, at: Any, lanes: Any, a: Any, b: Any) -> None:
-    """Two vectors side by side."""
+    """Store two contiguous vectors."""
     store(sums, at, a)
     store(sums, at + lanes, b)

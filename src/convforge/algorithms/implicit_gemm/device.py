@@ -20,13 +20,13 @@ from convforge.backends.runtime import Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Outputs and pixels of a block, entries of a column of a step; of a warp; of a thread.
+# Outputs and pixels of a block, entries of a column a step; outputs and pixels of a warp; of a thread.
 TILES = tuple(starmap(WarpTile, (
     (128, 128, 32, 32, 64, 8, 8), (128, 128, 8, 32, 64, 8, 8), (64, 128, 16, 32, 64, 8, 8),
     (64, 128, 8, 32, 64, 8, 8), (64, 64, 32, 32, 32, 8, 4), (64, 64, 16, 32, 64, 8, 8), (64, 64, 8, 32, 32, 8, 4),
     (32, 128, 8, 32, 32, 8, 4), (16, 128, 8, 16, 32, 4, 4), (8, 256, 8, 8, 64, 4, 4),
 )))  # fmt: skip
-# Steps of several taps cost more to gather: a tile whose steps do not divide the channels counts as so much slower.
+# Steps of several taps cost more to gather: the factor for a tile whose steps do not divide the channels.
 SEVERAL_TAPS = 1.25
 
 
@@ -49,7 +49,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
         return shared_pixels(problem, Rank.SHARED_PIXELS) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WarpTile]:
-        """Those that waste least of the device first."""
+        """The configs that waste least of the device first."""
         pixels, size = problem.n * problem.p * problem.q, itemsize(problem.acc_dtype)
         fit = [tile for tile in TILES if tile.fits(tiling(tile, problem), size, facts)]
 

@@ -29,12 +29,12 @@ from convforge.problem.types import itemsize
 
 MOST_CHANNELS = 4
 OUTPUTS, FILTERS, DEPTH = 16, 8, 16  # of one product of the tensor cores; DEPTH in numbers along K
-# Products of tensor cores in the time of one multiply-add of float32, as far as this kernel keeps them busy.
+# Products of tensor cores in the time of one multiply-add of float32, at the rate that this kernel reaches.
 PRODUCTS = 7
-# With fewer filters "auto" takes another method: most of a product would be filters that do not exist.
+# With fewer filters "auto" chooses another method: most of a product would be padding.
 FEWEST = 8
 MOST_CONFIGS = 10  # that a search tries
-STORED = 16  # bytes that a lane stores as one, at most
+STORED = 16  # most bytes of one store of a lane
 THREADS = 128  # of a block that packs filters
 SIZE, WORD = 2, 4  # bytes of a number, and of two
 
@@ -58,8 +58,7 @@ class FewChannelsConfig(Config):
     resident : int
         Threads that an SM should hold at once. The compiler then gives each thread few enough registers.
     run : int
-        In NCHW, outputs of a filter that a thread has side by side, at most: they are stored as one if they divide Q.
-        A power of 2.
+        In NCHW, most contiguous outputs of a filter in a thread: one store writes them if they divide Q. A power of 2.
     """
 
     tile_h: int = 16
@@ -73,7 +72,6 @@ class FewChannelsConfig(Config):
 
     @property
     def warps(self) -> int:
-        """Warps of a block."""
         return self.tile_h * self.tile_w // OUTPUTS // self.fragments * (self.block_n // self.warp_n)
 
     @property
@@ -84,7 +82,7 @@ class FewChannelsConfig(Config):
 
 F = TypeVar("F", bound=FewChannelsConfig)
 
-# The last ones leave most room for large filters and wide dilation.
+# The last ones leave the most shared memory for large filters and wide dilation.
 TILES = tuple(starmap(FewChannelsConfig, (
     (8, 16, 64, 2, 64, 2, 512), (8, 16, 64, 2, 64, 1, 512), (8, 32, 64, 2, 64, 2, 512), (4, 32, 64, 2, 64, 2, 512),
     (8, 16, 96, 1, 96, 2, 512), (4, 16, 96, 1, 96, 2, 512), (8, 32, 96, 2, 32, 2, 768), (4, 32, 96, 2, 96, 2, 384),
@@ -94,23 +92,13 @@ TILES = tuple(starmap(FewChannelsConfig, (
 
 
 class OnPatch(DeviceConvolution[F], Generic[F]):
-    """An implicit GEMM whose blocks read factors from a patch of the image in shared memory.
-
-    Attributes
-    ----------
-    names, fields : tuple of str, dict
-        Lines that make the file's kernel this one, and further fields of its struct.
-    parts : int
-        Products of the tensor cores for one product.
-    filters : int
-        Filters that one load of factors takes.
-    """
+    """An implicit GEMM whose blocks read factors from a patch of the image in shared memory."""
 
     tiles: ClassVar[tuple[FewChannelsConfig, ...]]
-    names: ClassVar[tuple[str, ...]] = ()
-    fields: ClassVar[Mapping[str, Any]] = {}
-    parts: ClassVar[int] = 1
-    filters: ClassVar[int] = FILTERS
+    names: ClassVar[tuple[str, ...]] = ()  # macros that specialise the file's kernel
+    fields: ClassVar[Mapping[str, Any]] = {}  # further ones of its struct
+    parts: ClassVar[int] = 1  # products of the tensor cores for one product
+    filters: ClassVar[int] = FILTERS  # of one load of factors
 
     @abstractmethod
     def preparation(self, problem: Conv2dProblem, config: F, runtime: Runtime) -> Preparation:
@@ -118,13 +106,13 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
 
     @abstractmethod
     def types_refusal(self, problem: Conv2dProblem) -> Reason | None:
-        """The reason why the kernel cannot take a problem's types; None if it can."""
+        """The reason why the kernel does not support a problem's types; None if it does."""
 
     def put(self, args: Any, buffers: Buffers) -> None:
         """Fill the further fields of the struct."""
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Taps, channels and filters that pad products count."""
+        """Taps, channels and filters that pad products count too."""
         depth = steps_of(problem) * DEPTH
         filters = -(-problem.k // self.filters) * self.filters
         flops = 2 * problem.n * problem.p * problem.q * filters * depth
@@ -140,7 +128,7 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
         if problem.out_layout == "NCHW":
             every = [replace(config, run=math.gcd(problem.q, config.run)) for config in every]
         fit = [config for config in every if config_refusal(problem, config, facts) is None]
-        # Half of a block's filters exist, where blocks can be so small.
+        # At least half of a block's filters exist, if blocks can be so small.
         whole = [config for config in fit if config.block_n <= 2 * max(problem.k, FILTERS)]
         return sorted(whole or fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
 
@@ -159,7 +147,7 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
         source = KernelSource("algorithms/implicit_gemm/few_channels.cu", self.name, lines, struct, "FewChannels")
         threads, across = 32 * config.warps, -(-problem.k // config.block_n)
         kernel = compiled(runtime, source, threads, config.resident)
-        # As many blocks as run at once, and as many for each part of the filters, take tile after tile.
+        # A persistent grid: as many blocks as run at once, equally many for each part of the filters.
         tiles = _tiles(problem, config)
         info = LaunchInfo(self.name, (tiles * across,), (threads,), shared_bytes(problem, config), early=True)
         blocks = as_many_as_run(runtime.describe(kernel, info), runtime.facts, threads).grid[0]
@@ -181,8 +169,8 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
 class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
 
-    A block stages the part of the image that its outputs see, with the channels of each pixel side by side, and reads
-    factors from it directly. It takes any stride, border, dilation and layout.
+    A block stages the part of the image under its outputs, with the channels of each pixel contiguous, and reads
+    factors from it directly. It supports any stride, border, dilation and layout.
 
     Notes
     -----
@@ -251,7 +239,7 @@ def packing(
 ) -> Launch:  # fmt: skip
     """The step that packs filters into the buffer "filters", in the order in which lanes multiply them.
 
-    `given` gives the filters and, of split ones, the numbers from their high halves to their low halves.
+    `given` returns the filters and, for split ones, the elements from their high halves to their low halves.
     """
     (length,), dtype = packed_filters(problem, config)
     halves = halves_of(problem)
@@ -269,12 +257,12 @@ def packing(
 
 
 def halves_of(problem: Conv2dProblem) -> int:
-    """16-bit numbers that a number of x becomes: float32 is split into two."""
+    """16-bit numbers for each number of x: float32 is split into two."""
     return itemsize(problem.x_dtype) // SIZE
 
 
 def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
-    """Outputs of a filter that a lane stores as one; 1 in NHWC, where a lane has filters side by side."""
+    """Outputs of a filter in one store of a lane; 1 in NHWC, where a lane has neighbouring filters."""
     if problem.out_layout == "NHWC":
         return 1
     own = 2 * min(config.fragments, config.tile_w // OUTPUTS)
@@ -282,7 +270,7 @@ def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
 
 
 def steps_of(problem: Conv2dProblem) -> int:
-    """Steps of 16 along K that a filter takes: its runs of numbers in pairs, where an odd run is padded by one."""
+    """Steps of 16 along K for a filter: its runs of numbers in pairs, an odd run padded by one."""
     adjacent = problem.dilation[1] == 1
     run = problem.c * (problem.s if adjacent else 1)
     return -(-problem.r * (1 if adjacent else problem.s) * -(-run // 2) * 2 // DEPTH)
@@ -346,10 +334,10 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     """Estimate the time of a config in cycles of an SM.
 
     An SM starts four instructions in a cycle, multiplies 16 x 16 by 16 x 8 numbers in about 2 cycles, and reads 128
-    bytes of shared memory in a cycle. A sum takes some 5 instructions, and a number that is staged 17, with the wait
-    for it. In NCHW each run of outputs is stored at four places of memory. About 6 warps hide latency. Of float32 there
-    are two halves of each number to load and to stage, and three products; two instructions add the sums of two steps
-    to one of a lane's.
+    bytes of shared memory in a cycle. A sum needs some 5 instructions, and a staged number 17, with the wait for it. In
+    NCHW each run of outputs is stored at four places of memory. About 6 warps hide latency. For float32 there are two
+    halves of each number to load and to stage, and three products; two instructions add the sums of two steps to one of
+    a lane's.
     """
     steps, (rows, pitch), warps, halves = steps_of(problem), patch_of(problem, config), config.warps, halves_of(problem)
     products = config.fragments * config.warp_n // FILTERS * (2 * halves - 1)

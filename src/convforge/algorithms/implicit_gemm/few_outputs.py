@@ -22,21 +22,21 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-MOST_COLUMNS = 64  # of the product: a tap of a filter is one
+MOST_COLUMNS = 64  # of the product: one for each tap of a filter
 PIXELS, COLUMNS, DEPTH = 16, 8, 16  # of one product of the tensor cores; DEPTH in channels
 SIZE, PIECE = 2, 8  # bytes of a number; numbers of 16 bytes
 MOST_SUMS, MOST_REGISTERS = 64, 255  # a lane's sums of a row of pixels; registers of a thread
 # Pairs of products and steps of channels whose factors a lane keeps in registers, as in few_outputs.cu.
 MOST_HELD = 32
-# "auto" takes other methods for more filters, and for fewer channels.
+# "auto" chooses other methods for more filters, and for fewer channels.
 FEWEST_FILTERS_OF_OTHERS, FEWEST_CHANNELS = 16, 8
-# The share of memory's rate at which 32, 64 or 128 neighbouring bytes of a channel are read, by runs of 16 pixels.
+# Share of the memory bandwidth for reads of 32, 64 or 128 contiguous bytes of a channel, by runs of 16 pixels.
 OF_SHORT_LINES = {1: 0.65, 2: 0.85, 4: 1.0}
-# Threads of an SM, by the same, so that each has registers for its sums and factors.
+# Threads of an SM, by runs of 16 pixels, so that each has registers for its sums and factors.
 RESIDENT = {1: 512, 2: 384, 4: 256}
 THREADS = 128  # of a block that packs filters
 MOST_CONFIGS = 12  # that a search tries
-ROUNDS = 8  # of blocks, at most, among which the best number is looked for
+ROUNDS = 8  # of blocks: most that the search for the best number tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class FewOutputsConfig(Config):
     Attributes
     ----------
     warps : int
-        Of a block, side by side along a row of pixels.
+        Of a block, along a row of pixels.
     fragments : int
         Of a warp: runs of 16 pixels. 1, 2 or 4.
     chunk : int
@@ -72,7 +72,7 @@ class FewOutputsConfig(Config):
         return PIXELS * self.fragments * self.warps
 
 
-# The last one takes least shared memory.
+# The last one uses least shared memory.
 TILES = tuple(
     replace(config, resident=RESIDENT[config.fragments])
     for config in starmap(FewOutputsConfig, (
@@ -86,9 +86,9 @@ TILES = tuple(
 class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
     """Out = sums over taps of (pixels x C) times (C x R S K), on tensor cores, for layers with few filters; stride 1.
 
-    Each pixel is loaded once, and multiplied by all taps of all filters. It takes any border, dilation, padding,
-    layout and number of channels, up to R x S x K = 64. Where pieces of 16 bytes cannot be copied, threads load numbers
-    one by one, which takes longer.
+    Each pixel is loaded once, and multiplied by all taps of all filters. It supports any border, dilation, padding,
+    layout and number of channels, up to R x S x K = 64. Where 16 bytes at a time cannot be copied, threads load single
+    numbers, which is slower.
 
     Notes
     -----
@@ -150,7 +150,7 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         return self._plan(problem, config, runtime, whole=why_one_by_one(problem) is None)
 
     def _plan(self, problem: Conv2dProblem, config: FewOutputsConfig, runtime: Runtime, *, whole: bool) -> Plan:
-        """Plan copies of `whole` pieces, or of numbers one by one."""
+        """A plan that copies `whole` pieces of 16 bytes, or single numbers."""
         struct = with_conv("FewOutputs", problem, filters=ctypes.c_void_p, useful=ctypes.c_int, rows=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.width, WARP_M=PIXELS * config.fragments, BLOCK_N=2 * COLUMNS, WARP_N=2 * COLUMNS,
@@ -207,17 +207,17 @@ class TapColumns(Preparation):
 
 
 class Grid(NamedTuple):
-    """The division of the outputs among blocks: `useful` columns of a strip, `rows` of a band, and all blocks."""
+    """The division of the outputs into blocks."""
 
-    useful: int
-    rows: int
+    useful: int  # columns of a strip
+    rows: int  # of a band
     blocks: int
 
 
 def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> Grid:
-    """Cut the outputs for a device that runs so many blocks at once: equal strips, and bands that end at one time.
+    """Divide the outputs for a device that runs `at_once` blocks at once: equal strips, and bands that end at one time.
 
-    Fewer rows a block are more blocks, and each reads R - 1 rows of pixels more. Full rounds of blocks lose least.
+    Fewer rows a block make more blocks, and each reads R - 1 more rows of pixels. Full rounds of blocks waste least.
     """
     most = _most_useful(problem, config)
     strips = max(1, -(-problem.q // most))
@@ -249,7 +249,7 @@ def problem_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
-    """The reason why no alignment lets pieces of 16 bytes be copied; None if one does."""
+    """The reason why 16 bytes at a time cannot be copied with any alignment; None if they can."""
     if problem.x_layout == "NHWC" and problem.c % PIECE:
         return Reason("x has {count} channels, no multiple of {piece}", count=problem.c, piece=PIECE)
     if problem.x_layout == "NCHW" and problem.w % PIECE:
@@ -285,7 +285,7 @@ def config_refusal(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
 
 
 def shared_bytes(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
-    """Shared memory of a block: pixels of all stages, factors that registers do not hold, two rows of products."""
+    """Shared memory of a block: pixels of all stages, factors that are not in registers, two rows of products."""
     pixels = config.stages * config.width * config.chunk * SIZE
     factors = 256 if _are_held(problem) else _factors(problem) * SIZE
     columns = problem.k * problem.r * problem.s
@@ -304,7 +304,7 @@ def _halo(problem: Conv2dProblem) -> tuple[int, int]:
 
 
 def _most_useful(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
-    """Output columns of a strip, at most; in NCHW a strip begins at a multiple of 8 pixels."""
+    """Most output columns of a strip; in NCHW a strip begins at a multiple of 8 pixels."""
     ahead = PIECE - 1 if problem.x_layout == "NCHW" else 0
     return config.width - _halo(problem)[1] - ahead
 
@@ -330,7 +330,7 @@ def _are_held(problem: Conv2dProblem) -> bool:
 
 
 def _registers(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
-    """Registers of a thread: factors, sums of a row of pixels, sums of outputs that are not complete, and about 40."""
+    """Registers of a thread: factors, sums of a row of pixels, sums of incomplete outputs, and about 40."""
     products, (filters, fragments) = _products(problem), (problem.k, config.fragments)
     held = 2 * products * _steps(problem) if _are_held(problem) else 0
     mine = -(-filters // 2) if fragments == 1 else filters * fragments // 2
@@ -338,14 +338,14 @@ def _registers(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
 
 
 def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell if the address of each piece of 8 numbers is a multiple of 16 bytes."""
+    """Tell if all vectors of 8 numbers are aligned to 16 bytes."""
     near = problem.x_layout == "NHWC"
     sizes = {"n": problem.n, "h": problem.h, **({"w": problem.w} if near else {"c": problem.c})}
     return is_aligned(conv.x, conv.x_strides, sizes, {"c" if near else "w": 1}, PIECE, SIZE)
 
 
 def _modelled_held(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> int:
-    """Blocks that an SM holds, by the registers of a lane."""
+    """Blocks that run on an SM at once, by the registers of a lane."""
     blocks = blocks_held(facts, config.warps, shared_bytes(problem, config), _registers(problem, config))
     return max(1, min(blocks, config.resident // (32 * config.warps)))
 
@@ -354,9 +354,9 @@ def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
     """Estimate the time of a config in cycles of an SM.
 
     An SM loads about 20 bytes of x in a cycle if enough copies are issued, some 800 cycles ahead. Its shared memory
-    takes 128 bytes in a cycle: copies and loads of pixels, factors that are not in registers, products of a row and
-    their sums. In NCHW a copy of 32 pieces takes a cycle for each of its channels, and pieces of 32 or 64 bytes of a
-    channel are slower than whole lines of 128.
+    moves 128 bytes in a cycle: copies and loads of pixels, factors that are not in registers, products of a row and
+    their sums. In NCHW a copy of 32 times 16 bytes needs a cycle for each of its channels, and reads of 32 or 64
+    contiguous bytes of a channel are slower than whole lines of 128.
     """
     held = _modelled_held(problem, config, facts)
     grid = grid_of(problem, config, held * facts.cores)

@@ -27,17 +27,17 @@ from convforge.problem import Conv2dProblem
 
 _VECTOR_BYTES = 32
 # Outputs of a block of registers -> its vectors of 32 bytes along the pixels. Twelve sums hide the latency of an FMA on
-# processors with 16 vector registers; with one output eight do, because each needs a load of its own.
+# processors with 16 vector registers; with one output eight do, because each needs a separate load.
 _VECTORS = {3: 4, 1: 8}
 # With many outputs there are two vectors along them, by so many pixels.
 _PIXELS = 6
-# Share of the peak that a block reaches: with fewer outputs more of its time goes to loads.
+# Share of the peak that a block reaches: with fewer outputs it spends more time on loads.
 _EFFICIENCY = {3: 0.9, 1: 0.6}
 # Multiply-adds of vectors that take as long as loading one pixel into the tile.
 _GATHER = 2.0
-# Of L2, for tile and sums: the output passes through it too.
+# Share of L2 for tile and sums, because the output passes through it too.
 _L2_SHARE = 0.5
-# Heights of strips that are offered for each block.
+# Heights of strips among the configs of each block.
 _HEIGHTS = 4
 
 
@@ -65,33 +65,21 @@ class ImplicitGemmConfig(Config):
 
 
 class Block(NamedTuple):
-    """The block in the kernel's terms.
+    """The block in the kernel's terms."""
 
-    Attributes
-    ----------
-    rows, width : int
-        Outputs and pixels of a block of registers.
-    groups, blocks, parts : int
-        Groups; blocks of a group's outputs, and parts of these.
-    kept : int
-        Blocks whose sums are kept at once: one where a tile holds every channel.
-    segments, pitch : int
-        Runs of pixels in a strip, and elements of sums of each.
-    """
-
-    rows: int
-    width: int
+    rows: int  # outputs of a block of registers
+    width: int  # pixels of a block of registers
     groups: int
-    blocks: int
-    parts: int
-    kept: int
-    segments: int
-    pitch: int
+    blocks: int  # of a group's outputs
+    parts: int  # of these blocks
+    kept: int  # blocks whose sums are kept at once: one if a tile holds every channel
+    segments: int  # runs of pixels in a strip
+    pitch: int  # elements of sums of each segment
 
 
 @takes_bfloat16
 class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
-    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), the columns read out of a tile by offsets, never written."""
+    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), the columns read from a tile by offsets, never written."""
 
     name = "implicit_gemm"
     summary = "im2col's product without its matrix: blocks of sums in registers, from a cached tile"
@@ -177,7 +165,7 @@ def _fitting(
 
 
 def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig, size: int) -> Block:
-    """With vectors of pixels, one run for the whole strip where that wastes fewer sums than a run for each row."""
+    """With vectors of pixels, one run for the whole strip if that wastes fewer sums than a run for each row."""
     blocks = -(-problem.k_per_group // config.block_k)
     parts = min(config.parts_k, blocks)
     kept = 1 if config.tile_c >= problem.c_per_group else -(-blocks // parts)
@@ -193,7 +181,7 @@ def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig, size
 
 
 def _blocks(size: int) -> tuple[int, ...]:
-    """Outputs of the known blocks of registers, for sums of so many bytes."""
+    """Outputs of the known blocks of registers, for sums of `size` bytes."""
     return (2 * _VECTOR_BYTES // size, *_VECTORS)
 
 
@@ -204,7 +192,7 @@ def _corners(problem: Conv2dProblem, tile: Strip) -> NDArray[np.int64]:
 
 
 def _heights(p: int) -> list[int]:
-    """Heights of strips to try, the tallest first: each cuts `p` rows into strips that differ by a row at most."""
+    """Heights of strips to try, the tallest first: each divides `p` rows into strips that differ by a row at most."""
     return sorted({-(-p // -(-p // tallest)) for tallest in (32, 24, 16, 12, 8, 7, 6, 4, 3, 2, 1)}, reverse=True)
 
 

@@ -30,15 +30,15 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Bytes of the channels that are copied at once. With fewer channels or filters of a group "auto" takes other methods.
+# Bytes of the channels that are copied at once. With fewer channels or filters of a group "auto" chooses others.
 PIECE_BYTES, FEWEST = 16, 16
-# Lanes store eight outputs as one in warps of a multiple of so many filters: four lanes hand each other two of each.
+# A store of a lane has eight outputs in warps of a multiple of so many filters: four lanes exchange two of each.
 EIGHT, IN_EIGHTS = 8, 32
-# Of a warp's pixels a thread has the results of every eighth one, before they are put in another order.
+# A thread has the results of every eighth pixel of its warp, before they are reordered.
 PIXELS_APART = 8
-# Sums of a warp on floats, at most: what rounds them takes registers.
+# Most sums of a warp on floats, because their rounding needs registers.
 MOST_OF_FLOATS = 64 * 32
-# A block that shares the steps of a tile has at least so many.
+# Least steps of a block that shares a tile.
 FEWEST_STEPS = 4
 
 
@@ -57,8 +57,8 @@ class ImplicitMmaConfig(GemmMmaConfig):
         Start as many blocks as run at once, and let each compute tile after tile, if that shares the tiles evenly; else
         start a block for each tile.
     run : int
-        In NCHW, pixels of a filter that a thread has side by side, at most: they are stored as one if they divide P x
-        Q. A power of 2.
+        In NCHW, most contiguous pixels of a filter in a thread: one store writes them if they divide P x Q. A power
+        of 2.
     """
 
     split_k: int = 1
@@ -67,8 +67,8 @@ class ImplicitMmaConfig(GemmMmaConfig):
     run: int = 8
 
 
-# Beside the tiles of a product: tiles for few filters, and sizes with which the last round of blocks keeps most of a
-# device busy.
+# The tiles of a product, tiles for few filters, and sizes with which the last round of blocks keeps most of a device
+# busy.
 TILES = tuple(ImplicitMmaConfig(**asdict(tile)) for tile in (
     *mma.TILES,
     *starmap(GemmMmaConfig, (
@@ -81,10 +81,10 @@ TILES = tuple(ImplicitMmaConfig(**asdict(tile)) for tile in (
 class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     """Out (NPQ x K) = columns (NPQ x RSC) times filters, on tensor cores; the columns are gathered by cp.async.
 
-    It takes any stride, border, dilation, groups, layout and number of channels. Where the channels of x are not
-    neighbours at multiples of 16 bytes (NCHW, or C no multiple of 8), another kernel first writes x so, or threads load
-    channels one by one, which takes longer except in tiny layers. A plan that copies whole pieces hands arrays that are
-    not aligned to a plan that first writes x, which is compiled when it is first needed.
+    It supports any stride, border, dilation, groups, layout and number of channels. Where the channels of x are not
+    contiguous and aligned to 16 bytes (NCHW, or C no multiple of 8), another kernel first writes x so, or threads load
+    single channels, which is slower except in tiny layers. A plan that copies 16 bytes at a time passes unaligned
+    arrays to a plan that first writes x, which is compiled when it is first needed.
 
     Notes
     -----
@@ -125,10 +125,10 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         return Way("tensor_cores", "default", words), *_ways_of_x(problem, config), *ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitMmaConfig]:
-        """Those that waste least of the device first.
+        """The configs that waste least of the device first.
 
-        Where x cannot be copied directly, the first kernel's time pays except in tiny layers: those that write x as
-        rows, and behind them the best of the others.
+        If x cannot be copied directly, configs that first write x as rows come first, because that pays except in tiny
+        layers; then the best of the others.
         """
         size = itemsize(problem.x_dtype)
         narrow = [tile for tile in TILES if size <= TYPE_BYTES or tile.warp_m * tile.warp_n <= MOST_OF_FLOATS]
@@ -201,17 +201,17 @@ class ImplicitGemmTf32Mma(ImplicitGemmMma):
 
 
 def piece_of(problem: Conv2dProblem) -> int:
-    """Channels that are copied at once."""
+    """Channels in 16 bytes, which are copied at once."""
     return PIECE_BYTES // itemsize(problem.x_dtype)
 
 
 def steps_of(problem: Conv2dProblem, channels: int) -> int:
-    """Steps of so many channels that a tile takes: each tap's channels in whole pieces."""
+    """Steps of so many channels of a tile: each tap's channels, in whole pieces."""
     return -(-problem.r * problem.s * _whole_group(problem) // channels)
 
 
 def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
-    """The reason why no alignment lets channels be copied in pieces of 16 bytes; None if one does."""
+    """The reason why channels cannot be copied 16 bytes at a time with any alignment; None if they can."""
     if problem.x_layout != "NHWC":
         return Reason("x is in {layout}", layout=problem.x_layout)
     if problem.c_per_group % (piece := piece_of(problem)):
@@ -228,7 +228,7 @@ def why_rows(problem: Conv2dProblem) -> Reason | None:
 
 
 def rows_pay(problem: Conv2dProblem) -> bool:
-    """Tell if it pays to write x as rows: not where most of a row would be the zeros that pad a group."""
+    """Tell if it pays to write x as rows: not if most of a row would be the zeros that pad a group."""
     return why_rows(problem) is not None and (problem.groups == 1 or problem.c_per_group >= piece_of(problem))
 
 
@@ -258,16 +258,16 @@ def _ways_of_x(problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, 
 
 
 def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell if the address of each piece of 8 channels is a multiple of 16 bytes."""
+    """Tell if all vectors of 8 channels are aligned to 16 bytes."""
     sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
     return is_aligned(conv.x, conv.x_strides, sizes, {"c": 1}, piece_of(problem), itemsize(problem.x_dtype))
 
 
 def together(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -> int:
-    """Neighbouring outputs that a thread may store by one instruction.
+    """Neighbouring outputs that one instruction of a thread may store.
 
-    They are filters of a pixel in NHWC, in a warp of so many filters; else a run of so many pixels of a filter, whose
-    plane then has no gaps.
+    In NHWC they are filters of a pixel, in a warp of `filters`; else a run of `pixels` of a filter, whose plane then
+    has no gaps.
     """
     size = itemsize(problem.out_dtype)
     if problem.out_layout == "NHWC":
@@ -283,9 +283,9 @@ def together(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -
 
 
 def pixel_run(problem: Conv2dProblem, config: ImplicitMmaConfig) -> int:
-    """Pixels of a filter that a thread has side by side, limited by the config, its own pixels, and 16 bytes.
+    """Contiguous pixels of a filter in a thread, limited by the config, its own pixels, and 16 bytes.
 
-    Raises ValueError where the config asks for a number that is no power of 2.
+    Raises ValueError if the config's number is no power of 2.
     """
     if config.run < 1 or config.run & (config.run - 1):
         raise ValueError(f"{config}: run={config.run} is no power of 2")

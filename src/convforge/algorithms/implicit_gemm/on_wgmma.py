@@ -1,4 +1,4 @@
-"""The host side that implicit GEMMs on Hopper's tensor cores share: how a config becomes a plan."""
+"""The host side that implicit GEMMs on Hopper's tensor cores share: from a config to a plan."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
 ARCHITECTURE = 90  # whose tensor cores read both operands from shared memory
-FEWEST_CHANNELS = 8  # of a group, of several, that are worth a product
+FEWEST_CHANNELS = 8  # of each of several groups, to be worth a product
 MAPS_KEPT = 64  # of an array, by a plan: to encode one takes microseconds
 TENSOR_PRODUCTS = 12  # multiply-adds of tensor cores in the time of one of a plain core, for the cost model
 
 C = TypeVar("C", bound=TilesConfig)
 
-# An array's address and strides in bytes -> its tensor map; None where the TMA cannot take it.
+# An array's address and strides in bytes -> its tensor map; None if the TMA cannot access it.
 MapMaker = Callable[[int, tuple[int, ...]], AnyMap | None]
 
-# By the names of a struct's maps: the maker, None for a map that is not used, and the array, of the call, its workspace
-# or the filters.
+# Name of a map in the struct -> its maker, None for an unused map, and its array: of the call, its workspace or the
+# filters.
 Maps = dict[str, tuple[MapMaker | None, str]]
 
 
@@ -46,43 +46,30 @@ class WithMaps(Runtime, Protocol):
     """A runtime whose device copies by tensor maps."""
 
     def tensor_map(self, seen: AnyMap) -> bytes:
-        """The bytes of a map, which the kernel takes as an argument."""
+        """The bytes of a map, an argument of the kernel."""
         ...
 
 
 class OnTensorCores(DeviceConvolution[C]):
     """An implicit GEMM whose tiles the TMA loads, and which wgmma multiplies.
 
-    The TMA loads rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros outside the image. Of any
-    other image a kernel first writes such rows to the workspace. A plan that is called with arrays which are not so
-    aligned hands them to a plan of that kind, which is compiled when it is first needed.
-
-    Attributes
-    ----------
-    path, kernel, struct : str
-        The kernel's file, its name, and that of its struct.
-    names : tuple of str
-        Lines that give the file's kernel another name.
-    fields : dict
-        Further fields of the struct.
-    products : int
-        Products of 16 bits for one of this method.
-    fewest, why : int, str
-        "auto" takes the method for groups with so many channels and filters, for this reason.
+    The TMA loads rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros outside the image. For
+    any other image a kernel first writes such rows to the workspace. A plan that is called with unaligned arrays passes
+    them to a plan with that kernel, which is compiled when it is first needed.
     """
 
     path: ClassVar[str]
     kernel: ClassVar[str]
     struct: ClassVar[str]
-    names: ClassVar[tuple[str, ...]] = ()
-    fields: ClassVar[Mapping[str, Any]] = {}
-    products: ClassVar[int] = 1
-    fewest: ClassVar[int]
-    why: ClassVar[str]
+    names: ClassVar[tuple[str, ...]] = ()  # macros that give the file's kernel another name
+    fields: ClassVar[Mapping[str, Any]] = {}  # further ones of the struct
+    products: ClassVar[int] = 1  # of 16 bits, for one of this method
+    fewest: ClassVar[int]  # channels and filters of a group for which "auto" chooses the method
+    why: ClassVar[str]  # it chooses so
 
     # The reason why the kernel cannot compute a problem in a config; None if it can.
     config_refusal: staticmethod[[Conv2dProblem, Any, DeviceFacts], Reason | None]
-    # The config with the smallest tiles: a problem that it cannot take has no config.
+    # The config with the smallest tiles: a problem that it cannot compute has no config.
     smallest: staticmethod[[Conv2dProblem], C]
     # Shared memory of a block.
     shared_bytes: staticmethod[[Conv2dProblem, Any], int]
@@ -95,11 +82,11 @@ class OnTensorCores(DeviceConvolution[C]):
 
     @abstractmethod
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[C]:
-        """Configs worth a look, the fastest by a model of cycles first; none where none fits."""
+        """Configs worth a look, the fastest by a model of cycles first; empty if none fits."""
 
     @abstractmethod
     def numbers(self, problem: Conv2dProblem, config: C) -> dict[str, Any]:
-        """Constants of this kernel alone."""
+        """Constants specific to this kernel."""
 
     @abstractmethod
     def instruction(self, problem: Conv2dProblem) -> str:
@@ -182,7 +169,7 @@ class OnTensorCores(DeviceConvolution[C]):
 def wgmma_lines(columns: int, kind: str, across: tuple[bool, bool] = (False, False)) -> tuple[str, ...]:
     """The macros of wgmma.cuh: the instruction for a number of columns, and the names of its operands.
 
-    A and B are K-major, or MN-major where `across` says so, which only types of 16 bits may be.
+    A and B are K-major, or MN-major where `across` is True, which only 16-bit types may be.
 
     Examples
     --------
@@ -221,7 +208,7 @@ def group_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def outputs_together(problem: Conv2dProblem, out: Any) -> int:
-    """Neighbouring outputs that a thread may store by one instruction: 4, 2 or 1, at most 8 bytes."""
+    """Neighbouring outputs that one instruction of a thread may store: 4, 2 or 1, at most 8 bytes."""
     axis = 3 if problem.out_layout == "NHWC" else problem.out_layout.index("W")
     count = problem.k_per_group if problem.out_layout == "NHWC" else problem.q
     others = [step for other, step in enumerate(out.strides) if other != axis]

@@ -20,12 +20,12 @@ SIDE, BLOCK, BEGINS = 64, (32, 8), 256
 
 
 def begins(at: int) -> int:
-    """The aligned address from `at` on, for the next array of the workspace."""
+    """The aligned address of the next array of the workspace, from `at` on."""
     return -(-at // BEGINS) * BEGINS
 
 
 class Squares(ABC):
-    """A step that reads an image square after square, and writes it to the workspace in another form.
+    """A step that reads an image square by square, and writes it to the workspace in another form.
 
     `problem` is the given one, and `rows` the one on the rows: a border other than zeros is written out. `kernel` is
     the name of the file and of the kernel, `struct` that of its struct.
@@ -62,7 +62,7 @@ class Squares(ABC):
 
     @abstractmethod
     def _numbers(self, problem: Conv2dProblem, channels: int) -> dict[str, Any]:
-        """Constants of the kernel alone, for so many channels in a row; sets `nbytes`."""
+        """Constants specific to the kernel, for `channels` in a row; sets `nbytes`."""
 
     @abstractmethod
     def _places(self, workspace: int) -> dict[str, ArrayView]:
@@ -70,7 +70,7 @@ class Squares(ABC):
 
     @abstractmethod
     def arrays(self, buffers: Buffers) -> Mapping[str, ArrayView]:
-        """The arrays that it wrote in a call, by the names that the product has for them."""
+        """The arrays that it wrote in a call, by the product's names for them."""
 
     def _dense(self, at: int, count: int, channels: int, size: int) -> ArrayView:
         """An array of `count` images with so many numbers a pixel."""
@@ -94,7 +94,7 @@ class PixelRows(Squares):
         return {"rows": rows._replace(shape=(*rows.shape[:3], self._channels))}
 
     def arrays(self, buffers: Buffers) -> Mapping[str, ArrayView]:
-        """The rows, which take the place of x."""
+        """The rows, which replace x."""
         return {"x": self._places(address(buffers["workspace"]))["rows"]}
 
 
@@ -118,6 +118,5 @@ class SplitPixels(Squares):
         return {"halves": halves, "downs": self._dense(begins(behind), self._n, self.slices, 4)}
 
     def arrays(self, buffers: Buffers) -> Mapping[str, ArrayView]:
-        """The halves and the scales."""
         places = self._places(address(buffers["workspace"]))
         return {"pixels": places["halves"], "downs": places["downs"]}

@@ -30,14 +30,14 @@ from convforge.problem import Conv2dProblem
 # An output of fewer products is more exact in float32: each product of halves has an error of up to 2^-22 of itself.
 FEWEST_PRODUCTS = 32
 
-# With fewer channels or filters "auto" takes another method: tiles have 64 of each, and most of them would be zeros.
+# With fewer channels or filters "auto" chooses another method: tiles have 64 of each, and most would be zeros.
 FEWEST, WHY = 32, "many channels: three products of 16 bits on tensor cores for one of float32"
 
-# Bytes of a filter up to which split_filters holds it in shared memory; threads of its blocks, all together.
+# Most bytes of a filter that split_filters keeps in shared memory; threads of its blocks, all together.
 MOST_HELD, FILTER_THREADS = 200 << 10, 128 << 10
 NEIGHBOURS = 16  # filters of one tap that split_filters.cu compares
 
-# Exponents of 2 in texts: of numbers that halves hold.
+# Exponents of 2 in messages: of numbers that halves can represent.
 LIMITS = {"above": tiles.REACH + 1, "least": tiles.IN_FULL, "ratio": tiles.IN_FULL - tiles.TOP}
 
 # Fields of a kernel's struct for filters split by :class:`SplitFilters`; put_filters fills them.
@@ -45,7 +45,7 @@ FILTER_FIELDS: Mapping[str, Any] = {"scales": ctypes.c_void_p, "w_strides": Stri
 
 
 class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
-    """Implicit GEMM of float32 on Hopper's tensor cores: each number is two of 16 bits, each product three of them.
+    """Implicit GEMM of float32 on Hopper's tensor cores: each number is split into two halves of 16 bits.
 
     Three products of halves differ from the product of the floats by at most 2^-22 of it. Tensor cores add up 32
     products, then threads add that sum to a float32. Each tile of pixels and each filter has its own scale, a power of
@@ -199,7 +199,7 @@ def way_of_products() -> Way:
 
 
 def way_of_filters(problem: Conv2dProblem) -> Way:
-    """The way of filters that halves do not hold."""
+    """The way of filters that do not fit into halves."""
     filters = Reason(
         "if a filter holds Inf or NaN, or its largest value is 2^{above} or more, or every value of one of its "
         "channels or taps times its scale is below 2^{least}, and so below 2^{ratio} of the largest, its outputs "
@@ -230,9 +230,9 @@ class SplitFilters(Preparation):
     """Splits the filters on the device.
 
     Its tensors: "w" (K, C, R, S), float32 in cross-correlation order; "halves" (2, K, R, S, channels), float16, high
-    and low; "scales" (K,), float32, 0 where a filter is computed from its floats; "redone", the tiles that were. "w" is
-    a copy if it `keeps` the weights; else the weights themselves, for calls that end before these change, as `borrow`
-    does.
+    and low; "scales" (K,), float32, 0 for a filter that is computed from its floats; "redone", the tiles that were. "w"
+    is a copy if it `keeps` the weights; else the weights themselves, for calls that end before these change, as
+    `borrow` does.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, keeps: bool = True) -> None:
@@ -240,7 +240,7 @@ class SplitFilters(Preparation):
         channels, held = tiles.padded_channels(problem), c * (r * s | 1) * 4
         if held > MOST_HELD:
             held = 0
-        # A block a filter: of few filters, each block has more threads.
+        # A block a filter: with few filters, each block has more threads.
         threads = max(256, min(1024, FILTER_THREADS // k // 256 * 256))
         prelude = constants(C=c, R=r, S=s, K_GROUP=problem.k_per_group, NEIGHBOURS=NEIGHBOURS, CHANNELS=channels,
                             THREADS=threads, IS_HELD=held > 0, KEEPS=keeps)  # fmt: skip

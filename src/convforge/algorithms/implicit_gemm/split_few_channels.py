@@ -17,7 +17,7 @@ from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Sums of a lane: twice as many factors as of 16 bits, and sums of two kinds for each product, are in registers beside.
+# Sums of a lane, besides which registers hold twice as many factors as for 16 bits, and two kinds of sums a product.
 MOST_SUMS = 64
 # An output of fewer products is more exact in float32: each product of halves has an error of up to 2^-22 of itself.
 FEWEST_PRODUCTS = 16
@@ -54,9 +54,9 @@ class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
 
     The kernel of :class:`ImplicitGemmFewChannels`, whose blocks split the pixels that they stage. Three products of
     halves differ from the product of the floats by at most 2^-22 of it. Tensor cores add up 32 products, then threads
-    add that sum to a float32. The pixels of a tile have one scale, and each filter has one, powers of two. Outputs
-    that see numbers which do not fit into halves are computed by multiply-adds of float32, in the same call, as
-    :class:`ImplicitGemmSplit` does.
+    add that sum to a float32. The pixels of a tile have one scale, and each filter has one, powers of two. Outputs with
+    numbers that do not fit into halves are computed by multiply-adds of float32, in the same call, as in
+    :class:`ImplicitGemmSplit`.
 
     References
     ----------
@@ -73,7 +73,7 @@ class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
     names = ("#define SPLIT", f"#define implicit_gemm_few_channels {name}")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """Its place where the padding of products leaves it ahead of multiply-adds."""
+        """Only where it is faster than multiply-adds in spite of the padding of products."""
         if self.refuses(problem, facts) is not None or problem.k < split.FEWEST:
             return None
         if self.work_for(problem).flops >= problem.flops:

@@ -31,7 +31,7 @@ from convforge.problem import Conv2dProblem
 
 # Channels of a step; sums of a lane, each of which has a bit in the kernel.
 BLOCK_K, MOST_SUMS = 32, 64
-# A block that shares the channels of a tile has at least so many steps of a tap.
+# Least steps of a tap in a block that shares the channels of a tile.
 FEWEST_SPANS = 2
 
 
@@ -59,7 +59,7 @@ class SplitMmaConfig(Config):
     split_k: int = 1
 
 
-# In the order of what they promise where pixels and filters are many.
+# The most promising for many pixels and filters first.
 TILES = tuple(starmap(SplitMmaConfig, (
     (128, 128, 64, 32, 4), (128, 64, 64, 32, 4), (128, 64, 64, 32, 3), (64, 128, 32, 64, 3), (64, 64, 32, 32, 4),
     (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
@@ -70,9 +70,9 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
     """Implicit GEMM of float32 on the tensor cores of any GPU since Ampere: three products of halves for one of floats.
 
     Three products of halves differ from the product of the floats by at most 2^-22 of it. Tensor cores add up 32
-    products, then threads add that sum to a float32. Each pixel has its own scale for 64 channels, and each filter
-    one, powers of two. Outputs that see numbers which do not fit into halves are computed by multiply-adds of float32,
-    in the same call, as :class:`ImplicitGemmSplit` does.
+    products, then threads add that sum to a float32. Each pixel has a scale for 64 channels, and each filter one,
+    powers of two. Outputs with numbers that do not fit into halves are computed by multiply-adds of float32, in the
+    same call, as in :class:`ImplicitGemmSplit`.
 
     References
     ----------
@@ -105,7 +105,7 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
         return *split.ways_of_split(problem, split_first=True), *ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitMmaConfig]:
-        """Those that waste least of the device first."""
+        """The configs that waste least of the device first."""
         return ordered_with_shares(
             {config: tiles_of(config) for config in TILES}, problem, facts, lambda config: spans_of(problem),
             FEWEST_SPANS, lambda config, count: replace(config, split_k=count),
@@ -116,7 +116,7 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
         if not can_share(spans := spans_of(problem), config.split_k):
             raise ValueError(f"{config}: {spans} steps of a tap are not shared out among {config.split_k} blocks")
         own = problem if config.split_k == 1 else problem_of_shares(problem)
-        # Of several groups, the channels of each begin with a scale of its own.
+        # With several groups, the channels of each begin with a new scale.
         of_group = problem.c if problem.groups == 1 else -(-problem.c_per_group // SIDE) * SIDE
         loaded = rows_problem(problem, of_group)
         rows = SplitPixels(problem, loaded, runtime)
@@ -154,14 +154,14 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
 
 
 def spans_of(problem: Conv2dProblem) -> int:
-    """Steps that a tap takes."""
+    """Steps of 64 channels for a tap."""
     return -(-padded_channels(problem) // BLOCK_K)
 
 
 def tiles_of(config: SplitMmaConfig) -> Tiling:
     """The block's tile, threads, shared memory and constants: two tiles for each operand, and scales.
 
-    Raises ValueError where warps cannot share the tile as the config says.
+    Raises ValueError for a config whose warps cannot divide the tile.
     """
     shape = tiling(GemmMmaConfig(config.block_m, config.block_n, BLOCK_K, config.warp_m, config.warp_n, config.stages))
     if (sums := config.warp_m * config.warp_n // 32) > MOST_SUMS:

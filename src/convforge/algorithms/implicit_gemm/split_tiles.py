@@ -25,7 +25,7 @@ TOP, IN_FULL, REACH = 14, -12, 100
 # Columns of a product: a thread has three sums for each pair of them and 64 rows.
 COLUMNS = (64, 96, 112, 128)
 
-# Stages in shared memory; the first ring that fits is taken.
+# Stages in shared memory; the first ring that fits is used.
 PATCH_RINGS = tuple(
     Ring(False, pixels, filters)
     for pixels, filters in ((3, 6), (3, 4), (3, 3), (2, 6), (2, 4), (2, 3), (2, 2), (1, 6), (1, 3))
@@ -38,7 +38,7 @@ RESIDENT_RINGS = tuple(Ring(True, stages, 2) for stages in (3, 2))
 # Scales of a pixel, each of 64 channels, that a copy loads: 16 bytes.
 SCALES = 4
 
-# Bytes beside the tiles: those of wgmma.cu, and the largest numbers of channels.
+# Bytes besides the tiles: those of wgmma.cu, and the largest numbers of channels.
 SPLIT_BYTES = 2048
 
 # The model that orders the configs before any is timed, fitted to times on an H100. It counts clock cycles of an SM.
@@ -53,7 +53,7 @@ OUTPUT_CYCLES, START_CYCLES = 26, 3300
 # Writing pixels to a workspace first: cycles of the launch; bytes of a number that are read and written, and those that
 # the device reads and writes in a cycle. Bytes that the TMA then loads in a cycle.
 WRITING_CYCLES, WRITTEN_BYTES, WRITTEN_A_CYCLE, LOADED_A_CYCLE = 3000, 8, 2200, 60
-# Columns of a product up to which two threads of a warpgroup of its own issue copies, and 128 threads split. Beyond,
+# Up to so many columns of a product, two threads of a separate warpgroup issue copies, and 128 threads split. Beyond,
 # two threads of one warp issue them, and 96 split, which takes longer by this factor.
 MOST_ALONE, TOGETHER = 112, 1.6
 
@@ -81,15 +81,14 @@ class SplitConfig(TilesConfig):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 512 if self.columns <= MOST_ALONE and not self.split_first else 384
 
     def any_way(self) -> Self:
-        """The config that takes arrays of any alignment."""
+        """The config for arrays of any alignment."""
         return self if self.split_first else replace(self, turned=True)
 
 
-# How the two warpgroups share tiles, and what splits pixels.
+# The division of tiles between the two warpgroups, and the kernel that splits pixels.
 WAYS = (
     *(SplitConfig(filters_on_m=on_m, ping_pong=ping) for on_m in (True, False) for ping in (True, False)),
     SplitConfig(ping_pong=False, by_pixels=True),
@@ -113,7 +112,7 @@ def needs_rows(problem: Conv2dProblem) -> bool:
 
 
 def split_rows(problem: Conv2dProblem) -> Conv2dProblem:
-    """The problem on rows of halves in a workspace: twice as many images, the first ones of high halves."""
+    """The problem on rows of halves in a workspace: twice as many images, those of high halves first."""
     channels = -(-problem.c // 8) * 8
     return wgmma_tiles.rows_problem(problem, channels).replace(x_dtype="float16", w_dtype="float16", n=2 * problem.n)
 
@@ -152,7 +151,7 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
 
 
 def smallest(problem: Conv2dProblem) -> SplitConfig:
-    """The config with the smallest tiles: a problem that it cannot take has no config."""
+    """The config with the smallest tiles: a problem that it cannot compute has no config."""
     return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=needs_rows(problem))
 
 

@@ -17,7 +17,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.epilogue import Epilogue
 
-# Threads of a block; blocks that share the steps of a tile, at most.
+# Threads of a block; most blocks that share the steps of a tile.
 THREADS, MOST_SHARES = 256, 16
 
 C = TypeVar("C", bound=Config)
@@ -29,9 +29,9 @@ def ordered_with_shares(
 ) -> list[C]:  # fmt: skip
     """The configs that fit a device, those that waste least of it first.
 
-    A config with fewer tiles than SMs comes a second time, with blocks that share the steps of a tile: each has at
-    least `fewest` of its `steps`, and `share` gives the config with so many blocks. Rows of a Tiling are output pixels,
-    and columns filters.
+    A config with fewer tiles than SMs also comes with blocks that share the steps of a tile: each has at least `fewest`
+    of its `steps`, and `share` gives the config with so many blocks. Rows of a Tiling are output pixels, columns
+    filters.
     """
     pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
     found: dict[C, float] = {}
@@ -89,7 +89,7 @@ class Stages:
         self._shares = SumShares(problem, split_k, self._nbytes, runtime) if split_k > 1 else None
 
     def buffers(self, buffers: Buffers) -> Buffers:
-        """The buffers of a call as the product takes them."""
+        """The buffers of the product in a call."""
         if self._rows is not None:
             buffers = {**buffers, **self._rows.arrays(buffers)}
         if self._shares is not None:
@@ -100,7 +100,7 @@ class Stages:
         self, method: Algorithm[Any, Any], problem: Conv2dProblem, config: Config, launch: Launch,
         prepare: Callable[[Any, Any], PreparedFilter],
     ) -> Plan:  # fmt: skip
-        """The plan of a product's launch with those around it."""
+        """The plan of a product's launch with the kernels around it."""
         steps = [] if self._rows is None else [self._rows.launch]
         steps.append(launch)
         nbytes = self._nbytes

@@ -13,7 +13,7 @@ from convforge.problem.types import itemsize
 
 
 def ways_of_x(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> tuple[Way, ...]:
-    """The way of x where every call first writes it as rows; `of_group` are the channels of a group in such rows."""
+    """The way of x if every call first writes it as rows; `of_group` are the channels of a group in such rows."""
     if not config.turned:
         return ()
     why = Reason.joined(_why_rows(problem, of_group)) or Reason("the config asks for it ({field})", field="turned")
@@ -26,7 +26,7 @@ def ways_of_x(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> tup
 
 
 def ways_of_shares(split_k: int) -> tuple[Way, ...]:
-    """The way of sums whose channels so many tiles share."""
+    """The way of sums if several tiles share channels."""
     if split_k == 1:
         return ()
     words = Reason(
@@ -37,7 +37,7 @@ def ways_of_shares(split_k: int) -> tuple[Way, ...]:
 
 
 def ways_of_result(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
-    """The way of the result: stored by the TMA or by threads."""
+    """The way of the result: the TMA or threads store it."""
     if config.split_k > 1:
         return ()
     if not config.scattered:
@@ -48,7 +48,7 @@ def ways_of_result(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ..
 
 
 def ways_of_arrays(config: TilesConfig, stored: bool) -> tuple[Way, ...]:
-    """The way of arrays that the TMA cannot take; `stored` says that it stores the result."""
+    """The way of arrays that the TMA cannot access; `stored`: it stores the result."""
     if config.turned and not stored:
         return ()
     name = "pixel_rows"

@@ -26,8 +26,7 @@ from convforge.problem.types import itemsize
 class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     """Implicit GEMM on Hopper's tensor cores: the TMA loads tiles, two warpgroups multiply them.
 
-    Results that the TMA cannot store are stored by threads: of float32, in NCHW, of groups whose filters are no
-    multiple of 64.
+    Threads store results that the TMA cannot store: of float32, in NCHW, of groups whose filters are no multiple of 64.
     """
 
     name = "implicit_gemm_wgmma"
@@ -102,9 +101,9 @@ class ImplicitGemmTf32(ImplicitGemmWgmma):
 
 
 class FilterRows(ChannelsNear):
-    """The weights with the channels of a tap side by side, as rows of an operand.
+    """The weights with the channels of a tap contiguous, as rows of an operand.
 
-    `borrow` takes weights that are stored so already without a copy: those of 1x1, and of models in channels_last.
+    `borrow` does not copy weights that are already stored so: those of 1x1, and of channels_last models.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:

@@ -20,22 +20,22 @@ FEW_COLUMNS = (16, 32, 48)
 
 C = TypeVar("C", bound=TilesConfig)
 
-# Configs of each kind that the model was not fitted to which are tried before others.
+# Configs to try first, of each kind that the model was not fitted to.
 OTHERS = 3
 
-# A search tries so many of the first configs in pairs of blocks too, of each kind of pair.
+# A search also tries the first configs in pairs of blocks: so many of each kind of pair.
 TRIED_IN_PAIRS = 2
 
 
 class Ring(NamedTuple):
-    """Stages of pixels and of filters in shared memory, or filters that stay there."""
+    """Stages of pixels and of filters in shared memory; `resident`: all filters stay there."""
 
     resident: bool
     pixel_stages: int
     filter_stages: int
 
 
-# The first ones that fit are taken. Patches are large, and each serves all taps.
+# The first ones that fit are used. Patches are large, and each serves all taps.
 PATCH_RINGS = tuple(Ring(False, *stages) for stages in ((4, 6), (3, 6), (2, 6), (2, 4), (2, 3)))
 RINGS = tuple(Ring(False, stages, stages) for stages in (6, 5, 4, 3, 2))
 RESIDENT_RINGS = tuple(Ring(True, stages, 2) for stages in (4, 3, 2))
@@ -50,7 +50,7 @@ STEP_CYCLES, COPY_CYCLES = 16, 106
 FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 475, 25, 2400
 # Adding up shares: cycles of the launch, and bytes that the device reads and writes in one.
 SHARING_CYCLES, SHARED_A_CYCLE = 3000, 2500
-# A ring of DEEP stages hides the latency of copies. For each stage that is missing, a tile takes this share longer.
+# A ring of DEEP stages hides the latency of copies. For each missing stage, a tile takes this share longer.
 DEEP, SHALLOW = 4, 0.083
 
 
@@ -87,7 +87,7 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
     steps = tiles.steps_of(problem, channels, config.split_k)
     read = 64 * row + config.columns * row  # of a step, for 64 rows
     each = max(64 * config.columns * row / 2 / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
-    if tiles.slices_of(problem, channels) == 1:  # a row has all channels, and what follows is not multiplied
+    if tiles.slices_of(problem, channels) == 1:  # a row has all channels, and no product reads past them
         each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // tiles.PRODUCT_BYTES) * tiles.PRODUCT_BYTES / row
     each += STEP_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
@@ -103,7 +103,7 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
 
 
 def call_cycles(tiles: int, tile: float, outputs: int, ping_pong: bool, behind: float = 0) -> float:
-    """The cycles of an SM with so many tiles, each of so many cycles and outputs, and of what follows the kernel."""
+    """The cycles of an SM with `tiles`, each of so many cycles and outputs; `behind` are those after the kernel."""
     finish = FINISH_CYCLES + OUTPUT_CYCLES * outputs / 128 / (1 if ping_pong else 2)
     rest = START_CYCLES + behind
     if ping_pong:  # a tile is finished while the next one is multiplied
@@ -119,7 +119,7 @@ def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
 
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
-    """Configs worth a look with rows of so many bytes, each with the deepest rings that fit."""
+    """Configs worth a look with rows of `row` bytes, each with the deepest rings that fit."""
     steps, k = tiles.steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
     ways: dict[str, Any] = {"turned": tiles.needs_rows(problem), "scattered": not tiles.tma_stores(problem)}
     widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
@@ -148,7 +148,7 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[Wg
 def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
     """Configs worth a look, the fastest by the model of cycles first.
 
-    Behind the first come some that the model was not fitted to, for a search: rows as short as the channels, which load
+    Early ones include some that the model was not fitted to, for a search: rows as short as the channels, which load
     less and leave room for more; patches of filters that move by several pixels; and pairs of blocks.
     """
 

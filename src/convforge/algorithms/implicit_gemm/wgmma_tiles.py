@@ -14,7 +14,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Bytes of a row of channels, which is a step of one tap, and of the part that one product takes. A row may be shorter
+# Bytes of a row of channels, which is a step of one tap, and of the part that one product reads. A row may be shorter
 # if it holds all channels.
 ROW_BYTES, PRODUCT_BYTES = 128, 32
 ROWS = (32, 64, ROW_BYTES)
@@ -22,8 +22,8 @@ TILE_W = 8  # columns of outputs that a patch serves, as in wgmma.cu
 PAIRS = ("none", "filters", "pixels")  # operands that two blocks of a cluster may share
 MOST_COLUMNS = 256  # of a product
 BOX_FILTERS = 64  # of a TMA box of results
-EXTRA_BYTES = 1024 + 512 + 1024  # of shared memory beside tiles: alignment, barriers, the driver's own
-MOST_RESIDENT = 36  # steps up to which filters stay in shared memory: each has a barrier
+EXTRA_BYTES = 1024 + 512 + 1024  # of shared memory besides tiles: alignment, barriers, the driver's own
+MOST_RESIDENT = 36  # steps whose filters stay in shared memory: each has a barrier
 MOST_COUNT = 2**29  # tiles or pixels: they are counted in 32 bits, and a block looks ahead
 
 
@@ -77,16 +77,14 @@ class TilesConfig(Config):
 
     @property
     def row(self) -> int:
-        """Bytes of a row of channels in shared memory."""
         return ROW_BYTES
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 384
 
     def any_way(self) -> Self:
-        """The config that takes arrays of any alignment."""
+        """The config for arrays of any alignment."""
         return replace(self, turned=True)
 
 
@@ -107,22 +105,20 @@ class WgmmaConfig(TilesConfig):
 
     @property
     def row(self) -> int:
-        """Bytes of a row of channels in shared memory."""
         return self.row_bytes
 
     def any_way(self) -> Self:
-        """The config that takes arrays of any alignment."""
         return replace(self, turned=True, scattered=True)
 
 
 def tma_loads(problem: Conv2dProblem) -> bool:
-    """Tell if the TMA can load the pixels of this problem, where the array is aligned to 16 bytes."""
+    """Tell if the TMA can load the pixels of this problem from an array aligned to 16 bytes."""
     rows = problem.c * itemsize(problem.x_dtype) % ALIGNMENT == 0
     return problem.x_layout == "NHWC" and problem.padding_mode == "zeros" and rows
 
 
 def whole_groups(problem: Conv2dProblem) -> int:
-    """Channels of a group with the zeros that must follow, so that no product takes another group's."""
+    """Channels of a group, padded with zeros so that no product reads another group's."""
     count, size = problem.c_per_group, itemsize(problem.x_dtype)
     if problem.groups == 1:
         return count
@@ -131,7 +127,7 @@ def whole_groups(problem: Conv2dProblem) -> int:
 
 
 def rows_problem(problem: Conv2dProblem, of_group: int) -> Conv2dProblem:
-    """The problem on rows in a workspace, with so many channels of a group, and with any border but zeros."""
+    """The problem on rows in a workspace, with `of_group` channels of a group; they contain any border but zeros."""
     rows = problem.replace(x_layout="NHWC", out_layout=problem.out_layout, c=of_group * problem.groups)
     if problem.padding_mode == "zeros":
         return rows
@@ -153,25 +149,25 @@ def needs_rows(problem: Conv2dProblem) -> bool:
 
 
 def tma_stores(problem: Conv2dProblem) -> bool:
-    """Tell if the TMA can store the result, where the array is aligned to 16 bytes."""
+    """Tell if the TMA can store the result to an array aligned to 16 bytes."""
     whole = problem.groups == 1 or problem.k_per_group % BOX_FILTERS == 0
     rows = problem.k * itemsize(problem.out_dtype) % ALIGNMENT == 0
     return problem.out_layout == "NHWC" and itemsize(problem.out_dtype) == 2 and rows and whole
 
 
 def smallest(problem: Conv2dProblem) -> WgmmaConfig:
-    """The config with the smallest tiles: a problem that it cannot take has no config."""
+    """The config with the smallest tiles: a problem that it cannot compute has no config."""
     turned, scattered = needs_rows(problem), not tma_stores(problem)
     return WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=turned, scattered=scattered)
 
 
 def row_channels(problem: Conv2dProblem, config: TilesConfig) -> int:
-    """Channels of a step, as many as a row holds."""
+    """Channels of a step: those of a row."""
     return config.row // itemsize(problem.x_dtype)
 
 
 def steps_of(problem: Conv2dProblem, channels: int, split_k: int = 1) -> int:
-    """Steps of a tile, of one tap and so many channels each."""
+    """Steps of a tile, each of one tap and `channels`."""
     return problem.r * problem.s * -(-slices_of(problem, channels) // split_k)
 
 
@@ -181,7 +177,7 @@ def slices_of(problem: Conv2dProblem, channels: int) -> int:
 
 
 def can_share(steps: int, count: int) -> bool:
-    """Tell if so many blocks can share these steps: each has some, and all parts but the last are equal."""
+    """Tell if `count` blocks can share these steps: each has some, and all parts but the last are equal."""
     return 1 <= count <= steps and -(-steps // -(-steps // count)) == count
 
 
@@ -217,7 +213,7 @@ def patch_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
 
 
 def phases_of(problem: Conv2dProblem) -> int:
-    """Phases of a stride: a tile loads a patch for each, and one patch where the stride is 1."""
+    """Phases of a stride, each with its own patch; 1 for stride 1."""
     (across, down), (high, wide) = reach_of(problem), problem.stride
     return min(wide, across + 1) * min(high, down + 1)
 
@@ -309,7 +305,7 @@ def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None
 
 
 def room_refusal(problem: Conv2dProblem, config: TilesConfig, together: int, facts: DeviceFacts) -> Reason | None:
-    """The reason why tiles take too many bytes or are too many; None if they fit."""
+    """The reason why tiles need too many bytes or are too many; None if they fit."""
     if together > facts.block_shared_bytes:
         return Reason(
             "tiles take {together} bytes of shared memory; a block has {room}",
@@ -336,14 +332,14 @@ def _outwards(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _sizes_and_steps(problem: Conv2dProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes of x from the innermost axis on, and the steps in which a map walks them."""
+    """Sizes of x from the innermost axis on, and the steps of a map along them."""
     return (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
 
 
 def pixels_map(
     problem: Conv2dProblem, config: TilesConfig, at: int, strides: tuple[int, ...], element: str
 ) -> AnyMap | None:
-    """The map of x, in boxes that are patches or in im2col mode; None where channels are not contiguous."""
+    """The map of x, in boxes that are patches or in im2col mode; None if channels are not contiguous."""
     if strides[3] != itemsize(problem.x_dtype):
         return None
     if not config.patch:
@@ -409,7 +405,7 @@ def rows_map(
 
 
 def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:
-    """The map of the result, in boxes of 64 filters; None where it has gaps that boxes cannot skip."""
+    """The map of the result, in boxes of 64 filters; None if it has gaps that boxes cannot skip."""
     size, element = itemsize(problem.out_dtype), element_of(problem.out_dtype)
     pixels = config.columns if config.filters_on_m else 64
     if strides[3] != size:
