@@ -24,7 +24,7 @@ THREADS = 256
 
 
 def outside_steps(problem: Conv2dProblem, runtime: Runtime) -> list[Launch | Call]:
-    """Steps that store the outputs whose windows are in a padding of zeros, of float sums; may be empty."""
+    """Steps that store the outputs whose windows are in a padding of zeros, of float sums; empty if none exist."""
     rows, columns = outside(problem)
     if not (rows.any() or columns.any()):
         return []
