@@ -50,7 +50,7 @@ class Case:
 def suite_folder() -> Path:
     """Folder of the named suites: beside this file when installed, ``benchmarks/`` in a checkout."""
     try:
-        return on_disk(PACKAGE / "bench" / "suites")
+        return on_disk(PACKAGE / "benchmark" / "suites")
     except OSError:
         return PACKAGE.parents[1] / "benchmarks"
 
