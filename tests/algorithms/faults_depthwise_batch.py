@@ -29,7 +29,7 @@ WAIT, WARP = "    copy_async_wait();\n", "    __syncwarp();\n"
 TAPS = "    unsigned b[cfg::R][cfg::STEPS][2];\n    load_taps(b, taps, planes);\n"
 WALK = "    walk(args, planes, b, pixels, outputs);\n"
 WALK_AND_MEND = (
-    "    if (__any_sync(0xffffffffu, walk(args, planes, b, pixels, outputs))) mend(args, planes, outputs);\n"
+    "    if (__any_sync(0xffffffffu, walk(args, planes, b, pixels, outputs))) recompute(args, planes, outputs);\n"
 )
 
 BATCH_FAULTS = [
@@ -39,11 +39,11 @@ BATCH_FAULTS = [
         ("taps not waited for", f"{WARP}{TAPS}{WAIT}{WARP}{WALK_AND_MEND}", f"{TAPS}{WAIT}{WARP}{WALK}"),
         ("outputs that are taken again not waited for", f"{WARP}    copy_outputs(", "    copy_outputs(", ODD),
         ("channels beyond the last", "    if (k >= cfg::K) return;\n", ""),
-        ("pictures beyond the last", "min(cfg::PICTURES, args.conv.N - n), lane / 4", "cfg::PICTURES, lane / 4"),
-        ("the first pictures for all", "n = part * cfg::PICTURES,\n", "n = 0,\n"),
+        ("pictures beyond the last", "min(cfg::IMAGES, args.conv.N - n), lane / 4", "cfg::IMAGES, lane / 4"),
+        ("the first pictures for all", "n = part * cfg::IMAGES,\n", "n = 0,\n"),
         ("the first channels for all", "(blockIdx.x - part * TILES_K) * cfg::CHANNELS + slot", "slot"),
-        ("the first channel's pixels for all", "place(conv.x_strides, planes.n, planes.k, 0, 0)",
-         "place(conv.x_strides, planes.n, 0, 0, 0)"),
+        ("the first channel's pixels for all", "offset_of(conv.x_strides, planes.n, planes.k, 0, 0)",
+         "offset_of(conv.x_strides, planes.n, 0, 0, 0)"),
         ("one filter for all channels", "planes.k, 0, r, i - r * cfg::S)", "0, 0, r, i - r * cfg::S)"),
         ("mirrored filter", "planes.k, 0, r, i - r * cfg::S)", "planes.k, 0, r, cfg::S - 1 - (i - r * cfg::S))"),
         ("columns of the matrix all alike", "cfg::FIRST + j + cfg::LEFT - planes.g * cfg::STRIDE_W,",
@@ -55,9 +55,9 @@ BATCH_FAULTS = [
         ("columns beside the row", ".word.bits & window.masks[step][e / 2]", ".word.bits"),
         ("columns behind the row", "0 <= w && w < cfg::W ? 0xffffffffu", "0 <= w ? 0xffffffffu"),
         ("columns before the row", "0 <= w && w < cfg::W ? 0xffffffffu", "w < cfg::W ? 0xffffffffu"),
-        ("one picture for all", "pixels + (picture * cfg::APART +", "pixels + (0 *"),
-        ("outputs beyond the last", "picture < planes.pictures && q < cfg::Q}", "picture < planes.pictures}"),
-        ("outputs of no picture", "picture < planes.pictures && q < cfg::Q}", "q < cfg::Q}"),
+        ("one picture for all", "pixels + (image * cfg::PLANE_STRIDE +", "pixels + (0 *"),
+        ("outputs beyond the last", "image < planes.images && q < cfg::Q}", "image < planes.images}"),
+        ("outputs of no picture", "image < planes.images && q < cfg::Q}", "q < cfg::Q}"),
         ("sums not begun anew", "        sums[2 * half] = sums[2 * half + 1] = 0;\n", ""),
         ("the same row of pixels again", "load_windows(next, windows, min(h + 1, cfg::H - 1));",
          "load_windows(next, windows, h);"),
@@ -72,7 +72,8 @@ BATCH_FAULTS = [
         ("nobody told of an Inf", "return odd != 0;", "return false;", ODD),
         ("a window of its own that begins elsewhere", "w = q * cfg::STRIDE_W + s * cfg::DILATION_W - cfg::LEFT;",
          "w = q * cfg::STRIDE_W + s * cfg::DILATION_W;", ODD),
-        ("another picture's outputs taken again", "outputs + (picture * cfg::OUT_APART + at)", "outputs + at", ODD),
+        ("another picture's outputs taken again", "outputs + (image * cfg::OUT_PLANE_STRIDE + at)", "outputs + at",
+         ODD),
     ),
     *of_file("depthwise/batch.cu", STRIDED,
         ("stride 1 for stride 2 along rows", "- planes.g * cfg::STRIDE_W, s", "- planes.g, s"),

@@ -26,7 +26,7 @@ ROUNDS = replace(FILTERS, problem="n2c3h33w131_k20r4s4_st4_p0_f16_nhwc")
 BORDER = replace(LAYER, problem="n2c3h9w43_k20r3s3_p1_constant9.0_f16_nchw")
 NAN = replace(RUNS, kind="nan")
 
-FIRST = "\n        out_t *const first = conv.out + place(conv.out_strides, tile.n, 0, p, q);\n"
+FIRST = "\n        out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, 0, p, q);\n"
 BEYOND, OF_FILTERS, OF_RUNS = "if (p >= conv.P || q >= conv.Q) continue;", f"{FIRST}        const", f"{FIRST}#pragma"
 
 FEW_CHANNELS_FAULTS = [
@@ -48,7 +48,8 @@ FEW_CHANNELS_FAULTS = [
          TWO),
         ("no stride of tiles", "tile.q * cfg::STRIDE_W - conv.left", "tile.q - conv.left", TWO),
         ("no padding", "tile.q * cfg::STRIDE_W - conv.left", "tile.q * cfg::STRIDE_W"),
-        ("the first picture for all", "place(conv.x_strides, tile.n, 0, h, 0)", "place(conv.x_strides, 0, 0, h, 0)"),
+        ("the first picture for all", "offset_of(conv.x_strides, tile.n, 0, h, 0)",
+         "offset_of(conv.x_strides, 0, 0, h, 0)"),
         ("zeros for the border's value", "cfg::BORDER == CONSTANT ? stored<x_t>::of(conv.outside) : x_t{}", "x_t{}",
          BORDER),
         ("pixels beyond the border", "if (!there) continue;", ""),
@@ -61,7 +62,7 @@ FEW_CHANNELS_FAULTS = [
         ("what a thread holds is not stored", "if (step > 0) put(step / HELD_STEPS - 1);", "", ROUNDS),
         ("the last round is not stored", "if (cfg::PATCHES > 1) put(ROUNDS - 1);", "", ROUNDS),
         ("the next patch over this one", "patches[(now + 1) % cfg::PATCHES],\n", "patches[now],\n"),
-        ("this tile's pixels for the next one", "tile_of(i + apart), i + apart", "tile_of(i), i + apart"),
+        ("this tile's pixels for the next one", "tile_of(i + stride), i + stride", "tile_of(i), i + stride"),
         ("numbers beyond a run in a product", "if (step >= WHOLE_STEPS) a", "if (false) a", NAN),
         ("numbers of a run left out", "a[i][word] &= mask;", "a[i][word] = 0;"),
         ("the first filters of a block for all", "filters[0][0][warp_n / 16][lane]", "filters[0][0][0][lane]"),
@@ -75,8 +76,9 @@ FEW_CHANNELS_FAULTS = [
         ("outputs beyond the end of a row", f"{BEYOND}{OF_FILTERS}", f"if (p >= conv.P) continue;{OF_FILTERS}"),
         ("filters beyond the last one", "if (n >= cfg::K) continue;\n            const Vector", "const Vector"),
         ("a filter beyond the last one of a pair", "if (n + 1 < cfg::K) first[", "if (true) first[", ODD_FILTERS),
-        ("pairs where there are none", "if (!cfg::ALONG_Q && args.together > 1) {", "if (true) {"),
-        ("pairs of filters that are not aligned", "if (!cfg::ALONG_Q && args.together > 1) {", "if (!cfg::ALONG_Q) {",
+        ("pairs where there are none", "if (!cfg::ALONG_Q && args.store_width > 1) {", "if (true) {"),
+        ("pairs of filters that are not aligned",
+         "if (!cfg::ALONG_Q && args.store_width > 1) {", "if (!cfg::ALONG_Q) {",
          ODD_FILTERS),
         ("one filter of two", "store_vector(first + n, pair);", "first[n] = pair.at[0];", FILTER_PAIRS),
         ("eight filters of the first product", "pair_of(j + v).word.bits", "pair_of(j).word.bits", FILTERS),

@@ -77,8 +77,8 @@ SPLIT_MMA_FAULTS = [
         ("the first column alone", "tap % cfg::S * of_w.w", "0"),
         ("the first filter for all", "k * of_w.n", "0"),
         ("without padding", "inside(output.p * cfg::STRIDE_H - conv.top", "inside(output.p * cfg::STRIDE_H"),
-        ("the first group's channels", "place(conv.x_strides, output.n, first_c, h, w)",
-         "place(conv.x_strides, output.n, 0, h, w)", GROUP_CHANNEL),
+        ("the first group's channels", "offset_of(conv.x_strides, output.n, first_c, h, w)",
+         "offset_of(conv.x_strides, output.n, 0, h, w)", GROUP_CHANNEL),
         ("the filter's first channels alone", "first * of_w.c", "0", SHARED_FAR),
     ),
 ]  # fmt: skip

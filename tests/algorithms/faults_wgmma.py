@@ -61,8 +61,8 @@ WGMMA_FAULTS = [
         ("channels of the first group for all", "c = group * cfg::C_GROUP + share", "c = share", GROUPS),
         ("tiles of a group counted on in the next", "(i - group * OF_GROUP) * CLUSTER_FILTERS", "i * CLUSTER_FILTERS",
          GROUPS),
-        ("the neighbour's bias", "pairs[r].at[i] = finished(conv, out.n, k, out.p",
-         "pairs[r].at[i] = finished(conv, out.n, k ^ 1, out.p", TURNED),
+        ("the neighbour's bias", "pairs[r].at[i] = output_value(conv, out.n, k, out.p",
+         "pairs[r].at[i] = output_value(conv, out.n, k ^ 1, out.p", TURNED),
         ("results of the upper rows at those of the lower", "k = at.k + row + 8 * half;", "k = at.k + row;", TURNED),
         ("pixels of the neighbouring lane left out", "odd ? first : second, 1)", "odd ? first : second, 0)", FOUR),
         ("four pixels one row too high", "to[AT_ONCE - 1] - 2 : to[0]", "to[0] - 2 : to[0]", FOUR),
@@ -122,7 +122,7 @@ ROWS_FAULTS = [
         ("no padding on the left", "row * args.width - args.left", "row * args.width"),
         ("the first group's channels for all", "(group * cfg::C_GROUP + in_group) *", "in_group *"),
         ("the next group's channels behind a group's own", "in_group < cfg::C_GROUP", "true"),
-        ("the first picture for all", "place(conv.x_strides, n, 0, h", "place(conv.x_strides, 0, 0, h"),
+        ("the first picture for all", "offset_of(conv.x_strides, n, 0, h", "offset_of(conv.x_strides, 0, 0, h"),
         ("zeros for what stands outside", "stored<x_t>::of(args.conv.outside)", "x_t{}", IN_NHWC),
     ),
     *of_file("implicit_gemm/pixel_rows.cu", TURNED,
@@ -146,7 +146,7 @@ SHARES_FAULTS = [
 
 PACKING = Run("implicit_gemm_wgmma", "n1c300h9w9_k3r3s3_f16_nhwc", WgmmaConfig())
 PACKING_FAULTS = [
-    *of_file("host/channels_near.cu", PACKING,
+    *of_file("host/pack_channels.cu", PACKING,
         ("the first channels for all", "c0 = blockIdx.x % args.parts * args.channels", "c0 = 0"),
         ("the first filter for all", "k = blockIdx.x / args.parts, c0", "k = 0, c0"),
         ("the last vector left out", "i < whole; i += threads", "i < whole - 1; i += threads"),

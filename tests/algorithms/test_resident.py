@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.algorithms.compiling import H200
 
-from convforge.algorithms.host.resident import DRIVER_BYTES, SHARED_UNIT, evenly
+from convforge.algorithms.host.resident import DRIVER_BYTES, SHARED_UNIT, with_occupancy_cap
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitMmaConfig
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.recording import Recording
@@ -41,7 +41,7 @@ SHARED_BYTES = 1000
 def launched(blocks: int, held: int, threads: int = 128, early: bool = True, static_bytes: int = 0) -> LaunchInfo:
     """A launch of so many blocks, where an SM has room for `held` of them."""
     runtime: Any = Holding(held, -(-threads // 32) * 32, static_bytes)
-    return evenly(runtime, None, LaunchInfo("kernel", (blocks,), (threads,), SHARED_BYTES, early=early))
+    return with_occupancy_cap(runtime, None, LaunchInfo("kernel", (blocks,), (threads,), SHARED_BYTES, early=early))
 
 
 def held_of(info: LaunchInfo, threads: int = 128) -> int:
@@ -74,7 +74,7 @@ def test_devices_that_begin_no_launch_early_are_left_alone() -> None:
     """As what is left of shared memory is their first level cache, and room for other streams' launches."""
     runtime: Any = Holding(8, 128, starts_early=False)
     info = LaunchInfo("kernel", (H200.cores,), (128,), SHARED_BYTES, early=True)
-    assert evenly(runtime, None, info).scratch_bytes == SHARED_BYTES
+    assert with_occupancy_cap(runtime, None, info).scratch_bytes == SHARED_BYTES
 
 
 def test_blocks_of_part_of_a_warp_count_whole_ones() -> None:
@@ -96,7 +96,7 @@ def test_what_a_runtime_does_not_know_changes_nothing() -> None:
 
     info = LaunchInfo("kernel", (H200.cores * 6,), (128,), SHARED_BYTES, early=True)
     runtime: Any = Ignorant(8, 128)
-    assert evenly(runtime, None, info) == info
+    assert with_occupancy_cap(runtime, None, info) == info
 
 
 class Held(Recording):

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config, Plan, PreparedFilter
-from convforge.algorithms.host.channels_near import ChannelsNear
 from convforge.algorithms.host.conv import address
+from convforge.algorithms.host.pack_channels import ChannelPacker
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -129,7 +129,7 @@ class CudnnFilter:
         self._note = note
         self._packer = None
         if problem.x_layout == "NHWC":
-            self._packer = ChannelsNear(problem.replace(mode="cross-correlation"), runtime)
+            self._packer = ChannelPacker(problem.replace(mode="cross-correlation"), runtime)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
         packed = w if self._packer is None else self._packer(w, stream).tensors["w"]

@@ -15,7 +15,7 @@ struct Convolution {
     const pixel_t *x;
     const double *w;            // (K, channels, R, S), in cross-correlation order
     const int *rows, *columns;  // where each padded row and column lies in the image; -1 for `outside`
-    double *totals, *beside;    // as the output lies in memory: sums of products, sums of their absolute values
+    double *totals, *magnitude;    // as the output lies in memory: sums of products, sums of their absolute values
     long long outputs;          // elements of either
     long long x_n, x_c, x_h, x_w;  // strides of x in elements
     double outside, zero;       // what stands beyond the image; what is subtracted from every pixel
@@ -24,10 +24,10 @@ struct Convolution {
 };
 
 // Add a product to a sum, and its size to the sum beside it.
-__device__ inline void add(double &total, double &beside, double weight, double pixel) {
+__device__ inline void add(double &total, double &magnitude, double weight, double pixel) {
     const double product = __dmul_rn(weight, pixel);
     total = __dadd_rn(total, product);
-    beside = __dadd_rn(beside, fabs(product));
+    magnitude = __dadd_rn(magnitude, fabs(product));
 }
 
 extern "C" __global__ void truth_conv2d(const Convolution args) {
@@ -40,28 +40,28 @@ extern "C" __global__ void truth_conv2d(const Convolution args) {
         const int last = i % sizes[0], middle = line % sizes[1], outer = plane % sizes[2];
         const int k = cfg::CHANNELS_LAST ? last : outer, p = cfg::CHANNELS_LAST ? outer : middle;
         const int q = cfg::CHANNELS_LAST ? middle : last, first = k / args.filters * args.channels;
-        const pixel_t *picture = args.x + n * args.x_n + first * args.x_c;
+        const pixel_t *image = args.x + n * args.x_n + first * args.x_c;
         const double *weight = args.w + static_cast<long long>(k) * args.channels * args.R * args.S;
-        double total = 0, beside = 0;
+        double total = 0, magnitude = 0;
         for (int c = 0; c < args.channels; c++)
             for (int r = 0; r < args.R; r++) {
                 const int h = args.rows[p * args.stride_h + r * args.dilation_h];
                 for (int s = 0; s < args.S; s++) {
                     const int v = args.columns[q * args.stride_w + s * args.dilation_w];
                     const bool there = h >= 0 && v >= 0;
-                    const double pixel = there ? picture[c * args.x_c + h * args.x_h + v * args.x_w] : args.outside;
-                    add(total, beside, *weight++, pixel - args.zero);
+                    const double pixel = there ? image[c * args.x_c + h * args.x_h + v * args.x_w] : args.outside;
+                    add(total, magnitude, *weight++, pixel - args.zero);
                 }
             }
         args.totals[i] = total;
-        args.beside[i] = beside;
+        args.magnitude[i] = magnitude;
     }
 }
 
 struct Product {
     const float *a, *b;
-    double *totals, *beside;  // (M, N)
-    long long a_row, a_deep, b_deep, b_column;  // strides of A and B in elements
+    double *totals, *magnitude;  // (M, N)
+    long long a_row, a_k, b_k, b_column;  // strides of A and B in elements
     int M, N, K;
 };
 
@@ -79,18 +79,18 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE) truth_gemm(const Produ
     const long long across = (args.N + TILE - 1LL) / TILE, tiles = (args.M + TILE - 1LL) / TILE * across;
     for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const long long m = tile / across * TILE + y, n = tile % across * TILE + x;
-        double total = 0, beside = 0;
+        double total = 0, magnitude = 0;
         for (long long k0 = 0; k0 < args.K; k0 += TILE) {
-            a_tile[y][x] = element(args.a, args.a_row, args.a_deep, m, k0 + x, args.M, args.K);
-            b_tile[y][x] = element(args.b, args.b_deep, args.b_column, k0 + y, n, args.K, args.N);
+            a_tile[y][x] = element(args.a, args.a_row, args.a_k, m, k0 + x, args.M, args.K);
+            b_tile[y][x] = element(args.b, args.b_k, args.b_column, k0 + y, n, args.K, args.N);
             __syncthreads();
 #pragma unroll
-            for (int k = 0; k < TILE; k++) add(total, beside, a_tile[y][k], b_tile[k][x]);
+            for (int k = 0; k < TILE; k++) add(total, magnitude, a_tile[y][k], b_tile[k][x]);
             __syncthreads();
         }
         if (m < args.M && n < args.N) {
             args.totals[m * args.N + n] = total;
-            args.beside[m * args.N + n] = beside;
+            args.magnitude[m * args.N + n] = magnitude;
         }
     }
 }

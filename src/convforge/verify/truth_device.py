@@ -29,7 +29,7 @@ class _Convolution(ctypes.Structure):
     """struct Convolution of truth.cu."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "w", "rows", "columns", "totals", "beside")),
+        *((name, ctypes.c_void_p) for name in ("x", "w", "rows", "columns", "totals", "magnitude")),
         *((name, ctypes.c_longlong) for name in ("outputs", "x_n", "x_c", "x_h", "x_w")),
         *((name, ctypes.c_double) for name in ("outside", "zero")),
         *((name, ctypes.c_int) for name in ("K", "P", "Q", "channels", "filters", "R", "S")),
@@ -41,8 +41,8 @@ class _Product(ctypes.Structure):
     """struct Product of truth.cu."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("a", "b", "totals", "beside")),
-        *((name, ctypes.c_longlong) for name in ("a_row", "a_deep", "b_deep", "b_column")),
+        *((name, ctypes.c_void_p) for name in ("a", "b", "totals", "magnitude")),
+        *((name, ctypes.c_longlong) for name in ("a_row", "a_k", "b_k", "b_column")),
         *((name, ctypes.c_int) for name in ("M", "N", "K")),
     )
 

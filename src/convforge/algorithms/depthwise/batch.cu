@@ -6,7 +6,7 @@
 //           images as make up 16, go down together: no row is loaded twice, and none outside the image multiplied.
 // Window    the pixels of a row that eight outputs see, from an even number of columns before the plane on; where a row
 //           has no more than eight outputs, and few enough pixels, the row itself (FIRST, STEPS).
-// Warp      PICTURES planes of one channel. A row of their pixels is loaded once, multiplied by the banded matrices of
+// Warp      IMAGES planes of one channel. A row of their pixels is loaded once, multiplied by the banded matrices of
 //           the R rows of the filter, which its registers hold (see depthwise_mma), and so added to as many rows of
 //           outputs: a ring of sums. One is whole after each row of pixels, and stored while the next is multiplied.
 //           Lane 4 g + t has outputs 2 t and 2 t + 1 of windows g and g + 8.
@@ -14,7 +14,7 @@
 //           a loop where that is not too long (ALL_ROWS).
 // Threads   THREADS = 32 * CHANNELS, a warp a channel; warps do not wait for each other.
 // Grid      blocks in one dimension: channels, then images.
-// Pixels    of a plane are one run of memory. The images' planes lie APART in shared memory, such that the windows of a
+// Pixels    of a plane are one run of memory. The images' planes lie PLANE_STRIDE in shared memory, such that the windows of a
 //           load meet in few banks. Columns outside the image are masked.
 // Outputs   take the place of pixels that have been multiplied, or one behind them (OUTPUTS), and leave as runs too.
 // Inf, NaN  times a zero of a matrix would reach outputs that do not see them. So outputs that are a NaN are taken again,
@@ -35,10 +35,10 @@ constexpr int WINDOW = (cfg::R - 1) * cfg::DILATION_H;  // rows of pixels below 
 constexpr int RING = WINDOW / cfg::STRIDE_H + 2, PERIOD = RING * cfg::STRIDE_H;
 constexpr int ALL_ROWS = cfg::H * cfg::R * cfg::STEPS <= 448 ? cfg::H : PERIOD;  // rows of pixels that are unrolled
 
-static_assert(THREADS <= 1024 && cfg::PICTURES * WINDOWS <= MMA_ROWS, "a warp has 16 windows");
+static_assert(THREADS <= 1024 && cfg::IMAGES * WINDOWS <= MMA_ROWS, "a warp has 16 windows");
 static_assert(cfg::BORDER == ZEROS && cfg::K == cfg::C, "zeros stand outside, and an output has a plane of its own");
 static_assert(sizeof(x_t) == 2 && sizeof(w_t) == 2 && sizeof(out_t) == 2, "numbers are of 16 bits");
-static_assert(cfg::W % 2 == 0 && cfg::FIRST % 2 == 0 && cfg::APART % 8 == 0,
+static_assert(cfg::W % 2 == 0 && cfg::FIRST % 2 == 0 && cfg::PLANE_STRIDE % 8 == 0,
               "pixels are loaded by two, and copied by eight");
 static_assert(cfg::TOP <= WINDOW && (cfg::P - 1) * cfg::STRIDE_H - cfg::TOP < cfg::H,
               "every output sees a row of pixels");
@@ -51,23 +51,23 @@ struct Batch {
 
 // A warp's planes: channel k of images n and on, as many as `images`; and lane 4 g + t of it.
 struct Planes {
-    int n, k, pictures, g, t;
+    int n, k, images, g, t;
 };
 
 // Move vectors of VECTOR numbers of a warp's planes, of LENGTH each: move(image, place in its plane).
 template <int LENGTH, int VECTOR, class Move>
-__device__ inline void move_planes(int pictures, Move move) {
+__device__ inline void move_planes(int images, Move move) {
     constexpr int VECTORS = LENGTH / VECTOR;
     const int lane = threadIdx.x % 32;
     const auto vector = [&](int i) {
-        const int picture = i / VECTORS;
-        move(picture, (i - picture * VECTORS) * VECTOR);
+        const int image = i / VECTORS;
+        move(image, (i - image * VECTORS) * VECTOR);
     };
-    if (pictures == cfg::PICTURES) {
-        strided_loop<cfg::PICTURES * VECTORS, 32>(lane, [&](int at, int t) { vector(at + t); });
+    if (images == cfg::IMAGES) {
+        strided_loop<cfg::IMAGES * VECTORS, 32>(lane, [&](int at, int t) { vector(at + t); });
     } else {
 #pragma unroll 1
-        for (int i = lane; i < pictures * VECTORS; i += 32) vector(i);
+        for (int i = lane; i < images * VECTORS; i += 32) vector(i);
     }
 }
 
@@ -75,35 +75,35 @@ __device__ inline void move_planes(int pictures, Move move) {
 __device__ inline void copy_pixels(const Batch &args, x_t *to, const Planes &planes) {
     const Conv &conv = args.conv;
     if (cfg::FILL > 1 && args.aligned_x) {
-        const x_t *const from = conv.x + place(conv.x_strides, planes.n, planes.k, 0, 0);
+        const x_t *const from = conv.x + offset_of(conv.x_strides, planes.n, planes.k, 0, 0);
         const index_t next = static_cast<index_t>(conv.x_strides.n);
-        move_planes<cfg::H * cfg::W, cfg::FILL>(planes.pictures, [&](int picture, int e) {
-            x_t *const target = to + picture * cfg::APART + e;
-            if constexpr (cfg::FILL == 8) copy_async16_l2_128b(target, from + (picture * next + e), true);
+        move_planes<cfg::H * cfg::W, cfg::FILL>(planes.images, [&](int image, int e) {
+            x_t *const target = to + image * cfg::PLANE_STRIDE + e;
+            if constexpr (cfg::FILL == 8) copy_async16_l2_128b(target, from + (image * next + e), true);
             else if constexpr (cfg::FILL > 1)
-                copy_async<cfg::FILL * sizeof(x_t)>(target, from + (picture * next + e), true);
+                copy_async<cfg::FILL * sizeof(x_t)>(target, from + (image * next + e), true);
         });
     } else {
-        move_planes<cfg::H * cfg::W, 1>(planes.pictures, [&](int picture, int e) {
+        move_planes<cfg::H * cfg::W, 1>(planes.images, [&](int image, int e) {
             const int h = e / cfg::W;
-            to[picture * cfg::APART + e] =
-                conv.x[place(conv.x_strides, planes.n + picture, planes.k, h, e - h * cfg::W)];
+            to[image * cfg::PLANE_STRIDE + e] =
+                conv.x[offset_of(conv.x_strides, planes.n + image, planes.k, h, e - h * cfg::W)];
         });
     }
 }
 
 // Bring a warp's filter, as it is given: all taps are under way together.
 __device__ inline void copy_taps(w_t *to, const Filter &filter, const Planes &planes) {
-    constexpr int TURNS = (cfg::R * cfg::S - 1) / 32 + 1;
+    constexpr int TWIDDLES = (cfg::R * cfg::S - 1) / 32 + 1;
     const int lane = 4 * planes.g + planes.t;
-    w_t taps[TURNS];
+    w_t taps[TWIDDLES];
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) {
+    for (int turn = 0; turn < TWIDDLES; turn++) {
         const int i = min(32 * turn + lane, cfg::R * cfg::S - 1), r = i / cfg::S;
-        taps[turn] = filter.taps[place(filter.strides, planes.k, 0, r, i - r * cfg::S)];
+        taps[turn] = filter.taps[offset_of(filter.strides, planes.k, 0, r, i - r * cfg::S)];
     }
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++)
+    for (int turn = 0; turn < TWIDDLES; turn++)
         if (const int i = 32 * turn + lane; i < cfg::R * cfg::S) to[i] = taps[turn];
 }
 
@@ -133,14 +133,14 @@ struct Window {
 };
 
 __device__ inline Window window_of(const x_t *pixels, const Planes &planes, int m) {
-    const int picture = min(m / WINDOWS, planes.pictures - 1), first = cfg::FIRST + m % WINDOWS * NEXT + 2 * planes.t;
+    const int image = min(m / WINDOWS, planes.images - 1), first = cfg::FIRST + m % WINDOWS * NEXT + 2 * planes.t;
     Window window;
 #pragma unroll
     for (int step = 0; step < cfg::STEPS; step++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int w = first + MMA_HALVES * step + 8 * half;
-            window.from[step][half] = pixels + (picture * cfg::APART + min(max(w, 0), cfg::W - 2));
+            window.from[step][half] = pixels + (image * cfg::PLANE_STRIDE + min(max(w, 0), cfg::W - 2));
             window.masks[step][half] = 0 <= w && w < cfg::W ? 0xffffffffu : 0;
         }
     return window;
@@ -174,13 +174,13 @@ __device__ inline acc_t sum_of(const Batch &args, int n, int k, int p, int q) {
 
 // Where a lane's outputs of a window go, and whether there are any.
 struct Two {
-    int picture, q;
+    int image, q;
     bool there;
 };
 
 __device__ inline Two two_of(const Planes &planes, int m) {
-    const int picture = m / WINDOWS, q = m % WINDOWS * MMA_COLUMNS + 2 * planes.t;
-    return {picture, q, picture < planes.pictures && q < cfg::Q};
+    const int image = m / WINDOWS, q = m % WINDOWS * MMA_COLUMNS + 2 * planes.t;
+    return {image, q, image < planes.images && q < cfg::Q};
 }
 
 // Leave row p of a lane's outputs in shared memory.
@@ -190,11 +190,11 @@ __device__ inline void store_row(const Batch &args, const Planes &planes, out_t 
     for (int half = 0; half < 2; half++) {
         const Two &two = twos[half];
         if (two.there) {
-            const int n = planes.n + two.picture;
-            out_t *const to = outputs + (two.picture * cfg::OUT_APART + p * cfg::Q + two.q);
+            const int n = planes.n + two.image;
+            out_t *const to = outputs + (two.image * cfg::OUT_PLANE_STRIDE + p * cfg::Q + two.q);
             Vector<out_t, 2> values;
-            values.at[0] = finished(args.conv, n, planes.k, p, two.q, sums[2 * half]);
-            values.at[1] = finished(args.conv, n, planes.k, p, min(two.q + 1, cfg::Q - 1), sums[2 * half + 1]);
+            values.at[0] = output_value(args.conv, n, planes.k, p, two.q, sums[2 * half]);
+            values.at[1] = output_value(args.conv, n, planes.k, p, min(two.q + 1, cfg::Q - 1), sums[2 * half + 1]);
             if constexpr (cfg::Q % 2 == 0) {
                 store_vector(to, values);
             } else {
@@ -260,15 +260,15 @@ __device__ inline bool walk(const Batch &args, const Planes &planes, const unsig
 }
 
 // Take outputs that are a NaN again, from their windows alone: a zero of a matrix times an Inf or a NaN makes no other.
-__device__ inline void mend(const Batch &args, const Planes &planes, out_t *outputs) {
+__device__ inline void recompute(const Batch &args, const Planes &planes, out_t *outputs) {
     __syncwarp();  // all outputs are written
 #pragma unroll 1
-    for (int i = threadIdx.x % 32; i < planes.pictures * cfg::P * cfg::Q; i += 32) {
-        const int picture = i / (cfg::P * cfg::Q), at = i - picture * (cfg::P * cfg::Q), p = at / cfg::Q,
-                  q = at - p * cfg::Q, n = planes.n + picture;
-        out_t *const output = outputs + (picture * cfg::OUT_APART + at);
+    for (int i = threadIdx.x % 32; i < planes.images * cfg::P * cfg::Q; i += 32) {
+        const int image = i / (cfg::P * cfg::Q), at = i - image * (cfg::P * cfg::Q), p = at / cfg::Q,
+                  q = at - p * cfg::Q, n = planes.n + image;
+        out_t *const output = outputs + (image * cfg::OUT_PLANE_STRIDE + at);
         const acc_t value = as<acc_t>(*output);
-        if (value != value) *output = finished(args.conv, n, planes.k, p, q, sum_of(args, n, planes.k, p, q));
+        if (value != value) *output = output_value(args.conv, n, planes.k, p, q, sum_of(args, n, planes.k, p, q));
     }
 }
 
@@ -276,15 +276,15 @@ __device__ inline void mend(const Batch &args, const Planes &planes, out_t *outp
 __device__ inline void copy_outputs(const Batch &args, const out_t *outputs, const Planes &planes) {
     const Conv &conv = args.conv;
     if (cfg::STORE > 1 && args.aligned_out) {
-        out_t *const to = conv.out + place(conv.out_strides, planes.n, planes.k, 0, 0);
+        out_t *const to = conv.out + offset_of(conv.out_strides, planes.n, planes.k, 0, 0);
         const index_t next = static_cast<index_t>(conv.out_strides.n);
-        move_planes<cfg::P * cfg::Q, cfg::STORE>(planes.pictures, [&](int picture, int e) {
-            store_vector(to + (picture * next + e), load_vector<cfg::STORE>(outputs + (picture * cfg::OUT_APART + e)));
+        move_planes<cfg::P * cfg::Q, cfg::STORE>(planes.images, [&](int image, int e) {
+            store_vector(to + (image * next + e), load_vector<cfg::STORE>(outputs + (image * cfg::OUT_PLANE_STRIDE + e)));
         });
     } else {
-        move_planes<cfg::P * cfg::Q, 1>(planes.pictures, [&](int picture, int e) {
-            const int p = e / cfg::Q, n = planes.n + picture;
-            conv.out[place(conv.out_strides, n, planes.k, p, e - p * cfg::Q)] = outputs[picture * cfg::OUT_APART + e];
+        move_planes<cfg::P * cfg::Q, 1>(planes.images, [&](int image, int e) {
+            const int p = e / cfg::Q, n = planes.n + image;
+            conv.out[offset_of(conv.out_strides, n, planes.k, p, e - p * cfg::Q)] = outputs[image * cfg::OUT_PLANE_STRIDE + e];
         });
     }
 }
@@ -293,9 +293,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_bat
     DYNAMIC_SHARED(x_t, held);
     constexpr int TILES_K = (cfg::K - 1) / cfg::CHANNELS + 1;
     const int lane = threadIdx.x % 32, slot = threadIdx.x / 32;
-    const int part = blockIdx.x / TILES_K, n = part * cfg::PICTURES,
+    const int part = blockIdx.x / TILES_K, n = part * cfg::IMAGES,
               k = (blockIdx.x - part * TILES_K) * cfg::CHANNELS + slot;
-    const Planes planes = {n, k, min(cfg::PICTURES, args.conv.N - n), lane / 4, lane % 4};
+    const Planes planes = {n, k, min(cfg::IMAGES, args.conv.N - n), lane / 4, lane % 4};
     x_t *const pixels = held + slot * cfg::ROOM;
     out_t *const outputs = reinterpret_cast<out_t *>(pixels + cfg::OUTPUTS);
     w_t *const taps = reinterpret_cast<w_t *>(pixels + cfg::TAPS);
@@ -309,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_bat
     load_taps(b, taps, planes);
     copy_async_wait();
     __syncwarp();
-    if (__any_sync(0xffffffffu, walk(args, planes, b, pixels, outputs))) mend(args, planes, outputs);
+    if (__any_sync(0xffffffffu, walk(args, planes, b, pixels, outputs))) recompute(args, planes, outputs);
     __syncwarp();
     copy_outputs(args, outputs, planes);
 }

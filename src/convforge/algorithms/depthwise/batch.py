@@ -113,8 +113,8 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         layout, threads = _layout(problem), 32 * config.channels
         prelude = constants(
             H=problem.h, W=problem.w, P=problem.p, Q=problem.q, TOP=problem.padding[0], LEFT=problem.padding[2],
-            CHANNELS=config.channels, PICTURES=layout.images, FIRST=layout.first, STEPS=layout.steps,
-            FILL=layout.fill, STORE=layout.store, APART=layout.pitch, OUT_APART=layout.out_pitch,
+            CHANNELS=config.channels, IMAGES=layout.images, FIRST=layout.first, STEPS=layout.steps,
+            FILL=layout.fill, STORE=layout.store, PLANE_STRIDE=layout.pitch, OUT_PLANE_STRIDE=layout.out_pitch,
             OUTPUTS=layout.outputs, TAPS=layout.taps, ROOM=layout.room,
         )  # fmt: skip
         blocks = -(-problem.k // config.channels) * -(-problem.n // layout.images)

@@ -81,7 +81,7 @@ __device__ inline void add_products(const Conv &conv, const Taps &taps, acc_t (&
                                     const Tile &tile) {
     const int h0 = tile.p * cfg::STRIDE_H - conv.top, w0 = tile.q * cfg::STRIDE_W - conv.left;
     constexpr bool WHOLE = KNOWN == INSIDE;
-    const x_t *picture = conv.x + place(conv.x_strides, tile.n, tile.k / cfg::K_GROUP, WHOLE ? h0 : 0, WHOLE ? w0 : 0);
+    const x_t *image = conv.x + offset_of(conv.x_strides, tile.n, tile.k / cfg::K_GROUP, WHOLE ? h0 : 0, WHOLE ? w0 : 0);
     index_t across[COLUMNS];
     bool there[COLUMNS];
 #pragma unroll
@@ -96,7 +96,7 @@ __device__ inline void add_products(const Conv &conv, const Taps &taps, acc_t (&
 #pragma unroll(cfg::UNROLLED ? ROWS : 1)
     for (int i = 0; i < ROWS; i++) {
         const int h = WHOLE ? i : inside(h0 + i, conv.H);
-        const x_t *line = picture + max(h, 0) * static_cast<index_t>(conv.x_strides.h);
+        const x_t *line = image + max(h, 0) * static_cast<index_t>(conv.x_strides.h);
         acc_t row[COLUMNS][cfg::VEC];
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
@@ -130,7 +130,7 @@ template <Known KNOWN>
 __device__ inline void store(const Channels &args, const acc_t (&sums)[cfg::OUT_P][cfg::OUT_Q][cfg::VEC],
                              const Tile &tile) {
     const Conv &conv = args.conv;
-    out_t *const first = conv.out + place(conv.out_strides, tile.n, tile.k, tile.p, tile.q);
+    out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, tile.k, tile.p, tile.q);
 #pragma unroll
     for (int i = 0; i < cfg::OUT_P * cfg::OUT_Q; i++) {
         const int p = tile.p + i / cfg::OUT_Q, q = tile.q + i % cfg::OUT_Q;
@@ -145,12 +145,12 @@ __device__ inline void store(const Channels &args, const acc_t (&sums)[cfg::OUT_
             for (int v = 0; v < cfg::VEC; v += cfg::STORE) {
 #pragma unroll
                 for (int e = 0; e < cfg::STORE; e++)
-                    values.at[e] = finished(conv, tile.n, tile.k + v + e, p, q, sum[v + e]);
+                    values.at[e] = output_value(conv, tile.n, tile.k + v + e, p, q, sum[v + e]);
                 store_vector(pixel + v, values);
             }
         } else {
 #pragma unroll
-            for (int e = 0; e < cfg::VEC; e++) finish(conv, tile.n, tile.k + e, p, q, sum[e]);
+            for (int e = 0; e < cfg::VEC; e++) store_output(conv, tile.n, tile.k + e, p, q, sum[e]);
         }
     }
 }

@@ -20,7 +20,7 @@ RUN = 512
 
 
 @jit
-def along_columns(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, block: Any, offsets: Any,
+def along_columns(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, strip: Any, block: Any, offsets: Any,
                   corners: Any, places: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of rows of one channel (n, c, strip).
 
@@ -34,15 +34,15 @@ def along_columns(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
     weights = np.empty(g.R * g.S * lanes, w.dtype)
     sums = np.empty(block.rows * g.Q + lanes, w.dtype)
     value = np.empty(block.rows * g.Q, values.dtype)
-    walk_planes(x, w, out, g, ends, strip, block, offsets, corners, places, tile, weights, sums, value, begin, end)
+    walk_planes(x, w, out, g, epilogue, strip, block, offsets, corners, places, tile, weights, sums, value, begin, end)
 
 
 @jit
-def walk_planes(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, corners: Any,
+def walk_planes(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any, offsets: Any, corners: Any,
                 places: Any, tile: Any, weights: Any, sums: Any, value: Any, begin: Any,
                 end: Any) -> None:  # fmt: skip
     """Work items [begin, end) of :func:`along_columns`, in the caller's buffers."""
-    x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
+    x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     corners, places, tile, weights = borrow(corners), borrow(places), borrow(tile), borrow(weights)
     sums, value, target = borrow(sums), borrow(value), alias(out.flat, sums)
     lanes, taps, strips = lanes_of(w), g.R * g.S, (g.P + strip.tile_p - 1) // strip.tile_p
@@ -62,22 +62,26 @@ def walk_planes(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: 
                     add_taps(tile, base, corners, 0, vectors, offsets, weights, 0, taps, target, start, places, 1)
                 else:
                     add_taps(tile, base, corners, 0, vectors, offsets, weights, 0, taps, sums, 0, places, 1)
-                    finish_plane(sums, value, out, n, k, p, last, g, ends)
+                    finish_plane(sums, value, out, n, k, p, last, g, epilogue)
 
 
 @inlined
-def finish_plane(sums: Any, value: Any, out: Any, n: Any, k: Any, p0: Any, p1: Any, g: Any, ends: Any) -> None:
+def finish_plane(sums: Any, value: Any, out: Any, n: Any, k: Any, p0: Any, p1: Any, g: Any, epilogue: Any) -> None:
     """Applies the epilogue to rows of an output channel: to all at once if they are contiguous."""
-    whole = out.place[3] == g.Q * out.place[4] and (ends.residual.size == 0 or ends.place[3] == g.Q * ends.place[4])
+    whole = out.place[3] == g.Q * out.place[4] and (
+        epilogue.residual.size == 0 or epilogue.place[3] == g.Q * epilogue.place[4]
+    )
     rows = p1 - p0 if whole else 1
     for p in range(p0, p1, rows):
         start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
-        at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
-        store_row(sums, (p - p0) * g.Q, rows * g.Q, value, k, out.flat, start, out.place[4], ends, at, ends.place[4])
+        at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
+        store_row(
+            sums, (p - p0) * g.Q, rows * g.Q, value, k, out.flat, start, out.place[4], epilogue, at, epilogue.place[4]
+        )
 
 
 @jit
-def along_channels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, block: Any, offsets: Any,
+def along_channels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, strip: Any, block: Any, offsets: Any,
                    corners: Any, places: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of rows of some channels (n, strip, channels); parameters as of :func:`along_columns`.
 
@@ -92,14 +96,14 @@ def along_channels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, str
     width = block.channels if block.interleaved else block.item_vectors * lanes
     sums = np.empty(block.rows * g.Q * width, w.dtype)
     value = np.empty(max(width, RUN), values.dtype)
-    walk_pixels(x, w, out, g, ends, strip, block, offsets, corners, places, tile, sums, value, begin, end)
+    walk_pixels(x, w, out, g, epilogue, strip, block, offsets, corners, places, tile, sums, value, begin, end)
 
 
 @jit
-def walk_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, corners: Any,
+def walk_pixels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any, offsets: Any, corners: Any,
                 places: Any, tile: Any, sums: Any, value: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work items [begin, end) of :func:`along_channels`, in the caller's buffers."""
-    x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
+    x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     corners, places, tile, sums, value = borrow(corners), borrow(places), borrow(tile), borrow(sums), borrow(value)
     target, width = alias(out.flat, sums), block.channels if block.interleaved else block.item_vectors * lanes_of(w)
     lanes, taps, strips = lanes_of(w), g.R * g.S, (g.P + strip.tile_p - 1) // strip.tile_p
@@ -138,20 +142,22 @@ def walk_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: 
                             add_taps(tile, base + v * plane, corners, v * listed + first, some, offsets, w, filters,
                                      taps, sums, v * beside, places, 1 if block.interleaved else width)  # fmt: skip
                 if not block.put_directly:
-                    finish_pixels(sums, width, value, out, n, k, c1 - c0, p, last, g, ends)
+                    finish_pixels(sums, width, value, out, n, k, c1 - c0, p, last, g, epilogue)
 
 
 @inlined
 def finish_pixels(sums: Any, pitch: Any, value: Any, out: Any, n: Any, k: Any, channels: Any, p0: Any, p1: Any, g: Any,
-                  ends: Any) -> None:  # fmt: skip
+                  epilogue: Any) -> None:  # fmt: skip
     """Applies the epilogue to rows of pixels: to all at once if they are contiguous."""
-    whole = out.place[3] == g.Q * out.place[4] and (ends.residual.size == 0 or ends.place[3] == g.Q * ends.place[4])
+    whole = out.place[3] == g.Q * out.place[4] and (
+        epilogue.residual.size == 0 or epilogue.place[3] == g.Q * epilogue.place[4]
+    )
     rows = p1 - p0 if whole else 1
     for p in range(p0, p1, rows):
         start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
-        at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
+        at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
         store_pixels(sums, (p - p0) * g.Q * pitch, pitch, rows * g.Q, channels, value, k, g.outputs, out.flat, start,
-                     out.place, ends, at)  # fmt: skip
+                     out.place, epilogue, at)  # fmt: skip
 
 
 @inlined

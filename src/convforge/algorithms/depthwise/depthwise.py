@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
 from convforge.algorithms.depthwise.family import one_channel_refusal
-from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.epilogue import epilogue_arguments, values_dtype
 from convforge.algorithms.host.geometry import Strip, geometry, strip, tap_offsets
 from convforge.algorithms.host.views import View, view
 from convforge.algorithms.host.weights import filter_to_pack, float_sums
@@ -112,8 +112,8 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
             x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
             straight = problem.epilogue.is_plain and out.flat.dtype == dtype and _lies_whole(problem, out, config.along)
             block = layout.block._replace(put_directly=straight)
-            args = (x, buffers["w"].tensors["w"], out, g, ends(problem, buffers), values, layout.tile, block,
-                    layout.offsets, layout.corners, layout.places)  # fmt: skip
+            args = (x, buffers["w"].tensors["w"], out, g, epilogue_arguments(problem, buffers), values, layout.tile,
+                    block, layout.offsets, layout.corners, layout.places)  # fmt: skip
             runtime.launch(kernel, info, args, stream)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:

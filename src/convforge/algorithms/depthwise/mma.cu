@@ -5,11 +5,11 @@
 //           output, STRIDE_W rows further down, are what the row adds to them (a Toeplitz matrix, mostly of zeros).
 // Window    the pixels of a row that eight outputs see, an even number of columns before the plane's first on.
 // Tiles     of 16 windows, in the order of a plane's outputs: a warp takes TILES at a time, row of the filter by row,
-//           and the TEAM warps of a plane take turns.
+//           and the PLANE_WARPS warps of a plane take turns.
 // Walk      where the filter is small, WALK has a warp go down the plane instead, with the matrices of all R rows of
 //           the filter in registers: 16 windows are strips beside and below each other, of args.height rows of
 //           outputs. A row of pixels is loaded once and added to R rows of outputs, a ring of sums; one is whole then.
-// Threads   THREADS = 32 * TEAM * PLANES; lane 4 g + t has outputs 2 t and 2 t + 1 of windows g and g + 8.
+// Threads   THREADS = 32 * PLANE_WARPS * PLANES; lane 4 g + t has outputs 2 t and 2 t + 1 of windows g and g + 8.
 // Grid      blocks in one dimension, PLANES neighbouring planes each.
 // Pixels    planes stand in shared memory among zeros, so that no window is tested; zeros are written before the
 //           launch's turn. Rows are args.pitch apart, such that the windows of a load meet in few banks.
@@ -28,7 +28,7 @@
 #include "memory.cuh"
 #include "mma.cuh"
 
-constexpr int TEAM_THREADS = 32 * cfg::TEAM, THREADS = TEAM_THREADS * cfg::PLANES;
+constexpr int PLANE_THREADS = 32 * cfg::PLANE_WARPS, THREADS = PLANE_THREADS * cfg::PLANES;
 constexpr int SPAN = cfg::LEAD + (MMA_COLUMNS - 1) * cfg::STRIDE_W + (cfg::S - 1) * cfg::DILATION_W + 1;
 constexpr int STEPS = (SPAN + MMA_HALVES - 1) / MMA_HALVES;
 constexpr int BEFORE = cfg::LEAD + (MMA_COLUMNS - 1) * cfg::STRIDE_W;  // zeros before the taps of a line
@@ -55,7 +55,7 @@ struct Mma {
 struct Plane {
     int n, k;
     x_t *pixels, *lines;  // its first pixel, and the first line of its filter, in shared memory
-    int member, g, t;     // the warp of the team, and lane 4 g + t of it
+    int warp, g, t;     // the warp of the team, and lane 4 g + t of it
 };
 
 // Write zeros over all that the block holds.
@@ -72,26 +72,26 @@ __device__ inline void copy_fill(x_t *to, const x_t *from) {
 
 __device__ inline void copy_pixels(const Mma &args, const Plane &plane) {
     const Conv &conv = args.conv;
-    const int u = threadIdx.x % TEAM_THREADS;
-    const x_t *const from = conv.x + place(conv.x_strides, plane.n, plane.k, 0, 0);
+    const int u = threadIdx.x % PLANE_THREADS;
+    const x_t *const from = conv.x + offset_of(conv.x_strides, plane.n, plane.k, 0, 0);
     if (args.aligned_x) {
 #pragma unroll 4
-        for (int i = u; i < conv.H * args.across.by; i += TEAM_THREADS) {
+        for (int i = u; i < conv.H * args.across.by; i += PLANE_THREADS) {
             const int h = quotient(i, args.across), w = (i - h * args.across.by) * cfg::FILL;
             copy_fill(plane.pixels + (h * args.pitch + w), from + (h * static_cast<index_t>(conv.x_strides.h) + w));
         }
     } else {
-        for (int i = u; i < conv.H * conv.W; i += TEAM_THREADS) {
+        for (int i = u; i < conv.H * conv.W; i += PLANE_THREADS) {
             const int h = i / conv.W, w = i - h * conv.W;
-            plane.pixels[h * args.pitch + w] = from[place(conv.x_strides, 0, 0, h, w)];
+            plane.pixels[h * args.pitch + w] = from[offset_of(conv.x_strides, 0, 0, h, w)];
         }
     }
 }
 
 __device__ inline void copy_taps(const Filter &filter, const Plane &plane) {
-    for (int i = threadIdx.x % TEAM_THREADS; i < cfg::R * cfg::S; i += TEAM_THREADS) {
+    for (int i = threadIdx.x % PLANE_THREADS; i < cfg::R * cfg::S; i += PLANE_THREADS) {
         const int r = i / cfg::S, s = i % cfg::S;
-        const w_t tap = filter.taps[place(filter.strides, plane.k, 0, r, s)];
+        const w_t tap = filter.taps[offset_of(filter.strides, plane.k, 0, r, s)];
         plane.lines[r * LINE + BEFORE + s * cfg::DILATION_W].bits = tap.bits;
     }
 }
@@ -148,7 +148,7 @@ struct Two {
 };
 
 // Take a lane's sums again, from their windows alone.
-__device__ inline void mend(const Mma &args, const Plane &plane, acc_t (&sums)[4], Two first, Two second) {
+__device__ inline void recompute(const Mma &args, const Plane &plane, acc_t (&sums)[4], Two first, Two second) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const Two at = i < 2 ? first : second;
@@ -161,23 +161,23 @@ __device__ inline void store_two(const Mma &args, const Plane &plane, out_t *to,
     const Conv &conv = args.conv;
     if (args.aligned_out) {
         Vector<out_t, 2> values;
-        values.at[0] = finished(conv, plane.n, plane.k, at.p, at.q, first);
-        values.at[1] = finished(conv, plane.n, plane.k, at.p, at.q + 1, second);
+        values.at[0] = output_value(conv, plane.n, plane.k, at.p, at.q, first);
+        values.at[1] = output_value(conv, plane.n, plane.k, at.p, at.q + 1, second);
         store_vector(to, values);
     } else {
-        to[0] = finished(conv, plane.n, plane.k, at.p, at.q, first);
-        if (at.q + 1 < conv.Q) to[conv.out_strides.w] = finished(conv, plane.n, plane.k, at.p, at.q + 1, second);
+        to[0] = output_value(conv, plane.n, plane.k, at.p, at.q, first);
+        if (at.q + 1 < conv.Q) to[conv.out_strides.w] = output_value(conv, plane.n, plane.k, at.p, at.q + 1, second);
     }
 }
 
-// Add the products of TILES tiles, TEAM apart.
+// Add the products of TILES tiles, PLANE_WARPS apart.
 __device__ inline void add_products(const Mma &args, const Plane &plane, acc_t (&sums)[cfg::TILES][4], int tile) {
     const x_t *from[cfg::TILES][2];
 #pragma unroll
     for (int i = 0; i < cfg::TILES; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int m = (tile + i * cfg::TEAM) * MMA_ROWS + 8 * half + plane.g;
+            const int m = (tile + i * cfg::PLANE_WARPS) * MMA_ROWS + 8 * half + plane.g;
             const int window = min(m, args.windows.by * args.conv.P - 1), p = quotient(window, args.windows);
             from[i][half] = window_at(args, plane, p, window - p * args.windows.by);
         }
@@ -209,22 +209,22 @@ __device__ inline void store_tile(const Mma &args, const Plane &plane, acc_t (&s
     const Conv &conv = args.conv;
     const int m = tile * MMA_ROWS + plane.g;
     const Two at[2] = {two_of(args, plane, m), two_of(args, plane, m + 8)};
-    if (has_odd(sums)) mend(args, plane, sums, at[0], at[1]);
+    if (has_odd(sums)) recompute(args, plane, sums, at[0], at[1]);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (at[half].p < 0) continue;
-        out_t *const to = conv.out + place(conv.out_strides, plane.n, plane.k, at[half].p, at[half].q);
+        out_t *const to = conv.out + offset_of(conv.out_strides, plane.n, plane.k, at[half].p, at[half].q);
         store_two(args, plane, to, at[half], sums[2 * half], sums[2 * half + 1]);
     }
 }
 
 // All outputs of a warp's tiles.
 __device__ inline void take_tiles(const Mma &args, const Plane &plane) {
-    for (int tile = plane.member; tile < args.tiles; tile += cfg::TEAM * cfg::TILES) {
+    for (int tile = plane.warp; tile < args.tiles; tile += cfg::PLANE_WARPS * cfg::TILES) {
         acc_t sums[cfg::TILES][4] = {};
         add_products(args, plane, sums, tile);
 #pragma unroll
-        for (int i = 0; i < cfg::TILES; i++) store_tile(args, plane, sums[i], tile + i * cfg::TEAM);
+        for (int i = 0; i < cfg::TILES; i++) store_tile(args, plane, sums[i], tile + i * cfg::PLANE_WARPS);
         __syncwarp();  // tensor cores take a whole warp
     }
 }
@@ -239,10 +239,10 @@ struct Strip {
 __device__ inline Strip strip_of(const Mma &args, const Plane &plane, int m) {
     const Conv &conv = args.conv;
     const int strip = quotient(m, args.windows), window = m - strip * args.windows.by;
-    const int p = strip < args.strips ? (plane.member * args.strips + strip) * args.height : 0;
+    const int p = strip < args.strips ? (plane.warp * args.strips + strip) * args.height : 0;
     const int q = window * MMA_COLUMNS + 2 * plane.t;
     const int rows = strip < args.strips && q < conv.Q ? min(args.height, conv.P - p) : 0;
-    out_t *const to = conv.out + place(conv.out_strides, plane.n, plane.k, p - (cfg::R - 1), q);
+    out_t *const to = conv.out + offset_of(conv.out_strides, plane.n, plane.k, p - (cfg::R - 1), q);
     return {window_at(args, plane, p, window), to, p, q, rows};
 }
 
@@ -252,7 +252,7 @@ __device__ inline Two two_at(const Strip &strip, int row) {
 
 // Store a row of both strips if they have it, and go on to the next one.
 __device__ inline void store_row(const Mma &args, const Plane &plane, Strip (&strips)[2], acc_t (&sums)[4], int row) {
-    if (has_odd(sums)) mend(args, plane, sums, two_at(strips[0], row), two_at(strips[1], row));
+    if (has_odd(sums)) recompute(args, plane, sums, two_at(strips[0], row), two_at(strips[1], row));
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         Strip &strip = strips[half];
@@ -290,11 +290,11 @@ __device__ inline void walk(const Mma &args, const Plane &plane) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_mma(const __grid_constant__ Mma args) {
     DYNAMIC_SHARED(x_t, held);
-    const int lane = threadIdx.x % 32, slot = threadIdx.x / TEAM_THREADS;
+    const int lane = threadIdx.x % 32, slot = threadIdx.x / PLANE_THREADS;
     const long long at = static_cast<long long>(blockIdx.x) * cfg::PLANES + slot;
     const int n = static_cast<int>(at / cfg::K), k = static_cast<int>(at - static_cast<long long>(n) * cfg::K);
     x_t *const pixels = held + (cfg::PLANES * cfg::R * LINE + slot * args.plane + args.first);
-    const Plane plane = {n, k, pixels, held + slot * (cfg::R * LINE), threadIdx.x / 32 % cfg::TEAM, lane / 4, lane % 4};
+    const Plane plane = {n, k, pixels, held + slot * (cfg::R * LINE), threadIdx.x / 32 % cfg::PLANE_WARPS, lane / 4, lane % 4};
     clear(args, held);
     __syncthreads();  // zeros are written
     pdl_wait();

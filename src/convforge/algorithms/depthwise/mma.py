@@ -135,8 +135,8 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     def kernel(self, problem: Conv2dProblem, config: DepthwiseMmaConfig) -> Kernel:
         layout, (strips, height) = _layout(problem, config), _strips(problem, config)
         prelude = constants(
-            PLANES=config.planes, TEAM=config.team, TILES=max(1, config.tiles), LEAD=layout.lead, FILL=layout.fill,
-            WALK=config.tiles == 0,
+            PLANES=config.planes, PLANE_WARPS=config.team, TILES=max(1, config.tiles), LEAD=layout.lead,
+            FILL=layout.fill, WALK=config.tiles == 0,
         )  # fmt: skip
         fields = {
             "windows": divisor(_windows(problem)), "across": divisor(problem.w // layout.fill),

@@ -36,7 +36,7 @@ constexpr int FILLS = (TILE_W + cfg::FILL - 1) / cfg::FILL;  // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t);
 
 // Whether neighbouring threads take neighbouring columns.
-constexpr bool BESIDE = cfg::OUT_Q * sizeof(out_t) <= 16;
+constexpr bool COLUMNS_ADJACENT = cfg::OUT_Q * sizeof(out_t) <= 16;
 // Small windows are unrolled: then it is known which rows of pixels serve which outputs.
 constexpr bool UNROLLED = cfg::OUT_P * cfg::OUT_Q * cfg::R * cfg::S <= 1536;
 
@@ -61,7 +61,7 @@ struct Held {
 
 // How the threads of a plane share what there is to copy: WIDE vectors of a row side by side, LINES rows at a time.
 constexpr int SHARE = THREADS / cfg::PLANES, WIDE = FILLS < SHARE ? FILLS : SHARE, LINES = SHARE / WIDE;
-constexpr int TURNS = (TILE_H + LINES - 1) / LINES;
+constexpr int TWIDDLES = (TILE_H + LINES - 1) / LINES;
 
 // Ask for the tile of plane `slot`, with what stands outside of the image; the thread is number u of the plane's.
 __device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile &tile, int slot, int u) {
@@ -69,7 +69,7 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile
     const Conv &conv = args.conv;
     const int k = tile.k + slot, first = u / WIDE;
     const int h0 = tile.p * cfg::STRIDE_H - conv.top + first, w0 = tile.q * cfg::STRIDE_W - conv.left - cfg::SHIFT;
-    const x_t *const plane = conv.x + place(conv.x_strides, tile.n + k / cfg::K, k % cfg::K / cfg::K_GROUP, 0, 0);
+    const x_t *const plane = conv.x + offset_of(conv.x_strides, tile.n + k / cfg::K, k % cfg::K / cfg::K_GROUP, 0, 0);
     const index_t step_h = conv.x_strides.h, step_w = conv.x_strides.w;
 #pragma unroll
     for (int v = 0; v < FILLS; v += WIDE) {
@@ -79,7 +79,7 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile
         const bool whole = w >= 0 && w < conv.W;  // a whole vector of the image, or none of it
         if (COPIES && args.aligned_x && (whole || BLANK)) {
             const x_t *const line = plane + (whole ? w * step_w : 0);
-#pragma unroll(TURNS <= 16 ? TURNS : 4)
+#pragma unroll(TWIDDLES <= 16 ? TWIDDLES : 4)
             for (int i = 0; i < TILE_H; i += LINES) {
                 if (i + LINES > TILE_H && i + first >= TILE_H) break;
                 const int h = inside(h0 + i, conv.H);
@@ -173,7 +173,7 @@ __device__ inline void store(const Planes &args, const acc_t (&sums)[cfg::OUT_P]
                              int q0) {
     const Conv &conv = args.conv;
     const index_t step = conv.out_strides.w;
-    out_t *row = conv.out + place(conv.out_strides, n, k, p0, q0);
+    out_t *row = conv.out + offset_of(conv.out_strides, n, k, p0, q0);
     const int rows = conv.P - p0, columns = conv.Q - q0;
 #pragma unroll
     for (int p = 0; p < cfg::OUT_P; p++, row += conv.out_strides.h) {
@@ -184,12 +184,12 @@ __device__ inline void store(const Planes &args, const acc_t (&sums)[cfg::OUT_P]
                 Vector<out_t, cfg::STORE> values;
 #pragma unroll
                 for (int e = 0; e < cfg::STORE; e++)
-                    values.at[e] = finished(conv, n, k, p0 + p, q0 + q + e, sums[p][q + e]);
+                    values.at[e] = output_value(conv, n, k, p0 + p, q0 + q + e, sums[p][q + e]);
                 store_vector(row + (cfg::STORE > 1 ? q : q * step), values);
             } else {
 #pragma unroll
                 for (int e = q; e < q + cfg::STORE; e++)
-                    if (e < columns) row[e * step] = finished(conv, n, k, p0 + p, q0 + e, sums[p][e]);
+                    if (e < columns) row[e * step] = output_value(conv, n, k, p0 + p, q0 + e, sums[p][e]);
             }
         }
     }
@@ -202,8 +202,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     const int t = threadIdx.x;
     const int slot = cfg::CHANNELS_LAST ? t % cfg::PLANES : t / SHARE,
               strip = cfg::CHANNELS_LAST ? t / cfg::PLANES : t % SHARE;
-    const int y = BESIDE ? strip / cfg::STRIPS_X : strip % cfg::STRIPS_Y,
-              x = BESIDE ? strip % cfg::STRIPS_X : strip / cfg::STRIPS_Y;
+    const int y = COLUMNS_ADJACENT ? strip / cfg::STRIPS_X : strip % cfg::STRIPS_Y,
+              x = COLUMNS_ADJACENT ? strip % cfg::STRIPS_X : strip / cfg::STRIPS_Y;
     const PlaneTile tile = tile_of<cfg::PLANES, TILE_P, TILE_Q>(args.tiles, conv, blockIdx.x);
     pdl_wait();
     copy_pixels(args, *held, tile, slot, strip);

@@ -5,7 +5,7 @@
 //           outputs: the W pixels of a row of the plane are in its registers, and with them all that its outputs want
 //           of it. Which products fall on a border of zeros is known at compile time along the row; these are left out.
 // Sizes     H, W, P and Q are compile-time constants: a kernel is made for one size of planes.
-// Threads   THREADS = PLANES * TEAM, a plane's beside each other, OUT_P rows of outputs each: a row of pixels is loaded,
+// Threads   THREADS = PLANES * PLANE_THREADS, a plane's beside each other, OUT_P rows of outputs each: a row of pixels is loaded,
 //           and converted, once for all of these whose windows cover it.
 // Grid      blocks in one dimension, PLANES neighbouring planes each.
 // Filters   come while the pixels are under way. A thread asks for all taps of a row of the filter before it waits.
@@ -25,7 +25,7 @@
 #include "memory.cuh"
 #include "pixels.cuh"
 
-constexpr int TEAM = (cfg::P - 1) / cfg::OUT_P + 1, THREADS = cfg::PLANES * TEAM, WEIGHT_LOAD = 16 / sizeof(acc_t);
+constexpr int PLANE_THREADS = (cfg::P - 1) / cfg::OUT_P + 1, THREADS = cfg::PLANES * PLANE_THREADS, WEIGHT_LOAD = 16 / sizeof(acc_t);
 // Rows of pixels that a thread's outputs see.
 constexpr int WINDOW = (cfg::OUT_P - 1) * cfg::STRIDE_H + (cfg::R - 1) * cfg::DILATION_H + 1;
 // Of a row, from LEFT columns before it on.
@@ -52,8 +52,8 @@ struct Rows {
 template <int COLUMNS, int ROW, int VECTOR>
 __device__ constexpr int place_of_vector(int at, int t) {
     constexpr int ACROSS = COLUMNS == ROW ? 1 : COLUMNS / VECTOR, NEXT = COLUMNS == ROW ? VECTOR : ROW;
-    const int i = THREADS % ACROSS == 0 ? t : at + t, apart = THREADS % ACROSS == 0 ? at / ACROSS * NEXT : 0;
-    return apart + (i / ACROSS * NEXT + i % ACROSS * VECTOR);
+    const int i = THREADS % ACROSS == 0 ? t : at + t, offset = THREADS % ACROSS == 0 ? at / ACROSS * NEXT : 0;
+    return offset + (i / ACROSS * NEXT + i % ACROSS * VECTOR);
 }
 
 // Move the first `count` of COUNT vectors, number at + t of them by move(at, t).
@@ -73,7 +73,7 @@ __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int pla
     const Conv &conv = args.conv;
     if (COPIES && args.aligned_x) {
         const int count = planes * PIXELS / cfg::FILL, n = first / cfg::K, k = first - n * cfg::K;
-        const x_t *const from = conv.x + place(conv.x_strides, n, k, 0, 0);
+        const x_t *const from = conv.x + offset_of(conv.x_strides, n, k, 0, 0);
         move_vectors<cfg::PLANES * PIXELS / cfg::FILL>(count, [&](int at, int t) {
             const x_t *const source = from + t * cfg::FILL + at * cfg::FILL;
             x_t *const target = to + place_of_vector<cfg::W, X_ROW, cfg::FILL>(at, t);
@@ -88,15 +88,15 @@ __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int pla
 #pragma unroll 1
         for (int i = threadIdx.x; i < planes * PIXELS; i += THREADS) {
             const int row = i / cfg::W, w = i % cfg::W, plane = first + row / cfg::H;
-            to[row * X_ROW + w] = conv.x[place(conv.x_strides, plane / cfg::K, plane % cfg::K, row % cfg::H, w)];
+            to[row * X_ROW + w] = conv.x[offset_of(conv.x_strides, plane / cfg::K, plane % cfg::K, row % cfg::H, w)];
         }
     }
 }
 
-// Bring the filter of a thread's plane: rows `row`, row + TEAM, ... of it. All taps of a row are under way together.
+// Bring the filter of a thread's plane: rows `row`, row + PLANE_THREADS, ... of it. All taps of a row are under way together.
 __device__ inline void copy_filter(const Filter &filter, acc_t *to, int k, int row) {
 #pragma unroll 1
-    for (int r = row; r < cfg::R; r += TEAM) {
+    for (int r = row; r < cfg::R; r += PLANE_THREADS) {
         Vector<acc_t, WEIGHT_LOAD> taps[(cfg::S - 1) / WEIGHT_LOAD + 1] = {};
 #pragma unroll
         for (int s = 0; s < cfg::S; s++) taps[s / WEIGHT_LOAD].at[s % WEIGHT_LOAD] = given_tap(filter, k, 0, r, s);
@@ -172,12 +172,12 @@ __device__ inline void add_products(const Conv &conv, acc_t (&sums)[cfg::OUT_P][
 // Leave the outputs of row p in shared memory.
 __device__ inline void store_row(const Conv &conv, const acc_t (&sums)[cfg::Q], out_t *to, int n, int k, int p) {
     // Outputs that are stored together: rows begin at whole vectors.
-    constexpr int NEAR = cfg::OUT_PITCH > 0 ? cfg::STORE : 1;
+    constexpr int STORE_WIDTH = cfg::OUT_PITCH > 0 ? cfg::STORE : 1;
 #pragma unroll
-    for (int q = 0; q < cfg::Q; q += NEAR) {
-        Vector<out_t, NEAR> values;
+    for (int q = 0; q < cfg::Q; q += STORE_WIDTH) {
+        Vector<out_t, STORE_WIDTH> values;
 #pragma unroll
-        for (int e = 0; e < NEAR; e++) values.at[e] = finished(conv, n, k, p, q + e, sums[q + e]);
+        for (int e = 0; e < STORE_WIDTH; e++) values.at[e] = output_value(conv, n, k, p, q + e, sums[q + e]);
         store_vector(to + q, values);
     }
 }
@@ -187,7 +187,7 @@ __device__ inline void copy_outputs(const Rows &args, const out_t *outputs, int 
     const Conv &conv = args.conv;
     if (cfg::STORE > 1 && args.aligned_out) {
         const int count = planes * OUTPUTS / cfg::STORE, n = first / cfg::K, k = first - n * cfg::K;
-        out_t *const to = conv.out + place(conv.out_strides, n, k, 0, 0);
+        out_t *const to = conv.out + offset_of(conv.out_strides, n, k, 0, 0);
         move_vectors<cfg::PLANES * OUTPUTS / cfg::STORE>(count, [&](int at, int t) {
             const out_t *const source = outputs + place_of_vector<cfg::Q, OUT_ROW, cfg::STORE>(at, t);
             store_vector(to + t * cfg::STORE + at * cfg::STORE, load_vector<cfg::STORE>(source));
@@ -200,7 +200,7 @@ __device__ inline void copy_outputs(const Rows &args, const out_t *outputs, int 
 #pragma unroll 1
         for (int i = threadIdx.x; i < planes * OUTPUTS; i += THREADS) {
             const int row = i / cfg::Q, q = i % cfg::Q, plane = first + row / cfg::P;
-            conv.out[place(conv.out_strides, plane / cfg::K, plane % cfg::K, row % cfg::P, q)] =
+            conv.out[offset_of(conv.out_strides, plane / cfg::K, plane % cfg::K, row % cfg::P, q)] =
                 outputs[row * OUT_ROW + q];
         }
     }
@@ -209,7 +209,7 @@ __device__ inline void copy_outputs(const Rows &args, const out_t *outputs, int 
 extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_rows(const __grid_constant__ Rows args) {
     DYNAMIC_SHARED(x_t, pixels);
     const Conv &conv = args.conv;
-    const int t = threadIdx.x, slot = t / TEAM, row = t - slot * TEAM;
+    const int t = threadIdx.x, slot = t / PLANE_THREADS, row = t - slot * PLANE_THREADS;
     const long long first = static_cast<long long>(blockIdx.x) * cfg::PLANES,
                     left = static_cast<long long>(conv.N) * cfg::K - first;
     const int planes = left < cfg::PLANES ? static_cast<int>(left) : cfg::PLANES;

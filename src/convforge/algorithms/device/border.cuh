@@ -39,7 +39,7 @@ __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
     h = inside(h, conv.H);
     w = inside(w, conv.W);
     if (h < 0 || w < 0) return outside(conv);
-    return centred(conv, conv.x[place(conv.x_strides, n, c, h, w)]);
+    return centred(conv, conv.x[offset_of(conv.x_strides, n, c, h, w)]);
 }
 
 // Sum of an output over filter k and so many channels, from `first_c` of the image and `first` of the filter on, whose
@@ -52,7 +52,7 @@ __device__ inline acc_t plain_sum(const Conv &conv, const Strides &of_w, const C
         const int h = inside(output.p * cfg::STRIDE_H - conv.top + tap / cfg::S * cfg::DILATION_H, conv.H);
         const int w = inside(output.q * cfg::STRIDE_W - conv.left + tap % cfg::S * cfg::DILATION_W, conv.W);
         const bool there = h >= 0 && w >= 0;
-        const x_t *x = conv.x + (there ? place(conv.x_strides, output.n, first_c, h, w) : 0);
+        const x_t *x = conv.x + (there ? offset_of(conv.x_strides, output.n, first_c, h, w) : 0);
         const acc_t *weights = conv.w + k * of_w.n + first * of_w.c + tap / cfg::S * of_w.h + tap % cfg::S * of_w.w;
         const index_t step = conv.x_strides.c;
 #pragma unroll 4

@@ -33,7 +33,7 @@ struct Conv {
 };
 
 // Where element (n, c, h, w) lies.
-__device__ inline index_t place(const Strides &strides, index_t n, index_t c, index_t h, index_t w) {
+__device__ inline index_t offset_of(const Strides &strides, index_t n, index_t c, index_t h, index_t w) {
     return n * static_cast<index_t>(strides.n) + c * static_cast<index_t>(strides.c) +
            h * static_cast<index_t>(strides.h) + w * static_cast<index_t>(strides.w);
 }

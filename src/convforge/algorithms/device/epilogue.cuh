@@ -26,17 +26,17 @@ __device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int 
     if constexpr (cfg::DIVISOR != 1) value /= cfg::DIVISOR;
     if constexpr (cfg::SCALE) value *= conv.scale[k * conv.scale_channels];
     if constexpr (cfg::BIAS) value += conv.bias[k];
-    if constexpr (cfg::RESIDUAL) value += as<epilogue_t>(conv.residual[place(conv.residual_strides, n, k, p, q)]);
+    if constexpr (cfg::RESIDUAL) value += as<epilogue_t>(conv.residual[offset_of(conv.residual_strides, n, k, p, q)]);
     return activated(value, conv.alpha);
 }
 
 // The value that is stored for it.
-__device__ inline out_t finished(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
+__device__ inline out_t output_value(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
     if constexpr (!HAS_EPILOGUE) return stored<out_t>::of(sum);
     return stored<out_t>::of(epilogue_value(conv, n, k, p, q, sum));
 }
 
 // Store a sum as output (n, k, p, q).
-__device__ inline void finish(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
-    conv.out[place(conv.out_strides, n, k, p, q)] = finished(conv, n, k, p, q, sum);
+__device__ inline void store_output(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
+    conv.out[offset_of(conv.out_strides, n, k, p, q)] = output_value(conv, n, k, p, q, sum);
 }

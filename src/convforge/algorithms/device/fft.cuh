@@ -25,7 +25,7 @@ __device__ constexpr double cosine(int k) {
 
 // z times exp(-2 pi i k / 16), or BACK: exp(2 pi i k / 16), for k = 0 ... 7.
 template <bool BACK>
-__device__ inline Complex turned(Complex z, int k) {
+__device__ inline Complex twiddled(Complex z, int k) {
     if (k == 0) return z;
     const acc_t c = cosine(k), s = BACK ? -cosine(k < 4 ? 4 - k : k - 4) : cosine(k < 4 ? 4 - k : k - 4);
     if (k == 4) return {s * z.im, -s * z.re};  // s is 1 or -1
@@ -48,7 +48,7 @@ __device__ inline void dft(Complex (&v)[N]) {
         dft<N / 2, BACK>(odd);
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
-            const Complex other = turned<BACK>(odd[i], i * (16 / N));
+            const Complex other = twiddled<BACK>(odd[i], i * (16 / N));
             v[i] = even[i] + other;
             v[i + N / 2] = even[i] - other;
         }
@@ -79,17 +79,17 @@ __device__ inline Corner corner_of(const Tiles &tiles, int i) {
             static_cast<int>((tile - row * tiles.across) * tiles.tile_q)};
 }
 
-// What a block of a kernel over tiles does: NEAR channels from c on of tile i, a box of pixels from (row, column) on.
+// What a block of a kernel over tiles does: INTERLEAVED channels from c on of tile i, a box of pixels from (row, column) on.
 struct Box {
     int i, c, row, column;
 };
 
-template <int ROWS, int COLUMNS, int NEAR>
+template <int ROWS, int COLUMNS, int INTERLEAVED>
 __device__ inline Box box_of(const Tiles &tiles, int rows, int columns) {
     const unsigned across = (columns + COLUMNS - 1) / COLUMNS, down = (rows + ROWS - 1) / ROWS;
     const unsigned group = blockIdx.x / (across * down), part = blockIdx.x - group * (across * down);
-    const unsigned groups = (tiles.channels + NEAR - 1) / NEAR, i = group / groups, y = part / across;
-    return {static_cast<int>(i), static_cast<int>((group - i * groups) * NEAR), static_cast<int>(y * ROWS),
+    const unsigned groups = (tiles.channels + INTERLEAVED - 1) / INTERLEAVED, i = group / groups, y = part / across;
+    return {static_cast<int>(i), static_cast<int>((group - i * groups) * INTERLEAVED), static_cast<int>(y * ROWS),
             static_cast<int>((part - y * across) * COLUMNS)};
 }
 

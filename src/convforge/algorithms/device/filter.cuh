@@ -10,7 +10,7 @@ struct Filter {
 
 // A tap in the type that sums are taken in.
 __device__ inline acc_t given_tap(const Filter &filter, int k, int c, int r, int s) {
-    return as<acc_t>(filter.taps[place(filter.strides, k, c, r, s)]);
+    return as<acc_t>(filter.taps[offset_of(filter.strides, k, c, r, s)]);
 }
 
 // Staged: every block brings the filter to shared memory, in the type of the sums. No other launch has to come first, so

@@ -4,9 +4,9 @@
 // C = A B, where A is M x K and B is K x N, once for each group. From the prelude come
 //   x_t, w_t, out_t, math_t, acc_t, ...    types: math_t of factors, acc_t of sums
 //   BLOCK_M, BLOCK_N      the part of C that a block computes
-//   A_DEEP, B_DEEP        whether neighbours in memory are neighbours along K: true for a row-major A and a transposed
+//   A_K_MAJOR, B_K_MAJOR        whether neighbours in memory are neighbours along K: true for a row-major A and a transposed
 //                         B. It decides which threads load which elements, never what is right.
-//   C_NEAR_M              whether neighbours of the output are neighbours along M: channels in NHWC; else along N
+//   C_M_MAJOR              whether neighbours of the output are neighbours along M: channels in NHWC; else along N
 //   CONVOLUTION           defined where C is a convolution's output: sums go through the epilogue straight into NCHW or
 //                         NHWC. Then A holds the weights of a group, a column of B what an output pixel sees.
 // Blocks stand in one dimension, as a grid has room for 2^31 along x alone; neighbours along x share columns of B.
@@ -90,11 +90,11 @@ struct Tile {
 __device__ inline Column column_at(const Store &store, int n) { return column_of(store.conv, store.first + n); }
 __device__ inline Column after(const Store &store, const Column &column) { return after(store.conv, column); }
 __device__ inline out_t *start(const Store &store, int group, const Column &at) {
-    return store.conv.out + place(store.conv.out_strides, at.n, group * cfg::K_GROUP, at.p, at.q);
+    return store.conv.out + offset_of(store.conv.out_strides, at.n, group * cfg::K_GROUP, at.p, at.q);
 }
 __device__ inline index_t row_step(const Store &store) { return store.conv.out_strides.c; }
 __device__ inline out_t value(const Store &store, int group, int m, const Column &at, acc_t sum) {
-    return finished(store.conv, at.n, group * cfg::K_GROUP + m, at.p, at.q, sum);
+    return output_value(store.conv, at.n, group * cfg::K_GROUP + m, at.p, at.q, sum);
 }
 #else
 using Column = int;
@@ -148,8 +148,8 @@ __device__ inline void put_squares(const Store &store, const int &M, const int &
                         Vector<out_t, AT_ONCE> several;
 #pragma unroll
                         for (int w = 0; w < AT_ONCE; w++)
-                            several.at[w] = cfg::C_NEAR_M ? values[v + w][u] : values[u][v + w];
-                        store_vector(cfg::C_NEAR_M ? starts[u] + (m + v) : starts[v] + (m + u) * step, several);
+                            several.at[w] = cfg::C_M_MAJOR ? values[v + w][u] : values[u][v + w];
+                        store_vector(cfg::C_M_MAJOR ? starts[u] + (m + v) : starts[v] + (m + u) * step, several);
                     }
                 continue;
             }

@@ -16,7 +16,7 @@ constexpr int VECTOR = 16 / sizeof(math_t);  // elements of a 16-byte load
 struct Operand {
     const math_t *data;
     long long group;  // from one group's matrix to the next, in elements
-    int along, deep;
+    int mn_stride, k_stride;
     int vectors;  // whether VECTOR neighbours, counted from a multiple of VECTOR, are aligned to 16 bytes
 };
 
@@ -28,34 +28,34 @@ __device__ inline Operand of_group(Operand operand, int group) {
 
 // Where row x of A, or column x of B, has its element k.
 __device__ inline const math_t *at(const Operand &operand, int x, int k) {
-    return operand.data + (static_cast<long long>(x) * operand.along + static_cast<long long>(k) * operand.deep);
+    return operand.data + (static_cast<long long>(x) * operand.mn_stride + static_cast<long long>(k) * operand.k_stride);
 }
 
 // How THREADS threads share a tile of LENGTH x DEPTH elements (along M or N, and along K), PER neighbours at a time:
 // thread t begins at (x, k) and goes on in steps. Neighbouring threads take neighbours in memory; along K only 8 of
 // them, whose transposed stores, into rows that are 16 bytes longer than a multiple of 128, meet no bank twice.
-template <int LENGTH, int DEPTH, int THREADS, bool DEEP, int PER = 1>
+template <int LENGTH, int DEPTH, int THREADS, bool K_MAJOR, int PER = 1>
 struct Share {
     static_assert(DEPTH % 8 == 0, "eight neighbours along K are loaded together");
     static constexpr int WIDE = LENGTH / PER < THREADS ? LENGTH / PER : THREADS;
     static_assert(LENGTH % PER == 0 && THREADS % WIDE == 0, "whole rows of threads share a tile");
-    static constexpr int STEP_X = DEEP ? THREADS / (8 / PER) : WIDE * PER, STEP_K = DEEP ? 8 : THREADS / WIDE;
+    static constexpr int STEP_X = K_MAJOR ? THREADS / (8 / PER) : WIDE * PER, STEP_K = K_MAJOR ? 8 : THREADS / WIDE;
     static constexpr int COUNT_X = (LENGTH + STEP_X - 1) / STEP_X, COUNT_K = (DEPTH + STEP_K - 1) / STEP_K;
     static constexpr int COUNT = COUNT_X * COUNT_K;
     static constexpr bool EVEN = LENGTH % STEP_X == 0 && DEPTH % STEP_K == 0;  // no thread has less to do
     int x, k;
     __device__ explicit Share(int t)
-        : x(DEEP ? t / (8 / PER) : t % WIDE * PER), k(DEEP ? t % (8 / PER) * PER : t / WIDE) {}
+        : x(K_MAJOR ? t / (8 / PER) : t % WIDE * PER), k(K_MAJOR ? t % (8 / PER) * PER : t / WIDE) {}
     // Whether the element that is a step of (dx, dk) away belongs to the tile.
     __device__ bool has(int dx, int dk) const { return EVEN || (x + dx < LENGTH && k + dk < DEPTH); }
 };
 
 // Bring the tile of an operand that begins at (x0, k0) into shared memory, element by element; 0 where the matrix ends.
 // Only tiles at the matrix's edge test each element.
-template <int LENGTH, int THREADS, bool DEEP, int DEPTH, int PITCH>
+template <int LENGTH, int THREADS, bool K_MAJOR, int DEPTH, int PITCH>
 __device__ inline void load_tile(math_t (&tile)[DEPTH][PITCH], const Operand &from, int x0, int k0, int length,
                                  int depth) {
-    using S = Share<LENGTH, DEPTH, THREADS, DEEP>;
+    using S = Share<LENGTH, DEPTH, THREADS, K_MAJOR>;
     const S share(threadIdx.x);
     const bool whole = x0 + LENGTH <= length && k0 + DEPTH <= depth;
     const math_t *first = at(from, x0 + share.x, k0 + share.k);
@@ -64,15 +64,15 @@ __device__ inline void load_tile(math_t (&tile)[DEPTH][PITCH], const Operand &fr
         const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
         if (!share.has(dx, dk)) continue;
         const bool there = whole || (x0 + share.x + dx < length && k0 + share.k + dk < depth);
-        const long long step = static_cast<long long>(dx) * from.along + static_cast<long long>(dk) * from.deep;
+        const long long step = static_cast<long long>(dx) * from.mn_stride + static_cast<long long>(dk) * from.k_stride;
         tile[share.k + dk][share.x + dx] = there ? first[step] : math_t{};
     }
 }
 
 // A thread's part of a tile of a matrix: by 16-byte loads inside of it, where they are aligned.
-template <int LENGTH, int DEPTH, int THREADS, bool DEEP>
+template <int LENGTH, int DEPTH, int THREADS, bool K_MAJOR>
 struct MatrixPart {
-    using S = Share<LENGTH, DEPTH, THREADS, DEEP, VECTOR>;
+    using S = Share<LENGTH, DEPTH, THREADS, K_MAJOR, VECTOR>;
     Vector<math_t, VECTOR> parts[S::COUNT];
 
     __device__ void load(const Operand &from, int x0, int k0, int length, int depth) {
@@ -84,15 +84,15 @@ struct MatrixPart {
             const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
             if (!share.has(dx, dk)) continue;
             const math_t *place =
-                first + (static_cast<long long>(dx) * from.along + static_cast<long long>(dk) * from.deep);
+                first + (static_cast<long long>(dx) * from.mn_stride + static_cast<long long>(dk) * from.k_stride);
             if (whole) {
                 parts[i] = load_vector<VECTOR>(place);
                 continue;
             }
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) {
-                const int x = x0 + share.x + dx + (DEEP ? 0 : j), k = k0 + share.k + dk + (DEEP ? j : 0);
-                const long long step = static_cast<long long>(j) * (DEEP ? from.deep : from.along);
+                const int x = x0 + share.x + dx + (K_MAJOR ? 0 : j), k = k0 + share.k + dk + (K_MAJOR ? j : 0);
+                const long long step = static_cast<long long>(j) * (K_MAJOR ? from.k_stride : from.mn_stride);
                 parts[i].at[j] = x < length && k < depth ? place[step] : math_t{};
             }
         }
@@ -105,7 +105,7 @@ struct MatrixPart {
         for (int i = 0; i < S::COUNT; i++) {
             const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
             if (!share.has(dx, dk)) continue;
-            if constexpr (DEEP) {
+            if constexpr (K_MAJOR) {
 #pragma unroll
                 for (int j = 0; j < VECTOR; j++) tile[share.k + dk + j][share.x + dx] = parts[i].at[j];
             } else {
@@ -116,19 +116,19 @@ struct MatrixPart {
 };
 
 // Loads tiles of LENGTH rows of A, or columns of B, from x0 on, through registers.
-template <int LENGTH, int DEPTH, int THREADS, bool DEEP>
+template <int LENGTH, int DEPTH, int THREADS, bool K_MAJOR>
 struct MatrixLoader {
-    using Part = MatrixPart<LENGTH, DEPTH, THREADS, DEEP>;
+    using Part = MatrixPart<LENGTH, DEPTH, THREADS, K_MAJOR>;
     const Operand &from;
     const int &x0, &length, &depth;
     __device__ __forceinline__ void load(Part &part, int k0) const { part.load(from, x0, k0, length, depth); }
 };
 
 // Ask for this thread's part of the tile of an operand that begins at (x0, k0), PER neighbours at a time.
-template <int LENGTH, int THREADS, bool DEEP, int PER, bool WHOLE, int DEPTH, int PITCH>
+template <int LENGTH, int THREADS, bool K_MAJOR, int PER, bool WHOLE, int DEPTH, int PITCH>
 __device__ inline void copy_parts(math_t (&tile)[DEPTH][PITCH], const Operand &from, int x0, int k0, int length,
                                   int depth) {
-    using S = Share<LENGTH, DEPTH, THREADS, DEEP, PER>;
+    using S = Share<LENGTH, DEPTH, THREADS, K_MAJOR, PER>;
     const S share(threadIdx.x);
     const math_t *first = at(from, x0 + share.x, k0 + share.k);
 #pragma unroll
@@ -136,29 +136,29 @@ __device__ inline void copy_parts(math_t (&tile)[DEPTH][PITCH], const Operand &f
         const int dx = i / S::COUNT_K * S::STEP_X, dk = i % S::COUNT_K * S::STEP_K;
         if (!share.has(dx, dk)) continue;
         const bool there = WHOLE || (x0 + share.x + dx < length && k0 + share.k + dk < depth);
-        const math_t *place = first + (static_cast<long long>(dx) * from.along + static_cast<long long>(dk) * from.deep);
+        const math_t *place = first + (static_cast<long long>(dx) * from.mn_stride + static_cast<long long>(dk) * from.k_stride);
         copy_async<PER * sizeof(math_t)>(&tile[share.k + dk][share.x + dx], there ? place : from.data, there);
     }
 }
 
-template <int LENGTH, int THREADS, bool DEEP, int DEPTH, int PITCH>
+template <int LENGTH, int THREADS, bool K_MAJOR, int DEPTH, int PITCH>
 __device__ inline void copy_tile(math_t (&tile)[DEPTH][PITCH], const Operand &from, int x0, int k0, int length,
                                  int depth) {
     if (x0 + LENGTH > length || k0 + DEPTH > depth)
-        copy_parts<LENGTH, THREADS, DEEP, 1, false>(tile, from, x0, k0, length, depth);
-    else if (!DEEP && from.vectors)
-        copy_parts<LENGTH, THREADS, DEEP, DEEP ? 1 : VECTOR, true>(tile, from, x0, k0, length, depth);
+        copy_parts<LENGTH, THREADS, K_MAJOR, 1, false>(tile, from, x0, k0, length, depth);
+    else if (!K_MAJOR && from.vectors)
+        copy_parts<LENGTH, THREADS, K_MAJOR, K_MAJOR ? 1 : VECTOR, true>(tile, from, x0, k0, length, depth);
     else
-        copy_parts<LENGTH, THREADS, DEEP, 1, true>(tile, from, x0, k0, length, depth);
+        copy_parts<LENGTH, THREADS, K_MAJOR, 1, true>(tile, from, x0, k0, length, depth);
 }
 
 // Copies such tiles, without registers.
-template <int LENGTH, int THREADS, bool DEEP>
+template <int LENGTH, int THREADS, bool K_MAJOR>
 struct MatrixCopies {
     const Operand &from;
     const int &x0, &length, &depth;
     template <int DEPTH, int PITCH>
     __device__ __forceinline__ void copy(math_t (&tile)[DEPTH][PITCH], int k0) const {
-        copy_tile<LENGTH, THREADS, DEEP>(tile, from, x0, k0, length, depth);
+        copy_tile<LENGTH, THREADS, K_MAJOR>(tile, from, x0, k0, length, depth);
     }
 };

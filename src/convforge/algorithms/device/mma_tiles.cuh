@@ -1,26 +1,26 @@
 // Tiles of matrices in shared memory, from which the lanes of a warp read what the tensor cores multiply: numbers of 16 bits
 // or bytes (mma.cuh), or floats, which become TF32.
 //
-// A tile keeps the order that its operand has in memory: lines of numbers that are neighbours there. DEEP, neighbours lie
+// A tile keeps the order that its operand has in memory: lines of numbers that are neighbours there. K_MAJOR, neighbours lie
 // along K, and a line is a row of A or a column of B; else a line is all that the tile has of one k. Lines are cut into
 // pieces of 16 bytes, and pieces change places by a rule (a swizzle), so that eight lines have the same piece in
 // different banks: lanes that each read 16 bytes of a line then meet no bank twice.
 //
 // LineTile<LINES, LENGTH> tile;            tile.piece(line, i) is where piece i of a line lies
-// LineCopies<SPAN, DEEP, WHOLE> copy(...); copy(tile, k0) asks for this thread's part of the tile at k0, 16 bytes at once
+// LineCopies<SPAN, K_MAJOR, WHOLE> copy(...); copy(tile, k0) asks for this thread's part of the tile at k0, 16 bytes at once
 //                                          or number by number; 0 where the matrix ends
-// load_rows<DEEP>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of mma_halves; 32 of
+// load_rows<K_MAJOR>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of mma_halves; 32 of
 //                                          K are those of mma_bytes
-// load_columns<DEEP>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
+// load_columns<K_MAJOR>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
 //                                          b[3] of the others
 // begin_steps(stages, ask);                asks for the first steps' tiles of the operands
-// multiply_steps<DEEP_A, DEEP_B>(...);     a warp's sums of all steps: the loop of copies, loads and products
-// ldmatrix<TURNED>(words, row);            four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
+// multiply_steps<K_MAJOR_A, K_MAJOR_B>(...);     a warp's sums of all steps: the loop of copies, loads and products
+// ldmatrix<TRANSPOSED>(words, row);            four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
 //                                          of matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t
-//                                          and 2 t + 1 of row g of matrix j; TURNED, of its column g. Two numbers of 16
+//                                          and 2 t + 1 of row g of matrix j; TRANSPOSED, of its column g. Two numbers of 16
 //                                          bits may be one float, or four bytes; then nothing is turned, and lines lie
 //                                          along K
-// TurnedCopies<SPAN> copy(...);            copy(tile, k0) brings this thread's part of the tile at k0, as LineCopies does, of
+// TransposedCopies<SPAN> copy(...);            copy(tile, k0) brings this thread's part of the tile at k0, as LineCopies does, of
 //                                          bytes whose neighbours in memory lie along M or N, turned on the way: ldmatrix
 //                                          turns matrices of 16-bit numbers alone, and products take bytes that are
 //                                          neighbours along K
@@ -78,16 +78,16 @@ struct alignas(128) LineTile {
 };
 
 // A tile of an operand: SPAN of its rows or columns, BLOCK_K along K.
-template <int SPAN, bool DEEP>
-using OperandTile = LineTile<DEEP ? SPAN : cfg::BLOCK_K, DEEP ? cfg::BLOCK_K : SPAN>;
+template <int SPAN, bool K_MAJOR>
+using OperandTile = LineTile<K_MAJOR ? SPAN : cfg::BLOCK_K, K_MAJOR ? cfg::BLOCK_K : SPAN>;
 
 // How threads bring an operand's tiles, SPAN of its rows or columns from x0 on, one after the other along K. WHOLE, every
 // piece begins at a multiple of 16 bytes and ends inside the matrix; see `whole_pieces`.
-template <int SPAN, bool DEEP, bool WHOLE>
+template <int SPAN, bool K_MAJOR, bool WHOLE>
 struct LineCopies {
-    using Lines = OperandTile<SPAN, DEEP>;
-    static constexpr int LINES = DEEP ? SPAN : cfg::BLOCK_K, TOGETHER = THREADS / Lines::PIECES;
-    static constexpr int MINE = (LINES + TOGETHER - 1) / TOGETHER;  // pieces of a thread, of lines TOGETHER apart
+    using Lines = OperandTile<SPAN, K_MAJOR>;
+    static constexpr int LINES = K_MAJOR ? SPAN : cfg::BLOCK_K, TOGETHER = THREADS / Lines::PIECES;
+    static constexpr int PER_THREAD = (LINES + TOGETHER - 1) / TOGETHER;  // pieces of a thread, of lines TOGETHER apart
     static_assert(THREADS % Lines::PIECES == 0, "a thread has the same piece of each of its lines");
     const Operand &from;
     const int x0, length, depth, line, piece;
@@ -97,24 +97,24 @@ struct LineCopies {
           piece(threadIdx.x % Lines::PIECES) {}
 
     __device__ __forceinline__ void operator()(Lines &tile, int k0) const {
-        const math_t *first = DEEP ? at(from, x0 + line, k0 + piece * PIECE) : at(from, x0 + piece * PIECE, k0 + line);
-        const long long apart = static_cast<long long>(DEEP ? from.along : from.deep) * TOGETHER;
-        constexpr int AT_ONCE = WHOLE ? MINE : 1;
+        const math_t *first = K_MAJOR ? at(from, x0 + line, k0 + piece * PIECE) : at(from, x0 + piece * PIECE, k0 + line);
+        const long long line_stride = static_cast<long long>(K_MAJOR ? from.mn_stride : from.k_stride) * TOGETHER;
+        constexpr int AT_ONCE = WHOLE ? PER_THREAD : 1;
 #pragma unroll AT_ONCE
-        for (int i = 0; i < MINE; i++) {
+        for (int i = 0; i < PER_THREAD; i++) {
             if (LINES % TOGETHER && line + i * TOGETHER >= LINES) break;
-            const int own = line + i * TOGETHER, x = x0 + (DEEP ? own : piece * PIECE), k = k0 + (DEEP ? piece * PIECE : own);
+            const int own = line + i * TOGETHER, x = x0 + (K_MAJOR ? own : piece * PIECE), k = k0 + (K_MAJOR ? piece * PIECE : own);
             const bool there = x < length && k < depth;
-            const math_t *place = first + i * apart;
+            const math_t *place = first + i * line_stride;
             if (WHOLE) copy_async16(tile.piece(own, piece), place, there);
-            else by_number(tile.piece(own, piece), place, there ? (DEEP ? depth - k : length - x) : 0);
+            else by_number(tile.piece(own, piece), place, there ? (K_MAJOR ? depth - k : length - x) : 0);
         }
     }
 
     // A piece of which `left` numbers are inside the matrix, as many at once as registers have room for.
     __device__ void by_number(math_t *to, const math_t *place, int left) const {
         constexpr int AT_ONCE = VECTOR < 8 ? VECTOR : 8;
-        const long long step = DEEP ? from.deep : from.along;
+        const long long step = K_MAJOR ? from.k_stride : from.mn_stride;
 #pragma unroll 1
         for (int first = 0; first < VECTOR; first += AT_ONCE) {
             Vector<math_t, AT_ONCE> numbers;
@@ -129,9 +129,9 @@ struct LineCopies {
 };
 
 // Whether an operand, so long along M or N and so deep along K, may be brought in whole pieces.
-template <bool DEEP>
+template <bool K_MAJOR>
 __device__ inline bool whole_pieces(const Operand &from, int length, int depth) {
-    return from.vectors && (DEEP ? depth : length) % PIECE == 0;
+    return from.vectors && (K_MAJOR ? depth : length) % PIECE == 0;
 }
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
@@ -143,10 +143,10 @@ __device__ __forceinline__ void mma_tf32(float (&sums)[4], const unsigned (&a)[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-template <bool TURNED>
+template <bool TRANSPOSED>
 __device__ inline void ldmatrix(unsigned (&words)[4], const void *row) {
     const unsigned at = shared_address(row);
-    if constexpr (TURNED)
+    if constexpr (TRANSPOSED)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                      : "r"(at));
@@ -161,9 +161,9 @@ __device__ inline void ldmatrix(unsigned (&words)[4], const void *row) {
 inline void mma_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
     emulator::here()->services->multiply_fragments({"mma_tf32", file, line}, "tf32", sums, a, b);
 }
-template <bool TURNED>
+template <bool TRANSPOSED>
 inline void ldmatrix(unsigned (&words)[4], const void *row, AT) {
-    emulator::here()->services->load_fragments({"ldmatrix", file, line}, words, row, TURNED);
+    emulator::here()->services->load_fragments({"ldmatrix", file, line}, words, row, TRANSPOSED);
 }
 
 #undef AT
@@ -171,18 +171,18 @@ inline void ldmatrix(unsigned (&words)[4], const void *row, AT) {
 
 // A warp's 16 x 16 numbers of A. The four matrices are rows 0 to 7 and 8 to 15, then the same rows eight of K
 // further on. Where lines lie along M or N, each matrix is read turned.
-template <bool DEEP, int LINES, int LENGTH>
+template <bool K_MAJOR, int LINES, int LENGTH>
 __device__ inline void load_rows(unsigned (&a)[4], const LineTile<LINES, LENGTH> &tile, int m, int k) {
     const int lane = threadIdx.x % 32;
-    if constexpr (DEEP) ldmatrix<false>(a, tile.piece(m + lane % 16, k / PIECE + lane / 16));
+    if constexpr (K_MAJOR) ldmatrix<false>(a, tile.piece(m + lane % 16, k / PIECE + lane / 16));
     else ldmatrix<true>(a, tile.piece(k + lane / 16 * 8 + lane % 8, m / PIECE + lane / 8 % 2));
 }
 
 // Here the four are eight columns and eight of K, the same columns and the next eight of K, then the other columns.
-template <bool DEEP, int LINES, int LENGTH>
+template <bool K_MAJOR, int LINES, int LENGTH>
 __device__ inline void load_columns(unsigned (&b)[4], const LineTile<LINES, LENGTH> &tile, int n, int k) {
     const int lane = threadIdx.x % 32;
-    if constexpr (DEEP) ldmatrix<false>(b, tile.piece(n + lane / 16 * 8 + lane % 8, k / PIECE + lane / 8 % 2));
+    if constexpr (K_MAJOR) ldmatrix<false>(b, tile.piece(n + lane / 16 * 8 + lane % 8, k / PIECE + lane / 8 % 2));
     else ldmatrix<true>(b, tile.piece(k + lane % 16, n / PIECE + lane / 16));
 }
 
@@ -212,16 +212,16 @@ __device__ __forceinline__ void multiply_factors(sum_t (&sums)[4], const unsigne
 struct Factors {
     unsigned rows[ROWS][4], columns[COLUMNS / 2][4];
 
-    template <bool DEEP_A, bool DEEP_B, class Tiles>
+    template <bool K_MAJOR_A, bool K_MAJOR_B, class Tiles>
     __device__ __forceinline__ void load(const Tiles &tiles, int m0, int n0, int k) {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            load_rows<DEEP_A>(rows[i], tiles.a, m0 + i * MMA_ROWS, k);
+            load_rows<K_MAJOR_A>(rows[i], tiles.a, m0 + i * MMA_ROWS, k);
             round_factors(rows[i]);
         }
 #pragma unroll
         for (int j = 0; j < COLUMNS / 2; j++) {
-            load_columns<DEEP_B>(columns[j], tiles.b, n0 + j * 16, k);
+            load_columns<K_MAJOR_B>(columns[j], tiles.b, n0 + j * 16, k);
             round_factors(columns[j]);
         }
     }
@@ -249,7 +249,7 @@ __device__ __forceinline__ void begin_steps(Tiles *stages, const Ask &ask) {
 // Add up `steps` steps of a warp's part of the tile, whose first row and column are m0 and n0, after begin_steps. It asks
 // for STAGES steps beyond the last, too, which nobody reads: a test here would stand between products. Tiles come STAGES
 // - 1 steps ahead; factors, for 16 of K, while the 16 before are multiplied.
-template <bool DEEP_A, bool DEEP_B, class Tiles, class Ask>
+template <bool K_MAJOR_A, bool K_MAJOR_B, class Tiles, class Ask>
 __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, int steps, int m0, int n0, const Ask &ask) {
     const auto ask_for = [&](int step, Tiles &tiles) {
         ask(step, tiles);
@@ -262,7 +262,7 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
     Factors factors[2];
     meet();
     ask_for(cfg::STAGES - 1, stages[cfg::STAGES - 1]);
-    factors[0].template load<DEEP_A, DEEP_B>(stages[0], m0, n0, 0);
+    factors[0].template load<K_MAJOR_A, K_MAJOR_B>(stages[0], m0, n0, 0);
     int stage = 0;
     for (int step = 0; step < steps; step++) {
         Tiles &now = stages[stage];
@@ -271,10 +271,10 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
         for (int k = 0; k < cfg::BLOCK_K; k += MMA_DEPTH) {
             Factors &next = factors[(k / MMA_DEPTH + 1) % 2];
             if (k + MMA_DEPTH < cfg::BLOCK_K) {
-                next.template load<DEEP_A, DEEP_B>(now, m0, n0, k + MMA_DEPTH);
+                next.template load<K_MAJOR_A, K_MAJOR_B>(now, m0, n0, k + MMA_DEPTH);
             } else {
                 meet();
-                if (step + 1 < steps) next.template load<DEEP_A, DEEP_B>(stages[stage], m0, n0, 0);
+                if (step + 1 < steps) next.template load<K_MAJOR_A, K_MAJOR_B>(stages[stage], m0, n0, 0);
                 ask_for(step + cfg::STAGES, now);
             }
             factors[k / MMA_DEPTH % 2].multiply(sums);
@@ -287,7 +287,7 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
 // Every four numbers begin at a multiple of 4 bytes and end inside the matrix; see `whole_pieces`.
 // T is a parameter so that kernels of wider numbers, which never copy so, need no such vectors.
 template <int SPAN, class T = math_t>
-struct TurnedCopies {
+struct TransposedCopies {
     using Lines = OperandTile<SPAN, true>;
     static constexpr int ACROSS = 4;
     static constexpr int AT_ONCE = ROWS * COLUMNS > 16 ? 8 : PIECE;  // beside many sums there are registers for no more
@@ -295,7 +295,7 @@ struct TurnedCopies {
     const Operand &from;
     const int x0, length, depth;
 
-    __device__ TurnedCopies(const Operand &from, int x0, int length, int depth)
+    __device__ TransposedCopies(const Operand &from, int x0, int length, int depth)
         : from(from), x0(x0), length(length), depth(depth) {}
 
     __device__ __forceinline__ void operator()(Lines &tile, int k0) const {
@@ -310,29 +310,29 @@ struct TurnedCopies {
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) {
                 words[j / 4][j % 4] = j < left ? load_vector<ACROSS>(place).word.bits : 0;
-                place += from.deep;
+                place += from.k_stride;
             }
 #pragma unroll
             for (int j = 0; j < AT_ONCE / 4; j++)
                 transpose_bytes(words[j], words[j][0], words[j][1], words[j][2], words[j][3]);
 #pragma unroll
             for (int x = 0; x < ACROSS; x++) {
-                Vector<T, AT_ONCE> turned;
+                Vector<T, AT_ONCE> transposed;
 #pragma unroll
-                for (int j = 0; j < AT_ONCE / 4; j++) turned.word.bits[j] = words[j][x];
-                store_vector(tile.piece(line + x, k / PIECE) + k % PIECE, turned);
+                for (int j = 0; j < AT_ONCE / 4; j++) transposed.word.bits[j] = words[j][x];
+                store_vector(tile.piece(line + x, k / PIECE) + k % PIECE, transposed);
             }
         }
     }
 };
 
 // Whether a tile's lines lie along K: where its operand's do, and of bytes always.
-template <bool DEEP> constexpr bool TILE_DEEP = DEEP || sizeof(factor_t) == 1;
+template <bool K_MAJOR> constexpr bool TILE_K_MAJOR = K_MAJOR || sizeof(factor_t) == 1;
 
-// What brings the tiles of an operand whose neighbours lie along K, DEEP, or along M or N.
-template <int SPAN, bool DEEP, bool WHOLE, bool TURNED = WHOLE && TILE_DEEP<DEEP> != DEEP> struct copies {
-    using type = LineCopies<SPAN, TILE_DEEP<DEEP>, WHOLE>;
+// What brings the tiles of an operand whose neighbours lie along K, K_MAJOR, or along M or N.
+template <int SPAN, bool K_MAJOR, bool WHOLE, bool TRANSPOSED = WHOLE && TILE_K_MAJOR<K_MAJOR> != K_MAJOR> struct copies {
+    using type = LineCopies<SPAN, TILE_K_MAJOR<K_MAJOR>, WHOLE>;
 };
-template <int SPAN, bool DEEP, bool WHOLE> struct copies<SPAN, DEEP, WHOLE, true> { using type = TurnedCopies<SPAN>; };
-template <int SPAN, bool DEEP, bool WHOLE>
-using Copies = typename copies<SPAN, DEEP, WHOLE>::type;
+template <int SPAN, bool K_MAJOR, bool WHOLE> struct copies<SPAN, K_MAJOR, WHOLE, true> { using type = TransposedCopies<SPAN>; };
+template <int SPAN, bool K_MAJOR, bool WHOLE>
+using Copies = typename copies<SPAN, K_MAJOR, WHOLE>::type;

@@ -48,12 +48,12 @@ __device__ inline acc_t taken(const Conv &conv, T value) {
 }
 
 // Squares of SIDE pixels and SIDE channels of an image of any layout, strides and border, brought by 32 x LINES threads.
-// CHANNELS of a row, with WHOLE_GROUP of a group, of which what is beyond the image's is zero; NEAR, in x channels lie side
+// CHANNELS of a row, with WHOLE_GROUP of a group, of which what is beyond the image's is zero; CHANNELS_LAST, in x channels lie side
 // by side, else pixels. The rows are those of (N, height, width) pixels, whose first lies `top` and `left` of the image's.
 //
-// bring_square(args, n, first, c, put);     from a pixel of image n and a channel on: put(pixel, channel, value), both
+// load_square(args, n, first, c, put);     from a pixel of image n and a channel on: put(pixel, channel, value), both
 //                                           counted from there. Neighbouring threads read what lies side by side
-template <int CHANNELS, int WHOLE_GROUP, bool NEAR>
+template <int CHANNELS, int WHOLE_GROUP, bool CHANNELS_LAST>
 struct PixelSquares {
     static constexpr int SIDE = 64, LINES = 8;
 
@@ -70,12 +70,12 @@ struct PixelSquares {
         const int row = pixel / args.width;
         const int h = inside(row - args.top, conv.H), w = inside(pixel - row * args.width - args.left, conv.W);
         const bool there = seen && h >= 0 && w >= 0;
-        return {conv.x + (there ? place(conv.x_strides, n, 0, h, w) : 0), seen, there};
+        return {conv.x + (there ? offset_of(conv.x_strides, n, 0, h, w) : 0), seen, there};
     }
 
     // Of a pixel's channels every STEP-th from c on, handed one by one to put(which, value).
     template <int STEP, class Args, class Put>
-    __device__ static __forceinline__ void bring(const Args &args, const Source &source, int c, const Put &put) {
+    __device__ static __forceinline__ void load(const Args &args, const Source &source, int c, const Put &put) {
         const index_t stride = args.conv.x_strides.c;
         const x_t outside = cfg::BORDER == CONSTANT && source.seen ? stored<x_t>::of(args.conv.outside) : x_t{};
         const x_t *from = source.first + (cfg::GROUPS == 1 ? c * stride : 0);
@@ -91,17 +91,17 @@ struct PixelSquares {
     }
 
     template <class Args, class Put>
-    __device__ static __forceinline__ void bring_square(const Args &args, int n, int first, int c0, const Put &put) {
+    __device__ static __forceinline__ void load_square(const Args &args, int n, int first, int c0, const Put &put) {
         const int lane = threadIdx.x, line = threadIdx.y;
-        if (NEAR) {
+        if (CHANNELS_LAST) {
 #pragma unroll
             for (int i = 0; i < SIDE; i += LINES)
-                bring<32>(args, source_of(args, n, first + line + i), c0 + lane,
+                load<32>(args, source_of(args, n, first + line + i), c0 + lane,
                           [&](int c, x_t value) { put(line + i, lane + c, value); });
         } else {
 #pragma unroll
             for (int i = 0; i < SIDE; i += 32)
-                bring<LINES>(args, source_of(args, n, first + lane + i), c0 + line,
+                load<LINES>(args, source_of(args, n, first + lane + i), c0 + line,
                              [&](int c, x_t value) { put(lane + i, line + c, value); });
         }
     }

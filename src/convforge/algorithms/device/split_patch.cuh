@@ -22,7 +22,7 @@ __device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile
         return shared.patches[number / cfg::C][0][stager.first_word(i) + number % cfg::C];
     };
 #pragma unroll 1
-    for (int first = 0; first < MINE; first += TWOS_AT_ONCE) {
+    for (int first = 0; first < PER_THREAD; first += TWOS_AT_ONCE) {
         Two twos[TWOS_AT_ONCE];
 #pragma unroll
         for (int j = 0; j < TWOS_AT_ONCE; j++) twos[j] = stager.load(first + j);
@@ -33,7 +33,7 @@ __device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile
             for (int number = 0; number < 2 * cfg::C; number++) {
                 const unsigned bits = bits_of(twos[j].numbers[number]);
                 largest[number % cfg::C] = max(largest[number % cfg::C], bits & 0x7fffffffu);
-                if (exists) place(first + j, number) = bits;
+                if (exists) offset_of(first + j, number) = bits;
             }
         }
     }
@@ -55,13 +55,13 @@ __device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile
     for (int c = 0; c < cfg::C; c++)
         if (largest[c] > 0 && float_of(largest[c]) * scale.up < IN_FULL) lost += MOST_LOST + 1;
 #pragma unroll 2
-    for (int i = 0; i < MINE; i++) {
+    for (int i = 0; i < PER_THREAD; i++) {
         if (!stager.exists(i)) continue;
         float numbers[2 * cfg::C];
         int small[2] = {}, kept[2] = {};  // of each pixel; zeros are neither
 #pragma unroll
         for (int number = 0; number < 2 * cfg::C; number++) {
-            const float given = float_of(place(i, number));
+            const float given = float_of(offset_of(i, number));
             numbers[number] = given * scale.up;
             const bool keeps = fabsf(numbers[number]) >= IN_FULL;
             kept[number / cfg::C] += keeps, small[number / cfg::C] += !keeps && given != 0;
@@ -155,7 +155,7 @@ __device__ __noinline__ void store_plain_sums(const FewChannels &args, const Sha
         for (int i = threadIdx.x; i < cfg::TILE_H * cfg::TILE_W; i += THREADS) {
             const Column at = {tile.n, tile.p + i / cfg::TILE_W, tile.q + i % cfg::TILE_W};
             if (at.p < conv.P && at.q < conv.Q)
-                finish(conv, at.n, k, at.p, at.q, plain_sum(conv, args.w_strides, at, k, 0, 0, cfg::C));
+                store_output(conv, at.n, k, at.p, at.q, plain_sum(conv, args.w_strides, at, k, 0, 0, cfg::C));
         }
     }
     if (every && threadIdx.x == 0) atomicAdd(args.redone, 1u);

@@ -22,8 +22,8 @@
 //                                 image, row and column of one of a tile's pixels
 // forward(conv, output);          on by 8 of the tile's pixels
 // store_sums(...);                threads store 64 rows of sums, in any layout, behind the epilogue
-// bring_filters(...);             one thread asks for filters, ahead of the products in their ring
-// bring_windows(...);             one thread asks for the pixels that a tap sees, in im2col mode
+// load_filters(...);             one thread asks for filters, ahead of the products in their ring
+// load_windows(...);             one thread asks for the pixels that a tap sees, in im2col mode
 // tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
 #pragma once
 #include "conv.cuh"
@@ -88,7 +88,7 @@ struct Place {
 };
 
 // Image, row and column of a number that counts them on.
-__device__ inline void taken_apart(int number, const Divisor &rows, const Divisor &columns, int &n, int &p, int &q) {
+__device__ inline void decompose(int number, const Divisor &rows, const Divisor &columns, int &n, int &p, int &q) {
     const int row = quotient(number, columns);
     q = number - row * columns.by;
     n = quotient(row, rows);
@@ -115,10 +115,10 @@ __device__ inline Place place_of(const Tiling &tiling, int tile) {
     Place at{0, 0, t * BLOCK_PIXELS, 0};
     filters_of(tiling, tile, at.k, at.c, at.share);
     if (cfg::PATCH) {
-        taken_apart(t, tiling.down, tiling.across, at.n, at.p, at.q);
+        decompose(t, tiling.down, tiling.across, at.n, at.p, at.q);
         at.p *= TILE_H, at.q *= TILE_W;
     } else {
-        taken_apart(at.first, tiling.P, tiling.Q, at.n, at.p, at.q);
+        decompose(at.first, tiling.P, tiling.Q, at.n, at.p, at.q);
     }
     return at;
 }
@@ -130,7 +130,7 @@ struct Output {
 
 __device__ inline Output output_of(const Conv &conv, const Tiling &tiling, const Place &at, int pixel) {
     Output out{at.n, at.p + pixel / TILE_W, at.q + pixel % TILE_W, true};
-    if (!cfg::PATCH) taken_apart(at.first + pixel, tiling.P, tiling.Q, out.n, out.p, out.q);
+    if (!cfg::PATCH) decompose(at.first + pixel, tiling.P, tiling.Q, out.n, out.p, out.q);
     out.there = out.p < conv.P && out.q < conv.Q && out.n < conv.N;
     return out;
 }
@@ -161,12 +161,12 @@ struct alignas(COUNT * sizeof(T)) Neighbours {
 // A thread has sums of two of 64 rows, 8 apart, and of two columns of each 8: `row` and `column` are the first ones.
 // `together` neighbours of the output may be stored as one: 1, 2, or, of 16 bits, 4.
 __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const Place &at, const float (&sums)[SUMS],
-                                  int row, int column, int together) {
+                                  int row, int column, int store_width) {
     const index_t of_k = conv.out_strides.c;
     const int end = at.end();
     out_t *const results = results_of(conv, at);
     if constexpr (cfg::FILTERS_ON_M) {
-        constexpr int AT_ONCE = !cfg::OUT_NEAR && sizeof(out_t) == 2 ? 2 : 1;  // groups of eight columns
+        constexpr int AT_ONCE = !cfg::OUT_CHANNELS_LAST && sizeof(out_t) == 2 ? 2 : 1;  // groups of eight columns
         Output outs[AT_ONCE][2] = {{output_of(conv, tiling, at, column), output_of(conv, tiling, at, column + 1)}};
 #pragma unroll
         for (int j = 0; j < SUMS / 4; j += AT_ONCE) {
@@ -181,16 +181,16 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
                 out_t *to[AT_ONCE];
 #pragma unroll
                 for (int r = 0; r < AT_ONCE; r++) {
-                    to[r] = results + place(conv.out_strides, outs[r][0].n, k, outs[r][0].p, outs[r][0].q);
+                    to[r] = results + offset_of(conv.out_strides, outs[r][0].n, k, outs[r][0].p, outs[r][0].q);
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         const Output &out = outs[r][i];
                         const float sum = sums[4 * (j + r) + 2 * half + i];
-                        if (out.there && k < end) pairs[r].at[i] = finished(conv, out.n, k, out.p, out.q, sum);
+                        if (out.there && k < end) pairs[r].at[i] = output_value(conv, out.n, k, out.p, out.q, sum);
                     }
                 }
                 if constexpr (AT_ONCE == 2) {
-                    if (together == 4) {  // of two lanes, one stores four pixels of the first eight, one of the second
+                    if (store_width == 4) {  // of two lanes, one stores four pixels of the first eight, one of the second
                         const bool odd = threadIdx.x % 2;
                         const unsigned first = reinterpret_cast<const unsigned &>(pairs[0]);
                         const unsigned second = reinterpret_cast<const unsigned &>(pairs[AT_ONCE - 1]);
@@ -205,13 +205,13 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
 #pragma unroll
                 for (int r = 0; r < AT_ONCE; r++) {
                     if (k >= end) continue;
-                    if (!cfg::OUT_NEAR && together >= 2) {
+                    if (!cfg::OUT_CHANNELS_LAST && store_width >= 2) {
                         if (outs[r][0].there) *reinterpret_cast<Neighbours<out_t, 2> *>(to[r]) = pairs[r];
                         continue;
                     }
                     const Output &next = outs[r][1];
                     if (outs[r][0].there) *to[r] = pairs[r].at[0];
-                    if (next.there) results[place(conv.out_strides, next.n, k, next.p, next.q)] = pairs[r].at[1];
+                    if (next.there) results[offset_of(conv.out_strides, next.n, k, next.p, next.q)] = pairs[r].at[1];
                 }
             }
 #pragma unroll
@@ -221,7 +221,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const Output out = output_of(conv, tiling, at, row + 8 * half);
-            out_t *to = results + place(conv.out_strides, out.n, at.k + column, out.p, out.q);
+            out_t *to = results + offset_of(conv.out_strides, out.n, at.k + column, out.p, out.q);
 #pragma unroll
             for (int j = 0; j < SUMS / 4; j++) {
                 Neighbours<out_t, 2> pair{};
@@ -229,9 +229,9 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
 #pragma unroll
                 for (int i = 0; i < 2; i++)
                     if (out.there && k + i < end)
-                        pair.at[i] = finished(conv, out.n, k + i, out.p, out.q, sums[4 * j + 2 * half + i]);
+                        pair.at[i] = output_value(conv, out.n, k + i, out.p, out.q, sums[4 * j + 2 * half + i]);
                 out_t *here = to + 8 * j * of_k;
-                if (cfg::OUT_NEAR && together >= 2 && out.there && k + 1 < end) {
+                if (cfg::OUT_CHANNELS_LAST && store_width >= 2 && out.there && k + 1 < end) {
                     *reinterpret_cast<Neighbours<out_t, 2> *>(here) = pair;
                 } else {
                     if (out.there && k < end) here[0] = pair.at[0];
@@ -249,7 +249,7 @@ __device__ constexpr int tap_offset(int tap) {
                       : 0;
 }
 
-__device__ inline void bring_filters(const TensorMap &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
+__device__ inline void load_filters(const TensorMap &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
                                      unsigned long long *there, unsigned long long *read) {
     Ring<cfg::FILTER_STAGES> ring{0, 1};
     // Of the filters, or where they are halves, high or low.
@@ -278,11 +278,11 @@ struct Windows {
 
 __device__ inline Windows windows_of(const Conv &conv, const Tiling &tiling, const Place &at) {
     int q = at.q, p = at.p, n = at.n;
-    if (cfg::PAIRS_PIXELS) taken_apart(at.first + cluster_rank() * BLOCK_PIXELS / 2, tiling.P, tiling.Q, n, p, q);
+    if (cfg::PAIRS_PIXELS) decompose(at.first + cluster_rank() * BLOCK_PIXELS / 2, tiling.P, tiling.Q, n, p, q);
     return {q * cfg::STRIDE_W - conv.left, p * cfg::STRIDE_H - conv.top, n};
 }
 
-__device__ inline void bring_windows(unsigned char *to, const TensorMap &map, int c, const Windows &from, int tap,
+__device__ inline void load_windows(unsigned char *to, const TensorMap &map, int c, const Windows &from, int tap,
                                      unsigned long long *there) {
     const int right = tap % cfg::S * cfg::DILATION_W, down = tap / cfg::S * cfg::DILATION_H;
     if (cfg::PAIRS_PIXELS)

@@ -14,7 +14,7 @@
 // Slice     the channels of a box, C_SLICE, and the outputs that see them, K_SLICE: those of a group in NCHW, all of them
 //           in NHWC. A box has PLANES planes; CHUNK channels lie side by side in each.
 // Run       as in direct_tiled: RUN elements side by side, one row of the window. It begins SHIFT elements behind a
-//           multiple of GRAIN, where boxes begin, so the host gives it at compile time.
+//           multiple of ALIGNMENT, where boxes begin, so the host gives it at compile time.
 // Grain     elements of which a row of a box begins at a multiple, in memory and in shared memory: a line of the second
 //           level cache where rows of the image allow it. The accelerator asks that cache for each line that a row
 //           touches, and twice where the row crosses a line of shared memory within one; those requests were the limit.
@@ -23,7 +23,7 @@
 // Border    zeros come with the box. Others are written into it by all threads once it is there (FILLED), in tiles at the
 //           edge alone.
 // Weights   staged in shared memory (see filter.cuh), and held in registers where they are few.
-// Bytes     where pixels and weights are bytes, four products are one instruction (DOTS, see mma.cuh).
+// Bytes     where pixels and weights are bytes, four products are one instruction (DP4A, see mma.cuh).
 // Vectors   STORE elements a store, where the host finds rows of the output so aligned.
 // Needs     sm_90; rows of whole 16 bytes; LANES * OUT_Q * STRIDE_W * CHUNK elements a multiple of 16 bytes.
 // Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Small images: the latency of
@@ -40,9 +40,9 @@ constexpr int TILE_P = cfg::STRIPS * cfg::OUT_P, TILE_Q = cfg::LANES * cfg::OUT_
 constexpr int C_SLICE = cfg::C / cfg::SLICES, K_SLICE = cfg::K / cfg::SLICES, PLANES = C_SLICE / cfg::CHUNK;
 constexpr int TILES_K = (K_SLICE + cfg::OUT_K - 1) / cfg::OUT_K;
 
-// A row of a box: WIDTH pixels that some window sees, behind SHIFT elements, and to the next multiple of GRAIN elements.
+// A row of a box: WIDTH pixels that some window sees, behind SHIFT elements, and to the next multiple of ALIGNMENT elements.
 constexpr int WIDE = 16 / sizeof(x_t), WIDTH = (TILE_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
-constexpr int BOX_W = (cfg::SHIFT + WIDTH * cfg::CHUNK + cfg::GRAIN - 1) / cfg::GRAIN * cfg::GRAIN;
+constexpr int BOX_W = (cfg::SHIFT + WIDTH * cfg::CHUNK + cfg::ALIGNMENT - 1) / cfg::ALIGNMENT * cfg::ALIGNMENT;
 constexpr int BOX_H = (TILE_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 
 constexpr int RUN = ((cfg::OUT_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1) * cfg::CHUNK;
@@ -60,16 +60,16 @@ constexpr int UNROLL_PLANES = PRODUCTS * PLANES <= 1536 ? PLANES : 1, UNROLL_ROW
 constexpr bool HOLDS = cfg::OUT_K * (cfg::CHUNK > 1 ? cfg::C_GROUP : 1) * cfg::R * cfg::S <= 32;
 
 // Bytes of pixels: the words of a row of the window, which begin where its first vector does, and the packed taps.
-constexpr int LOAD_WORDS = cfg::DOTS ? cfg::LOAD / 4 : 1,
-              WORDS = cfg::DOTS ? (LOADS - cfg::SHIFT / cfg::LOAD) * LOAD_WORDS : 1;
+constexpr int LOAD_WORDS = cfg::DP4A ? cfg::LOAD / 4 : 1,
+              WORDS = cfg::DP4A ? (LOADS - cfg::SHIFT / cfg::LOAD) * LOAD_WORDS : 1;
 constexpr int BEFORE = cfg::SHIFT % cfg::LOAD;
-using DotTaps = TapWords<cfg::R, cfg::STRIDE_H>;
-constexpr int PACKED_TAPS = cfg::DOTS ? cfg::K * cfg::C_GROUP * DotTaps::PLACES * cfg::S : 1;
-constexpr bool HOLDS_DOTS =
-    cfg::DOTS && cfg::OUT_K * (cfg::CHUNK > 1 ? cfg::C_GROUP : 1) * DotTaps::PLACES * cfg::S <= 32;
+using Dp4aTaps = TapWords<cfg::R, cfg::STRIDE_H>;
+constexpr int PACKED_TAPS = cfg::DP4A ? cfg::K * cfg::C_GROUP * Dp4aTaps::PLACES * cfg::S : 1;
+constexpr bool HOLDS_DP4A =
+    cfg::DP4A && cfg::OUT_K * (cfg::CHUNK > 1 ? cfg::C_GROUP : 1) * Dp4aTaps::PLACES * cfg::S <= 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
-constexpr bool SATURATES = cfg::DOTS && sizeof(out_t) == 1 && cfg::STORE % 4 == 0 && !HAS_EPILOGUE;
+constexpr bool SATURATES = cfg::DP4A && sizeof(out_t) == 1 && cfg::STORE % 4 == 0 && !HAS_EPILOGUE;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 static_assert(cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK % cfg::LOAD == 0, "all runs must lie alike against the vectors");
@@ -109,7 +109,7 @@ __device__ inline Tile tile_of(const Boxes &args, int i) {
 }
 
 // Ask for the box of tile i, if there is one.
-__device__ inline void bring(const Boxes &args, Box &box, unsigned long long *bar, int i) {
+__device__ inline void load(const Boxes &args, Box &box, unsigned long long *bar, int i) {
     if (i >= args.tiles) return;
     const Tile tile = tile_of(args, i);
     const int h0 = tile.p * cfg::STRIDE_H - args.conv.top, w0 = tile.q * cfg::STRIDE_W - args.conv.left;
@@ -124,7 +124,7 @@ __device__ inline void fill_cell(const Conv &conv, Box &box, const Tile &tile, i
     const int w = inside(tile.q * cfg::STRIDE_W - conv.left + e / cfg::CHUNK, conv.W);
     x_t value = stored<x_t>::of(conv.outside);
     if (h >= 0 && w >= 0)
-        value = conv.x[place(conv.x_strides, tile.n, tile.slice * C_SLICE + plane * cfg::CHUNK + ch, h, w)];
+        value = conv.x[offset_of(conv.x_strides, tile.n, tile.slice * C_SLICE + plane * cfg::CHUNK + ch, h, w)];
     box.at[plane][i][cfg::SHIFT + e] = value;
 }
 
@@ -257,36 +257,36 @@ template <class Sum>
 __device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
                                  int thread) {
     for (int i = thread; i < PACKED_TAPS; i += THREADS) {
-        const int s = i % cfg::S, turn = i / cfg::S % DotTaps::PLACES, filter = i / (cfg::S * DotTaps::PLACES);
-        packed[i] = DotTaps::column(staged + filter * cfg::R * TAP_PITCH + s, TAP_PITCH, DotTaps::FIRST + turn);
+        const int s = i % cfg::S, turn = i / cfg::S % Dp4aTaps::PLACES, filter = i / (cfg::S * Dp4aTaps::PLACES);
+        packed[i] = Dp4aTaps::column(staged + filter * cfg::R * TAP_PITCH + s, TAP_PITCH, Dp4aTaps::FIRST + turn);
     }
 }
 
 // As add_products, of bytes: four rows at a time are turned into columns of four pixels.
 template <class X, class W, class Sum>
-__device__ inline void add_dots(const Box &box, const unsigned (&packed)[PACKED_TAPS],
+__device__ inline void add_dp4a(const Box &box, const unsigned (&packed)[PACKED_TAPS],
                                 Sum (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q], const Tile &tile, int x, int y) {
-    constexpr int ALL_WORDS = (ROWS + DotTaps::BASE - 1) / DotTaps::BASE, KEPT = HOLDS_DOTS ? cfg::OUT_K : 1,
-                  KEPT_CH = HOLDS_DOTS ? cfg::CHUNK : 1;
+    constexpr int ALL_WORDS = (ROWS + Dp4aTaps::BASE - 1) / Dp4aTaps::BASE, KEPT = HOLDS_DP4A ? cfg::OUT_K : 1,
+                  KEPT_CH = HOLDS_DP4A ? cfg::CHUNK : 1;
 #pragma unroll(UNROLL_PLANES)
     for (int plane = 0; plane < PLANES; plane++) {
-        unsigned held[KEPT][KEPT_CH][HOLDS_DOTS ? DotTaps::PLACES : 1][cfg::S];
+        unsigned held[KEPT][KEPT_CH][HOLDS_DP4A ? Dp4aTaps::PLACES : 1][cfg::S];
         const auto taps_at = [&](int k, int ch) {
             return packed + (min(tile.k + k, cfg::K - 1) * cfg::C_GROUP + (plane * cfg::CHUNK + ch) % cfg::C_GROUP) *
-                                (DotTaps::PLACES * cfg::S);
+                                (Dp4aTaps::PLACES * cfg::S);
         };
-        if constexpr (HOLDS_DOTS) {
+        if constexpr (HOLDS_DP4A) {
 #pragma unroll
-            for (int i = 0; i < cfg::OUT_K * cfg::CHUNK * DotTaps::PLACES * cfg::S; i++) {
-                const int k = i / (cfg::CHUNK * DotTaps::PLACES * cfg::S),
-                          ch = i / (DotTaps::PLACES * cfg::S) % cfg::CHUNK, place = i % (DotTaps::PLACES * cfg::S);
+            for (int i = 0; i < cfg::OUT_K * cfg::CHUNK * Dp4aTaps::PLACES * cfg::S; i++) {
+                const int k = i / (cfg::CHUNK * Dp4aTaps::PLACES * cfg::S),
+                          ch = i / (Dp4aTaps::PLACES * cfg::S) % cfg::CHUNK, place = i % (Dp4aTaps::PLACES * cfg::S);
                 if (ch / cfg::C_GROUP == k / cfg::K_GROUP)
                     held[k][ch][place / cfg::S][place % cfg::S] = taps_at(k, ch)[place];
             }
         }
 #pragma unroll(UNROLL_ROWS == 1 ? 1 : ALL_WORDS)
         for (int i = 0; i < ALL_WORDS; i++) {
-            const int b = i * DotTaps::BASE;
+            const int b = i * Dp4aTaps::BASE;
             unsigned rows[4][WORDS];
 #pragma unroll
             for (int j = 0; j < 4; j++) {  // the last word may reach beyond the window, where its taps are zero
@@ -305,8 +305,8 @@ __device__ inline void add_dots(const Box &box, const unsigned (&packed)[PACKED_
             for (int v = 0; v < WORDS; v++) transpose_bytes(columns[v], rows[0][v], rows[1][v], rows[2][v], rows[3][v]);
 #pragma unroll
             for (int p = 0; p < cfg::OUT_P; p++) {
-                if (!DotTaps::takes(p, b)) continue;
-                const int place = b - p * cfg::STRIDE_H - DotTaps::FIRST;
+                if (!Dp4aTaps::takes(p, b)) continue;
+                const int place = b - p * cfg::STRIDE_H - Dp4aTaps::FIRST;
 #pragma unroll
                 for (int k = 0; k < cfg::OUT_K; k++)
 #pragma unroll
@@ -315,7 +315,7 @@ __device__ inline void add_dots(const Box &box, const unsigned (&packed)[PACKED_
 #pragma unroll
                         for (int s = 0; s < cfg::S; s++) {
                             const unsigned taps =
-                                HOLDS_DOTS ? held[HOLDS_DOTS ? k : 0][HOLDS_DOTS ? ch : 0][HOLDS_DOTS ? place : 0][s]
+                                HOLDS_DP4A ? held[HOLDS_DP4A ? k : 0][HOLDS_DP4A ? ch : 0][HOLDS_DP4A ? place : 0][s]
                                            : taps_at(k, ch)[place * cfg::S + s];
 #pragma unroll
                             for (int q = 0; q < cfg::OUT_Q; q++) {
@@ -342,7 +342,7 @@ __device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[cfg::
             if constexpr (SATURATES)
                 whole[e - v] = sums[ch][i][at];
             else
-                values.at[e - v] = finished(conv, tile.n, tile.k + ch, p, q + at, sums[ch][i][at]);
+                values.at[e - v] = output_value(conv, tile.n, tile.k + ch, p, q + at, sums[ch][i][at]);
         }
         if constexpr (SATURATES) values = saturated<out_t>(whole);
         store_vector(run + v, values);
@@ -355,7 +355,7 @@ __device__ inline void store(const Boxes &args, const acc_t (&sums)[cfg::OUT_K][
     const Conv &conv = args.conv;
     const bool in_vectors = args.aligned_out && q + cfg::OUT_Q <= conv.Q;
     if (in_vectors && p + cfg::OUT_P <= conv.P && K_SLICE % cfg::OUT_K == 0) {
-        out_t *const first = conv.out + place(conv.out_strides, tile.n, tile.k, p, q);
+        out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, tile.k, p, q);
         const index_t step_k = conv.out_strides.c, step_p = conv.out_strides.h;
 #pragma unroll
         for (int j = 0; j < cfg::OUT_K / cfg::STORE_K * cfg::OUT_P; j++) {
@@ -370,13 +370,13 @@ __device__ inline void store(const Boxes &args, const acc_t (&sums)[cfg::OUT_K][
         if (K_SLICE % cfg::OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;  // beyond the slice's last
         if (p + row >= conv.P) continue;
         if (K_SLICE % cfg::OUT_K && in_vectors) {
-            out_t *const run = conv.out + place(conv.out_strides, tile.n, tile.k + k, p + row, q);
+            out_t *const run = conv.out + offset_of(conv.out_strides, tile.n, tile.k + k, p + row, q);
             store_vectors(conv, sums, tile, k, row, p + row, q, run);
         } else {
 #pragma unroll
             for (int e = 0; e < cfg::OUT_Q * cfg::STORE_K; e++) {
                 const int at = e / cfg::STORE_K, ch = k + e % cfg::STORE_K;
-                if (q + at < conv.Q) finish(conv, tile.n, tile.k + ch, p + row, q + at, sums[ch][row][at]);
+                if (q + at < conv.Q) store_output(conv, tile.n, tile.k + ch, p + row, q + at, sums[ch][row][at]);
             }
         }
     }
@@ -395,10 +395,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_boxes(
     }
     pdl_wait();
     if (threadIdx.x == 0)
-        for (int i = 0; i < cfg::STAGES; i++) bring(args, boxes[i], bars + i, blockIdx.x + i * gridDim.x);
+        for (int i = 0; i < cfg::STAGES; i++) load(args, boxes[i], bars + i, blockIdx.x + i * gridDim.x);
     stage(args.filter, staged, threadIdx.x, THREADS);
     __syncthreads();
-    if constexpr (cfg::DOTS) {
+    if constexpr (cfg::DP4A) {
         pack_taps(packed, staged, threadIdx.x);
         __syncthreads();
     }
@@ -409,11 +409,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_boxes(
         mbarrier_wait(bars + now, parity);
         if constexpr (cfg::FILLED) fill_outside(args.conv, boxes[now], tile);
         acc_t sums[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q] = {};
-        if constexpr (cfg::DOTS) add_dots<x_t, w_t>(boxes[now], packed, sums, tile, x, y);
+        if constexpr (cfg::DP4A) add_dp4a<x_t, w_t>(boxes[now], packed, sums, tile, x, y);
         else
             add_products(args.conv, boxes[now], staged, sums, tile, x, y);
         __syncthreads();  // all have read the box
-        if (threadIdx.x == 0) bring(args, boxes[now], bars + now, i + cfg::STAGES * gridDim.x);
+        if (threadIdx.x == 0) load(args, boxes[now], bars + now, i + cfg::STAGES * gridDim.x);
         store(args, sums, tile, tile.p + y * cfg::OUT_P, tile.q + x * cfg::OUT_Q);
         if (++now == cfg::STAGES) now = 0, parity ^= 1;
     }

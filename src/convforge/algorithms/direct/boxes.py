@@ -30,7 +30,7 @@ from convforge.algorithms.host.conv import address, conv_constants, conv_struct,
 from convforge.algorithms.host.divide import Divisor, divisor
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import evenly
+from convforge.algorithms.host.resident import with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, StagedWeights, staged_bytes, staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.architecture import Architecture
@@ -212,7 +212,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         tiles = tiles_of(problem, config)
         grid = (min(tiles, runtime.facts.cores * blocks),)
         threads, shared = config.strips * config.lanes, config.stages * box.nbytes
-        info = evenly(runtime, kernel, LaunchInfo("direct_boxes", grid, (threads,), shared, early=True))
+        info = with_occupancy_cap(runtime, kernel, LaunchInfo("direct_boxes", grid, (threads,), shared, early=True))
         out_bytes = itemsize(problem.out_dtype)
         out_sizes = {"n": problem.n, "c": problem.k // box.store_k, "h": problem.p}
         out_run = {"c": 1, "w": box.store_k} if box.store_k > 1 else {"w": 1}
@@ -316,9 +316,9 @@ def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
 def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
     prelude = constants(
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
-        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, GRAIN=config.grain // box.size, SHIFT=box.shift,
+        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, ALIGNMENT=config.grain // box.size, SHIFT=box.shift,
         UNIT=box.unit // box.size, LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=is_filled(problem),
-        STAGED_WEIGHTS=True, DOTS=_uses_dp4a(problem, box), SHARES=threads_share(problem, config, box),
+        STAGED_WEIGHTS=True, DP4A=_uses_dp4a(problem, box), SHARES=threads_share(problem, config, box),
     )  # fmt: skip
     lines = (*conv_constants(problem), *prelude)
     source = KernelSource("algorithms/direct/boxes.cu", "direct_boxes", lines, struct, "Boxes")

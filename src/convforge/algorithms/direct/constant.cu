@@ -29,7 +29,7 @@ __device__ inline acc_t window_sum(const Conv &conv, int n, int k, int p, int q)
     const acc_t *w = weights + k * TAPS;
     acc_t sum = 0;
     if (h0 >= 0 && w0 >= 0 && h0 + EXTENT_H <= conv.H && w0 + EXTENT_W <= conv.W) {
-        const x_t *corner = conv.x + place(conv.x_strides, n, c0, h0, w0);
+        const x_t *corner = conv.x + offset_of(conv.x_strides, n, c0, h0, w0);
         const index_t step_c = conv.x_strides.c, step_h = cfg::DILATION_H * conv.x_strides.h;
         const index_t step_w = cfg::DILATION_W * conv.x_strides.w;
 #pragma unroll UNROLL_C
@@ -71,6 +71,6 @@ extern "C" __global__ void __launch_bounds__(cfg::BLOCK_X *cfg::BLOCK_Y, cfg::BL
     for (long long plane = blockIdx.z; plane < planes; plane += gridDim.z) {
         const int n = plane / cfg::K, k = plane % cfg::K;
         for (int p = blockIdx.y * cfg::BLOCK_Y + threadIdx.y; p < conv.P; p += gridDim.y * cfg::BLOCK_Y)
-            finish(conv, n, k, p, q, window_sum(conv, n, k, p, q));
+            store_output(conv, n, k, p, q, window_sum(conv, n, k, p, q));
     }
 }

@@ -12,7 +12,7 @@ from convforge.backends.cpu.simd import borrow
 
 
 @jit
-def naive(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, begin: Any, end: Any) -> None:
+def naive(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, begin: Any, end: Any) -> None:
     """Work item = one output row (n, k, p), one output after the other; the place of every factor is looked up.
 
     `w` is (K, C / groups, R, S) in the accumulation type and in cross-correlation order; `values` gives only the type
@@ -42,12 +42,18 @@ def naive(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, begin: Any, 
                                 pixel = w.dtype.type(w.dtype.type(element) - g.zero)
                         sums[0] += w[k, c, r, s] * pixel
             start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3] + q * out.place[4]
-            at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3] + q * ends.place[4]
-            store_row(sums, 0, 1, value, k, out.flat, start, out.place[4], ends, at, ends.place[4])
+            at = (
+                epilogue.place[0]
+                + n * epilogue.place[1]
+                + k * epilogue.place[2]
+                + p * epilogue.place[3]
+                + q * epilogue.place[4]
+            )
+            store_row(sums, 0, 1, value, k, out.flat, start, out.place[4], epilogue, at, epilogue.place[4])
 
 
 @jit
-def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, sum_shape: Any, tile_like: Any,
+def rows(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, strip: Any, sum_shape: Any, tile_like: Any,
          offsets: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of `tile_p` output rows of one group (n, group, strip); parameters as of :func:`naive`.
 
@@ -58,7 +64,7 @@ def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, s
     `w` is (K, channels * R * S). `sum_shape` has the output channels and rows whose sums are kept at once. `tile_like`
     gives only the type of the tile. `offsets` has the place of each tap (c, r, s) of a channel block from tap 0.
     """
-    x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
+    x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     groups = w.shape[0] // g.outputs
     strips = (g.P + strip.tile_p - 1) // strip.tile_p
     tile = np.empty(strip.tile_c * strip.plane, tile_like.dtype)
@@ -68,14 +74,14 @@ def rows(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, s
         n, group, at = item // (groups * strips), item // strips % groups, item % strips
         p0, p1 = at * strip.tile_p, min((at + 1) * strip.tile_p, g.P)
         if strip.tile_c == g.channels:
-            strip_whole(tile, sums[0, 0], value, x, w, out, n, group, p0, p1, g, ends, strip, offsets)
+            strip_whole(tile, sums[0, 0], value, x, w, out, n, group, p0, p1, g, epilogue, strip, offsets)
         else:
-            strip_blocked(tile, sums, value, x, w, out, n, group, p0, p1, g, ends, strip, offsets)
+            strip_blocked(tile, sums, value, x, w, out, n, group, p0, p1, g, epilogue, strip, offsets)
 
 
 @inlined
 def strip_whole(tile: Any, row: Any, value: Any, x: Any, w: Any, out: Any, n: Any, group: Any, p0: Any, p1: Any,
-                g: Any, ends: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
+                g: Any, epilogue: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
     """A strip whose channels all fit the tile: each row of sums is finished and stored while it is in L1."""
     for c in range(g.channels):
         gather_strip(tile, c * strip.plane, x, n, group * g.channels + c, p0, p1, g, strip)
@@ -83,12 +89,12 @@ def strip_whole(tile: Any, row: Any, value: Any, x: Any, w: Any, out: Any, n: An
         for p in range(p0, p1):
             row[:] = 0
             accumulate(row, tile[(p - p0) * g.stride_h * strip.row_pitch :], offsets, w[k])
-            store(row, value, out, n, k, p, g, ends)
+            store(row, value, out, n, k, p, g, epilogue)
 
 
 @inlined
 def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n: Any, group: Any, p0: Any, p1: Any,
-                  g: Any, ends: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
+                  g: Any, epilogue: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
     """A strip with many channels: a block of them at a time is added to the sums of a block of outputs."""
     taps, last = g.R * g.S, (group + 1) * g.outputs
     for k0 in range(group * g.outputs, last, sums.shape[0]):
@@ -104,12 +110,12 @@ def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n:
                                w[k, c0 * taps : c1 * taps])  # fmt: skip
         for k in range(k0, k1):
             for p in range(p0, p1):
-                store(sums[k - k0, p - p0], value, out, n, k, p, g, ends)
+                store(sums[k - k0, p - p0], value, out, n, k, p, g, epilogue)
 
 
 @inlined
-def store(row: Any, value: Any, out: Any, n: Any, k: Any, p: Any, g: Any, ends: Any) -> None:
+def store(row: Any, value: Any, out: Any, n: Any, k: Any, p: Any, g: Any, epilogue: Any) -> None:
     """Applies the epilogue to row p of output channel k of image n."""
     start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
-    at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
-    store_row(row, 0, g.Q, value, k, out.flat, start, out.place[4], ends, at, ends.place[4])
+    at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
+    store_row(row, 0, g.Q, value, k, out.flat, start, out.place[4], epilogue, at, epilogue.place[4])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
-from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.epilogue import epilogue_arguments, values_dtype
 from convforge.algorithms.host.geometry import geometry, strip, tap_offsets, tile_dtype
 from convforge.algorithms.host.views import view
 from convforge.algorithms.host.weights import correlation_filter
@@ -51,7 +51,7 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
 
         def run(buffers: Buffers, stream: Any) -> None:
             x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
-            args = (x, buffers["w"].tensors["w"], out, g, ends(problem, buffers), values)
+            args = (x, buffers["w"].tensors["w"], out, g, epilogue_arguments(problem, buffers), values)
             runtime.launch(kernel, info, args, stream)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
@@ -120,7 +120,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
 
         def run(buffers: Buffers, stream: Any) -> None:
             x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
-            end = ends(problem, buffers)
+            end = epilogue_arguments(problem, buffers)
             args = (x, buffers["w"].tensors["w"], out, g, end, values, tile, sum_shape, like, offsets)
             runtime.launch(kernel, info, args, stream)
 

@@ -13,7 +13,7 @@
 // Threads   lane 4 g + t takes outputs 4 t to 4 t + 3 of windows g, g + 8, ... of the span.
 // Grid      a block's warps take spans side by side, then those of the strip of rows below; planes of an image, or whole
 //           images where channels lie side by side (CHUNK), take blocks of their own.
-// Stages    gangs of GANG rows of a warp's pixels in shared memory, there or under way, by asynchronous copies that have
+// Stages    gangs of STAGE_ROWS rows of a warp's pixels in shared memory, there or under way, by asynchronous copies that have
 //           L2 read whole lines: a span begins and ends within one.
 // Inner     gangs, most of a strip's, ask nothing but where their rows lie: a warp has few neighbours here that would
 //           hide what a branch costs.
@@ -34,8 +34,8 @@ constexpr int THREADS = 32 * cfg::WARPS, SPAN = MMA_ROWS * cfg::OUTS * cfg::SETS
 constexpr int BEFORE = (cfg::SHIFT + 15) / 16 * 16, SEEN = SPAN - cfg::OUTS + cfg::WINDOW - cfg::SHIFT;
 constexpr int COPIES = (BEFORE + SEEN + 15) / 16, PITCH = 16 * COPIES;
 constexpr int NEEDED = SPAN + cfg::CHUNK * (cfg::S - 1);  // bytes that outputs of a span see
-constexpr int AHEAD = (cfg::STAGES - 1) * cfg::GANG;  // rows from the one that is multiplied to the one that is brought
-constexpr int HALVES = 2, BRINGS = (cfg::GANG * COPIES + 31) / 32;
+constexpr int AHEAD = (cfg::STAGES - 1) * cfg::STAGE_ROWS;  // rows from the one that is multiplied to the one that is brought
+constexpr int HALVES = 2, LANE_COPIES = (cfg::STAGE_ROWS * COPIES + 31) / 32;
 
 // Whether sums are stored as bytes as they are, four at a time.
 constexpr bool SATURATES = sizeof(out_t) == 1 && !HAS_EPILOGUE;
@@ -73,7 +73,7 @@ __device__ inline Strip strip_of(const Mma &args, int warp) {
     const int down = quotient(unit, args.spans), n = plane / (cfg::C / cfg::CHUNK), k = plane % (cfg::C / cfg::CHUNK),
               p = down * args.rows;
     const int rows = unit < args.units ? min(args.rows, args.conv.P - p) + cfg::R - 1 : 0;
-    return {args.conv.x + place(args.conv.x_strides, n, k, 0, 0), n, k, p, (unit - down * args.spans.by) * SPAN, rows};
+    return {args.conv.x + offset_of(args.conv.x_strides, n, k, 0, 0), n, k, p, (unit - down * args.spans.by) * SPAN, rows};
 }
 
 // The taps of a plane in shared memory, as its outputs see rows of pixels: for an output of channel k, row r of the
@@ -90,7 +90,7 @@ struct Tap {
 __device__ inline Tap tap_of(const Filter &filter, const Strip &strip, int i) {
     const int s = i % cfg::S, r = i / cfg::S % cfg::R, c = i / (cfg::S * cfg::R) % cfg::C_GROUP,
               k = i / (cfg::S * cfg::R * cfg::C_GROUP);
-    return {in_register(filter.taps + place(filter.strides, strip.k + k, c, r, s)),
+    return {in_register(filter.taps + offset_of(filter.strides, strip.k + k, c, r, s)),
             in_register((k * cfg::R + r) * LINE + ZEROS_BEFORE + s * cfg::CHUNK + k / cfg::K_GROUP * cfg::C_GROUP + c)};
 }
 
@@ -99,11 +99,11 @@ __device__ inline unsigned four_bytes(const unsigned *words, int turn) {
     return static_cast<unsigned>((words[0] | static_cast<unsigned long long>(words[1]) << 32) >> turn);
 }
 
-// What a lane brings of GANG rows: their COPIES of 16 bytes are shared out.
+// What a lane brings of STAGE_ROWS rows: their COPIES of 16 bytes are shared out.
 struct Source {
-    const x_t *from[BRINGS];  // in row 0
-    int row[BRINGS];          // of the strip's first gang
-    int kind[BRINGS];         // 0: nothing is left to bring; 1: zeros; 2: what the image has there
+    const x_t *from[LANE_COPIES];  // in row 0
+    int row[LANE_COPIES];          // of the strip's first gang
+    int kind[LANE_COPIES];         // 0: nothing is left to bring; 1: zeros; 2: what the image has there
     index_t step;             // from row to row
     int height;
 };
@@ -112,20 +112,20 @@ __device__ inline Source source_of(const Conv &conv, const Strip &strip, int lan
     Source source;
     source.step = in_register(static_cast<index_t>(conv.x_strides.h)), source.height = in_register(conv.H);
 #pragma unroll
-    for (int c = 0; c < BRINGS; c++) {
+    for (int c = 0; c < LANE_COPIES; c++) {
         const int copy = 32 * c + lane, at = strip.at - BEFORE + 16 * (copy % COPIES);
-        const bool there = at >= 0 && at < conv.W * cfg::CHUNK && copy < cfg::GANG * COPIES;
+        const bool there = at >= 0 && at < conv.W * cfg::CHUNK && copy < cfg::STAGE_ROWS * COPIES;
         source.row[c] = in_register(strip.p - conv.top + copy / COPIES);
-        source.kind[c] = in_register(copy >= cfg::GANG * COPIES ? 0 : there ? 2 : 1);
+        source.kind[c] = in_register(copy >= cfg::STAGE_ROWS * COPIES ? 0 : there ? 2 : 1);
         source.from[c] = in_register(strip.plane + (there ? at : 0));
     }
     return source;
 }
 
 // Bring the gang of rows that begins `down` rows below the strip's first.
-__device__ inline void bring(const Source &source, unsigned char *target, int down) {
+__device__ inline void load(const Source &source, unsigned char *target, int down) {
 #pragma unroll
-    for (int c = 0; c < BRINGS; c++) {
+    for (int c = 0; c < LANE_COPIES; c++) {
         const int h = inside(source.row[c] + down, source.height);
         if (source.kind[c] != 0)
             copy_async16_l2_128b(target + 16 * 32 * c, source.from[c] + max(h, 0) * source.step, source.kind[c] == 2 && h >= 0);
@@ -133,9 +133,9 @@ __device__ inline void bring(const Source &source, unsigned char *target, int do
 }
 
 // Bring one of rows that the image has, from where its first row's bytes are.
-__device__ inline void bring_inner(const Source &source, unsigned char *target, const x_t *const (&from)[BRINGS]) {
+__device__ inline void load_inner(const Source &source, unsigned char *target, const x_t *const (&from)[LANE_COPIES]) {
 #pragma unroll
-    for (int c = 0; c < BRINGS; c++)
+    for (int c = 0; c < LANE_COPIES; c++)
         if (source.kind[c] != 0) copy_async16_l2_128b(target + 16 * 32 * c, from[c], source.kind[c] == 2);
 }
 
@@ -175,11 +175,11 @@ __device__ inline void fill_outside(const Conv &conv, const Strip &strip, const 
     if (cfg::BORDER != CONSTANT && fill.needed == 1) {
         if (fill.to >= 0)
 #pragma unroll
-            for (int row = 0; row < cfg::GANG; row++) slot[row * PITCH + fill.to] = slot[row * PITCH + fill.from];
+            for (int row = 0; row < cfg::STAGE_ROWS; row++) slot[row * PITCH + fill.to] = slot[row * PITCH + fill.from];
         return;
     }
 #pragma unroll 1
-    for (int i = 0; i < cfg::GANG; i++) {
+    for (int i = 0; i < cfg::STAGE_ROWS; i++) {
         const int h = inside(strip.p - conv.top + down + i, conv.H);
         const int gap = h < 0 ? 0 : fill.behind - fill.left, left = h < 0 ? fill.seen : fill.left;
         unsigned char *const line = slot + i * PITCH;
@@ -204,7 +204,7 @@ __device__ inline void store_four(const Conv &conv, const Strip &strip, int p, i
     } else {
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            values.at[e] = finished(conv, strip.n, strip.k + (at + e) % cfg::CHUNK, p, (at + e) / cfg::CHUNK, sums[e]);
+            values.at[e] = output_value(conv, strip.n, strip.k + (at + e) % cfg::CHUNK, p, (at + e) / cfg::CHUNK, sums[e]);
     }
     store_vector(to, values);
 }
@@ -220,7 +220,7 @@ __device__ inline void store_some(const Mma &args, const Strip &strip, int p, in
 #pragma unroll
     for (int e = 0; e < 4; e++)
         if (at + e < conv.Q * cfg::CHUNK)
-            finish(conv, strip.n, strip.k + (at + e) % cfg::CHUNK, p, (at + e) / cfg::CHUNK, sums[e]);
+            store_output(conv, strip.n, strip.k + (at + e) % cfg::CHUNK, p, (at + e) / cfg::CHUNK, sums[e]);
 }
 
 // A warp's way down its strip, a gang at a time.
@@ -235,7 +235,7 @@ struct Walk {
     long long step;                  // which the next row's are so many bytes behind
     unsigned char *ring, *target;    // the warp's rows; what the lane brings of the first
     const unsigned char *window;     // of the lane, in the first row
-    const x_t *ahead[BRINGS];        // what the lane brings AHEAD rows below row i, if the image has it,
+    const x_t *ahead[LANE_COPIES];        // what the lane brings AHEAD rows below row i, if the image has it,
     long long further;               // and from gang to gang
     int i, now;                      // the row of pixels that is next, and where in the ring it is
     unsigned taps[cfg::R][STEPS][HALVES][2];  // of the matrices, as a lane holds them
@@ -246,13 +246,13 @@ struct Walk {
         const int g = lane / 4, t = lane % 4, across = strip.at + g * cfg::OUTS + 4 * t;
         at = in_register(4 * t < cfg::OUTS ? across : conv.Q * cfg::CHUNK);  // of 12 outputs the last lane of four has none
         step = in_register(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
-        out_t *const first = conv.out + place(conv.out_strides, strip.n, strip.k, strip.p, 0) + across;
+        out_t *const first = conv.out + offset_of(conv.out_strides, strip.n, strip.k, strip.p, 0) + across;
         to = reinterpret_cast<char *>(in_register(first)) - (cfg::R - 1) * step;
         ring = warps_ring, target = lanes_target;
         window = shared_in_register(ring + BEFORE - cfg::SHIFT + g * cfg::OUTS + 4 * t);
-        further = in_register(static_cast<long long>(cfg::GANG) * source.step);
+        further = in_register(static_cast<long long>(cfg::STAGE_ROWS) * source.step);
 #pragma unroll
-        for (int c = 0; c < BRINGS; c++) ahead[c] = in_register(source.from[c] + (source.row[c] + AHEAD) * source.step);
+        for (int c = 0; c < LANE_COPIES; c++) ahead[c] = in_register(source.from[c] + (source.row[c] + AHEAD) * source.step);
         i = now = 0;
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
@@ -275,12 +275,12 @@ struct Walk {
     // the others costs more than their products.
     __device__ inline int inner_end() const {
         const Conv &conv = args.conv;
-        const int width = conv.Q * cfg::CHUNK, below = conv.H - (strip.p - conv.top) - cfg::GANG + 1;
+        const int width = conv.Q * cfg::CHUNK, below = conv.H - (strip.p - conv.top) - cfg::STAGE_ROWS + 1;
         const bool vectors = args.aligned_out && (width % 4 == 0 || strip.at + SPAN <= width);
-        const bool brings = i + AHEAD < strip.rows;
+        const bool loads = i + AHEAD < strip.rows;
         if (!vectors || i < cfg::R - 1 || strip.p - conv.top + i < 0) return i;
-        const int end = min(strip.rows - cfg::GANG + 1, below);
-        return brings && below < strip.rows ? min(end, below - AHEAD) : end;
+        const int end = min(strip.rows - cfg::STAGE_ROWS + 1, below);
+        return loads && below < strip.rows ? min(end, below - AHEAD) : end;
     }
 
     template <bool INNER>
@@ -290,28 +290,28 @@ struct Walk {
         copy_async_wait<cfg::STAGES - 2>();
         __syncwarp();  // the rows are there for all lanes, and all have read those before
         if (i + AHEAD < strip.rows) {
-            unsigned char *const slot = target + (now == 0 ? AHEAD * PITCH : now - cfg::GANG * PITCH);
-            if constexpr (INNER) bring_inner(source, slot, ahead);
-            else bring(source, slot, i + AHEAD);
+            unsigned char *const slot = target + (now == 0 ? AHEAD * PITCH : now - cfg::STAGE_ROWS * PITCH);
+            if constexpr (INNER) load_inner(source, slot, ahead);
+            else load(source, slot, i + AHEAD);
         }
         copy_async_commit();
         if constexpr (cfg::FILLED) {
-            if (fill.needed || (!INNER && cfg::BORDER == CONSTANT && (above < 0 || above + cfg::GANG > conv.H))) {
+            if (fill.needed || (!INNER && cfg::BORDER == CONSTANT && (above < 0 || above + cfg::STAGE_ROWS > conv.H))) {
                 fill_outside(conv, strip, fill, ring + now, i, lane);
                 __syncwarp();
             }
         }
         // All rows are read before the first is multiplied: what one waits for, the next has behind it.
-        unsigned pixels[cfg::GANG][cfg::SETS][STEPS][4];
+        unsigned pixels[cfg::STAGE_ROWS][cfg::SETS][STEPS][4];
 #pragma unroll
-        for (int v = 0; v < cfg::GANG * cfg::SETS * STEPS * 4; v++) {
+        for (int v = 0; v < cfg::STAGE_ROWS * cfg::SETS * STEPS * 4; v++) {
             const int row = v / (4 * STEPS * cfg::SETS), set = v / (4 * STEPS) % cfg::SETS, m = v / 4 % STEPS,
                       j = v % 4;
             const int word = row * PITCH + (set * MMA_ROWS + j % 2 * 8) * cfg::OUTS + m * MMA_BYTES + j / 2 * 16;
             pixels[row][set][m][j] = *reinterpret_cast<const unsigned *>(window + now + word);
         }
 #pragma unroll
-        for (int row = 0; row < cfg::GANG; row++) {
+        for (int row = 0; row < cfg::STAGE_ROWS; row++) {
 #pragma unroll
             for (int set = 0; set < cfg::SETS; set++)
 #pragma unroll
@@ -327,9 +327,9 @@ struct Walk {
             if (INNER || (p >= 0 && i + row < strip.rows)) store_row<INNER>(strip.p + p);
             to += step;
         }
-        i += cfg::GANG, now = now + cfg::GANG * PITCH == cfg::STAGES * cfg::GANG * PITCH ? 0 : now + cfg::GANG * PITCH;
+        i += cfg::STAGE_ROWS, now = now + cfg::STAGE_ROWS * PITCH == cfg::STAGES * cfg::STAGE_ROWS * PITCH ? 0 : now + cfg::STAGE_ROWS * PITCH;
 #pragma unroll
-        for (int c = 0; c < BRINGS; c++) ahead[c] += further;
+        for (int c = 0; c < LANE_COPIES; c++) ahead[c] += further;
     }
 
     template <bool INNER>
@@ -348,7 +348,7 @@ struct Walk {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_mma(const __grid_constant__ Mma args) {
-    __shared__ __align__(16) unsigned char rings[cfg::WARPS][cfg::STAGES][cfg::GANG * PITCH];
+    __shared__ __align__(16) unsigned char rings[cfg::WARPS][cfg::STAGES][cfg::STAGE_ROWS * PITCH];
     __shared__ unsigned lines[LINES];
     const int thread = in_register(static_cast<int>(threadIdx.x)), lane = thread % 32;
     const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);  // so that branches on it are known to be a warp's
@@ -361,8 +361,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_mma(co
     pdl_wait();
     const w_t first = *own.from;  // on its way before pixels
 #pragma unroll 1
-    for (int i = 0; i < AHEAD; i += cfg::GANG) {
-        if (i < strip.rows) bring(source, target + i * PITCH, i);
+    for (int i = 0; i < AHEAD; i += cfg::STAGE_ROWS) {
+        if (i < strip.rows) load(source, target + i * PITCH, i);
         copy_async_commit();
     }
     if (thread < TAPS) reinterpret_cast<w_t *>(lines)[own.to] = first;

@@ -15,7 +15,7 @@ from convforge.algorithms.direct.tiled import tiled_instead, ways_to_tiled
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.divide import LIMIT_BITS, Divisor, divisor
 from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import evenly
+from convforge.algorithms.host.resident import with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, StagedWeights, staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.architecture import Architecture
@@ -124,7 +124,9 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         rows = _rows(problem, config, runtime.facts.cores * resident)
         units = spans * -(-problem.p // rows) if rows else 0
         blocks = -(-units // config.warps)
-        info = evenly(runtime, kernel, LaunchInfo("direct_mma", (planes * blocks,), (32 * config.warps,), early=True))
+        info = with_occupancy_cap(
+            runtime, kernel, LaunchInfo("direct_mma", (planes * blocks,), (32 * config.warps,), early=True)
+        )
         divisors = [divisor(max(count, 1)) for count in (spans, blocks)]
         run_of = {"c": 1, "w": chunk} if chunk > 1 else {"w": 1}
         sizes = {"n": problem.n, **({"c": problem.c} if chunk == 1 else {})}
@@ -292,7 +294,7 @@ def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
 def _compiled(problem: Conv2dProblem, config: MmaConfig, struct: Any, runtime: Runtime) -> tuple[Any, int]:
     chunk = chunk_of(problem)
     prelude = constants(
-        WARPS=config.warps, SETS=config.sets, GANG=config.gang, STAGES=config.stages, CHUNK=chunk,
+        WARPS=config.warps, SETS=config.sets, STAGE_ROWS=config.gang, STAGES=config.stages, CHUNK=chunk,
         OUTS=_outs(chunk) or 0, SHIFT=_shift(problem), LEAD=_lead(problem), WINDOW=_window(problem),
         FILLED=is_filled(problem),
     )  # fmt: skip

@@ -28,7 +28,7 @@ __device__ inline acc_t window_sum(const Conv &conv, const acc_t *w, int n, int 
               w0 = q * cfg::STRIDE_W - conv.left;
     acc_t sum = 0;
     if (h0 >= 0 && w0 >= 0 && h0 + EXTENT_H <= conv.H && w0 + EXTENT_W <= conv.W) {
-        const x_t *corner = conv.x + place(conv.x_strides, n, c0, h0, w0);
+        const x_t *corner = conv.x + offset_of(conv.x_strides, n, c0, h0, w0);
         const index_t step_c = conv.x_strides.c, step_h = cfg::DILATION_H * conv.x_strides.h;
         const index_t step_w = cfg::DILATION_W * conv.x_strides.w;
 #pragma unroll UNROLL_C
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(cfg::BLOCK_X *cfg::BLOCK_Y, cfg::BL
         for (int p0 = (blockIdx.y * cfg::BLOCK_Y + threadIdx.y) * args.per_p; p0 < conv.P; p0 += step_p)
             for (int p = p0; p < min(p0 + args.per_p, conv.P); p++)
                 for (int q = q0; q < q1; q++)
-                    finish(conv, n, k, p, q,
+                    store_output(conv, n, k, p, q,
                            window_sum(conv, conv.w + static_cast<index_t>(k) * (cfg::C_GROUP * cfg::R * cfg::S), n, k,
                                       p, q));
     }

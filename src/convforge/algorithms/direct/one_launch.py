@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from convforge.algorithms.contract import Buffers, Config, Plan
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.on_device import C, DeviceConvolution
-from convforge.algorithms.host.resident import compiled, evenly
+from convforge.algorithms.host.resident import compiled, with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, StagedWeights
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
@@ -53,7 +53,7 @@ class OneLaunch(DeviceConvolution[C]):
     """A convolution by one launch of the kernel that has the method's name, FAMILY_STEM, in FAMILY/STEM.cu."""
 
     has_filter: ClassVar[bool] = True  # the kernel's struct has a :class:`Filter`
-    # An SM gets no more blocks of an early launch than its share; see :func:`evenly`.
+    # An SM gets no more blocks of an early launch than its share; see :func:`with_occupancy_cap`.
     caps_occupancy: ClassVar[bool] = True
 
     @abstractmethod
@@ -80,7 +80,7 @@ class OneLaunch(DeviceConvolution[C]):
         source = KernelSource(f"algorithms/{family}/{stem}.cu", self.name, lines, struct, stem.capitalize())
         kernel = compiled(runtime, source, math.prod(made.block), made.resident)
         info = LaunchInfo(self.name, made.grid, made.block, made.shared_bytes, early=made.early)
-        info = evenly(runtime, kernel, info) if self.caps_occupancy else runtime.describe(kernel, info)
+        info = with_occupancy_cap(runtime, kernel, info) if self.caps_occupancy else runtime.describe(kernel, info)
         values = {**made.fields, **made.last_fields}
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)
 

@@ -46,15 +46,15 @@ struct Slice {
 };
 
 // A row of the image in memory: the pixels of one channel, or of all channels of the slice.
-constexpr int NEAR = cfg::CHANNELS_LAST ? cfg::TILE_C : 1, ROW = TILE_W * NEAR;
+constexpr int INTERLEAVED = cfg::CHANNELS_LAST ? cfg::TILE_C : 1, ROW = TILE_W * INTERLEAVED;
 
 // Copy element `e` of row `h`, from channel `plane` of the slice on.
 template <bool INSIDE>
 __device__ inline void copy_element(const Conv &conv, acc_t *tile, const x_t *corner, const Slice &from, int plane,
                                     int h, int e) {
-    const int w = e / NEAR, c = plane + e % NEAR;
+    const int w = e / INTERLEAVED, c = plane + e % INTERLEAVED;
     if (cfg::CHANNELS_LAST && RAGGED && c >= from.channels) return;
-    tile[(c * TILE_H + h) * TILE_W + w] = INSIDE ? centred(conv, corner[place(conv.x_strides, 0, c, h, w)])
+    tile[(c * TILE_H + h) * TILE_W + w] = INSIDE ? centred(conv, corner[offset_of(conv.x_strides, 0, c, h, w)])
                                                  : pixel(conv, from.n, from.c + c, from.h + h, from.w + w);
 }
 
@@ -63,9 +63,9 @@ __device__ inline void copy_element(const Conv &conv, acc_t *tile, const x_t *co
 template <bool INSIDE>
 __device__ inline void fill_tile(const Conv &conv, acc_t *tile, const Slice &from) {
     constexpr int LEFT = ROW % cfg::BLOCK_X, WHOLE = ROW - LEFT;
-    const x_t *corner = conv.x + place(conv.x_strides, from.n, from.c, INSIDE ? from.h : 0, INSIDE ? from.w : 0);
+    const x_t *corner = conv.x + offset_of(conv.x_strides, from.n, from.c, INSIDE ? from.h : 0, INSIDE ? from.w : 0);
 #pragma unroll(UNROLL_C)
-    for (int plane = 0; plane < cfg::TILE_C; plane += NEAR) {
+    for (int plane = 0; plane < cfg::TILE_C; plane += INTERLEAVED) {
         if (plane >= from.channels) continue;  // as a bound of the loop NVRTC gets it wrong: see RAGGED
 #pragma unroll(INSIDE ? 16 : 1)
         for (int y = 0; y < TILE_H; y += cfg::BLOCK_Y)
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_shared
                 for (int i = 0; i < cfg::PER_P; i++) {
                     const int p = p0 + threadIdx.y * cfg::PER_P + i;
                     if (k + j < (g + 1) * cfg::K_GROUP && p < conv.P && q < conv.Q)
-                        finish(conv, n, k + j, p, q, sums[j][i]);
+                        store_output(conv, n, k + j, p, q, sums[j][i]);
                 }
         }
     }

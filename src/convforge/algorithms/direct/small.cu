@@ -29,7 +29,7 @@ struct Small {
 
 // Where tap i of the filter is given, i counted in the order in which it is staged.
 __device__ inline const w_t *given_at(const Filter &filter, int i) {
-    return filter.taps + place(filter.strides, i / (cfg::S * cfg::R * cfg::C_GROUP),
+    return filter.taps + offset_of(filter.strides, i / (cfg::S * cfg::R * cfg::C_GROUP),
                                i / (cfg::S * cfg::R) % cfg::C_GROUP, i / cfg::S % cfg::R, i % cfg::S);
 }
 
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_small(
         has_row[r] = h >= 0;
 #pragma unroll
         for (int c = 0; c < cfg::C_GROUP; c++)
-            rows[c][r] = in_register(conv.x + place(conv.x_strides, n, g * cfg::C_GROUP + c, max(h, 0), 0));
+            rows[c][r] = in_register(conv.x + offset_of(conv.x_strides, n, g * cfg::C_GROUP + c, max(h, 0), 0));
     }
 #pragma unroll
     for (int s = 0; s < cfg::S; s++) {
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_small(
     for (int i = 0; i < SHARE; i++) given[i] = in_register(given_at(args.filter, min(t + i * THREADS, TAPS - 1)));
     out_t *outs[cfg::OUT_K];
 #pragma unroll
-    for (int k = 0; k < cfg::OUT_K; k++) outs[k] = in_register(conv.out + place(conv.out_strides, n, k0 + k, p, q));
+    for (int k = 0; k < cfg::OUT_K; k++) outs[k] = in_register(conv.out + offset_of(conv.out_strides, n, k0 + k, p, q));
     const bool stores = p < conv.P && q < conv.Q;
     pdl_wait();
 
@@ -104,5 +104,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_small(
 #pragma unroll
     for (int k = 0; k < cfg::OUT_K; k++)
         if (cfg::K_GROUP % cfg::OUT_K == 0 || k0 + k < first + cfg::K_GROUP)
-            *outs[k] = finished(conv, n, k0 + k, p, q, sums[k]);
+            *outs[k] = output_value(conv, n, k0 + k, p, q, sums[k]);
 }

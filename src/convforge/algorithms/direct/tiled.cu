@@ -112,7 +112,7 @@ __device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAG
                                     bool found_inside) {
     const bool is_inside = WHERE == EITHER ? found_inside : WHERE == INSIDE;
     const int h0 = tile.p * cfg::STRIDE_H - conv.top, w0 = tile.q * cfg::STRIDE_W - conv.left;
-    const x_t *plane = conv.x + place(conv.x_strides, tile.n, tile.c, is_inside ? h0 : 0, is_inside ? w0 : 0);
+    const x_t *plane = conv.x + offset_of(conv.x_strides, tile.n, tile.c, is_inside ? h0 : 0, is_inside ? w0 : 0);
     int columns[COLUMNS];
     if constexpr (WHERE != INSIDE)
         for (int i = 0; i < COLUMNS; i++) columns[i] = inside(w0 + i, conv.W);
@@ -163,14 +163,14 @@ __device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[cfg::
         const int k = i / cfg::OUT_P * cfg::STORE_K, p = i % cfg::OUT_P;
         // Beyond the group's last.
         if (cfg::K_GROUP % cfg::OUT_K && (tile.k + k) / cfg::K_GROUP != tile.k / cfg::K_GROUP) continue;
-        out_t *run = conv.out + place(conv.out_strides, tile.n, tile.k + k, tile.p + p, tile.q);
+        out_t *run = conv.out + offset_of(conv.out_strides, tile.n, tile.k + k, tile.p + p, tile.q);
 #pragma unroll
         for (int v = 0; v < cfg::OUT_Q * cfg::STORE_K; v += cfg::STORE) {
             Vector<out_t, cfg::STORE> values;
 #pragma unroll
             for (int e = v; e < v + cfg::STORE; e++) {
                 const int q = e / cfg::STORE_K, ch = k + e % cfg::STORE_K;
-                values.at[e - v] = finished(conv, tile.n, tile.k + ch, tile.p + p, tile.q + q, sums[ch][p][q]);
+                values.at[e - v] = output_value(conv, tile.n, tile.k + ch, tile.p + p, tile.q + q, sums[ch][p][q]);
             }
             store_vector(run + v, values);
         }
@@ -186,7 +186,7 @@ __device__ inline void store_tested(const Conv &conv, const acc_t (&sums)[cfg::O
 #pragma unroll
             for (int q = 0; q < cfg::OUT_Q; q++)
                 if ((tile.k + k) / cfg::K_GROUP == tile.k / cfg::K_GROUP && tile.p + p < conv.P && tile.q + q < conv.Q)
-                    finish(conv, tile.n, tile.k + k, tile.p + p, tile.q + q, sums[k][p][q]);
+                    store_output(conv, tile.n, tile.k + k, tile.p + p, tile.q + q, sums[k][p][q]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_tiled(const __grid_constant__ Tiled args) {

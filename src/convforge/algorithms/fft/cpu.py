@@ -64,12 +64,12 @@ def multiply(spectra: Any, w: Any, products: Any, outputs: Any, begin: Any, end:
 
 
 @jit
-def store(sums: Any, boxes: Any, out: Any, g: Any, ends: Any, values: Any, begin: Any, end: Any) -> None:
+def store(sums: Any, boxes: Any, out: Any, g: Any, epilogue: Any, values: Any, begin: Any, end: Any) -> None:
     """Work item = a tile of an output channel: applies the epilogue to every stride-th of the sums that did not wrap.
 
     `sums` is (tiles, K, size_h, size_w); `values` gives only the type of the epilogue.
     """
-    sums, out, g, ends = borrow(sums), borrow(out), borrow(g), borrow(ends)
+    sums, out, g, epilogue = borrow(sums), borrow(out), borrow(g), borrow(epilogue)
     K, size_h, size_w = sums.shape[1:]
     flat, row, value = sums.reshape(-1), np.empty(size_w, sums.dtype), np.empty(size_w, values.dtype)
     for item in range(begin, end):
@@ -78,10 +78,18 @@ def store(sums: Any, boxes: Any, out: Any, g: Any, ends: Any, values: Any, begin
         for p in range(p0, p1):
             at = (item * size_h + (p - p0) * g.stride_h) * size_w
             start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3] + q0 * out.place[4]
-            other = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3] + q0 * ends.place[4]
+            other = (
+                epilogue.place[0]
+                + n * epilogue.place[1]
+                + k * epilogue.place[2]
+                + p * epilogue.place[3]
+                + q0 * epilogue.place[4]
+            )
             if g.stride_w == 1:
-                store_row(flat, at, q1 - q0, value, k, out.flat, start, out.place[4], ends, other, ends.place[4])
+                store_row(
+                    flat, at, q1 - q0, value, k, out.flat, start, out.place[4], epilogue, other, epilogue.place[4]
+                )
             else:
                 for q in range(q1 - q0):
                     row[q] = flat[at + q * g.stride_w]
-                store_row(row, 0, q1 - q0, value, k, out.flat, start, out.place[4], ends, other, ends.place[4])
+                store_row(row, 0, q1 - q0, value, k, out.flat, start, out.place[4], epilogue, other, epilogue.place[4])

@@ -196,7 +196,7 @@ class _Steps:
             path, title = f"algorithms/fft/{name}.cu", name.capitalize()
             return runtime.compile(KernelSource(path, f"fft_{name}", constants_of, struct, title))
 
-        near_x, near_out = constants(NEAR=self._near_x), constants(NEAR=self._near_out)
+        near_x, near_out = constants(INTERLEAVED=self._near_x), constants(INTERLEAVED=self._near_out)
         self._kernels = {
             "fft_gather": compiled("gather", (*prelude, *near_x), self._gather_struct),
             "fft_multiply": compiled("multiply", (*types, *own), _Multiply),

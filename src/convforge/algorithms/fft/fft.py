@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, Step
 from convforge.algorithms.fft.tiling import TRANSFORM, integer_refusal, transform_work
-from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.epilogue import epilogue_arguments, values_dtype
 from convforge.algorithms.host.geometry import geometry
 from convforge.algorithms.host.outside import outside_steps
 from convforge.algorithms.host.views import view
@@ -150,7 +150,7 @@ def _steps(problem: Conv2dProblem, config: FftConfig, parts: list[Part], boxes: 
         runtime.launch(kernels[1], multiply, args, stream)
         del spectra
         sums = fft.irfft2(products, s=size, workers=cores, overwrite_x=True)
-        out, end = view(buffers["out"], problem.out_layout), ends(problem, buffers)
+        out, end = view(buffers["out"], problem.out_layout), epilogue_arguments(problem, buffers)
         runtime.launch(kernels[2], store, (sums, boxes, out, g, end, values), stream)
 
     return [Call(gather, run_gather), Call(whole, run_products)]

@@ -23,7 +23,7 @@
 constexpr int SIZE = cfg::A * cfg::B, PITCH = SIZE + 1;
 
 // exp(-2 pi i j / SIZE) for j = 0 ... SIZE - 1: all lanes of a warp ask for the same one.
-__constant__ Complex turns[SIZE] = {TURNS};
+__constant__ Complex twiddles[SIZE] = {TWIDDLES};
 
 struct Fused {
     Conv conv;
@@ -49,7 +49,7 @@ __device__ inline void outer(Complex *tile) {
         for (int a = 0; a < cfg::A; a++) v[a] = line[a * (cfg::B * ALONG)];
         dft<cfg::A, BACK>(v);
 #pragma unroll
-        for (int a = 0; a < cfg::A; a++) line[a * (cfg::B * ALONG)] = BACK ? v[a] : v[a] * turns[n * a];
+        for (int a = 0; a < cfg::A; a++) line[a * (cfg::B * ALONG)] = BACK ? v[a] : v[a] * twiddles[n * a];
     }
 }
 
@@ -64,7 +64,7 @@ __device__ inline void inner(Complex *tile) {
         for (int b = 0; b < cfg::B; b++) v[b] = line[b * ALONG];
         dft<cfg::B, BACK>(v);
 #pragma unroll
-        for (int b = 0; b < cfg::B; b++) line[b * ALONG] = BACK ? v[b] * conjugate(turns[k * b]) : v[b];
+        for (int b = 0; b < cfg::B; b++) line[b * ALONG] = BACK ? v[b] * conjugate(twiddles[k * b]) : v[b];
     }
 }
 
@@ -89,7 +89,7 @@ __device__ inline acc_t number(const Fused &args, const TileOutput &corner, int 
 __device__ inline void keep(const Fused &args, const TileOutput &corner, int n, int k, int row, int column, acc_t sum) {
     if (row % cfg::STRIDE_H != 0 || column % cfg::STRIDE_W != 0) return;
     const int i = row / cfg::STRIDE_H, j = column / cfg::STRIDE_W, p = corner.p + i, q = corner.q + j;
-    if (i < args.tile_p && j < args.tile_q && p < args.conv.P && q < args.conv.Q) finish(args.conv, n, k, p, q, sum);
+    if (i < args.tile_p && j < args.tile_q && p < args.conv.P && q < args.conv.Q) store_output(args.conv, n, k, p, q, sum);
 }
 
 extern "C" __global__ void __launch_bounds__(cfg::THREADS) fft_fused(const __grid_constant__ Fused args) {
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(cfg::THREADS) fft_fused(const __gri
                     number(args, second, n, c, row + a * cfg::B, column)};
         dft<cfg::A, false>(v);
 #pragma unroll
-        for (int a = 0; a < cfg::A; a++) tile[(row + a * cfg::B) * PITCH + column] = v[a] * turns[row * a];
+        for (int a = 0; a < cfg::A; a++) tile[(row + a * cfg::B) * PITCH + column] = v[a] * twiddles[row * a];
     }
     inner<PITCH, 1, false>(tile);
     outer<1, PITCH, false>(tile);
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(cfg::THREADS) fft_fused(const __gri
         for (int b = 0; b < cfg::B; b++) v[b] = v[b] * conjugate(spectrum[b * SIZE]);
         dft<cfg::B, true>(v);
 #pragma unroll
-        for (int b = 0; b < cfg::B; b++) line[b] = v[b] * conjugate(turns[i * b]);
+        for (int b = 0; b < cfg::B; b++) line[b] = v[b] * conjugate(twiddles[i * b]);
     }
     outer<1, PITCH, true>(tile);
     inner<PITCH, 1, true>(tile);

@@ -170,5 +170,5 @@ def _source(problem: Conv2dProblem, config: FusedConfig, name: str, struct: Any,
     outer, inner = STAGES[config.size]
     own = constants(A=outer, B=inner, THREADS=config.threads)
     turns = np.exp(-2j * np.pi * np.arange(config.size) / config.size)
-    table = f"#define TURNS {', '.join(f'{{{turn.real}, {turn.imag}}}' for turn in turns)}"
+    table = f"#define TWIDDLES {', '.join(f'{{{turn.real}, {turn.imag}}}' for turn in turns)}"
     return KernelSource("algorithms/fft/fused.cu", name, (*conv_constants(problem), *own, table), struct, title)

@@ -4,16 +4,16 @@
 // Tile      SPAN_H x SPAN_W pixels of the padded image, then zeros up to the transform's size and the row's pitch.
 //           They overlap by the filter's extent less one. Every number of a row is written, as a transform in place
 //           may read it.
-// Threads   THREADS a block, which takes a box of ROWS x COLUMNS numbers of NEAR channels, PER a thread: all are loaded
+// Threads   THREADS a block, which takes a box of ROWS x COLUMNS numbers of INTERLEAVED channels, PER a thread: all are loaded
 //           before any is stored.
-// Channels  NEAR = 1 where a channel's pixels lie side by side: a warp loads and stores 32 neighbours. In NHWC a box holds
-//           NEAR channels: loaded pixel by pixel, turned in shared memory, stored row by row.
+// Channels  INTERLEAVED = 1 where a channel's pixels lie side by side: a warp loads and stores 32 neighbours. In NHWC a box holds
+//           INTERLEAVED channels: loaded pixel by pixel, turned in shared memory, stored row by row.
 // Grid      blocks in one dimension: boxes of a tile, channels, tiles.
 // Limit     memory; a chunk of tiles that stays in L2 is written there and read from there by the transform.
 #include "border.cuh"
 #include "fft.cuh"
 
-constexpr int COLUMNS = 32, ROWS = cfg::NEAR < 32 ? 32 / cfg::NEAR : 1, BOX = ROWS * COLUMNS * cfg::NEAR, THREADS = 256;
+constexpr int COLUMNS = 32, ROWS = cfg::INTERLEAVED < 32 ? 32 / cfg::INTERLEAVED : 1, BOX = ROWS * COLUMNS * cfg::INTERLEAVED, THREADS = 256;
 constexpr int PER = (BOX + THREADS - 1) / THREADS;
 
 struct Gather {
@@ -32,36 +32,36 @@ __device__ inline acc_t number(const Gather &args, const Corner &corner, int c, 
 
 extern "C" __global__ void __launch_bounds__(THREADS) fft_gather(const __grid_constant__ Gather args) {
     const Tiles &tiles = args.tiles;
-    const Box box = box_of<ROWS, COLUMNS, cfg::NEAR>(tiles, tiles.size_h, tiles.pitch);
+    const Box box = box_of<ROWS, COLUMNS, cfg::INTERLEAVED>(tiles, tiles.size_h, tiles.pitch);
     const Corner corner = corner_of(tiles, box.i);
     acc_t values[PER];
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-        const int at = e * THREADS + threadIdx.x, c = box.c + at % cfg::NEAR,
-                  row = box.row + at / (COLUMNS * cfg::NEAR);
+        const int at = e * THREADS + threadIdx.x, c = box.c + at % cfg::INTERLEAVED,
+                  row = box.row + at / (COLUMNS * cfg::INTERLEAVED);
         const bool takes_part = at < BOX && c < tiles.channels && row < tiles.size_h;
-        values[e] = takes_part ? number(args, corner, c, row, box.column + at / cfg::NEAR % COLUMNS) : 0;
+        values[e] = takes_part ? number(args, corner, c, row, box.column + at / cfg::INTERLEAVED % COLUMNS) : 0;
     }
-    if constexpr (cfg::NEAR > 1) {
-        __shared__ acc_t turned[BOX / COLUMNS][COLUMNS + 1];
+    if constexpr (cfg::INTERLEAVED > 1) {
+        __shared__ acc_t transposed[BOX / COLUMNS][COLUMNS + 1];
 #pragma unroll
         for (int e = 0; e < PER; e++) {
             const int at = e * THREADS + threadIdx.x;
             if (at < BOX)
-                turned[at / (COLUMNS * cfg::NEAR) * cfg::NEAR + at % cfg::NEAR][at / cfg::NEAR % COLUMNS] = values[e];
+                transposed[at / (COLUMNS * cfg::INTERLEAVED) * cfg::INTERLEAVED + at % cfg::INTERLEAVED][at / cfg::INTERLEAVED % COLUMNS] = values[e];
         }
         __syncthreads();
 #pragma unroll
         for (int e = 0; e < PER; e++) {
             const int at = e * THREADS + threadIdx.x;
-            if (at < BOX) values[e] = turned[at / COLUMNS][at % COLUMNS];
+            if (at < BOX) values[e] = transposed[at / COLUMNS][at % COLUMNS];
         }
     }
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % cfg::NEAR,
+        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % cfg::INTERLEAVED,
                   column = box.column + at % COLUMNS;
-        const int row = box.row + at / (COLUMNS * cfg::NEAR);
+        const int row = box.row + at / (COLUMNS * cfg::INTERLEAVED);
         if (at < BOX && c < tiles.channels && row < tiles.size_h && column < tiles.pitch)
             row_of(tiles, box.i, c, row)[column] = values[e];
     }

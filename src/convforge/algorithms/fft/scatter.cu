@@ -1,16 +1,16 @@
 // fft_scatter: the outputs of every tile, each stride-th of the sums that did not wrap round, through the epilogue.
 //
 // Last of the five steps: see gather.cu, whose way round it goes.
-// Threads   THREADS a block, which takes a box of ROWS x COLUMNS outputs of NEAR output channels, PER a thread: all are
+// Threads   THREADS a block, which takes a box of ROWS x COLUMNS outputs of INTERLEAVED output channels, PER a thread: all are
 //           loaded before any is stored.
-// Channels  NEAR = 1 where an output channel's pixels lie side by side. In NHWC a box holds NEAR channels: loaded row by
+// Channels  INTERLEAVED = 1 where an output channel's pixels lie side by side. In NHWC a box holds INTERLEAVED channels: loaded row by
 //           row, turned in shared memory, stored pixel by pixel.
 // Grid      blocks in one dimension: boxes of a tile, channels, tiles.
 // Limit     memory: what is written; a chunk of tiles that stays in L2 comes from there.
 #include "epilogue.cuh"
 #include "fft.cuh"
 
-constexpr int COLUMNS = 32, ROWS = cfg::NEAR < 32 ? 32 / cfg::NEAR : 1, BOX = ROWS * COLUMNS * cfg::NEAR, THREADS = 256;
+constexpr int COLUMNS = 32, ROWS = cfg::INTERLEAVED < 32 ? 32 / cfg::INTERLEAVED : 1, BOX = ROWS * COLUMNS * cfg::INTERLEAVED, THREADS = 256;
 constexpr int PER = (BOX + THREADS - 1) / THREADS;
 
 struct Scatter {
@@ -21,39 +21,39 @@ struct Scatter {
 extern "C" __global__ void __launch_bounds__(THREADS) fft_scatter(const __grid_constant__ Scatter args) {
     const Tiles &tiles = args.tiles;
     const Conv &conv = args.conv;
-    const Box box = box_of<ROWS, COLUMNS, cfg::NEAR>(tiles, tiles.tile_p, tiles.tile_q);
+    const Box box = box_of<ROWS, COLUMNS, cfg::INTERLEAVED>(tiles, tiles.tile_p, tiles.tile_q);
     const Corner corner = corner_of(tiles, box.i);
     const int rows = min(tiles.tile_p, conv.P - corner.p), columns = min(tiles.tile_q, conv.Q - corner.q);
     acc_t values[PER];
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % cfg::NEAR,
+        const int at = e * THREADS + threadIdx.x, c = box.c + at / COLUMNS % cfg::INTERLEAVED,
                   column = box.column + at % COLUMNS;
-        const int row = box.row + at / (COLUMNS * cfg::NEAR);
+        const int row = box.row + at / (COLUMNS * cfg::INTERLEAVED);
         const bool takes_part = at < BOX && c < tiles.channels && row < rows && column < columns;
         values[e] = takes_part ? row_of(tiles, box.i, c, row * cfg::STRIDE_H)[column * cfg::STRIDE_W] : 0;
     }
-    if constexpr (cfg::NEAR > 1) {
-        __shared__ acc_t turned[BOX / COLUMNS][COLUMNS + 1];
+    if constexpr (cfg::INTERLEAVED > 1) {
+        __shared__ acc_t transposed[BOX / COLUMNS][COLUMNS + 1];
 #pragma unroll
         for (int e = 0; e < PER; e++) {
             const int at = e * THREADS + threadIdx.x;
-            if (at < BOX) turned[at / COLUMNS][at % COLUMNS] = values[e];
+            if (at < BOX) transposed[at / COLUMNS][at % COLUMNS] = values[e];
         }
         __syncthreads();
 #pragma unroll
         for (int e = 0; e < PER; e++) {
             const int at = e * THREADS + threadIdx.x;
             if (at < BOX)
-                values[e] = turned[at / (COLUMNS * cfg::NEAR) * cfg::NEAR + at % cfg::NEAR][at / cfg::NEAR % COLUMNS];
+                values[e] = transposed[at / (COLUMNS * cfg::INTERLEAVED) * cfg::INTERLEAVED + at % cfg::INTERLEAVED][at / cfg::INTERLEAVED % COLUMNS];
         }
     }
 #pragma unroll
     for (int e = 0; e < PER; e++) {
-        const int at = e * THREADS + threadIdx.x, c = box.c + at % cfg::NEAR,
-                  column = box.column + at / cfg::NEAR % COLUMNS;
-        const int row = box.row + at / (COLUMNS * cfg::NEAR);
+        const int at = e * THREADS + threadIdx.x, c = box.c + at % cfg::INTERLEAVED,
+                  column = box.column + at / cfg::INTERLEAVED % COLUMNS;
+        const int row = box.row + at / (COLUMNS * cfg::INTERLEAVED);
         if (at < BOX && c < tiles.channels && row < rows && column < columns)
-            finish(conv, corner.n, tiles.channel + c, corner.p + row, corner.q + column, values[e]);
+            store_output(conv, corner.n, tiles.channel + c, corner.p + row, corner.q + column, values[e]);
     }
 }

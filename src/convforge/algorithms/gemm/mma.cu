@@ -19,7 +19,7 @@
 // Store a warp's sums, of which a lane has two neighbouring columns of rows g and g + 8 of each product.
 __device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int n0, const WarpSums &sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const bool pairs = args.store.vectors && !cfg::C_NEAR_M;
+    const bool pairs = args.store.vectors && !cfg::C_M_MAJOR;
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         const int n = tile.n + n0 + 8 * j + 2 * t;
@@ -50,22 +50,22 @@ __device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int 
 }
 
 struct Tiles {
-    OperandTile<cfg::BLOCK_M, TILE_DEEP<cfg::A_DEEP>> a;
-    OperandTile<cfg::BLOCK_N, TILE_DEEP<cfg::B_DEEP>> b;
+    OperandTile<cfg::BLOCK_M, TILE_K_MAJOR<cfg::A_K_MAJOR>> a;
+    OperandTile<cfg::BLOCK_N, TILE_K_MAJOR<cfg::B_K_MAJOR>> b;
 };
 
 template <bool WHOLE>
 __device__ __forceinline__ void sum_up(WarpSums &sums, Tiles *stages, const Gemm &args, const Tile &tile, int m0, int n0) {
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
-    const Copies<cfg::BLOCK_M, cfg::A_DEEP, WHOLE> copy_a(a, tile.m, args.M, args.K);
-    const Copies<cfg::BLOCK_N, cfg::B_DEEP, WHOLE> copy_b(b, tile.n, args.N, args.K);
+    const Copies<cfg::BLOCK_M, cfg::A_K_MAJOR, WHOLE> copy_a(a, tile.m, args.M, args.K);
+    const Copies<cfg::BLOCK_N, cfg::B_K_MAJOR, WHOLE> copy_b(b, tile.n, args.N, args.K);
     const int steps = (args.K + cfg::BLOCK_K - 1) / cfg::BLOCK_K;
     const auto ask = [&](int step, Tiles &to) {
         copy_a(to.a, step * cfg::BLOCK_K);
         copy_b(to.b, step * cfg::BLOCK_K);
     };
     begin_steps(stages, ask);
-    multiply_steps<TILE_DEEP<cfg::A_DEEP>, TILE_DEEP<cfg::B_DEEP>>(sums, stages, steps, m0, n0, ask);
+    multiply_steps<TILE_K_MAJOR<cfg::A_K_MAJOR>, TILE_K_MAJOR<cfg::B_K_MAJOR>>(sums, stages, steps, m0, n0, ask);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemm_mma(const __grid_constant__ Gemm args) {
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_mma(const __grid_cons
     const Tile tile = tile_of(args);
     const int warp = threadIdx.x / 32, m0 = warp / WARPS_N * cfg::WARP_M, n0 = warp % WARPS_N * cfg::WARP_N;
     WarpSums sums = {};
-    if (whole_pieces<cfg::A_DEEP>(args.a, args.M, args.K) && whole_pieces<cfg::B_DEEP>(args.b, args.N, args.K))
+    if (whole_pieces<cfg::A_K_MAJOR>(args.a, args.M, args.K) && whole_pieces<cfg::B_K_MAJOR>(args.b, args.N, args.K))
         sum_up<true>(sums, stages, args, tile, m0, n0);
     else
         sum_up<false>(sums, stages, args, tile, m0, n0);

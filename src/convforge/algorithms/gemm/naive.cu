@@ -20,8 +20,8 @@ extern "C" __global__ void __launch_bounds__(cfg::BLOCK_M *cfg::BLOCK_N) gemm_na
     acc_t sum = 0;
     for (int k = 0; k < args.K; k++) {
         sum = multiply_add(as<acc_t>(*a_row), as<acc_t>(*b_column), sum);
-        a_row += a.deep;
-        b_column += b.deep;
+        a_row += a.k_stride;
+        b_column += b.k_stride;
     }
     put(args.store, tile.group, m, n, sum);
 }

@@ -14,7 +14,7 @@ from typing import Any
 from convforge.algorithms.contract import Buffers
 from convforge.algorithms.host.conv import address, conv_constants, conv_struct, fill
 from convforge.algorithms.host.element_types import ElementTypes
-from convforge.algorithms.host.resident import evenly
+from convforge.algorithms.host.resident import with_occupancy_cap
 from convforge.backends.kernel import KernelSource
 from convforge.backends.kernel import constants as prelude_constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -30,7 +30,7 @@ class Operand(ctypes.Structure):
     """struct Operand of loader.cuh."""
 
     _fields_ = (("data", ctypes.c_void_p), ("group", ctypes.c_longlong),
-                *((name, ctypes.c_int) for name in ("along", "deep", "vectors")))  # fmt: skip
+                *((name, ctypes.c_int) for name in ("mn_stride", "k_stride", "vectors")))  # fmt: skip
 
 
 class _Store(ctypes.Structure):
@@ -96,7 +96,7 @@ class Product:
         self.convolution, self._factors = convolution, dtype
         numbers = {"BLOCK_M": tiling.block_m, "BLOCK_N": tiling.block_n, **dict(tiling.constants)}
         c_m_major = convolution is not None and convolution.out_layout == "NHWC"
-        flags = {"A_DEEP": a_k_major, "B_DEEP": b_k_major, "C_NEAR_M": c_m_major}
+        flags = {"A_K_MAJOR": a_k_major, "B_K_MAJOR": b_k_major, "C_M_MAJOR": c_m_major}
         own = (*prelude_constants(**numbers, **flags), *constants)
         if convolution is None:
             self.struct = _gemm_struct()
@@ -115,7 +115,7 @@ class Product:
             raise ValueError(f"{self.name}: {m} x {n} takes {tiles} blocks of {self.tiling.block_m} x "
                              f"{self.tiling.block_n}; a grid has at most {MOST_TILES}")  # fmt: skip
         info = LaunchInfo(self.name, (tiles,), self.tiling.threads, self.tiling.shared_bytes, early=early)
-        return evenly(self.runtime, self.kernel, info)
+        return with_occupancy_cap(self.runtime, self.kernel, info)
 
     def matrix(self, a: Operand, b: Operand, c: Any, k: int) -> Any:
         """The struct of a call that writes a matrix."""

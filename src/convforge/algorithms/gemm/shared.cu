@@ -20,8 +20,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK * BLOCK) gemm_shared(const __
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const int x = threadIdx.x, y = threadIdx.y;
-    const int a_m = cfg::A_DEEP ? y : x, a_k = cfg::A_DEEP ? x : y, b_n = cfg::B_DEEP ? y : x,
-              b_k = cfg::B_DEEP ? x : y;
+    const int a_m = cfg::A_K_MAJOR ? y : x, a_k = cfg::A_K_MAJOR ? x : y, b_n = cfg::B_K_MAJOR ? y : x,
+              b_k = cfg::B_K_MAJOR ? x : y;
     acc_t sum = 0;
     for (int k0 = 0; k0 < args.K; k0 += BLOCK) {
         const bool a_there = tile.m + a_m < args.M && k0 + a_k < args.K;

@@ -22,8 +22,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_tile_2d(con
     const int m = threadIdx.x / COLUMNS, n = threadIdx.x % COLUMNS;
     acc_t sums[cfg::THREAD_M][cfg::THREAD_N] = {};
     for (int k0 = 0; k0 < args.K; k0 += cfg::BLOCK_K) {
-        load_tile<cfg::BLOCK_M, THREADS, cfg::A_DEEP>(a_tile, a, tile.m, k0, args.M, args.K);
-        load_tile<cfg::BLOCK_N, THREADS, cfg::B_DEEP>(b_tile, b, tile.n, k0, args.N, args.K);
+        load_tile<cfg::BLOCK_M, THREADS, cfg::A_K_MAJOR>(a_tile, a, tile.m, k0, args.M, args.K);
+        load_tile<cfg::BLOCK_N, THREADS, cfg::B_K_MAJOR>(b_tile, b, tile.n, k0, args.N, args.K);
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < cfg::BLOCK_K; k++) {

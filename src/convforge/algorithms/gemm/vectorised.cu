@@ -27,8 +27,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) gemm_vectorised(
     const Tile tile = tile_of(args);
     const int m = threadIdx.x / COLUMNS * 4, n = threadIdx.x % COLUMNS * 4;
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
-    const MatrixLoader<cfg::BLOCK_M, cfg::BLOCK_K, THREADS, cfg::A_DEEP> load_a = {a, tile.m, args.M, args.K};
-    const MatrixLoader<cfg::BLOCK_N, cfg::BLOCK_K, THREADS, cfg::B_DEEP> load_b = {b, tile.n, args.N, args.K};
+    const MatrixLoader<cfg::BLOCK_M, cfg::BLOCK_K, THREADS, cfg::A_K_MAJOR> load_a = {a, tile.m, args.M, args.K};
+    const MatrixLoader<cfg::BLOCK_N, cfg::BLOCK_K, THREADS, cfg::B_K_MAJOR> load_b = {b, tile.n, args.N, args.K};
     const Squares<cfg::THREAD_M, cfg::THREAD_N, ROWS * 4, COLUMNS * 4> multiply = {m, n};
     const SquaresStore<ROWS * 4, COLUMNS * 4> put = {args.store, args.M, args.N, tile, m, n};
     product(load_a, load_b, multiply, put, a_tiles, b_tiles, args.K);

@@ -25,8 +25,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_warp_tiled(
     const Tile tile = tile_of(args);
     const Operand a = of_group(args.a, tile.group), b = of_group(args.b, tile.group);
     const Warps::Lane lane = Warps::lane_of(threadIdx.x);
-    const MatrixCopies<cfg::BLOCK_M, THREADS, cfg::A_DEEP> copy_a = {a, tile.m, args.M, args.K};
-    const MatrixCopies<cfg::BLOCK_N, THREADS, cfg::B_DEEP> copy_b = {b, tile.n, args.N, args.K};
+    const MatrixCopies<cfg::BLOCK_M, THREADS, cfg::A_K_MAJOR> copy_a = {a, tile.m, args.M, args.K};
+    const MatrixCopies<cfg::BLOCK_N, THREADS, cfg::B_K_MAJOR> copy_b = {b, tile.n, args.N, args.K};
     const Squares<cfg::THREAD_M, cfg::THREAD_N, Warps::LANES_M * 4, Warps::LANES_N * 4> multiply = {lane.m, lane.n};
     const SquaresStore<Warps::LANES_M * 4, Warps::LANES_N * 4> put = {args.store, args.M, args.N, tile, lane.m, lane.n};
     const auto ask = [&](int k0) {  // a commit for every step, so that waiting can count them

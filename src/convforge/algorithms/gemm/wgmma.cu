@@ -49,7 +49,7 @@ static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
               "the host asks for the shared memory that a block uses");
 
 struct Barriers {
-    unsigned long long loaded[cfg::STAGES], read[cfg::STAGES];
+    unsigned long long full[cfg::STAGES], empty[cfg::STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
 };
 
@@ -75,24 +75,24 @@ __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers 
     const TensorMap &map = IS_A ? args.a : args.b;
     const int boxes = IS_A ? args.boxes_a : args.boxes_b;
     const int part = SHARED ? cluster_rank() : 0;
-    const auto copy = [&](unsigned char *to, int x, int y, int z, unsigned long long *loaded) {
-        if (SHARED) tma_load_multicast(3, to, map, x, y, z, loaded);
-        else tma_load(to, map, x, y, z, loaded);
+    const auto copy = [&](unsigned char *to, int x, int y, int z, unsigned long long *full) {
+        if (SHARED) tma_load_multicast(3, to, map, x, y, z, full);
+        else tma_load(to, map, x, y, z, full);
     };
     Ring<cfg::STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < tiles_of(args); tile += gridDim.x) {
         const Place at = place_of(args, tile);
         const int x = (IS_A ? at.m : at.n) + part * BLOCK;
         for (int step = 0; step < args.steps; step++, ring.next()) {
-            unsigned long long *loaded = &bars.loaded[ring.stage];
+            unsigned long long *full = &bars.full[ring.stage];
             unsigned char *to = (IS_A ? memory->a[ring.stage] : memory->b[ring.stage]) + part * BLOCK * ROW_BYTES;
-            mbarrier_wait(&bars.read[ring.stage], ring.parity);
-            mbarrier_expect_tx(loaded, BYTES);
-            if (!ACROSS) copy(to, step * STEP_K, x, 0, loaded);
+            mbarrier_wait(&bars.empty[ring.stage], ring.parity);
+            mbarrier_expect_tx(full, BYTES);
+            if (!ACROSS) copy(to, step * STEP_K, x, 0, full);
             else if (BLOCK > 64 && boxes == 1)  // the map has 64 by 64 of M or N
-                copy(to, 0, step * STEP_K, x / 64, loaded);
+                copy(to, 0, step * STEP_K, x / 64, full);
             else
-                for (int i = 0; i < boxes; i++) copy(to + i * BOX_BYTES, x + 64 * i, step * STEP_K, 0, loaded);
+                for (int i = 0; i < boxes; i++) copy(to + i * BOX_BYTES, x + 64 * i, step * STEP_K, 0, full);
         }
     }
 }
@@ -129,7 +129,7 @@ __device__ inline void round_results(const float (&sums)[SUMS], int first, unsig
 }
 
 __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
-    const bool asks = threadIdx.x % WARPGROUP == 0;
+    const bool elected = threadIdx.x % WARPGROUP == 0;
     const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows
     Ring<cfg::STAGES> ring;
     int turn = 0;
@@ -146,17 +146,17 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
         }
         int before = -1;  // a stage that products under way may still read
         for (int step = 0; step < args.steps; step++, ring.next()) {
-            mbarrier_wait(&bars.loaded[ring.stage], ring.parity);
+            mbarrier_wait(&bars.full[ring.stage], ring.parity);
             wgmma_fence();
             multiply_step(sums, memory->a[ring.stage], memory->b[ring.stage], share, step > 0);
             wgmma_commit();
             wgmma_wait<1>();
-            release_stage<cfg::PAIRED>(&bars.read[max(before, 0)], before >= 0);
+            release_stage<cfg::PAIRED>(&bars.empty[max(before, 0)], before >= 0);
             before = ring.stage;
         }
         wgmma_wait<0>();
-        release_stage<cfg::PAIRED>(&bars.read[before], true);
-        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], asks && cfg::PING_PONG);
+        release_stage<cfg::PAIRED>(&bars.empty[before], true);
+        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], elected && cfg::PING_PONG);
 
         const Place at = place_of(args, tile);
 #pragma unroll
@@ -164,20 +164,20 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
 #pragma unroll
             for (int first = 0; first < cfg::BLOCK_N; first += 64) {
                 unsigned char *box = memory->results[warpgroup][(t * (cfg::BLOCK_N / 64) + first / 64) % 2];
-                if (asks) tma_store_wait_read<1>();  // the box before may still be on its way
+                if (elected) tma_store_wait_read<1>();  // the box before may still be on its way
                 warpgroup_sync(warpgroup);
                 round_results(sums[t], first, box);
                 fence_proxy_async();
                 warpgroup_sync(warpgroup);
-                if (asks) {
+                if (elected) {
                     tma_store(args.c, box, at.n + first, at.m + 64 * (share * ROWS_64 + t));
                     tma_store_commit();
                 }
             }
         // The next tile begins with the first box again: it must not be the one asked for last.
-        if (asks && ROWS_64 * (cfg::BLOCK_N / 64) % 2) tma_store_wait_read();
+        if (elected && ROWS_64 * (cfg::BLOCK_N / 64) % 2) tma_store_wait_read();
     }
-    if (asks) tma_store_wait();
+    if (elected) tma_store_wait();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid_constant__ Wgmma args) {
@@ -187,8 +187,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_wgmma(const __grid
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
         for (int i = 0; i < cfg::STAGES; i++) {
-            mbarrier_init(&bars.loaded[i], 2);  // the threads that load A and B
-            mbarrier_init(&bars.read[i], GROUPS_OF_TILE * OF_CLUSTER);
+            mbarrier_init(&bars.full[i], 2);  // the threads that load A and B
+            mbarrier_init(&bars.empty[i], GROUPS_OF_TILE * OF_CLUSTER);
         }
         for (int i = 0; i < CONSUMERS; i++) mbarrier_init(&bars.turn[i], 1);
         mbarrier_init_fence();

@@ -16,7 +16,7 @@ from convforge.algorithms.gemm.mma import GemmMma
 from convforge.algorithms.host.conv import address
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import OnDevice
-from convforge.algorithms.host.resident import evenly, persistent
+from convforge.algorithms.host.resident import persistent, with_occupancy_cap
 from convforge.algorithms.implicit_gemm import on_wgmma
 from convforge.algorithms.implicit_gemm import wgmma_configs as model
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
@@ -196,7 +196,9 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             step = GemmMma(self.backend)
             return step.plan(problem, step.configs(problem, runtime.facts)[0], runtime)
 
-        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=cache(otherwise))
+        launch = Launch(
+            with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=cache(otherwise)
+        )
         return Plan(self, problem, config, runtime, steps=[launch], prepare=plain_b(runtime))
 
 

@@ -50,16 +50,16 @@ def conv_struct(types: ElementTypes) -> type[ctypes.Structure]:
 
 def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
     """The prelude of a convolution's kernels; `math` is the type of factors, if not that of the sums."""
-    ends = problem.epilogue
+    epilogue = problem.epilogue
     numbers = {
         "C": problem.c, "K": problem.k, "GROUPS": problem.groups,
         "C_GROUP": problem.c_per_group, "K_GROUP": problem.k_per_group, "R": problem.r, "S": problem.s,
         "STRIDE_H": problem.stride[0], "STRIDE_W": problem.stride[1],
         "DILATION_H": problem.dilation[0], "DILATION_W": problem.dilation[1],
         "BORDER": list(PADDING_MODES).index(problem.padding_mode),
-        "ACTIVATION": list(ACTIVATIONS).index(ends.activation), "DIVISOR": ends.divisor,
+        "ACTIVATION": list(ACTIVATIONS).index(epilogue.activation), "DIVISOR": epilogue.divisor,
     }  # fmt: skip
-    flags = {"SCALE": ends.scale != "none", "BIAS": ends.bias, "RESIDUAL": ends.residual}
+    flags = {"SCALE": epilogue.scale != "none", "BIAS": epilogue.bias, "RESIDUAL": epilogue.residual}
     index = "long long" if problem.needs_wide_index else "int"
     return (*ElementTypes.of(problem, math).prelude(), *constants(**numbers, **flags), f"using index_t = {index};")
 
@@ -179,7 +179,7 @@ class WeightPacker(Preparation):
         dtype = dtype or problem.acc_dtype
         types = ElementTypes(w=problem.w_dtype, acc=dtype).prelude()
         source = KernelSource(
-            "algorithms/host/weights.cu", "pack_weights", (*types, *constants(NEAR_K=order[-1] == "K")),
+            "algorithms/host/weights.cu", "pack_weights", (*types, *constants(K_LAST=order[-1] == "K")),
             _Weights, "Weights",
         )  # fmt: skip
         squares = -(-problem.k // 32) * -(-problem.taps // 32)

@@ -2,7 +2,7 @@
 //
 // A transform leaves the rounding noise of its other outputs there. This launch comes after those that stored it, and
 // only for problems that have such outputs: see outside.py.
-// Threads   THREADS a block, an output each: along a row in NCHW, along the channels of a pixel in NHWC (NEAR_K).
+// Threads   THREADS a block, an output each: along a row in NCHW, along the channels of a pixel in NHWC (OUT_CHANNELS_LAST).
 // Grid      blocks in one dimension, over all outputs of the batch.
 // Limit     the launch: few outputs are stored, and nothing is read but the epilogue's operands.
 #include "epilogue.cuh"
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) store_outside(const __grid
     long long rest = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;
     if (rest >= args.outputs) return;
     int k = 0;
-    if constexpr (cfg::NEAR_K) {
+    if constexpr (cfg::OUT_CHANNELS_LAST) {
         k = rest % cfg::K;
         rest /= cfg::K;
     }
@@ -34,11 +34,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) store_outside(const __grid
     rest /= conv.Q;
     const int p = rest % conv.P;
     rest /= conv.P;
-    if constexpr (!cfg::NEAR_K) {
+    if constexpr (!cfg::OUT_CHANNELS_LAST) {
         k = rest % cfg::K;
         rest /= cfg::K;
     }
     if (!meets<cfg::R, cfg::DILATION_H>(p * cfg::STRIDE_H - conv.top, conv.H) ||
         !meets<cfg::S, cfg::DILATION_W>(q * cfg::STRIDE_W - conv.left, conv.W))
-        finish(conv, static_cast<int>(rest), k, p, q, 0);
+        store_output(conv, static_cast<int>(rest), k, p, q, 0);
 }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Buffers, Call, Launch
 from convforge.algorithms.host.conv import conv_constants, fill, with_conv
-from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.epilogue import epilogue_arguments, values_dtype
 from convforge.algorithms.host.views import view
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -71,7 +71,7 @@ def _on_cpu(problem: Conv2dProblem, rows: Any, columns: Any, runtime: Runtime) -
     kernel = runtime.compile(store_outside)
 
     def run(buffers: Buffers, stream: Any) -> None:
-        out, end = view(buffers["out"], problem.out_layout), ends(problem, buffers)
+        out, end = view(buffers["out"], problem.out_layout), epilogue_arguments(problem, buffers)
         args = (zeros, rows, runs, out, end, values, problem.k)
         runtime.launch(kernel, info, args, stream)
 
@@ -80,7 +80,7 @@ def _on_cpu(problem: Conv2dProblem, rows: Any, columns: Any, runtime: Runtime) -
 
 def _on_device(problem: Conv2dProblem, runtime: Runtime) -> Launch:
     struct = with_conv("Outside", problem, outputs=ctypes.c_longlong)
-    prelude = (*conv_constants(problem), *constants(NEAR_K=problem.out_layout == "NHWC"))
+    prelude = (*conv_constants(problem), *constants(OUT_CHANNELS_LAST=problem.out_layout == "NHWC"))
     source = KernelSource("algorithms/host/outside.cu", "store_outside", prelude, struct, "Outside")
     kernel = runtime.compile(source)
     outputs = problem.n * problem.k * problem.p * problem.q

@@ -12,14 +12,14 @@ from convforge.backends.cpu.simd import borrow
 
 
 @jit
-def store_outside(zeros: Any, rows: Any, runs: Any, out: Any, ends: Any, values: Any, K: Any, begin: Any,
+def store_outside(zeros: Any, rows: Any, runs: Any, out: Any, epilogue: Any, values: Any, K: Any, begin: Any,
                   end: Any) -> None:  # fmt: skip
     """Work item = a row of an output channel, or its runs of columns, stored as sums of zero through the epilogue.
 
     `zeros` (Q,) are of the accumulation type, `rows` (P,) are flags, and `runs` are the first column of each run and
     the one after its last. Of `values` only the type is used, the epilogue's.
     """
-    zeros, rows, runs, out, ends = borrow(zeros), borrow(rows), borrow(runs), borrow(out), borrow(ends)
+    zeros, rows, runs, out, epilogue = borrow(zeros), borrow(rows), borrow(runs), borrow(out), borrow(epilogue)
     P, Q = rows.size, zeros.size
     value = np.empty(Q, values.dtype)
     for item in range(begin, end):
@@ -28,5 +28,11 @@ def store_outside(zeros: Any, rows: Any, runs: Any, out: Any, ends: Any, values:
         for i in range(1 if whole else runs.shape[0]):
             q0, q1 = (0, Q) if whole else (runs[i, 0], runs[i, 1])
             start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3] + q0 * out.place[4]
-            other = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3] + q0 * ends.place[4]
-            store_row(zeros, 0, q1 - q0, value, k, out.flat, start, out.place[4], ends, other, ends.place[4])
+            other = (
+                epilogue.place[0]
+                + n * epilogue.place[1]
+                + k * epilogue.place[2]
+                + p * epilogue.place[3]
+                + q0 * epilogue.place[4]
+            )
+            store_row(zeros, 0, q1 - q0, value, k, out.flat, start, out.place[4], epilogue, other, epilogue.place[4])

@@ -42,7 +42,7 @@ def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: in
     return max(1, min(shared, of_registers, (facts.threads or THREADS) // (32 * warps), BLOCKS_HELD))
 
 
-def evenly(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
+def with_occupancy_cap(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
     """A launch with an occupancy cap: enough shared memory that no SM runs more than its share of blocks.
 
     With PDL, the blocks of the next launch in a stream start as soon as there is room, and wait (pdl_wait).

@@ -244,111 +244,111 @@ def activate_row(row: Any, n: Any, code: Any, alpha: Any) -> None:
 
 
 @jit
-def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, start: Any, step: Any, ends: Any,
+def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, start: Any, step: Any, epilogue: Any,
               residual_start: Any, residual_step: Any) -> None:  # fmt: skip
     """Store sums [first, first + n) of output channel `k` as elements ``out[start + q * step]``, through the epilogue.
 
     `values` is scratch for `n` values in the epilogue's type. `residual_start` and `residual_step` are the first
     element and the step of the residual's row, if there is one.
     """
-    if ends.plain:
-        store_plain(sums, first, n, out, start, step, ends)
+    if epilogue.plain:
+        store_plain(sums, first, n, out, start, step, epilogue)
         return
     source = sums[first : first + n]
     for q in range(n):
         values[q] = source[q]
-    if ends.divisor != 1:
-        divisor = ends.divisor
+    if epilogue.divisor != 1:
+        divisor = epilogue.divisor
         for q in range(n):
             values[q] /= divisor
-    if ends.scale.size:
-        factor = ends.scale[k if ends.scale.size > 1 else 0]
+    if epilogue.scale.size:
+        factor = epilogue.scale[k if epilogue.scale.size > 1 else 0]
         for q in range(n):
             values[q] *= factor
-    if ends.bias.size:
-        bias = ends.bias[k]
+    if epilogue.bias.size:
+        bias = epilogue.bias[k]
         for q in range(n):
             values[q] += bias
-    if ends.residual.size:
-        if ends.half:
+    if epilogue.residual.size:
+        if epilogue.half:
             for q in range(n):
-                values[q] += half_to_float(np.uint16(ends.residual[residual_start + q * residual_step]))
+                values[q] += half_to_float(np.uint16(epilogue.residual[residual_start + q * residual_step]))
         else:
             for q in range(n):
-                values[q] += ends.residual[residual_start + q * residual_step]
-    activate_row(values, n, ends.code, ends.alpha)
-    store_plain(values, 0, n, out, start, step, ends)
+                values[q] += epilogue.residual[residual_start + q * residual_step]
+    activate_row(values, n, epilogue.code, epilogue.alpha)
+    store_plain(values, 0, n, out, start, step, epilogue)
 
 
 @jit
 def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values: Any, k: Any, step: Any, out: Any,
-                 start: Any, place: Any, ends: Any, residual_start: Any) -> None:  # fmt: skip
+                 start: Any, place: Any, epilogue: Any, residual_start: Any) -> None:  # fmt: skip
     """Store neighbouring pixels of a row, whose sums are `n` output channels each: k, k + step, ...
 
     Channel i of pixel q is ``sums[first + q * pitch + i]``, and channel k of the first pixel is ``out[start]``.
     `values` is scratch for `n` or more values in the epilogue's type; `place` has the output's offset and its strides
     of n, channels, rows and columns.
     """
-    alike = ends.plain or (ends.scale.size <= 1 and ends.bias.size == 0 and ends.residual.size == 0)
+    alike = epilogue.plain or (epilogue.scale.size <= 1 and epilogue.bias.size == 0 and epilogue.residual.size == 0)
     if alike and step * place[2] == 1 and place[4] == n and pitch == n:  # all channels, contiguous
-        whole = max(pixels * n, 1) if ends.plain else values.size
+        whole = max(pixels * n, 1) if epilogue.plain else values.size
         for i in range(0, pixels * n, whole):
-            store_row(sums, first + i, min(whole, pixels * n - i), values, k, out, start + i, 1, ends, 0, 0)
+            store_row(sums, first + i, min(whole, pixels * n - i), values, k, out, start + i, 1, epilogue, 0, 0)
         return
     for q in range(pixels):
         at = start + q * place[4]
         source = sums[first + q * pitch : first + q * pitch + n]
-        if ends.plain:
-            store_plain(source, 0, n, out, at, step * place[2], ends)
+        if epilogue.plain:
+            store_plain(source, 0, n, out, at, step * place[2], epilogue)
             continue
         for i in range(n):
             values[i] = source[i]
-        if ends.divisor != 1:
-            divisor = ends.divisor
+        if epilogue.divisor != 1:
+            divisor = epilogue.divisor
             for i in range(n):
                 values[i] /= divisor
-        if ends.scale.size:
+        if epilogue.scale.size:
             for i in range(n):
-                values[i] *= ends.scale[k + i * step if ends.scale.size > 1 else 0]
-        if ends.bias.size:
+                values[i] *= epilogue.scale[k + i * step if epilogue.scale.size > 1 else 0]
+        if epilogue.bias.size:
             for i in range(n):
-                values[i] += ends.bias[k + i * step]
-        if ends.residual.size:
+                values[i] += epilogue.bias[k + i * step]
+        if epilogue.residual.size:
             for i in range(n):
-                element = ends.residual[residual_start + q * ends.place[4] + i * step * ends.place[2]]
-                values[i] += half_to_float(np.uint16(element)) if ends.half else element
-        activate_row(values, n, ends.code, ends.alpha)
-        store_plain(values, 0, n, out, at, step * place[2], ends)
+                element = epilogue.residual[residual_start + q * epilogue.place[4] + i * step * epilogue.place[2]]
+                values[i] += half_to_float(np.uint16(element)) if epilogue.half else element
+        activate_row(values, n, epilogue.code, epilogue.alpha)
+        store_plain(values, 0, n, out, at, step * place[2], epilogue)
 
 
 @jit
-def store_plain(values: Any, first: Any, n: Any, out: Any, start: Any, step: Any, ends: Any) -> None:
+def store_plain(values: Any, first: Any, n: Any, out: Any, start: Any, step: Any, epilogue: Any) -> None:
     """Cast and store: float16 and integers rounded half to even, integers saturated, NaN stored as integer 0."""
-    if ends.half:
+    if epilogue.half:
         for q in range(n):
             out[start + q * step] = float_to_half(values[first + q])
         return
     # Slices first, as in gather_row; a reversed output uses the same loop from its last element.
     source, target = values[first : first + n], out[min(start, start + (n - 1) * step) :]
-    low, high = ends.low, ends.high
+    low, high = epilogue.low, epilogue.high
     if step != 1:
         for q in range(n):
             at = q * step if step > 0 else (q - n + 1) * step
-            if ends.whole:
+            if epilogue.whole:
                 target[at] = min(max(source[q], low), high)
-            elif ends.integer:
+            elif epilogue.integer:
                 value = np.rint(source[q])
                 value = low if value < low else value
                 value = high if value > high else value
                 target[at] = value if value == value else 0
             else:
                 target[at] = source[q]
-    elif ends.whole:
+    elif epilogue.whole:
         for q in range(n):
             whole = source[q]
             whole = low if whole < low else whole
             target[q] = high if whole > high else whole
-    elif ends.integer:
+    elif epilogue.integer:
         for q in range(n):
             value = np.rint(source[q])
             value = low if value < low else value

@@ -3,7 +3,7 @@
 //
 // Seen as a matrix of K rows and C_GROUP * R * S columns, in the order of w.
 // Threads   32 x ROWS a block. It brings a square of 32 x 32 weights, neighbours of a row by neighbouring threads, and
-//           writes it the other way round where NEAR_K says that the packed filter has outputs side by side.
+//           writes it the other way round where K_LAST says that the packed filter has outputs side by side.
 // Shared    the square, whose rows are one longer, so that a column of it meets no bank twice.
 // Limit     memory: both sides are whole lines, but for the runs of taps that a packed order takes apart.
 #include "memory.cuh"
@@ -41,7 +41,7 @@ extern "C" __global__ void pack_weights(const __grid_constant__ Weights args) {
             square[i][x] = stored<acc_t>::of(widen(args.w[weight_at(args, args.strides, k0 + i, column0 + x, args.flip)]));
     __syncthreads();
     for (int i = y; i < SIDE; i += ROWS) {
-        const int k = k0 + (cfg::NEAR_K ? x : i), column = column0 + (cfg::NEAR_K ? i : x);
+        const int k = k0 + (cfg::K_LAST ? x : i), column = column0 + (cfg::K_LAST ? i : x);
         if (k < args.K && column < columns)
             args.packed[weight_at(args, args.packed_strides, k, column, false)] = square[k - k0][column - column0];
     }

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Config, Plan
-from convforge.algorithms.host.ends import values_dtype
+from convforge.algorithms.host.epilogue import values_dtype
 from convforge.algorithms.host.workspace import Part, carve, nbytes
 from convforge.algorithms.steps import Buffers, Call, Child, PreparedFilter
 from convforge.backends.cpu.runtime import block_of_items

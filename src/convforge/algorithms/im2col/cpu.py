@@ -35,7 +35,7 @@ def expand(x: Any, columns: Any, g: Any, strip: Any, offsets: Any, n0: Any, p0: 
 
 
 @jit
-def store(products: Any, out: Any, g: Any, ends: Any, values: Any, n0: Any, p0: Any, p1: Any, begin: Any,
+def store(products: Any, out: Any, g: Any, epilogue: Any, values: Any, n0: Any, p0: Any, p1: Any, begin: Any,
           end: Any) -> None:  # fmt: skip
     """Work item = one output channel of one image (n, k): its rows [p0, p1) go through the epilogue.
 
@@ -48,5 +48,7 @@ def store(products: Any, out: Any, g: Any, ends: Any, values: Any, n0: Any, p0: 
         row = products[n, k]
         for p in range(p0, p1):
             start = out.place[0] + (n0 + n) * out.place[1] + k * out.place[2] + p * out.place[3]
-            at = ends.place[0] + (n0 + n) * ends.place[1] + k * ends.place[2] + p * ends.place[3]
-            store_row(row, (p - p0) * g.Q, g.Q, value, k, out.flat, start, out.place[4], ends, at, ends.place[4])
+            at = epilogue.place[0] + (n0 + n) * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
+            store_row(
+                row, (p - p0) * g.Q, g.Q, value, k, out.flat, start, out.place[4], epilogue, at, epilogue.place[4]
+            )

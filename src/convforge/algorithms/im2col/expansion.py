@@ -37,7 +37,7 @@ class Expansion:
         self._struct = with_conv(
             "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
         )
-        own = constants(THREADS=THREADS, PIXELS_NEAR=pixels_contiguous(problem), PER=self._per)
+        own = constants(THREADS=THREADS, PIXELS_CONTIGUOUS=pixels_contiguous(problem), PER=self._per)
         lines = (*conv_constants(problem, entries), *own)
         source = KernelSource("algorithms/im2col/im2col.cu", "im2col", lines, self._struct, "Expansion")
         self._kernel = runtime.compile(source)

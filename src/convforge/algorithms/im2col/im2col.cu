@@ -4,10 +4,10 @@
 // Threads   THREADS a block; a thread takes one channel of a column, or of PER neighbouring columns, and writes their
 //           R * S entries of the matrix: PER at once where rows of the matrix are whole vectors.
 // Order     of the matrix follows that of the image, so that neighbouring threads read and write neighbours in memory.
-//           PIXELS_NEAR: threads lie side by side along the output's pixels; entry (c, r, s) of a column is a row of the
+//           PIXELS_CONTIGUOUS: threads lie side by side along the output's pixels; entry (c, r, s) of a column is a row of the
 //           matrix, and rows are `count` long. Else they lie along the channels, as an image's in NHWC: a column is one
 //           run of memory, in each group's part the entries (r, s, c).
-// Grid      PIXELS_NEAR: x along the columns, y along the channels in steps of the grid; else x along both, flattened.
+// Grid      PIXELS_CONTIGUOUS: x along the columns, y along the channels in steps of the grid; else x along both, flattened.
 // Chunks    columns [first, first + count) of the whole matrix: it need not fit into memory at once.
 // Any       stride, padding, border, dilation, groups; entries have the type of the product's factors, math_t, less the zero
 //           point: that of the sums, or of x where tensor cores multiply.
@@ -41,7 +41,7 @@ __device__ inline void expand(const Conv &conv, Column column, int c, math_t *ta
     int columns[COUNT][cfg::S];
 #pragma unroll
     for (int i = 0; i < COUNT; i++, column = after(conv, column)) {
-        const x_t *plane = conv.x + place(conv.x_strides, min(column.n, conv.N - 1), c, 0, 0);
+        const x_t *plane = conv.x + offset_of(conv.x_strides, min(column.n, conv.N - 1), c, 0, 0);
 #pragma unroll
         for (int r = 0; r < cfg::R; r++) {
             const int h = inside(column.p * cfg::STRIDE_H - conv.top + r * cfg::DILATION_H, conv.H);
@@ -70,8 +70,8 @@ __device__ inline void expand(const Conv &conv, Column column, int c, math_t *ta
 extern "C" __global__ void __launch_bounds__(cfg::THREADS) im2col(const __grid_constant__ Expansion args) {
     const Conv &conv = args.conv;
     const long long i =
-        (static_cast<long long>(blockIdx.x) * cfg::THREADS + threadIdx.x) * (cfg::PIXELS_NEAR ? cfg::PER : 1);
-    if constexpr (cfg::PIXELS_NEAR) {
+        (static_cast<long long>(blockIdx.x) * cfg::THREADS + threadIdx.x) * (cfg::PIXELS_CONTIGUOUS ? cfg::PER : 1);
+    if constexpr (cfg::PIXELS_CONTIGUOUS) {
         if (i >= args.count) return;
         const Column column = column_of(conv, static_cast<index_t>(args.first + i));
         for (int c = blockIdx.y; c < cfg::C; c += gridDim.y) {

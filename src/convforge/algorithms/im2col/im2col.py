@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Child, Chunks, Config, Plan, PreparedFilter
 from convforge.algorithms.gemm import GemmBlas, GemmBlocked, GemmLoops
 from convforge.algorithms.gemm.gemm import operand_b
-from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.epilogue import epilogue_arguments, values_dtype
 from convforge.algorithms.host.geometry import Strip, geometry, strip, tap_offsets
 from convforge.algorithms.host.views import logical, view
 from convforge.algorithms.host.weights import correlation_filter, float_sums
@@ -160,7 +160,14 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         def store(buffers: Buffers, stream: Any) -> None:
             target = products(buffers)
             if not np.may_share_memory(target, buffers["out"]):
-                args = (target, view(buffers["out"], problem.out_layout), g, ends(problem, buffers), values, *where)
+                args = (
+                    target,
+                    view(buffers["out"], problem.out_layout),
+                    g,
+                    epilogue_arguments(problem, buffers),
+                    values,
+                    *where,
+                )
                 runtime.launch(cpu.store, store_info, args, stream)
 
         def launch(kernel: str, items: int, moved: int, run: Callable[[Buffers, Any], None]) -> Call:

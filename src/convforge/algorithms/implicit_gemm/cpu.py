@@ -20,7 +20,7 @@ from convforge.backends.cpu.simd import borrow, fma, lanes_of, load, splat, stor
 
 
 @jit
-def implicit_gemm(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, block: Any, offsets: Any,
+def implicit_gemm(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, strip: Any, block: Any, offsets: Any,
                   begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of one group and a part of its outputs (n, group, strip, part).
 
@@ -31,14 +31,14 @@ def implicit_gemm(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, stri
     tile = np.zeros(strip.tile_c * strip.plane + block.width, w.dtype)
     sums = np.empty(block.kept * block.rows * block.segments * block.pitch, w.dtype)
     value = np.empty(g.Q, values.dtype)
-    work(x, w, out, g, ends, strip, block, offsets, tile, sums, value, begin, end)
+    work(x, w, out, g, epilogue, strip, block, offsets, tile, sums, value, begin, end)
 
 
 @jit
-def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, tile: Any, sums: Any,
+def work(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any, offsets: Any, tile: Any, sums: Any,
          value: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work items [begin, end) of :func:`implicit_gemm`, with its buffers."""
-    x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
+    x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     tile, sums, value = borrow(tile), borrow(sums), borrow(value)
     strips = (g.P + strip.tile_p - 1) // strip.tile_p
     for item in range(begin, end):
@@ -55,7 +55,7 @@ def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, of
                 kept = 0 if block.kept == 1 else b - first
                 multiply(tile, offsets, w, group, b, c0, c1, sums, kept, p1 - p0, g, strip, block)
                 if c1 == g.channels:
-                    finish(sums, kept, value, out, n, group, b, p0, p1, g, ends, strip, block)
+                    finish(sums, kept, value, out, n, group, b, p0, p1, g, epilogue, strip, block)
 
 
 @inlined
@@ -93,8 +93,8 @@ def block_product(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: An
 
 
 @inlined
-def finish(sums: Any, kept: Any, value: Any, out: Any, n: Any, group: Any, b: Any, p0: Any, p1: Any, g: Any, ends: Any,
-           strip: Any, block: Any) -> None:  # fmt: skip
+def finish(sums: Any, kept: Any, value: Any, out: Any, n: Any, group: Any, b: Any, p0: Any, p1: Any, g: Any,
+           epilogue: Any, strip: Any, block: Any) -> None:  # fmt: skip
     """Block `b` of outputs, the `kept`-th with kept sums, goes through the epilogue, row by row."""
     row = block.segments * block.pitch
     step = strip.row_pitch if block.segments == 1 else block.pitch
@@ -102,9 +102,9 @@ def finish(sums: Any, kept: Any, value: Any, out: Any, n: Any, group: Any, b: An
         k = group * g.outputs + b * block.rows + i
         for p in range(p0, p1):
             start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
-            at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
+            at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
             store_row(sums, (kept * block.rows + i) * row + (p - p0) * step, g.Q, value, k, out.flat, start,
-                      out.place[4], ends, at, ends.place[4])  # fmt: skip
+                      out.place[4], epilogue, at, epilogue.place[4])  # fmt: skip
 
 
 @jit

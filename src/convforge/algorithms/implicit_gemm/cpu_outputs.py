@@ -17,8 +17,8 @@ from convforge.backends.cpu.simd import borrow, fma, lanes_of, load, splat, stor
 
 
 @jit
-def outputs_by_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, strip: Any, block: Any, offsets: Any,
-                      corners: Any, begin: Any, end: Any) -> None:  # fmt: skip
+def outputs_by_pixels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, strip: Any, block: Any,
+                      offsets: Any, corners: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of one group and a part of its outputs (n, group, strip, part).
 
     `corners` are the offsets of each pixel's first tap in the tile, padded by the last; the others are those of
@@ -30,14 +30,14 @@ def outputs_by_pixels(x: Any, w: Any, out: Any, g: Any, ends: Any, values: Any, 
     sums = np.zeros((block.kept * block.pitch + lanes) * block.rows, w.dtype)
     turned = np.empty(block.rows * turned_pitch, w.dtype)
     value = np.empty(strip.tile_p * g.Q, values.dtype)
-    work(x, w, out, g, ends, strip, block, offsets, corners, tile, sums, turned, turned_pitch, value, begin, end)
+    work(x, w, out, g, epilogue, strip, block, offsets, corners, tile, sums, turned, turned_pitch, value, begin, end)
 
 
 @jit
-def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, offsets: Any, corners: Any, tile: Any,
+def work(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any, offsets: Any, corners: Any, tile: Any,
          sums: Any, turned: Any, turned_pitch: Any, value: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work items [begin, end) of :func:`outputs_by_pixels`, with its buffers."""
-    x, w, out, g, ends, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(ends), borrow(offsets)
+    x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     corners, tile, sums, turned, value = borrow(corners), borrow(tile), borrow(sums), borrow(turned), borrow(value)
     strips, taps = (g.P + strip.tile_p - 1) // strip.tile_p, g.R * g.S
     for item in range(begin, end):
@@ -61,7 +61,7 @@ def work(x: Any, w: Any, out: Any, g: Any, ends: Any, strip: Any, block: Any, of
                     two_by_six(tile, corners, pixel, offsets, w, weights, (c1 - c0) * taps, sums, into)
                 if c1 == g.channels:
                     turn(sums, kept, turned, turned_pitch, (p1 - p0) * g.Q)
-                    finish(turned, turned_pitch, value, out, n, group, b, p0, p1, g, ends, block)
+                    finish(turned, turned_pitch, value, out, n, group, b, p0, p1, g, epilogue, block)
 
 
 @inlined
@@ -76,17 +76,19 @@ def turn(sums: Any, kept: Any, turned: Any, pitch: Any, pixels: Any) -> None:
 
 @inlined
 def finish(turned: Any, pitch: Any, value: Any, out: Any, n: Any, group: Any, b: Any, p0: Any, p1: Any, g: Any,
-           ends: Any, block: Any) -> None:  # fmt: skip
+           epilogue: Any, block: Any) -> None:  # fmt: skip
     """Pass block `b` of outputs through the epilogue: the whole strip at once where its rows are contiguous."""
-    whole = out.place[3] == g.Q * out.place[4] and (ends.residual.size == 0 or ends.place[3] == g.Q * ends.place[4])
+    whole = out.place[3] == g.Q * out.place[4] and (
+        epilogue.residual.size == 0 or epilogue.place[3] == g.Q * epilogue.place[4]
+    )
     rows = p1 - p0 if whole else 1
     for i in range(min(block.rows, g.outputs - b * block.rows)):
         k = group * g.outputs + b * block.rows + i
         for p in range(p0, p1, rows):
             start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
-            at = ends.place[0] + n * ends.place[1] + k * ends.place[2] + p * ends.place[3]
-            store_row(turned, i * pitch + (p - p0) * g.Q, rows * g.Q, value, k, out.flat, start, out.place[4], ends, at,
-                      ends.place[4])  # fmt: skip
+            at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
+            store_row(turned, i * pitch + (p - p0) * g.Q, rows * g.Q, value, k, out.flat, start, out.place[4], epilogue,
+                      at, epilogue.place[4])  # fmt: skip
 
 
 @jit

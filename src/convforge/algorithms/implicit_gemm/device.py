@@ -63,7 +63,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
         pixels, nhwc = problem.n * problem.p * problem.q, problem.x_layout == "NHWC"
         product = Product(
             "algorithms/implicit_gemm/implicit_gemm.cu", "implicit_gemm", tiling(config, problem), runtime, False, nhwc,
-            problem.acc_dtype, problem, constants=constants(CHANNELS_NEAR=nhwc), around=_around,
+            problem.acc_dtype, problem, constants=constants(CHANNELS_LAST=nhwc), around=_around,
         )  # fmt: skip
 
         def columns(first: int) -> Launch:

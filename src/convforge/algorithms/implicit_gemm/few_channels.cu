@@ -57,12 +57,12 @@ constexpr int COPY = (ROWS_SEEN * PITCH / 2 + 1) / 32 * 32 + 48;  // words, with
 // Threads stage twos of DOWN rows at once, ACROSS of a row: of one row the same thread has SEGMENTS. So which columns a thread
 // has is worked out once a tile.
 constexpr int SEGMENTS = (TWOS + THREADS - 1) / THREADS, ACROSS = (TWOS + SEGMENTS - 1) / SEGMENTS;
-constexpr int DOWN = THREADS / ACROSS, MINE = (ROWS_SEEN * SEGMENTS + DOWN - 1) / DOWN;  // twos of a thread
-constexpr int TWOS_AT_ONCE = MINE < 4 ? MINE : 4;  // that a thread loads before it stores them
+constexpr int DOWN = THREADS / ACROSS, PER_THREAD = (ROWS_SEEN * SEGMENTS + DOWN - 1) / DOWN;  // twos of a thread
+constexpr int TWOS_AT_ONCE = PER_THREAD < 4 ? PER_THREAD : 4;  // that a thread loads before it stores them
 // Between products it holds so many, from HELD_STEPS steps to the next.
-constexpr int MOST_HELD = 2, LEAST_HELD = (MINE + STEPS - 1) / STEPS;
-constexpr int HELD = LEAST_HELD > MOST_HELD ? LEAST_HELD : MINE < MOST_HELD ? MINE : MOST_HELD;
-constexpr int ROUNDS = (MINE + HELD - 1) / HELD, HELD_STEPS = STEPS / ROUNDS;
+constexpr int MOST_HELD = 2, LEAST_HELD = (PER_THREAD + STEPS - 1) / STEPS;
+constexpr int HELD = LEAST_HELD > MOST_HELD ? LEAST_HELD : PER_THREAD < MOST_HELD ? PER_THREAD : MOST_HELD;
+constexpr int ROUNDS = (PER_THREAD + HELD - 1) / HELD, HELD_STEPS = STEPS / ROUNDS;
 
 static_assert(sizeof(x_t) == 2 * HALVES && sizeof(w_t) == 2 && sizeof(math_t) == 2, "products are of 16-bit numbers");
 static_assert(cfg::GROUPS == 1, "all filters see the same channels");
@@ -75,7 +75,7 @@ static_assert(cfg::WARP_N % 16 == 0 && cfg::BLOCK_N % cfg::WARP_N == 0, "a load 
 struct FewChannels {
     Conv conv;
     const Columns *filters;
-    int together;  // so many neighbouring results may be stored as one: 1, or 2 or 8 filters, or OUTPUT_RUN outputs
+    int store_width;  // so many neighbouring results may be stored as one: 1, or 2 or 8 filters, or OUTPUT_RUN outputs
 #ifdef SPLIT
     const float *scales;  // what takes back the filters' scales; 0 where halves do not hold a filter
     Strides w_strides;    // of conv.w, the filters as floats: filter, channel, row and column
@@ -141,7 +141,7 @@ struct Two {
 // The same, as words of the patch.
 using Pairs = Vector<math_t, 2>[cfg::C];
 
-// What a thread stages of a tile's patch: twos 0 to MINE - 1, of which the last one may not exist. Where the tile is not
+// What a thread stages of a tile's patch: twos 0 to PER_THREAD - 1, of which the last one may not exist. Where the tile is not
 // `needed`, nothing is loaded.
 struct Stager {
     const Conv &conv;
@@ -165,7 +165,7 @@ struct Stager {
     __device__ __forceinline__ Two load(int i) const {
         const int row = min(item(i) / SEGMENTS, ROWS_SEEN - 1),
                   h = inside(tile.p * cfg::STRIDE_H - conv.top + row, conv.H);
-        const index_t line = place(conv.x_strides, tile.n, 0, h, 0), step = conv.x_strides.c;
+        const index_t line = offset_of(conv.x_strides, tile.n, 0, h, 0), step = conv.x_strides.c;
         Two two;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -178,7 +178,7 @@ struct Stager {
             if (!there) continue;
 #pragma unroll
             for (int c = 0; c < cfg::C; c++)
-                two.numbers[j * cfg::C + c] = cfg::CHANNELS_NEAR && step == 1 ? from[c] : from[c * step];
+                two.numbers[j * cfg::C + c] = cfg::CHANNELS_LAST && step == 1 ? from[c] : from[c * step];
         }
         return two;
     }
@@ -226,7 +226,7 @@ __device__ __forceinline__ void put_two(Patch &patch, const Stager &stager, int 
 __device__ inline void stage_patch(Patch &patch, const Conv &conv, const Tile &tile) {
     const Stager stager(conv, tile, true);
 #pragma unroll 1
-    for (int first = 0; first < MINE; first += TWOS_AT_ONCE) {
+    for (int first = 0; first < PER_THREAD; first += TWOS_AT_ONCE) {
         Two twos[TWOS_AT_ONCE];
 #pragma unroll
         for (int j = 0; j < TWOS_AT_ONCE; j++) twos[j] = stager.load(first + j);
@@ -328,18 +328,18 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
     for (int i = 0; i < 2 * cfg::FRAGMENTS; i++) {
         const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g;
         if (p >= conv.P || q >= conv.Q) continue;
-        out_t *const first = conv.out + place(conv.out_strides, tile.n, 0, p, q);
+        out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, 0, p, q);
         const auto pair_of = [&](int j) {
             const int n = n0 + lane_column<IN_EIGHTS>(j, t);
             const float *own = sums[i / 2][j] + i % 2 * 2;
             Vector<Out, 2> pair;
             pair.word = {};
-            if (cfg::K % cfg::BLOCK_N == 0 || n < cfg::K) pair.at[0] = finished(conv, tile.n, n, p, q, own[0]);
-            if (cfg::K % cfg::BLOCK_N == 0 || n + 1 < cfg::K) pair.at[1] = finished(conv, tile.n, n + 1, p, q, own[1]);
+            if (cfg::K % cfg::BLOCK_N == 0 || n < cfg::K) pair.at[0] = output_value(conv, tile.n, n, p, q, own[0]);
+            if (cfg::K % cfg::BLOCK_N == 0 || n + 1 < cfg::K) pair.at[1] = output_value(conv, tile.n, n + 1, p, q, own[1]);
             return pair;
         };
         if constexpr (IN_EIGHTS) {
-            if (args.together == EIGHT) {
+            if (args.store_width == EIGHT) {
 #pragma unroll
                 for (int j = 0; j < COLUMNS; j += 4) {
                     Vector<Out, EIGHT> eight;
@@ -356,7 +356,7 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
             const int n = n0 + lane_column<IN_EIGHTS>(j, t);
             if (n >= cfg::K) continue;
             const Vector<Out, 2> pair = pair_of(j);
-            if (!cfg::ALONG_Q && args.together > 1) {
+            if (!cfg::ALONG_Q && args.store_width > 1) {
                 store_vector(first + n, pair);
                 continue;
             }
@@ -376,16 +376,16 @@ __device__ __forceinline__ void finish_outputs(const FewChannels &args, const Ti
     for (int i = 0; i < 2 * cfg::FRAGMENTS; i += cfg::OUTPUT_RUN) {
         const int p = tile.p + row_of(i / 2), q = tile.q + output_of(i % LANE_OUTPUTS) + g * cfg::OUTPUT_RUN;
         if (p >= conv.P || q >= conv.Q) continue;
-        out_t *const first = conv.out + place(conv.out_strides, tile.n, 0, p, q);
+        out_t *const first = conv.out + offset_of(conv.out_strides, tile.n, 0, p, q);
 #pragma unroll
         for (int j = 0; j < 2 * COLUMNS; j++) {
             const int n = n0 + lane_column<false>(j / 2, t) + j % 2;
             if (cfg::K % cfg::BLOCK_N && n >= cfg::K) continue;
             const auto result = [&](int v) {
-                return finished(conv, tile.n, n, p, q + v, sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]);
+                return output_value(conv, tile.n, n, p, q + v, sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]);
             };
             out_t *const to = first + n * static_cast<index_t>(conv.out_strides.c);
-            if (args.together == cfg::OUTPUT_RUN) {
+            if (args.store_width == cfg::OUTPUT_RUN) {
                 Vector<Out, cfg::OUTPUT_RUN> run;
 #pragma unroll
                 for (int v = 0; v < cfg::OUTPUT_RUN; v++) run.at[v] = result(v);
@@ -404,7 +404,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     DYNAMIC_SHARED(Shared, shared);
     const Conv &conv = args.conv;
     const index_t across = (conv.Q + cfg::TILE_W - 1) / cfg::TILE_W, down = (conv.P + cfg::TILE_H - 1) / cfg::TILE_H;
-    const index_t tiles = conv.N * down * across, apart = gridDim.x / PARTS;
+    const index_t tiles = conv.N * down * across, stride = gridDim.x / PARTS;
     const auto tile_of = [&](index_t i) -> Tile {
         const index_t strip = i / across;
         return {static_cast<int>(strip / down), static_cast<int>(strip % down) * cfg::TILE_H,
@@ -428,7 +428,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     if (cfg::PATCHES > 1 && i < tiles) stage_patch(shared->patches[0], conv, tile_of(i));
 #endif
     copy_async_wait();
-    for (int now = 0; i < tiles; i += apart, now = (now + 1) % cfg::PATCHES) {
+    for (int now = 0; i < tiles; i += stride, now = (now + 1) % cfg::PATCHES) {
         const Tile tile = tile_of(i), own = {tile.n, tile.p + row, tile.q + column};
         __syncthreads();  // filters, lists and the patch are complete; all have read the patch before
         WarpSums sums = {};
@@ -443,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
             __syncthreads();  // the only patch is complete
         }
         NextPatch next = {shared->patches[(now + 1) % cfg::PATCHES],
-                          Stager(conv, tile_of(i + apart), i + apart < tiles)};
+                          Stager(conv, tile_of(i + stride), i + stride < tiles)};
         multiply_patch(sums, &shared->patches[now][0][first / 2], words, filters, next);
 #endif
         if constexpr (cfg::OUTPUT_RUN > 1) finish_outputs<out_t>(args, own, tile_n + warp_n, sums);

@@ -17,7 +17,7 @@ from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Prepara
 from convforge.algorithms.gemm.mma import MOST_SUMS, TYPES, device_refusal
 from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution, types_refusal
-from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, evenly
+from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, filter_from
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
@@ -135,12 +135,12 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
     def plan(self, problem: Conv2dProblem, config: F, runtime: Runtime) -> Plan:
         if (reason := config_refusal(problem, config, runtime.facts)) is not None:
             raise ValueError(f"{config}: {reason}")
-        struct = with_conv("FewChannels", problem, filters=ctypes.c_void_p, together=ctypes.c_int, **self.fields)
+        struct = with_conv("FewChannels", problem, filters=ctypes.c_void_p, store_width=ctypes.c_int, **self.fields)
         factors = problem.x_dtype if halves_of(problem) == 1 else "float16"
         names = ("tile_h", "tile_w", "block_n", "fragments", "warp_n", "patches")
         numbers = {name.upper(): getattr(config, name) for name in names}
         prelude = constants(
-            **numbers, OUTPUT_RUN=output_run(problem, config), CHANNELS_NEAR=problem.x_layout == "NHWC",
+            **numbers, OUTPUT_RUN=output_run(problem, config), CHANNELS_LAST=problem.x_layout == "NHWC",
             ALONG_Q=problem.out_layout == "NCHW",
         )  # fmt: skip
         lines = (*conv_constants(problem.replace(w_dtype=factors), factors), *prelude, *self.names)
@@ -157,11 +157,11 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
             args = struct()
             fill(args.conv, problem, buffers)
             args.filters = address(buffers["w"].tensors["filters"])
-            args.together = together(problem, args.conv, config)
+            args.store_width = store_width(problem, args.conv, config)
             self.put(args, buffers)
             return args
 
-        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime)
+        launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime)
         prepare = self.preparation(problem, config, runtime)
         return Plan(self, problem, config, runtime, steps=[launch], prepare=prepare)
 
@@ -357,7 +357,7 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     return at_once * (rounds * warps * warp + keeping) * (1 + 6 / (at_once * warps))
 
 
-def together(problem: Conv2dProblem, conv: Any, config: FewChannelsConfig) -> int:
+def store_width(problem: Conv2dProblem, conv: Any, config: FewChannelsConfig) -> int:
     """Neighbouring results that one instruction may store: a run of outputs (NCHW), or filters of an output."""
     size, along_q = itemsize(problem.out_dtype), problem.out_layout == "NCHW"
     axis, length = ("w", problem.q) if along_q else ("c", problem.k)

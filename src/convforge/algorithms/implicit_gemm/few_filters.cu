@@ -30,7 +30,7 @@ extern "C" __global__ void few_filters(const __grid_constant__ FewFilters args) 
         const int number = pair.first + j % 2;
         const bool there = j % 2 < pair.count && k < cfg::K;
         const int c = number % cfg::C, s = TAPS_ADJACENT ? number / cfg::C : pair.column();
-        factors.at[j] = there ? taps[place(args.filter.strides, k, c, pair.row(), s)] : w_t{};
+        factors.at[j] = there ? taps[offset_of(args.filter.strides, k, c, pair.row(), s)] : w_t{};
     }
     const int at = (((blockIdx.y * ACROSS + tile) * STEPS + step) * (cfg::BLOCK_N / 16) + eight / 2) * 32 + lane;
     unsigned(&words)[2] = args.packed[at].words[eight % 2];

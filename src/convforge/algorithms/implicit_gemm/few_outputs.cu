@@ -10,7 +10,7 @@
 //           the same rows then read them at about the same time, and the second read finds them in L2.
 // Threads   warps of WARP_M pixels. A warp brings its own pixels, BLOCK_K channels at a time, STAGES - 1 steps ahead, and waits
 //           for no other warp before it multiplies them.
-// Pixels    pieces of 16 bytes by cp.async: 8 channels of a pixel (CHANNELS_NEAR), or 8 pixels of a channel; then a strip
+// Pixels    pieces of 16 bytes by cp.async: 8 channels of a pixel (CHANNELS_LAST), or 8 pixels of a channel; then a strip
 //           begins at a multiple of 8 columns. Without WHOLE_PIECES, and where a border is no zeros, number by number.
 // Filters   packed by tap_columns.cu. A lane keeps its factors in registers if they fit, else blocks do in shared memory.
 // Rows      warps write the results of a row of pixels to shared memory, to one of two places in turn: one barrier a row.
@@ -34,11 +34,11 @@ constexpr int PITCH = cfg::BLOCK_M + 4;                // the columns that lanes
 
 // Outputs of a row that a thread has: of PASSES columns THREADS apart; where there are twice as many threads as columns, each
 // has every second filter.
-constexpr int PASSES = ROWS == 4 ? 2 : 1, FILTERS_APART = ROWS == 1 ? 2 : 1;
-constexpr int MINE = (cfg::K + FILTERS_APART - 1) / FILTERS_APART * PASSES;
+constexpr int PASSES = ROWS == 4 ? 2 : 1, FILTER_STEP = ROWS == 1 ? 2 : 1;
+constexpr int PER_THREAD = (cfg::K + FILTER_STEP - 1) / FILTER_STEP * PASSES;
 // Blocks go down and up where a thread has room for all rows of filters that it has summed. So it can add them in one order,
 // and results do not depend on the way.
-constexpr bool BOTH_WAYS = cfg::R * (cfg::R - 1) / 2 * MINE <= 24;
+constexpr bool BOTH_WAYS = cfg::R * (cfg::R - 1) / 2 * PER_THREAD <= 24;
 constexpr int WAITING = cfg::R > 1 ? cfg::R - 1 : 1;  // outputs one below the other that are not complete
 
 struct FewOutputs {
@@ -49,7 +49,7 @@ struct FewOutputs {
 
 // BLOCK_K channels of a warp's pixels of a row. A line is a pixel, or a channel.
 using PixelTile =
-    LineTile<cfg::CHANNELS_NEAR ? cfg::WARP_M : cfg::BLOCK_K, cfg::CHANNELS_NEAR ? cfg::BLOCK_K : cfg::WARP_M>;
+    LineTile<cfg::CHANNELS_LAST ? cfg::WARP_M : cfg::BLOCK_K, cfg::CHANNELS_LAST ? cfg::BLOCK_K : cfg::WARP_M>;
 using Products = float[TapMatrix::COLUMNS][PITCH];  // of a row of pixels, by column and pixel
 using Sums = float[ROWS][PRODUCTS][4];
 
@@ -88,19 +88,19 @@ __device__ inline Band band_of(const FewOutputs &args, unsigned i) {
 // Brings the pixels of a warp, step by step: of each row of pixels chunk after chunk of its channels.
 struct PixelCopies {
     static constexpr int PIECES = PixelTile::PIECES, TOGETHER = 32 / PIECES;  // lines that a warp brings at once
-    static constexpr int LINES = cfg::CHANNELS_NEAR ? cfg::WARP_M : cfg::BLOCK_K, COUNT = LINES / TOGETHER;
+    static constexpr int LINES = cfg::CHANNELS_LAST ? cfg::WARP_M : cfg::BLOCK_K, COUNT = LINES / TOGETHER;
     static_assert(32 % PIECES == 0 && LINES % TOGETHER == 0, "a lane has the same piece of each of its lines");
     const Conv &conv;
     const int n, step, line, piece, first;  // `first`: column of the warp's first pixel
     int end;                                // the first column that no output of the strip sees, or that is outside
-    int columns[cfg::CHANNELS_NEAR && cfg::BORDER != ZEROS ? COUNT : 1];  // of the image: those of a lane's lines
+    int columns[cfg::CHANNELS_LAST && cfg::BORDER != ZEROS ? COUNT : 1];  // of the image: those of a lane's lines
     int h, row, left;  // the next row of pixels, counted from the edge, and in the image; rows left
     int chunk, stage;
 
     __device__ PixelCopies(const Conv &conv, const Band &band, int first, int end)
         : conv(conv), n(band.n), step(band.step), line(threadIdx.x % 32 / PIECES), piece(threadIdx.x % PIECES),
           first(first), end(end), h(band.first_row(conv)), row(inside(h, conv.H)), left(band.rows()), chunk(0), stage(0) {
-        if constexpr (cfg::CHANNELS_NEAR && cfg::BORDER != ZEROS)
+        if constexpr (cfg::CHANNELS_LAST && cfg::BORDER != ZEROS)
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
                 const int w = first + line + i * TOGETHER;
@@ -114,10 +114,10 @@ struct PixelCopies {
         Vector<math_t, PIECE> numbers;
 #pragma unroll
         for (int j = 0; j < PIECE; j++) {
-            const int own_c = cfg::CHANNELS_NEAR ? c + j : c, own_w = cfg::CHANNELS_NEAR ? w : inside(w + j, conv.W);
+            const int own_c = cfg::CHANNELS_LAST ? c + j : c, own_w = cfg::CHANNELS_LAST ? w : inside(w + j, conv.W);
             numbers.at[j] = math_t{};
             if (own_c >= cfg::C) continue;
-            if (row >= 0 && own_w >= 0) numbers.at[j] = conv.x[place(conv.x_strides, n, own_c, row, own_w)];
+            if (row >= 0 && own_w >= 0) numbers.at[j] = conv.x[offset_of(conv.x_strides, n, own_c, row, own_w)];
             else if (cfg::BORDER == CONSTANT) numbers.at[j] = stored<math_t>::of(conv.outside);
         }
         store_vector(to, numbers);
@@ -125,12 +125,12 @@ struct PixelCopies {
 
     // Ask for a step's pixels.
     __device__ __forceinline__ void ask(PixelTile &tile) const {
-        const x_t *const line_of_x = conv.x + place(conv.x_strides, n, 0, max(row, 0), 0);
+        const x_t *const line_of_x = conv.x + offset_of(conv.x_strides, n, 0, max(row, 0), 0);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const int own = line + i * TOGETHER;
             math_t *const to = tile.piece(own, piece);
-            if constexpr (cfg::CHANNELS_NEAR) {
+            if constexpr (cfg::CHANNELS_LAST) {
                 const int c = chunk * cfg::BLOCK_K + piece * PIECE;
                 int w = first + own;
                 if constexpr (cfg::BORDER == ZEROS) w = static_cast<unsigned>(w) < static_cast<unsigned>(end) ? w : -1;
@@ -169,7 +169,7 @@ __device__ __forceinline__ void multiply_chunk(Sums &sums, const PixelTile &tile
         if (STEPS % CHUNK_STEPS && step >= STEPS) break;
         unsigned a[ROWS][4];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) load_rows<cfg::CHANNELS_NEAR>(a[i], tile, i * MMA_ROWS, k * MMA_HALVES);
+        for (int i = 0; i < ROWS; i++) load_rows<cfg::CHANNELS_LAST>(a[i], tile, i * MMA_ROWS, k * MMA_HALVES);
 #pragma unroll
         for (int j = 0; j < PRODUCTS; j++) {
             const TapFactors b = factors(step, j);
@@ -200,7 +200,7 @@ struct Outputs {
     const int useful, shift;  // `shift`: from an output's column in the strip to the first pixel that it sees
     // Of the output that began i + 1 rows ago: BOTH_WAYS, the sums of each row of a filter, in the order in which they came, i + 1
     // of them; else their sum.
-    float kept[MINE][WAITING][BOTH_WAYS ? WAITING : 1];
+    float kept[PER_THREAD][WAITING][BOTH_WAYS ? WAITING : 1];
 
     __device__ Outputs(const Conv &conv, const Band &band, int useful, int shift)
         : conv(conv), band(band), useful(useful), shift(shift), kept{} {}
@@ -235,7 +235,7 @@ struct Outputs {
     // Add a row's products, and store the outputs that are now complete: those of row `done` of the band, or none.
     __device__ __forceinline__ void add(const Products &products, int done) {
 #pragma unroll
-        for (int j = 0; j < MINE; j++) {
+        for (int j = 0; j < PER_THREAD; j++) {
             const int k = filter(j), q = band.q + column(j);
             if (k >= cfg::K || column(j) >= useful || q >= conv.Q) continue;
             const float *const from = &products[k][column(j) + shift];
@@ -248,7 +248,7 @@ struct Outputs {
                     taps[r] += from[TapMatrix::column(r, s, 0) * PITCH + s * cfg::DILATION_W];
             }
             const float sum = complete(kept[j], taps);
-            if (done >= 0) finish(conv, band.n, k, band.p + done * band.step, q, sum);
+            if (done >= 0) store_output(conv, band.n, k, band.p + done * band.step, q, sum);
         }
     }
 };
@@ -284,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     const Band band = band_of(args, blockIdx.x);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     // Pieces of pixels begin at multiples of 8 columns.
-    const int seen = band.q - conv.left, first = cfg::CHANNELS_NEAR || !cfg::WHOLE_PIECES ? seen : seen & ~(PIECE - 1);
+    const int seen = band.q - conv.left, first = cfg::CHANNELS_LAST || !cfg::WHOLE_PIECES ? seen : seen & ~(PIECE - 1);
     const int end = seen + args.useful + (cfg::S - 1) * cfg::DILATION_W;
     pdl_wait();
     if (band.count <= 0) return;

@@ -13,7 +13,7 @@ from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Prepara
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, device_refusal
 from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution, types_refusal
-from convforge.algorithms.host.resident import REGISTERS, blocks_held, compiled, evenly
+from convforge.algorithms.host.resident import REGISTERS, blocks_held, compiled, with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, filter_from
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
@@ -154,7 +154,7 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         struct = with_conv("FewOutputs", problem, filters=ctypes.c_void_p, useful=ctypes.c_int, rows=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.width, WARP_M=PIXELS * config.fragments, BLOCK_N=2 * COLUMNS, WARP_N=2 * COLUMNS,
-            BLOCK_K=config.chunk, STAGES=config.stages, CHANNELS_NEAR=problem.x_layout == "NHWC", WHOLE_PIECES=whole,
+            BLOCK_K=config.chunk, STAGES=config.stages, CHANNELS_LAST=problem.x_layout == "NHWC", WHOLE_PIECES=whole,
         )  # fmt: skip
         lines = (*conv_constants(problem, problem.x_dtype), *prelude)
         source = KernelSource("algorithms/implicit_gemm/few_outputs.cu", self.name, lines, struct, "FewOutputs")
@@ -167,7 +167,7 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         if info.occupancy is not None:
             held = max(1, round(info.occupancy * runtime.facts.threads) // threads)
         grid = grid_of(problem, config, held * runtime.facts.cores)
-        info = evenly(runtime, kernel, replace(info, grid=(grid.blocks,)))
+        info = with_occupancy_cap(runtime, kernel, replace(info, grid=(grid.blocks,)))
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()

@@ -22,11 +22,11 @@ constexpr int THREADS = Warps::THREADS;
 
 constexpr int DEPTH = cfg::R * cfg::S * cfg::C_GROUP;
 constexpr bool ONE_TAP = cfg::C_GROUP % cfg::BLOCK_K == 0;
-constexpr int PER = !ONE_TAP || !cfg::CHANNELS_NEAR ? 1 : sizeof(x_t) > 4 ? 2 : 4;  // channels of a load
+constexpr int PER = !ONE_TAP || !cfg::CHANNELS_LAST ? 1 : sizeof(x_t) > 4 ? 2 : 4;  // channels of a load
 
 // Where the window of a column begins.
 struct Corner {
-    index_t picture;  // place of the first channel of the group
+    index_t image;  // place of the first channel of the group
     int h, w;
 };
 
@@ -39,7 +39,7 @@ static_assert(sizeof(Memory) <= cfg::SHARED_BYTES, "the host asks for the shared
 __device__ inline Corner corner_of(const Store &store, int group, int n) {
     const Conv &conv = store.conv;
     const Column column = column_at(store, n);
-    return {place(conv.x_strides, column.n, group * cfg::C_GROUP, 0, 0), column.p * cfg::STRIDE_H - conv.top,
+    return {offset_of(conv.x_strides, column.n, group * cfg::C_GROUP, 0, 0), column.p * cfg::STRIDE_H - conv.top,
             column.q * cfg::STRIDE_W - conv.left};
 }
 
@@ -48,13 +48,13 @@ __device__ inline const x_t *seen_by(const Conv &conv, const Corner &corner, int
     const int h = inside(corner.h + tap / cfg::S * cfg::DILATION_H, conv.H);
     const int w = inside(corner.w + tap % cfg::S * cfg::DILATION_W, conv.W);
     if (h < 0 || w < 0) return nullptr;
-    return conv.x + (corner.picture + h * static_cast<index_t>(conv.x_strides.h) +
+    return conv.x + (corner.image + h * static_cast<index_t>(conv.x_strides.h) +
                      w * static_cast<index_t>(conv.x_strides.w));
 }
 
 // A thread's part of a tile of columns, which it gathers from the image.
 struct ColumnPart {
-    using Parts = Share<cfg::BLOCK_N, cfg::BLOCK_K, THREADS, cfg::CHANNELS_NEAR, PER>;
+    using Parts = Share<cfg::BLOCK_N, cfg::BLOCK_K, THREADS, cfg::CHANNELS_LAST, PER>;
     math_t entries[Parts::COUNT][PER];
 
     __device__ void load(const Conv &conv, bool vectors, const Corner (&corners)[cfg::BLOCK_N], int k0) {

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
-from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.epilogue import epilogue_arguments, values_dtype
 from convforge.algorithms.host.geometry import Strip, geometry, strip, tap_offsets
 from convforge.algorithms.host.views import view
 from convforge.algorithms.host.weights import filter_to_pack, float_sums
@@ -131,7 +131,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
 
         def run(buffers: Buffers, stream: Any) -> None:
             x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
-            end = ends(problem, buffers)
+            end = epilogue_arguments(problem, buffers)
             args = (x, buffers["w"].tensors["w"], out, g, end, values, tile, block, *places)
             runtime.launch(kernel, info, args, stream)
 

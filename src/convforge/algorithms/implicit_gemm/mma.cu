@@ -12,7 +12,7 @@
 //           a zero of the copy, or the border's value.
 // Filters   packed (K, R, S, PITCH), with zeros behind a tap's channels: every piece is aligned.
 // Finish    sums go through the epilogue where they are. Tiles have filters, or pixels, in such an order that a lane's
-//           results are neighbours: in NHWC (FILTERS_NEAR) eight filters of a pixel in four products, in NCHW a run of
+//           results are neighbours: in NHWC (OUT_CHANNELS_LAST) eight filters of a pixel in four products, in NCHW a run of
 //           PIXEL_RUN pixels of a filter. They are stored as one.
 // Tiles     a block takes tile after tile, and asks for the first steps of the next one before it finishes this one.
 // Shares    with SPLIT_K, several blocks have a part of a tile's steps each, and leave sums that sum_shares.cu adds up.
@@ -31,7 +31,7 @@ constexpr int SHARE_STEPS = (STEPS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;  // of th
 
 struct ImplicitMma {
     Conv conv;
-    int together;  // so many neighbouring outputs may be stored as one: 1, or 2 or 8 filters, or PIXEL_RUN pixels
+    int store_width;  // so many neighbouring outputs may be stored as one: 1, or 2 or 8 filters, or PIXEL_RUN pixels
 };
 
 static_assert(!cfg::WHOLE_PIECES || cfg::C_GROUP == PITCH, "the last piece of a tap is whole");
@@ -57,16 +57,16 @@ __device__ inline unsigned bits_inside(int first, int size) {
 
 __device__ inline Window window_of(const Conv &conv, const Column &at, int c) {
     const int h = at.p * cfg::STRIDE_H - conv.top, w = at.q * cfg::STRIDE_W - conv.left;
-    if constexpr (!BY_BITS) return {place(conv.x_strides, at.n, c, 0, 0), h, w, 0};
-    return {place(conv.x_strides, at.n, c, h, w), h, w,
+    if constexpr (!BY_BITS) return {offset_of(conv.x_strides, at.n, c, 0, 0), h, w, 0};
+    return {offset_of(conv.x_strides, at.n, c, h, w), h, w,
             bits_inside<cfg::R, cfg::DILATION_H>(h, conv.H) | bits_inside<cfg::S, cfg::DILATION_W>(w, conv.W) << 16};
 }
 
 // The tap and the channel of a thread's piece, from step to step. Behind the last tap r is R.
-struct Along {
+struct KIndex {
     int r, s, c;
 
-    __device__ explicit Along(int k) : r(k / PITCH / cfg::S), s(k / PITCH % cfg::S), c(k % PITCH) {}
+    __device__ explicit KIndex(int k) : r(k / PITCH / cfg::S), s(k / PITCH % cfg::S), c(k % PITCH) {}
 
     __device__ __forceinline__ void next() {
         c += cfg::BLOCK_K;
@@ -80,7 +80,7 @@ struct Along {
         r = min(r, cfg::R);
     }
 
-    __device__ index_t place(const Strides &steps, int h, int w) const {
+    __device__ index_t offset_of(const Strides &steps, int h, int w) const {
         return h * static_cast<index_t>(steps.h) + w * static_cast<index_t>(steps.w) + c * static_cast<index_t>(steps.c);
     }
 };
@@ -105,10 +105,10 @@ __device__ constexpr int pixel_of(int line) {
 }
 
 // Whether a lane's results of four products are eight neighbouring filters.
-constexpr bool IN_EIGHTS = cfg::FILTERS_NEAR && sizeof(out_t) == 2 && COLUMNS % 4 == 0;
+constexpr bool IN_EIGHTS = cfg::OUT_CHANNELS_LAST && sizeof(out_t) == 2 && COLUMNS % 4 == 0;
 
 // Where bits do not tell, or a piece is not channels of one pixel, aligned to 16 bytes.
-__device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &window, const Along &at) {
+__device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &window, const KIndex &at) {
     int h = at.r * cfg::DILATION_H, w = at.s * cfg::DILATION_W;
     bool there = at.r < cfg::R;
     if constexpr (BY_BITS) {
@@ -117,7 +117,7 @@ __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &wi
         h = inside(window.h + h, conv.H), w = inside(window.w + w, conv.W);
         there = there && h >= 0 && w >= 0;
     }
-    const x_t *from = conv.x + (there ? window.first + at.place(conv.x_strides, h, w) : 0);
+    const x_t *from = conv.x + (there ? window.first + at.offset_of(conv.x_strides, h, w) : 0);
     const int left = at.r < cfg::R ? cfg::C_GROUP - at.c : 0;  // channels of the tap from here on
     if (cfg::BORDER == CONSTANT && left > 0 && !there)
         put_piece(to, left, [&](int) { return stored<math_t>::of(conv.outside); });
@@ -151,16 +151,16 @@ struct Loader {
     Window windows[PIXELS];
     const math_t *filters;  // the thread's piece of its first one, at the step that comes next
     int left;               // filters of the group from there on
-    Along along;            // likewise
+    KIndex k_index;            // likewise
 
     __device__ explicit Loader(const ImplicitMma &args)
-        : args(args), line(threadIdx.x / PIECES), piece(threadIdx.x % PIECES), along(0) {}
+        : args(args), line(threadIdx.x / PIECES), piece(threadIdx.x % PIECES), k_index(0) {}
 
     __device__ __forceinline__ void begin(const Part &part) {
         const Conv &conv = args.conv;
         const int k = part.first_step() * cfg::BLOCK_K + piece * PIECE, n = part.tile_n + column_at<IN_EIGHTS>(line);
         left = cfg::K_GROUP - n;
-        along = Along(k);
+        k_index = KIndex(k);
         const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
 #pragma unroll
         for (int i = 0; i < PIXELS; i++) {  // pixels beyond the last see what the last sees
@@ -173,8 +173,8 @@ struct Loader {
 
     __device__ __forceinline__ void ask(Tiles &tiles) {
         const Conv &conv = args.conv;
-        const unsigned needed = 1u << along.r | 0x10000u << along.s;
-        const index_t tap = along.place(conv.x_strides, along.r * cfg::DILATION_H, along.s * cfg::DILATION_W);
+        const unsigned needed = 1u << k_index.r | 0x10000u << k_index.s;
+        const index_t tap = k_index.offset_of(conv.x_strides, k_index.r * cfg::DILATION_H, k_index.s * cfg::DILATION_W);
 #pragma unroll
         for (int i = 0; i < PIXELS; i++) {
             if (cfg::BLOCK_M % LINES && line + i * LINES >= cfg::BLOCK_M) break;
@@ -182,18 +182,18 @@ struct Loader {
             if constexpr (cfg::WHOLE_PIECES && BY_BITS)
                 copy_async16_l1(to, conv.x + (windows[i].first + tap), (windows[i].seen & needed) == needed);
             else
-                copy_pixel(to, conv, windows[i], along);
+                copy_pixel(to, conv, windows[i], k_index);
         }
 #pragma unroll
         for (int i = 0; i < FILTERS; i++) {
             if (cfg::BLOCK_N % LINES && line + i * LINES >= cfg::BLOCK_N) break;
             const bool there =
-                (cfg::K_GROUP % cfg::BLOCK_N == 0 || column_at<IN_EIGHTS>(i * LINES) < left) && along.r < cfg::R;
+                (cfg::K_GROUP % cfg::BLOCK_N == 0 || column_at<IN_EIGHTS>(i * LINES) < left) && k_index.r < cfg::R;
             copy_async16(tiles.b.piece(line + i * LINES, piece),
                          filters + column_at<IN_EIGHTS>(i * LINES) * static_cast<long long>(TAPS * PITCH), there);
         }
         filters += cfg::BLOCK_K;
-        along.next();
+        k_index.next();
     }
 };
 
@@ -208,7 +208,7 @@ __device__ inline Results results_of(const Conv &conv, int group, int share, ind
     const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
     const bool inside = m < pixels;
     const Column at = column_of(conv, inside ? m : 0);
-    const index_t first = place(conv.out_strides, at.n, group * cfg::K_GROUP, at.p, at.q);
+    const index_t first = offset_of(conv.out_strides, at.n, group * cfg::K_GROUP, at.p, at.q);
     return {inside, at, conv.out + (share * pixels * cfg::K + first)};
 }
 
@@ -221,7 +221,7 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
                                               const PairOf &pair_of) {
     const index_t step = args.conv.out_strides.c;
     if constexpr (IN_EIGHTS) {
-        if (args.together == EIGHT) {
+        if (args.store_width == EIGHT) {
 #pragma unroll
             for (int j = 0; j < COLUMNS; j += 4) {
                 Vector<Out, EIGHT> eight;
@@ -238,7 +238,7 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
         const int n = filter_at(n0, j);
         if (!to.inside || n >= cfg::K_GROUP) continue;
         const Vector<Out, 2> pair = pair_of(j);
-        if (cfg::FILTERS_NEAR && args.together > 1) {
+        if (cfg::OUT_CHANNELS_LAST && args.store_width > 1) {
             store_vector(to.first + n, pair);
             continue;
         }
@@ -259,7 +259,7 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
         const auto pair_of = [&](int j) {
             const int n = filter_at(n0, j);
             const float *sum = sums[i / 2][j] + i % 2 * 2;
-            const auto result = [&](int k, float of) { return finished(conv, own.at.n, k, own.at.p, own.at.q, of); };
+            const auto result = [&](int k, float of) { return output_value(conv, own.at.n, k, own.at.p, own.at.q, of); };
             Vector<Out, 2> pair;
             pair.word = {};
             if (own.inside && n < cfg::K_GROUP) pair.at[0] = result(first_k + n, sum[0]);
@@ -287,9 +287,9 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
             if (!own.inside || n >= cfg::K_GROUP) continue;
             const auto result = [&](const Column &at, int v) {
                 const float sum = sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2];
-                return finished(conv, at.n, first_k + n, at.p, at.q, sum);
+                return output_value(conv, at.n, first_k + n, at.p, at.q, sum);
             };
-            if (args.together == cfg::PIXEL_RUN) {
+            if (args.store_width == cfg::PIXEL_RUN) {
                 Vector<Out, cfg::PIXEL_RUN> run;
 #pragma unroll
                 for (int v = 0; v < cfg::PIXEL_RUN; v++)

@@ -14,10 +14,10 @@ from convforge.algorithms.contract import Buffers, Launch, Plan
 from convforge.algorithms.gemm import mma
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
-from convforge.algorithms.host.channels_near import ChannelsNear
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution, types_refusal
-from convforge.algorithms.host.resident import as_many_as_run, evenly, is_shared_well
+from convforge.algorithms.host.pack_channels import ChannelPacker
+from convforge.algorithms.host.resident import as_many_as_run, is_shared_well, with_occupancy_cap
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
 from convforge.algorithms.implicit_gemm.sum_shares import Stages, ordered_with_shares, problem_of_shares
 from convforge.algorithms.implicit_gemm.ways import ways_of_shares
@@ -154,10 +154,10 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         rows = PixelRows(problem, loaded, runtime) if config.turned else None
         stages = Stages(problem, rows, config.split_k, runtime)
         whole, run = why_one_by_one(loaded) is None, pixel_run(own, config)
-        struct = with_conv("ImplicitMma", own, together=ctypes.c_int)
+        struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
-            WHOLE_PIECES=whole, FILTERS_NEAR=own.out_layout == "NHWC", PIXEL_RUN=run,
+            WHOLE_PIECES=whole, OUT_CHANNELS_LAST=own.out_layout == "NHWC", PIXEL_RUN=run,
         )  # fmt: skip
         lines = (*conv_constants(loaded, problem.x_dtype), *prelude, *self.names)
         source = KernelSource("algorithms/implicit_gemm/mma.cu", self.kernel, lines, struct, "ImplicitMma")
@@ -174,13 +174,13 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             fill(args.conv, loaded, stages.buffers(buffers))
             if whole and not _is_in_pieces(loaded, args.conv):
                 return None
-            args.together = together(own, args.conv, config.warp_n, run)
+            args.store_width = store_width(own, args.conv, config.warp_n, run)
             return args
 
         any_way = replace(config, turned=True)
         otherwise = cache(lambda: self.plan(problem, any_way, runtime)) if whole and not config.turned else None
-        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
-        return stages.plan(self, problem, config, launch, ChannelsNear(problem, runtime, whole=piece_of(problem)))
+        launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
+        return stages.plan(self, problem, config, launch, ChannelPacker(problem, runtime, whole=piece_of(problem)))
 
 
 class ImplicitGemmTf32Mma(ImplicitGemmMma):
@@ -263,7 +263,7 @@ def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
     return is_aligned(conv.x, conv.x_strides, sizes, {"c": 1}, piece_of(problem), itemsize(problem.x_dtype))
 
 
-def together(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -> int:
+def store_width(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -> int:
     """Neighbouring outputs that one instruction of a thread may store.
 
     In NHWC they are filters of a pixel, in a warp of `filters`; else a run of `pixels` of a filter, whose plane then

@@ -13,7 +13,7 @@ from convforge.algorithms.host.conv import address, conv_constants, conv_struct,
 from convforge.algorithms.host.divide import Divisor, divisor
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import evenly, persistent
+from convforge.algorithms.host.resident import persistent, with_occupancy_cap
 from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows, Squares
 from convforge.algorithms.implicit_gemm.sum_shares import Stages, problem_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, loaded_problem, tiling
@@ -134,7 +134,7 @@ class OnTensorCores(DeviceConvolution[C]):
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
             SPLIT_K=config.split_k, PAIRS_FILTERS=config.pairs == "filters",
-            PAIRS_PIXELS=config.pairs == "pixels", OUT_NEAR=own.out_layout == "NHWC", SHARED_BYTES=shared,
+            PAIRS_PIXELS=config.pairs == "pixels", OUT_CHANNELS_LAST=own.out_layout == "NHWC", SHARED_BYTES=shared,
             **self.numbers(problem, config),
         )  # fmt: skip
         own_lines = (*self.names, *wgmma_lines(config.columns, self.instruction(problem)))
@@ -156,13 +156,13 @@ class OnTensorCores(DeviceConvolution[C]):
                     return None
                 args.put_map(name, tensor_map, cast(WithMaps, runtime).tensor_map(tensor_map))
             fill(args.conv, loaded, buffers)
-            args.tiling, args.together = shape, outputs_together(own, buffers["out"])
+            args.tiling, args.store_width = shape, outputs_together(own, buffers["out"])
             self.put(args, buffers)
             return args
 
         any_way = config.any_way()
         otherwise = None if config == any_way else cache(lambda: self.plan(problem, any_way, runtime))
-        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
+        launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
         return stages.plan(self, problem, config, launch, self.preparation(problem, runtime))
 
 
@@ -234,6 +234,6 @@ class Tiling(ctypes.Structure):
 
 @lru_cache(maxsize=64)
 def _struct_of(types: ElementTypes, name: str, maps: tuple[str, ...], fields: tuple[tuple[str, Any], ...]) -> Any:
-    fixed = {"tiling": Tiling, "together": ctypes.c_int}
+    fixed = {"tiling": Tiling, "store_width": ctypes.c_int}
     own: Mapping[str, Any] = {"conv": conv_struct(types), **dict.fromkeys(maps, MapField), **fixed, **dict(fields)}
     return struct_with_maps(name, own.items())

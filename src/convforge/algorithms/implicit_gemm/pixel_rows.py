@@ -38,7 +38,7 @@ class Squares(ABC):
     def __init__(self, problem: Conv2dProblem, rows: Conv2dProblem, runtime: Runtime) -> None:
         self._n, self._height, self._width = problem.n, rows.h, rows.w
         own = constants(
-            CHANNELS=rows.c, WHOLE_GROUP=rows.c_per_group, CHANNELS_NEAR=problem.x_layout == "NHWC",
+            CHANNELS=rows.c, WHOLE_GROUP=rows.c_per_group, CHANNELS_LAST=problem.x_layout == "NHWC",
             **self._numbers(problem, rows.c),
         )  # fmt: skip
         squares = -(-rows.h * rows.w // SIDE)

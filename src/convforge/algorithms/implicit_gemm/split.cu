@@ -26,8 +26,8 @@
 #include "wgmma_tiles.cuh"
 
 // Threads that split. With 128 columns sums take so many registers that there is none for another warpgroup.
-constexpr bool ASKS_ALONE = cfg::BLOCK_N <= 112 && !cfg::SPLIT_FIRST;
-constexpr int SPLITTERS = ASKS_ALONE ? WARPGROUP : WARPGROUP - 32, THREADS = WARPGROUP * (CONSUMERS + 1 + ASKS_ALONE);
+constexpr bool OWN_PRODUCER = cfg::BLOCK_N <= 112 && !cfg::SPLIT_FIRST;
+constexpr int SPLITTERS = OWN_PRODUCER ? WARPGROUP : WARPGROUP - 32, THREADS = WARPGROUP * (CONSUMERS + 1 + OWN_PRODUCER);
 static_assert(PHASES == 1, "a patch is split as one");
 static_assert(!cfg::SPLIT_FIRST || (!cfg::PATCH && !cfg::FILTERS_ON_M && cfg::GROUPS == 1),
               "each row of a product has a scale of its own");
@@ -38,9 +38,9 @@ constexpr int CONSUMER_REGISTERS = cfg::SPLIT_FIRST     ? 232
                                    : cfg::BLOCK_N > 96  ? 216
                                    : cfg::BLOCK_N > 64  ? 200
                                                         : 192;
-constexpr int ASKING_REGISTERS = cfg::SPLIT_FIRST ? 40 : 24;
+constexpr int PRODUCER_REGISTERS = cfg::SPLIT_FIRST ? 40 : 24;
 constexpr int SPLITTER_REGISTERS =
-    cfg::SPLIT_FIRST ? ASKING_REGISTERS : (ASKS_ALONE ? 512 - ASKING_REGISTERS : 504) - 2 * CONSUMER_REGISTERS;
+    cfg::SPLIT_FIRST ? PRODUCER_REGISTERS : (OWN_PRODUCER ? 512 - PRODUCER_REGISTERS : 504) - 2 * CONSUMER_REGISTERS;
 constexpr int RAW_CHANNELS = 32;  // of a row of floats
 constexpr int SCALES = 4;         // of a pixel's, 64 channels each, that come at once: 16 bytes
 
@@ -48,7 +48,7 @@ struct Split {
     Conv conv;
     TensorMap pixels, filters, downs;  // downs: of pixels that were split first
     Tiling tiling;
-    int together;  // so many neighbouring outputs may be stored as one
+    int store_width;  // so many neighbouring outputs may be stored as one
     const float *scales;  // of filters
     Strides w_strides;    // of conv.w, the filters as floats: filter, channel, row and column
     unsigned *redone;
@@ -62,8 +62,8 @@ static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
               "the host asks for the shared memory that a block uses");
 
 struct Barriers {
-    unsigned long long raw_there[cfg::PIXEL_STAGES], pixels_there[cfg::PIXEL_STAGES], pixels_read[cfg::PIXEL_STAGES];
-    unsigned long long filters_there[cfg::FILTER_STAGES], filters_read[cfg::FILTER_STAGES];
+    unsigned long long raw_full[cfg::PIXEL_STAGES], pixels_full[cfg::PIXEL_STAGES], pixels_empty[cfg::PIXEL_STAGES];
+    unsigned long long filters_full[cfg::FILTER_STAGES], filters_empty[cfg::FILTER_STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
     float down[cfg::PIXEL_STAGES][SPLITTERS / 32];  // what takes back a stage's scale, or 0, as each warp has found it
     alignas(16) float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as a part of them saw it
@@ -77,7 +77,7 @@ __device__ inline void splitters_meet() { named_barrier<SPLITTERS>(3); }
 __device__ inline int piece_at(int pixel, int piece) { return pixel * cfg::ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
 
 // Producer. A thread asks for pixels, 64 channels after 64, ahead in their ring: for floats, 32 and 32, or for halves.
-__device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers &bars) {
+__device__ inline void load_pixels(const Split &args, Memory *memory, Barriers &bars) {
     const Conv &conv = args.conv;
     Ring<cfg::PIXEL_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
@@ -86,9 +86,9 @@ __device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers 
         from.w += cfg::ROWS_LEFT, from.h += cfg::ROWS_TOP;
 #pragma unroll 1  // this thread has few registers
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
-            unsigned long long *there = cfg::SPLIT_FIRST ? &bars.pixels_there[ring.stage] : &bars.raw_there[ring.stage];
+            unsigned long long *there = cfg::SPLIT_FIRST ? &bars.pixels_full[ring.stage] : &bars.raw_full[ring.stage];
             const int tap = cfg::PATCH ? 0 : i % TAPS, first_c = at.c + (cfg::PATCH ? i : i / TAPS) * ROW_CHANNELS;
-            mbarrier_wait(&bars.pixels_read[ring.stage], ring.parity);
+            mbarrier_wait(&bars.pixels_empty[ring.stage], ring.parity);
             mbarrier_expect_tx(there, 2 * PIXEL_ROWS * cfg::ROW_BYTES + (cfg::SPLIT_FIRST ? PIXEL_ROWS * SCALES * 4 : 0));
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -96,7 +96,7 @@ __device__ inline void bring_pixels(const Split &args, Memory *memory, Barriers 
                 const int c = cfg::SPLIT_FIRST ? first_c : first_c + half * RAW_CHANNELS;
                 const Windows here{from.w, from.h, cfg::SPLIT_FIRST ? from.n + half * conv.N : from.n};
                 if (cfg::PATCH) tma_load(to, args.pixels, c, here.w, here.h, here.n, there);
-                else bring_windows(to, args.pixels, c, here, tap, there);
+                else load_windows(to, args.pixels, c, here, tap, there);
             }
             if (cfg::SPLIT_FIRST) {
                 const int scales = first_c / ROW_CHANNELS / SCALES * SCALES;
@@ -199,7 +199,7 @@ __device__ inline void split_pixels(const Split &args, Memory *memory, Barriers 
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
             unsigned char *stage = memory->pixels[ring.stage];
             const int first_c = (cfg::PATCH ? i : i / TAPS) * ROW_CHANNELS;
-            mbarrier_wait(&bars.raw_there[ring.stage], ring.parity);
+            mbarrier_wait(&bars.raw_full[ring.stage], ring.parity);
             const Largest largest = largest_of_raw(stage, bars, first_c, thread);
             const Scale scale = scale_of(largest.all, SHIFT);
             const bool channels = largest.least * scale.up >= IN_FULL;
@@ -208,7 +208,7 @@ __device__ inline void split_pixels(const Split &args, Memory *memory, Barriers 
             if (thread % 32 == 0) bars.down[ring.stage][thread / 32] = keep ? scale.down : 0;
             fence_proxy_async();
             __syncwarp();
-            mbarrier_arrive_if(&bars.pixels_there[ring.stage], thread % 32 == 0);
+            mbarrier_arrive_if(&bars.pixels_full[ring.stage], thread % 32 == 0);
             splitters_meet();
         }
     }
@@ -233,8 +233,8 @@ __device__ inline void finish_plainly(const Split &args, const Place &at, int ro
         const int m = row + e / 2 % 2 * 8, n = column + e / 4 * 8 + e % 2, k = at.k + (cfg::FILTERS_ON_M ? m : n);
         const Output out = output_of(args.conv, args.tiling, at, cfg::FILTERS_ON_M ? n : m);
         if (!out.there || k >= at.end()) continue;
-        const out_t value = finished(args.conv, out.n, k, out.p, out.q, plainly(args, at, k, out));
-        results_of(args.conv, at)[place(args.conv.out_strides, out.n, k, out.p, out.q)] = value;
+        const out_t value = output_value(args.conv, out.n, k, out.p, out.q, plainly(args, at, k, out));
+        results_of(args.conv, at)[offset_of(args.conv.out_strides, out.n, k, out.p, out.q)] = value;
     }
 }
 
@@ -254,13 +254,13 @@ __device__ inline void finish_tile(const Split &args, const Place &at, float (&s
     }
 #pragma unroll
     for (int e = 0; e < SUMS; e++) sums[e] *= downs[cfg::FILTERS_ON_M ? e / 2 % 2 : e / 4 * 2 + e % 2];
-    store_sums(args.conv, args.tiling, at, sums, row, column, args.together);
+    store_sums(args.conv, args.tiling, at, sums, row, column, args.store_width);
 }
 
 // Consumer.
 __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barriers &bars, int warpgroup) {
     constexpr int OF_PART = 2, PARTS = (PRODUCTS + 1) / OF_PART, PIECE = PRODUCT_BYTES / 16;
-    const bool asks = threadIdx.x % WARPGROUP == 0;
+    const bool elected = threadIdx.x % WARPGROUP == 0;
     const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows, or columns
     const int filters_in = cfg::FILTERS_ON_M && !cfg::BY_PIXELS ? share * 8 * EIGHT_ROWS : 0;
     const int row = 64 * share + threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;  // the first of a thread's two
@@ -274,10 +274,10 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
         pixels.skip(STAGES_OF_TILE);
         if (!cfg::RESIDENT) filters.skip(STEPS);
     };
-    constexpr int TURNS = cfg::PING_PONG ? 2 : 1;
+    constexpr int TWIDDLES = cfg::PING_PONG ? 2 : 1;
     if (cfg::PING_PONG && warpgroup == 1) skip_tile();
     for (int tile = blockIdx.x + (cfg::PING_PONG ? warpgroup * gridDim.x : 0); tile < args.tiling.tiles;
-         tile += TURNS * gridDim.x) {
+         tile += TWIDDLES * gridDim.x) {
         const Place at = place_of(args.tiling, tile);
         float sums[SUMS], main[SUMS], cross[SUMS];
         bool plain = false;
@@ -289,7 +289,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
         }
         int filters_before = -1;  // a stage that products under way may still read
         for (int i = 0; i < STAGES_OF_TILE; i++) {
-            mbarrier_wait(&bars.pixels_there[pixels.stage], pixels.parity);
+            mbarrier_wait(&bars.pixels_full[pixels.stage], pixels.parity);
             float down[2];  // of the thread's rows
 #pragma unroll
             for (int j = 0; j < 2; j++) {
@@ -308,7 +308,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
             for (int tap = 0; tap < TAPS_OF_STAGE; tap++) {
                 const int stage = cfg::RESIDENT ? i * TAPS_OF_STAGE + tap : filters.stage;
                 if (!cfg::RESIDENT || first)
-                    mbarrier_wait(&bars.filters_there[stage], cfg::RESIDENT ? 0 : filters.parity);
+                    mbarrier_wait(&bars.filters_full[stage], cfg::RESIDENT ? 0 : filters.parity);
                 const auto x_high = x_first + tap_offset(tap) / 16, x_low = x_high + PIXEL_BYTES / 16;
                 const auto w_high = k_major_matrix(memory->filters[stage] + filters_in, EIGHT_ROWS);
                 const auto w_low = w_high + FILTER_BYTES / 2 / 16;
@@ -331,7 +331,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                     }
                     wgmma_commit();
                     wgmma_wait<1>();
-                    release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
+                    release_stage<cfg::PAIRS_FILTERS>(&bars.filters_empty[max(filters_before, 0)],
                                                       !cfg::RESIDENT && part == 0 && filters_before >= 0);
 #pragma unroll
                     for (int e = 0; e < SUMS; e++) sums[e] = fmaf(main[e], down[e / 2 % 2], sums[e]);
@@ -340,19 +340,19 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                 if (!cfg::RESIDENT) filters.next();
             }
             wgmma_wait<0>();
-            release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_read[pixels.stage], true);
+            release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_empty[pixels.stage], true);
             pixels.next();
 #pragma unroll
             for (int e = 0; e < SUMS; e++) sums[e] = fmaf(cross[e], down[e / 2 % 2] * (1 / LOW), sums[e]);
         }
         first = false;
-        release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !cfg::RESIDENT);
-        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], asks && cfg::PING_PONG);
+        release_stage<cfg::PAIRS_FILTERS>(&bars.filters_empty[max(filters_before, 0)], !cfg::RESIDENT);
+        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], elected && cfg::PING_PONG);
         if (cfg::PING_PONG) skip_tile();
         finish_tile(args, at, sums, share, plain);
         if (cfg::SPLIT_FIRST) {  // a thread knows of its own pixels alone, and each warp counts for itself
             if (__any_sync(0xffffffffu, plain) && threadIdx.x % 32 == 0) atomicAdd(args.redone, 1u);
-        } else if (asks && plain && share == 0) {
+        } else if (elected && plain && share == 0) {
             atomicAdd(args.redone, 1u);
         }
     }
@@ -365,13 +365,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
         for (int i = 0; i < cfg::PIXEL_STAGES; i++) {
-            mbarrier_init(&bars.raw_there[i], 1);
-            mbarrier_init(&bars.pixels_there[i], cfg::SPLIT_FIRST ? 1 : SPLITTERS / 32);
-            mbarrier_init(&bars.pixels_read[i], GROUPS_OF_TILE * (cfg::PAIRS_PIXELS ? 2 : 1));
+            mbarrier_init(&bars.raw_full[i], 1);
+            mbarrier_init(&bars.pixels_full[i], cfg::SPLIT_FIRST ? 1 : SPLITTERS / 32);
+            mbarrier_init(&bars.pixels_empty[i], GROUPS_OF_TILE * (cfg::PAIRS_PIXELS ? 2 : 1));
         }
         for (int i = 0; i < cfg::FILTER_STAGES; i++) {
-            mbarrier_init(&bars.filters_there[i], 1);
-            mbarrier_init(&bars.filters_read[i], GROUPS_OF_TILE * (cfg::PAIRS_FILTERS ? 2 : 1));
+            mbarrier_init(&bars.filters_full[i], 1);
+            mbarrier_init(&bars.filters_empty[i], GROUPS_OF_TILE * (cfg::PAIRS_FILTERS ? 2 : 1));
         }
         for (int i = 0; i < CONSUMERS; i++) mbarrier_init(&bars.turn[i], 1);
         mbarrier_init_fence();
@@ -383,18 +383,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
     pdl_wait();
     const int thread = threadIdx.x % WARPGROUP;
     if (warpgroup > CONSUMERS) {
-        setmaxnreg_dec<ASKING_REGISTERS>();
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (thread == 0)
-            bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
-        if (thread == 32) bring_pixels(args, memory, bars);
+            load_filters(args.filters, args.tiling, memory->filters, bars.filters_full, bars.filters_empty);
+        if (thread == 32) load_pixels(args, memory, bars);
     } else if (warpgroup == 0) {
         setmaxnreg_dec<SPLITTER_REGISTERS>();
         const int splitter = thread - (WARPGROUP - SPLITTERS);
         if (splitter >= 0 && !cfg::SPLIT_FIRST) split_pixels(args, memory, bars, splitter);
         else if (thread == 0)
-            bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
+            load_filters(args.filters, args.tiling, memory->filters, bars.filters_full, bars.filters_empty);
         else if (thread == (cfg::SPLIT_FIRST ? 32 : 1))  // of another warp, where those do not split
-            bring_pixels(args, memory, bars);
+            load_pixels(args, memory, bars);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         multiply_tiles(args, memory, bars, warpgroup - 1);

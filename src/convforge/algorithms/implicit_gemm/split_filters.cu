@@ -87,10 +87,10 @@ extern "C" __global__ void __launch_bounds__(cfg::THREADS) split_filters(const _
     pdl_wait();
     DYNAMIC_SHARED(float, held);
     if (cfg::IS_HELD) {
-        const bool near = args.strides[1] == 1;  // channels lie side by side
+        const bool channels_last = args.strides[1] == 1;  // channels lie side by side
 #pragma unroll 8
         for (int i = threadIdx.x; i < cfg::C * TAPS; i += cfg::THREADS) {
-            const int c = near ? i % cfg::C : i / TAPS, tap = near ? i / cfg::C : i % TAPS;
+            const int c = channels_last ? i % cfg::C : i / TAPS, tap = channels_last ? i / cfg::C : i % TAPS;
             held[c * PITCH + tap] = given(args, k, c, tap);
         }
         __syncthreads();

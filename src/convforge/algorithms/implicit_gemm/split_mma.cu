@@ -198,10 +198,10 @@ __device__ inline void finish_sums(const SplitMma &args, int group, int share, i
                 if (n + v >= cfg::K_GROUP) continue;
                 const float sum = sums[i / 2][j][i % 2 * 2 + v], scale = args.scales[k + v];
                 if (scale == 0 || sum != sum) plain |= 1ull << ((i * COLUMNS + j) * 2 + v);
-                pair.at[v] = finished(conv, at.n, k + v, at.p, at.q, sum * scale);
+                pair.at[v] = output_value(conv, at.n, k + v, at.p, at.q, sum * scale);
             }
             if (n >= cfg::K_GROUP) continue;
-            out_t *to = outs + place(conv.out_strides, at.n, k, at.p, at.q);
+            out_t *to = outs + offset_of(conv.out_strides, at.n, k, at.p, at.q);
             if (args.pairs) {
                 store_vector(to, pair);
                 continue;
@@ -219,7 +219,7 @@ __device__ inline void finish_sums(const SplitMma &args, int group, int share, i
         const Column at = column_of(conv, output.m);
         const int k = group * cfg::K_GROUP + output.n;
         const float sum = plain_sum(conv, args.w_strides, at, k, group * cfg::C_GROUP + first, first, channels);
-        outs[place(conv.out_strides, at.n, k, at.p, at.q)] = finished(conv, at.n, k, at.p, at.q, sum);
+        outs[offset_of(conv.out_strides, at.n, k, at.p, at.q)] = output_value(conv, at.n, k, at.p, at.q, sum);
     }
 }
 

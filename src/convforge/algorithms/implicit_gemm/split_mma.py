@@ -13,9 +13,9 @@ from convforge.algorithms.gemm.mma import PRODUCTS, GemmMmaConfig, device_refusa
 from convforge.algorithms.gemm.product import Tiling
 from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.host.resident import evenly
+from convforge.algorithms.host.resident import with_occupancy_cap
 from convforge.algorithms.implicit_gemm import split
-from convforge.algorithms.implicit_gemm.mma import together
+from convforge.algorithms.implicit_gemm.mma import store_width
 from convforge.algorithms.implicit_gemm.pixel_rows import SIDE, SplitPixels
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS as PARTS
 from convforge.algorithms.implicit_gemm.split_tiles import padded_channels
@@ -146,10 +146,10 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
             args.filters = address(buffers["w"].tensors["halves"])
             split.put_filters(args, buffers)
             args.height, args.width = loaded.h, loaded.w
-            args.pairs = together(own, args.conv, config.warp_n) > 1
+            args.pairs = store_width(own, args.conv, config.warp_n) > 1
             return args
 
-        launch = Launch(evenly(runtime, kernel, info), kernel, arguments, runtime)
+        launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime)
         return stages.plan(self, problem, config, launch, split.SplitFilters(problem, runtime))
 
 

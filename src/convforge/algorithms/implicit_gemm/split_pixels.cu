@@ -15,7 +15,7 @@
 #include "pixels.cuh"
 #include "split.cuh"
 
-using Squares = PixelSquares<cfg::CHANNELS, cfg::WHOLE_GROUP, cfg::CHANNELS_NEAR>;
+using Squares = PixelSquares<cfg::CHANNELS, cfg::WHOLE_GROUP, cfg::CHANNELS_LAST>;
 constexpr int SIDE = Squares::SIDE, LINES = Squares::LINES;
 constexpr int THREADS = 32 * LINES, PARTS = THREADS / SIDE, OF_PART = SIDE / PARTS;  // of a pixel's channels
 constexpr int PAIRS = OF_PART / 2, WORDS = cfg::PITCH / 2;
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_pixels(const __grid_
     const int n = blockIdx.x / args.squares, first = blockIdx.x % args.squares * SIDE, c0 = blockIdx.y * SIDE;
     const int pixels = args.height * args.width;
     pdl_wait();
-    Squares::bring_square(args, n, first, c0, [&](int pixel, int c, float value) { square[pixel][c] = value; });
+    Squares::load_square(args, n, first, c0, [&](int pixel, int c, float value) { square[pixel][c] = value; });
     if (thread < SIDE) column[thread] = 0, balance[thread] = 0;
     __syncthreads();
     // Each pixel's scale.

@@ -35,5 +35,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(const __grid_co
     const int pixel = first / cfg::K, row = pixel / conv.Q, n = row / conv.P;
 #pragma unroll
     for (int i = 0; i < LANES; i++)
-        finish(conv, n, first - pixel * cfg::K + i, row - n * conv.P, pixel - row * conv.Q, sums.at[i]);
+        store_output(conv, n, first - pixel * cfg::K + i, row - n * conv.P, pixel - row * conv.Q, sums.at[i]);
 }

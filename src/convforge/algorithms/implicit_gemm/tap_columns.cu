@@ -26,7 +26,7 @@ extern "C" __global__ void tap_columns(const __grid_constant__ TapColumns args) 
     for (int j = 0; j < 4; j++) {
         const int c = step * 16 + j / 2 * 8 + lane % 4 * 2 + j % 2;
         const bool there = column < TapMatrix::COLUMNS && c < cfg::C;
-        factors.at[j] = there ? args.filter.taps[place(args.filter.strides, k, c, r, s)] : w_t{};
+        factors.at[j] = there ? args.filter.taps[offset_of(args.filter.strides, k, c, r, s)] : w_t{};
     }
     args.packed[i].words[0] = factors.word.bits[0];
     args.packed[i].words[1] = factors.word.bits[1];

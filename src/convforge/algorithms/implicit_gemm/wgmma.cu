@@ -34,7 +34,7 @@ struct Wgmma {
     Conv conv;
     TensorMap pixels, filters, results;
     Tiling tiling;
-    int together;  // SCATTERED: so many neighbouring outputs may be stored as one
+    int store_width;  // SCATTERED: so many neighbouring outputs may be stored as one
 };
 
 struct Memory {
@@ -46,28 +46,28 @@ static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
               "the host asks for the shared memory that a block uses");
 
 struct Barriers {
-    unsigned long long pixels_there[cfg::PIXEL_STAGES], pixels_read[cfg::PIXEL_STAGES];
-    unsigned long long filters_there[cfg::FILTER_STAGES], filters_read[cfg::FILTER_STAGES];
+    unsigned long long pixels_full[cfg::PIXEL_STAGES], pixels_empty[cfg::PIXEL_STAGES];
+    unsigned long long filters_full[cfg::FILTER_STAGES], filters_empty[cfg::FILTER_STAGES];
     unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
 };
 
 // Producer.
-__device__ inline void bring_pixels(const Wgmma &args, Memory *memory, Barriers &bars) {
+__device__ inline void load_pixels(const Wgmma &args, Memory *memory, Barriers &bars) {
     Ring<cfg::PIXEL_STAGES> ring{0, 1};
     for (int tile = blockIdx.x; tile < args.tiling.tiles; tile += gridDim.x) {
         const Place at = place_of(args.tiling, tile);
         const Windows from = windows_of(args.conv, args.tiling, at);
         for (int i = 0; i < STAGES_OF_TILE; i++, ring.next()) {
-            unsigned long long *there = &bars.pixels_there[ring.stage];
+            unsigned long long *there = &bars.pixels_full[ring.stage];
             const int tap = cfg::PATCH ? 0 : i % TAPS, c = at.c + (cfg::PATCH ? i : i / TAPS) * ROW_CHANNELS;
-            mbarrier_wait(&bars.pixels_read[ring.stage], ring.parity);
+            mbarrier_wait(&bars.pixels_empty[ring.stage], ring.parity);
             mbarrier_expect_tx(there, PIXEL_ROWS * cfg::ROW_BYTES);
             if (cfg::PATCH)
 #pragma unroll
                 for (int i = 0; i < PHASES; i++)
                     tma_load(memory->pixels[ring.stage] + i * PHASE_BYTES, args.pixels, c, from.w + i % PHASES_W,
                              from.h + i / PHASES_W, from.n, there);
-            else bring_windows(memory->pixels[ring.stage], args.pixels, c, from, tap, there);
+            else load_windows(memory->pixels[ring.stage], args.pixels, c, from, tap, there);
         }
     }
 }
@@ -90,7 +90,7 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
 }
 
 // The sums of a warpgroup's `row`s from 64 * `row` on, to shared memory: a row of 128 bytes is a pixel's 64 filters.
-__device__ inline void turn_results(const Wgmma &args, const Place &at, const float (&sums)[SUMS], int row, int part,
+__device__ inline void transpose_results(const Wgmma &args, const Place &at, const float (&sums)[SUMS], int row, int part,
                                     unsigned char *results) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll
@@ -150,7 +150,7 @@ __device__ __forceinline__ void multiply_row(float (&sums)[cfg::ROWS_64][SUMS], 
 }
 
 __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barriers &bars, int warpgroup) {
-    const bool asks = threadIdx.x % WARPGROUP == 0;
+    const bool elected = threadIdx.x % WARPGROUP == 0;
     const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows
     unsigned char *results = memory->results[warpgroup];
     Ring<cfg::PIXEL_STAGES> pixels;
@@ -175,18 +175,18 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
 #pragma unroll TAPS_AT_ONCE
             for (int tap = 0; tap < TAPS; tap++) {
                 const int step = slice * TAPS + tap, stage = cfg::RESIDENT ? step : filters.stage;
-                if (!cfg::PATCH || tap == 0) mbarrier_wait(&bars.pixels_there[pixels.stage], pixels.parity);
+                if (!cfg::PATCH || tap == 0) mbarrier_wait(&bars.pixels_full[pixels.stage], pixels.parity);
                 if (!cfg::RESIDENT || first)
-                    mbarrier_wait(&bars.filters_there[stage], cfg::RESIDENT ? 0 : filters.parity);
+                    mbarrier_wait(&bars.filters_full[stage], cfg::RESIDENT ? 0 : filters.parity);
                 const unsigned char *pixel = memory->pixels[pixels.stage] + tap_offset(tap);
                 const unsigned char *filter = memory->filters[stage];
                 wgmma_fence();
                 multiply_row(sums, pixel, filter, share, step > 0);
                 wgmma_commit();
                 wgmma_wait<1>();
-                release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)],
+                release_stage<cfg::PAIRS_FILTERS>(&bars.filters_empty[max(filters_before, 0)],
                                                   !cfg::RESIDENT && filters_before >= 0);
-                release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_read[max(pixels_before, 0)],
+                release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_empty[max(pixels_before, 0)],
                                                  pixels_before >= 0 && (!cfg::PATCH || tap == 0));
                 filters_before = stage;
                 if (!cfg::PATCH || tap == TAPS - 1) pixels_before = pixels.stage, pixels.next();
@@ -195,33 +195,33 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
         }
         first = false;
         wgmma_wait<0>();
-        release_stage<cfg::PAIRS_FILTERS>(&bars.filters_read[max(filters_before, 0)], !cfg::RESIDENT);
-        release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_read[max(pixels_before, 0)], true);
-        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], asks && cfg::PING_PONG);
+        release_stage<cfg::PAIRS_FILTERS>(&bars.filters_empty[max(filters_before, 0)], !cfg::RESIDENT);
+        release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_empty[max(pixels_before, 0)], true);
+        mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], elected && cfg::PING_PONG);
 
         if constexpr (cfg::SCATTERED) {
             const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll
             for (int t = 0; t < cfg::ROWS_64; t++) {
                 const int row = 64 * (share * cfg::ROWS_64 + t) + 16 * warp + lane / 4;
-                store_sums(args.conv, args.tiling, at, sums[t], row, lane % 4 * 2, args.together);
+                store_sums(args.conv, args.tiling, at, sums[t], row, lane % 4 * 2, args.store_width);
             }
         } else {
-            if (asks) tma_store_wait_read();
+            if (elected) tma_store_wait_read();
             warpgroup_sync(warpgroup);
 #pragma unroll
             for (int t = 0; t < cfg::ROWS_64; t++)
-                turn_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results);
+                transpose_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results);
             fence_proxy_async();
             warpgroup_sync(warpgroup);
-            if (asks) {
+            if (elected) {
 #pragma unroll
                 for (int t = 0; t < cfg::ROWS_64; t++) store_results(args, at, share * cfg::ROWS_64 + t, t, results);
                 tma_store_commit();
             }
         }
     }
-    if (asks && !cfg::SCATTERED) tma_store_wait();
+    if (elected && !cfg::SCATTERED) tma_store_wait();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(const __grid_constant__ Wgmma args) {
@@ -231,12 +231,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
         for (int i = 0; i < cfg::PIXEL_STAGES; i++) {
-            mbarrier_init(&bars.pixels_there[i], 1);
-            mbarrier_init(&bars.pixels_read[i], GROUPS_OF_TILE * (cfg::PAIRS_PIXELS ? 2 : 1));
+            mbarrier_init(&bars.pixels_full[i], 1);
+            mbarrier_init(&bars.pixels_empty[i], GROUPS_OF_TILE * (cfg::PAIRS_PIXELS ? 2 : 1));
         }
         for (int i = 0; i < cfg::FILTER_STAGES; i++) {
-            mbarrier_init(&bars.filters_there[i], 1);
-            mbarrier_init(&bars.filters_read[i], GROUPS_OF_TILE * (cfg::PAIRS_FILTERS ? 2 : 1));
+            mbarrier_init(&bars.filters_full[i], 1);
+            mbarrier_init(&bars.filters_empty[i], GROUPS_OF_TILE * (cfg::PAIRS_FILTERS ? 2 : 1));
         }
         for (int i = 0; i < CONSUMERS; i++) mbarrier_init(&bars.turn[i], 1);
         mbarrier_init_fence();
@@ -248,9 +248,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_wgmma(con
     pdl_wait();
     if (warpgroup == 0) {
         setmaxnreg_dec<40>();
-        if (threadIdx.x == 0) bring_pixels(args, memory, bars);
+        if (threadIdx.x == 0) load_pixels(args, memory, bars);
         if (threadIdx.x == 32)
-            bring_filters(args.filters, args.tiling, memory->filters, bars.filters_there, bars.filters_read);
+            load_filters(args.filters, args.tiling, memory->filters, bars.filters_full, bars.filters_empty);
     } else {
         setmaxnreg_inc<232>();
         multiply_tiles(args, memory, bars, warpgroup - 1);

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from convforge.algorithms.contract import Buffers, PreparedFilter
-from convforge.algorithms.host.channels_near import ChannelsNear, WhereTheyLie
 from convforge.algorithms.host.on_device import types_refusal
+from convforge.algorithms.host.pack_channels import ChannelPacker, UnpackedWeights
 from convforge.algorithms.implicit_gemm import wgmma_tiles as tiles
 from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal
 from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_shares, ways_of_x
@@ -100,7 +100,7 @@ class ImplicitGemmTf32(ImplicitGemmWgmma):
     types: ClassVar[Mapping[str, str]] = {"float32": "tf32"}
 
 
-class FilterRows(ChannelsNear):
+class FilterRows(ChannelPacker):
     """The weights with the channels of a tap contiguous, as rows of an operand.
 
     `borrow` does not copy weights that are already stored so: those of 1x1, and of channels_last models.
@@ -115,6 +115,6 @@ class FilterRows(ChannelsNear):
             return PreparedFilter({"w": made.tensors["w"].transpose(0, 3, 1, 2)}, made.nbytes)
 
         self.finish = finish
-        self.borrow = WhereTheyLie(
+        self.borrow = UnpackedWeights(
             self, problem, runtime, lambda w: filter_steps(problem, tuple(w.strides)) is not None
         )

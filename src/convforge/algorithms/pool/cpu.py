@@ -11,7 +11,7 @@ from convforge.backends.cpu.jit import jit
 
 
 @jit
-def max_rows(x: Any, out: Any, g: Any, sizes: Any, ends: Any, like: Any, begin: Any, end: Any) -> None:
+def max_rows(x: Any, out: Any, g: Any, sizes: Any, epilogue: Any, like: Any, begin: Any, end: Any) -> None:
     """Work item = one output row (n, c, p): the largest of R rows first, then of S columns. NaN wins over all.
 
     `g.outside` is the least value. `sizes`: channels, phases of the stride, elements of a phase, padded columns that
@@ -40,4 +40,4 @@ def max_rows(x: Any, out: Any, g: Any, sizes: Any, ends: Any, like: Any, begin: 
             for q in range(g.Q):
                 result[q] = result[q] if result[q] >= window[q] or result[q] != result[q] else window[q]
         start = out.place[0] + n * out.place[1] + c * out.place[2] + p * out.place[3]
-        store_row(result, 0, g.Q, result, c, out.flat, start, out.place[4], ends, 0, 0)
+        store_row(result, 0, g.Q, result, c, out.flat, start, out.place[4], epilogue, 0, 0)

@@ -79,7 +79,7 @@ __device__ inline Tile tile_of(const Pool &pool, long long i) {
     return tile;
 }
 
-__device__ inline index_t place(const Strides &strides, index_t n, index_t c, index_t h, index_t w) {
+__device__ inline index_t offset_of(const Strides &strides, index_t n, index_t c, index_t h, index_t w) {
     return n * static_cast<index_t>(strides.n) + c * static_cast<index_t>(strides.c) +
            h * static_cast<index_t>(strides.h) + w * static_cast<index_t>(strides.w);
 }
@@ -109,11 +109,11 @@ __device__ inline void along_row(const Pool &pool, acc_t (&maxima)[cfg::OUT_Q][c
     const index_t step_c = pool.x_strides.c, step_w = pool.x_strides.w;
 #pragma unroll UNROLL_W
     for (int first = -BEFORE; first < COLUMNS; first += STEP) {
-        const int w = w0 + first, near = min(max(w, 0), pool.W - WIDTH);
-        const bool inside = row_inside && w == near;
+        const int w = w0 + first, clamped = min(max(w, 0), pool.W - WIDTH);
+        const bool inside = row_inside && w == clamped;
 #pragma unroll
         for (int e = 0; e < WIDTH * cfg::CHANNELS; e += V) {
-            const auto values = load_vector<V>(row + near * step_w + e * step_c);
+            const auto values = load_vector<V>(row + clamped * step_w + e * step_c);
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 const int column = cfg::CHANNELS_LAST ? first : first + i, c = cfg::CHANNELS_LAST ? e + i : 0;
@@ -131,15 +131,15 @@ __device__ inline void along_row(const Pool &pool, acc_t (&maxima)[cfg::OUT_Q][c
 template <int V>
 __device__ inline void find(const Pool &pool, Maxima &maxima, const Tile &tile) {
     const int h0 = tile.p * cfg::STRIDE_H - pool.top, w0 = tile.q * cfg::STRIDE_W - pool.left;
-    const x_t *plane = pool.x + place(pool.x_strides, tile.n, tile.c, 0, 0);
+    const x_t *plane = pool.x + offset_of(pool.x_strides, tile.n, tile.c, 0, 0);
 #pragma unroll UNROLL_H<V>
     for (int i = 0; i < ROWS; i += STEP_H) {
-        const int h = h0 + i, near = min(max(h, 0), pool.H - 1);
+        const int h = h0 + i, clamped = min(max(h, 0), pool.H - 1);
         acc_t across[cfg::OUT_Q][cfg::CHANNELS];
 #pragma unroll
         for (int e = 0; e < cfg::OUT_Q * cfg::CHANNELS; e++)
             across[e / cfg::CHANNELS][e % cfg::CHANNELS] = pool.outside;
-        along_row<V>(pool, across, plane + near * static_cast<index_t>(pool.x_strides.h), w0, h == near);
+        along_row<V>(pool, across, plane + clamped * static_cast<index_t>(pool.x_strides.h), w0, h == clamped);
 #pragma unroll
         for (int p = 0; p < cfg::OUT_P; p++) {
             if (!takes(p * cfg::STRIDE_H, i, cfg::DILATION_H, cfg::R)) continue;
@@ -158,7 +158,7 @@ __device__ inline void store(const Pool &pool, const Maxima &maxima, const Tile 
 #pragma unroll
     for (int p = 0; p < cfg::OUT_P; p++) {
         if (tile.p + p >= pool.P) continue;
-        out_t *row = pool.out + place(pool.out_strides, tile.n, tile.c, tile.p + p, tile.q);
+        out_t *row = pool.out + offset_of(pool.out_strides, tile.n, tile.c, tile.p + p, tile.q);
 #pragma unroll
         for (int e = 0; e < cfg::OUT_Q * cfg::CHANNELS; e += V) {
             const int q = e / cfg::CHANNELS, c = e % cfg::CHANNELS;
@@ -167,7 +167,7 @@ __device__ inline void store(const Pool &pool, const Maxima &maxima, const Tile 
 #pragma unroll
             for (int i = 0; i < V; i++)
                 values.at[i] = stored<out_t>::of(maxima[p][(e + i) / cfg::CHANNELS][(e + i) % cfg::CHANNELS]);
-            store_vector(row + place(pool.out_strides, 0, c, 0, q), values);
+            store_vector(row + offset_of(pool.out_strides, 0, c, 0, q), values);
         }
     }
 }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan
-from convforge.algorithms.host.ends import ends
+from convforge.algorithms.host.epilogue import epilogue_arguments
 from convforge.algorithms.host.geometry import geometry
 from convforge.algorithms.host.views import view
 from convforge.algorithms.host.widened import takes_bfloat16
@@ -50,7 +50,7 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
         items = problem.n * problem.c * problem.p
         info = LaunchInfo("max_pool_rows", (items,), (block_of_items(items, problem.flops, runtime.facts),))
         kernel = runtime.compile(cpu.max_rows)
-        end = ends(window, {})
+        end = epilogue_arguments(window, {})
 
         def run(buffers: Buffers, stream: Any) -> None:
             x, out = view(buffers["x"], problem.layout), view(buffers["out"], problem.layout)

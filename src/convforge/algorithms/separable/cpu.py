@@ -12,8 +12,8 @@ from convforge.backends.cpu.simd import alias, borrow, fma, load, splat, store, 
 
 
 @jit
-def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: Any, ends: Any, values: Any, sizes: Any,
-              taps: Any, used: Any, begin: Any, end: Any) -> None:  # fmt: skip
+def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: Any, epilogue: Any, values: Any,
+              sizes: Any, taps: Any, used: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a tile of one output channel (n, k, strip of rows, strip of columns), walked down row by row.
 
     Each factor of the rank is first applied down the columns, which makes one row, then along that row. The image's
@@ -25,7 +25,7 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
     S,). `used` has a flag for each remainder modulo stride_h: an output reads its rows. `values` gives only the type
     of the epilogue.
     """
-    x, out, g, ends = borrow(x), borrow(out), borrow(g), borrow(ends)
+    x, out, g, epilogue = borrow(x), borrow(out), borrow(g), borrow(epilogue)
     horizontal, vertical, taps = borrow(horizontal), borrow(vertical), borrow(taps)
     K, rank, pitch = ranks.shape[0], sizes.rank, sizes.pitch
     ring, middle = np.zeros(sizes.extent_h * pitch, vertical.dtype), np.zeros(rank * pitch, vertical.dtype)
@@ -66,9 +66,11 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
                 at = 0 if g.channels == 1 else p * (sizes.tile_q + sizes.lanes)
                 weighted_sum(sums, at, middle, 0, taps, horizontal, first_h, rank * g.S, columns, c > 0)
                 if c == g.channels - 1:
-                    other = ends.place[0] + n * ends.place[1] + k * ends.place[2]
-                    other += (p0 + p) * ends.place[3] + q0 * ends.place[4]
-                    store_row(sums, at, columns, value, k, out.flat, start, out.place[4], ends, other, ends.place[4])
+                    other = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2]
+                    other += (p0 + p) * epilogue.place[3] + q0 * epilogue.place[4]
+                    store_row(
+                        sums, at, columns, value, k, out.flat, start, out.place[4], epilogue, other, epilogue.place[4]
+                    )
 
 
 @jit

@@ -15,7 +15,7 @@ from convforge.algorithms.host.conv import address, conv_constants, fill, is_ali
 from convforge.algorithms.host.element_types import TYPES
 from convforge.algorithms.host.on_device import DeviceConvolution
 from convforge.algorithms.host.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
-from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, evenly
+from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, with_occupancy_cap
 from convforge.algorithms.separable.factor import DeviceFactors
 from convforge.algorithms.separable.factors import integer_refusal, two_passes, two_passes_why
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
@@ -131,7 +131,7 @@ class Separable(DeviceConvolution[FusedConfig]):
         numbered = _tiles(problem, config)
         divisors = numbered.divisors()
         info = LaunchInfo("separable", (numbered.count,), (config.threads,), layout.shared_bytes, early=True)
-        info = as_many_as_run(evenly(runtime, kernel, info), runtime.facts, config.resident)
+        info = as_many_as_run(with_occupancy_cap(runtime, kernel, info), runtime.facts, config.resident)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
         x_run = {"w": 1} if layout.fill > 1 else {}
 

@@ -5,7 +5,7 @@
 //           goes to memory. Weights lie in registers, CHUNK of them, and a pixel that was loaded meets all of them.
 // Tile      TILE_P x TILE_Q outputs of PLANES neighbouring output channels; under it ROWS x TILE_W pixels a plane, which
 //           come as they are stored, in copies that pass no register (cp.async, 16 bytes where rows allow).
-// Along     a thread takes a row of pixels, ALONG sums of it side by side: ROWS x TILE_Q sums in all, THREADS times
+// KIndex     a thread takes a row of pixels, ALONG sums of it side by side: ROWS x TILE_Q sums in all, THREADS times
 //           ALONG at once. Lanes stand below each other, rows an odd number of 16 bytes apart: 16-byte loads and stores
 //           meet in no bank.
 // Down      a thread takes a column of these sums, OUT_P outputs below each other. Lanes stand beside each other, so loads
@@ -33,9 +33,9 @@
 constexpr int TILE_P = cfg::STRIPS_Y * cfg::OUT_P, THREADS = cfg::PLANES * cfg::TILE_Q * cfg::STRIPS_Y;
 constexpr int ROWS = (TILE_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 constexpr int TILE_W = cfg::SHIFT + (cfg::TILE_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
-constexpr int NEAR = cfg::IN_CHANNELS_LAST ? cfg::PLANES : 1;  // planes whose pixels stand beside each other in memory
+constexpr int INTERLEAVED = cfg::IN_CHANNELS_LAST ? cfg::PLANES : 1;  // planes whose pixels stand beside each other in memory
 constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;         // pixels may come by asynchronous copies of vectors
-constexpr int FILLS = (TILE_W + cfg::FILL - 1) / cfg::FILL * NEAR;  // vectors of a row
+constexpr int FILLS = (TILE_W + cfg::FILL - 1) / cfg::FILL * INTERLEAVED;  // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t), SUMS = 16 / sizeof(acc_t);
 constexpr int ROW_PITCH = (cfg::S + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
 constexpr int COLUMN_PITCH = (cfg::R + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
@@ -90,8 +90,8 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const PlaneT
     const int h0 = tile.p * cfg::STRIDE_H - conv.top, w0 = tile.q * cfg::STRIDE_W - conv.left - cfg::SHIFT,
               t = threadIdx.x;
     if (t >= WIDE * LINES) return;
-    for (int i = t % WIDE; i < FILLS * (cfg::PLANES / NEAR); i += WIDE) {
-        const int vector = i % FILLS, slot = i / FILLS + vector % NEAR, column = vector / NEAR * cfg::FILL,
+    for (int i = t % WIDE; i < FILLS * (cfg::PLANES / INTERLEAVED); i += WIDE) {
+        const int vector = i % FILLS, slot = i / FILLS + vector % INTERLEAVED, column = vector / INTERLEAVED * cfg::FILL,
                   k = tile.k + slot;
         if (slot >= tile.planes) continue;
         const int w = w0 + column;
@@ -99,7 +99,7 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const PlaneT
         for (int e = 0; e < cfg::FILL; e++) at[e] = inside(w + e, conv.W);
         const bool whole = w >= 0 && w < conv.W;  // a whole vector of the image, or none of it
         const x_t *plane =
-            conv.x + place(conv.x_strides, tile.n + k / cfg::K, k % cfg::K / cfg::K_GROUP * cfg::C_GROUP + c, 0, 0);
+            conv.x + offset_of(conv.x_strides, tile.n + k / cfg::K, k % cfg::K / cfg::K_GROUP * cfg::C_GROUP + c, 0, 0);
         tile_t *target = to.pixels + (slot * cfg::PLANE + column);
         const int first = t / WIDE;
         if (COPIES && args.aligned_x && whole && h0 >= 0 && h0 + ROWS <= conv.H) {
@@ -270,11 +270,11 @@ __device__ inline void pass_down(acc_t (&sums)[cfg::OUT_P], const acc_t *middle,
 
 // Store a column of outputs, from (p0, q) on.
 __device__ inline void store(const Conv &conv, const acc_t (&sums)[cfg::OUT_P], int n, int k, int p0, int q) {
-    out_t *to = conv.out + place(conv.out_strides, n, k, p0, q);
+    out_t *to = conv.out + offset_of(conv.out_strides, n, k, p0, q);
     const int left = conv.P - p0;
 #pragma unroll
     for (int p = 0; p < cfg::OUT_P; p++) {
-        if (p < left) *to = finished(conv, n, k, p0 + p, q, sums[p]);
+        if (p < left) *to = output_value(conv, n, k, p0 + p, q, sums[p]);
         to += conv.out_strides.h;
     }
 }

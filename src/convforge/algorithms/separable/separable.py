@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter
-from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.epilogue import epilogue_arguments, values_dtype
 from convforge.algorithms.host.geometry import Geometry, geometry
 from convforge.algorithms.host.views import View, view
 from convforge.algorithms.host.weights import correlation_filter
@@ -111,7 +111,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
 
         def run(buffers: Buffers, stream: Any) -> None:
             x, out = view(buffers["x"], problem.x_layout), view(buffers["out"], problem.out_layout)
-            end, packed, now = ends(problem, buffers), buffers["w"].tensors, work
+            end, packed, now = epilogue_arguments(problem, buffers), buffers["w"].tensors, work
             ranks, horizontal, vertical = packed["ranks"], packed["horizontal"], packed["vertical"]
             if ranks.shape[0] < problem.k:
                 if work_of_one and (x.place[2], x.place[4], out.place[2], out.place[4]) == (1, problem.c) * 2:

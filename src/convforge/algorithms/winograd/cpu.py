@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convforge.algorithms.host.ends import Ends
+from convforge.algorithms.host.epilogue import EpilogueArguments
 from convforge.algorithms.host.rows import half_to_float, store_row
 from convforge.algorithms.winograd.transforms import filter_2, filter_4, input_2, input_4, output_2, output_4
 from convforge.backends.cpu.jit import jit
@@ -179,19 +179,20 @@ def input_panel(patch: Any, once: Any, v: Any, at: Any, sizes: Any) -> None:
 
 
 @jit
-def products(u: Any, v: Any, out: Any, g: Any, ends: Any, values: Any, sizes: Any, first: Any, panels: Any,
+def products(u: Any, v: Any, out: Any, g: Any, epilogue: Any, values: Any, sizes: Any, first: Any, panels: Any,
              begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a group's block of outputs and a panel: M = U V at every point, then A^T M A through the epilogue."""
-    u, v, out, g, ends = borrow(u), borrow(v), borrow(out), borrow(g), borrow(ends)
+    u, v, out, g, epilogue = borrow(u), borrow(v), borrow(out), borrow(g), borrow(epilogue)
     a, width = sizes.alpha, 2 * sizes.lanes
     m = np.empty(a * a * sizes.block_k * width, u.dtype)
     once, pixels = np.empty(sizes.m * a * width, u.dtype), np.empty(sizes.m * sizes.m * width, u.dtype)
     sums, value = np.empty(sizes.m * width, u.dtype), np.empty(sizes.m * sizes.m * width, values.dtype)
     runs = np.empty((width, 4), np.int64)
     # With no residual and a float output the epilogue processes a panel at a time, before its pixels are put in order.
-    direct = not (ends.residual.size or ends.half or ends.integer)
-    inner = Ends(ends.plain, ends.divisor, ends.scale, ends.bias, ends.residual, ends.place, ends.code, ends.alpha,
-                 False, False, False, ends.low, ends.high)  # fmt: skip
+    direct = not (epilogue.residual.size or epilogue.half or epilogue.integer)
+    inner = EpilogueArguments(epilogue.plain, epilogue.divisor, epilogue.scale, epilogue.bias, epilogue.residual,
+                              epilogue.place, epilogue.code, epilogue.alpha, False, False, False, epilogue.low,
+                              epilogue.high)  # fmt: skip
     block_u = a * a * sizes.filter_pitch
     for item in range(begin, end):
         block, panel = item // panels, item % panels
@@ -202,11 +203,11 @@ def products(u: Any, v: Any, out: Any, g: Any, ends: Any, values: Any, sizes: An
             k = group * g.outputs + k0 + i
             output_panel(m, i * width, once, pixels, sizes)
             if direct:
-                if not ends.plain:
+                if not epilogue.plain:
                     store_row(pixels, 0, pixels.size, value, k, pixels, 0, 1, inner, 0, 1)
                 put_panel(pixels, k, runs, count, out, g, sizes)
             else:
-                store_panel(pixels, sums, value, k, runs, count, out, g, ends, sizes)
+                store_panel(pixels, sums, value, k, runs, count, out, g, epilogue, sizes)
 
 
 @jit
@@ -304,7 +305,7 @@ def put_panel(pixels: Any, k: Any, runs: Any, count: Any, out: Any, g: Any, size
 
 
 @jit
-def store_panel(pixels: Any, sums: Any, value: Any, k: Any, runs: Any, count: Any, out: Any, g: Any, ends: Any,
+def store_panel(pixels: Any, sums: Any, value: Any, k: Any, runs: Any, count: Any, out: Any, g: Any, epilogue: Any,
                 sizes: Any) -> None:  # fmt: skip
     """Store a panel's sums of output channel `k` row by row through the epilogue."""
     m, width, slot = sizes.m, 2 * sizes.lanes, 0
@@ -315,6 +316,14 @@ def store_panel(pixels: Any, sums: Any, value: Any, k: Any, runs: Any, count: An
                 for column in range(m):
                     put(sums, m * j + column, get(pixels, (i * m + column) * width + slot + j))
             start = out.place[0] + n * out.place[1] + k * out.place[2] + (p + i) * out.place[3] + q * out.place[4]
-            to = ends.place[0] + n * ends.place[1] + k * ends.place[2] + (p + i) * ends.place[3] + q * ends.place[4]
-            store_row(sums, 0, min(m * run, g.Q - q), value, k, out.flat, start, out.place[4], ends, to, ends.place[4])
+            to = (
+                epilogue.place[0]
+                + n * epilogue.place[1]
+                + k * epilogue.place[2]
+                + (p + i) * epilogue.place[3]
+                + q * epilogue.place[4]
+            )
+            store_row(
+                sums, 0, min(m * run, g.Q - q), value, k, out.flat, start, out.place[4], epilogue, to, epilogue.place[4]
+            )
         slot += run

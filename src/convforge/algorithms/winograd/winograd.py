@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, Step
-from convforge.algorithms.host.ends import ends, values_dtype
+from convforge.algorithms.host.epilogue import epilogue_arguments, values_dtype
 from convforge.algorithms.host.geometry import geometry
 from convforge.algorithms.host.outside import outside_steps
 from convforge.algorithms.host.views import view
@@ -161,7 +161,17 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         def run(buffers: Buffers, stream: Any) -> None:
             (v,) = carve(buffers.get("workspace"), parts)
             out = view(buffers["out"], problem.out_layout)
-            args = (buffers["w"].tensors["u"], v, out, g, ends(problem, buffers), values, sizes, first, count)
+            args = (
+                buffers["w"].tensors["u"],
+                v,
+                out,
+                g,
+                epilogue_arguments(problem, buffers),
+                values,
+                sizes,
+                first,
+                count,
+            )
             runtime.launch(kernel, info, args, stream)
 
         return Call(info, run)

@@ -10,7 +10,7 @@ constexpr unsigned MOST_OF_CLUSTER = 16;
 
 struct Cluster {
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_cond_t turned = PTHREAD_COND_INITIALIZER;
+    pthread_cond_t turn_changed = PTHREAD_COND_INITIALIZER;
     unsigned size, joined, turn;
     unsigned still;    // turns in a row in which no thread could go on
     unsigned ended;    // blocks of the cluster that runs
@@ -73,8 +73,8 @@ inline bool hand_over(Cluster &cluster, Region *r) {
     pthread_mutex_lock(&cluster.lock);
     do cluster.turn = (cluster.turn + 1) % cluster.size;
     while (cluster.blocks[cluster.turn]->ended);
-    pthread_cond_broadcast(&cluster.turned);
-    while (cluster.turn != r->state.rank && !cluster.failed) pthread_cond_wait(&cluster.turned, &cluster.lock);
+    pthread_cond_broadcast(&cluster.turn_changed);
+    while (cluster.turn != r->state.rank && !cluster.failed) pthread_cond_wait(&cluster.turn_changed, &cluster.lock);
     pthread_mutex_unlock(&cluster.lock);
     return !cluster.failed;
 }
@@ -96,7 +96,7 @@ inline bool others_go_on(Region *r) {
 inline void fail_cluster(Cluster &cluster, unsigned rank) {
     if (!cluster.failed) cluster.failed_first = rank;
     cluster.failed = true;
-    pthread_cond_broadcast(&cluster.turned);
+    pthread_cond_broadcast(&cluster.turn_changed);
 }
 
 inline void no_block(Cluster &cluster, unsigned rank) {
@@ -110,9 +110,9 @@ inline bool join(Cluster &cluster, Region *r) {
     pthread_mutex_lock(&cluster.lock);
     cluster.blocks[r->state.rank] = r;
     if (cluster.joined++ == 0) cluster.turn = first_of_cluster(*r->job, r);
-    pthread_cond_broadcast(&cluster.turned);
+    pthread_cond_broadcast(&cluster.turn_changed);
     while (!cluster.failed && (cluster.joined < cluster.size || cluster.turn != r->state.rank))
-        pthread_cond_wait(&cluster.turned, &cluster.lock);
+        pthread_cond_wait(&cluster.turn_changed, &cluster.lock);
     pthread_mutex_unlock(&cluster.lock);
     return !cluster.failed;
 }
@@ -136,9 +136,9 @@ inline bool end_block(Cluster &cluster, Region *r, bool well, bool is_last) {
     } else {
         while (cluster.blocks[cluster.turn]->ended) cluster.turn = (cluster.turn + 1) % cluster.size;
     }
-    pthread_cond_broadcast(&cluster.turned);
+    pthread_cond_broadcast(&cluster.turn_changed);
     while (!cluster.failed && (cluster.clusters == before || (!is_last && cluster.turn != r->state.rank)))
-        pthread_cond_wait(&cluster.turned, &cluster.lock);
+        pthread_cond_wait(&cluster.turn_changed, &cluster.lock);
     pthread_mutex_unlock(&cluster.lock);
     return !cluster.failed;
 }

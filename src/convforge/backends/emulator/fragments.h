@@ -21,7 +21,7 @@ struct Fragments : Together {
 struct MatrixRow : Together {
     unsigned *words;
     const unsigned char *row;
-    bool turned;
+    bool transposed;
 };
 
 // The numbers of a word of a first factor and of a second one.
@@ -71,14 +71,14 @@ inline void multiply_words(const Together *const *lanes) {
         const auto place = [&](unsigned n) {
             return static_cast<Sum *>(lane(m % 8 * 4 + n / 2)->sums) + m / 8 * 2 + n % 2;
         };
-        for (unsigned n = 0; n < COLUMNS; n++) sums[n] = *place(n);
+        for (unsigned n = 0; n < COLUMNS; n++) sums[n] = *offset_of(n);
         for (unsigned k = 0; k < WORDS * IN_WORD; k += IN_WORD)
             for (unsigned n = 0; n < COLUMNS; n++) {
                 Sum added = rows[m][k] * columns[k][n];
                 for (unsigned i = 1; i < IN_WORD; i++) added += rows[m][k + i] * columns[k + i][n];
                 sums[n] += added;
             }
-        for (unsigned n = 0; n < COLUMNS; n++) *place(n) = sums[n];
+        for (unsigned n = 0; n < COLUMNS; n++) *offset_of(n) = sums[n];
     }
 }
 
@@ -109,7 +109,7 @@ inline void load_all(Region *r, Site site, const Together *const *lanes) {
             const unsigned g = i / 4, t = i % 4;
             unsigned short pair[2];
             for (unsigned e = 0; e < 2; e++) {
-                const unsigned row = lane(i)->turned ? 2 * t + e : g, number = lane(i)->turned ? g : 2 * t + e;
+                const unsigned row = lane(i)->transposed ? 2 * t + e : g, number = lane(i)->transposed ? g : 2 * t + e;
                 memcpy(&pair[e], lane(8 * j + row)->row + 2 * number, 2);
             }
             lane(i)->words[j] = pair[0] | static_cast<unsigned>(pair[1]) << 16;

@@ -6,7 +6,7 @@
 // Factors of 16 bits are multiplied without rounding and added up in double; the sum is cut off to a float, as tensor
 // cores do.
 #pragma once
-#include "boxes.h"
+#include "tma.h"
 
 namespace emulator {
 
@@ -80,22 +80,22 @@ inline float cut_off(double sum) {
 }
 
 // The shape and type of wgmma.mma_async.sync.aligned.m64nNkK.f32.T.T. False: it is none.
-inline bool shape_of(const char *instruction, unsigned &columns, unsigned &deep, Kind &kind) {
+inline bool shape_of(const char *instruction, unsigned &columns, unsigned &depth, Kind &kind) {
     char first[8], second[8];
-    const int found = sscanf(instruction, "wgmma.mma_async.sync.aligned.m64n%uk%u.f32.%7[^.].%7s", &columns, &deep, first,
+    const int found = sscanf(instruction, "wgmma.mma_async.sync.aligned.m64n%uk%u.f32.%7[^.].%7s", &columns, &depth, first,
                              second);
     if (found != 4 || strcmp(first, second)) return false;
     kind = !strcmp(first, "f16") ? HALF : !strcmp(first, "bf16") ? BFLOAT16 : TF32;
     if (kind == TF32 && strcmp(first, "tf32")) return false;
-    return columns % 8 == 0 && columns >= 8 && columns <= 256 && deep == (kind == TF32 ? 8 : 16);
+    return columns % 8 == 0 && columns >= 8 && columns <= 256 && depth == (kind == TF32 ? 8 : 16);
 }
 
 inline void compute(Region *r, Site site, const Product &product) {
-    constexpr unsigned ROWS = 64, MOST_COLUMNS = 256, MOST_DEEP = 16;
-    static __thread double of_a[ROWS][MOST_DEEP], of_b[MOST_DEEP][MOST_COLUMNS];
-    unsigned columns, deep, across_a = 0, across_b = 0;
+    constexpr unsigned ROWS = 64, MOST_COLUMNS = 256, MOST_DEPTH = 16;
+    static __thread double of_a[ROWS][MOST_DEPTH], of_b[MOST_DEPTH][MOST_COLUMNS];
+    unsigned columns, depth, across_a = 0, across_b = 0;
     Kind kind;
-    if (!shape_of(product.instruction, columns, deep, kind)) refuse(site, "the emulator has no such instruction");
+    if (!shape_of(product.instruction, columns, depth, kind)) refuse(site, "the emulator has no such instruction");
     sscanf(product.majors, ", %u, %u", &across_a, &across_b);
     const unsigned bytes = kind == TF32 ? 4 : 2;
     const Matrix a = matrix_of(r, product.a, across_a), b = matrix_of(r, product.b, across_b);
@@ -106,8 +106,8 @@ inline void compute(Region *r, Site site, const Product &product) {
         return number_of(at, kind);
     };
     for (unsigned m = 0; m < ROWS; m++)
-        for (unsigned k = 0; k < deep; k++) of_a[m][k] = read(a, m, k);
-    for (unsigned k = 0; k < deep; k++)
+        for (unsigned k = 0; k < depth; k++) of_a[m][k] = read(a, m, k);
+    for (unsigned k = 0; k < depth; k++)
         for (unsigned n = 0; n < columns; n++) of_b[k][n] = read(b, n, k);
     for (unsigned m = 0; m < ROWS; m++) {
         double sums[MOST_COLUMNS];
@@ -116,7 +116,7 @@ inline void compute(Region *r, Site site, const Product &product) {
         float *const *threads = product.sums + m / 16 * WARP + lane_row;
         for (unsigned n = 0; n < columns; n++)
             sums[n] = product.adds ? threads[n % 8 / 2][n / 8 * 4 + 2 * half + n % 2] : 0;
-        for (unsigned k = 0; k < deep; k++)
+        for (unsigned k = 0; k < depth; k++)
             for (unsigned n = 0; n < columns; n++) sums[n] += of_a[m][k] * of_b[k][n];
         for (unsigned n = 0; n < columns; n++)
             threads[n % 8 / 2][n / 8 * 4 + 2 * half + n % 2] = cut_off(sums[n]);
@@ -144,9 +144,9 @@ inline void multiply(Site site, const char *instruction, const char *majors, flo
     if (product.a != a || product.b != b || product.adds != adds || product.group != fiber.product_group ||
         product.instruction != instruction || product.count != count)
         refuse(site, "the threads of a warpgroup ask for different products");
-    unsigned columns, deep;
+    unsigned columns, depth;
     Kind kind;
-    if (!product.threads && (!shape_of(instruction, columns, deep, kind) || columns / 2 != count))
+    if (!product.threads && (!shape_of(instruction, columns, depth, kind) || columns / 2 != count))
         refuse(site, "the instruction has another number of sums, or is none that the emulator knows");
     product.sums[r->current % WARPGROUP] = sums;
     const bool at_once = r->job->order == BACKWARD || (r->job->order == SHUFFLED && random_below(r, 2));

@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include "boxes.h"
+#include "tma.h"
 #include "faults.h"
 #include "fragments.h"
 #include "region.h"
@@ -120,8 +120,8 @@ static void multiply_fragments(Site site, const char *types, void *sums, const u
     in_warp(site, ALL, reinterpret_cast<bits_t>(static_cast<const Together *>(&mine)), TOGETHER);
 }
 
-static void load_fragments(Site site, unsigned *words, const void *row, bool turned) {
-    const MatrixRow mine{{load_all}, words, static_cast<const unsigned char *>(row), turned};
+static void load_fragments(Site site, unsigned *words, const void *row, bool transposed) {
+    const MatrixRow mine{{load_all}, words, static_cast<const unsigned char *>(row), transposed};
     in_warp(site, ALL, reinterpret_cast<bits_t>(static_cast<const Together *>(&mine)), TOGETHER);
 }
 
@@ -225,8 +225,8 @@ static bool run_warp(Region *r, unsigned w) {
         if (r->job->order == BACKWARD) lane = 31 - __builtin_clz(warp.runnable);
         if (r->job->order == SHUFFLED) {
             const unsigned turn = random_below(r, WARP);
-            const unsigned turned = warp.runnable >> turn | (turn ? warp.runnable << (WARP - turn) : 0);
-            lane = (__builtin_ctz(turned) + turn) % WARP;
+            const unsigned transposed = warp.runnable >> turn | (turn ? warp.runnable << (WARP - turn) : 0);
+            lane = (__builtin_ctz(transposed) + turn) % WARP;
         }
         warp.runnable &= ~(1u << lane);
         if (!resume(r, w * WARP + lane)) return false;

@@ -33,7 +33,7 @@ struct Services {
     void (*commit)();
     void (*wait)(unsigned pending);
     void (*meet)(Site site, unsigned barrier, unsigned threads);
-    void (*init_barrier)(Site site, unsigned long long *bar, unsigned arrivals);  // from here on: boxes.h
+    void (*init_barrier)(Site site, unsigned long long *bar, unsigned arrivals);  // from here on: tma.h
     void (*arrive)(Site site, unsigned long long *bar);
     void (*expect)(Site site, unsigned long long *bar, unsigned bytes);
     void (*arrive_in)(Site site, unsigned long long *bar, unsigned block);
@@ -51,7 +51,7 @@ struct Services {
     void (*await_products)(Site site, unsigned pending);
     // These two by all lanes of a warp: fragments.h.
     void (*multiply_fragments)(Site site, const char *types, void *sums, const unsigned *a, const unsigned *b);
-    void (*load_fragments)(Site site, unsigned *words, const void *row, bool turned);
+    void (*load_fragments)(Site site, unsigned *words, const void *row, bool transposed);
     void (*fail)(Site site);
     void (*out_of_bounds)(const void *where, bits_t index);  // of -fsanitize=bounds
     void (*mismatch)(const void *where, bits_t pointer);     // of -fsanitize=alignment,object-size

@@ -58,7 +58,7 @@ inline void each_of_row(const TensorMap &map, unsigned offset, const long long (
 template <class Visit>
 inline void each_of_box(const TensorMap &map, const Corner &from, Visit visit) {
     const unsigned row = extent(map, 0) * map.unit;
-    if (map.im2col) {  // from position to position along W, then H, then the pictures (PTX ISA, im2col mode)
+    if (map.im2col) {  // from position to position along W, then H, then the images (PTX ISA, im2col mode)
         long long w = from.at[1], h = from.at[2], n = from.at[3];
         for (unsigned i = 0; i < map.box[1]; i++) {
             each_of_row(map, i * row, {from.at[0], w + from.right, h + from.down, n}, visit);

@@ -1,4 +1,4 @@
-"""Host side of channels_near.cu, which packs filters so that the channels of a tap are contiguous."""
+"""Host side of pack_channels.cu, which packs filters so that the channels of a tap are contiguous."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PART_BYTES, THREADS, MOST_CHANNELS, VECTOR = 36864, 256, 256, 16
 
 
 class _Packing(ctypes.Structure):
-    """struct Packing of channels_near.cu."""
+    """struct Packing of pack_channels.cu."""
 
     _fields_ = (
         ("w", ctypes.c_void_p), ("packed", ctypes.c_void_p), ("strides", ctypes.c_longlong * 4),
@@ -27,7 +27,7 @@ class _Packing(ctypes.Structure):
     )  # fmt: skip
 
 
-class ChannelsNear(Preparation):
+class ChannelPacker(Preparation):
     """Packs the weights in the order K, R, S, C, in cross-correlation order, without a change of type.
 
     Its tensor "w" has the shape (K, R, S, channels): a tap's channels are padded with zeros to multiples of `whole`
@@ -43,7 +43,7 @@ class ChannelsNear(Preparation):
         fits = min(channels, c) * taps * size <= PART_BYTES
         across = min(MOST_CHANNELS, -(-min(channels, c) // 32) * 32)
         source = KernelSource(
-            "algorithms/host/channels_near.cu", "pack_channels", constants(NUMBER_BYTES=size), _Packing, "Packing"
+            "algorithms/host/pack_channels.cu", "pack_channels", constants(NUMBER_BYTES=size), _Packing, "Packing"
         )
         info = LaunchInfo("pack_channels", (k * parts,), (across, THREADS // across), early=True)
         flip = int(problem.mode == "convolution")
@@ -69,10 +69,10 @@ class ChannelsNear(Preparation):
             axes = zip((k, c, r, s), w.strides, steps, strict=True)
             return pitch == c and all(length == 1 or own == step for length, own, step in axes)
 
-        self.borrow: Preparation = WhereTheyLie(self, problem, runtime, lies)
+        self.borrow: Preparation = UnpackedWeights(self, problem, runtime, lies)
 
 
-class WhereTheyLie(Preparation):
+class UnpackedWeights(Preparation):
     """Passes the weights themselves to a kernel that can read them; else packs them.
 
     `lies` tells if the kernel can read an array whose address is a multiple of 16 bytes.

@@ -16,7 +16,7 @@ from convforge.problem.types import is_integer
 Place = tuple[int, int, int, int, int]
 
 
-class Ends(NamedTuple):
+class EpilogueArguments(NamedTuple):
     """The arguments of :func:`convforge.algorithms.host.rows.store_row`."""
 
     plain: bool  # sums are only cast
@@ -39,18 +39,18 @@ def values_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
     return np.dtype("float64" if is_integer(problem.acc_dtype) else problem.acc_dtype)
 
 
-def ends(problem: Conv2dProblem, buffers: Buffers) -> Ends:
+def epilogue_arguments(problem: Conv2dProblem, buffers: Buffers) -> EpilogueArguments:
     """The epilogue of `problem` with the operands of one call."""
-    return _plain_ends(problem) if problem.epilogue.is_plain else _ends(problem, buffers)
+    return _without_operands(problem) if problem.epilogue.is_plain else _arguments(problem, buffers)
 
 
 @lru_cache(maxsize=256)
-def _plain_ends(problem: Conv2dProblem) -> Ends:
+def _without_operands(problem: Conv2dProblem) -> EpilogueArguments:
     """Cached, because without operands it is the same for every call."""
-    return _ends(problem, {})
+    return _arguments(problem, {})
 
 
-def _ends(problem: Conv2dProblem, buffers: Buffers) -> Ends:
+def _arguments(problem: Conv2dProblem, buffers: Buffers) -> EpilogueArguments:
     epilogue = problem.epilogue
     values = values_dtype(problem)
     out = np.dtype(problem.out_dtype)
@@ -64,7 +64,7 @@ def _ends(problem: Conv2dProblem, buffers: Buffers) -> Ends:
     if epilogue.residual:
         seen = view(buffers["residual"], problem.out_layout)
         residual, place = seen.flat, seen.place
-    return Ends(
+    return EpilogueArguments(
         plain=plain,
         divisor=values.type(epilogue.divisor),
         scale=_vector(buffers["scale"] if epilogue.scale != "none" else None, values),
