@@ -98,7 +98,7 @@ SHARES_MMA = replace(LAYER_MMA, config=ImplicitMmaConfig(32, 32, 32, 16, 16, 3, 
 # Results in NCHW: planes of a multiple of eight pixels, and of an even number.
 PLANES_MMA = replace(EIGHTS_MMA, problem="n3c16h6w8_k21r3s3_p1_f16_nchw_+bias")
 EVEN_MMA = replace(EIGHTS_MMA, problem="n3c16h5w6_k21r3s3_p1_f16_nchw_+bias")
-ROWS_MMA = replace(PLANES_MMA, config=replace(PLANES_MMA.config, turned=True))
+ROWS_MMA = replace(PLANES_MMA, config=replace(PLANES_MMA.config, repacked=True))
 RELU = Run("relu", "relu301_f32", ReluConfig(32, 2, "whole"))
 POOL = Run("max_pool", "max_n2c3h9w13_r3s3_st2_p1_f32_nchw", MaxPoolConfig(32, 2, 2))
 

@@ -27,11 +27,11 @@ PHASES = replace(STRIDED, config=WgmmaConfig(True, True, True, 1, 64, False, 2, 
 GROUPS = Run("implicit_gemm_wgmma", "n2c64h13w11_k80r3s3_p1_g2_f16_nhwc_+scale:channel+bias",
              replace(PATCHES.config, scattered=True))  # fmt: skip
 TURNED = Run("implicit_gemm_wgmma", "n2c60h13w11_k72r3s2_p1_reflect_g2_f16_nchw_+scale:channel+bias+residual+relu",
-             replace(PATCHES.config, turned=True, scattered=True))  # fmt: skip
+             replace(PATCHES.config, repacked=True, scattered=True))  # fmt: skip
 FOUR = replace(TURNED, problem="n2c64h12w12_k72r3s3_p1_f16_nchw")
 TWO = replace(TURNED, problem="n2c64h12w14_k72r3s3_p1_f16_nchw")
 IN_NHWC = Run("implicit_gemm_wgmma", "n2c70h13w11_k70r3s2_p1_constant9.0_f16_nhwc_+bias",
-              replace(PIXELS.config, turned=True, scattered=True))  # fmt: skip
+              replace(PIXELS.config, repacked=True, scattered=True))  # fmt: skip
 TF32 = Run("implicit_gemm_tf32", "n2c40h13w12_k72r3s2_p1_f32_nhwc_math-tf32",
            replace(PIXELS.config, scattered=True))  # fmt: skip
 PAIRS = replace(PATCHES, config=replace(PATCHES.config, pairs="filters"))

@@ -413,7 +413,7 @@ def test_tensor_cores_are_expected_where_they_won() -> None:
     for text, best, won in measured:
         problem = problem_of(text)
         first = DepthwiseMma().configs(problem, H200)[0]
-        assert (first.planes, first.team, first.tiles) in best
+        assert (first.planes, first.plane_warps, first.tiles) in best
         ours, other = (predicted_s(method, problem, H200) for method in (DepthwiseMma(), DepthwiseRows()))
         assert (ours < other) == won
 

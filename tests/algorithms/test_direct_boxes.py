@@ -162,8 +162,8 @@ def test_threads_share_pixels_of_a_run(text: str) -> None:
     """With several rows of lanes in a warp, one, and part of one."""
     problem = problem_of(text)
     for strips, lanes in ((4, 8), (2, 16), (2, 32), (1, 64)):
-        for grain in (16, 128):
-            config = BoxesConfig(strips, lanes, 2, 4 // problem.stride[1], 1, 2, 1, grain)
+        for alignment in (16, 128):
+            config = BoxesConfig(strips, lanes, 2, 4 // problem.stride[1], 1, 2, 1, alignment)
             assert threads_share(problem, config, box_of(problem, config))
             check(text, config)
             check(text, config, "integers")
@@ -321,7 +321,7 @@ def test_refusals_say_why(text: str, facts: dict[str, Any], reason: str | None) 
         (BoxesConfig(1, 16), "a block has 32 to 1024 threads; 1 x 16 are 16"),
         (BoxesConfig(stages=0), "stages=0 must be at least 1"),
         (BoxesConfig(stages=16), "16 boxes take"),
-        (BoxesConfig(grain=48), "rows of a box begin at multiples of 16, 32, 64, 128 bytes; got 48"),
+        (BoxesConfig(alignment=48), "rows of a box begin at multiples of 16, 32, 64, 128 bytes; got 48"),
         (BoxesConfig(64, 16, 8), "units is too large: an axis has at most 256"),
         (BoxesConfig(2, 16, 8, 8, 3, 1, 1), "registers; 192 are to be had"),
         (BoxesConfig(32, 1, 1, 1), "boxes begin 4 bytes apart; that must be a multiple of 16"),
@@ -373,16 +373,16 @@ def test_rows_of_boxes_are_lines_where_rows_of_the_picture_are() -> None:
     def box(text: str) -> tuple[int, Box]:
         problem = problem_of(text)
         config = DirectBoxes().configs(problem, H200)[0]
-        return config.grain, box_of(problem, config)
+        return config.alignment, box_of(problem, config)
 
     for text in ("n1c3h2048w2048_k1r3s3_p1_f32_nchw", "n1c3h2048w2048_k3r3s3_st2_p1_f32_nchw",
                  "n1c3h4096w4096_k3r3s3_p1_g3_u8-f32-u8-f32_nhwc"):  # fmt: skip
-        grain, found = box(text)
-        assert grain == 128
+        alignment, found = box(text)
+        assert alignment == 128
         assert found.width * found.size % 128 == 0
         assert (found.shift + problem_of(text).padding[2] * found.chunk) * found.size % 128 == 0
-    for width, grain in ((4000, 128), (2000, 64), (2008, 32), (2004, 16)):
-        assert box(f"n1c3h2000w{width}_k1r3s3_p1_f32_nchw")[0] == grain
+    for width, alignment in ((4000, 128), (2000, 64), (2008, 32), (2004, 16)):
+        assert box(f"n1c3h2000w{width}_k1r3s3_p1_f32_nchw")[0] == alignment
     assert box("n1c8h1024w1024_k1r3s3_p1_f32_nchw")[0] == 64  # such boxes are larger: here two would not fit
 
 

@@ -186,7 +186,7 @@ def test_the_default_is_of_two_sets_where_memory_wants_wide_spans() -> None:
 
     def sets_and_gang(text: str) -> tuple[int, int]:
         config = default_config(problem_of(text), H200)
-        return config.sets, config.gang
+        return config.sets, config.stage_rows
 
     assert sets_and_gang("n1c3h4096w4096_k3r5s5_p2_g3_u8-i8-u8-i32_nhwc") == (2, 2)
     assert sets_and_gang("n1c3h4096w4096_k3r3s3_p1_g3_u8-i8-u8-i32_nhwc") == (2, 1), "few rows: one at a time"

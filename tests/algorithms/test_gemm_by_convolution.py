@@ -110,7 +110,7 @@ def test_rows_are_written_first_where_the_tma_cannot_load_a() -> None:
                          ("m64n66k64_tb_f32", False)):  # fmt: skip
         problem = parse_problem(text)
         found = METHODS["gemm_split"].configs(problem, H200)
-        assert {config.turned for config in found if not config.split_first} == {turned}
+        assert {config.repacked for config in found if not config.split_first} == {turned}
         assert any(config.split_first for config in found)
 
 

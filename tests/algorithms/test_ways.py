@@ -194,7 +194,7 @@ def test_such_arrays_get_the_other_plan(name: str, text: str) -> None:
     assert launch.otherwise is not None
     other = launch.otherwise()
     assert [info.kernel for info in other.launches] == ["pixel_rows", name]
-    assert "the config asks for it (turned)" in said(other)["pixel_rows", "default"]
+    assert "the config asks for it (repacked)" in said(other)["pixel_rows", "default"]
     assert not [outcome for _, outcome, _ in other.ways if outcome == "arrays"]
 
 

@@ -127,19 +127,19 @@ def boxes(config: str, ms: float, algorithm: str = "boxes", **more: Any) -> Resu
 
 
 BOXES = (
-    boxes("strips=4,grain=128,stages=2", 2.0),
-    boxes("strips=8,grain=64,stages=2", 1.0),
-    boxes("strips=4,grain=16,stages=2", 3.0),
-    boxes("strips=4,grain=128,stages=3", 1.5),
+    boxes("strips=4,alignment=128,stages=2", 2.0),
+    boxes("strips=8,alignment=64,stages=2", 1.0),
+    boxes("strips=4,alignment=16,stages=2", 3.0),
+    boxes("strips=4,alignment=128,stages=3", 1.5),
 )
 
 
 def test_columns_are_changes_of_one_field_and_the_first_config_is_the_default() -> None:
     (table,) = config_tables(run(), BOXES)
-    assert table.names == ("case", "method", "default", "grain=16", "stages=3", "the default")
+    assert table.names == ("case", "method", "default", "alignment=16", "stages=3", "the default")
     (row,) = table.rows
     assert [cell.text for cell in row] == [
-        "square_8", "boxes", "*2.00", "*3.00", "*1.50", "strips=4,grain=128,stages=2",
+        "square_8", "boxes", "*2.00", "*3.00", "*1.50", "strips=4,alignment=128,stages=2",
     ]  # fmt: skip
     assert [cell.look for cell in row] == ["", "", "", "", "best", ""]
 
@@ -147,14 +147,14 @@ def test_columns_are_changes_of_one_field_and_the_first_config_is_the_default() 
 def test_each_case_has_its_own_default_and_cases_stand_in_natural_order() -> None:
     others = (boxes("a=1,b=2", 4.0, case="square_16"), boxes("a=1,b=3", 5.0, case="square_16"))
     (table,) = config_tables(run(), (*others, *BOXES))
-    assert table.names[3:-1] == ("b=3", "grain=16", "stages=3")
+    assert table.names[3:-1] == ("alignment=16", "b=3", "stages=3")
     assert [row[0].text for row in table.rows] == ["square_8", "square_16"]
-    assert [cell.text for cell in table.rows[1]][2:] == ["*4.00", "*5.00", "", "", "a=1,b=2"]
+    assert [cell.text for cell in table.rows[1]][2:] == ["*4.00", "", "*5.00", "", "a=1,b=2"]
     assert [cell.look for cell in table.rows[1]][2:] == ["best", "", "", "", ""]
 
 
 def test_configs_without_a_time_say_why() -> None:
-    failed = result(algorithm="boxes", config="strips=4,grain=16,stages=2", status="failed", reason="wrong")
+    failed = result(algorithm="boxes", config="strips=4,alignment=16,stages=2", status="failed", reason="wrong")
     (table,) = config_tables(run(), (BOXES[0], failed))
     (row,) = table.rows
     assert [cell.text for cell in row][2:-1] == ["*2.00", "failed"]

@@ -37,7 +37,7 @@ def configs(name: str, text: str, every: int = 1) -> list[Any]:
     chosen = some(found, len(found) // every)
     if name == "gemm_split":
         chosen += [next(config for config in found if config.split_first == first) for first in (False, True)]
-    turned = [replace(c, turned=True) for c in chosen if not c.turned and not getattr(c, "split_first", False)]
+    turned = [replace(c, repacked=True) for c in chosen if not c.repacked and not getattr(c, "split_first", False)]
     return [*dict.fromkeys(chosen), *turned[:1]]
 
 

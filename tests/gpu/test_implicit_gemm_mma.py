@@ -54,7 +54,7 @@ def test_every_tile_is_right(text: str, kind: str) -> None:
     problem: Any = parse_problem(text)
     every = some(CONFIGS, len(CONFIGS))
     few = shared(problem, every[-1], 3)
-    for config in (*every, few, replace(every[0], turned=True), replace(few, turned=True)):
+    for config in (*every, few, replace(every[0], repacked=True), replace(few, repacked=True)):
         verdict = check_plan(METHOD.plan(problem, config, hopper()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
 
@@ -66,7 +66,7 @@ def test_every_border_as_x_lies_and_as_rows(border: str) -> None:
     for layout in ("nhwc", "nchw"):
         text = f"n2c24h7w9_k20r3s2_st2x1_p1x2x2x1_{mode}g2_f16_{layout}"
         problem: Any = parse_problem(text)
-        plans = [METHOD.plan(problem, replace(WIDE, turned=turned), hopper()) for turned in (False, True)]
+        plans = [METHOD.plan(problem, replace(WIDE, repacked=turned), hopper()) for turned in (False, True)]
         for plan in plans:
             verdict = check_plan(plan, judge_of(text, "normal"))
             assert verdict.ok, f"{plan.config}: {verdict.message}"
@@ -116,7 +116,7 @@ def test_planes_of_a_larger_array(size: str, together: int) -> None:
 def test_x_is_first_written_as_rows_where_it_cannot_be_copied(text: str, turned: bool) -> None:
     found = METHOD.configs(parse_problem(text), hopper().facts)
     assert len(found) > 2
-    plain = [config for config in found if not config.turned]
+    plain = [config for config in found if not config.repacked]
     assert plain == (found[-1:] if turned else found)
 
 
@@ -129,7 +129,7 @@ def test_every_tile_gives_the_same_bits_and_a_picture_does_not_depend_on_its_bat
 @pytest.mark.parametrize("text", ["n1c16h9w9_k24r3s3_p1_f16_nhwc", "n1c13h9w7_k8r3s3_p1_g1_bf16_nchw"])
 def test_a_nan_reaches_the_outputs_whose_window_holds_it(text: str) -> None:
     problem: Any = parse_problem(text)
-    for config in (CONFIGS[-1], shared(problem, CONFIGS[-1], 2), replace(CONFIGS[-1], turned=True)):
+    for config in (CONFIGS[-1], shared(problem, CONFIGS[-1], 2), replace(CONFIGS[-1], repacked=True)):
         for kind in ("nan", "inf"):
             verdict = check_nan_spread(METHOD.plan(problem, config, hopper()), kind)
             assert verdict.ok, f"{config}: {verdict.message}"

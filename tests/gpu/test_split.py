@@ -44,7 +44,7 @@ def configs(text: str) -> list[SplitConfig]:
     either = [next((c for c in every if c.split_first == first), every[0]) for first in (False, True)]
     pairs = [config for kind in PAIRS[1:] for config in [c for c in every if c.pairs == kind][:1]]
     found = list(dict.fromkeys([*some(every, 6), *either, *pairs]))
-    return [*found, *(replace(c, turned=True) for c in found[:3] if not c.turned and not c.split_first)]
+    return [*found, *(replace(c, repacked=True) for c in found[:3] if not c.repacked and not c.split_first)]
 
 
 @pytest.mark.one_in(14)

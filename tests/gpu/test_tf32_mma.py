@@ -31,7 +31,7 @@ PROBLEMS = [
 def test_tiles_are_right(text: str, kind: str) -> None:
     problem: Any = parse_problem(text)
     every = METHOD.configs(problem, hopper().facts)
-    for config in dict.fromkeys((*some(every, 6), replace(every[-1], turned=not every[-1].turned))):
+    for config in dict.fromkeys((*some(every, 6), replace(every[-1], repacked=not every[-1].repacked))):
         verdict = check_plan(METHOD.plan(problem, config, hopper()), judge_of(text, kind))
         assert verdict.ok, f"{config}: {verdict.message}"
 

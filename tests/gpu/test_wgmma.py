@@ -68,8 +68,8 @@ def configs(text: str) -> list[WgmmaConfig]:
     return [
         *found,
         *narrow,
-        replace(found[0], turned=True, scattered=True),
-        replace(found[-1], turned=True, scattered=True),
+        replace(found[0], repacked=True, scattered=True),
+        replace(found[-1], repacked=True, scattered=True),
     ]
 
 

@@ -26,11 +26,11 @@ def pieces(algorithm: Algorithm[Any, Any], problem: Any, config: Config) -> int:
     >>> from convforge.algorithms import find
     >>> from convforge.problem import parse_problem
     >>> im2col = find("conv2d", "cpu", "im2col")
-    >>> pieces(im2col, parse_problem("n4c3h100w100_k8r3s3_p1_f32_nchw"), Im2colConfig(pictures=2, tile_p=30))
+    >>> pieces(im2col, parse_problem("n4c3h100w100_k8r3s3_p1_f32_nchw"), Im2colConfig(images=2, tile_p=30))
     8
     """
     if isinstance(config, Im2colConfig):
-        chunks: int = _parts(problem.n, config.pictures) * _parts(problem.p, config.tile_p)
+        chunks: int = _parts(problem.n, config.images) * _parts(problem.p, config.tile_p)
         return chunks
     if isinstance(config, WinogradConfig):
         m: int = getattr(algorithm, "m", 1)

@@ -40,7 +40,7 @@ FIRST_ARCHITECTURE, TYPES = 80, ("float16", "bfloat16")
 BANKS, VECTOR = 32, VECTOR_BYTES // 2
 
 # Warps of a plane, of a block, and tiles of a warp at a time, that are worth comparing.
-TEAMS, WARPS, TILES = (1, 2, 4, 8), (2, 4, 8), (1, 2, 4, 7)
+PLANE_WARPS, WARPS, TILES = (1, 2, 4, 8), (2, 4, 8), (1, 2, 4, 7)
 
 # Matrices that a warp that walks holds at most, of all rows of the filter.
 WALKED = 8
@@ -69,14 +69,14 @@ class DepthwiseMmaConfig(Config):
     """Planes of :class:`DepthwiseMma`."""
 
     planes: int  # of a block
-    team: int  # warps of a plane
+    plane_warps: int  # warps of a plane
     # Of 16 windows that a warp computes at a time; 0: it goes down the plane with 16 windows.
     tiles: int = field(metadata={"least": 0})
     resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
 
     @property
     def threads(self) -> int:
-        return 32 * self.planes * self.team
+        return 32 * self.planes * self.plane_warps
 
 
 LEAST = DepthwiseMmaConfig(1, 1, 1)
@@ -125,9 +125,9 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseMmaConfig]:
         """Sorted by :func:`modelled_cycles`."""
         found = [
-            DepthwiseMmaConfig(warps // team, team, tiles)
-            for team in TEAMS for warps in WARPS for tiles in ((0,) if walks(problem) else TILES)
-            if team <= warps and team * (tiles - 1) < _tiles(problem)
+            DepthwiseMmaConfig(warps // plane_warps, plane_warps, tiles)
+            for plane_warps in PLANE_WARPS for warps in WARPS for tiles in ((0,) if walks(problem) else TILES)
+            if plane_warps <= warps and plane_warps * (tiles - 1) < _tiles(problem)
         ]  # fmt: skip
         fit = self.valid(problem, found, facts) or [LEAST]
         return sorted(fit, key=lambda config: (modelled_cycles(problem, config, facts), str(config)))[:MOST_CONFIGS]
@@ -135,7 +135,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     def kernel(self, problem: Conv2dProblem, config: DepthwiseMmaConfig) -> Kernel:
         layout, (strips, height) = _layout(problem, config), _strips(problem, config)
         prelude = constants(
-            PLANES=config.planes, PLANE_WARPS=config.team, TILES=max(1, config.tiles), LEAD=layout.lead,
+            PLANES=config.planes, PLANE_WARPS=config.plane_warps, TILES=max(1, config.tiles), LEAD=layout.lead,
             FILL=layout.fill, WALK=config.tiles == 0,
         )  # fmt: skip
         fields = {
@@ -210,9 +210,9 @@ def modelled_cycles(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: D
 
     Counts come from mma.cu; the constants above are fitted to the times of about 60 configs on an H200.
     """
-    shared, warps = _shared(problem, config), config.team * config.planes
+    shared, warps = _shared(problem, config), config.plane_warps * config.planes
     issued = _products(problem, config) + BLOCK + ZEROS * shared / VECTOR_BYTES / config.threads
-    issued += COPY * -(-problem.h * problem.w // _layout(problem, config).fill // (32 * config.team))
+    issued += COPY * -(-problem.h * problem.w // _layout(problem, config).fill // (32 * config.plane_warps))
     blocks = -(-_blocks(problem, config) // facts.cores)
     registers = REGISTERS + REGISTERS_OF_TILE * config.tiles
     beside = max(1, min(blocks_held(facts, warps, shared, registers), blocks))
@@ -227,7 +227,7 @@ def _products(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
         rows = _strips(problem, config)[1] + problem.r - 1
         return -(-rows // problem.r) * problem.r * (steps * (LOADS + problem.r) + STORE)
     row = steps * (TAPS + (LOADS + 2) * tiles) + 2 * tiles
-    return -(-_tiles(problem) // (config.team * tiles)) * (problem.r * row + STORE * 2 * tiles)
+    return -(-_tiles(problem) // (config.plane_warps * tiles)) * (problem.r * row + STORE * 2 * tiles)
 
 
 def _windows(problem: Conv2dProblem) -> int:
@@ -257,7 +257,7 @@ def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
     outputs = problem.p
     if config.tiles == 0:  # of all strips, and those that no row of pixels is the last one of
         strips, height = _strips(problem, config)
-        outputs = max(outputs, config.team * strips * height + problem.r - 1)
+        outputs = max(outputs, config.plane_warps * strips * height + problem.r - 1)
     rows = max(top + problem.h, window(outputs, problem.r, problem.stride[0], problem.dilation[0]))
     reach = margin + (_windows(problem) - 1) * COLUMNS * stride + DEPTH * steps
     plane = whole_vectors(rows * pitch + max(0, reach - pitch) + margin, 2)
@@ -283,7 +283,7 @@ def pitch_of_rows(least: int, step: int, windows: int, stride_h: int, stride_w: 
 def _strips(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> tuple[int, int]:
     """Strips of a warp that walks, one below the other, and their rows of outputs."""
     strips = max(1, ROWS // _windows(problem))
-    return strips, -(-problem.p // (strips * config.team))
+    return strips, -(-problem.p // (strips * config.plane_warps))
 
 
 def _shared(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:

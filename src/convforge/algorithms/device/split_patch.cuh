@@ -33,7 +33,7 @@ __device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile
             for (int number = 0; number < 2 * cfg::C; number++) {
                 const unsigned bits = bits_of(twos[j].numbers[number]);
                 largest[number % cfg::C] = max(largest[number % cfg::C], bits & 0x7fffffffu);
-                if (exists) offset_of(first + j, number) = bits;
+                if (exists) place(first + j, number) = bits;
             }
         }
     }
@@ -61,7 +61,7 @@ __device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile
         int small[2] = {}, kept[2] = {};  // of each pixel; zeros are neither
 #pragma unroll
         for (int number = 0; number < 2 * cfg::C; number++) {
-            const float given = float_of(offset_of(i, number));
+            const float given = float_of(place(i, number));
             numbers[number] = given * scale.up;
             const bool keeps = fabsf(numbers[number]) >= IN_FULL;
             kept[number / cfg::C] += keeps, small[number / cfg::C] += !keeps && given != 0;

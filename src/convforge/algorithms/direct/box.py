@@ -28,7 +28,7 @@ class BoxesConfig(Config):
     out_k: int = 1  # output channels of a thread
     stages: int = 2  # TMA tiles of a block that are loaded or in flight
     blocks: int = 2  # that share an SM; fewer where registers would spill
-    grain: int = 128  # rows of a TMA tile begin at, and are, multiples of this many bytes: 16, 32, 64 or 128
+    alignment: int = 128  # rows of a TMA tile begin at, and are, multiples of this many bytes: 16, 32, 64 or 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ def is_filled(problem: Conv2dProblem) -> bool:
 
 
 def box_of(problem: Conv2dProblem, config: BoxesConfig) -> Box:
-    """The TMA tile of a block's tile: from a multiple of the grain before its windows to one behind them."""
+    """The TMA tile of a block's tile: from a multiple of the alignment before its windows to one behind them."""
     size, chunk, slices = itemsize(problem.x_dtype), chunk_of(problem), slices_of(problem)
-    wide, grain = VECTOR_BYTES // size, config.grain // size
-    shift = -problem.padding[2] * chunk % grain
+    wide, alignment = VECTOR_BYTES // size, config.alignment // size
+    shift = -problem.padding[2] * chunk % alignment
     columns = (config.lanes * config.out_q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1
     rows = (config.strips * config.out_p - 1) * problem.stride[0] + problem.dilation[0] * (problem.r - 1) + 1
-    width = -(-(shift + columns * chunk) // grain) * grain
+    width = -(-(shift + columns * chunk) // alignment) * alignment
     # Several elements are a unit of the map where a row has more than it may have units.
     unit = next((u for u in (1, 2, 4, 8) if u >= size and width * size // u <= MOST_UNITS), 8)
     together = problem.out_layout == "NHWC" and slices == 1 and config.out_k == problem.k

@@ -97,7 +97,7 @@ LANES_OF_ROWS = range(64, 31, -8)
 # Bytes of a line of L2. The TMA asks for each line that a row of a TMA tile touches, and twice
 # where the row crosses a line of shared memory within one: least often where both begin together.
 LINE_BYTES = 128
-GRAINS = (16, 32, 64, LINE_BYTES)
+ALIGNMENTS = (16, 32, 64, LINE_BYTES)
 
 # Output channels of a thread: with more, a tile has few positions, and the halo of its TMA tile grows.
 MOST_OUTPUTS = 4
@@ -181,7 +181,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
             return reason
         if _fitting(problem, facts):
             return None
-        return config_refusal(problem, replace(_config(problem, SHAPES[-1], facts), grain=VECTOR_BYTES), facts)
+        return config_refusal(problem, replace(_config(problem, SHAPES[-1], facts), alignment=VECTOR_BYTES), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[BoxesConfig]:
         """The default, other shapes, then the default with other stages and blocks."""
@@ -195,7 +195,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
             replace(default, stages=default.stages + 1), replace(default, stages=max(1, default.stages - 1)),
             replace(default, blocks=default.blocks + 1), replace(default, blocks=max(1, default.blocks - 1)),
             replace(default, strips=2 * default.strips), replace(default, out_p=2 * default.out_p),
-            replace(default, grain=VECTOR_BYTES),
+            replace(default, alignment=VECTOR_BYTES),
         )  # fmt: skip
         found = dict.fromkeys((default, *shapes, *others))
         return [config for config in found if config_refusal(problem, config, facts) is None]
@@ -241,11 +241,11 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
 def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFacts) -> Reason | None:
     if (reason := least_refusal(config)) is not None:
         return reason
-    if config.grain not in GRAINS:
+    if config.alignment not in ALIGNMENTS:
         return Reason(
-            "rows of a box begin at multiples of {grains} bytes; got {grain}",
-            grains=", ".join(map(str, GRAINS)),
-            grain=config.grain,
+            "rows of a box begin at multiples of {alignments} bytes; got {alignment}",
+            alignments=", ".join(map(str, ALIGNMENTS)),
+            alignment=config.alignment,
         )
     if (reason := block_refusal(config.strips, config.lanes)) is not None:
         return reason
@@ -316,9 +316,10 @@ def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
 def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any, runtime: Runtime) -> tuple[Any, int]:
     prelude = constants(
         STRIPS=config.strips, LANES=config.lanes, OUT_P=config.out_p, OUT_Q=config.out_q, OUT_K=config.out_k,
-        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, ALIGNMENT=config.grain // box.size, SHIFT=box.shift,
-        UNIT=box.unit // box.size, LOAD=box.load, STORE_K=box.store_k, STORE=box.store, FILLED=is_filled(problem),
-        STAGED_WEIGHTS=True, DP4A=_uses_dp4a(problem, box), SHARES=threads_share(problem, config, box),
+        STAGES=config.stages, SLICES=box.slices, CHUNK=box.chunk, ALIGNMENT=config.alignment // box.size,
+        SHIFT=box.shift, UNIT=box.unit // box.size, LOAD=box.load, STORE_K=box.store_k, STORE=box.store,
+        FILLED=is_filled(problem), STAGED_WEIGHTS=True, DP4A=_uses_dp4a(problem, box),
+        SHARES=threads_share(problem, config, box),
     )  # fmt: skip
     lines = (*conv_constants(problem), *prelude)
     source = KernelSource("algorithms/direct/boxes.cu", "direct_boxes", lines, struct, "Boxes")
@@ -349,8 +350,8 @@ def _config(problem: Conv2dProblem, shape: Shape, facts: DeviceFacts) -> BoxesCo
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
     pixel = chunk_of(problem) * size
-    grain = math.gcd(lanes * out_q * problem.stride[1] * pixel, problem.w * pixel, LINE_BYTES)
-    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, shape.stages, blocks, max(grain, VECTOR_BYTES))
+    alignment = math.gcd(lanes * out_q * problem.stride[1] * pixel, problem.w * pixel, LINE_BYTES)
+    config = BoxesConfig(strips, lanes, out_p, out_q, out_k, shape.stages, blocks, max(alignment, VECTOR_BYTES))
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
         config = replace(config, out_k=even_share(per_slice, config.out_k - 1))
     box, threads = box_of(problem, config), strips * lanes
@@ -409,8 +410,10 @@ def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConf
         if _registers(problem, config) > most:
             continue
         # Rows of whole lines are longer: where TMA tiles of them do not fit, others may.
-        grains = [replace(config, grain=grain) for grain in reversed(GRAINS) if grain <= config.grain]
-        fit = next((config for config in grains if config_refusal(problem, config, facts) is None), None)
+        alignments = [
+            replace(config, alignment=alignment) for alignment in reversed(ALIGNMENTS) if alignment <= config.alignment
+        ]
+        fit = next((config for config in alignments if config_refusal(problem, config, facts) is None), None)
         if fit is not None:
             found.append((fit, shape.enough))
     return found

@@ -64,8 +64,8 @@ class MmaConfig(Config):
 
     warps: int = 4  # of a block; 1 to 32
     sets: int = 2  # of 16 neighbouring windows that a warp computes
-    gang: int = 2  # rows of pixels that a warp copies, and waits for, at once
-    stages: int = field(default=4, metadata={"least": 2})  # gangs that are loaded or in flight
+    stage_rows: int = 2  # rows of pixels that a warp copies and waits for at once
+    stages: int = field(default=4, metadata={"least": 2})  # groups of so many rows that are loaded or in flight
     blocks: int = 4  # that share an SM; fewer where registers would spill
     waves: int = 1  # the grid is this many times the blocks that run at once: with more, strips are lower
 
@@ -108,8 +108,8 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         """The default, then others of its fields, one by one."""
         default = default_config(problem, facts)
         others = (  # of one and two, the other
-            replace(default, sets=3 - default.sets), replace(default, gang=3 - default.gang),
-            replace(default, stages=6), replace(default, waves=2), replace(default, gang=2, waves=2),
+            replace(default, sets=3 - default.sets), replace(default, stage_rows=3 - default.stage_rows),
+            replace(default, stages=6), replace(default, waves=2), replace(default, stage_rows=2, waves=2),
         )  # fmt: skip
         return [c for c in dict.fromkeys((default, *others)) if config_refusal(problem, c, facts) is None]
 
@@ -156,9 +156,9 @@ def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
     if not room or problem.q * chunk < _span(problem, config):
         config = replace(config, sets=1)
     elif few_rows:
-        config = replace(config, gang=1)
+        config = replace(config, stage_rows=1)
     # A kernel that spills would be compiled in vain: see compiled_for.
-    pixels = config.gang * config.sets * _window(problem) // STEP * 4
+    pixels = config.stage_rows * config.sets * _window(problem) // STEP * 4
     need = 32 * config.warps * (_registers(problem, config) + pixels + OTHER_REGISTERS)
     return replace(config, blocks=min(config.blocks, max(facts.registers // need, 1)))
 
@@ -170,7 +170,7 @@ def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts
         return Reason("a block has at most 32 warps; got {warps}", warps=config.warps)
     if (need := _registers(problem, config)) > MOST_REGISTERS:
         return Reason("sums and taps take {need} registers; {most} are to be had", need=need, most=MOST_REGISTERS)
-    rings = config.warps * config.stages * config.gang * _pitch(problem, config)
+    rings = config.warps * config.stages * config.stage_rows * _pitch(problem, config)
     together = rings + _lines(problem)
     room = min(STATIC_SHARED, facts.shared_bytes // config.blocks)
     if together > room:
@@ -294,7 +294,7 @@ def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
 def _compiled(problem: Conv2dProblem, config: MmaConfig, struct: Any, runtime: Runtime) -> tuple[Any, int]:
     chunk = chunk_of(problem)
     prelude = constants(
-        WARPS=config.warps, SETS=config.sets, STAGE_ROWS=config.gang, STAGES=config.stages, CHUNK=chunk,
+        WARPS=config.warps, SETS=config.sets, STAGE_ROWS=config.stage_rows, STAGES=config.stages, CHUNK=chunk,
         OUTS=_outs(chunk) or 0, SHIFT=_shift(problem), LEAD=_lead(problem), WINDOW=_window(problem),
         FILLED=is_filled(problem),
     )  # fmt: skip

@@ -152,7 +152,7 @@ def _spectra_bytes(problem: Conv2dProblem, cut: Tiling) -> int:
     return problem.k * problem.c_per_group * cut.points * 2 * itemsize(problem.acc_dtype)
 
 
-def _near(channels: int, layout: str) -> int:
+def _interleaved(channels: int, layout: str) -> int:
     """Channels of a block of gather.cu or scatter.cu: in NHWC those of a pixel, up to a line of memory."""
     return min(channels, 32) if layout == "NHWC" else 1
 
@@ -183,8 +183,8 @@ class _Steps:
         self._problem, self._cut, self._runtime = problem, cut, runtime
         self._gather_struct = with_conv("Gather", problem, tiles=_Tiles, span_h=ctypes.c_int, span_w=ctypes.c_int)
         self._scatter_struct = with_conv("Scatter", problem, tiles=_Tiles)
-        self._near_x = _near(problem.c, problem.x_layout)
-        self._near_out = _near(problem.k, problem.out_layout)
+        self._interleaved_x = _interleaved(problem.c, problem.x_layout)
+        self._interleaved_out = _interleaved(problem.k, problem.out_layout)
         self._tile_k = min(4, problem.k_per_group)
         self._tile_t = 4 if self._tile_k > 1 else 8
         prelude = conv_constants(problem)
@@ -196,11 +196,11 @@ class _Steps:
             path, title = f"algorithms/fft/{name}.cu", name.capitalize()
             return runtime.compile(KernelSource(path, f"fft_{name}", constants_of, struct, title))
 
-        near_x, near_out = constants(INTERLEAVED=self._near_x), constants(INTERLEAVED=self._near_out)
+        of_x, of_out = constants(INTERLEAVED=self._interleaved_x), constants(INTERLEAVED=self._interleaved_out)
         self._kernels = {
-            "fft_gather": compiled("gather", (*prelude, *near_x), self._gather_struct),
+            "fft_gather": compiled("gather", (*prelude, *of_x), self._gather_struct),
             "fft_multiply": compiled("multiply", (*types, *own), _Multiply),
-            "fft_scatter": compiled("scatter", (*prelude, *near_out), self._scatter_struct),
+            "fft_scatter": compiled("scatter", (*prelude, *of_out), self._scatter_struct),
         }
         self._transforms: dict[tuple[int, bool], Transform] = {}
         self._spectra_bytes = self._products_bytes = self._work_bytes = 0
@@ -272,10 +272,10 @@ class _Steps:
         problem, cut = self._problem, self._cut
         over_k = chunk.groups * -(-problem.k_per_group // self._tile_k)
         blocks = {
-            "fft_gather": chunk.count * _boxes(chunk.groups * problem.c_per_group, self._near_x, cut.size_h,
+            "fft_gather": chunk.count * _boxes(chunk.groups * problem.c_per_group, self._interleaved_x, cut.size_h,
                                                2 * cut.pitch),
             "fft_multiply": _parts(cut.points, "fft_multiply") * over_k * -(-chunk.count // self._tile_t),
-            "fft_scatter": chunk.count * _boxes(chunk.groups * problem.k_per_group, self._near_out, cut.tile_p,
+            "fft_scatter": chunk.count * _boxes(chunk.groups * problem.k_per_group, self._interleaved_out, cut.tile_p,
                                                 cut.tile_q),
         }  # fmt: skip
         for name, count in blocks.items():
@@ -351,10 +351,10 @@ def _library(transform: Transform, planes: int) -> LaunchInfo:
     return LaunchInfo(transform.kernel, (planes,), (1,))
 
 
-def _boxes(channels: int, near: int, rows: int, columns: int) -> int:
+def _boxes(channels: int, interleaved: int, rows: int, columns: int) -> int:
     """Boxes of a tile; see gather.cu."""
-    lines = max(1, BOX_LINES // near)
-    return -(-channels // near) * -(-rows // lines) * -(-columns // BOX_COLUMNS)
+    lines = max(1, BOX_LINES // interleaved)
+    return -(-channels // interleaved) * -(-rows // lines) * -(-columns // BOX_COLUMNS)
 
 
 def _parts(numbers: int, kernel: str) -> int:

@@ -169,6 +169,6 @@ def _shared_bytes(problem: Conv2dProblem, size: int) -> int:
 def _source(problem: Conv2dProblem, config: FusedConfig, name: str, struct: Any, title: str) -> KernelSource:
     outer, inner = STAGES[config.size]
     own = constants(A=outer, B=inner, THREADS=config.threads)
-    turns = np.exp(-2j * np.pi * np.arange(config.size) / config.size)
-    table = f"#define TWIDDLES {', '.join(f'{{{turn.real}, {turn.imag}}}' for turn in turns)}"
+    twiddles = np.exp(-2j * np.pi * np.arange(config.size) / config.size)
+    table = f"#define TWIDDLES {', '.join(f'{{{turn.real}, {turn.imag}}}' for turn in twiddles)}"
     return KernelSource("algorithms/fft/fused.cu", name, (*conv_constants(problem), *own, table), struct, title)

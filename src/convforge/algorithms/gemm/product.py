@@ -51,18 +51,20 @@ def _gemm_struct(types: ElementTypes | None = None, wide: bool = False) -> type[
     return type("Gemm", (ctypes.Structure,), {"_fields_": [("a", Operand), ("b", Operand), ("store", store), *sizes]})
 
 
-def operand(data: int, size: int, along: int, along_k: int, k_major: bool, group: int = 0) -> Operand:
+def operand(data: int, size: int, mn_stride: int, k_stride: int, k_major: bool, group: int = 0) -> Operand:
     """One operand of a call, K-major or MN-major as the kernel was compiled.
 
-    Strides `along` M or N and `along_k` are in elements, `size` in bytes of an element, and `group` in elements from
-    one group's matrix to the next. Raises ValueError for a stride that exceeds 32 bits.
+    `mn_stride` (along M or N) and `k_stride` are in elements, `size` in bytes of an element, and `group` in elements
+    from one group's matrix to the next. Raises ValueError for a stride that exceeds 32 bits.
     """
-    if max(abs(along), abs(along_k)) > WIDE:
-        raise ValueError(f"strides of {along} and {along_k} elements exceed 32 bits; make the matrix contiguous first")
-    inner, outer = (along_k, along) if k_major else (along, along_k)
+    if max(abs(mn_stride), abs(k_stride)) > WIDE:
+        raise ValueError(
+            f"strides of {mn_stride} and {k_stride} elements exceed 32 bits; make the matrix contiguous first"
+        )
+    inner, outer = (k_stride, mn_stride) if k_major else (mn_stride, k_stride)
     aligned = all(number * size % VECTOR_BYTES == 0 for number in (outer, group))
     vectors = inner == 1 and aligned and not data % VECTOR_BYTES
-    return Operand(data, group, along, along_k, int(vectors))
+    return Operand(data, group, mn_stride, k_stride, int(vectors))
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def ways_of_convolved(problem: Conv2dProblem, gemm: str) -> tuple[Way, ...]:
     """The ways of a call with this convolution as its product."""
     words = Reason("the product is a convolution of 1x1: columns of the matrix are pixels, and entries their channels")
     inner = convolution_of(problem, problem.n, problem.p)
-    config = SplitMmaConfig() if gemm == GemmSplitMma.name else ImplicitMmaConfig(turned=rows_pay(inner))
+    config = SplitMmaConfig() if gemm == GemmSplitMma.name else ImplicitMmaConfig(repacked=rows_pay(inner))
     ways = BY_CONVOLUTION[gemm].convolution().ways(inner, config)
     return Way("convolution", "default", words), *(way for way in ways if way.outcome != "arrays")
 

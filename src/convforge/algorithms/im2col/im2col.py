@@ -33,7 +33,7 @@ class Im2colConfig(Config):
 
     Attributes
     ----------
-    pictures : int
+    images : int
         Pictures expanded at once.
     tile_p : int
         Output rows expanded at once.
@@ -41,7 +41,7 @@ class Im2colConfig(Config):
         Name of the matrix product.
     """
 
-    pictures: int = 1
+    images: int = 1
     tile_p: int = 1
     gemm: str = "gemm_blas"
 
@@ -86,27 +86,27 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         row = problem.c * problem.r * problem.s * problem.q * float_sums(problem).itemsize
         found: list[Im2colConfig] = []
         for chunk in (8 * facts.l2_bytes, 2 * facts.l2_bytes, facts.l2_bytes // 2, 1):
-            pictures = max(1, min(-(-problem.n // facts.cores), chunk // (row * problem.p)))
-            pieces = -(-facts.cores // max(1, -(-problem.n // pictures)))  # of one image, to keep all cores busy
+            images = max(1, min(-(-problem.n // facts.cores), chunk // (row * problem.p)))
+            pieces = -(-facts.cores // max(1, -(-problem.n // images)))  # of one image, to keep all cores busy
             tile_p = max(1, min(-(-problem.p // pieces), chunk // row))
-            config = Im2colConfig(pictures, tile_p)
+            config = Im2colConfig(images, tile_p)
             if config not in found:
                 found.append(config)
         first = found[0]
-        return found + [Im2colConfig(first.pictures, first.tile_p, name) for name in _GEMMS if name != "gemm_blas"]
+        return found + [Im2colConfig(first.images, first.tile_p, name) for name in _GEMMS if name != "gemm_blas"]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
         if config.gemm not in _GEMMS:
             raise ValueError(f"gemm={config.gemm!r} of im2col is unknown; choose one of {', '.join(_GEMMS)}")
         dtype = float_sums(problem)
         straight = problem.epilogue.is_identity and problem.out_dtype == dtype.name and problem.out_layout == "NCHW"
-        buffers = _buffers(problem, config.pictures, config.tile_p, dtype)
+        buffers = _buffers(problem, config.images, config.tile_p, dtype)
         groups: list[tuple[Call | Child, ...]] = []
         rows = [(p0, p1) for p0, p1, _, _ in partition.boxes(problem, config.tile_p, max(problem.q, 1))]
         products = {height: self._product(problem, config, runtime, height) for height in {p1 - p0 for p0, p1 in rows}}
-        for n0 in range(0, problem.n, config.pictures):
+        for n0 in range(0, problem.n, config.images):
             for p0, p1 in rows:
-                chunk = _Chunk(n0, min(n0 + config.pictures, problem.n), p0, p1)
+                chunk = _Chunk(n0, min(n0 + config.images, problem.n), p0, p1)
                 groups.append(self._chunk_steps(problem, runtime, chunk, products[p1 - p0], straight))
         slots = max(1, min(runtime.facts.cores, len(groups)))
         chunks = Chunks(tuple(groups), slots, nbytes(buffers), runtime)
@@ -132,10 +132,10 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         """Expand, multiply and store one chunk; `straight`: the product writes the output, without a store."""
         from convforge.algorithms.im2col import cpu
 
-        pictures, height = chunk.n1 - chunk.n0, chunk.p1 - chunk.p0
+        images, height = chunk.n1 - chunk.n0, chunk.p1 - chunk.p0
         cells = height * problem.q
         g, tile, offsets = geometry(problem), product.tile, product.offsets
-        parts = _buffers(problem, pictures, height, float_sums(problem))
+        parts = _buffers(problem, images, height, float_sums(problem))
         where = (chunk.n0, chunk.p0, chunk.p1)
 
         def products(buffers: Buffers) -> NDArray[Any]:
@@ -151,7 +151,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
         def multiply(buffers: Buffers) -> Iterator[Buffers]:
             columns, target, w = carve(buffers["workspace"], parts)[0], products(buffers), buffers["w"].tensors["w"]
-            for n in range(pictures):
+            for n in range(images):
                 for group in range(problem.groups):
                     b = columns[n, group * problem.taps : (group + 1) * problem.taps]
                     c = target[n, group * problem.k_per_group : (group + 1) * problem.k_per_group]
@@ -177,8 +177,8 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
             return Call(info, run)
 
         values = np.empty(0, values_dtype(problem))
-        expansion = launch("im2col_expand", pictures * problem.c, problem.r * problem.s * cells, expand)
-        ending = launch("im2col_store", pictures * problem.k, cells, store)
+        expansion = launch("im2col_expand", images * problem.c, problem.r * problem.s * cells, expand)
+        ending = launch("im2col_store", images * problem.k, cells, store)
         expand_info, store_info = expansion.info, ending.info
         return expansion, Child(product.plan, multiply), ending
 
@@ -192,12 +192,12 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
 
 def _buffers(
-    problem: Conv2dProblem, pictures: int, height: int, dtype: np.dtype[np.generic]
+    problem: Conv2dProblem, images: int, height: int, dtype: np.dtype[np.generic]
 ) -> list[tuple[tuple[int, ...], np.dtype[np.generic]]]:
     """Shapes of the expanded matrices and of their products."""
     cells = height * problem.q
-    columns = (pictures, problem.c * problem.r * problem.s, cells)
-    return [(columns, dtype), ((pictures, problem.k, cells), dtype)]
+    columns = (images, problem.c * problem.r * problem.s, cells)
+    return [(columns, dtype), ((images, problem.k, cells), dtype)]
 
 
 def _place(out: NDArray[Any], chunk: _Chunk) -> NDArray[Any] | None:

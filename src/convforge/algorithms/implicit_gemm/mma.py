@@ -35,7 +35,7 @@ PIECE_BYTES, FEWEST = 16, 16
 # A store of a lane has eight outputs in warps of a multiple of so many filters: four lanes exchange two of each.
 EIGHT, IN_EIGHTS = 8, 32
 # A thread has the results of every eighth pixel of its warp, before they are reordered.
-PIXELS_APART = 8
+PIXEL_STEP = 8
 # Most sums of a warp on floats, because their rounding needs registers.
 MOST_OF_FLOATS = 64 * 32
 # Least steps of a block that shares a tile.
@@ -50,7 +50,7 @@ class ImplicitMmaConfig(GemmMmaConfig):
     ----------
     split_k : int
         Blocks that share the steps of a tile; a last kernel adds up their sums.
-    turned : bool
+    repacked : bool
         Another kernel first writes x to a workspace, as rows of channels that can be copied in whole pieces. It takes
         any layout, border, number of channels and alignment.
     persistent : bool
@@ -62,7 +62,7 @@ class ImplicitMmaConfig(GemmMmaConfig):
     """
 
     split_k: int = 1
-    turned: bool = False
+    repacked: bool = False
     persistent: bool = True
     run: int = 8
 
@@ -116,7 +116,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         return types_refusal(problem, self.types) or device_refusal(facts)
 
     def ways(self, problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
-        why = None if config.turned else why_one_by_one(problem)
+        why = None if config.repacked else why_one_by_one(problem)
         words = (
             Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=piece_of(problem))
             if why is None
@@ -142,7 +142,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         ordered.insert(1, replace(ordered[0], persistent=False))
         if not rows_pay(problem):
             return ordered
-        return [*(replace(config, turned=True) for config in ordered), ordered[0]]
+        return [*(replace(config, repacked=True) for config in ordered), ordered[0]]
 
     def plan(self, problem: Conv2dProblem, config: ImplicitMmaConfig, runtime: Runtime) -> Plan:
         shape = tiling(config, itemsize(problem.x_dtype), k_major=True)
@@ -150,8 +150,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
         # Rows in a workspace contain the border; shares of steps leave sums.
         own = problem if config.split_k == 1 else problem_of_shares(problem)
-        loaded = rows_problem(own, _whole_group(problem)) if config.turned else own
-        rows = PixelRows(problem, loaded, runtime) if config.turned else None
+        loaded = rows_problem(own, _whole_group(problem)) if config.repacked else own
+        rows = PixelRows(problem, loaded, runtime) if config.repacked else None
         stages = Stages(problem, rows, config.split_k, runtime)
         whole, run = why_one_by_one(loaded) is None, pixel_run(own, config)
         struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int)
@@ -177,8 +177,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
             args.store_width = store_width(own, args.conv, config.warp_n, run)
             return args
 
-        any_way = replace(config, turned=True)
-        otherwise = cache(lambda: self.plan(problem, any_way, runtime)) if whole and not config.turned else None
+        any_way = replace(config, repacked=True)
+        otherwise = cache(lambda: self.plan(problem, any_way, runtime)) if whole and not config.repacked else None
         launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
         return stages.plan(self, problem, config, launch, ChannelPacker(problem, runtime, whole=piece_of(problem)))
 
@@ -240,8 +240,8 @@ def _whole_group(problem: Conv2dProblem) -> int:
 
 def _ways_of_x(problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
     """The way of x where a kernel first writes it as rows: in every call, or for arrays that are not aligned."""
-    if config.turned:
-        why = why_rows(problem) or Reason("the config asks for it ({field})", field="turned")
+    if config.repacked:
+        why = why_rows(problem) or Reason("the config asks for it ({field})", field="repacked")
         words = Reason(
             "every call first writes x to a workspace, as rows of channels (NHWC) at multiples of {bytes} bytes: {why}",
             bytes=PIECE_BYTES, why=why,
@@ -291,5 +291,5 @@ def pixel_run(problem: Conv2dProblem, config: ImplicitMmaConfig) -> int:
         raise ValueError(f"{config}: run={config.run} is no power of 2")
     if problem.out_layout == "NHWC":
         return 1
-    own = config.warp_m // PIXELS_APART
+    own = config.warp_m // PIXEL_STEP
     return min(config.run, own & -own, PIECE_BYTES // itemsize(problem.out_dtype))

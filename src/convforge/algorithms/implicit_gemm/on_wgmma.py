@@ -102,7 +102,7 @@ class OnTensorCores(DeviceConvolution[C]):
 
     def rows(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: C, runtime: Runtime) -> Squares | None:
         """The step that first writes x to the workspace; None where the TMA loads x itself."""
-        return PixelRows(problem, loaded, runtime) if config.turned else None
+        return PixelRows(problem, loaded, runtime) if config.repacked else None
 
     def put(self, args: Any, buffers: Buffers) -> None:
         """Fill the further fields of the struct."""

@@ -85,7 +85,7 @@ class SplitConfig(TilesConfig):
 
     def any_way(self) -> Self:
         """The config for arrays of any alignment."""
-        return self if self.split_first else replace(self, turned=True)
+        return self if self.split_first else replace(self, repacked=True)
 
 
 # The division of tiles between the two warpgroups, and the kernel that splits pixels.
@@ -145,14 +145,14 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
         tile = products + split
     finish = OUTPUT_CYCLES * config.columns
     rest = START_CYCLES + sharing_cycles(problem, config)
-    if config.turned or config.split_first:
+    if config.repacked or config.split_first:
         rest += WRITING_CYCLES + problem.n * problem.c * problem.h * problem.w * WRITTEN_BYTES / WRITTEN_A_CYCLE
     return most * (tile + (0 if config.ping_pong else finish)) + finish + rest
 
 
 def smallest(problem: Conv2dProblem) -> SplitConfig:
     """The config with the smallest tiles: a problem that it cannot compute has no config."""
-    return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=needs_rows(problem))
+    return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, repacked=needs_rows(problem))
 
 
 def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
@@ -168,10 +168,10 @@ def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFac
     if config.patch and problem.stride != (1, 1):
         return Reason("patches of floats are for filters that move by one pixel")
     if config.split_first:
-        if config.patch or config.filters_on_m or config.turned or problem.groups > 1:
+        if config.patch or config.filters_on_m or config.repacked or problem.groups > 1:
             return Reason("where pixels are split first, they are rows of products, come by taps, and have one group")
         loaded = split_rows(problem)
-    elif not config.turned and needs_rows(problem):
+    elif not config.repacked and needs_rows(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, and zeros outside: turn it first")
     else:
         loaded = wgmma_tiles.loaded_problem(problem, config, whole_groups(problem))
@@ -191,7 +191,7 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]
             continue
         if way.by_pixels and columns > MOST_ALONE:
             continue
-        base = replace(way, patch=patch, columns=columns, turned=needs_rows(problem) and not way.split_first)
+        base = replace(way, patch=patch, columns=columns, repacked=needs_rows(problem) and not way.split_first)
         pixels, filters = base.block
         if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // wgmma_tiles.TILE_W >= 2 * problem.p):
             continue

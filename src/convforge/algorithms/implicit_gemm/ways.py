@@ -14,9 +14,9 @@ from convforge.problem.types import itemsize
 
 def ways_of_x(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> tuple[Way, ...]:
     """The way of x if every call first writes it as rows; `of_group` are the channels of a group in such rows."""
-    if not config.turned:
+    if not config.repacked:
         return ()
-    why = Reason.joined(_why_rows(problem, of_group)) or Reason("the config asks for it ({field})", field="turned")
+    why = Reason.joined(_why_rows(problem, of_group)) or Reason("the config asks for it ({field})", field="repacked")
     words = Reason(
         "every call first writes x to a workspace, as rows of channels (NHWC) at multiples of {bytes} bytes, which the "
         "TMA loads: {why}",
@@ -49,10 +49,10 @@ def ways_of_result(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ..
 
 def ways_of_arrays(config: TilesConfig, stored: bool) -> tuple[Way, ...]:
     """The way of arrays that the TMA cannot access; `stored`: it stores the result."""
-    if config.turned and not stored:
+    if config.repacked and not stored:
         return ()
     name = "pixel_rows"
-    if config.turned:
+    if config.repacked:
         name = "thread_stores"
         words = Reason(
             "if the address or a stride of the result is no multiple of {bytes} bytes, or the result has gaps, threads "

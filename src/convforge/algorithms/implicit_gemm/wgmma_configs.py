@@ -121,7 +121,7 @@ def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
 def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
     """Configs worth a look with rows of `row` bytes, each with the deepest rings that fit."""
     steps, k = tiles.steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
-    ways: dict[str, Any] = {"turned": tiles.needs_rows(problem), "scattered": not tiles.tma_stores(problem)}
+    ways: dict[str, Any] = {"repacked": tiles.needs_rows(problem), "scattered": not tiles.tma_stores(problem)}
     widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
         if patch and problem.r * problem.s == 1:

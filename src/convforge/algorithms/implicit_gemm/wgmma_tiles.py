@@ -47,7 +47,7 @@ class TilesConfig(Config):
         All filters stay in shared memory.
     pixel_stages, filter_stages : int
         Of the rings; the second counts where filters do not stay.
-    turned : bool
+    repacked : bool
         Another kernel first writes x to a workspace in rows that the TMA can load. It takes any layout, border, number
         of channels and alignment.
     split_k : int
@@ -65,7 +65,7 @@ class TilesConfig(Config):
     resident: bool = False
     pixel_stages: int = 4
     filter_stages: int = 4
-    turned: bool = False
+    repacked: bool = False
     split_k: int = 1
     pairs: str = "none"
 
@@ -85,7 +85,7 @@ class TilesConfig(Config):
 
     def any_way(self) -> Self:
         """The config for arrays of any alignment."""
-        return replace(self, turned=True)
+        return replace(self, repacked=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class WgmmaConfig(TilesConfig):
         return self.row_bytes
 
     def any_way(self) -> Self:
-        return replace(self, turned=True, scattered=True)
+        return replace(self, repacked=True, scattered=True)
 
 
 def tma_loads(problem: Conv2dProblem) -> bool:
@@ -140,7 +140,7 @@ def rows_problem(problem: Conv2dProblem, of_group: int) -> Conv2dProblem:
 
 def loaded_problem(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> Conv2dProblem:
     """The problem on the pixels that the TMA loads: x itself, or rows in a workspace."""
-    return rows_problem(problem, of_group) if config.turned else problem
+    return rows_problem(problem, of_group) if config.repacked else problem
 
 
 def needs_rows(problem: Conv2dProblem) -> bool:
@@ -157,8 +157,8 @@ def tma_stores(problem: Conv2dProblem) -> bool:
 
 def smallest(problem: Conv2dProblem) -> WgmmaConfig:
     """The config with the smallest tiles: a problem that it cannot compute has no config."""
-    turned, scattered = needs_rows(problem), not tma_stores(problem)
-    return WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, turned=turned, scattered=scattered)
+    repacked, scattered = needs_rows(problem), not tma_stores(problem)
+    return WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, repacked=repacked, scattered=scattered)
 
 
 def row_channels(problem: Conv2dProblem, config: TilesConfig) -> int:
@@ -252,7 +252,7 @@ def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFac
         return Reason("results leave 64 filters at a time; {columns} columns are not", columns=config.columns)
     if not config.scattered and not tma_stores(problem):
         return Reason("the accelerator stores 16 bits, in NHWC, in rows of 16 bytes: let threads store")
-    if not config.turned and needs_rows(problem):
+    if not config.repacked and needs_rows(problem):
         return Reason("the accelerator brings NHWC in rows of 16 bytes, whole groups, and zeros outside: turn it first")
     few = problem.c_per_group * itemsize(problem.x_dtype)
     if config.row_bytes not in ROWS or (config.row_bytes < ROW_BYTES and few > config.row_bytes):

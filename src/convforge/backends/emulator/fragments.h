@@ -71,14 +71,14 @@ inline void multiply_words(const Together *const *lanes) {
         const auto place = [&](unsigned n) {
             return static_cast<Sum *>(lane(m % 8 * 4 + n / 2)->sums) + m / 8 * 2 + n % 2;
         };
-        for (unsigned n = 0; n < COLUMNS; n++) sums[n] = *offset_of(n);
+        for (unsigned n = 0; n < COLUMNS; n++) sums[n] = *place(n);
         for (unsigned k = 0; k < WORDS * IN_WORD; k += IN_WORD)
             for (unsigned n = 0; n < COLUMNS; n++) {
                 Sum added = rows[m][k] * columns[k][n];
                 for (unsigned i = 1; i < IN_WORD; i++) added += rows[m][k + i] * columns[k + i][n];
                 sums[n] += added;
             }
-        for (unsigned n = 0; n < COLUMNS; n++) *offset_of(n) = sums[n];
+        for (unsigned n = 0; n < COLUMNS; n++) *place(n) = sums[n];
     }
 }
 
