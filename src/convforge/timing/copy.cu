@@ -1,8 +1,8 @@
-// copy: what moves memory fastest: 16 bytes a thread, and as many threads as that takes.
+// copy: the copy bandwidth of the GPU: 16 bytes a thread, and one thread for each element.
 //
-// Threads   thread i of the grid moves element i. Blocks start in order, so what is under way at any time lies close
-//           together in memory; a grid that just fills the GPU and goes on in steps is slower.
-// Launches  in a row begin early, as the kernels' own do that are held against it.
+// Threads   thread i of the grid copies element i. Blocks start in order, so accesses in flight are close together in
+//           memory. A persistent grid with a loop is slower.
+// Launches  in a row overlap (PDL), like those of the kernels that are compared with it.
 // Limit     memory bandwidth, read and write together.
 #include "memory.cuh"
 

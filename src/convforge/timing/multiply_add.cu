@@ -1,6 +1,6 @@
-// multiply_add: the peak of float32 arithmetic: chains of FMAs in registers that do not depend on each other.
+// multiply_add: the peak rate of float32 arithmetic: independent chains of FMAs in registers.
 //
-// Threads   a grid that fills the GPU; each thread takes CHAINS numbers through `steps` multiply-adds.
+// Threads   a grid that fills the GPU. Each thread takes CHAINS numbers through `steps` FMAs.
 // Limit     the FMA pipes.
 constexpr int CHAINS = 8;
 

@@ -1,29 +1,28 @@
-// truth_conv2d, truth_gemm: sums of products in float64, and beside them the sums of their absolute values.
+// truth_conv2d, truth_gemm: sums of products in float64, and the sums of their absolute values.
 //
-// What the results of large problems are judged by, so it shares nothing with the methods that it judges: no header, no
-// geometry. The host looks borders up in tables of rows and columns, as for loops.py, which it is checked against.
-// Sums      in the order c, r, s (k in a product of matrices), begun at 0. Every product and every sum is rounded by
-//           itself, __dmul_rn and __dadd_rn, which no compiler makes one FMA of: the numbers are those of loops.py to
-//           the last bit.
-// Threads   one an output element at a time: thread t of all takes the elements t, t + threads of the grid, ...; a block
-//           takes tiles of a matrix in the same way. So any number of blocks does, and places have 64 bits.
-// Memory    pixels and weights come through L1. The product of matrices goes through tiles of TILE x TILE in shared
-//           memory, or else 8192 x 8192 x 8192 would take seconds.
-// Limit     three float64 operations a product, none of which is an FMA; in a convolution the loads of two factors.
+// The reference for results of large problems. It shares nothing with the methods that it judges: no header, no
+// geometry. The host resolves borders in tables of rows and columns, as for loops.py, against which it is checked.
+// Sums      in the order c, r, s (k in a matrix product), starting at 0. Every product and every sum is rounded
+//           separately: __dmul_rn and __dadd_rn are never fused, so results equal those of loops.py bit by bit.
+// Threads   one output element at a time: thread t computes elements t, t + threads of the grid, ...; a block takes
+//           tiles of a matrix in the same way. So any number of blocks works, and offsets have 64 bits.
+// Memory    pixels and weights are read through L1. The matrix product uses tiles of TILE x TILE in shared memory;
+//           without them 8192 x 8192 x 8192 would take seconds.
+// Limit     three float64 operations a product, none of which is fused; in a convolution the loads of two factors.
 
 struct Convolution {
     const pixel_t *x;
     const double *w;            // (K, channels, R, S), in cross-correlation order
-    const int *rows, *columns;  // where each padded row and column lies in the image; -1 for `outside`
-    double *totals, *magnitude;    // as the output lies in memory: sums of products, sums of their absolute values
+    const int *rows, *columns;  // position in the image of each padded row and column, or -1 for `outside`
+    double *totals, *magnitude;    // in the output's layout: sums of products, sums of absolute values
     long long outputs;          // elements of either
     long long x_n, x_c, x_h, x_w;  // strides of x in elements
-    double outside, zero;       // what stands beyond the image; what is subtracted from every pixel
+    double outside, zero;       // value outside the image; subtracted from every pixel
     int K, P, Q, channels, filters, R, S;  // channels and filters of a group
     int stride_h, stride_w, dilation_h, dilation_w;
 };
 
-// Add a product to a sum, and its size to the sum beside it.
+// Adds a product to a sum, and its absolute value to the other sum.
 __device__ inline void add(double &total, double &magnitude, double weight, double pixel) {
     const double product = __dmul_rn(weight, pixel);
     total = __dadd_rn(total, product);
@@ -67,14 +66,14 @@ struct Product {
 
 constexpr int TILE = 16;
 
-// Element (row, column) of a matrix; beyond its end 0, whose products with 0 leave every sum as it is.
+// Element (row, column) of a matrix, or 0 outside, whose products with 0 leave every sum unchanged.
 __device__ inline double element(const float *matrix, long long row_step, long long column_step, long long row,
                                  long long column, int rows, int columns) {
     return row < rows && column < columns ? matrix[row * row_step + column * column_step] : 0;
 }
 
 extern "C" __global__ void __launch_bounds__(TILE * TILE) truth_gemm(const Product args) {
-    __shared__ double a_tile[TILE][TILE + 1], b_tile[TILE][TILE];  // rows of A lie an element apart, in other banks
+    __shared__ double a_tile[TILE][TILE + 1], b_tile[TILE][TILE];  // padded, so that rows of A are in other banks
     const int x = threadIdx.x, y = threadIdx.y;
     const long long across = (args.N + TILE - 1LL) / TILE, tiles = (args.M + TILE - 1LL) / TILE * across;
     for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {

@@ -1,27 +1,29 @@
-// depthwise_batch: windows of a row of several images are a matrix, and a warp goes down one channel of all of them.
+// depthwise_batch: the windows of a row of several images form a matrix, and a warp goes down one channel of all of
+// them.
 //
-// Since depthwise_mma: a plane of few windows a row fills the 16 rows of a product only with strips below each other,
-//           each of which begins with rows that its neighbour has, or with tiles, which load every row of pixels R times.
-//           But all images of a batch see the same filter. So the windows beside each other of one row, of as many
-//           images as make up 16, go down together: no row is loaded twice, and none outside the image multiplied.
-// Window    the pixels of a row that eight outputs see, from an even number of columns before the plane on; where a row
-//           has no more than eight outputs, and few enough pixels, the row itself (FIRST, STEPS).
-// Warp      IMAGES planes of one channel. A row of their pixels is loaded once, multiplied by the banded matrices of
-//           the R rows of the filter, which its registers hold (see depthwise_mma), and so added to as many rows of
-//           outputs: a ring of sums. One is whole after each row of pixels, and stored while the next is multiplied.
-//           Lane 4 g + t has outputs 2 t and 2 t + 1 of windows g and g + 8.
-// Sizes     H, W, P and Q are compile-time constants: a kernel is made for one size of planes, and goes down them without
-//           a loop where that is not too long (ALL_ROWS).
-// Threads   THREADS = 32 * CHANNELS, a warp a channel; warps do not wait for each other.
-// Grid      blocks in one dimension: channels, then images.
-// Pixels    of a plane are one run of memory. The images' planes lie PLANE_STRIDE in shared memory, such that the windows of a
-//           load meet in few banks. Columns outside the image are masked.
-// Outputs   take the place of pixels that have been multiplied, or one behind them (OUTPUTS), and leave as runs too.
-// Inf, NaN  times a zero of a matrix would reach outputs that do not see them. So outputs that are a NaN are taken again,
-//           from their own windows alone, in memory.
-// Needs     zeros outside, of which no window is full; rows of an even number of pixels, K = C, NCHW, sm_80; outputs of
-//           16 bits, as tensor cores cut sums off where others round them.
-// Limit     memory, beside which the tensor cores' products of all blocks stand at about the same time.
+// Since depthwise_mma: if a plane has few windows a row, the 16 rows of a product can only be filled with
+//           strips below each other, each of which repeats rows of its neighbour, or with tiles, which load every row
+//           of pixels R times. But all images of a batch use the same filter. So the windows of one row of several
+//           images, 16 in all, go down together: no row is loaded twice, and no row outside the image is multiplied.
+// Window    the pixels of a row that eight outputs need, from an even number of columns before the plane on. If a row
+//           has at most eight outputs and few enough pixels, it is the whole row (FIRST, STEPS).
+// Warp      IMAGES planes of one channel. Each row of pixels is loaded once and multiplied by the banded matrices of
+//           the R rows of the filter, which are in registers (see depthwise_mma). The products are added to R rows of
+//           outputs, a ring of sums. Each row of pixels completes one row of outputs, which is stored while the next
+//           row is multiplied. Lane 4 g + t has outputs 2 t and 2 t + 1 of windows g and g + 8.
+// Sizes     H, W, P and Q are compile-time constants: a kernel is compiled for one size of planes. The loop over rows
+//           is fully unrolled if that is not too long (ALL_ROWS).
+// Threads   THREADS = 32 * CHANNELS, a warp for each channel. Warps do not wait for each other.
+// Grid      one dimension: channels, then images.
+// Pixels    of a plane are one run of memory. Planes are PLANE_STRIDE apart in shared memory, chosen so that loads of
+//           windows have few bank conflicts. Columns outside the image are masked.
+// Outputs   overwrite pixels that have been multiplied, or are stored after them (OUTPUTS), and are copied out as runs
+//           too.
+// Inf, NaN  times a zero of a matrix would reach outputs whose windows do not contain them. So outputs that are NaN are
+//           recomputed from their own windows.
+// Needs     zeros at the border, and no window entirely outside; rows of an even number of pixels, K = C, NCHW, sm_80;
+//           outputs of 16 bits, because tensor cores truncate sums.
+// Limit     memory; the tensor-core products take about the same time.
 #include "border.cuh"
 #include "epilogue.cuh"
 #include "filter.cuh"
@@ -30,10 +32,10 @@
 
 constexpr int THREADS = 32 * cfg::CHANNELS, WINDOWS = (cfg::Q - 1) / MMA_COLUMNS + 1,
               NEXT = MMA_COLUMNS * cfg::STRIDE_W;
-constexpr int WINDOW = (cfg::R - 1) * cfg::DILATION_H;  // rows of pixels below an output's first
-// Rows of sums, and of pixels for all of these.
+constexpr int WINDOW = (cfg::R - 1) * cfg::DILATION_H;  // rows of pixels between an output's first and last
+// Rows of the ring of sums, and the rows of pixels of one pass through it.
 constexpr int RING = WINDOW / cfg::STRIDE_H + 2, PERIOD = RING * cfg::STRIDE_H;
-constexpr int ALL_ROWS = cfg::H * cfg::R * cfg::STEPS <= 448 ? cfg::H : PERIOD;  // rows of pixels that are unrolled
+constexpr int ALL_ROWS = cfg::H * cfg::R * cfg::STEPS <= 448 ? cfg::H : PERIOD;  // rows of pixels in unrolled code
 
 static_assert(THREADS <= 1024 && cfg::IMAGES * WINDOWS <= MMA_ROWS, "a warp has 16 windows");
 static_assert(cfg::BORDER == ZEROS && cfg::K == cfg::C, "zeros stand outside, and an output has a plane of its own");
@@ -46,15 +48,15 @@ static_assert(cfg::TOP <= WINDOW && (cfg::P - 1) * cfg::STRIDE_H - cfg::TOP < cf
 struct Batch {
     Conv conv;
     Filter filter;
-    int aligned_x, aligned_out;  // whether runs lie as one, and vectors of FILL pixels and STORE outputs may be moved
+    int aligned_x, aligned_out;  // true if vectors of FILL pixels and STORE outputs are aligned
 };
 
-// A warp's planes: channel k of images n and on, as many as `images`; and lane 4 g + t of it.
+// A warp's planes: channel k of `images` images from n on; and lane 4 g + t of it.
 struct Planes {
     int n, k, images, g, t;
 };
 
-// Move vectors of VECTOR numbers of a warp's planes, of LENGTH each: move(image, place in its plane).
+// Moves vectors of VECTOR numbers of a warp's planes, of LENGTH numbers each: move(image, offset in its plane).
 template <int LENGTH, int VECTOR, class Move>
 __device__ inline void move_planes(int images, Move move) {
     constexpr int VECTORS = LENGTH / VECTOR;
@@ -71,7 +73,7 @@ __device__ inline void move_planes(int images, Move move) {
     }
 }
 
-// Bring the pixels of a warp's planes.
+// Copies the pixels of a warp's planes to shared memory.
 __device__ inline void copy_pixels(const Batch &args, x_t *to, const Planes &planes) {
     const Conv &conv = args.conv;
     if (cfg::FILL > 1 && args.aligned_x) {
@@ -92,7 +94,7 @@ __device__ inline void copy_pixels(const Batch &args, x_t *to, const Planes &pla
     }
 }
 
-// Bring a warp's filter, as it is given: all taps are under way together.
+// Copies a warp's filter unchanged. The loads of all taps are in flight together.
 __device__ inline void copy_taps(w_t *to, const Filter &filter, const Planes &planes) {
     constexpr int TWIDDLES = (cfg::R * cfg::S - 1) / 32 + 1;
     const int lane = 4 * planes.g + planes.t;
@@ -107,7 +109,7 @@ __device__ inline void copy_taps(w_t *to, const Filter &filter, const Planes &pl
         if (const int i = 32 * turn + lane; i < cfg::R * cfg::S) to[i] = taps[turn];
 }
 
-// What a lane holds of the matrices of all rows of the filter: its column is output g of a window.
+// Loads a lane's fragments of the matrices of all rows of the filter. Its column is output g of a window.
 __device__ inline void load_taps(unsigned (&b)[cfg::R][cfg::STEPS][2], const w_t *taps, const Planes &planes) {
 #pragma unroll
     for (int step = 0; step < cfg::STEPS; step++)
@@ -126,7 +128,8 @@ __device__ inline void load_taps(unsigned (&b)[cfg::R][cfg::STEPS][2], const w_t
             }
 }
 
-// Where a lane's words of window m of a row lie; words outside the row are masked, and another of the row read instead.
+// Addresses of a lane's words of window m of a row. Words outside the row are masked, and another word of the row is
+// read.
 struct Window {
     const x_t *from[cfg::STEPS][2];
     unsigned masks[cfg::STEPS][2];
@@ -146,7 +149,7 @@ __device__ inline Window window_of(const x_t *pixels, const Planes &planes, int 
     return window;
 }
 
-// What a lane holds of row h of windows g and g + 8.
+// Loads a lane's fragment of row h for windows g and g + 8.
 __device__ inline void load_windows(unsigned (&a)[cfg::STEPS][4], const Window (&windows)[2], int h) {
 #pragma unroll
     for (int step = 0; step < cfg::STEPS; step++)
@@ -157,7 +160,7 @@ __device__ inline void load_windows(unsigned (&a)[cfg::STEPS][4], const Window (
         }
 }
 
-// The sum of an output from the pixels of its own window alone.
+// The sum of an output from the pixels of its own window.
 __device__ inline acc_t sum_of(const Batch &args, int n, int k, int p, int q) {
     acc_t sum = 0;
 #pragma unroll 1
@@ -172,7 +175,7 @@ __device__ inline acc_t sum_of(const Batch &args, int n, int k, int p, int q) {
     return sum;
 }
 
-// Where a lane's outputs of a window go, and whether there are any.
+// A lane's outputs of a window, if there are any.
 struct Two {
     int image, q;
     bool there;
@@ -183,7 +186,7 @@ __device__ inline Two two_of(const Planes &planes, int m) {
     return {image, q, image < planes.images && q < cfg::Q};
 }
 
-// Leave row p of a lane's outputs in shared memory.
+// Writes row p of a lane's outputs to shared memory.
 __device__ inline void store_row(const Batch &args, const Planes &planes, out_t *outputs, const Two (&twos)[2],
                                  acc_t (&sums)[4], int p) {
 #pragma unroll
@@ -206,7 +209,7 @@ __device__ inline void store_row(const Batch &args, const Planes &planes, out_t 
     }
 }
 
-// All outputs of a warp; true where some sum of the lane is an Inf or a NaN, which alone times 0 are not 0.
+// Computes all outputs of a warp. Returns true if a sum of the lane is Inf or NaN: only these times 0 are not 0.
 __device__ inline bool walk(const Batch &args, const Planes &planes, const unsigned (&b)[cfg::R][cfg::STEPS][2],
                             const x_t *pixels, out_t *outputs) {
     const Window windows[2] = {window_of(pixels, planes, planes.g), window_of(pixels, planes, planes.g + 8)};
@@ -230,28 +233,28 @@ __device__ inline bool walk(const Batch &args, const Planes &planes, const unsig
             for (int step = 0; step < cfg::STEPS; step++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) a[step][e] = next[step][e];
-            // Ahead of stores, which the compiler keeps behind loads.
+            // Before the stores, because the compiler does not move loads across them.
             load_windows(next, windows, min(h + 1, cfg::H - 1));
 #pragma unroll
             for (int step = 0; step < cfg::STEPS; step++)
 #pragma unroll
-                for (int r = cfg::R - 1; r >= 0; r--) {  // the sums that will be whole are first
+                for (int r = cfg::R - 1; r >= 0; r--) {  // the sums that are completed are first
                     const int above = d + cfg::TOP - r * cfg::DILATION_H,
                               slot = (above + PERIOD) / cfg::STRIDE_H % RING;
                     if ((above + PERIOD) % cfg::STRIDE_H != 0) continue;
                     if (ALL_ROWS == cfg::H && (above < 0 || above / cfg::STRIDE_H >= cfg::P)) continue;
                     mma_halves<x_t>(sums[slot], a[step], b[r][step]);
                 }
-            const int above = d - 1 + cfg::TOP - WINDOW;  // of the outputs whose last row of pixels was the one before
+            const int above = d - 1 + cfg::TOP - WINDOW;  // of outputs that the previous row completed
             if ((above + PERIOD) % cfg::STRIDE_H == 0) {
                 const int p = (h0 + above + PERIOD) / cfg::STRIDE_H - RING,
                           slot = (above + PERIOD) / cfg::STRIDE_H % RING;
-                __syncwarp();  // all have loaded the row, whose place outputs may take
+                __syncwarp();  // all lanes have loaded the row, which outputs may overwrite
                 if (p >= 0 && p < cfg::P) done(sums[slot], p);
                 else if (ALL_ROWS != cfg::H) sums[slot][0] = sums[slot][1] = sums[slot][2] = sums[slot][3] = 0;
             }
         }
-    // Outputs that are stored.
+    // Outputs that have been stored.
     constexpr int WHOLE = (cfg::H - 2 + cfg::TOP - WINDOW + PERIOD) / cfg::STRIDE_H - RING + 1;
     __syncwarp();
 #pragma unroll
@@ -259,7 +262,7 @@ __device__ inline bool walk(const Batch &args, const Planes &planes, const unsig
     return odd != 0;
 }
 
-// Take outputs that are a NaN again, from their windows alone: a zero of a matrix times an Inf or a NaN makes no other.
+// Recomputes NaN outputs from their windows: a zero of a matrix times Inf or NaN can only give NaN.
 __device__ inline void recompute(const Batch &args, const Planes &planes, out_t *outputs) {
     __syncwarp();  // all outputs are written
 #pragma unroll 1
@@ -272,7 +275,7 @@ __device__ inline void recompute(const Batch &args, const Planes &planes, out_t 
     }
 }
 
-// Move the outputs from shared memory to their places, as the pixels came.
+// Copies the outputs from shared memory to global memory, like the pixels.
 __device__ inline void copy_outputs(const Batch &args, const out_t *outputs, const Planes &planes) {
     const Conv &conv = args.conv;
     if (cfg::STORE > 1 && args.aligned_out) {
@@ -303,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_bat
     if (k >= cfg::K) return;
     copy_pixels(args, pixels, planes);
     copy_async_commit();
-    copy_taps(taps, args.filter, planes);  // while the pixels are under way
+    copy_taps(taps, args.filter, planes);  // overlaps with the copies of the pixels
     __syncwarp();
     unsigned b[cfg::R][cfg::STEPS][2];
     load_taps(b, taps, planes);

@@ -1,22 +1,23 @@
-// depthwise_channels: a thread computes a tile of outputs of a few neighbouring channels, all from registers.
+// depthwise_channels: a thread computes a tile of outputs of a few neighbouring channels, in registers.
 //
-// Since direct_tiled: pixels whose channels lie side by side (NHWC) are loaded in vectors of VEC channels, so that rows
-//           need no alignment and neighbouring threads, in neighbouring channels, read neighbouring bytes. Each pixel
-//           serves all outputs of the thread's tile whose windows cover it. There is no shared memory and no barrier.
-// Tile      of a thread: OUT_P x OUT_Q outputs of VEC channels. Of the image it takes ROWS x COLUMNS pixels.
-// Threads   (x, y, z) of BLOCK_C x BLOCK_Q x BLOCK_P take vectors of channels, then tiles along q, then along p:
-//           tiles that share pixels lie in one block, which finds them in L1.
-// Grid      along x vectors of channels and columns of blocks, along y rows of blocks, along z images; blocks along
-//           y and z go on in steps of the grid.
-// Filter    staged in shared memory by each block, the taps of its BLOCK_K channels side by side: the weights of VEC
-//           channels are one load. A small window is UNROLLED, and its weights stay in registers; of a larger one a row
-//           is taken at a time, each weight from shared memory for OUT_Q * VEC multiply-adds.
-// Borders   a pixel outside the image is read at its edge and not taken: no load waits for a branch. A tile that lies
-//           inside whole, in an array whose pixels lie side by side, needs neither tests nor addresses of its own.
-// Multiplier K_GROUP outputs of each channel: with more than one the pixels of a vector come one by one.
+// Since direct_tiled: if channels are contiguous (NHWC), pixels are loaded in vectors of VEC channels. Rows
+//           need no alignment, and neighbouring threads, in neighbouring channels, read neighbouring bytes. Each pixel
+//           serves all outputs of the thread's tile whose windows contain it. There is no shared memory for pixels and
+//           no barrier in the loop.
+// Tile      of a thread: OUT_P x OUT_Q outputs of VEC channels. It needs ROWS x COLUMNS pixels of the image.
+// Threads   (x, y, z) of BLOCK_C x BLOCK_Q x BLOCK_P compute vectors of channels, then tiles along q, then along p.
+//           Tiles that share pixels are in one block, which finds them in L1.
+// Grid      x: vectors of channels and columns of blocks; y: rows of blocks; z: images. Blocks loop over y and z in
+//           steps of the grid.
+// Filter    staged in shared memory by each block, with the taps of its BLOCK_K channels contiguous: the weights of VEC
+//           channels are one load. For a small window (UNROLLED) the weights stay in registers. A larger window is
+//           processed row by row, with each weight loaded from shared memory for OUT_Q * VEC FMAs.
+// Borders   for a pixel outside the image, the edge pixel is loaded and ignored, so no load waits for a branch. A tile
+//           inside the image, in an array with contiguous pixels, needs neither tests nor separate addresses.
+// Multiplier K_GROUP outputs for each channel. With more than one, the pixels of a vector are loaded one by one.
 // Limit     memory for small filters: a pixel is read (OUT_P + R - 1) (OUT_Q + S - 1) / (OUT_P OUT_Q) times, all but
-//           the first from L1. From 7 x 7 on loads of weights: depthwise_planes is ahead there, in float16
-//           only beyond 7 x 7.
+//           the first from L1. From 7 x 7 on, loads of weights. There depthwise_planes is faster, in float16 only
+//           beyond 7 x 7.
 #include "epilogue.cuh"
 #include "filter.cuh"
 #include "memory.cuh"
@@ -25,9 +26,9 @@
 constexpr int COLUMNS = (cfg::OUT_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
 constexpr int ROWS = (cfg::OUT_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 constexpr int VECTORS = cfg::K / cfg::VEC, BLOCKS_C = (VECTORS + cfg::BLOCK_C - 1) / cfg::BLOCK_C;
-constexpr int WEIGHTS = cfg::VEC * sizeof(acc_t) > 16 ? 16 / sizeof(acc_t) : cfg::VEC;  // a load of weights
+constexpr int WEIGHTS = cfg::VEC * sizeof(acc_t) > 16 ? 16 / sizeof(acc_t) : cfg::VEC;  // elements of a load of weights
 constexpr int THREADS = cfg::BLOCK_C * cfg::BLOCK_Q * cfg::BLOCK_P, BLOCK_K = cfg::BLOCK_C * cfg::VEC;
-constexpr int PITCH = (BLOCK_K + 2 * TAP_LOAD - 1) / TAP_LOAD * TAP_LOAD;  // more: fewer conflicts
+constexpr int PITCH = (BLOCK_K + 2 * TAP_LOAD - 1) / TAP_LOAD * TAP_LOAD;  // padded: fewer bank conflicts
 
 static_assert(cfg::K % cfg::VEC == 0, "vectors hold whole channels");
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
@@ -35,8 +36,8 @@ static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads"
 struct Channels {
     Conv conv;
     Filter filter;
-    int aligned_x, aligned_out;  // whether pixels allow vectors of VEC channels, and outputs do
-    int dense;                   // whether, besides, pixels lie side by side in both
+    int aligned_x, aligned_out;  // true if pixels and outputs allow vectors of VEC channels
+    int dense;                   // true if pixels are also contiguous in both arrays
 };
 
 // The tile of a thread: image, first channel of the output, first output.
@@ -49,7 +50,7 @@ struct Taps {
     alignas(16) acc_t at[cfg::R * cfg::S][PITCH];
 };
 
-// Bring the filters of BLOCK_K outputs from k on; a barrier has to follow.
+// Stages the filters of BLOCK_K outputs from k on. A barrier must follow.
 __device__ inline void stage(const Filter &filter, Taps &taps, int k) {
     const int thread = threadIdx.x + cfg::BLOCK_C * (threadIdx.y + cfg::BLOCK_Q * threadIdx.z);
     strided_loop<BLOCK_K * cfg::R * cfg::S, THREADS>(thread, [&](int at, int t) {
@@ -58,10 +59,10 @@ __device__ inline void stage(const Filter &filter, Taps &taps, int k) {
     });
 }
 
-// How much is known of a tile: its pixels allow no vectors; they do; it lies inside whole, and pixels side by side.
+// Knowledge about a tile: its pixels allow no vectors; they do; or it is inside the image, with contiguous pixels.
 enum Known { NOTHING, ALIGNED, INSIDE };
 
-// A pixel's VEC channels as the outputs from channel k on see them.
+// Loads VEC channels of a pixel, for the outputs from channel k on.
 template <Known KNOWN>
 __device__ inline void load_pixel(const Conv &conv, acc_t (&values)[cfg::VEC], const x_t *pixel, int k) {
     if constexpr (KNOWN != NOTHING) {
@@ -106,7 +107,7 @@ __device__ inline void add_products(const Conv &conv, const Taps &taps, acc_t (&
         }
 #pragma unroll
         for (int p = 0; p < cfg::OUT_P; p++) {
-            // Row i of pixels is row r of p's window.
+            // Row i of pixels is row r of the window of output row p.
             const int below = i - p * cfg::STRIDE_H, r = below / cfg::DILATION_H;
             if (below < 0 || below % cfg::DILATION_H != 0 || r >= cfg::R) continue;
 #pragma unroll
@@ -167,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     const Conv &conv = args.conv;
     const int vector = blockIdx.x % BLOCKS_C * cfg::BLOCK_C + threadIdx.x;
     const int q0 = blockIdx.x / BLOCKS_C * cfg::BLOCK_Q * cfg::OUT_Q, q = q0 + threadIdx.y * cfg::OUT_Q;
-    // The same for a row of the block, so that a warp goes one way: two, one after the other, take longer than tests.
+    // Uniform in a row of the block, so that a warp does not diverge: two divergent paths take longer than tests.
     const int left = q0 * cfg::STRIDE_W - conv.left,
               right = left + (cfg::BLOCK_Q - 1) * cfg::OUT_Q * cfg::STRIDE_W + COLUMNS;
     const bool columns_inside = left >= 0 && right <= conv.W && q0 + cfg::BLOCK_Q * cfg::OUT_Q <= conv.Q;

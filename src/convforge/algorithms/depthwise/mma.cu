@@ -1,26 +1,27 @@
-// depthwise_mma: a row of the filter is a matrix of 16-bit numbers, and a tensor core multiplies 16 windows by it.
+// depthwise_mma: a row of the filter is a matrix of 16-bit numbers, by which a tensor core multiplies 16 windows.
 //
-// Since depthwise_rows: with 16-bit pixels multiply-adds and conversions are the limit. Eight outputs side by side see
-//           SPAN neighbouring pixels of a row. Those times a matrix in which the taps of the row stand once for each
-//           output, STRIDE_W rows further down, are what the row adds to them (a Toeplitz matrix, mostly of zeros).
-// Window    the pixels of a row that eight outputs see, an even number of columns before the plane's first on.
-// Tiles     of 16 windows, in the order of a plane's outputs: a warp takes TILES at a time, row of the filter by row,
-//           and the PLANE_WARPS warps of a plane take turns.
-// Walk      where the filter is small, WALK has a warp go down the plane instead, with the matrices of all R rows of
-//           the filter in registers: 16 windows are strips beside and below each other, of args.height rows of
-//           outputs. A row of pixels is loaded once and added to R rows of outputs, a ring of sums; one is whole then.
-// Threads   THREADS = 32 * PLANE_WARPS * PLANES; lane 4 g + t has outputs 2 t and 2 t + 1 of windows g and g + 8.
-// Grid      blocks in one dimension, PLANES neighbouring planes each.
-// Pixels    planes stand in shared memory among zeros, so that no window is tested; zeros are written before the
-//           launch's turn. Rows are args.pitch apart, such that the windows of a load meet in few banks.
-// Taps      of a row of the filter stand among zeros too, in a line of LINE numbers, from which a lane reads its part
-//           of the matrix.
-// Outputs   go to memory from registers: eight windows are 128 bytes where rows are whole windows.
-// Inf, NaN  times a zero of the matrix would reach outputs that do not see them. So outputs that are not finite are
-//           computed again, from their own windows alone.
-// Needs     zeros outside, rows of an even number of pixels, K = C, NCHW, sm_80, all planes of a block in shared
-//           memory; outputs of 16 bits, as tensor cores cut sums off where others round them.
-// Limit     memory up to about 7 x 7 where warps walk; else loads of shared memory, four of windows for each product.
+// Since depthwise_rows: with 16-bit pixels, FMAs and conversions are the limit. Eight neighbouring outputs
+//           need SPAN neighbouring pixels of a row. These pixels times a Toeplitz matrix, which has the taps of the
+//           filter row once for each output, shifted by STRIDE_W rows, give the row's contribution. Most of the matrix
+//           is zeros.
+// Window    the pixels of a row that eight outputs need, from an even number of columns before the plane's first on.
+// Tiles     of 16 windows, in the order of a plane's outputs. A warp processes TILES tiles at a time, row by row of the
+//           filter. The PLANE_WARPS warps of a plane take alternate tiles.
+// Walk      for small filters (WALK), a warp instead goes down the plane, with the matrices of all R rows of the filter
+//           in registers. Its 16 windows are strips beside and below each other, of args.height rows of outputs. Each
+//           row of pixels is loaded once and added to R rows of outputs, a ring of sums, of which it completes one.
+// Threads   THREADS = 32 * PLANE_WARPS * PLANES. Lane 4 g + t has outputs 2 t and 2 t + 1 of windows g and g + 8.
+// Grid      one dimension, PLANES neighbouring planes a block.
+// Pixels    planes are padded with zeros in shared memory, so that no window is tested. The zeros are written before
+//           pdl_wait. Rows are args.pitch apart, chosen so that loads of windows have few bank conflicts.
+// Taps      each row of the filter is padded with zeros too, in a line of LINE numbers, from which lanes load their
+//           fragments of the matrix.
+// Outputs   are stored from registers: eight windows are 128 bytes if rows are whole windows.
+// Inf, NaN  times a zero of the matrix would reach outputs whose windows do not contain them. So outputs that are not
+//           finite are recomputed from their own windows.
+// Needs     zeros at the border, rows of an even number of pixels, K = C, NCHW, sm_80, all planes of a block in shared
+//           memory; outputs of 16 bits, because tensor cores truncate sums.
+// Limit     memory up to about 7 x 7 with WALK; else loads from shared memory, four of windows for each product.
 #include "border.cuh"
 #include "conv.cuh"
 #include "epilogue.cuh"
@@ -45,20 +46,20 @@ struct Mma {
     Filter filter;
     Divisor windows, across;  // windows of a row of outputs, vectors of a row of pixels
     int tiles;                // of a plane
-    int strips, height;       // of a warp, below each other; rows of outputs of a strip
-    int pitch, plane;         // numbers from row to row of shared memory, and from plane to plane
-    int first;                // where a plane's first pixel stands
-    int aligned_x, aligned_out;  // whether vectors of FILL pixels and of two outputs may be moved
+    int strips, height;       // strips of a warp below each other; rows of outputs of a strip
+    int pitch, plane;         // elements from row to row and from plane to plane in shared memory
+    int first;                // position of a plane's first pixel
+    int aligned_x, aligned_out;  // true if vectors of FILL pixels and of two outputs are aligned
 };
 
-// A plane, as a lane of its team has it.
+// A plane, as seen by a lane of one of its warps.
 struct Plane {
     int n, k;
     x_t *pixels, *lines;  // its first pixel, and the first line of its filter, in shared memory
-    int warp, g, t;     // the warp of the team, and lane 4 g + t of it
+    int warp, g, t;     // the warp of the plane, and lane 4 g + t of it
 };
 
-// Write zeros over all that the block holds.
+// Writes zeros to all of the block's shared memory for planes and lines.
 __device__ inline void clear(const Mma &args, x_t *held) {
     const Vector<x_t, 8> zeros = {};
     for (int i = threadIdx.x; i < cfg::PLANES * (cfg::R * LINE + args.plane) / 8; i += THREADS)
@@ -96,32 +97,32 @@ __device__ inline void copy_taps(const Filter &filter, const Plane &plane) {
     }
 }
 
-// What a lane holds of the matrix of row r of the filter: its column is output g of a window.
+// Loads a lane's fragment of the matrix of row r of the filter. Its column is output g of a window.
 __device__ inline void load_taps(unsigned (&b)[STEPS][2], const Plane &plane, int r) {
     const x_t *const column = plane.lines + (r * LINE + BEFORE - cfg::LEAD + 2 * plane.t - plane.g * cfg::STRIDE_W);
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const x_t *const two = column + (MMA_HALVES * step + 8 * half);  // of which the first may be an odd number
+            const x_t *const two = column + (MMA_HALVES * step + 8 * half);  // the first may be odd
             b[step][half] = two[0].bits | static_cast<unsigned>(two[1].bits) << 16;
         }
 }
 
-// Where a lane's pixels of the window of outputs (p, 8 i) and its neighbours begin.
+// Address of a lane's first pixels in the window of outputs (p, 8 i) and its neighbours.
 __device__ inline const x_t *window_at(const Mma &args, const Plane &plane, int p, int i) {
     const int w = i * (MMA_COLUMNS * cfg::STRIDE_W) - args.conv.left - cfg::LEAD + 2 * plane.t;
     return plane.pixels + ((p * cfg::STRIDE_H - args.conv.top) * args.pitch + w);
 }
 
-// What a lane holds of windows g and g + 8.
+// Loads a lane's fragment of windows g and g + 8.
 __device__ inline void load_windows(unsigned (&a)[4], const x_t *first, const x_t *second, int step) {
 #pragma unroll
     for (int e = 0; e < 4; e++)
         a[e] = load_vector<2>((e % 2 == 0 ? first : second) + (MMA_HALVES * step + 8 * (e / 2))).word.bits;
 }
 
-// The sum of an output from its own window alone.
+// The sum of an output from its own window.
 __device__ inline acc_t sum_of(const Mma &args, const Plane &plane, int p, int q) {
     const int h = p * cfg::STRIDE_H - args.conv.top, w = q * cfg::STRIDE_W - args.conv.left;
     const x_t *const window = plane.pixels + (h * args.pitch + w);
@@ -136,18 +137,18 @@ __device__ inline acc_t sum_of(const Mma &args, const Plane &plane, int p, int q
     return sum;
 }
 
-// Whether any of a lane's sums is an Inf or a NaN: only those less themselves are not 0.
+// True if any of a lane's sums is Inf or NaN: only these minus themselves are not 0.
 __device__ inline bool has_odd(const acc_t (&sums)[4]) {
     const acc_t all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     return all - all != 0;
 }
 
-// A lane's outputs of a window: (p, q) and (p, q + 1); none where p is negative.
+// A lane's outputs of a window: (p, q) and (p, q + 1); none if p is negative.
 struct Two {
     int p, q;
 };
 
-// Take a lane's sums again, from their windows alone.
+// Recomputes a lane's sums from their windows.
 __device__ inline void recompute(const Mma &args, const Plane &plane, acc_t (&sums)[4], Two first, Two second) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -156,7 +157,7 @@ __device__ inline void recompute(const Mma &args, const Plane &plane, acc_t (&su
     }
 }
 
-// Store a lane's outputs of a window, at `to`.
+// Stores a lane's outputs of a window at `to`.
 __device__ inline void store_two(const Mma &args, const Plane &plane, out_t *to, Two at, acc_t first, acc_t second) {
     const Conv &conv = args.conv;
     if (args.aligned_out) {
@@ -170,7 +171,7 @@ __device__ inline void store_two(const Mma &args, const Plane &plane, out_t *to,
     }
 }
 
-// Add the products of TILES tiles, PLANE_WARPS apart.
+// Adds the products of TILES tiles, PLANE_WARPS apart.
 __device__ inline void add_products(const Mma &args, const Plane &plane, acc_t (&sums)[cfg::TILES][4], int tile) {
     const x_t *from[cfg::TILES][2];
 #pragma unroll
@@ -218,22 +219,22 @@ __device__ inline void store_tile(const Mma &args, const Plane &plane, acc_t (&s
     }
 }
 
-// All outputs of a warp's tiles.
+// Computes all outputs of a warp's tiles.
 __device__ inline void take_tiles(const Mma &args, const Plane &plane) {
     for (int tile = plane.warp; tile < args.tiles; tile += cfg::PLANE_WARPS * cfg::TILES) {
         acc_t sums[cfg::TILES][4] = {};
         add_products(args, plane, sums, tile);
 #pragma unroll
         for (int i = 0; i < cfg::TILES; i++) store_tile(args, plane, sums[i], tile + i * cfg::PLANE_WARPS);
-        __syncwarp();  // tensor cores take a whole warp
+        __syncwarp();  // mma needs all lanes of a warp
     }
 }
 
-// Of a warp that walks, a lane's part of a window's strip.
+// WALK: a lane's part of the strip of a window.
 struct Strip {
     const x_t *from;
-    out_t *to;       // R - 1 rows before the first output: a row of pixels is the last one of so much earlier outputs
-    int p, q, rows;  // the first output, and how many rows of them there are
+    out_t *to;       // R - 1 rows before the first output: a row of pixels completes the output row R - 1 rows earlier
+    int p, q, rows;  // the first output, and the number of output rows
 };
 
 __device__ inline Strip strip_of(const Mma &args, const Plane &plane, int m) {
@@ -250,7 +251,7 @@ __device__ inline Two two_at(const Strip &strip, int row) {
     return {0 <= row && row < strip.rows ? strip.p + row : -1, strip.q};
 }
 
-// Store a row of both strips if they have it, and go on to the next one.
+// Stores a row of both strips if they have it, and advances to the next one.
 __device__ inline void store_row(const Mma &args, const Plane &plane, Strip (&strips)[2], acc_t (&sums)[4], int row) {
     if (has_odd(sums)) recompute(args, plane, sums, two_at(strips[0], row), two_at(strips[1], row));
 #pragma unroll
@@ -264,7 +265,7 @@ __device__ inline void store_row(const Mma &args, const Plane &plane, Strip (&st
     }
 }
 
-// All outputs of a warp's strips.
+// Computes all outputs of a warp's strips.
 __device__ inline void walk(const Mma &args, const Plane &plane) {
     unsigned b[cfg::R][STEPS][2];
 #pragma unroll
@@ -284,7 +285,7 @@ __device__ inline void walk(const Mma &args, const Plane &plane) {
                     mma_halves<math_t>(sums[(d - r + cfg::R) % cfg::R], a, b[r][step]);
             }
             store_row(args, plane, strips, sums[(d + 1) % cfg::R], row + d);
-            __syncwarp();  // tensor cores take a whole warp
+            __syncwarp();  // mma needs all lanes of a warp
         }
 }
 
@@ -301,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_mma
     if (n < args.conv.N) {
         copy_pixels(args, plane);
         copy_async_commit();
-        copy_taps(args.filter, plane);  // while the pixels are under way
+        copy_taps(args.filter, plane);  // overlaps with the copies of the pixels
     }
     copy_async_wait();
     __syncthreads();  // pixels and taps are there

@@ -1,23 +1,27 @@
-// depthwise_planes: a block copies tiles of a few planes to shared memory; a thread slides along rows of one of them.
+// depthwise_planes: a block copies tiles of a few planes to shared memory. A thread slides along rows of one of them.
 //
-// Since direct_shared: a channel has a filter of its own and no sums over channels, so a block holds several planes,
-//           however small, and their filters beside them. Pixels lie there as they are stored, in copies that pass no
-//           register (cp.async, 16 bytes where rows allow). A thread takes OUT_P x OUT_Q outputs: a row of the window
-//           comes in 16-byte loads, CHUNK taps at a time, and serves all rows of outputs whose windows cover it.
-// Tile      of a thread OUT_P x OUT_Q outputs; of a block STRIPS_Y x STRIPS_X such on PLANES neighbouring planes.
-// Threads   THREADS = PLANES * STRIPS_Y * STRIPS_X, in one dimension. In NHWC neighbours lie in neighbouring planes. In
-//           NCHW they lie beside each other where a thread's outputs of a row are one store, so that stores fill whole
-//           lines; else below each other. Rows, or planes, are an odd number of 16 bytes apart where OUT_P * STRIDE_H
-//           is odd, so that the eight threads whose 16-byte loads are served together meet in no bank.
-// Grid      blocks in one dimension, of which there are enough: tiles of a plane, then planes.
-// Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
-//           pixels of the image is one in shared memory. LOAD pixels are one load from there.
-// Copies    the threads of a plane bring its rows, a thread always the same columns: a vector takes a test and a product.
-// Filters   of a plane FILTER numbers, in rows of FILTER_PITCH; in NCHW all threads of a warp mostly want the same.
-// Balance   with CHUNK = 8, 7 x 8 outputs: 448 multiply-adds of 4 loads of pixels and 14 of weights. In cycles of a
-//           SM: 112 of multiply-adds beside 16 + 14 of shared memory.
-// Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
-// Limit     FMA from about 9 x 9 on; below, memory: each pixel is read once a block, halos twice, from L2.
+// Since direct_shared: each channel has its own filter and there are no sums over channels. So a block holds
+//           several planes, however small, and their filters. Pixels keep their type of storage and are copied without
+//           registers (cp.async, 16 bytes if rows allow it). A thread computes OUT_P x OUT_Q outputs: a row of the
+//           window is loaded in 16-byte vectors, CHUNK taps at a time, and serves all output rows whose windows contain
+//           it.
+// Tile      of a thread OUT_P x OUT_Q outputs; of a block STRIPS_Y x STRIPS_X such tiles on PLANES neighbouring planes.
+// Threads   THREADS = PLANES * STRIPS_Y * STRIPS_X in one dimension. In NHWC neighbouring threads have neighbouring
+//           planes. In NCHW they are neighbours along q if the outputs of a thread in a row are one store, so that
+//           stores fill whole lines; else along p. Rows, or planes, are an odd multiple of 16 bytes apart if OUT_P *
+//           STRIDE_H is odd, so that the eight threads whose 16-byte loads are served together have no bank conflicts.
+// Grid      one dimension: tiles of a plane, then planes.
+// Pixels    a row of the tile begins SHIFT columns left of its first window, so that vectors of FILL pixels have the
+//           same alignment in the image and in shared memory. A load from shared memory has LOAD pixels.
+// Copies    the threads of a plane copy its rows. A thread always has the same columns, so a vector costs one test and
+//           one product.
+// Filters   FILTER numbers for each plane, in rows of FILTER_PITCH. In NCHW most warps read one address.
+// Balance   with CHUNK = 8 and 7 x 8 outputs: 448 FMAs for 4 loads of pixels and 14 of weights. In cycles of an SM: 112
+//           for FMAs against 16 + 14 for shared memory.
+// Needs     tiles and filters in shared memory; the host computes and checks the size. FILL divides W, or copies have
+//           single pixels.
+// Limit     FMA from about 9 x 9 on. Below, memory: each pixel is read once a block from DRAM, and halos twice, from
+//           L2.
 #include "border.cuh"
 #include "conv.cuh"
 #include "epilogue.cuh"
@@ -31,13 +35,13 @@ constexpr int TILE_P = cfg::STRIPS_Y * cfg::OUT_P, TILE_Q = cfg::STRIPS_X * cfg:
 constexpr int ROWS = (cfg::OUT_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 constexpr int TILE_H = (TILE_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 constexpr int TILE_W = cfg::SHIFT + (TILE_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
-constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;       // pixels may come by asynchronous copies of vectors
+constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;       // true if asynchronous copies of vectors are possible
 constexpr int FILLS = (TILE_W + cfg::FILL - 1) / cfg::FILL;  // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t);
 
-// Whether neighbouring threads take neighbouring columns.
+// True if neighbouring threads compute neighbouring columns.
 constexpr bool COLUMNS_ADJACENT = cfg::OUT_Q * sizeof(out_t) <= 16;
-// Small windows are unrolled: then it is known which rows of pixels serve which outputs.
+// Small windows are unrolled, so that the rows of pixels of each output row are known at compile time.
 constexpr bool UNROLLED = cfg::OUT_P * cfg::OUT_Q * cfg::R * cfg::S <= 1536;
 
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
@@ -50,7 +54,7 @@ static_assert(cfg::CHUNK == cfg::S || (cfg::CHUNK * cfg::DILATION_W % cfg::LOAD 
 struct Planes {
     Conv conv;
     Filter filter;
-    int aligned_x, aligned_out;  // whether rows allow vectors of FILL pixels and STORE outputs
+    int aligned_x, aligned_out;  // true if rows allow vectors of FILL pixels and STORE outputs
     PlaneTiles tiles;
 };
 
@@ -59,11 +63,12 @@ struct Held {
     tile_t pixels[cfg::PLANES * cfg::PLANE];
 };
 
-// How the threads of a plane share what there is to copy: WIDE vectors of a row side by side, LINES rows at a time.
+// Partition of the copies among the threads of a plane: WIDE vectors of a row, LINES rows at a time.
 constexpr int SHARE = THREADS / cfg::PLANES, WIDE = FILLS < SHARE ? FILLS : SHARE, LINES = SHARE / WIDE;
 constexpr int TWIDDLES = (TILE_H + LINES - 1) / LINES;
 
-// Ask for the tile of plane `slot`, with what stands outside of the image; the thread is number u of the plane's.
+// Issues the copies of the tile of plane `slot`, and writes the border's values. The thread is number u of the plane's
+// threads.
 __device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile &tile, int slot, int u) {
     if (slot >= tile.planes || u >= WIDE * LINES) return;
     const Conv &conv = args.conv;
@@ -76,7 +81,7 @@ __device__ inline void copy_pixels(const Planes &args, Held &to, const PlaneTile
         const int column = (v + u % WIDE) * cfg::FILL, w = w0 + column;
         if (FILLS % WIDE && column >= FILLS * cfg::FILL) break;
         tile_t *const target = to.pixels + (slot * cfg::PLANE + first * cfg::PITCH + column);
-        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the image, or none of it
+        const bool whole = w >= 0 && w < conv.W;  // a vector is inside the image as a whole, or outside
         if (COPIES && args.aligned_x && (whole || BLANK)) {
             const x_t *const line = plane + (whole ? w * step_w : 0);
 #pragma unroll(TWIDDLES <= 16 ? TWIDDLES : 4)
@@ -116,8 +121,8 @@ __device__ inline void copy_filters(const Filter &filter, Held &to, const PlaneT
     }
 }
 
-// Add COUNT products of a row of pixels, from a tap on, to all outputs whose windows cover the row: it is row i of the
-// window of the first. Not TESTED: it belongs to all.
+// Adds COUNT products of a row of pixels, from a tap on, to all outputs whose windows contain the row, which is row i
+// of the first window. Unless TESTED, all windows contain it.
 template <int COUNT, bool TESTED>
 __device__ inline void add_taps(const Conv &conv, acc_t (&sums)[cfg::OUT_P][cfg::OUT_Q], const tile_t *pixels,
                                 const acc_t *filter, int i) {
@@ -168,7 +173,7 @@ __device__ inline void add_products(const Conv &conv, acc_t (&sums)[cfg::OUT_P][
             add_row<true>(conv, sums, pixels, filter, i);
 }
 
-// Store the thread's outputs of plane (n, k), from (p0, q0) on.
+// Stores the thread's outputs of plane (n, k), from (p0, q0) on.
 __device__ inline void store(const Planes &args, const acc_t (&sums)[cfg::OUT_P][cfg::OUT_Q], int n, int k, int p0,
                              int q0) {
     const Conv &conv = args.conv;
@@ -208,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
     pdl_wait();
     copy_pixels(args, *held, tile, slot, strip);
     copy_async_commit();
-    copy_filters(args.filter, *held, tile);  // while the pixels are under way
+    copy_filters(args.filter, *held, tile);  // overlaps with the copies of the pixels
     copy_async_wait();
     __syncthreads();
     const int k = tile.k + slot, p = tile.p + y * cfg::OUT_P, q = tile.q + x * cfg::OUT_Q;

@@ -1,24 +1,25 @@
-// depthwise_rows: a block holds whole planes, a thread a whole row of one: nothing is read twice, zeros are not multiplied.
+// depthwise_rows: a block holds whole planes, a thread a whole row of one. Nothing is read twice, and zeros are not
+// multiplied.
 //
-// Since depthwise_planes: small planes leave its tiles little but halos, and borders. Here a block's planes come as they
-//           lie in memory, 16 bytes at a time, though no row may begin at such a multiple. A thread takes a row of
-//           outputs: the W pixels of a row of the plane are in its registers, and with them all that its outputs want
-//           of it. Which products fall on a border of zeros is known at compile time along the row; these are left out.
-// Sizes     H, W, P and Q are compile-time constants: a kernel is made for one size of planes.
-// Threads   THREADS = PLANES * PLANE_THREADS, a plane's beside each other, OUT_P rows of outputs each: a row of pixels is loaded,
-//           and converted, once for all of these whose windows cover it.
-// Grid      blocks in one dimension, PLANES neighbouring planes each.
-// Filters   come while the pixels are under way. A thread asks for all taps of a row of the filter before it waits.
-// Pixels    PITCH apart from row to row where rows are whole vectors (PITCH is an odd number of them, so that threads
-//           meet in no bank); else, PITCH = 0, as in memory. LOAD pixels are one load.
-// Outputs   take the pixels' place once all are done, and leave from there in vectors, as the pixels came.
-// Order     rows of the filter, where threads of a plane want the same one; or, where the filter is higher than the
-//           plane, rows of the plane (BY_PIXELS), of which each wants another row of the filter, an odd number of
-//           vectors apart.
-// Balance   7 x 7 over 56 x 56 of float32: a row takes 14 loads of pixels, 2 of weights and 380 multiply-adds. In cycles
-//           of an SM: 95 of multiply-adds beside 58 of shared memory.
+// Since depthwise_planes: on small planes its tiles consist mostly of halos and borders. Here whole planes
+//           are copied as they are in memory, 16 bytes at a time, even if rows are not aligned. A thread computes a row
+//           of outputs. It holds the W pixels of a row of the plane in registers, all that its outputs need of this
+//           row. Products with a border of zeros are known at compile time along the row and are left out.
+// Sizes     H, W, P and Q are compile-time constants: a kernel is compiled for one size of planes.
+// Threads   THREADS = PLANES * PLANE_THREADS. The threads of a plane are neighbours and compute OUT_P rows of outputs
+//           each: a row of pixels is loaded and converted once for all of these rows.
+// Grid      one dimension, PLANES neighbouring planes a block.
+// Filters   are loaded while the copies of pixels are in flight. A thread issues the loads of all taps of a filter row
+//           before it waits.
+// Pixels    rows are PITCH apart if they are whole vectors (an odd number of vectors, so that threads have no bank
+//           conflicts); else, PITCH = 0, as in memory. A load has LOAD pixels.
+// Outputs   overwrite the pixels once all threads are done, and are copied out in vectors, like the pixels.
+// Order     loops go over rows of the filter, so that the threads of a plane use the same one; or, if the filter is
+//           higher than the plane, over rows of the plane (BY_PIXELS), with filter rows an odd number of vectors apart.
+// Balance   7 x 7 on 56 x 56 of float32: a row takes 14 loads of pixels, 2 of weights and 380 FMAs. In cycles of an SM:
+//           95 for FMAs against 58 for shared memory.
 // Needs     all planes of a block in shared memory, a row and its sums in registers.
-// Limit     memory up to about 7 x 7, which the block that computes shares with those that wait for pixels; FMA beyond.
+// Limit     memory up to about 7 x 7, while other blocks of the SM compute; FMA beyond.
 #include "border.cuh"
 #include "epilogue.cuh"
 #include "filter.cuh"
@@ -26,17 +27,17 @@
 #include "pixels.cuh"
 
 constexpr int PLANE_THREADS = (cfg::P - 1) / cfg::OUT_P + 1, THREADS = cfg::PLANES * PLANE_THREADS, WEIGHT_LOAD = 16 / sizeof(acc_t);
-// Rows of pixels that a thread's outputs see.
+// Rows of pixels that a thread's outputs need.
 constexpr int WINDOW = (cfg::OUT_P - 1) * cfg::STRIDE_H + (cfg::R - 1) * cfg::DILATION_H + 1;
-// Of a row, from LEFT columns before it on.
+// Columns of a row that they need, from LEFT columns before it on.
 constexpr int SPAN = (cfg::Q - 1) * cfg::STRIDE_W + (cfg::S - 1) * cfg::DILATION_W + 1;
 constexpr int PIXELS = cfg::H * cfg::W, OUTPUTS = cfg::P * cfg::Q;  // of a plane
-// Of shared memory.
+// Pitches in shared memory.
 constexpr int X_ROW = cfg::PITCH > 0 ? cfg::PITCH : cfg::W, OUT_ROW = cfg::OUT_PITCH > 0 ? cfg::OUT_PITCH : cfg::Q;
 constexpr bool UNROLLED = cfg::R * cfg::S * cfg::Q <= 1024;
 
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
-constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;  // pixels may come by asynchronous copies of vectors
+constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;  // true if asynchronous copies of vectors are possible
 static_assert(cfg::RAW && cfg::K == cfg::C, "planes lie as they are stored, and an output has one of its own");
 static_assert((cfg::PITCH == 0 || cfg::W % cfg::FILL == 0) && (cfg::OUT_PITCH == 0 || cfg::Q % cfg::STORE == 0),
               "rows are whole vectors");
@@ -44,11 +45,11 @@ static_assert((cfg::PITCH == 0 || cfg::W % cfg::FILL == 0) && (cfg::OUT_PITCH ==
 struct Rows {
     Conv conv;
     Filter filter;
-    int aligned_x, aligned_out;  // whether vectors of FILL pixels and STORE outputs may be moved
+    int aligned_x, aligned_out;  // true if vectors of FILL pixels and STORE outputs are aligned
 };
 
-// Where vector at + t of a block's planes lies in shared memory, `at` a multiple of THREADS: planes follow each other, or
-// do so within a row. Where it can be, what depends on t is the same for all that a thread moves.
+// Offset of vector at + t of a block's planes in shared memory, with `at` a multiple of THREADS. Planes are contiguous,
+// or padded row by row. If possible, the part that depends on t is the same for all vectors of a thread.
 template <int COLUMNS, int ROW, int VECTOR>
 __device__ constexpr int place_of_vector(int at, int t) {
     constexpr int ACROSS = COLUMNS == ROW ? 1 : COLUMNS / VECTOR, NEXT = COLUMNS == ROW ? VECTOR : ROW;
@@ -56,7 +57,7 @@ __device__ constexpr int place_of_vector(int at, int t) {
     return offset + (i / ACROSS * NEXT + i % ACROSS * VECTOR);
 }
 
-// Move the first `count` of COUNT vectors, number at + t of them by move(at, t).
+// Moves the first `count` of COUNT vectors: number at + t by move(at, t).
 template <int COUNT, class Move>
 __device__ inline void move_vectors(int count, Move move) {
     const int t = threadIdx.x;
@@ -68,7 +69,7 @@ __device__ inline void move_vectors(int count, Move move) {
     }
 }
 
-// Bring the planes from `first` on.
+// Copies the planes from `first` on to shared memory.
 __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int planes) {
     const Conv &conv = args.conv;
     if (COPIES && args.aligned_x) {
@@ -80,7 +81,7 @@ __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int pla
             if constexpr (cfg::FILL * sizeof(x_t) == 16) copy_async16_l2_128b(target, source, true);
             else if constexpr (COPIES) copy_async<cfg::FILL * sizeof(x_t)>(target, source, true);
         });
-        if constexpr (PIXELS % cfg::FILL != 0) {  // what is left of the last plane
+        if constexpr (PIXELS % cfg::FILL != 0) {  // the incomplete last vector of the last plane
 #pragma unroll 1
             for (int i = count * cfg::FILL + threadIdx.x; i < planes * PIXELS; i += THREADS) to[i] = from[i];
         }
@@ -93,7 +94,7 @@ __device__ inline void copy_pixels(const Rows &args, x_t *to, int first, int pla
     }
 }
 
-// Bring the filter of a thread's plane: rows `row`, row + PLANE_THREADS, ... of it. All taps of a row are under way together.
+// Loads the filter of a thread's plane: rows `row`, row + PLANE_THREADS, ... The loads of a row are in flight together.
 __device__ inline void copy_filter(const Filter &filter, acc_t *to, int k, int row) {
 #pragma unroll 1
     for (int r = row; r < cfg::R; r += PLANE_THREADS) {
@@ -106,10 +107,10 @@ __device__ inline void copy_filter(const Filter &filter, acc_t *to, int k, int r
     }
 }
 
-// Whether column j of a row, counted from LEFT columns before it, is one of zeros.
+// True if column j of a row, counted from LEFT columns before it, is a column of zeros.
 __device__ constexpr bool is_zero(int j) { return BLANK && (j < cfg::LEFT || j >= cfg::LEFT + cfg::W); }
 
-// Load row h of a plane with what stands beside it; h < 0 is a row of what stands outside.
+// Loads row h of a plane and the border values beside it. h < 0 is a row outside.
 __device__ inline void load_row(const Conv &conv, acc_t (&row)[SPAN], const x_t *plane, int h) {
     const x_t *const pixels = plane + max(h, 0) * X_ROW;
 #pragma unroll
@@ -132,7 +133,7 @@ __device__ inline void load_row(const Conv &conv, acc_t (&row)[SPAN], const x_t 
     }
 }
 
-// Add the products of a row of pixels and row r of the filter.
+// Adds the products of a row of pixels and row r of the filter.
 __device__ inline void add_row(acc_t (&sums)[cfg::Q], const acc_t (&row)[SPAN], const acc_t *filter, int r) {
 #pragma unroll
     for (int s0 = 0; s0 < cfg::S; s0 += WEIGHT_LOAD) {
@@ -146,13 +147,13 @@ __device__ inline void add_row(acc_t (&sums)[cfg::Q], const acc_t (&row)[SPAN], 
     }
 }
 
-// The row of the filter that meets a row of pixels `below` rows below the window's first; negative where there is none.
+// The row of the filter for a row of pixels `below` rows below the window's first, or negative for none.
 __device__ constexpr int tap_row(int below) {
     const int r = below / cfg::DILATION_H;
     return r * cfg::DILATION_H == below && r < cfg::R ? r : -1;
 }
 
-// All products of rows p to p + OUT_P - 1 of a plane's outputs.
+// Computes rows p to p + OUT_P - 1 of a plane's outputs.
 __device__ inline void add_products(const Conv &conv, acc_t (&sums)[cfg::OUT_P][cfg::Q], const x_t *plane,
                                     const acc_t *filter, int p) {
     constexpr int STEP = cfg::OUT_P == 1 ? cfg::DILATION_H : 1;
@@ -169,9 +170,9 @@ __device__ inline void add_products(const Conv &conv, acc_t (&sums)[cfg::OUT_P][
     }
 }
 
-// Leave the outputs of row p in shared memory.
+// Writes the outputs of row p to shared memory.
 __device__ inline void store_row(const Conv &conv, const acc_t (&sums)[cfg::Q], out_t *to, int n, int k, int p) {
-    // Outputs that are stored together: rows begin at whole vectors.
+    // Outputs of one store: rows begin at whole vectors.
     constexpr int STORE_WIDTH = cfg::OUT_PITCH > 0 ? cfg::STORE : 1;
 #pragma unroll
     for (int q = 0; q < cfg::Q; q += STORE_WIDTH) {
@@ -182,7 +183,7 @@ __device__ inline void store_row(const Conv &conv, const acc_t (&sums)[cfg::Q], 
     }
 }
 
-// Move the outputs from shared memory to their places, as the pixels came.
+// Copies the outputs from shared memory to global memory, like the pixels.
 __device__ inline void copy_outputs(const Rows &args, const out_t *outputs, int first, int planes) {
     const Conv &conv = args.conv;
     if (cfg::STORE > 1 && args.aligned_out) {
@@ -218,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_row
     pdl_wait();
     copy_pixels(args, pixels, static_cast<int>(first), planes);
     copy_async_commit();
-    copy_filter(args.filter, filter, k, row);  // while the pixels are under way; of a plane that is not there, another's
+    copy_filter(args.filter, filter, k, row);  // overlaps with the copies; planes that do not exist use another filter
     copy_async_wait();
     __syncthreads();
     acc_t sums[cfg::OUT_P][cfg::Q] = {};

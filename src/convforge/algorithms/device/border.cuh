@@ -1,10 +1,11 @@
-// Pixels of the image and of its border. A padded position is mapped to a position in the image, or to -1: conv.outside.
+// Pixels of the image and its border. A padded position is mapped to a position in the image, or to -1, which stands
+// for the value conv.outside.
 #pragma once
 #include "conv.cuh"
 
 enum Border { ZEROS, CONSTANT, REFLECT, SYMMETRIC, REPLICATE, CIRCULAR };
 
-// The position in the image that stands at position i of an axis of `size`, i counted from the image's edge.
+// Maps position i of an axis, counted from the image's edge, to a position in [0, size), or -1.
 __device__ inline int inside(int i, int size) {
     if (0 <= i && i < size) return i;
     if constexpr (cfg::BORDER == REPLICATE) return i < 0 ? 0 : size - 1;
@@ -23,18 +24,18 @@ __device__ inline int inside(int i, int size) {
     return -1;
 }
 
-// Only integer sums have a zero point.
+// True for integer sums: only they have a zero point.
 constexpr bool HAS_ZERO = static_cast<acc_t>(1) / 2 == 0;
 
-// A stored pixel in the type of the sums, less the zero point.
+// A stored pixel as acc_t, minus the zero point.
 __device__ inline acc_t centred(const Conv &conv, x_t value) {
     return HAS_ZERO ? as<acc_t>(value) - conv.zero : as<acc_t>(value);
 }
 
-// What stands outside the image, where the border mode has one value for it; less the zero point too.
+// The value outside the image, minus the zero point, for border modes that have one value.
 __device__ inline acc_t outside(const Conv &conv) { return HAS_ZERO ? conv.outside - conv.zero : conv.outside; }
 
-// Pixel (n, c, h, w), h and w counted from the image's edge, as `centred` gives it.
+// Pixel (n, c, h, w) minus the zero point, with h and w counted from the image's edge.
 __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
     h = inside(h, conv.H);
     w = inside(w, conv.W);
@@ -42,8 +43,9 @@ __device__ inline acc_t pixel(const Conv &conv, int n, int c, int h, int w) {
     return centred(conv, conv.x[offset_of(conv.x_strides, n, c, h, w)]);
 }
 
-// Sum of an output over filter k and so many channels, from `first_c` of the image and `first` of the filter on, whose
-// strides are `of_w`: multiply-adds, one after the other. For outputs whose numbers halves do not hold (split.cuh).
+// Sum of one output over filter k and `channels` channels, from channel `first_c` of the image and `first` of the
+// filter on. `of_w` are the filter's strides. Plain FMAs in order, for outputs whose numbers two float16 halves cannot
+// represent (split.cuh).
 __device__ inline acc_t plain_sum(const Conv &conv, const Strides &of_w, const Column &output, int k, int first_c, int first,
                                   int channels) {
     acc_t sum = 0;

@@ -1,14 +1,14 @@
-// What every convolution kernel is handed, and how it finds its way in the arrays.
+// Arguments of every convolution kernel, and how it addresses the arrays.
 //
-// At run time come batch, image sizes, padding and strides of the arrays, so that a new size of image compiles
-// nothing. At compile time, as constants of the prelude, come the rest:
-//   C, K, GROUPS, C_GROUP = C / GROUPS, K_GROUP = K / GROUPS     channels and outputs, all and of one group
-//   R, S, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W             the filter's size, and how it moves
-//   BORDER                                                       what stands outside the image: see border.cuh
+// Run-time arguments are the batch, image sizes, padding and strides of the arrays, so that a new image size compiles
+// nothing. The rest are compile-time constants of the prelude:
+//   C, K, GROUPS, C_GROUP = C / GROUPS, K_GROUP = K / GROUPS     channels and outputs, in total and of one group
+//   R, S, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W             size and steps of the filter
+//   BORDER                                                       border mode: see border.cuh
 //   DIVISOR, SCALE, BIAS, RESIDUAL, ACTIVATION                   the epilogue: see epilogue.cuh
-//   x_t, w_t, out_t, math_t, acc_t                               types: of what is stored, of factors, of sums;
-//   epilogue_t, operand_t, index_t                               of the epilogue, and of its scale and bias as they are
-//                                                                given; index_t is long long beyond 2^31 elements
+//   x_t, w_t, out_t, math_t, acc_t                               types of storage, of factors, of sums
+//   epilogue_t, operand_t, index_t                               types of the epilogue's arithmetic, of its scale and
+//                                                                bias, and of offsets (long long beyond 2^31 elements)
 #pragma once
 #include "types.cuh"
 
@@ -19,38 +19,38 @@ struct Strides {
 
 struct Conv {
     const x_t *x;
-    const acc_t *w;  // prepared: (K, C_GROUP, R, S), cross-correlation order, in the type of the sums
+    const acc_t *w;  // prepared: (K, C_GROUP, R, S), cross-correlation order
     out_t *out;
     const operand_t *scale, *bias;
     const out_t *residual;
     Strides x_strides, out_strides, residual_strides;
     int N, H, W, P, Q;
     int top, left;       // padding
-    acc_t outside;       // what stands outside the image
+    acc_t outside;       // value of pixels outside the image (constant border)
     acc_t zero;          // subtracted from every pixel: the zero point of x
-    epilogue_t alpha;        // of the activation
-    int scale_channels;  // 1 where scale has one number for each output channel, 0 where it has one for all
+    epilogue_t alpha;        // parameter of the activation
+    int scale_channels;  // 1: a scale for each output channel; 0: one for all
 };
 
-// Where element (n, c, h, w) lies.
+// Offset of element (n, c, h, w), in elements.
 __device__ inline index_t offset_of(const Strides &strides, index_t n, index_t c, index_t h, index_t w) {
     return n * static_cast<index_t>(strides.n) + c * static_cast<index_t>(strides.c) +
            h * static_cast<index_t>(strides.h) + w * static_cast<index_t>(strides.w);
 }
 
-// Division of whole numbers below 2^30 by a number that the host knows: one product and a shift.
+// Divides a whole number below 2^30 by a divisor that the host knows, with one product and a shift.
 struct Divisor {
     int by;
     unsigned factor;  // 2^shift / by, rounded up
-    int shift;        // 30 and the bits of `by`: then no remainder is large enough to reach the next quotient
+    int shift;        // 30 + bits of `by`: large enough that every quotient is exact
 };
 
 __device__ inline int quotient(int number, const Divisor &divisor) {
     return static_cast<int>(static_cast<unsigned long long>(number) * divisor.factor >> divisor.shift);
 }
 
-// The columns of im2col's matrix: column i is what output pixel i of the batch sees, pixels counted along q, p, n.
-// This is its output pixel.
+// Column i of the im2col matrix is the window of output pixel i of the batch, with pixels counted along q, p, n. A
+// Column is that output pixel.
 struct Column {
     int n, p, q;
 };
@@ -64,7 +64,7 @@ __device__ inline Column column_of(const Conv &conv, index_t i) {
     return {static_cast<int>(n), static_cast<int>(row - n * conv.P), static_cast<int>(i - row * conv.Q)};
 }
 
-// The column after one.
+// The next column.
 __device__ inline Column after(const Conv &conv, Column column) {
     if (++column.q < conv.Q) return column;
     column.q = 0;
@@ -77,7 +77,7 @@ struct PlaneTiles {
     Divisor across, down;
 };
 
-// `planes` planes from (n, k) on, and their first output.
+// A tile: `planes` planes from (n, k) on, and its first output.
 struct PlaneTile {
     int n, k, planes, p, q;
 };
@@ -87,7 +87,7 @@ __device__ inline PlaneTile tile_of(const PlaneTiles &tiles, const Conv &conv, i
     const int strip = quotient(i, tiles.across), group = quotient(strip, tiles.down);
     const long long first = static_cast<long long>(group) * PLANES,
                     planes = static_cast<long long>(conv.N) * cfg::K - first;
-    // The cheapest division that does.
+    // The cheapest sufficient division.
     const int n = sizeof(index_t) == 4 ? static_cast<unsigned>(first) / cfg::K : first / cfg::K;
     return {n, static_cast<int>(first - static_cast<long long>(n) * cfg::K),
             static_cast<int>(planes < PLANES ? planes : PLANES), (strip - group * tiles.down.by) * TILE_P,

@@ -1,5 +1,5 @@
-// The epilogue: out = activation(sum / DIVISOR * scale + bias + residual), rounded to the output's type. A sum goes
-// through it in the register where it was taken, so that a fused bias or activation costs no traffic of its own.
+// The epilogue: out = activation(sum / DIVISOR * scale + bias + residual), rounded to the output's type. It is applied
+// in the registers that hold the sums, so a fused bias or activation causes no memory traffic of its own.
 #pragma once
 #include "conv.cuh"
 
@@ -8,7 +8,7 @@ enum Activation { IDENTITY, RELU, LEAKY_RELU, CLIPPED_RELU, SIGMOID, TANH, SILU,
 constexpr bool HAS_EPILOGUE =
     cfg::DIVISOR != 1 || cfg::SCALE || cfg::BIAS || cfg::RESIDUAL || cfg::ACTIVATION != IDENTITY;
 
-// The activation; NaN stays NaN.
+// The activation. NaN stays NaN.
 __device__ inline epilogue_t activated(epilogue_t y, epilogue_t alpha) {
     if constexpr (cfg::ACTIVATION == RELU) return y < 0 ? 0 : y;
     if constexpr (cfg::ACTIVATION == LEAKY_RELU) return y < 0 ? y * alpha : y;
@@ -20,7 +20,7 @@ __device__ inline epilogue_t activated(epilogue_t y, epilogue_t alpha) {
     return y;
 }
 
-// The value of a sum of output (n, k, p, q), before it is rounded to the output's type.
+// The epilogue's value for a sum of output (n, k, p, q), before it is rounded to out_t.
 __device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
     epilogue_t value = static_cast<epilogue_t>(sum);
     if constexpr (cfg::DIVISOR != 1) value /= cfg::DIVISOR;
@@ -30,13 +30,13 @@ __device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int 
     return activated(value, conv.alpha);
 }
 
-// The value that is stored for it.
+// The same, rounded to out_t.
 __device__ inline out_t output_value(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
     if constexpr (!HAS_EPILOGUE) return stored<out_t>::of(sum);
     return stored<out_t>::of(epilogue_value(conv, n, k, p, q, sum));
 }
 
-// Store a sum as output (n, k, p, q).
+// Applies the epilogue to a sum and stores it as output (n, k, p, q).
 __device__ inline void store_output(const Conv &conv, int n, int k, int p, int q, acc_t sum) {
     conv.out[offset_of(conv.out_strides, n, k, p, q)] = output_value(conv, n, k, p, q, sum);
 }

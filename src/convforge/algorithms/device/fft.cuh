@@ -1,4 +1,4 @@
-// Fourier transforms: complex numbers, transforms of a few of them in a thread's registers, and overlap-save tiles in memory.
+// Fourier transforms: complex numbers, small transforms in a thread's registers, and overlap-save tiles in memory.
 #pragma once
 #include "types.cuh"
 
@@ -32,8 +32,8 @@ __device__ inline Complex twiddled(Complex z, int k) {
     return {multiply_add(z.re, c, z.im * s), multiply_add(z.im, c, -z.re * s)};
 }
 
-// The transform of N numbers, N = 1, 2, 4, 8, 16, in their order: halves of even and odd numbers (Cooley and Tukey, An
-// algorithm for the machine calculation of complex Fourier series, 1965). All indices are known when it is compiled.
+// Transforms N numbers, N = 1, 2, 4, 8, 16, in natural order: halves of even and odd numbers (Cooley and Tukey, An
+// algorithm for the machine calculation of complex Fourier series, 1965). All indices are compile-time constants.
 template <int N, bool BACK>
 __device__ inline void dft(Complex (&v)[N]) {
     static_assert(N <= 16 && (N & (N - 1)) == 0, "powers of two up to 16");
@@ -55,20 +55,19 @@ __device__ inline void dft(Complex (&v)[N]) {
     }
 }
 
-// Overlap-save tiles in memory: a chunk of them, and where the outputs of each lie. A chunk is (count, channels, size_h,
-// pitch) numbers: `count` tiles of the batch from `first` on, of each so many channels. All sizes come at run time: a new
-// size of image or of transform compiles nothing.
+// A chunk of overlap-save tiles in memory: (count, channels, size_h, pitch) numbers, `count` tiles of the batch from
+// `first` on. All sizes are run-time arguments, so a new size of image or transform compiles nothing.
 struct Tiles {
     acc_t *data;
     int first;           // tile of the batch: images, then rows of tiles, then tiles of a row
     int channel;         // first channel, or output channel
     int channels;        // of each tile
-    int size_h, pitch;   // rows of a tile, numbers of a row
+    int size_h, pitch;   // rows of a tile; numbers of a row
     int tile_p, tile_q;  // outputs of a tile
     int across, down;    // tiles of an image
 };
 
-// The image that a tile belongs to, and its first output.
+// The image of a tile, and its first output.
 struct Corner {
     int n, p, q;
 };
@@ -79,7 +78,8 @@ __device__ inline Corner corner_of(const Tiles &tiles, int i) {
             static_cast<int>((tile - row * tiles.across) * tiles.tile_q)};
 }
 
-// What a block of a kernel over tiles does: INTERLEAVED channels from c on of tile i, a box of pixels from (row, column) on.
+// Work of a block of a kernel over tiles: INTERLEAVED channels from c on of tile i, a box of pixels from (row, column)
+// on.
 struct Box {
     int i, c, row, column;
 };
@@ -93,7 +93,7 @@ __device__ inline Box box_of(const Tiles &tiles, int rows, int columns) {
             static_cast<int>((part - y * across) * COLUMNS)};
 }
 
-// A row of channel c of tile i; c is counted from the chunk's first.
+// Address of a row of channel c of tile i, with c counted from the chunk's first.
 __device__ inline acc_t *row_of(const Tiles &tiles, int i, int c, int row) {
     return tiles.data + ((static_cast<long long>(i) * tiles.channels + c) * tiles.size_h + row) * tiles.pitch;
 }

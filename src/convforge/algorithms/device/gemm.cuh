@@ -1,29 +1,28 @@
-// What the kernels of the GEMM ladder share. A kernel is a loader of each operand (loader.cuh), a multiplier and
-// a store, each to be had in several kinds; `product` joins them.
+// Shared parts of the kernels of the GEMM ladder. A kernel is composed of a loader for each operand (loader.cuh), a
+// multiplier and a store; `product` joins them.
 //
-// C = A B, where A is M x K and B is K x N, once for each group. From the prelude come
+// C = A B, with A of M x K and B of K x N, once for each group. The prelude defines
 //   x_t, w_t, out_t, math_t, acc_t, ...    types: math_t of factors, acc_t of sums
-//   BLOCK_M, BLOCK_N      the part of C that a block computes
-//   A_K_MAJOR, B_K_MAJOR        whether neighbours in memory are neighbours along K: true for a row-major A and a transposed
-//                         B. It decides which threads load which elements, never what is right.
-//   C_M_MAJOR              whether neighbours of the output are neighbours along M: channels in NHWC; else along N
-//   CONVOLUTION           defined where C is a convolution's output: sums go through the epilogue straight into NCHW or
-//                         NHWC. Then A holds the weights of a group, a column of B what an output pixel sees.
-// Blocks stand in one dimension, as a grid has room for 2^31 along x alone; neighbours along x share columns of B.
+//   BLOCK_M, BLOCK_N      the tile of C that a block computes
+//   A_K_MAJOR, B_K_MAJOR  true if elements of the operand are contiguous along K: a row-major A, a transposed B. This
+//                         decides which thread loads which element; any strides give correct results.
+//   C_M_MAJOR             true if elements of the output are contiguous along M (channels in NHWC); else along N
+//   CONVOLUTION           defined if C is the output of a convolution: sums pass the epilogue and are stored in NCHW or
+//                         NHWC. A has the weights of a group; a column of B is the window of an output pixel.
+// The grid has one dimension, because only x allows 2^31 blocks. Neighbours along x share columns of B.
 #pragma once
 #ifdef CONVOLUTION
 #include "epilogue.cuh"
 #endif
 #include "loader.cuh"
 
-// Multipliers: what takes the products of two tiles in shared memory.
+// Multipliers: add the products of two tiles in shared memory.
 //
-//   Sums sums = {};                     what a thread has of C
-//   multiply(sums, a_tile, b_tile);     adds the products of two tiles; it says how they must lie in shared memory
+//   Sums sums = {};                     a thread's part of C
+//   multiply(sums, a_tile, b_tile);     adds the products of two tiles in the layout that the multiplier defines
 
-// By multiply-adds of a thread's own: ROWS x COLUMNS sums, in squares of four by four. Its rows are m, m + 1, m + 2,
-// m + 3, then the same `step_m` further on, and so on; columns likewise. Numbers of the next k are asked for before those
-// of this k are used.
+// FMAs of a thread: ROWS x COLUMNS sums in squares of 4 x 4. The rows are m to m + 3, then the same `step_m` further
+// on, and so on; columns likewise. The numbers of the next k are loaded before those of this k are used.
 template <int ROWS, int COLUMNS, int DEPTH, int PITCH_A, int PITCH_B>
 __device__ inline void multiply_squares(acc_t (&sums)[ROWS][COLUMNS], const math_t (&a_tile)[DEPTH][PITCH_A],
                                 const math_t (&b_tile)[DEPTH][PITCH_B], int m, int n, int step_m, int step_n) {
@@ -65,12 +64,12 @@ struct Squares {
     }
 };
 
-// Stores: the way of a sum to its place, of type out_t.
+// Stores: write a sum to the output, as out_t.
 #ifdef CONVOLUTION
 struct Store {
     Conv conv;
-    index_t first;  // column of the whole matrix that column 0 is
-    int vectors;    // whether four neighbours of the output, counted from a multiple of four, are aligned for one store
+    index_t first;  // column of the whole matrix that is column 0 here
+    int vectors;    // true if four aligned neighbours of the output may be stored as one vector
 };
 #else
 struct Store {
@@ -80,12 +79,12 @@ struct Store {
 };
 #endif
 
-// The part of C that a block computes: its group, its first row and column.
+// The tile of a block: its group, its first row and column.
 struct Tile {
     int group, m, n;
 };
 
-// A column of C begins at `start` and has a row every `row_step` elements; `value` is what is stored.
+// A column of C begins at `start` and has a row every `row_step` elements. `value` is the stored value.
 #ifdef CONVOLUTION
 __device__ inline Column column_at(const Store &store, int n) { return column_of(store.conv, store.first + n); }
 __device__ inline Column after(const Store &store, const Column &column) { return after(store.conv, column); }
@@ -107,14 +106,14 @@ __device__ inline long long row_step(const Store &store) { return store.row; }
 __device__ inline out_t value(const Store &, int, int, Column, acc_t sum) { return stored<out_t>::of(sum); }
 #endif
 
-// Store the sum of row m and column n.
+// Stores the sum of row m and column n.
 __device__ inline void put(const Store &store, int group, int m, int n, acc_t sum) {
     const Column column = column_at(store, n);
     start(store, group, column)[m * row_step(store)] = value(store, group, m, column, sum);
 }
 
-// Store a thread's squares of a tile that begins at row m0 and column n0, of an M x N matrix; whole squares several at
-// once where the output's layout allows it.
+// Stores a thread's squares of a tile at row m0 and column n0 of an M x N matrix, in vectors if the output's layout
+// allows it.
 template <int ROWS, int COLUMNS>
 __device__ inline void put_squares(const Store &store, const int &M, const int &N, int group, int m0, int n0, int step_m, int step_n,
                                    const acc_t (&sums)[ROWS][COLUMNS]) {
@@ -175,8 +174,8 @@ struct SquaresStore {
     }
 };
 
-// Blocks that an SM must have room for, as far as registers go. Sums of 8 bytes take twice the registers:
-// left to itself the compiler spills a few for the sake of more blocks. 0 leaves the choice to it.
+// Blocks that must fit on an SM. 8-byte sums take twice the registers, and the compiler would spill some of them to fit
+// more blocks. 0 leaves the choice to the compiler.
 constexpr int RESIDENT = sizeof(acc_t) > 4 ? 1 : 0;
 
 struct Gemm {
@@ -193,8 +192,8 @@ __device__ inline Tile tile_of(const Gemm &args) {
             static_cast<int>(rest % columns * cfg::BLOCK_N)};
 }
 
-// A block's part of C through registers: two tiles of each operand in shared memory; the next ones wait in registers
-// while these are used, so a step needs one barrier.
+// Computes a block's tile of C with double buffering through registers: the next tiles of both operands wait in
+// registers while the current ones are used, so a step needs one barrier.
 template <class LoadA, class LoadB, class Multiply, class Put, int DEPTH, int PITCH_A, int PITCH_B>
 __device__ __forceinline__ void product(const LoadA &a, const LoadB &b, const Multiply &multiply, const Put &put,
                                         math_t (&a_tiles)[2][DEPTH][PITCH_A], math_t (&b_tiles)[2][DEPTH][PITCH_B],
@@ -216,7 +215,7 @@ __device__ __forceinline__ void product(const LoadA &a, const LoadB &b, const Mu
         }
         multiply(sums, a_tiles[now], b_tiles[now]);
         now ^= 1;
-        if (more) {  // no one reads this half any more: all have passed the barrier of the step before
+        if (more) {  // nobody reads this half any more: all threads have passed the barrier of the previous step
             next_a.store(a_tiles[now]);
             next_b.store(b_tiles[now]);
         }
@@ -225,17 +224,16 @@ __device__ __forceinline__ void product(const LoadA &a, const LoadB &b, const Mu
     put(sums);
 }
 
-// A block's tile of C shared out among its warps, and a warp's among its 32 threads: BLOCK_M x BLOCK_N of C a block,
-// WARP_M x WARP_N of that a warp, THREAD_M x THREAD_N of that a thread, in squares of four by four that lie LANES_M * 4 rows
-// and LANES_N * 4 columns apart. So the A of one k that a warp reads is LANES_M runs of 16 bytes side by side, its B LANES_N
-// of them: no bank is met twice. Lanes are counted in pairs of rows: lanes t and t + 2 share rows, lanes t and t + 1 share
-// columns. Loads of 16 bytes are served a quarter of a warp at a time, and two quarters at once where neighbours of this
-// kind read the same.
+// Partition of a tile among warps and threads: BLOCK_M x BLOCK_N of C a block, WARP_M x WARP_N a warp, THREAD_M x
+// THREAD_N a thread, in squares of 4 x 4 with steps of LANES_M * 4 rows and LANES_N * 4 columns. For one k, a warp
+// reads LANES_M contiguous runs of 16 bytes of A and LANES_N of B, without bank conflicts. Lanes are numbered in pairs
+// of rows: lanes t and t + 2 share rows, lanes t and t + 1 share columns. A 16-byte load is served for a quarter of a
+// warp at a time, and for two quarters at once if such neighbours read the same address.
 template <int BLOCK_M, int BLOCK_N, int WARP_M, int WARP_N, int THREAD_M, int THREAD_N>
 struct WarpTile {
     static constexpr int WARPS_M = BLOCK_M / WARP_M, WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
     static constexpr int LANES_M = WARP_M / THREAD_M, LANES_N = WARP_N / THREAD_N;
-    static constexpr int PITCH_A = BLOCK_M + 4, PITCH_B = BLOCK_N + 4;  // of a row of A's and B's tile in shared memory
+    static constexpr int PITCH_A = BLOCK_M + 4, PITCH_B = BLOCK_N + 4;  // of a row of each tile in shared memory
 
     static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps cover the block's tile exactly");
     static_assert(WARP_M % THREAD_M == 0 && WARP_N % THREAD_N == 0, "threads cover the warp's tile exactly");
@@ -243,7 +241,7 @@ struct WarpTile {
     static_assert(THREAD_M % 4 == 0 && THREAD_N % 4 == 0, "a thread's sums lie in squares of four by four");
     static_assert(THREADS <= 1024, "a block has at most 1024 threads");
 
-    // Where the sums of this thread begin within the block's tile.
+    // Position of this thread's sums in the block's tile.
     struct Lane {
         int m, n;
     };

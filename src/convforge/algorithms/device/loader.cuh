@@ -1,13 +1,14 @@
-// Loaders: what brings tiles of operands into shared memory, where numbers lie as multipliers take them, of math_t.
+// Loaders: copy tiles of operands to shared memory as math_t, in the layout of the multipliers.
 //
-// Both operands are seen alike: `along` leads to the next row of A or column of B, `deep` to the next k, so operands may
-// be transposed or have gaps. What lies outside of them is 0. A loader through registers (see `product` in gemm.cuh) has
-//   Part part; load(part, k0);    asks for this thread's part of the tile that begins at k0;
-//   part.store(tile);             puts it into shared memory
-// one by asynchronous copies, which no register waits for,
-//   copy(tile, k0);               asks for its part of the copies
-// Loaders, multipliers and stores hold references and are always inlined, so that a kernel put together of them is the
-// machine code of one that is written out.
+// Both operands have the same form: `mn_stride` leads to the next row of A or column of B, `k_stride` to the next k. So
+// operands may be transposed or have gaps. Elements outside are 0. A loader through registers (`product` in gemm.cuh)
+// has
+//   Part part; load(part, k0);    issues the loads of this thread's part of the tile at k0;
+//   part.store(tile);             writes it to shared memory
+// A loader by asynchronous copies, which needs no registers, has
+//   copy(tile, k0);               issues the copies of this thread's part
+// Loaders, multipliers and stores hold references and are always inlined, so a composed kernel compiles to the same
+// machine code as a kernel written by hand.
 #pragma once
 #include "memory.cuh"
 
@@ -17,7 +18,7 @@ struct Operand {
     const math_t *data;
     long long group;  // from one group's matrix to the next, in elements
     int mn_stride, k_stride;
-    int vectors;  // whether VECTOR neighbours, counted from a multiple of VECTOR, are aligned to 16 bytes
+    int vectors;  // true if VECTOR elements at a multiple of VECTOR are aligned to 16 bytes
 };
 
 // The operand of one group.
@@ -26,14 +27,15 @@ __device__ inline Operand of_group(Operand operand, int group) {
     return operand;
 }
 
-// Where row x of A, or column x of B, has its element k.
+// Address of element k of row x of A, or of column x of B.
 __device__ inline const math_t *at(const Operand &operand, int x, int k) {
     return operand.data + (static_cast<long long>(x) * operand.mn_stride + static_cast<long long>(k) * operand.k_stride);
 }
 
-// How THREADS threads share a tile of LENGTH x DEPTH elements (along M or N, and along K), PER neighbours at a time:
-// thread t begins at (x, k) and goes on in steps. Neighbouring threads take neighbours in memory; along K only 8 of
-// them, whose transposed stores, into rows that are 16 bytes longer than a multiple of 128, meet no bank twice.
+// Partition of a tile of LENGTH x DEPTH elements (along M or N, and along K) among THREADS threads, PER neighbours at a
+// time: thread t begins at (x, k) and goes on in steps. Neighbouring threads take neighbours in memory. Along K they
+// are only 8, whose transposed stores, into rows that are 16 bytes longer than a multiple of 128, have no bank
+// conflicts.
 template <int LENGTH, int DEPTH, int THREADS, bool K_MAJOR, int PER = 1>
 struct Share {
     static_assert(DEPTH % 8 == 0, "eight neighbours along K are loaded together");
@@ -42,16 +44,16 @@ struct Share {
     static constexpr int STEP_X = K_MAJOR ? THREADS / (8 / PER) : WIDE * PER, STEP_K = K_MAJOR ? 8 : THREADS / WIDE;
     static constexpr int COUNT_X = (LENGTH + STEP_X - 1) / STEP_X, COUNT_K = (DEPTH + STEP_K - 1) / STEP_K;
     static constexpr int COUNT = COUNT_X * COUNT_K;
-    static constexpr bool EVEN = LENGTH % STEP_X == 0 && DEPTH % STEP_K == 0;  // no thread has less to do
+    static constexpr bool EVEN = LENGTH % STEP_X == 0 && DEPTH % STEP_K == 0;  // all threads have equal work
     int x, k;
     __device__ explicit Share(int t)
         : x(K_MAJOR ? t / (8 / PER) : t % WIDE * PER), k(K_MAJOR ? t % (8 / PER) * PER : t / WIDE) {}
-    // Whether the element that is a step of (dx, dk) away belongs to the tile.
+    // True if the element at a step of (dx, dk) belongs to the tile.
     __device__ bool has(int dx, int dk) const { return EVEN || (x + dx < LENGTH && k + dk < DEPTH); }
 };
 
-// Bring the tile of an operand that begins at (x0, k0) into shared memory, element by element; 0 where the matrix ends.
-// Only tiles at the matrix's edge test each element.
+// Copies the tile of an operand at (x0, k0) to shared memory, element by element, with 0 outside the matrix. Only tiles
+// at the edge test each element.
 template <int LENGTH, int THREADS, bool K_MAJOR, int DEPTH, int PITCH>
 __device__ inline void load_tile(math_t (&tile)[DEPTH][PITCH], const Operand &from, int x0, int k0, int length,
                                  int depth) {
@@ -69,7 +71,7 @@ __device__ inline void load_tile(math_t (&tile)[DEPTH][PITCH], const Operand &fr
     }
 }
 
-// A thread's part of a tile of a matrix: by 16-byte loads inside of it, where they are aligned.
+// A thread's part of a tile of a matrix. Inside the matrix it is loaded in 16-byte vectors if they are aligned.
 template <int LENGTH, int DEPTH, int THREADS, bool K_MAJOR>
 struct MatrixPart {
     using S = Share<LENGTH, DEPTH, THREADS, K_MAJOR, VECTOR>;
@@ -124,7 +126,7 @@ struct MatrixLoader {
     __device__ __forceinline__ void load(Part &part, int k0) const { part.load(from, x0, k0, length, depth); }
 };
 
-// Ask for this thread's part of the tile of an operand that begins at (x0, k0), PER neighbours at a time.
+// Issues the copies of this thread's part of the tile at (x0, k0), PER neighbours at a time.
 template <int LENGTH, int THREADS, bool K_MAJOR, int PER, bool WHOLE, int DEPTH, int PITCH>
 __device__ inline void copy_parts(math_t (&tile)[DEPTH][PITCH], const Operand &from, int x0, int k0, int length,
                                   int depth) {
@@ -152,7 +154,7 @@ __device__ inline void copy_tile(math_t (&tile)[DEPTH][PITCH], const Operand &fr
         copy_parts<LENGTH, THREADS, K_MAJOR, 1, true>(tile, from, x0, k0, length, depth);
 }
 
-// Copies such tiles, without registers.
+// Copies such tiles without registers.
 template <int LENGTH, int THREADS, bool K_MAJOR>
 struct MatrixCopies {
     const Operand &from;

@@ -1,29 +1,28 @@
-// Memory: vectors, shared memory, asynchronous copies, barriers, and values kept in registers; a device half in PTX, and a
-// host half for the emulator.
+// Vectors, shared memory, asynchronous copies, barriers, and values kept in registers: a device half in PTX, and a host
+// half for the emulator.
 //
-// load_vector<4>(x + i);            4 neighbours by one instruction; store_vector(to, values)
+// load_vector<4>(x + i);            loads 4 neighbours by one instruction; store_vector(to, values) stores them
 // DYNAMIC_SHARED(float, tile);      tile points to the block's dynamic shared memory, aligned to 16 bytes
-// copy_async16(tile + i, x + j);    asynchronous from sm_80 on, at once before that
+// copy_async16(tile + i, x + j);    asynchronous from sm_80 on, immediate before
 // copy_async16_l2_128b(tile + i, x + j, there);
-//                                   the same; L2 reads the whole line of 128 bytes: for rows that begin and end within
-//                                   lines, whose neighbours ask for the rest
+//                                   the same; L2 fetches the whole line of 128 bytes: for rows that begin and end
+//                                   within lines whose other parts a neighbour needs
 // copy_async16_l1(tile + i, x + j, there);
-//                                   the same through L1, which keeps what is asked for again
-// copy_async_commit();              what was asked for since the last commit is one group
-// copy_async_wait<1>();             until all groups but the last one have landed; then a barrier, as ever
-// load_shared16(tile + i);          16 bytes of shared memory, aligned so, that no compiler keeps in registers
-// pdl_wait();                       for kernels that are launched early: nothing is read or written before it
-// named_barrier<128>(1);            so many threads of a block, whole warps, meet at a barrier with a number, 1 to 15
-// in_register(value);               the value, or address, in its register from here on. A compiler would rather compute an
-//                                   address again for every load than keep it: between a launch's beginning and its first
-//                                   load that is most of the way
+//                                   the same through L1, for data that is read again
+// copy_async_commit();              the copies since the last commit become one group
+// copy_async_wait<1>();             waits for all groups but the last one; a barrier must follow for other threads
+// load_shared16(tile + i);          loads 16 aligned bytes of shared memory; the compiler cannot keep them in registers
+// pdl_wait();                       PDL: a kernel must read and write nothing before this call
+// named_barrier<128>(1);            barrier 1 (of 1 to 15) for 128 threads of a block, in whole warps
+// in_register(value);               forces a value or address into a register here. Otherwise the compiler recomputes
+//                                   addresses for every load, which delays the first loads of a launch
 // strided_loop<COUNT, THREADS>(thread, body);
 //                                   a strided loop with a compile-time trip count
 #pragma once
 #include "types.cuh"
 
-// Several neighbouring elements as one load or store of up to 16 bytes, whose address is a multiple of its size. A Word is
-// one instruction.
+// Several neighbouring elements as one load or store of up to 16 bytes. The address is a multiple of the size. A Word
+// is one instruction.
 template <int BYTES> struct Word;
 template <> struct Word<1> { unsigned char bits; };
 template <> struct Word<2> { unsigned short bits; };
@@ -55,23 +54,23 @@ struct alignas(16) Quad {
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
 
-// The empty comment keeps the emulator, which refuses these words in a kernel, from finding them here.
+// The emulator refuses these words in a kernel's text. The empty comment hides them here.
 extern /**/ __shared__ __align__(16) unsigned char dynamic_shared_memory[];
 #define DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(dynamic_shared_memory)
 
-// The address that PTX knows a place in shared memory by.
+// The address of shared memory in PTX's shared state space.
 __device__ inline unsigned shared_address(const void *place) {
     return static_cast<unsigned>(__cvta_generic_to_shared(place));
 }
 
-// Copy 4, 8 or 16 bytes to shared memory; zeros where the source is not `there`. Both addresses are multiples of BYTES.
+// Copies 4, 8 or 16 bytes to shared memory, or zeros unless `there`. Both addresses are multiples of BYTES.
 template <int BYTES>
 __device__ inline void copy_async(void *shared, const void *global, bool there = true) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "copies move 4, 8 or 16 bytes");
 #if __CUDA_ARCH__ >= 800
     const unsigned target = shared_address(shared), bytes = there ? BYTES : 0;
     const size_t source = __cvta_generic_to_global(global);
-    if constexpr (BYTES == 16)  // past L1: the pixels are read again from shared memory
+    if constexpr (BYTES == 16)  // bypasses L1: pixels are read again from shared memory
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(BYTES), "r"(bytes)
@@ -106,9 +105,10 @@ __device__ inline void named_barrier(int barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(COUNT) : "memory");
 }
 
-// A launch may begin before the one in front of it has ended (LaunchInfo.early; from sm_90 on): its blocks come as soon
-// as there is room, and stand here until all that the earlier launch wrote is there. So what a launch costs is spent
-// beside the launch before it. The next one is called first: it may come once all blocks of this one have.
+// PDL (LaunchInfo.early, from sm_90 on): a launch may begin before the one before it has ended. Its blocks start when
+// there is room and wait here until the results of the earlier launch are visible, so the launch overhead overlaps with
+// the earlier launch. The trigger for the next launch comes first: that launch may start once all blocks of this one
+// have started.
 __device__ inline void pdl_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -116,7 +116,7 @@ __device__ inline void pdl_wait() {
 #endif
 }
 
-// 16 bytes of shared memory, read here and now: what is read again and again takes no registers in between.
+// 16 bytes of shared memory, loaded here: values that are read repeatedly occupy no registers in between.
 __device__ inline Quad load_shared16(const void *shared) {
     Quad quad;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -143,7 +143,7 @@ __device__ __forceinline__ void copy_async16_l1(void *shared, const void *global
                  : "memory");
 }
 
-// A number, in its register from here on.
+// Forces a number into a register here.
 __device__ inline int in_register(int value) {
     asm volatile("" : "+r"(value));
     return value;
@@ -153,7 +153,7 @@ __device__ inline long long in_register(long long value) {
     return value;
 }
 
-// A place in global memory, likewise.
+// The same for a pointer to global memory.
 template <class T>
 __device__ inline T *in_register(T *place) {
     size_t at = __cvta_generic_to_global(place);
@@ -161,7 +161,7 @@ __device__ inline T *in_register(T *place) {
     return static_cast<T *>(__cvta_global_to_generic(at));
 }
 
-// A place in shared memory, in its register from here on.
+// The same for a pointer to shared memory.
 template <class T>
 __device__ inline T *shared_in_register(T *place) {
     unsigned at = shared_address(place);
@@ -169,13 +169,13 @@ __device__ inline T *shared_in_register(T *place) {
     return static_cast<T *>(__cvta_shared_to_generic(at));
 }
 
-#else  // the emulator: copies land at the wait, and not a moment sooner
+#else  // the emulator: copies complete at the wait, not earlier
 
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
 #define DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(emulator::here()->dynamic)
 
-// Bits of the real address, so that it is a multiple of what that is a multiple of.
+// The low bits of the real address, so that alignment is preserved.
 inline unsigned shared_address(const void *place) {
     return static_cast<unsigned>(reinterpret_cast<size_t>(place) & (emulator::REGION_BYTES - 1));
 }
@@ -223,8 +223,8 @@ inline T *shared_in_register(T *place) {
 
 #endif
 
-// body(at, thread) for all numbers at + thread below COUNT, where `at` is a multiple of THREADS: without a test in all
-// passes but the last, so that loads of several passes are in flight together.
+// Calls body(at, thread) for all at + thread < COUNT, with `at` a multiple of THREADS. Only the last pass tests, so
+// that loads of several passes are in flight together.
 template <int COUNT, int THREADS, class Body>
 __device__ inline void strided_loop(int thread, Body body) {
     constexpr int PASSES = COUNT / THREADS;

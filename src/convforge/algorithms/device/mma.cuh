@@ -1,9 +1,9 @@
-// Products of small numbers: dp4a, four products of bytes and their sum in one instruction; and products of matrices by a
-// warp, on tensor cores (sm_80 and later): of bytes 16 x 32 by 32 x 8, added to 16 x 8 sums.
+// Products of small numbers: dp4a, which adds four products of bytes in one instruction, and matrix products of a warp
+// on tensor cores (from sm_80 on): 16 x 32 by 32 x 8 bytes, added to 16 x 8 sums.
 //
 // mma_bytes<A, B>(sums, a, b);     A and B are signed or unsigned char
 //
-// With lane = 4 * g + t, a lane holds, as PTX has it (mma.m16n8k32):
+// Fragments of lane = 4 * g + t (PTX ISA, mma.m16n8k32):
 //   a[0], a[1]    row g and row g + 8 of the first matrix, columns 4 t to 4 t + 3, a byte each
 //   a[2], a[3]    the same rows, columns 16 + 4 t and on
 //   b[0], b[1]    column g of the second matrix, rows 4 t to 4 t + 3, and 16 + 4 t and on
@@ -13,8 +13,8 @@
 //   a[0], a[1]    row g and row g + 8 of the first matrix, columns 2 t and 2 t + 1;  a[2], a[3] columns 8 + 2 t and on
 //   b[0], b[1]    column g of the second matrix, rows 2 t and 2 t + 1, and 8 + 2 t and on
 //
-// dp4a<X, W>(pixels, taps, sum);         dp4a: pixels lie in rows, so four rows of four are turned into four columns first
-// transpose_bytes(columns, ...);        that
+// dp4a<X, W>(pixels, taps, sum);   pixels must be in columns, so four rows of four are transposed first,
+// transpose_bytes(columns, ...);   by this
 #pragma once
 #include "memory.cuh"
 #include "types.cuh"
@@ -30,7 +30,7 @@ constexpr int MMA_ROWS = 16, MMA_COLUMNS = 8, MMA_BYTES = 32, MMA_HALVES = 16;
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(sums[0]), \
           "r"(sums[1]), "r"(sums[2]), "r"(sums[3]))
 
-// `next` may be `sums` or other numbers: what was summed so far need not stay where it was.
+// `next` may be `sums` or other numbers, so sums need not stay in their registers.
 template <class A, class B>
 __device__ inline void mma_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                                       const int (&sums)[4]) {
@@ -84,12 +84,12 @@ inline void mma_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned 
 
 #endif
 
-// An order of columns in which the sums that a lane has of four products are eight neighbours: then it stores 16 bytes of
-// 16-bit results as one. A lane 4 * g + t has columns 2 t and 2 t + 1 of each product of 8 columns. So line 8 j + 2 t + e of
-// 32 gets column 8 t + 2 j + e.
+// Order of columns in which the sums of a lane in four products are eight neighbours, so that it stores eight 16-bit
+// results as one vector. Lane 4 * g + t has columns 2 t and 2 t + 1 of each product of 8 columns, so line 8 j + 2 t + e
+// of 32 gets column 8 t + 2 j + e.
 //
-// column_at<EIGHTS>(line);     the column that stands at a line of B's tile; without EIGHTS, the same
-// lane_column<EIGHTS>(j, t);   the first of the two columns that a lane has of product j
+// column_at<EIGHTS>(line);     the column at a line of B's tile; without EIGHTS, the line itself
+// lane_column<EIGHTS>(j, t);   the first of the two columns of a lane in product j
 constexpr int EIGHT = 8;  // 16-bit results of 16 bytes
 
 // From a line below a power of 2 to that line plus a multiple of the power, columns change as from line 0.
@@ -103,7 +103,7 @@ __device__ constexpr int lane_column(int j, int t) {
     return EIGHTS ? j / 4 * 32 + 8 * t + j % 4 * 2 : 8 * j + 2 * t;
 }
 
-// The sum of four products: of bytes of `pixels`, each an X, and of `taps`, each a W.
+// Adds four products to a sum: of the bytes of `pixels`, each an X, and of `taps`, each a W.
 template <class X, class W>
 __device__ inline int dp4a(unsigned pixels, unsigned taps, int sum) {
     [[maybe_unused]] constexpr bool SIGNED_X = limits<X>::low < 0, SIGNED_W = limits<W>::low < 0;
@@ -125,7 +125,7 @@ __device__ inline int dp4a(unsigned pixels, unsigned taps, int sum) {
 #endif
 }
 
-// Sums as bytes, saturated: two at a time.
+// Converts sums to saturated bytes, two at a time.
 template <class T, int COUNT>
 __device__ inline Vector<T, COUNT> saturated(const int (&sums)[COUNT]) {
     Vector<T, COUNT> bytes;
@@ -148,7 +148,7 @@ __device__ inline Vector<T, COUNT> saturated(const int (&sums)[COUNT]) {
     return bytes;
 }
 
-// Four words, rows of four pixels, as four columns: byte i of columns[j] is byte j of rows[i].
+// Transposes four words, rows of four pixels: byte i of columns[j] is byte j of rows[i].
 __device__ inline void transpose_bytes(unsigned (&columns)[4], unsigned first, unsigned second, unsigned third, unsigned fourth) {
     const unsigned low = __byte_perm(first, second, 0x5140), high = __byte_perm(first, second, 0x7362);
     const unsigned low2 = __byte_perm(third, fourth, 0x5140), high2 = __byte_perm(third, fourth, 0x7362);
@@ -156,17 +156,17 @@ __device__ inline void transpose_bytes(unsigned (&columns)[4], unsigned first, u
     columns[2] = __byte_perm(high, high2, 0x5410), columns[3] = __byte_perm(high, high2, 0x7632);
 }
 
-// How dp4a takes a column of R taps and the words of a column of pixels.
-// Words     rows of pixels are taken four at a time, a word from row BASE * i on. Filters of up to three rows have all
-//           rows of a window in one word: words begin BASE = 5 - R rows apart, so that some word holds the window
-//           whole. Larger filters take word after word, four rows apart.
-// Taps      a column of R taps against a word that begins `d` rows below the window's first, d = FIRST and on: taps d to
-//           d + 3, zeros where the filter has none; PLACES of them.
+// How dp4a combines a column of R taps with the words of a column of pixels.
+// Words     rows of pixels are taken four at a time, a word from row BASE * i on. For filters of up to three rows,
+//           words begin BASE = 5 - R rows apart, so that some word holds the whole window. For larger filters, words
+//           are four rows apart.
+// Taps      for a word that begins `d` rows below the window's first row, d = FIRST and on: taps d to d + 3, with zeros
+//           where the filter has none. There are PLACES such words.
 template <int R, int STRIDE>
 struct TapWords {
     static constexpr int BASE = R < 4 ? 5 - R : 4, FIRST = 1 - BASE, PLACES = (R < 4 ? 1 : R) - FIRST;
 
-    // Taps d to d + 3 of a column of R taps, `step` apart from `taps` on.
+    // Taps d to d + 3 of a column of R taps, which are `step` apart.
     __device__ static unsigned column(const int *taps, int step, int d) {
         unsigned word = 0;
         for (int i = 0; i < 4; i++)
@@ -174,9 +174,9 @@ struct TapWords {
         return word;
     }
 
-    // Whether output row p of a tile, whose window begins at row p * STRIDE, takes anything from the word at row b.
+    // True if output row p of a tile, whose window begins at row p * STRIDE, uses the word at row b.
     __device__ static constexpr bool takes(int p, int b) {
-        const int top = p * STRIDE, whole = top / BASE * BASE;  // the last word that begins no later than the window
+        const int top = p * STRIDE, whole = top / BASE * BASE;  // the last word that begins at or before the window
         return b >= whole && b < top + R && (b == whole || R >= 4);
     }
 };

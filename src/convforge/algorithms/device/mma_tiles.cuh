@@ -1,29 +1,30 @@
-// Tiles of matrices in shared memory, from which the lanes of a warp read what the tensor cores multiply: numbers of 16 bits
-// or bytes (mma.cuh), or floats, which become TF32.
+// Tiles of matrices in shared memory, from which a warp loads fragments for the tensor cores: 16-bit numbers or bytes
+// (mma.cuh), or floats, which become TF32.
 //
-// A tile keeps the order that its operand has in memory: lines of numbers that are neighbours there. K_MAJOR, neighbours lie
-// along K, and a line is a row of A or a column of B; else a line is all that the tile has of one k. Lines are cut into
-// pieces of 16 bytes, and pieces change places by a rule (a swizzle), so that eight lines have the same piece in
-// different banks: lanes that each read 16 bytes of a line then meet no bank twice.
+// A tile keeps the order of its operand in memory: lines of contiguous numbers. K-major: a line is a row of A or a
+// column of B. MN-major: a line has all elements of the tile with one k. Lines are cut into pieces of 16 bytes, and a
+// swizzle permutes the pieces, so that the same piece of eight lines is in different banks. So lanes that each read 16
+// bytes of a line have no bank conflicts.
 //
-// LineTile<LINES, LENGTH> tile;            tile.piece(line, i) is where piece i of a line lies
-// LineCopies<SPAN, K_MAJOR, WHOLE> copy(...); copy(tile, k0) asks for this thread's part of the tile at k0, 16 bytes at once
-//                                          or number by number; 0 where the matrix ends
-// load_rows<K_MAJOR>(a, tile, m, k);          16 rows of A from row m, 16 of K from k on: a[0] to a[3] of mma_halves; 32 of
-//                                          K are those of mma_bytes
-// load_columns<K_MAJOR>(b, tile, n, k);       16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
-//                                          b[3] of the others
-// begin_steps(stages, ask);                asks for the first steps' tiles of the operands
-// multiply_steps<K_MAJOR_A, K_MAJOR_B>(...);     a warp's sums of all steps: the loop of copies, loads and products
-// ldmatrix<TRANSPOSED>(words, row);            four matrices of 8 x 8 numbers (ldmatrix): lane i gives the address of row i % 8
-//                                          of matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t
-//                                          and 2 t + 1 of row g of matrix j; TRANSPOSED, of its column g. Two numbers of 16
-//                                          bits may be one float, or four bytes; then nothing is turned, and lines lie
-//                                          along K
-// TransposedCopies<SPAN> copy(...);            copy(tile, k0) brings this thread's part of the tile at k0, as LineCopies does, of
-//                                          bytes whose neighbours in memory lie along M or N, turned on the way: ldmatrix
-//                                          turns matrices of 16-bit numbers alone, and products take bytes that are
-//                                          neighbours along K
+// LineTile<LINES, LENGTH> tile;         tile.piece(line, i) is the address of piece i of a line
+// LineCopies<SPAN, K_MAJOR, WHOLE> copy(...);
+//                                       copy(tile, k0) issues the copies of this thread's part of the tile at k0, in
+//                                       16-byte pieces or number by number; 0 outside the matrix
+// load_rows<K_MAJOR>(a, tile, m, k);    16 rows of A from row m, 16 of K from k on: a[0] to a[3] of mma_halves; with 32
+//                                       of K those of mma_bytes
+// load_columns<K_MAJOR>(b, tile, n, k); 16 columns of B from column n on: b[0] and b[1] of the first eight, b[2] and
+//                                       b[3] of the others
+// begin_steps(stages, ask);             issues the copies of the first steps
+// multiply_steps<K_MAJOR_A, K_MAJOR_B>(...);
+//                                       a warp's sums of all steps: the loop of copies, loads and products
+// ldmatrix<TRANSPOSED>(words, row);     loads four matrices of 8 x 8 numbers: lane i gives the address of row i % 8 of
+//                                       matrix i / 8, 16 bytes. With lane = 4 * g + t, words[j] are the numbers 2 t and
+//                                       2 t + 1 of row g of matrix j; TRANSPOSED, of its column g. A pair of 16-bit
+//                                       numbers may be a float or four bytes; these are never transposed and must be
+//                                       K-major
+// TransposedCopies<SPAN> copy(...);     copy(tile, k0) copies this thread's part of the tile at k0, like LineCopies,
+//                                       and transposes MN-major bytes: ldmatrix transposes only 16-bit numbers, and
+//                                       products need bytes that are contiguous along K
 #pragma once
 #include "loader.cuh"
 #include "mma.cuh"
@@ -34,7 +35,7 @@ using factor_t = half_t;
 using factor_t = math_t;
 #endif
 static_assert(sizeof(factor_t) <= 4, "factors are bytes, of 16 bits, or floats, which become TF32");
-constexpr int PIECE = 16 / sizeof(factor_t);  // numbers of 16 bytes
+constexpr int PIECE = 16 / sizeof(factor_t);  // numbers in 16 bytes
 constexpr int MMA_DEPTH = 2 * PIECE;          // of K, in a product
 
 #ifdef FACTORS_ARE_BYTES  // A's are of x_t, and B's of w_t
@@ -43,12 +44,12 @@ using sum_t = int;
 using sum_t = float;
 #endif
 
-// What `mma_halves` is of: of floats and bytes nobody asks.
+// The type of `mma_halves`. Not used for floats and bytes.
 template <class T> struct narrow { using type = half_t; };
 template <> struct narrow<bfloat16_t> { using type = bfloat16_t; };
 using Narrow = narrow<factor_t>::type;
 
-// From the prelude: BLOCK_M x BLOCK_N of C a block, in steps of BLOCK_K; WARP_M x WARP_N of that a warp.
+// Constants of the prelude: BLOCK_M x BLOCK_N of C a block, in steps of BLOCK_K; WARP_M x WARP_N of that a warp.
 constexpr int WARPS_M = cfg::BLOCK_M / cfg::WARP_M, WARPS_N = cfg::BLOCK_N / cfg::WARP_N,
               THREADS = 32 * WARPS_M * WARPS_N;
 // Products of a warp for each MMA_DEPTH of K.
@@ -60,7 +61,7 @@ static_assert(cfg::BLOCK_K % (2 * MMA_DEPTH) == 0,
               "factors of one product are multiplied while the next ones are loaded");
 static_assert(cfg::STAGES >= 2, "one tile is used while another is on its way");
 
-// The sums of a lane: of each product two neighbouring columns of row g, then of row g + 8.
+// The sums of a lane: for each product, two neighbouring columns of row g, then of row g + 8.
 using WarpSums = sum_t[ROWS][COLUMNS][4];
 
 template <int LINES, int LENGTH>
@@ -68,7 +69,7 @@ struct alignas(128) LineTile {
     static constexpr int PIECES = LENGTH / PIECE;
     static_assert(LENGTH % PIECE == 0 && (PIECES & (PIECES - 1)) == 0 && PIECES >= 2, "pieces change places in powers of 2");
     factor_t numbers[LINES * LENGTH];
-    // Lines of 32 or 64 bytes: four or two of them pass all banks once, and the next ones use other pieces.
+    // Lines of 32 or 64 bytes: four or two of them cover all banks once, and the next ones use other pieces.
     __device__ static int at(int line, int piece) {
         const int turn = PIECES >= 8 ? line & 7 : line / (8 / PIECES) & (PIECES - 1);
         return line * LENGTH + (piece ^ turn) * PIECE;
@@ -81,8 +82,8 @@ struct alignas(128) LineTile {
 template <int SPAN, bool K_MAJOR>
 using OperandTile = LineTile<K_MAJOR ? SPAN : cfg::BLOCK_K, K_MAJOR ? cfg::BLOCK_K : SPAN>;
 
-// How threads bring an operand's tiles, SPAN of its rows or columns from x0 on, one after the other along K. WHOLE, every
-// piece begins at a multiple of 16 bytes and ends inside the matrix; see `whole_pieces`.
+// Copies of an operand's tiles by all threads: SPAN rows or columns from x0 on, tile after tile along K. With WHOLE,
+// every piece is aligned to 16 bytes and ends inside the matrix; see `whole_pieces`.
 template <int SPAN, bool K_MAJOR, bool WHOLE>
 struct LineCopies {
     using Lines = OperandTile<SPAN, K_MAJOR>;
@@ -111,7 +112,7 @@ struct LineCopies {
         }
     }
 
-    // A piece of which `left` numbers are inside the matrix, as many at once as registers have room for.
+    // Copies a piece of which `left` numbers are inside the matrix, as many at once as fit in registers.
     __device__ void by_number(math_t *to, const math_t *place, int left) const {
         constexpr int AT_ONCE = VECTOR < 8 ? VECTOR : 8;
         const long long step = K_MAJOR ? from.k_stride : from.mn_stride;
@@ -128,15 +129,15 @@ struct LineCopies {
     }
 };
 
-// Whether an operand, so long along M or N and so deep along K, may be brought in whole pieces.
+// True if an operand of this length along M or N and this depth along K may be copied in whole pieces.
 template <bool K_MAJOR>
 __device__ inline bool whole_pieces(const Operand &from, int length, int depth) {
     return from.vectors && (K_MAJOR ? depth : length) % PIECE == 0;
 }
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
-// mma.m16n8k8: with lane = 4 * g + t, a[0] is row g and column t of the first matrix, a[1] row g + 8, a[2] and a[3] column
-// t + 4; b[0] is row t and column g of the second, b[1] row t + 4.
+// mma.m16n8k8: with lane = 4 * g + t, a[0] is row g and column t of the first matrix, a[1] row g + 8, a[2] and a[3]
+// column t + 4; b[0] is row t and column g of the second, b[1] row t + 4.
 __device__ __forceinline__ void mma_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
@@ -169,8 +170,8 @@ inline void ldmatrix(unsigned (&words)[4], const void *row, AT) {
 #undef AT
 #endif
 
-// A warp's 16 x 16 numbers of A. The four matrices are rows 0 to 7 and 8 to 15, then the same rows eight of K
-// further on. Where lines lie along M or N, each matrix is read turned.
+// Loads a warp's 16 x 16 numbers of A. The four matrices are rows 0 to 7 and 8 to 15, then the same rows with the next
+// eight of K. MN-major matrices are transposed by the load.
 template <bool K_MAJOR, int LINES, int LENGTH>
 __device__ inline void load_rows(unsigned (&a)[4], const LineTile<LINES, LENGTH> &tile, int m, int k) {
     const int lane = threadIdx.x % 32;
@@ -178,7 +179,8 @@ __device__ inline void load_rows(unsigned (&a)[4], const LineTile<LINES, LENGTH>
     else ldmatrix<true>(a, tile.piece(k + lane / 16 * 8 + lane % 8, m / PIECE + lane / 8 % 2));
 }
 
-// Here the four are eight columns and eight of K, the same columns and the next eight of K, then the other columns.
+// The four matrices are eight columns with eight of K, the same columns with the next eight of K, then the other
+// columns.
 template <bool K_MAJOR, int LINES, int LENGTH>
 __device__ inline void load_columns(unsigned (&b)[4], const LineTile<LINES, LENGTH> &tile, int n, int k) {
     const int lane = threadIdx.x % 32;
@@ -186,8 +188,8 @@ __device__ inline void load_columns(unsigned (&b)[4], const LineTile<LINES, LENG
     else ldmatrix<true>(b, tile.piece(k + lane % 16, n / PIECE + lane / 16));
 }
 
-// Of floats the tensor cores see the upper 19 bits. Half of the last of those is added, so that numbers are rounded and not
-// cut off; a NaN stays one. Numbers of 16 bits are what they are.
+// Tensor cores use the upper 19 bits of a float. Adding half of the last of these bits rounds numbers instead of
+// truncating them. NaN stays NaN. 16-bit numbers are left unchanged.
 __device__ __forceinline__ void round_factors(unsigned (&words)[4]) {
     if constexpr (sizeof(factor_t) == 4)
 #pragma unroll
@@ -197,8 +199,8 @@ __device__ __forceinline__ void round_factors(unsigned (&words)[4]) {
         }
 }
 
-// The product of one instruction: of 16 x 16 by 16 x 8 numbers of 16 bits, 16 x 8 by 8 x 8 of TF32, or 16 x 32 by 32 x 8
-// bytes, whose fragments are of the same words.
+// One product: 16 x 16 by 16 x 8 of 16-bit numbers, 16 x 8 by 8 x 8 of TF32, or 16 x 32 by 32 x 8 bytes. All have
+// fragments of the same number of words.
 __device__ __forceinline__ void multiply_factors(sum_t (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #ifdef FACTORS_ARE_BYTES
     mma_bytes<x_t, w_t>(sums, a, b, sums);
@@ -208,7 +210,7 @@ __device__ __forceinline__ void multiply_factors(sum_t (&sums)[4], const unsigne
 #endif
 }
 
-// What a lane holds of its warp's factors for a product.
+// The fragments of a lane for the products of its warp.
 struct Factors {
     unsigned rows[ROWS][4], columns[COLUMNS / 2][4];
 
@@ -237,18 +239,19 @@ struct Factors {
     }
 };
 
-// Ask for the tiles of the first STAGES - 1 steps. ask(step, tiles) asks for this thread's part of a step's copies.
+// Issues the copies of the first STAGES - 1 steps. ask(step, tiles) issues this thread's copies of a step.
 template <class Tiles, class Ask>
 __device__ __forceinline__ void begin_steps(Tiles *stages, const Ask &ask) {
     for (int stage = 0; stage < cfg::STAGES - 1; stage++) {
         ask(stage, stages[stage]);
-        copy_async_commit();  // for every step, so that waiting can count them
+        copy_async_commit();  // for every step, so that the wait can count them
     }
 }
 
-// Add up `steps` steps of a warp's part of the tile, whose first row and column are m0 and n0, after begin_steps. It asks
-// for STAGES steps beyond the last, too, which nobody reads: a test here would stand between products. Tiles come STAGES
-// - 1 steps ahead; factors, for 16 of K, while the 16 before are multiplied.
+// Adds up `steps` steps of a warp's part of the tile, whose first row and column are m0 and n0, after begin_steps. It
+// also issues copies for STAGES steps beyond the last, which nobody reads, because a test would delay the products.
+// Tiles are loaded STAGES - 1 steps ahead. The fragments for 16 of K are loaded while those of the previous 16 are
+// multiplied.
 template <bool K_MAJOR_A, bool K_MAJOR_B, class Tiles, class Ask>
 __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, int steps, int m0, int n0, const Ask &ask) {
     const auto ask_for = [&](int step, Tiles &tiles) {
@@ -256,7 +259,7 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
         copy_async_commit();
     };
     const auto meet = [] {
-        copy_async_wait<cfg::STAGES - 2>();  // this thread's part of the next tile has landed,
+        copy_async_wait<cfg::STAGES - 2>();  // this thread's copies of the next tile have completed,
         __syncthreads();                // so has every other's, and all have loaded what they need of the last one
     };
     Factors factors[2];
@@ -283,14 +286,14 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
     copy_async_wait();
 }
 
-// A thread loads four neighbours along M or N for each of AT_ONCE of K, and stores so many bytes of each of four lines.
-// Every four numbers begin at a multiple of 4 bytes and end inside the matrix; see `whole_pieces`.
-// T is a parameter so that kernels of wider numbers, which never copy so, need no such vectors.
+// A thread loads four neighbours along M or N for each of AT_ONCE of K, and stores that many bytes of each of four
+// lines. Each group of four numbers is aligned to 4 bytes and ends inside the matrix; see `whole_pieces`. T is a
+// parameter so that kernels of wider numbers, which never use this, need no such vectors.
 template <int SPAN, class T = math_t>
 struct TransposedCopies {
     using Lines = OperandTile<SPAN, true>;
     static constexpr int ACROSS = 4;
-    static constexpr int AT_ONCE = ROWS * COLUMNS > 16 ? 8 : PIECE;  // beside many sums there are registers for no more
+    static constexpr int AT_ONCE = ROWS * COLUMNS > 16 ? 8 : PIECE;  // with many sums, registers allow no more
     static constexpr int OF_LINE = cfg::BLOCK_K / AT_ONCE, PARTS = SPAN / ACROSS * OF_LINE;
     const Operand &from;
     const int x0, length, depth;
@@ -326,10 +329,10 @@ struct TransposedCopies {
     }
 };
 
-// Whether a tile's lines lie along K: where its operand's do, and of bytes always.
+// True if the tile is K-major: if its operand is, and always for bytes.
 template <bool K_MAJOR> constexpr bool TILE_K_MAJOR = K_MAJOR || sizeof(factor_t) == 1;
 
-// What brings the tiles of an operand whose neighbours lie along K, K_MAJOR, or along M or N.
+// Selects the copies for the tiles of an operand that is K-major or MN-major.
 template <int SPAN, bool K_MAJOR, bool WHOLE, bool TRANSPOSED = WHOLE && TILE_K_MAJOR<K_MAJOR> != K_MAJOR> struct copies {
     using type = LineCopies<SPAN, TILE_K_MAJOR<K_MAJOR>, WHOLE>;
 };

@@ -1,14 +1,14 @@
-// Pixels on their way: from vectors to the type of the sums, held in shared memory, and in squares of a layout to another.
+// Pixels: conversion of vectors to acc_t, storage in shared memory, and squares for a change of layout.
 #pragma once
 #include "border.cuh"
 #include "memory.cuh"
 
-// Small unsigned integers become floats without a conversion: they are the last bits of 2^23, from which 2^23 is taken.
+// Small unsigned integers become floats without a conversion: they are the last bits of 2^23 + value, minus 2^23.
 template <class T> constexpr bool IS_SMALL_UNSIGNED = false;
 template <> constexpr bool IS_SMALL_UNSIGNED<unsigned char> = true;
 template <> constexpr bool IS_SMALL_UNSIGNED<unsigned short> = true;
 
-// Element e of a vector, less the zero point where there is one.
+// Element e of a vector as acc_t, minus the zero point if there is one.
 template <int COUNT>
 __device__ inline acc_t centred(const Conv &conv, const Vector<x_t, COUNT> &values, int e) {
     constexpr bool IN_FLOATS = !HAS_ZERO && sizeof(acc_t) == 4;
@@ -24,40 +24,40 @@ __device__ inline acc_t centred(const Conv &conv, const Vector<x_t, COUNT> &valu
     return centred(conv, values.at[e]);
 }
 
-// Pixels that wait in shared memory: RAW, as they are stored, and not in the type of the sums, as where a constant border
-// has a value that their type may not hold.
+// Pixels in shared memory are RAW, in the type of storage, or converted to acc_t, if a constant border's value may not
+// be representable in the type of storage.
 //
-// BLANK: what stands outside the image is all zero bits.
+// BLANK: pixels outside the image are all zero bits.
 constexpr bool BLANK = cfg::BORDER == ZEROS && !HAS_ZERO;
 
-// Pixels may come by asynchronous copies of FILL of them.
+// True if FILL pixels may be copied by one asynchronous copy.
 template <bool RAW, int FILL> constexpr bool CAN_COPY = RAW && FILL * sizeof(x_t) >= 4;
 
-// What is held of a pixel; of what stands outside the image, where there is none.
+// The value held for a pixel, or for the outside of the image if `pixel` is null.
 template <bool RAW, class T>
 __device__ inline T held(const Conv &conv, const x_t *pixel) {
     if constexpr (RAW) return pixel == nullptr ? stored<T>::of(conv.outside) : *pixel;
     else return pixel == nullptr ? outside(conv) : centred(conv, *pixel);
 }
 
-// And what it is in the type of the sums.
+// Converts a held value to acc_t.
 template <bool RAW, class T>
 __device__ inline acc_t taken(const Conv &conv, T value) {
     if constexpr (RAW) return centred(conv, value);
     else return value;
 }
 
-// Squares of SIDE pixels and SIDE channels of an image of any layout, strides and border, brought by 32 x LINES threads.
-// CHANNELS of a row, with WHOLE_GROUP of a group, of which what is beyond the image's is zero; CHANNELS_LAST, in x channels lie side
-// by side, else pixels. The rows are those of (N, height, width) pixels, whose first lies `top` and `left` of the image's.
+// Copies squares of SIDE pixels and SIDE channels of an image of any layout, strides and border, by 32 x LINES threads.
+// A row has CHANNELS channels, each group padded with zeros to WHOLE_GROUP. CHANNELS_LAST: channels of x are
+// contiguous, else pixels. The rows are those of (N, height, width) pixels, which begin `top` and `left` of the image.
 //
-// load_square(args, n, first, c, put);     from a pixel of image n and a channel on: put(pixel, channel, value), both
-//                                           counted from there. Neighbouring threads read what lies side by side
+// load_square(args, n, first, c, put);     from pixel `first` of image n and channel c on: calls put(pixel, channel,
+//                                          value) with positions in the square. Neighbouring threads read contiguous elements
 template <int CHANNELS, int WHOLE_GROUP, bool CHANNELS_LAST>
 struct PixelSquares {
     static constexpr int SIDE = 64, LINES = 8;
 
-    // A pixel of the rows: where its first channel lies in x, if it is `seen`, in the image and not outside.
+    // A pixel of the rows: the offset of its first channel in x; `seen` if it is inside the image.
     struct Source {
         const x_t *first;
         bool seen, inside;
@@ -73,7 +73,7 @@ struct PixelSquares {
         return {conv.x + (there ? offset_of(conv.x_strides, n, 0, h, w) : 0), seen, there};
     }
 
-    // Of a pixel's channels every STEP-th from c on, handed one by one to put(which, value).
+    // Passes every STEP-th channel of a pixel, from c on, to put(index, value).
     template <int STEP, class Args, class Put>
     __device__ static __forceinline__ void load(const Args &args, const Source &source, int c, const Put &put) {
         const index_t stride = args.conv.x_strides.c;

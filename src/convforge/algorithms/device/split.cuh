@@ -1,17 +1,17 @@
-// A float as two numbers of 16 bits, so that the tensor cores multiply floats: x * up = high + low / 2048. `up` is a
-// power of two that brings the largest of the numbers that share it to 2^14 or more, below 2^15. Three products of such
-// halves, high * high and high * low + low * high, are what a product of floats is to 2^-22; low * low is below that.
+// Splits a float into two 16-bit numbers, so that tensor cores can multiply floats: x * up = high + low / 2048. `up` is
+// a power of two that scales the largest of the numbers that share it to [2^14, 2^15). Three products of halves, high *
+// high, high * low and low * high, approximate the product of floats to 2^-22; low * low is smaller than that.
 //
-// Tensor cores cut sums off instead of rounding them. So they take few at a time, and floats add those up:
-// sum = fma(of high * high, down, sum), and fma(of the two others, down / 2048, sum).
+// Tensor cores truncate sums instead of rounding them. So they add few products at a time, and floats add those: sum =
+// fma(sum of high * high, down, sum), then sum = fma(sum of the other two, down / 2048, sum).
 //
 // scale_of(largest, shift);        `up`, and `down` = 1 / up / 2^shift. Pixels have a shift of SHIFT and filters of
-//                                  -SHIFT, so that their sums are scaled by little
-// split_pair(a, b, high, low);     two numbers already multiplied by `up`, the first in the low bits
-// cannot_split(largest);           it is Inf or NaN, or so large or small that sums of scaled numbers leave the floats'
-//                                  range
-// IN_FULL                          a number multiplied by `up` and not smaller than this keeps 22 bits; what is smaller
-//                                  keeps fewer, down to 2^-50 of the largest
+//                                  -SHIFT, so that the scale of their sums stays small
+// split_pair(a, b, high, low);     splits two numbers already multiplied by `up`, the first in the low bits
+// cannot_split(largest);           true for Inf and NaN, and if it is so large or small that sums of scaled numbers
+//                                  leave the range of floats
+// IN_FULL                          a scaled number of at least this size keeps 22 bits; smaller ones keep less, down to
+//                                  2^-50 of the largest
 //
 // Source: H. Ootomo and R. Yokota, Recovering single precision accuracy from Tensor Cores while surpassing the FP32
 // theoretical peak performance, 2022.
@@ -19,9 +19,9 @@
 #include "types.cuh"
 
 constexpr float LOW = 2048, IN_FULL = 0.000244140625f;  // 2^11, 2^-12
-constexpr int TOP = 14, SHIFT = TOP / 2;  // the largest number's exponent
-constexpr int REACH = 100;                // exponents, up or down, of the largest numbers that are split
-// 2^-REACH. Multiplied by the scale of this, every smaller number, denormals too, is two halves without a bit lost.
+constexpr int TOP = 14, SHIFT = TOP / 2;  // exponent of the largest number after scaling
+constexpr int REACH = 100;                // largest exponent, up or down, of numbers that are split
+// 2^-REACH. Scaled by its `up`, every smaller number, denormals too, is split exactly.
 constexpr float SMALLEST = 7.88860905e-31f;
 
 struct Scale {
@@ -45,7 +45,7 @@ __device__ inline unsigned half_pair(float first, float second) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
 }
-__device__ inline float largest_of(float a, float b) {  // of magnitudes; NaN, where one is
+__device__ inline float largest_of(float a, float b) {  // of magnitudes; NaN if one is NaN
     float most;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(fabsf(a)), "f"(fabsf(b)));
     return most;

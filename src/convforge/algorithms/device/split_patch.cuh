@@ -1,12 +1,12 @@
-// What few_channels.cu does otherwise where factors are halves of floats (SPLIT). That file includes it in its midst:
-// these functions know its patch, filters and sums.
+// The SPLIT variants of functions of few_channels.cu, whose factors are halves of floats. few_channels.cu includes this
+// file in the middle, because these functions use its patch, filters and sums.
 //
 // Scale     one for the whole patch of a tile, so that sums are scaled back once, when they are complete.
-// Range     halves do not hold a patch that has Inf, NaN or numbers out of reach; or a pixel or a channel whose numbers are
-//           all so small beside the largest of the patch that they lose bits; or more than MOST_LOST such numbers. An
-//           output may be the sum of those alone. Zeros do not count. The outputs of such a tile are computed from the
-//           floats (border.cuh), and so are those of filters that split_filters.cu marks.
-// Sums      tensor cores cut sums off, floats round them. So both sums of 32 of K begin at zero (split.cuh).
+// Range     a patch cannot be split if it has Inf, NaN or numbers out of range; or a pixel or channel whose numbers are
+//           all so small relative to the largest of the patch that they lose bits; or more than MOST_LOST such numbers.
+//           An output may be the sum of those alone. Zeros do not count. The outputs of such a tile are computed from
+//           the floats (border.cuh), and so are those of filters that split_filters.cu marks.
+// Sums      tensor cores truncate sums, floats round them. So the sums of 32 of K begin at zero (split.cuh).
 #pragma once
 #include "border.cuh"
 #include "mma.cuh"
@@ -14,10 +14,11 @@
 
 constexpr int MOST_LOST = 8;  // numbers of a patch that may lose bits, if others of their pixels and channels do not
 
-// Stage a patch's halves. A thread first writes its twos as floats, to where their halves come, and reads those alone.
+// Stages a patch as halves. A thread first writes its pixels as floats, to the place of their halves, and reads only
+// those.
 __device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile &tile) {
     const Stager stager(conv, tile, true);
-    unsigned largest[cfg::C] = {}, most = 0;  // magnitudes as bits: in the same order, and NaN behind Inf
+    unsigned largest[cfg::C] = {}, most = 0;  // bits of magnitudes: they have the same order, with NaN above Inf
     const auto place = [&](int i, int number) -> unsigned & {
         return shared.patches[number / cfg::C][0][stager.first_word(i) + number % cfg::C];
     };
@@ -79,13 +80,13 @@ __device__ inline void stage_halves(Shared &shared, const Conv &conv, const Tile
     if (threadIdx.x == 0) shared.down = scale.down;
 }
 
-// Whether halves do not hold the patch.
+// True if the patch cannot be split.
 __device__ inline bool is_lost(const Shared &shared) { return shared.lost > MOST_LOST; }
 
-constexpr int STEP_PARTS = 2;  // steps that tensor cores add up, which cut sums off: 32 of K. Floats add up those.
-constexpr int PARTS_AT_ONCE = STEPS <= 4 ? 2 : 1;  // in straight-line code; with more, loads take too many registers
+constexpr int STEP_PARTS = 2;  // steps in one sum of tensor cores, which truncate: 32 of K; floats add these sums
+constexpr int PARTS_AT_ONCE = STEPS <= 4 ? 2 : 1;  // in straight-line code; more would take too many registers
 
-// Add up a warp's sums, as for 16 bits.
+// Adds up a warp's sums, as for 16 bits.
 __device__ __forceinline__ void multiply_halves_of_patch(WarpSums &sums, const unsigned *pixels, const Words *words,
                                                          const Columns *filters) {
     constexpr int NEXT_STEP = cfg::BLOCK_N / 16 * 32, LOW_PIXELS = sizeof(Patch) / sizeof(unsigned);
@@ -125,7 +126,7 @@ __device__ __forceinline__ void multiply_halves_of_patch(WarpSums &sums, const u
     }
 }
 
-// Take back the scales of the patch and of the warp's filters, of which filter n0 of the block is the first.
+// Undoes the scales of the patch and of the warp's filters, which begin at filter n0 of the block.
 __device__ __forceinline__ void unscale(WarpSums &sums, const Shared &shared, int n0) {
 #pragma unroll
     for (int i = 0; i < cfg::FRAGMENTS * COLUMNS * 4; i++) {
@@ -135,7 +136,7 @@ __device__ __forceinline__ void unscale(WarpSums &sums, const Shared &shared, in
     }
 }
 
-// Bring the filters' scales. Gives whether halves do not hold some of the filters.
+// Loads the filters' scales. Returns true if some of the filters cannot be split.
 __device__ inline bool keep_scales(Shared &shared, const FewChannels &args, int n0) {
     bool some = false;
     for (int i = threadIdx.x; i < cfg::BLOCK_N; i += THREADS) {
@@ -145,7 +146,7 @@ __device__ inline bool keep_scales(Shared &shared, const FewChannels &args, int 
     return __syncthreads_or(some);
 }
 
-// Compute a tile's outputs from the floats: of all filters of the block, or of those that halves do not hold.
+// Computes a tile's outputs from the floats: of all filters of the block, or of those that cannot be split.
 __device__ __noinline__ void store_plain_sums(const FewChannels &args, const Shared &shared, Tile tile, int n0) {
     const Conv &conv = args.conv;
     const bool every = is_lost(shared);

@@ -1,59 +1,59 @@
-// The tensor memory accelerator (TMA) and clusters, sm_90 and later: one thread asks for a box of an array, no register
-// waits, and a barrier in shared memory counts the bytes as they land.
+// The tensor memory accelerator (TMA) and clusters, sm_90 and later. One thread issues the copy of a box of an array,
+// no registers are needed, and a barrier in shared memory counts the bytes as they land.
 //
-// TMA_SHARED(Box, boxes);                   the block's dynamic shared memory, of a multiple of 128 bytes
+// TMA_SHARED(Box, boxes);              the block's dynamic shared memory, aligned to 128 bytes
 // mbarrier_init(bar); mbarrier_init_fence();
-//                                           one thread, then a barrier of the block. A phase is over once so many threads
-//                                           have arrived, one where no number is given, and all bytes are there
-// prefetch_tensormap(map);                  the first box need not wait for the map
-// mbarrier_expect_tx(bar, bytes);           one thread, once a phase: how many bytes will come; then
-// tma_load(to, map, x, y, z, bar);          ask for the box that begins at (x, y, z) of the map, counted in its units, x
-//                                           fastest; zeros come where the array is not. `to` is a multiple of 128, x
-//                                           times the unit's bytes one of 16, else the GPU reports an illegal instruction
-// mbarrier_wait(bar, parity);               until phase 0, 1, 2, ... has landed: the lowest bit of its number
-// fence_proxy_async();                      who wrote to a box that copies will overwrite, before the barrier after which
-//                                           they are asked for
-// mbarrier_arrive_if(bar, yes);             by a predicate: a branch would have the compiler wait for wgmma under way
-// tma_load(to, map, x, y, z, v, bar);       with four axes
+//                                      by one thread, then a barrier of the block. A phase ends when the given number
+//                                      of threads (1 by default) have arrived and all expected bytes have landed
+// prefetch_tensormap(map);             prefetches the map for the first copy
+// mbarrier_expect_tx(bar, bytes);      by one thread, once a phase: the number of expected bytes; then
+// tma_load(to, map, x, y, z, bar);     copies the box at (x, y, z), in units of the map, x fastest. Elements outside
+//                                      the array are zeros. `to` is a multiple of 128, and x times the unit's bytes
+//                                      a multiple of 16; else the GPU reports an illegal instruction
+// mbarrier_wait(bar, parity);          waits for the end of a phase; `parity` is the lowest bit of its number
+// fence_proxy_async();                 by threads that wrote to a box that copies will overwrite, before the barrier
+//                                      that precedes these copies
+// mbarrier_arrive_if(bar, yes);        predicated: with a branch the compiler would wait for wgmma in flight
+// tma_load(to, map, x, y, z, v, bar);  with four axes
 // tma_load_im2col(to, map, c, w, h, n, right, down, bar);
-//                                           in im2col mode: from the window at (w, h, n), the tap `right` and `down` of
-//                                           its first, and on through the windows of the map
-// tma_store(map, from, x, y[, z, v]);       ask for a box of shared memory to be stored; what lies outside is left out
-// tma_store_commit();                       those asked for since are one group
-// tma_store_wait_read<1>();                 until all groups but the last one are read: their shared memory may be
-//                                           written to again; 0, all, where no number is given
-// tma_store_wait();                         until they are in memory
+//                                      im2col mode: from the window at (w, h, n), its tap `right` and `down` of the
+//                                      first one, on through the windows of the map
+// tma_store(map, from, x, y[, z, v]);  stores a box of shared memory; elements outside the array are skipped
+// tma_store_commit();                  the stores since the last commit become one group
+// tma_store_wait_read<1>();            waits until all groups but the last one (0: all, the default) have been read:
+//                                      their shared memory may be overwritten
+// tma_store_wait();                    waits until they are in memory
 //
-// Blocks of a cluster are neighbours on the chip that bring numbers to each other's shared memory. All have the same at the
-// same addresses.
-// cluster_rank();                           0, 1, ...: the number of a thread's block
-// cluster_sync();                           all threads of all blocks: once when barriers are there, once when nobody will
-//                                           touch another block's shared memory any more
+// The blocks of a cluster run on neighbouring SMs and can write to each other's shared memory. All use the same
+// addresses.
+// cluster_rank();                      number of a thread's block: 0, 1, ...
+// cluster_sync();                      barrier of all threads of all blocks: after the barriers are initialised, and
+//                                      before a block exits whose shared memory others may still access
 // mbarrier_arrive_remote_if(block, bar, yes);
-//                                           by a predicate, at the barrier that another block, or its own, has at `bar`. It
-//                                           says that shared memory was read; for what was written it would take a fence
-//                                           of the whole GPU (.release.cluster)
+//                                      predicated: arrives at the barrier `bar` of another block, or of its own. It
+//                                      orders reads of shared memory only; writes would need a fence of cluster
+//                                      scope (.release.cluster)
 // tma_load_multicast(blocks, to, map, x, y, z[, v], bar);
-//                                           ask for a box for several blocks, bit by bit; the barrier that each has at
-//                                           `bar` counts its bytes
+//                                      copies a box to several blocks (a bit mask); the barrier `bar` of each counts
+//                                      its bytes
 // tma_load_im2col_multicast(blocks, to, map, c, w, h, n, right, down, bar);
-//                                           the same of pixels, in im2col mode
+//                                      the same in im2col mode
 //
-// Of kernels whose blocks work alone or in pairs (PAIRED), by warpgroups:
-// cluster_begin<PAIRED>();                  all threads, once barriers are there
-// release_stage<PAIRED>(bar, yes);          by a predicate: all threads of a warpgroup call it, and the first ones arrive
+// For kernels whose blocks work alone or in pairs (PAIRED), by warpgroups:
+// cluster_begin<PAIRED>();             by all threads, after the barriers are initialised
+// release_stage<PAIRED>(bar, yes);     predicated: called by all threads of a warpgroup; its first ones arrive
 #pragma once
 #include "memory.cuh"
 
-// How an array lies in memory, as the host's runtime encodes it (tensor_map). It must be a kernel's own argument: the
-// first member of the struct, so that it is aligned as it must be.
+// Describes an array in memory, as the host's runtime encodes it (tensor_map). It must be the first member of a
+// kernel's argument struct, for its alignment.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
 
-// The empty comment keeps the emulator, which refuses these words in a kernel, from finding them here.
+// The emulator refuses these words in a kernel's text. The empty comment hides them here.
 extern /**/ __shared__ __align__(128) unsigned char tma_shared_memory[];
 #define TMA_SHARED(type, name) type *const name = reinterpret_cast<type *>(tma_shared_memory)
 
@@ -168,7 +168,7 @@ __device__ inline void tma_load_im2col_multicast(int blocks, void *to, const Ten
         : "memory");
 }
 
-#else  // the emulator: a box lands when somebody waits for it, and not a moment sooner
+#else  // the emulator: a box lands when a thread waits for it, not earlier
 
 #define TMA_SHARED(type, name) DYNAMIC_SHARED(type, name)
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
@@ -191,7 +191,7 @@ inline void mbarrier_wait(unsigned long long *bar, unsigned parity, AT) {
     emulator::here()->services->await_bytes({"mbarrier_wait", file, line}, bar, parity);
 }
 
-// Boxes that are stored are read when their thread waits for that.
+// Boxes to be stored are read when their thread waits for that.
 inline void mbarrier_arrive_if(unsigned long long *bar, bool yes, AT) {
     if (yes) emulator::here()->services->arrive({"mbarrier_arrive_if", file, line}, bar);
 }
@@ -242,7 +242,7 @@ inline void tma_load_im2col_multicast(int blocks, void *to, const TensorMap &map
 
 #endif
 
-// A place in a ring of COUNT stages, and the parity of the phase that its barriers are in.
+// A stage of a ring of COUNT stages, and the parity of the current phase of its barriers.
 template <int COUNT>
 struct Ring {
     int stage = 0;
@@ -257,14 +257,14 @@ struct Ring {
     }
 };
 
-// All threads of a block, or of a pair of blocks, go on once barriers are there.
+// Waits until the barriers of the block, or of a pair of blocks, are initialised.
 template <bool PAIRED>
 __device__ inline void cluster_begin() {
     if (PAIRED) cluster_sync();
     else __syncthreads();
 }
 
-// A warpgroup has read a stage: what this holds next may come. Of a pair, both blocks must have read it.
+// Releases a stage that a warpgroup has read, so that it can be loaded again. In a pair, both blocks must release it.
 template <bool PAIRED>
 __device__ inline void release_stage(unsigned long long *bar, bool yes) {
     constexpr int BLOCKS = PAIRED ? 2 : 1;

@@ -1,13 +1,13 @@
-// Element types and conversions. x_t, w_t, out_t, math_t, acc_t and epilogue_t come from the prelude that the host writes
-// (ElementTypes): what is stored, what factors are, what sums are taken in, and what the epilogue works in.
+// Element types and conversions. x_t, w_t, out_t, math_t, acc_t and epilogue_t come from the prelude that the host
+// writes (ElementTypes): the types of storage, factors, sums, and of the epilogue's arithmetic.
 #pragma once
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
 #undef __grid_constant__
-#define __grid_constant__  // such GPUs know no other kind of argument
+#define __grid_constant__  // such GPUs have no other kind of argument
 #endif
 
-// float16 and bfloat16 in memory. Arithmetic is done in float, so that no CUDA header is needed.
+// float16 and bfloat16 in memory. Arithmetic is in float, so that no CUDA header is needed.
 struct half_t {
     unsigned short bits;
 };
@@ -28,7 +28,7 @@ __device__ inline half_t narrow_half(float value) {
 }
 __device__ inline unsigned bits_of(float value) { return __float_as_uint(value); }
 __device__ inline float float_of(unsigned bits) { return __uint_as_float(bits); }
-#else  // the emulator; by integers, as C++ compilers before GCC 12 and 13 know no 16-bit floats
+#else  // the emulator: by integers, because C++ compilers before GCC 12 and 13 have no 16-bit floats
 __device__ inline unsigned bits_of(float value) {
     unsigned bits;
     __builtin_memcpy(&bits, &value, 4);
@@ -54,7 +54,7 @@ __device__ inline half_t narrow_half(float value) {
     if (bits < 0x38800000u)  // multiples of 2^-24; 1024 of them are the least normal number
         return {static_cast<unsigned short>(sign | static_cast<unsigned>(rintf(float_of(bits) * 16777216.0f)))};
     bits -= 112u << 23;
-    // A carry into the exponent is as it should be.
+    // A carry into the exponent gives the correct result.
     return {static_cast<unsigned short>(sign | (bits + 0xfffu + (bits >> 13 & 1u)) >> 13)};
 }
 #endif
@@ -65,18 +65,18 @@ __device__ inline bfloat16_t narrow_bfloat16(float value) {
     bfloat16_t narrow;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
     return narrow;
-#else  // older GPUs have no such instruction; and the emulator
+#else  // older GPUs have no such instruction; nor has the emulator
     unsigned bits = bits_of(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<unsigned short>((bits >> 16) | 0x40)};  // a NaN stays one
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<unsigned short>((bits >> 16) | 0x40)};  // NaN stays NaN
     return {static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};  // ties to even
 #endif
 }
 template <class T>
 __device__ inline T widen(T value) { return value; }
 
-// A number on its way to 16 bits: float holds it but for a last bit that is set where anything was lost. What lies
-// beside a tie of the 16-bit type so stays beside it, and is not rounded twice (Boldo and Melquiond, Emulation of a FMA
-// and correctly rounded sums, 2008).
+// Prepares a float64 number for rounding to 16 bits: rounds it to float to odd, which sets the last bit if anything was
+// lost. A value beside a tie of the 16-bit type stays beside it, so it is not rounded twice (Boldo and Melquiond,
+// Emulation of a FMA and correctly rounded sums, 2008).
 __device__ inline float odd_float(float value) { return value; }
 __device__ inline float odd_float(double value) {
     const float nearest = static_cast<float>(value);
@@ -86,11 +86,11 @@ __device__ inline float odd_float(double value) {
 }
 __device__ inline float odd_float(int value) { return odd_float(static_cast<double>(value)); }
 
-// A stored number in the type that sums are taken in.
+// Converts a stored number to the type of sums.
 template <class To, class From>
 __device__ inline To as(From value) { return static_cast<To>(widen(value)); }
 
-// Limits of the integer types that outputs are stored in.
+// Limits of the integer types of outputs.
 template <class T> struct limits;
 template <> struct limits<unsigned char> { static constexpr double low = 0, high = 255; };
 template <> struct limits<signed char> { static constexpr double low = -128, high = 127; };
@@ -98,15 +98,15 @@ template <> struct limits<unsigned short> { static constexpr double low = 0, hig
 template <> struct limits<short> { static constexpr double low = -32768, high = 32767; };
 template <> struct limits<int> { static constexpr double low = -2147483648.0, high = 2147483647.0; };
 
-// How a value is stored: rounded to nearest, ties to even; integers saturate, and NaN becomes 0.
+// Conversion for storing: rounds to nearest, ties to even. Integers saturate, and NaN becomes 0.
 template <class T> struct stored {
-    // Small integers need no conversion: beside 3 * 2^22, a float's last bit is one, so the sum rounds, and its last 16
-    // bits are the number.
+    // Small integers need no conversion instruction. Near 3 * 2^22 the last bit of a float is one, so the sum rounds,
+    // and its last 16 bits are the number.
     static __device__ T of(float value) {
         if constexpr (sizeof(T) > 2) return of(static_cast<double>(value));
         if (limits<T>::low < 0 && value != value) return 0;
         const float low = static_cast<float>(limits<T>::low), high = static_cast<float>(limits<T>::high);
-        return static_cast<T>(bits_of(fminf(fmaxf(value, low), high) + 12582912.0f));  // fmaxf takes low for NaN
+        return static_cast<T>(bits_of(fminf(fmaxf(value, low), high) + 12582912.0f));  // fmaxf(NaN, low) is low
     }
     template <class V>
     static __device__ T of(V value) {

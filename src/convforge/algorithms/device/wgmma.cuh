@@ -1,34 +1,33 @@
-// Products of matrices by a warpgroup, four warps, on the tensor cores of Hopper (sm_90a): 64 x 16 by 16 x N, both in
-// shared memory, added to 64 x N floats in registers. The products run by themselves; the warpgroup asks and waits.
+// Matrix products of a warpgroup, four warps, on Hopper's tensor cores (sm_90a): 64 x 16 by 16 x N, both in shared
+// memory, added to 64 x N floats in registers. The products are asynchronous; the warpgroup issues them and waits.
 //
-// k_major_matrix<128>(place, pitch);
-//                                    the descriptor of a matrix in shared memory: rows of 128 bytes
-//                                    (64, 32), 64 numbers of 16 bits, whose 16-byte pieces are swizzled as a map with a
-//                                    swizzle of as many bytes lays them; `pitch` bytes from 8 rows to the next 8. + 2:
-//                                    the next 16 numbers
-// mn_major_matrix(place, pitch);     the same of an MN-major matrix: its rows of 128 bytes lie along M or N, and follow
-//                                    each other along K; `pitch` bytes from 64 numbers of M or N to the next 64.
-//                                    + 128: the next 16 of K
-// wgmma_fence();                     before the first product after registers of sums were touched
-// wgmma(sums, a, b, adds);           sums = a b, or where it `adds` sums + a b
-// wgmma_commit();                    those asked for since are one group
-// wgmma_wait<1>();                   until all groups but the last one are done
+// k_major_matrix<128>(place, pitch); descriptor of a K-major matrix in shared memory: rows of 128 (64, 32) bytes, 64
+//                                    16-bit numbers, whose 16-byte pieces are swizzled as by a map with a swizzle of as
+//                                    many bytes; `pitch` bytes from 8 rows to the next 8. + 2: the next 16 numbers
+// mn_major_matrix(place, pitch);     the same for an MN-major matrix: rows of 128 bytes are along M or N, and are in order
+//                                    along K; `pitch` bytes from 64 numbers of M or N to the next 64. + 128: the
+//                                    next 16 of K
+// wgmma_fence();                     before the first product after registers of sums were accessed
+// wgmma(sums, a, b, adds);           sums = a b, or sums + a b if it `adds`
+// wgmma_commit();                    the products since the last commit become one group
+// wgmma_wait<1>();                   waits for all groups but the last one
 //
 // With lane = 4 * g + t of warp w, sums[4 j + e] is row 16 w + g + 8 (e / 2), column 8 j + 2 t + e % 2.
 //
-// The host writes what depends on N and on the type (wgmma_lines): WGMMA, the instruction up to its sums; SUM_NAMES and
-// SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands behind them; MAJORS, which of A and B are MN-major.
+// The host writes the parts that depend on N and on the type (wgmma_lines): WGMMA, the instruction up to its sums;
+// SUM_NAMES and SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands after them; MAJORS, which of A and
+// B are MN-major.
 #pragma once
 #include "memory.cuh"
 #include "types.cuh"
 
-constexpr int SUMS = cfg::BLOCK_N / 2;  // of a thread, of 64 rows
+constexpr int SUMS = cfg::BLOCK_N / 2;  // sums of a thread, of 64 rows
 
 template <int ROW = 128>
 __device__ inline unsigned long long k_major_matrix(const void *place, int pitch) {
     static_assert(ROW == 128 || ROW == 64 || ROW == 32, "as a swizzle is");
     constexpr unsigned long long SWIZZLE = (ROW == 128 ? 1ull : ROW == 64 ? 2ull : 3ull) << 62;
-    constexpr unsigned long long LEADING = 1ull << 16;  // of which K-major rows make no use
+    constexpr unsigned long long LEADING = 1ull << 16;  // not used for K-major rows
     const unsigned long long at = shared_address(place) >> 4 & 0x3fff;
     return at | LEADING | static_cast<unsigned long long>(pitch >> 4) << 32 | SWIZZLE;
 }
@@ -40,15 +39,15 @@ __device__ inline unsigned long long mn_major_matrix(const void *place, int pitc
     return at | static_cast<unsigned long long>(pitch >> 4) << 16 | STRIDE | SWIZZLE_128;
 }
 
-// Registers move from warpgroups that only ask to those that hold sums; the number is a multiple of 8.
+// Moves registers from warpgroups that only issue copies to those that hold sums. The number is a multiple of 8.
 template <int COUNT> __device__ void setmaxnreg_dec();
 template <int COUNT> __device__ void setmaxnreg_inc();
 
-// Two numbers rounded to 16 bits, the first in the low half.
+// Rounds two numbers to 16 bits, the first in the low half.
 template <class T> __device__ unsigned narrow_pair(float first, float second);
 
-// Four matrices of 8 x 8 numbers of 16 bits to shared memory, which the lanes of a warp hold as sums are held; lane l
-// says where row l % 8 of matrix l / 8 goes. TRANSPOSED: where column l % 8 goes.
+// Writes four matrices of 8 x 8 16-bit numbers to shared memory, from fragments in the layout of sums. Lane l gives the
+// address of row l % 8 of matrix l / 8. TRANSPOSED: of column l % 8.
 template <bool TRANSPOSED> __device__ void stmatrix(void *place, const unsigned (&v)[4]);
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
@@ -94,7 +93,7 @@ __device__ inline void stmatrix(void *place, const unsigned (&v)[4]) {
                      : "memory");
 }
 
-#else  // the emulator: products are computed when somebody waits for them
+#else  // the emulator: products are computed when a thread waits for them
 
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
@@ -140,5 +139,5 @@ inline void stmatrix(void *place, const unsigned (&v)[4]) {
 
 #endif
 
-// Threads of one warpgroup meet.
+// Barrier of one warpgroup.
 __device__ inline void warpgroup_sync(int warpgroup) { named_barrier<128>(1 + warpgroup); }

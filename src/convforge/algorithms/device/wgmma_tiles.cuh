@@ -1,30 +1,30 @@
-// What implicit GEMMs on wgmma.cuh share: out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one
-// tap and a row of ROW_BYTES of channels, by tiles of BLOCK_PIXELS x BLOCK_FILTERS outputs. A block takes tile after
-// tile. A tile's filters are all of one group.
+// Shared parts of the implicit GEMMs on wgmma.cuh: out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in
+// steps of one tap and a row of ROW_BYTES of channels, by tiles of BLOCK_PIXELS x BLOCK_FILTERS outputs. Persistent
+// grid: a block computes tile after tile. All filters of a tile belong to one group.
 //
-// The host says: PATCH, FILTERS_ON_M, PING_PONG, BY_PIXELS, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT; ROW_BYTES; NUMBER_BYTES, of
-// a number that is multiplied; HALVES, the arrays that filters are made of.
-// FILTERS_ON_M   filters are the operand of 64 rows a product and pixels that of BLOCK_N; else the other way round.
-// PING_PONG      the two warpgroups take turns with a tile each; else they share every tile, each with half of the rows
-//                of 64, or, BY_PIXELS, with BLOCK_N pixels of its own and all filters.
-// PATCH          a tile is 8 outputs wide; the pixels that all its taps see come once for 64 channels, as a patch with
-//                halo, and a tap is an offset into it. If the filter moves by several pixels, a patch comes as several,
-//                each of every so many-th pixel. Else each tap's pixels come by themselves, in im2col mode.
-// RESIDENT       all filters stay in shared memory; else they come again for each tile, in a ring of FILTER_STAGES.
-// PAIRS_FILTERS  two blocks, a cluster, take tiles of other pixels with the same filters in step: each brings half of a
-//                stage of filters, to both blocks, and a stage is free when both have read it.
-// PAIRS_PIXELS   the same of pixels that come in im2col mode: the two blocks take other filters.
-// SPLIT_K        a tile's channels are shared out among so many tiles, where there are few. Each stores sums of its share
-//                to an array of its own, and sum_shares.cu adds these up.
+// Constants of the host: PATCH, FILTERS_ON_M, PING_PONG, BY_PIXELS, ROWS_64, BLOCK_N; FILTER_STAGES, RESIDENT;
+// ROW_BYTES; NUMBER_BYTES, the size of a factor; HALVES, the number of arrays of filters.
+// FILTERS_ON_M   filters are the operand with 64 rows a product and pixels that with BLOCK_N; else the reverse
+// PING_PONG      the two warpgroups alternate, with a tile each; else they share every tile, each with half of the rows
+//                of 64, or, BY_PIXELS, with BLOCK_N pixels of its own and all filters
+// PATCH          a tile is 8 outputs wide; the pixels of all taps of 64 channels are loaded once, as a patch with halo
+//                and a tap is an offset into it. With a stride, a patch is loaded as several phases (PHASES). Otherwise
+//                the pixels of each tap are loaded separately, in im2col mode
+// RESIDENT       all filters stay in shared memory; else they are loaded for each tile, in a ring of FILTER_STAGES
+// PAIRS_FILTERS  two blocks, a cluster, compute tiles of other pixels with the same filters in step: each loads half
+//                of a stage of filters for both (multicast), and a stage is free when both have read it
+// PAIRS_PIXELS   the same for pixels in im2col mode: the two blocks have different filters
+// SPLIT_K        this number of blocks share the channels of a tile, if there are few tiles. Each stores its sums to an
+//                array of its own, and sum_shares.cu adds them up
 //
-// place_of(tiling, tile);         where a tile begins
+// place_of(tiling, tile);         the first output of a tile
 // output_of(conv, tiling, place, pixel);
-//                                 image, row and column of one of a tile's pixels
-// forward(conv, output);          on by 8 of the tile's pixels
-// store_sums(...);                threads store 64 rows of sums, in any layout, behind the epilogue
-// load_filters(...);             one thread asks for filters, ahead of the products in their ring
-// load_windows(...);             one thread asks for the pixels that a tap sees, in im2col mode
-// tap_offset(tap);                where in a patch the first pixel is that a tap sees, in bytes
+//                                 image, row and column of a pixel of a tile
+// forward(conv, output);          advances by 8 pixels of the tile
+// store_sums(...);                threads store 64 rows of sums, in any layout, through the epilogue
+// load_filters(...);              one thread loads filters into their ring, ahead of the products
+// load_windows(...);              one thread loads the pixels of a tap, in im2col mode
+// tap_offset(tap);                offset in a patch of the first pixel of a tap, in bytes
 #pragma once
 #include "conv.cuh"
 #include "epilogue.cuh"
@@ -36,11 +36,11 @@ constexpr int ALL_SLICES = (cfg::C_GROUP + ROW_CHANNELS - 1) / ROW_CHANNELS;
 constexpr int TAPS = cfg::R * cfg::S, SLICES = (ALL_SLICES + cfg::SPLIT_K - 1) / cfg::SPLIT_K, STEPS = TAPS * SLICES;
 constexpr int SHARE_CHANNELS = SLICES * ROW_CHANNELS;
 static_assert(cfg::SPLIT_K == 1 || cfg::GROUPS == 1, "a share's last channels would be those of the next group");
-constexpr int TAPS_OF_STAGE = cfg::PATCH ? TAPS : 1;  // that a stage of pixels serves
-// Taps that code is unrolled for: all 81 of a 9x9 filter would compile for a minute.
+constexpr int TAPS_OF_STAGE = cfg::PATCH ? TAPS : 1;  // taps for each stage of pixels
+// Taps in unrolled code: code for all 81 taps of a 9x9 filter would compile for a minute.
 constexpr int TAPS_AT_ONCE = TAPS <= 9 ? TAPS : 3;
 constexpr int STAGES_OF_TILE = STEPS / TAPS_OF_STAGE;
-// Products of a row, each of 32 bytes of it. Where one row has all channels of a group, what follows is not multiplied.
+// Products of a row, each of 32 bytes. If one row has all channels of a group, only these are multiplied.
 constexpr int PRODUCT_BYTES = 32, LONGEST = ALL_SLICES > 1 ? cfg::ROW_BYTES : cfg::C_GROUP *cfg::NUMBER_BYTES;
 constexpr int PRODUCTS = (LONGEST + PRODUCT_BYTES - 1) / PRODUCT_BYTES;
 
@@ -52,8 +52,8 @@ constexpr int BLOCK_PIXELS = cfg::FILTERS_ON_M ? COLUMNS : BLOCK_M,
               BLOCK_FILTERS = cfg::FILTERS_ON_M ? BLOCK_M : cfg::BLOCK_N;
 
 constexpr int TILE_W = 8, TILE_H = BLOCK_PIXELS / TILE_W;
-// Of a patch, every STRIDE_W-th pixel of every STRIDE_H-th row is a phase, which lies by itself: a tap sees one phase, as
-// if its filter moved by one pixel. All phases that some tap sees come.
+// With a stride, a patch consists of phases: every STRIDE_W-th pixel of every STRIDE_H-th row, stored separately. A tap
+// reads one phase, as with stride 1. All phases that some tap needs are loaded.
 constexpr int REACH_W = (cfg::S - 1) * cfg::DILATION_W, REACH_H = (cfg::R - 1) * cfg::DILATION_H;
 constexpr int PHASES_W = REACH_W < cfg::STRIDE_W ? REACH_W + 1 : cfg::STRIDE_W,
               PHASES_H = REACH_H < cfg::STRIDE_H ? REACH_H + 1 : cfg::STRIDE_H;
@@ -67,27 +67,27 @@ constexpr int EIGHT_ROWS = 8 * cfg::ROW_BYTES, PIXEL_PITCH = cfg::PATCH ? PATCH_
 constexpr int WARPGROUP = 128, CONSUMERS = 2;
 
 constexpr bool PAIRED = cfg::PAIRS_FILTERS || cfg::PAIRS_PIXELS;
-constexpr int OF_CLUSTER = PAIRED ? 2 : 1;  // blocks
+constexpr int OF_CLUSTER = PAIRED ? 2 : 1;  // blocks of a cluster
 constexpr int CLUSTER_FILTERS = BLOCK_FILTERS * (cfg::PAIRS_PIXELS ? 2 : 1);
 static_assert(!PAIRED || !cfg::RESIDENT, "filters that stay are brought once");
 static_assert(!cfg::PAIRS_PIXELS || !cfg::PATCH, "a patch comes once for all taps");
 
 struct Tiling {
     int tiles;
-    Divisor tiles_k, across, down;  // along the filters; of an image, along its rows and columns
+    Divisor tiles_k, across, down;  // tiles along the filters; tiles of an image along its rows and columns
     Divisor P, Q;
 };
 
 struct Place {
-    int k, c, first;  // filter; channel; pixel of all images, counted on
-    int share;        // of the channels
+    int k, c, first;  // filter; channel; linear index of the pixel in all images
+    int share;        // of split-K
     int q, p, n;
     __device__ int end() const {
         return cfg::GROUPS == 1 ? cfg::K : c / cfg::C_GROUP * cfg::K_GROUP + cfg::K_GROUP;
-    }  // of the group's filters
+    }  // end of the group's filters
 };
 
-// Image, row and column of a number that counts them on.
+// Splits a linear index into image, row and column.
 __device__ inline void decompose(int number, const Divisor &rows, const Divisor &columns, int &n, int &p, int &q) {
     const int row = quotient(number, columns);
     q = number - row * columns.by;
@@ -95,8 +95,8 @@ __device__ inline void decompose(int number, const Divisor &rows, const Divisor 
     p = row - n * rows.by;
 }
 
-// The first filter of a tile, by its number, and the first channel: of its group, and its share. The last filters of a
-// pair may be none of the group.
+// The first filter of a tile, the first channel of its group and share, and its share. The last filters of a pair may
+// be outside the group.
 __device__ inline void filters_of(const Tiling &tiling, int tile, int &k, int &c, int &share) {
     constexpr int OF_GROUP = (cfg::K_GROUP + CLUSTER_FILTERS - 1) / CLUSTER_FILTERS;
     const int all = tile / OF_CLUSTER;
@@ -111,7 +111,7 @@ __device__ inline void filters_of(const Tiling &tiling, int tile, int &k, int &c
 
 __device__ inline Place place_of(const Tiling &tiling, int tile) {
     int t = quotient(tile / OF_CLUSTER, tiling.tiles_k);
-    if (cfg::PAIRS_FILTERS) t = t * OF_CLUSTER + tile % OF_CLUSTER;  // may lie behind the last one, where nothing is
+    if (cfg::PAIRS_FILTERS) t = t * OF_CLUSTER + tile % OF_CLUSTER;  // may be beyond the last tile
     Place at{0, 0, t * BLOCK_PIXELS, 0};
     filters_of(tiling, tile, at.k, at.c, at.share);
     if (cfg::PATCH) {
@@ -135,7 +135,7 @@ __device__ inline Output output_of(const Conv &conv, const Tiling &tiling, const
     return out;
 }
 
-// On by 8 pixels of the tile.
+// Advances by 8 pixels of the tile.
 __device__ inline void forward(const Conv &conv, Output &out) {
     if constexpr (cfg::PATCH) {
         out.p++;
@@ -147,7 +147,7 @@ __device__ inline void forward(const Conv &conv, Output &out) {
     }
 }
 
-// Where a share's results begin.
+// Address of the results of a share.
 __device__ inline out_t *results_of(const Conv &conv, const Place &at) {
     if (cfg::SPLIT_K == 1) return conv.out;
     return conv.out + static_cast<long long>(at.share) * conv.N * conv.P * conv.Q * cfg::K;
@@ -158,8 +158,8 @@ struct alignas(COUNT * sizeof(T)) Neighbours {
     T at[COUNT];
 };
 
-// A thread has sums of two of 64 rows, 8 apart, and of two columns of each 8: `row` and `column` are the first ones.
-// `together` neighbours of the output may be stored as one: 1, 2, or, of 16 bits, 4.
+// Stores the sums of a thread: two of 64 rows, 8 apart, and two columns of each 8; `row` and `column` are the first
+// ones. `store_width` neighbours of the output may be stored as one vector: 1, 2, or, of 16 bits, 4.
 __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const Place &at, const float (&sums)[SUMS],
                                   int row, int column, int store_width) {
     const index_t of_k = conv.out_strides.c;
@@ -190,7 +190,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
                     }
                 }
                 if constexpr (AT_ONCE == 2) {
-                    if (store_width == 4) {  // of two lanes, one stores four pixels of the first eight, one of the second
+                    if (store_width == 4) {  // two lanes exchange pairs: each stores four pixels
                         const bool odd = threadIdx.x % 2;
                         const unsigned first = reinterpret_cast<const unsigned &>(pairs[0]);
                         const unsigned second = reinterpret_cast<const unsigned &>(pairs[AT_ONCE - 1]);
@@ -252,7 +252,7 @@ __device__ constexpr int tap_offset(int tap) {
 __device__ inline void load_filters(const TensorMap &map, const Tiling &tiling, unsigned char (*filters)[FILTER_BYTES],
                                      unsigned long long *there, unsigned long long *read) {
     Ring<cfg::FILTER_STAGES> ring{0, 1};
-    // Of the filters, or where they are halves, high or low.
+    // Half of the filters, or, if they are split, the high or the low halves.
     const int half = cfg::PAIRS_FILTERS ? cluster_rank() : 0;
     for (int tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
         int k, c, share;
@@ -271,7 +271,8 @@ __device__ inline void load_filters(const TensorMap &map, const Tiling &tiling, 
     }
 }
 
-// Where the pixels begin that a block brings of a tile, as the first tap sees them: all, or of a pair, half of them.
+// Position of the first pixel of the first tap that a block loads for a tile: of all pixels, or in a pair of half of
+// them.
 struct Windows {
     int w, h, n;
 };

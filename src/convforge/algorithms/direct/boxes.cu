@@ -1,33 +1,35 @@
-// direct_boxes: a block takes tile after tile of the image, and the TMA brings the next ones to
-// shared memory meanwhile.
+// direct_boxes: the production kernel for images on Hopper. The TMA loads the next tiles of the image to shared memory
+// while a block computes.
 //
-// Since direct_tiled: what limits direct_tiled is L2, which hands out the halo of every block again. A
-//           block's tile is larger here, as shared memory holds it and not registers, and what is under way takes no
-//           register either: one thread asks for a whole box of pixels, halo included (see tma.cuh). What stands outside
-//           the image is zero without a test.
-// Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels, from rows of the box that it reads in vectors.
-//           Of a block: TILE_P x TILE_Q outputs, from one box.
-// Threads   thread x + LANES * y takes outputs x * OUT_Q and on, y * OUT_P and on, of the block's tile.
-// Grid      as many blocks as run at once; block i takes tiles i, i + gridDim.x, ...: columns, then rows, then tiles of
-//           channels, slices and images.
-// Stages    boxes that are there or under way. When all threads have read a box, the one STAGES tiles ahead takes its place.
-// Slice     the channels of a box, C_SLICE, and the outputs that see them, K_SLICE: those of a group in NCHW, all of them
-//           in NHWC. A box has PLANES planes; CHUNK channels lie side by side in each.
-// Run       as in direct_tiled: RUN elements side by side, one row of the window. It begins SHIFT elements behind a
-//           multiple of ALIGNMENT, where boxes begin, so the host gives it at compile time.
-// Grain     elements of which a row of a box begins at a multiple, in memory and in shared memory: a line of the second
-//           level cache where rows of the image allow it. The accelerator asks that cache for each line that a row
-//           touches, and twice where the row crosses a line of shared memory within one; those requests were the limit.
-// Shares    with one output channel, threads load their own vectors of a run, and have the rest from their neighbours in
-//           the warp (SHARES): runs overlap, and shared memory was read up to three times.
-// Border    zeros come with the box. Others are written into it by all threads once it is there (FILLED), in tiles at the
-//           edge alone.
-// Weights   staged in shared memory (see filter.cuh), and held in registers where they are few.
-// Bytes     where pixels and weights are bytes, four products are one instruction (DP4A, see mma.cuh).
-// Vectors   STORE elements a store, where the host finds rows of the output so aligned.
-// Needs     sm_90; rows of whole 16 bytes; LANES * OUT_Q * STRIDE_W * CHUNK elements a multiple of 16 bytes.
-// Limit     memory: each pixel is read once, and the halo of a block's tile from L2. Small images: the latency of
-//           memory, as a block has few tiles. Larger filters: FMA.
+// Since direct_tiled: L2 limits direct_tiled, because every block loads its halo again. Here the tile of a
+//           block is larger, because shared memory holds it instead of registers. Loads in flight need no registers:
+//           one thread issues a copy of a whole box of pixels with its halo (tma.cuh). Pixels outside the image become
+//           zero without a test.
+// Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels, from rows of the box, which it loads in
+//           vectors. Of a block: TILE_P x TILE_Q outputs, from one box.
+// Threads   thread x + LANES * y computes outputs x * OUT_Q and on, y * OUT_P and on, of the block's tile.
+// Grid      persistent: as many blocks as run at once. Block i computes tiles i, i + gridDim.x, ...; tiles are numbered
+//           along columns, rows, tiles of channels, slices and images.
+// Stages    boxes of a block that are loaded or in flight. When all threads have read a box, the box STAGES tiles ahead
+//           replaces it.
+// Slice     C_SLICE channels of a box and the K_SLICE outputs that use them: those of a group in NCHW, all of them in
+//           NHWC. A box has PLANES planes; CHUNK channels are contiguous in each.
+// Run       as in direct_tiled: RUN contiguous elements are one row of the window. It begins SHIFT elements after a
+//           multiple of ALIGNMENT, where boxes begin, so the host passes SHIFT at compile time.
+// Alignment each row of a box begins at a multiple of ALIGNMENT elements, in memory and in shared memory: a line of L2
+//           if rows of the image allow it. The TMA requests each line of L2 that a row touches, and requests it twice
+//           if the row crosses a line of shared memory within it. These requests were the limit.
+// Shares    with one output channel, each thread loads only its own vectors of a run and receives the rest from its
+//           neighbours in the warp (SHARES). Without this, runs overlap and shared memory is read up to three times.
+// Border    zeros come with the box. For other borders all threads write the values into the box after it has landed
+//           (FILLED), only in tiles at the edge.
+// Weights   staged in shared memory (filter.cuh), and kept in registers if they are few.
+// Bytes     if pixels and weights are bytes, one instruction computes four products (DP4A, see mma.cuh).
+// Vectors   STORE elements a store, if rows of the output have this alignment.
+// Needs     sm_90; rows that are multiples of 16 bytes; LANES * OUT_Q * STRIDE_W * CHUNK elements are a multiple of 16
+//           bytes.
+// Limit     memory: each pixel is read once from DRAM, and the halo of a block's tile from L2. Small images: memory
+//           latency, because a block has few tiles. Larger filters: FMA.
 #include "conv.cuh"
 #include "epilogue.cuh"
 #include "filter.cuh"
@@ -40,7 +42,7 @@ constexpr int TILE_P = cfg::STRIPS * cfg::OUT_P, TILE_Q = cfg::LANES * cfg::OUT_
 constexpr int C_SLICE = cfg::C / cfg::SLICES, K_SLICE = cfg::K / cfg::SLICES, PLANES = C_SLICE / cfg::CHUNK;
 constexpr int TILES_K = (K_SLICE + cfg::OUT_K - 1) / cfg::OUT_K;
 
-// A row of a box: WIDTH pixels that some window sees, behind SHIFT elements, and to the next multiple of ALIGNMENT elements.
+// A row of a box: SHIFT elements, then WIDTH pixels that windows need, rounded up to a multiple of ALIGNMENT elements.
 constexpr int WIDE = 16 / sizeof(x_t), WIDTH = (TILE_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
 constexpr int BOX_W = (cfg::SHIFT + WIDTH * cfg::CHUNK + cfg::ALIGNMENT - 1) / cfg::ALIGNMENT * cfg::ALIGNMENT;
 constexpr int BOX_H = (TILE_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
@@ -49,17 +51,18 @@ constexpr int RUN = ((cfg::OUT_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::
 constexpr int ROWS = (cfg::OUT_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 constexpr int LOADS = (cfg::SHIFT + RUN + cfg::LOAD - 1) / cfg::LOAD;
 
-// Of a run where threads share: what stands before the thread's own vectors, those, and the lanes that share a row.
+// With SHARES: elements of a run before the thread's own vectors, elements of its own vectors, and lanes that share a
+// row.
 constexpr int BEFORE_OWN = (cfg::LOAD - cfg::SHIFT % cfg::LOAD) % cfg::LOAD,
               OWN = cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK, ROW_LANES = cfg::LANES < 32 ? cfg::LANES : 32;
 
-// Unrolled as far as the code stays small, by the multiply-adds of a plane and of all of them.
+// Loops are unrolled while the code stays small. The criterion is the number of FMAs, of a plane and of all planes.
 constexpr int PRODUCTS = cfg::OUT_K * cfg::OUT_P * cfg::OUT_Q * cfg::R * cfg::S * (cfg::CHUNK > 1 ? cfg::C_GROUP : 1);
 constexpr int UNROLL_PLANES = PRODUCTS * PLANES <= 1536 ? PLANES : 1, UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1;
-// Whether a thread holds the taps of a plane in registers.
+// True if a thread keeps the taps of a plane in registers.
 constexpr bool HOLDS = cfg::OUT_K * (cfg::CHUNK > 1 ? cfg::C_GROUP : 1) * cfg::R * cfg::S <= 32;
 
-// Bytes of pixels: the words of a row of the window, which begin where its first vector does, and the packed taps.
+// DP4A: words of a vector, words of a row of the window from its first vector on, and packed taps.
 constexpr int LOAD_WORDS = cfg::DP4A ? cfg::LOAD / 4 : 1,
               WORDS = cfg::DP4A ? (LOADS - cfg::SHIFT / cfg::LOAD) * LOAD_WORDS : 1;
 constexpr int BEFORE = cfg::SHIFT % cfg::LOAD;
@@ -68,7 +71,7 @@ constexpr int PACKED_TAPS = cfg::DP4A ? cfg::K * cfg::C_GROUP * Dp4aTaps::PLACES
 constexpr bool HOLDS_DP4A =
     cfg::DP4A && cfg::OUT_K * (cfg::CHUNK > 1 ? cfg::C_GROUP : 1) * Dp4aTaps::PLACES * cfg::S <= 32;
 
-// Whether sums are stored as bytes as they are, four at a time.
+// True if sums are stored as saturated bytes, four at a time, without an epilogue.
 constexpr bool SATURATES = cfg::DP4A && sizeof(out_t) == 1 && cfg::STORE % 4 == 0 && !HAS_EPILOGUE;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
@@ -87,9 +90,9 @@ struct Boxes {
     TensorMap map;
     Conv conv;
     Filter filter;
-    int tiles;             // all of them
-    Divisor across, down;  // those of a plane of outputs along q and p
-    int aligned_out;       // whether rows of the output allow vectors of STORE elements
+    int tiles;
+    Divisor across, down;  // tiles of a plane of outputs along q and p
+    int aligned_out;       // true if rows of the output allow vectors of STORE elements
 };
 
 struct alignas(128) Box {
@@ -108,7 +111,7 @@ __device__ inline Tile tile_of(const Boxes &args, int i) {
             (rest - plane * args.down.by) * TILE_P, (i - rest * args.across.by) * TILE_Q};
 }
 
-// Ask for the box of tile i, if there is one.
+// Issues the copy of the box of tile i, if there is one.
 __device__ inline void load(const Boxes &args, Box &box, unsigned long long *bar, int i) {
     if (i >= args.tiles) return;
     const Tile tile = tile_of(args, i);
@@ -118,7 +121,7 @@ __device__ inline void load(const Boxes &args, Box &box, unsigned long long *bar
              (tile.n * cfg::SLICES + tile.slice) * PLANES, bar);
 }
 
-// Element e of row i and a plane of a box: the pixel that the border puts there, or the one that is there anyway.
+// Writes element e of row i of a plane of a box: the value that the border has there, or the pixel itself.
 __device__ inline void fill_cell(const Conv &conv, Box &box, const Tile &tile, int plane, int i, int e) {
     const int h = inside(tile.p * cfg::STRIDE_H - conv.top + i, conv.H), ch = e % cfg::CHUNK;
     const int w = inside(tile.q * cfg::STRIDE_W - conv.left + e / cfg::CHUNK, conv.W);
@@ -128,8 +131,7 @@ __device__ inline void fill_cell(const Conv &conv, Box &box, const Tile &tile, i
     box.at[plane][i][cfg::SHIFT + e] = value;
 }
 
-// Fill what stands outside the image and is seen by outputs: whole rows above and below it, then both ends of the rows
-// between.
+// Writes the border values that outputs need: whole rows above and below the image, then both ends of the rows between.
 __device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile) {
     const int h0 = tile.p * cfg::STRIDE_H - conv.top, w0 = tile.q * cfg::STRIDE_W - conv.left;
     const int height = min(BOX_H, (conv.P - 1 - tile.p) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1);
@@ -152,7 +154,7 @@ __device__ inline void fill_outside(const Conv &conv, Box &box, const Tile &tile
     __syncthreads();
 }
 
-// A row of the window. A vector of which the window takes half or less comes one by one.
+// Loads a row of the window. A vector of which the window needs half or less is loaded element by element.
 __device__ inline void load_run(const Conv &conv, acc_t (&row)[RUN], const x_t *line) {
 #pragma unroll
     for (int v = 0; v < LOADS; v++) {
@@ -170,8 +172,8 @@ __device__ inline void load_run(const Conv &conv, acc_t (&row)[RUN], const x_t *
     }
 }
 
-// As load_run, of threads that each load their own vectors alone: the rest of a run are the neighbours'. The first and
-// the last of a row's lanes in a warp have none on one side, and load it.
+// As load_run, but each thread loads only its own vectors and receives the rest of the run from its neighbours. The
+// first and last lanes of a row in a warp have no neighbour on one side and load that part.
 __device__ inline void share_run(const Conv &conv, acc_t (&row)[RUN], const x_t *line, int x) {
     acc_t own[OWN];
 #pragma unroll
@@ -195,14 +197,14 @@ __device__ inline void share_run(const Conv &conv, acc_t (&row)[RUN], const x_t 
     }
 }
 
-// Row r of the taps of the tile's output k, and of channel ch of a plane.
+// Loads row r of the taps of the tile's output k and of channel ch of a plane.
 __device__ inline void taps_of(acc_t (&taps)[cfg::S], const acc_t (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
                                const Tile &tile, int k, int plane, int ch, int r) {
-    // Beyond: not stored.
+    // Sums beyond the last output channel are not stored.
     staged_taps(taps, staged, min(tile.k + k, cfg::K - 1), (plane * cfg::CHUNK + ch) % cfg::C_GROUP, r);
 }
 
-// Sum the products of all channels; x and y are the thread's.
+// Adds the products of all channels. x and y are the thread's position in the block.
 __device__ inline void add_products(const Conv &conv, const Box &box,
                                     const acc_t (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
                                     acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q], const Tile &tile, int x, int y) {
@@ -228,7 +230,7 @@ __device__ inline void add_products(const Conv &conv, const Box &box,
                 load_run(conv, row, line);
 #pragma unroll
             for (int p = 0; p < cfg::OUT_P; p++) {
-                // Row i of pixels is row r of p's window.
+                // Row i of pixels is row r of the window of output row p.
                 const int below = i - p * cfg::STRIDE_H, r = below / cfg::DILATION_H;
                 if (below < 0 || below % cfg::DILATION_H != 0 || r >= cfg::R) continue;
 #pragma unroll
@@ -252,7 +254,7 @@ __device__ inline void add_products(const Conv &conv, const Box &box,
     }
 }
 
-// Pack the taps that are staged, for dp4a(): of output k and channel c, for every place of a word against the window.
+// Packs the staged taps for dp4a(), for output k and channel c and for every position of a word in the window.
 template <class Sum>
 __device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
                                  int thread) {
@@ -262,7 +264,7 @@ __device__ inline void pack_taps(unsigned (&packed)[PACKED_TAPS], const Sum (&st
     }
 }
 
-// As add_products, of bytes: four rows at a time are turned into columns of four pixels.
+// As add_products, for bytes: transposes four rows at a time to columns of four pixels.
 template <class X, class W, class Sum>
 __device__ inline void add_dp4a(const Box &box, const unsigned (&packed)[PACKED_TAPS],
                                 Sum (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q], const Tile &tile, int x, int y) {
@@ -289,7 +291,7 @@ __device__ inline void add_dp4a(const Box &box, const unsigned (&packed)[PACKED_
             const int b = i * Dp4aTaps::BASE;
             unsigned rows[4][WORDS];
 #pragma unroll
-            for (int j = 0; j < 4; j++) {  // the last word may reach beyond the window, where its taps are zero
+            for (int j = 0; j < 4; j++) {  // the last word may cross the end of the window, where taps are zero
                 const x_t *line = box.at[plane][y * cfg::OUT_P * cfg::STRIDE_H + min(b + j, ROWS - 1)];
                 const auto *from =
                     reinterpret_cast<const unsigned *>(line + x * cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK);
@@ -329,7 +331,7 @@ __device__ inline void add_dp4a(const Box &box, const unsigned (&packed)[PACKED_
     }
 }
 
-// Store row i of outputs from (p, q) on, of STORE_K channels from k on, in vectors that begin at `run`.
+// Stores row i of outputs from (p, q) on, of STORE_K channels from k on, in vectors that begin at `run`.
 __device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q],
                                      const Tile &tile, int k, int i, int p, int q, out_t *run) {
 #pragma unroll
@@ -349,7 +351,7 @@ __device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[cfg::
     }
 }
 
-// Store the thread's outputs, from (p, q) on: in vectors where all of a row, or of the thread's tile, are there.
+// Stores the thread's outputs from (p, q) on: in vectors if the whole row, or the whole tile of the thread, exists.
 __device__ inline void store(const Boxes &args, const acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q],
                              const Tile &tile, int p, int q) {
     const Conv &conv = args.conv;
@@ -367,7 +369,7 @@ __device__ inline void store(const Boxes &args, const acc_t (&sums)[cfg::OUT_K][
 #pragma unroll
     for (int j = 0; j < cfg::OUT_K / cfg::STORE_K * cfg::OUT_P; j++) {
         const int k = j / cfg::OUT_P * cfg::STORE_K, row = j % cfg::OUT_P;
-        if (K_SLICE % cfg::OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;  // beyond the slice's last
+        if (K_SLICE % cfg::OUT_K && tile.k + k >= (tile.slice + 1) * K_SLICE) continue;  // beyond the slice
         if (p + row >= conv.P) continue;
         if (K_SLICE % cfg::OUT_K && in_vectors) {
             out_t *const run = conv.out + offset_of(conv.out_strides, tile.n, tile.k + k, p + row, q);

@@ -1,14 +1,15 @@
-// direct_constant: as direct_naive, but the filter lies in constant memory.
+// direct_constant: direct_naive with the filter in constant memory.
 //
-// Since direct_naive: a weight is read through the constant cache, which gives one number a cycle to all 32 threads of
-//           a warp. All of them want the same weight at the same time, and where the compiler knows its place it is an
-//           operand of the multiply-add itself: half of the loads are gone.
-// Threads   as direct_naive by pixel: block of BLOCK_X x BLOCK_Y, thread (x, y) takes output
-//           q = blockIdx.x * BLOCK_X + x, p = blockIdx.y * BLOCK_Y + y of plane (n, k).
-// Registers as direct_naive; weights take none, so that an SM can hold all the threads that it has room for.
-// Grid      blocks along y and z (planes) go on in steps of the grid: a grid has at most 65535 of them.
-// Needs     K * C_GROUP * R * S weights of the sums' type in 64 KB: what a module's constant memory holds.
-// Limit     a pixel is read through L1 once for every tap of every output channel: at 3 x 3 nine times.
+// Since direct_naive: weights come through the constant cache, which broadcasts one number a cycle to the 32
+//           threads of a warp. All threads of a warp need the same weight at the same time. If the compiler knows its
+//           address, the weight is an operand of the FMA itself, so half of the loads disappear.
+// Threads   as direct_naive by pixel: thread (x, y) of a block of BLOCK_X x BLOCK_Y computes output q = blockIdx.x *
+//           BLOCK_X + x, p = blockIdx.y * BLOCK_Y + y of plane (n, k).
+// Registers as direct_naive. Weights need no registers, so an SM can hold its maximum number of threads.
+// Grid      blocks loop over y and z (planes) in steps of the grid, because a grid has at most 65535 blocks along these
+//           axes.
+// Needs     K * C_GROUP * R * S weights of acc_t in 64 KB, the constant memory of a module.
+// Limit     each pixel is read through L1 once for every tap of every output channel: nine times for a 3 x 3 filter.
 #include "border.cuh"
 #include "epilogue.cuh"
 
@@ -19,9 +20,9 @@ __constant__ acc_t weights[cfg::K * TAPS];
 
 // The sum of direct_naive, with weights from constant memory.
 __device__ inline acc_t window_sum(const Conv &conv, int n, int k, int p, int q) {
-    // Of the filter, in pixels.
+    // Size of the dilated filter, in pixels.
     constexpr int EXTENT_H = cfg::DILATION_H * (cfg::R - 1) + 1, EXTENT_W = cfg::DILATION_W * (cfg::S - 1) + 1;
-    // Loops over taps are unrolled while the code stays small; rolled ones cost an index sum a tap.
+    // Loops over taps are unrolled while the code stays small. A rolled loop costs an index sum for each tap.
     constexpr int UNROLL_S = cfg::S <= 16 ? cfg::S : 1, UNROLL_R = cfg::R * cfg::S <= 64 ? cfg::R : 1,
                   UNROLL_C = cfg::C_GROUP * cfg::R * cfg::S <= 64 ? cfg::C_GROUP : 1;
     const int c0 = k / cfg::K_GROUP * cfg::C_GROUP, h0 = p * cfg::STRIDE_H - conv.top,

@@ -1,26 +1,27 @@
-// direct_mma: filters of bytes as products of matrices, on tensor cores.
+// direct_mma: filters of bytes as matrix products on tensor cores.
 //
-// Since direct_boxes: what limits it on bytes is instructions, a product of four bytes each. A tensor core multiplies
-//           16 x 32 bytes by 32 x 8 in one, so that a filter's whole row is one product for 128 outputs, however long
-//           it is, though most of its factors are zeros.
-// Matrix    of pixels: each row is a window, WINDOW bytes of a row of the image: all of it that OUTS bytes of outputs
-//           see; the next window lies OUTS bytes further on. Of taps: column o holds row r of the filter where output o
-//           sees it, and zeros elsewhere (a Toeplitz matrix); no channel sees another group's.
-// Sums      row i of the image is row r of what output row i - r sees. So its products are added to R rows of sums;
-//           those of output row i - R + 1 are whole then, and each product leaves its sums a row further on.
-// Columns   output 4 t + 2 h + j of a window is column 2 t + j of product h: a thread so has four neighbouring outputs.
-// Tile      of a warp: SPAN bytes of outputs along a row, args.rows rows. It needs no other warp.
-// Threads   lane 4 g + t takes outputs 4 t to 4 t + 3 of windows g, g + 8, ... of the span.
-// Grid      a block's warps take spans side by side, then those of the strip of rows below; planes of an image, or whole
-//           images where channels lie side by side (CHUNK), take blocks of their own.
-// Stages    gangs of STAGE_ROWS rows of a warp's pixels in shared memory, there or under way, by asynchronous copies that have
-//           L2 read whole lines: a span begins and ends within one.
-// Inner     gangs, most of a strip's, ask nothing but where their rows lie: a warp has few neighbours here that would
-//           hide what a branch costs.
-// Border    copies bring zeros where the image is not. Other borders are written over them (FILLED).
-// Needs     sm_80; bytes of pixels and taps; no stride, no dilation, no zero point; as many outputs as channels, which
-//           in NHWC divide 16 or 12; rows of whole 16 bytes; a filter of at most 8 KiB.
-// Limit     memory: each pixel is read once, and what windows of neighbouring warps share from L2.
+// Since direct_boxes: on bytes it is limited by instructions, each of which multiplies four bytes. A tensor
+//           core multiplies 16 x 32 bytes by 32 x 8 in one instruction. So a whole row of a filter is one product for
+//           128 outputs, whatever its length, although most of the factors are zeros.
+// Matrix    of pixels: each row is a window of WINDOW bytes of an image row, all that OUTS bytes of outputs need. The
+//           next window begins OUTS bytes later. Of taps, a Toeplitz matrix: column o holds row r of the filter where
+//           output o uses it, and zeros elsewhere. A channel never meets the taps of another group.
+// Sums      row i of the image is row r of the window of output row i - r. So its products are added to R rows of sums.
+//           The sums of output row i - R + 1 are then complete. Each product writes its sums one row further, so
+//           nothing is moved.
+// Columns   output 4 t + 2 h + j of a window is column 2 t + j of product h, so a thread has four neighbouring outputs.
+// Tile      of a warp: SPAN bytes of outputs along a row, args.rows rows. Warps are independent.
+// Threads   lane 4 g + t computes outputs 4 t to 4 t + 3 of windows g, g + 8, ... of the span.
+// Grid      the warps of a block compute neighbouring spans, then those of the next strip of rows. Planes of an image
+//           (whole images if channels are contiguous, CHUNK) have their own blocks.
+// Stages    groups of STAGE_ROWS rows of a warp's pixels in shared memory, loaded or in flight, by asynchronous copies
+//           for which L2 fetches whole lines: a span begins and ends within one line.
+// Inner     most groups of a strip are inner ones, which test nothing, because few other warps hide the cost of a
+//           branch.
+// Border    the copies write zeros outside the image. Other border values are written over them (FILLED).
+// Needs     sm_80; pixels and taps of bytes; no stride, no dilation, no zero point; as many outputs as channels, which
+//           in NHWC divide 16 or 12; rows of a multiple of 16 bytes; a filter of at most 8 KiB.
+// Limit     memory: each pixel is read once from DRAM, and the overlap of neighbouring warps' windows from L2.
 #include "border.cuh"
 #include "conv.cuh"
 #include "epilogue.cuh"
@@ -29,15 +30,15 @@
 #include "mma.cuh"
 
 constexpr int THREADS = 32 * cfg::WARPS, SPAN = MMA_ROWS * cfg::OUTS * cfg::SETS, STEPS = cfg::WINDOW / MMA_BYTES;
-// A row in shared memory begins BEFORE bytes before the span, a multiple of 16; its first window SHIFT bytes before it,
-// a multiple of 4; the first pixel that an output sees LEAD bytes behind that.
+// A row in shared memory begins BEFORE bytes before the span, a multiple of 16. Its first window begins SHIFT bytes
+// before the span, a multiple of 4. The first pixel that an output needs is LEAD bytes after that.
 constexpr int BEFORE = (cfg::SHIFT + 15) / 16 * 16, SEEN = SPAN - cfg::OUTS + cfg::WINDOW - cfg::SHIFT;
 constexpr int COPIES = (BEFORE + SEEN + 15) / 16, PITCH = 16 * COPIES;
-constexpr int NEEDED = SPAN + cfg::CHUNK * (cfg::S - 1);  // bytes that outputs of a span see
-constexpr int AHEAD = (cfg::STAGES - 1) * cfg::STAGE_ROWS;  // rows from the one that is multiplied to the one that is brought
+constexpr int NEEDED = SPAN + cfg::CHUNK * (cfg::S - 1);  // bytes that outputs of a span need
+constexpr int AHEAD = (cfg::STAGES - 1) * cfg::STAGE_ROWS;  // rows from multiplied to loaded
 constexpr int HALVES = 2, LANE_COPIES = (cfg::STAGE_ROWS * COPIES + 31) / 32;
 
-// Whether sums are stored as bytes as they are, four at a time.
+// True if sums are stored as saturated bytes, four at a time, without an epilogue.
 constexpr bool SATURATES = sizeof(out_t) == 1 && !HAS_EPILOGUE;
 
 static_assert(cfg::STRIDE_H == 1 && cfg::STRIDE_W == 1 && cfg::DILATION_H == 1 && cfg::DILATION_W == 1,
@@ -53,16 +54,16 @@ static_assert(cfg::SHIFT % 4 == 0 && SPAN % 16 == 0, "words and copies must be a
 struct Mma {
     Conv conv;
     Filter filter;
-    int rows;               // of outputs, of a warp
+    int rows;               // output rows of a warp
     int units;              // spans of all strips of a plane
     Divisor spans, blocks;  // of a row; of a plane
-    int aligned_out;        // whether rows of the output allow vectors of four elements
+    int aligned_out;        // true if rows of the output allow vectors of four elements
 };
 
-// What a warp computes: its plane of pixels, its first output, and its rows of pixels.
+// The work of a warp: its plane of pixels, its first output, and its rows of pixels.
 struct Strip {
     const x_t *plane;
-    int n, k;  // of the plane; k is 0 where channels lie side by side
+    int n, k;  // of the plane; k is 0 if channels are contiguous
     int p, at;  // `at` in bytes along the row
     int rows;
 };
@@ -76,12 +77,13 @@ __device__ inline Strip strip_of(const Mma &args, int warp) {
     return {args.conv.x + offset_of(args.conv.x_strides, n, k, 0, 0), n, k, p, (unit - down * args.spans.by) * SPAN, rows};
 }
 
-// The taps of a plane in shared memory, as its outputs see rows of pixels: for an output of channel k, row r of the
-// filter in line k R + r, from byte ZEROS_BEFORE on; zeros around it, and between taps where other groups' channels lie.
+// The taps of a plane in shared memory, in the order of a row of pixels: for an output of channel k, row r of the
+// filter is line k R + r, from byte ZEROS_BEFORE on. Zeros are around it, and between taps at the channels of other
+// groups.
 constexpr int ZEROS_BEFORE = (cfg::LEAD + 19) / 4 * 4, LINE = ZEROS_BEFORE + cfg::WINDOW + 4;
 constexpr int TAPS = cfg::CHUNK * cfg::C_GROUP * cfg::R * cfg::S, LINES = cfg::CHUNK * cfg::R * LINE / 4;
 
-// Where tap i is given, and the byte of it in the lines.
+// Address of tap i in the given filter, and its byte in the lines.
 struct Tap {
     const w_t *from;
     int to;
@@ -94,17 +96,17 @@ __device__ inline Tap tap_of(const Filter &filter, const Strip &strip, int i) {
             in_register((k * cfg::R + r) * LINE + ZEROS_BEFORE + s * cfg::CHUNK + k / cfg::K_GROUP * cfg::C_GROUP + c)};
 }
 
-// Four bytes that begin anywhere: `turn` bits behind `words`.
+// Loads four bytes at any alignment: `turn` bits after `words`.
 __device__ inline unsigned four_bytes(const unsigned *words, int turn) {
     return static_cast<unsigned>((words[0] | static_cast<unsigned long long>(words[1]) << 32) >> turn);
 }
 
-// What a lane brings of STAGE_ROWS rows: their COPIES of 16 bytes are shared out.
+// The copies of a lane for STAGE_ROWS rows: the lanes share their COPIES copies of 16 bytes.
 struct Source {
     const x_t *from[LANE_COPIES];  // in row 0
-    int row[LANE_COPIES];          // of the strip's first gang
-    int kind[LANE_COPIES];         // 0: nothing is left to bring; 1: zeros; 2: what the image has there
-    index_t step;             // from row to row
+    int row[LANE_COPIES];          // of the strip's first group
+    int kind[LANE_COPIES];         // 0: nothing to copy; 1: zeros; 2: pixels of the image
+    index_t step;             // from one row to the next
     int height;
 };
 
@@ -122,7 +124,7 @@ __device__ inline Source source_of(const Conv &conv, const Strip &strip, int lan
     return source;
 }
 
-// Bring the gang of rows that begins `down` rows below the strip's first.
+// Issues the copies of the group of rows that begins `down` rows below the strip's first.
 __device__ inline void load(const Source &source, unsigned char *target, int down) {
 #pragma unroll
     for (int c = 0; c < LANE_COPIES; c++) {
@@ -132,22 +134,22 @@ __device__ inline void load(const Source &source, unsigned char *target, int dow
     }
 }
 
-// Bring one of rows that the image has, from where its first row's bytes are.
+// The same for rows inside the image, from the addresses of the first row.
 __device__ inline void load_inner(const Source &source, unsigned char *target, const x_t *const (&from)[LANE_COPIES]) {
 #pragma unroll
     for (int c = 0; c < LANE_COPIES; c++)
         if (source.kind[c] != 0) copy_async16_l2_128b(target + 16 * 32 * c, from[c], source.kind[c] == 2);
 }
 
-// What stands outside the image along a row, and is seen by outputs of the strip: the first `left` bytes and those
-// from `behind` on, of `seen`. Where they are few, and the row has what the border puts there, a lane copies one.
+// Bytes outside the image along a row that outputs of the strip need: the first `left` bytes and those from `behind`
+// on, of `seen`. If they are few and the row holds the values of the border, each lane copies one.
 struct Fill {
-    int needed;  // 0: none; 1: a byte a lane; 2: as many as there are
+    int needed;  // 0: none; 1: a byte a lane; 2: all in a loop
     int seen, left, behind;
-    int from, to;  // of the lane, from a row's beginning
+    int from, to;  // of the lane, from the beginning of a row
 };
 
-// Where in a row of shared memory lies what the border puts at byte e of those that are seen; -1 where it is not there.
+// Position in a row of shared memory of the border value for byte e, or -1 if the row does not hold it.
 __device__ inline int held_of(const Conv &conv, const Strip &strip, int e) {
     const int w = inside(strip.at / cfg::CHUNK - conv.left + e / cfg::CHUNK, conv.W);
     const int held = w * cfg::CHUNK + e % cfg::CHUNK - strip.at + BEFORE;
@@ -169,7 +171,7 @@ __device__ inline Fill fill_of(const Conv &conv, const Strip &strip, int lane) {
             in_register(lane < count ? BEFORE - conv.left * cfg::CHUNK + e : -1)};
 }
 
-// Write it over a gang of rows, `down` rows below the strip's first.
+// Writes the border values over a group of rows, `down` rows below the strip's first.
 __device__ inline void fill_outside(const Conv &conv, const Strip &strip, const Fill &fill, unsigned char *slot,
                                     int down, int lane) {
     if (cfg::BORDER != CONSTANT && fill.needed == 1) {
@@ -195,7 +197,7 @@ __device__ inline void fill_outside(const Conv &conv, const Strip &strip, const 
     }
 }
 
-// Store four outputs, from byte `at` of row p on, as a vector at `to`.
+// Stores four outputs, from byte `at` of row p on, as a vector at `to`.
 __device__ inline void store_four(const Conv &conv, const Strip &strip, int p, int at, const int (&sums)[4],
                                   out_t *to) {
     Vector<out_t, 4> values;
@@ -209,10 +211,10 @@ __device__ inline void store_four(const Conv &conv, const Strip &strip, int p, i
     store_vector(to, values);
 }
 
-// Store such of them as are there.
+// Stores those of the four outputs that exist.
 __device__ inline void store_some(const Mma &args, const Strip &strip, int p, int at, const int (&sums)[4], out_t *to) {
     const Conv &conv = args.conv;
-    at = in_register(at);  // what few strips ask is not worked out before the loop
+    at = in_register(at);  // few strips need this, so it is not computed before the loop
     if (args.aligned_out && at + 4 <= conv.Q * cfg::CHUNK) {
         store_four(conv, strip, p, at, sums, to);
         return;
@@ -223,28 +225,28 @@ __device__ inline void store_some(const Mma &args, const Strip &strip, int p, in
             store_output(conv, strip.n, strip.k + (at + e) % cfg::CHUNK, p, (at + e) / cfg::CHUNK, sums[e]);
 }
 
-// A warp's way down its strip, a gang at a time.
+// The loop of a warp down its strip, one group of rows at a time.
 struct Walk {
     const Mma &args;
     Strip strip;
     Source source;
     Fill fill;
     int lane;
-    int at;                          // along a row begin the thread's outputs,
-    char *to;                        // and here those of the row that is next to be whole,
-    long long step;                  // which the next row's are so many bytes behind
-    unsigned char *ring, *target;    // the warp's rows; what the lane brings of the first
+    int at;                          // position along a row of the thread's outputs
+    char *to;                        // address of its outputs in the row that is completed next
+    long long step;                  // bytes from one row of outputs to the next
+    unsigned char *ring, *target;    // the warp's rows; target of the lane's copies in the first
     const unsigned char *window;     // of the lane, in the first row
-    const x_t *ahead[LANE_COPIES];        // what the lane brings AHEAD rows below row i, if the image has it,
-    long long further;               // and from gang to gang
-    int i, now;                      // the row of pixels that is next, and where in the ring it is
-    unsigned taps[cfg::R][STEPS][HALVES][2];  // of the matrices, as a lane holds them
+    const x_t *ahead[LANE_COPIES];        // sources of the lane's copies, AHEAD rows below row i,
+    long long further;               // and their step from group to group
+    int i, now;                      // the next row of pixels, and its position in the ring
+    unsigned taps[cfg::R][STEPS][HALVES][2];  // fragments of the matrices of taps
     int sums[cfg::SETS][HALVES][cfg::R][4];
 
     __device__ inline void begin(unsigned char *warps_ring, unsigned char *lanes_target, const unsigned *lines) {
         const Conv &conv = args.conv;
         const int g = lane / 4, t = lane % 4, across = strip.at + g * cfg::OUTS + 4 * t;
-        at = in_register(4 * t < cfg::OUTS ? across : conv.Q * cfg::CHUNK);  // of 12 outputs the last lane of four has none
+        at = in_register(4 * t < cfg::OUTS ? across : conv.Q * cfg::CHUNK);  // of 12 outputs one lane of four has none
         step = in_register(static_cast<long long>(conv.out_strides.h * sizeof(out_t)));
         out_t *const first = conv.out + offset_of(conv.out_strides, strip.n, strip.k, strip.p, 0) + across;
         to = reinterpret_cast<char *>(in_register(first)) - (cfg::R - 1) * step;
@@ -270,9 +272,9 @@ struct Walk {
             sums[v / (8 * cfg::R)][v / (4 * cfg::R) % HALVES][v / 4 % cfg::R][v % 4] = 0;
     }
 
-    // Until which row gangs from here on are inner ones: each of their rows ends one of outputs, in whole vectors, and
-    // neither their rows nor those that they bring lie outside the image. Most gangs are inner; and what is asked of
-    // the others costs more than their products.
+    // End of the inner groups from here on: each of their rows completes a row of outputs in whole vectors, and neither
+    // their rows nor the rows that they load are outside the image. Most groups are inner ones. The tests of the others
+    // cost more than their products.
     __device__ inline int inner_end() const {
         const Conv &conv = args.conv;
         const int width = conv.Q * cfg::CHUNK, below = conv.H - (strip.p - conv.top) - cfg::STAGE_ROWS + 1;
@@ -288,7 +290,7 @@ struct Walk {
         const Conv &conv = args.conv;
         const int above = strip.p - conv.top + i;
         copy_async_wait<cfg::STAGES - 2>();
-        __syncwarp();  // the rows are there for all lanes, and all have read those before
+        __syncwarp();  // the rows are visible to all lanes, and all lanes have read the earlier ones
         if (i + AHEAD < strip.rows) {
             unsigned char *const slot = target + (now == 0 ? AHEAD * PITCH : now - cfg::STAGE_ROWS * PITCH);
             if constexpr (INNER) load_inner(source, slot, ahead);
@@ -301,7 +303,7 @@ struct Walk {
                 __syncwarp();
             }
         }
-        // All rows are read before the first is multiplied: what one waits for, the next has behind it.
+        // All rows are loaded before the first is multiplied, so that their latencies overlap.
         unsigned pixels[cfg::STAGE_ROWS][cfg::SETS][STEPS][4];
 #pragma unroll
         for (int v = 0; v < cfg::STAGE_ROWS * cfg::SETS * STEPS * 4; v++) {
@@ -317,7 +319,7 @@ struct Walk {
 #pragma unroll
                 for (int v = 0; v < STEPS * cfg::R * HALVES; v++) {
                     const int m = v / (cfg::R * HALVES), r = cfg::R - 1 - v / HALVES % cfg::R, h = v % HALVES;
-                    int before[4];  // of the same output row, until now
+                    int before[4];  // sums of the same output row so far
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         before[e] = m > 0 ? sums[set][h][r][e] : r > 0 ? sums[set][h][max(r - 1, 0)][e] : 0;
@@ -351,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_mma(co
     __shared__ __align__(16) unsigned char rings[cfg::WARPS][cfg::STAGES][cfg::STAGE_ROWS * PITCH];
     __shared__ unsigned lines[LINES];
     const int thread = in_register(static_cast<int>(threadIdx.x)), lane = thread % 32;
-    const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);  // so that branches on it are known to be a warp's
+    const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);  // uniform in a warp, for the compiler
     const Strip strip = strip_of(args, warp);
     const Source source = source_of(args.conv, strip, lane);
     const Tap own = tap_of(args.filter, strip, min(thread, TAPS - 1));
@@ -359,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_mma(co
     for (int i = thread; i < LINES; i += THREADS) lines[i] = 0;
     __syncthreads();
     pdl_wait();
-    const w_t first = *own.from;  // on its way before pixels
+    const w_t first = *own.from;  // loaded before the pixels
 #pragma unroll 1
     for (int i = 0; i < AHEAD; i += cfg::STAGE_ROWS) {
         if (i < strip.rows) load(source, target + i * PITCH, i);

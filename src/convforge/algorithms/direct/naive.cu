@@ -1,27 +1,30 @@
-// direct_naive: a thread computes each of its outputs from the definition, all from global memory.
+// direct_naive: each thread computes its outputs straight from the definition of the convolution, from global memory.
 //
 // First step of the ladder.
-// Threads   block of BLOCK_X x BLOCK_Y threads, 32 to 1024, in one or two dimensions; a block has as many columns and
-//           rows of threads. Thread (x, y) takes the outputs q0 .. q0 + per_q, p0 .. p0 + per_p of a plane (n, k), with
-//           q0 = (blockIdx.x * BLOCK_X + x) * per_q and p0 = (blockIdx.y * BLOCK_Y + y) * per_p.
-// Partition by pixel: 1 x 1 outputs a thread; by block: a few rows and columns; by row: a whole row; by column: a whole
-//           column. per_p and per_q come at run time, as they may be the size of the image.
-// Registers BLOCKS blocks share an SM's: enough threads that some can compute while others wait for memory.
-// Grid      blocks along y and z (planes) go on in steps of the grid: a grid has at most 65535 of them.
-// Limit     every product reads its pixel and its weight through L1: at 3 x 3 nine loads of each for nine FMAs. By row,
-//           neighbouring threads read pixels a whole row apart, so each load of a warp touches 32 lines.
+// Threads   a block has BLOCK_X x BLOCK_Y threads, 32 to 1024. Thread (x, y) computes outputs q0 to q0 + per_q - 1 and
+//           p0 to p0 + per_p - 1 of a plane (n, k), with q0 = (blockIdx.x * BLOCK_X + x) * per_q and p0 = (blockIdx.y *
+//           BLOCK_Y + y) * per_p.
+// Partition by pixel: 1 x 1 outputs a thread. By block: a few rows and columns. By row: a whole row. By column: a whole
+//           column. per_p and per_q are run-time arguments, because they may equal the image size.
+// Registers the compiler limits registers so that BLOCKS blocks fit on an SM: some threads compute while others wait
+//           for memory.
+// Grid      blocks loop over y and z (planes) in steps of the grid, because a grid has at most 65535 blocks along these
+//           axes.
+// Limit     every product loads its pixel and its weight through L1: a 3 x 3 filter needs nine loads of each for nine
+//           FMAs. By row, neighbouring threads read pixels a whole row apart, so each load of a warp touches 32 lines.
 #include "border.cuh"
 #include "epilogue.cuh"
 
 static_assert(cfg::BLOCK_X * cfg::BLOCK_Y >= 32 && cfg::BLOCK_X * cfg::BLOCK_Y <= 1024,
               "a block has 32 to 1024 threads");
 
-// Sum of output (n, k, p, q): every channel and tap of its window times the filter at `w`, in the order (C_GROUP, R, S).
-// A window inside the image takes the first loops; only a window across the border maps each of its taps (border.cuh).
+// Returns the sum of output (n, k, p, q): all channels and taps of its window times the filter at `w`, in the order
+// (C_GROUP, R, S). A window inside the image takes the first loops. Only a window across the border maps each of its
+// taps (border.cuh).
 __device__ inline acc_t window_sum(const Conv &conv, const acc_t *w, int n, int k, int p, int q) {
-    // Of the filter, in pixels.
+    // Size of the dilated filter, in pixels.
     constexpr int EXTENT_H = cfg::DILATION_H * (cfg::R - 1) + 1, EXTENT_W = cfg::DILATION_W * (cfg::S - 1) + 1;
-    // Loops over taps are unrolled while the code stays small; rolled ones cost an index sum a tap.
+    // Loops over taps are unrolled while the code stays small. A rolled loop costs an index sum for each tap.
     constexpr int UNROLL_S = cfg::S <= 16 ? cfg::S : 1, UNROLL_R = cfg::R * cfg::S <= 64 ? cfg::R : 1,
                   UNROLL_C = cfg::C_GROUP * cfg::R * cfg::S <= 64 ? cfg::C_GROUP : 1;
     const int c0 = k / cfg::K_GROUP * cfg::C_GROUP, h0 = p * cfg::STRIDE_H - conv.top,

@@ -1,30 +1,31 @@
-// direct_shared: a block copies its part of the image to shared memory, and takes all taps from there.
+// direct_shared: a block copies its tile of the image to shared memory and reads all taps from there.
 //
-// Since direct_constant: the tile, with the halo that the filter reaches beyond it, is read from global memory once a
-//           block; borders are dealt with while it is copied, so that taps test nothing; a thread has several outputs.
-// Tile      BLOCK_X outputs wide, BLOCK_Y * PER_P high, TILE_K channels deep. Of the image it takes TILE_H x TILE_W
-//           pixels of TILE_C channels at a time: the sums wait in registers while the next slice of channels comes in.
-// Threads   thread (x, y) takes outputs q = blockIdx.x * BLOCK_X + x, p = (blockIdx.y * BLOCK_Y + y) * PER_P + i, for i
-//           below PER_P, of TILE_K channels. Neighbours in x read neighbouring words: no two threads of a warp meet in
-//           a bank while STRIDE_W is odd; at stride 2, two do.
-// Registers BLOCKS blocks share an SM's.
-// Grid      blocks along y and z (image, group, tile of channels) go on in steps of the grid.
-// Needs     TILE_C * TILE_H * TILE_W numbers of the sums' type in shared memory: the host sizes and checks it.
-// Limit     two barriers a slice, and every element goes through the load unit three times: from global memory, to
-//           shared memory, and from there. At 3 x 3 the last is (PER_P + 2) / PER_P * 3 loads for nine multiply-adds.
+// Since direct_constant: a block reads the tile and its halo from global memory once. The copy resolves the
+//           border, so that taps test nothing. A thread computes several outputs.
+// Tile      of outputs: BLOCK_X wide, BLOCK_Y * PER_P high, TILE_K channels deep. Of the image: TILE_H x TILE_W pixels
+//           of TILE_C channels at a time. The sums stay in registers while the next slice of channels is copied.
+// Threads   thread (x, y) computes outputs q = blockIdx.x * BLOCK_X + x, p = (blockIdx.y * BLOCK_Y + y) * PER_P + i,
+//           for i below PER_P, of TILE_K channels. Neighbours in x read neighbouring words. If STRIDE_W is odd, a warp
+//           has no bank conflicts; at stride 2 they are two-way.
+// Registers the compiler limits registers so that BLOCKS blocks fit on an SM.
+// Grid      blocks loop over y and z (image, group, tile of channels) in steps of the grid.
+// Needs     TILE_C * TILE_H * TILE_W numbers of acc_t in shared memory. The host computes and checks the size.
+// Limit     two barriers for each slice. Every element passes the load/store unit three times: from global memory, to
+//           shared memory, and from shared memory. For a 3 x 3 filter the last are (PER_P + 2) / PER_P * 3 loads for
+//           nine FMAs.
 #include "border.cuh"
 #include "epilogue.cuh"
 #include "filter.cuh"
 #include "memory.cuh"
 
-__constant__ acc_t weights[CONSTANT_TAPS<cfg::CONSTANT_WEIGHTS>];  // where the filter fits there
+__constant__ acc_t weights[CONSTANT_TAPS<cfg::CONSTANT_WEIGHTS>];  // if the filter fits
 
 constexpr int THREADS = cfg::BLOCK_X * cfg::BLOCK_Y;
 constexpr int TILE_P = cfg::BLOCK_Y * cfg::PER_P, TILES_K = (cfg::K_GROUP + cfg::TILE_K - 1) / cfg::TILE_K;
 constexpr int TILE_H = (TILE_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 constexpr int TILE_W = (cfg::BLOCK_X - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
 
-// Unrolled as far as the code stays small: by the multiply-adds of a channel.
+// Loops are unrolled while the code stays small. The criterion is the number of FMAs of a channel.
 constexpr int PRODUCTS = cfg::R * cfg::S * cfg::TILE_K * cfg::PER_P;
 constexpr int UNROLL_C = PRODUCTS * cfg::TILE_C <= 512 ? cfg::TILE_C : 1, UNROLL_R = PRODUCTS <= 512 ? cfg::R : 1;
 constexpr int UNROLL_S = cfg::S <= 16 ? cfg::S : 1;
@@ -35,20 +36,20 @@ struct Shared {
     Conv conv;
 };
 
-// Whether the last slice has fewer channels. Loops over a slice then have TILE_C turns with a test in each: unrolled by
-// 3, 5, 15 or 17, a loop with min(TILE_C, C_GROUP - c) turns always takes them all in the code that NVRTC 13.0 to 13.5
-// makes for sm_75 to sm_90, and so reads and adds what lies beyond the last channel.
+// True if the last slice has fewer channels. Loops over a slice then run TILE_C times with a test in each iteration. A
+// loop with min(TILE_C, C_GROUP - c) iterations, unrolled by 3, 5, 15 or 17, is miscompiled by NVRTC 13.0 to 13.5 for
+// sm_75 to sm_90: it always runs TILE_C times and reads and adds values beyond the last channel.
 constexpr bool RAGGED = cfg::C_GROUP % cfg::TILE_C != 0;
 
-// Where a slice of channels of the image begins, and how many channels it has.
+// First element of a slice of channels of the image, and the number of its channels.
 struct Slice {
     int n, c, h, w, channels;
 };
 
-// A row of the image in memory: the pixels of one channel, or of all channels of the slice.
+// A row of the image in memory: the pixels of one channel (NCHW), or of all channels of the slice (NHWC).
 constexpr int INTERLEAVED = cfg::CHANNELS_LAST ? cfg::TILE_C : 1, ROW = TILE_W * INTERLEAVED;
 
-// Copy element `e` of row `h`, from channel `plane` of the slice on.
+// Copies element `e` of row `h`, from channel `plane` of the slice on.
 template <bool INSIDE>
 __device__ inline void copy_element(const Conv &conv, acc_t *tile, const x_t *corner, const Slice &from, int plane,
                                     int h, int e) {
@@ -58,15 +59,15 @@ __device__ inline void copy_element(const Conv &conv, acc_t *tile, const x_t *co
                                                  : pixel(conv, from.n, from.c + c, from.h + h, from.w + w);
 }
 
-// Copy a slice, with what stands outside of the image where it is not INSIDE. A row of threads takes rows of it,
-// BLOCK_X neighbours at a time; the few columns that are left over are shared out among all threads.
+// Copies a slice. Unless INSIDE, it also writes the values of the border. Each row of threads copies rows of the slice,
+// BLOCK_X neighbours at a time; all threads share the few columns that remain.
 template <bool INSIDE>
 __device__ inline void fill_tile(const Conv &conv, acc_t *tile, const Slice &from) {
     constexpr int LEFT = ROW % cfg::BLOCK_X, WHOLE = ROW - LEFT;
     const x_t *corner = conv.x + offset_of(conv.x_strides, from.n, from.c, INSIDE ? from.h : 0, INSIDE ? from.w : 0);
 #pragma unroll(UNROLL_C)
     for (int plane = 0; plane < cfg::TILE_C; plane += INTERLEAVED) {
-        if (plane >= from.channels) continue;  // as a bound of the loop NVRTC gets it wrong: see RAGGED
+        if (plane >= from.channels) continue;  // NVRTC miscompiles this test as a bound of the loop: see RAGGED
 #pragma unroll(INSIDE ? 16 : 1)
         for (int y = 0; y < TILE_H; y += cfg::BLOCK_Y)
 #pragma unroll(INSIDE ? 4 : 1)
@@ -79,7 +80,8 @@ __device__ inline void fill_tile(const Conv &conv, acc_t *tile, const Slice &fro
     }
 }
 
-// Add the products of `channels` channels, from c of the group on, to the sums of output channels k and on.
+// Adds the products of `channels` channels, from channel c of the group on, to the sums of TILE_K output channels from
+// k on.
 __device__ inline void add_products(const Conv &conv, const acc_t *tile, acc_t (&sums)[cfg::TILE_K][cfg::PER_P],
                                     int channels, int c, int k) {
     const acc_t *corner = tile + threadIdx.y * cfg::PER_P * cfg::STRIDE_H * TILE_W + threadIdx.x * cfg::STRIDE_W;
@@ -92,7 +94,7 @@ __device__ inline void add_products(const Conv &conv, const acc_t *tile, acc_t (
             for (int s = 0; s < cfg::S; s++)
 #pragma unroll
                 for (int j = 0; j < cfg::TILE_K; j++) {
-                    // Beyond the last: not stored.
+                    // Sums beyond the last output channel are not stored.
                     const acc_t w = weight<cfg::CONSTANT_WEIGHTS>(weights, conv, min(k + j, cfg::K - 1), c + i, r, s);
 #pragma unroll
                     for (int p = 0; p < cfg::PER_P; p++)

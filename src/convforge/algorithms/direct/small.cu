@@ -1,23 +1,24 @@
-// direct_small: a thread asks for all pixels of its window before the filter is there.
+// direct_small: a thread loads all pixels of its window at the same time as the filter.
 //
-// Since direct_tiled: a small image is over before memory or arithmetic are at work, so what limits it is how many trips
-//           to memory stand behind one another. direct_tiled brings the filter to shared memory and then loads pixels:
-//           two. Here pixels and filter are under way at once: one. No tile, no row that slides; and every address is
-//           worked out before the launch may begin to read (see memory.cuh).
-// Threads   thread (x, y) of BLOCK_X x BLOCK_Y takes the output q = blockIdx.x * BLOCK_X + x, p = blockIdx.y * BLOCK_Y + y
-//           of OUT_K channels.
+// Since direct_tiled: a small image is finished before memory or arithmetic are busy, so the number of
+//           sequential memory latencies limits it. direct_tiled copies the filter to shared memory and then loads
+//           pixels: two latencies. Here pixels and filter are loaded at once: one. There is no tile and no sliding row.
+//           All addresses are computed before the launch may begin to read (pdl_wait in memory.cuh).
+// Threads   thread (x, y) of a block of BLOCK_X x BLOCK_Y computes output q = blockIdx.x * BLOCK_X + x, p = blockIdx.y
+//           * BLOCK_Y + y of OUT_K channels.
 // Grid      a block along z for each image, group and tile of channels.
-// Registers C_GROUP x R x S pixels, OUT_K sums, and SHARE taps of the filter; BLOCKS blocks share an SM's.
+// Registers C_GROUP x R x S pixels, OUT_K sums, and SHARE taps of the filter. The compiler limits registers so that
+//           BLOCKS blocks fit on an SM.
 // Weights   staged in shared memory by each block, in the order of filter.cuh.
-// Needs     a window of few numbers, a filter of few bytes, and a grid that no axis is too long for.
-// Limit     latency: a launch, a trip to memory there and one back. Larger images: loads, as neighbours share none.
+// Needs     a window of few numbers, a filter of few bytes, and a grid within the limits of each axis.
+// Limit     latency: a launch, one load and one store. Larger images: loads, because neighbours share no pixels.
 #include "border.cuh"
 #include "epilogue.cuh"
 #include "filter.cuh"
 #include "memory.cuh"
 
 constexpr int TILES_K = (cfg::K_GROUP + cfg::OUT_K - 1) / cfg::OUT_K, THREADS = cfg::BLOCK_X * cfg::BLOCK_Y;
-// Of the filter, and of a thread.
+// Taps of the filter, and taps staged by a thread.
 constexpr int TAPS = cfg::K * cfg::C_GROUP * cfg::R * cfg::S, SHARE = (TAPS + THREADS - 1) / THREADS;
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
@@ -27,7 +28,7 @@ struct Small {
     Filter filter;
 };
 
-// Where tap i of the filter is given, i counted in the order in which it is staged.
+// Address of tap i of the given filter, with i in the order of staging.
 __device__ inline const w_t *given_at(const Filter &filter, int i) {
     return filter.taps + offset_of(filter.strides, i / (cfg::S * cfg::R * cfg::C_GROUP),
                                i / (cfg::S * cfg::R) % cfg::C_GROUP, i / cfg::S % cfg::R, i % cfg::S);
@@ -41,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_small(
     const int part = blockIdx.z / TILES_K, n = part / cfg::GROUPS, g = part % cfg::GROUPS;
     const int first = g * cfg::K_GROUP, k0 = first + blockIdx.z % TILES_K * cfg::OUT_K;
 
-    // Where the window's rows and columns lie; what the image does not have is read from its first, and not taken.
+    // Addresses of the rows and columns of the window. Positions outside the image point to the first row or column;
+    // the values read there are not used.
     const x_t *rows[cfg::C_GROUP][cfg::R];
     index_t columns[cfg::S];
     bool has_row[cfg::R], has_column[cfg::S];

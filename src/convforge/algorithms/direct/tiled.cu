@@ -1,28 +1,30 @@
-// direct_tiled: a thread computes a small tile of outputs from rows of pixels that it holds in registers.
+// direct_tiled: a thread computes a small tile of outputs from rows of pixels in registers.
 //
-// Since direct_shared: the window lies in registers, which need no barrier and no second load. It slides down the
-//           image: a row is loaded once, in vectors of up to 16 bytes, and serves every output row whose window
-//           covers it; only the few columns of halo beside it are loaded by two threads, the second time from L1.
-// Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels. Of the image it takes ROWS x COLUMNS pixels.
-// Threads   thread (x, y) of BLOCK_X x BLOCK_Y takes outputs q0 = (blockIdx.x * BLOCK_X + x) * OUT_Q and on,
-//           p0 = (blockIdx.y * BLOCK_Y + y) * OUT_P and on.
-// Grid      blocks along y and z (image, group, tile of channels) go on in steps of the grid.
-// Run       RUN elements side by side in memory, one row of the window: CHUNK = 1 channel in NCHW, all C channels of
-//           its pixels in NHWC where they are few. Left padding decides how a run lies against multiples of LOAD
-//           elements, so the host gives it at compile time: a run begins SHIFT elements behind such a multiple.
-// Weights   staged in shared memory by each block, or packed beforehand (see filter.cuh). A staged
-//           filter needs no launch before this one, which may then begin before the one in front of it has ended.
-// Vectors   LOAD elements a load and STORE a store, where the host finds rows so aligned and the tile lies inside the
-//           image with its vectors; nothing is tested there. Elsewhere every pixel and output is, one by one.
-// Registers BLOCKS blocks share an SM's: fewer threads have more loads in flight each.
-// Needs     OUT_Q * STRIDE_W * CHUNK a multiple of LOAD, so that all threads' runs lie alike.
-// Limit     memory: each pixel is read once, and ROWS / (OUT_P * STRIDE_H) times from L1 or L2. Larger filters: FMA.
+// Since direct_shared: the window is in registers, so there is no barrier and no second load. It slides down
+//           the image: a row is loaded once, in vectors of up to 16 bytes, and serves every output row whose window
+//           contains it. Only the few columns of the halo are loaded by two threads, the second time from L1.
+// Tile      of a thread: OUT_Q outputs wide, OUT_P high, OUT_K channels. It needs ROWS x COLUMNS pixels of the image.
+// Threads   thread (x, y) of a block of BLOCK_X x BLOCK_Y computes outputs from q0 = (blockIdx.x * BLOCK_X + x) * OUT_Q
+//           and from p0 = (blockIdx.y * BLOCK_Y + y) * OUT_P on.
+// Grid      blocks loop over y and z (image, group, tile of channels) in steps of the grid.
+// Run       RUN contiguous elements are one row of the window: one channel in NCHW (CHUNK = 1), all C channels of its
+//           pixels in NHWC if C is small. The left padding decides how a run is aligned to LOAD elements, so the host
+//           passes SHIFT at compile time: a run begins SHIFT elements after a multiple of LOAD.
+// Weights   staged in shared memory by each block, or packed beforehand (filter.cuh). A staged filter needs no earlier
+//           launch, so this launch can overlap the one before it (PDL).
+// Vectors   LOAD elements a load and STORE a store, if rows have this alignment and the tile with its vectors is inside
+//           the image; then nothing is tested. Otherwise pixels and outputs are tested and moved one by one.
+// Registers the compiler limits registers so that BLOCKS blocks fit on an SM. With fewer threads, each has more loads
+//           in flight.
+// Needs     OUT_Q * STRIDE_W * CHUNK is a multiple of LOAD, so that the runs of all threads have the same alignment.
+// Limit     memory: each pixel is read once from DRAM and ROWS / (OUT_P * STRIDE_H) times from L1 or L2. Larger
+//           filters: FMA.
 #include "epilogue.cuh"
 #include "filter.cuh"
 #include "memory.cuh"
 #include "pixels.cuh"
 
-__constant__ acc_t weights[CONSTANT_TAPS<cfg::CONSTANT_WEIGHTS>];  // where the filter fits there
+__constant__ acc_t weights[CONSTANT_TAPS<cfg::CONSTANT_WEIGHTS>];  // if the filter fits
 
 constexpr int COLUMNS = (cfg::OUT_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1,
               RUN = COLUMNS * cfg::CHUNK;
@@ -30,22 +32,23 @@ constexpr int ROWS = (cfg::OUT_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::
 constexpr int LOADS = (cfg::SHIFT + RUN + cfg::LOAD - 1) / cfg::LOAD;
 constexpr int TILES_K = (cfg::K_GROUP + cfg::OUT_K - 1) / cfg::OUT_K;
 
-// Unrolled as far as the code stays small: by the multiply-adds of one slice of channels, and of all of them. Tested
-// loads take registers for their addresses too, so fewer are in flight. Where blocks of several tiles of channels share a
-// SM, each reads its own weights, and less code goes through them more evenly.
+// Loops are unrolled while the code stays small. The criterion is the number of FMAs, of one slice of channels and of
+// all. Tested loads need registers for their addresses, so fewer are in flight. If blocks of several tiles of channels
+// share an SM, each reads its own weights, and smaller code runs more evenly.
 constexpr int PRODUCTS = cfg::OUT_K * cfg::OUT_P * cfg::OUT_Q * cfg::R * cfg::S * cfg::CHUNK;
 constexpr int UNROLL_C =
     PRODUCTS * (cfg::C_GROUP / cfg::CHUNK) <= (TILES_K > 1 ? 1024 : 1536) ? cfg::C_GROUP / cfg::CHUNK : 1;
 constexpr int UNROLL_ROWS = PRODUCTS <= 1536 ? ROWS : 1, UNROLL_TESTED = RUN * ROWS <= 32 ? ROWS : 1;
-// A small image is all border, and has few threads, with registers for it.
+// A small image is all border and has few threads, which have registers to spare.
 constexpr int THREADS = cfg::BLOCK_X * cfg::BLOCK_Y;
 constexpr bool IS_SMALL = RUN * ROWS * (cfg::C_GROUP / cfg::CHUNK) <= 48 && THREADS * cfg::BLOCKS <= 512;
 constexpr int UNROLL_TESTED_C = IS_SMALL ? cfg::C_GROUP / cfg::CHUNK : 1;
-// Pixels of few channels that serve many outputs are nearly all products: those stand in the code once, behind either way
-// of loading, which takes the whole window of a channel first. It compiles in half the time, and keeps the code near.
+// If few channels serve many outputs, nearly all instructions are products. Then the products occur once in the code,
+// after either way of loading, which first loads the whole window of a channel. This halves the compile time and keeps
+// the code in the instruction cache.
 constexpr bool ONE_BODY = cfg::OUT_K >= 8 && cfg::CHUNK == 1 && cfg::C_GROUP > 1 && cfg::C_GROUP <= 4 &&
                           ROWS *RUN <= 72 && sizeof(x_t) >= 4;
-constexpr int HELD = ONE_BODY ? ROWS : 1;  // rows that are loaded together
+constexpr int HELD = ONE_BODY ? ROWS : 1;  // rows loaded together
 
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
 static_assert(cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK % cfg::LOAD == 0, "all runs must lie alike against the vectors");
@@ -54,16 +57,16 @@ static_assert(cfg::OUT_Q * cfg::STORE_K % cfg::STORE == 0 && cfg::OUT_K % cfg::S
 
 struct Tiled {
     Conv conv;
-    Filter filter;  // where weights are staged
-    int aligned_x, aligned_out;  // whether rows allow vectors of LOAD and STORE elements
+    Filter filter;  // if weights are staged
+    int aligned_x, aligned_out;  // true if rows allow vectors of LOAD and STORE elements
 };
 
-// The tile of a thread: image, first output channel and input channel, first output.
+// The tile of a thread: image, first output channel, first input channel, first output.
 struct Tile {
     int n, k, c, p, q;
 };
 
-// Row r of the taps of output k and channel c, c counted within the group.
+// Loads row r of the taps of output k and channel c of the group.
 __device__ inline void taps_of(acc_t (&taps)[cfg::S], const Conv &conv,
                                const acc_t (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>], int k, int c, int r) {
     if constexpr (cfg::STAGED_WEIGHTS) return staged_taps(taps, staged, k, c, r);
@@ -71,7 +74,8 @@ __device__ inline void taps_of(acc_t (&taps)[cfg::S], const Conv &conv,
     for (int s = 0; s < cfg::S; s++) taps[s] = weight<cfg::CONSTANT_WEIGHTS>(weights, conv, k, c, r, s);
 }
 
-// A row of the window inside the image. A vector of which the window takes half or less comes one by one.
+// Loads a row of the window inside the image. A vector of which the window needs half or less is loaded element by
+// element.
 __device__ inline void load_inside(const Conv &conv, acc_t (&row)[RUN], const x_t *run) {
 #pragma unroll
     for (int v = 0; v < LOADS; v++) {
@@ -89,8 +93,7 @@ __device__ inline void load_inside(const Conv &conv, acc_t (&row)[RUN], const x_
     }
 }
 
-// A row that reaches beyond the image, or whose rows are not aligned. `h` and `columns` are places in the image, -1
-// where there is none.
+// Loads a row that crosses the border or is not aligned. `h` and `columns` are positions in the image, or -1 for none.
 __device__ inline void load_tested(const Conv &conv, acc_t (&row)[RUN], const x_t *plane, int h,
                                    const int (&columns)[COLUMNS]) {
     const index_t step_c = conv.x_strides.c, step_h = conv.x_strides.h, step_w = conv.x_strides.w;
@@ -102,10 +105,10 @@ __device__ inline void load_tested(const Conv &conv, acc_t (&row)[RUN], const x_
     }
 }
 
-// Where a window lies: inside the image, with aligned rows; where each pixel must be tested; or either, as found.
+// Position of a window: inside the image with aligned rows; to be tested pixel by pixel; or decided at run time.
 enum Where { INSIDE, TESTED, EITHER };
 
-// Sum the products of all channels.
+// Adds the products of all channels.
 template <Where WHERE>
 __device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAGED_TAPS<cfg::STAGED_WEIGHTS>],
                                     acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q], const Tile &tile,
@@ -133,7 +136,7 @@ __device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAG
             for (int i = first; i < first + HELD; i++)
 #pragma unroll
                 for (int p = 0; p < cfg::OUT_P; p++) {
-                    // Row i of pixels is row r of p's window.
+                    // Row i of pixels is row r of the window of output row p.
                     const int below = i - p * cfg::STRIDE_H, r = below / cfg::DILATION_H;
                     if (below < 0 || below % cfg::DILATION_H != 0 || r >= cfg::R) continue;
 #pragma unroll
@@ -155,13 +158,13 @@ __device__ inline void add_products(const Conv &conv, const acc_t (&staged)[STAG
         }
 }
 
-// Store in vectors: OUT_Q outputs of a channel side by side, or of STORE_K channels where those lie innermost.
+// Stores vectors: OUT_Q contiguous outputs of a channel, or OUT_Q pixels of STORE_K channels if channels are innermost.
 __device__ inline void store_vectors(const Conv &conv, const acc_t (&sums)[cfg::OUT_K][cfg::OUT_P][cfg::OUT_Q],
                                      const Tile &tile) {
 #pragma unroll
     for (int i = 0; i < cfg::OUT_K / cfg::STORE_K * cfg::OUT_P; i++) {
         const int k = i / cfg::OUT_P * cfg::STORE_K, p = i % cfg::OUT_P;
-        // Beyond the group's last.
+        // Beyond the last channel of the group.
         if (cfg::K_GROUP % cfg::OUT_K && (tile.k + k) / cfg::K_GROUP != tile.k / cfg::K_GROUP) continue;
         out_t *run = conv.out + offset_of(conv.out_strides, tile.n, tile.k + k, tile.p + p, tile.q);
 #pragma unroll
@@ -198,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) direct_tiled(
         __syncthreads();
     }
     const int q = (blockIdx.x * cfg::BLOCK_X + threadIdx.x) * cfg::OUT_Q;
-    // The same for all threads of a row of the block, so that a warp goes one way: the block's first and last vectors.
+    // The first and last vectors of the block. They are the same for all threads of a row, so a warp does not diverge.
     const int first = (blockIdx.x * cfg::BLOCK_X * cfg::OUT_Q * cfg::STRIDE_W - conv.left) * cfg::CHUNK - cfg::SHIFT;
     const int last = first + (cfg::BLOCK_X - 1) * cfg::OUT_Q * cfg::STRIDE_W * cfg::CHUNK + LOADS * cfg::LOAD;
     const bool columns_inside =

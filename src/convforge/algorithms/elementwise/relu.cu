@@ -1,12 +1,12 @@
-// relu: the larger of each element and zero; NaN stays NaN, bit by bit.
+// relu: the larger of each element and zero. NaN is copied bit by bit.
 //
-// Vectors   WIDTH elements, 16 bytes, a load and a store. A thread has VECTORS of them on their way before it stores
-//           the first; those of a block lie side by side, RUN of them, thread t's VECTORS ones THREADS apart.
-// Threads   THREADS a block; block b takes runs b, b + gridDim.x, ... So a grid may be smaller than the array.
-// Rest      what lies before the first whole vector of the output and behind its last goes one by one. So does every
-//           element where x and the output do not lie alike against 16 bytes, or their elements not side by side.
-// In place  x may be the output itself: a thread reads an element before it writes it, and no other thread reads it.
-// Index     64 bits: the few additions are nothing beside the loads.
+// Vectors   WIDTH elements, 16 bytes, a load and a store. A thread has VECTORS of them in flight before it stores the
+//           first. Those of a block are contiguous, RUN of them; the VECTORS ones of a thread are THREADS apart.
+// Threads   THREADS a block. Block b computes runs b, b + gridDim.x, ..., so a grid may be smaller than the array.
+// Rest      elements before the first and after the last whole vector of the output are processed one by one. So is
+//           every element if x and the output have different alignment, or if their elements are not contiguous.
+// In place  x may be the output: a thread reads an element before it writes it, and no other thread reads it.
+// Index     64 bits, which costs little relative to the loads.
 // Limit     memory: each element is read once and written once.
 #include "memory.cuh"
 

@@ -1,10 +1,10 @@
-// fft_filter: every filter as a tile of its own, ready to be transformed: spread by the dilation, zeros elsewhere.
+// fft_filter: expands every filter to a tile for the transform: spread by the dilation, zeros elsewhere.
 //
-// Scale     weights are divided by the points of a transform, which there and back multiplies by.
-// Threads   THREADS a block, which takes as many neighbouring numbers of one filter's tile, one a thread.
-// Grid      blocks in one dimension: parts of a tile, then filters (k, c).
-// Flip      a convolution in the mathematical sense takes the filter's rows and columns from the other end.
-// Limit     memory: what is written, K * C_GROUP tiles. Weights come once, and from L1.
+// Scale     weights are divided by the number of points, because the transform and its inverse multiply by it.
+// Threads   THREADS a block, for that many neighbouring numbers of one filter's tile.
+// Grid      one dimension: parts of a tile, then filters (k, c).
+// Flip      a convolution in the mathematical sense reverses the filter's rows and columns.
+// Limit     memory: the writes of K * C_GROUP tiles. Weights are read once from DRAM, then from L1.
 #include "types.cuh"
 
 constexpr int THREADS = 256;

@@ -1,20 +1,22 @@
-// fft_fused: tiles are gathered, transformed, multiplied, transformed back and stored by one block, in shared memory.
+// fft_fused: one block gathers, transforms, multiplies, transforms back and stores tiles, in shared memory.
 //
-// Since fft: the five steps are one kernel, and no tile reaches memory: a pixel is read with its halo, an output is
-//           written. For filters that see one channel each.
-// Pair      a block takes two tiles of a plane as the real and the imaginary part of SIZE x SIZE complex numbers. The
-//           filter is real, so each part is filtered by itself, and complex transforms do all that is to be done.
+// Since fft: its five steps are one kernel, and no tile is written to memory: a pixel is read with its halo,
+//           an output is written. For filters that see one channel each.
+// Pair      a block processes two tiles of a plane as the real and the imaginary part of SIZE x SIZE complex numbers.
+//           The filter is real, so each part is filtered separately by the complex transforms.
 // Transform of SIZE = A * B numbers in two stages, each in place, by threads that hold A or B numbers in registers.
-//           Outer: numbers a * B + n of a line, for each n; A of them are transformed, result k turned by
-//           exp(-2 pi i n k / SIZE). Inner: B neighbours are transformed. So frequency k + A * m ends up in place k * B + m.
-//           Nobody puts them in order: the filter's spectrum has the same, and the way back begins there.
-// Order     columns, then rows; back rows, then columns. The first outer stage takes its numbers from the image, the
-//           last one stores outputs; the inner stage of rows multiplies and begins the way back, in registers.
-// Threads   THREADS a block. A column's stages have lanes along a row, a row's along a column: with rows of SIZE + 1
-//           numbers neither meets a bank twice, and pixels, spectra (which lie transposed) and outputs are whole lines.
-// Grid      blocks in one dimension: pairs of a plane, then output channels, then images.
-// Limit     shared memory, 12 passes of a block's numbers, and FMA: 10 log2(SIZE) operations a number each way. Halos:
-//           of 128 x 128 numbers a 31 x 31 filter leaves 98 x 98 outputs.
+//           Outer: the A numbers a * B + n of a line, for each n, are transformed, and result k is multiplied by the
+//           twiddle factor exp(-2 pi i n k / SIZE). Inner: B neighbours are transformed. So frequency k + A * m ends at
+//           position k * B + m. It is not reordered: the filter's spectrum has the same order, and the inverse begins
+//           with it.
+// Order     columns, then rows; inverse: rows, then columns. The first outer stage reads the image, and the last one
+//           stores outputs. The inner stage of rows multiplies and begins the inverse, in registers.
+// Threads   THREADS a block. In stages of columns, lanes are along a row, in stages of rows along a column. With rows
+//           of SIZE + 1 numbers neither has bank conflicts. Pixels, spectra (stored transposed) and outputs are whole
+//           lines.
+// Grid      one dimension: pairs of a plane, then output channels, then images.
+// Limit     shared memory, 12 passes over a block's numbers, and FMA: 10 log2(SIZE) operations a number for each
+//           direction. Halos: with 128 x 128 numbers a 31 x 31 filter leaves 98 x 98 outputs.
 #include "border.cuh"
 #include "epilogue.cuh"
 #include "fft.cuh"
@@ -22,23 +24,23 @@
 
 constexpr int SIZE = cfg::A * cfg::B, PITCH = SIZE + 1;
 
-// exp(-2 pi i j / SIZE) for j = 0 ... SIZE - 1: all lanes of a warp ask for the same one.
+// Twiddle factors exp(-2 pi i j / SIZE), j = 0 ... SIZE - 1. All lanes of a warp read the same one.
 __constant__ Complex twiddles[SIZE] = {TWIDDLES};
 
 struct Fused {
     Conv conv;
-    const Complex *spectra;  // (K, SIZE, SIZE): columns of a row of places
+    const Complex *spectra;  // (K, SIZE, SIZE), transposed: columns of a row are contiguous
     int tile_p, tile_q;      // outputs of a tile
-    int across, tiles;       // tiles of a row of them, and of a plane
+    int across, tiles;       // tiles of a row and of a plane
     int span_h, span_w;      // pixels that a tile reads; the rest of it is zeros
 };
 
 struct Spectra {
-    const acc_t *w;  // (K, 1, R, S) in the order of a correlation
+    const acc_t *w;  // (K, 1, R, S) in cross-correlation order
     Complex *spectra;
 };
 
-// An outer stage of all lines: numbers lie ALONG apart, lines ACROSS.
+// An outer stage of all lines: numbers are ALONG apart, lines ACROSS.
 template <int ALONG, int ACROSS, bool BACK>
 __device__ inline void outer(Complex *tile) {
     __syncthreads();  // what stands before this outer stage is done
@@ -68,7 +70,7 @@ __device__ inline void inner(Complex *tile) {
     }
 }
 
-// The first output of a tile; beyond the last tile, one that lies below the image.
+// The first output of a tile. Beyond the last tile, it is below the image.
 struct TileOutput {
     int p, q;
 };
@@ -85,7 +87,7 @@ __device__ inline acc_t number(const Fused &args, const TileOutput &corner, int 
     return pixel(conv, n, c, corner.p * cfg::STRIDE_H - conv.top + row, corner.q * cfg::STRIDE_W - conv.left + column);
 }
 
-// Store the output whose sum stands at (row, column) of a tile, where there is one.
+// Stores the output whose sum is at (row, column) of a tile, if there is one.
 __device__ inline void keep(const Fused &args, const TileOutput &corner, int n, int k, int row, int column, acc_t sum) {
     if (row % cfg::STRIDE_H != 0 || column % cfg::STRIDE_W != 0) return;
     const int i = row / cfg::STRIDE_H, j = column / cfg::STRIDE_W, p = corner.p + i, q = corner.q + j;
@@ -141,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(cfg::THREADS) fft_fused(const __gri
     }
 }
 
-// A filter's spectrum, by the same stages, over the numbers of a tile: there and back multiplies by these.
+// Transforms a filter by the same stages, divided by the number of points, by which transform and inverse multiply.
 extern "C" __global__ void __launch_bounds__(cfg::THREADS) fft_spectra(const __grid_constant__ Spectra args) {
     DYNAMIC_SHARED(Complex, tile);
     const acc_t *w = args.w + static_cast<long long>(blockIdx.x) * (cfg::R * cfg::S);

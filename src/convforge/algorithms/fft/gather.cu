@@ -1,15 +1,15 @@
-// fft_gather: what each overlap-save tile reads of the image, halo and border included, in the type of the sums.
+// fft_gather: copies the pixels of each overlap-save tile, with halo and border, as acc_t.
 //
-// First of five steps: gather, transform, multiply, transform back, scatter. The transforms are a library's.
+// The first of five steps: gather, transform, multiply, inverse transform, scatter. cuFFT computes the transforms.
 // Tile      SPAN_H x SPAN_W pixels of the padded image, then zeros up to the transform's size and the row's pitch.
-//           They overlap by the filter's extent less one. Every number of a row is written, as a transform in place
-//           may read it.
-// Threads   THREADS a block, which takes a box of ROWS x COLUMNS numbers of INTERLEAVED channels, PER a thread: all are loaded
+//           Tiles overlap by the filter's extent minus one. Every number of a row is written, because a transform in
+//           place may read it.
+// Threads   THREADS a block, for a box of ROWS x COLUMNS numbers of INTERLEAVED channels, PER a thread. All are loaded
 //           before any is stored.
-// Channels  INTERLEAVED = 1 where a channel's pixels lie side by side: a warp loads and stores 32 neighbours. In NHWC a box holds
-//           INTERLEAVED channels: loaded pixel by pixel, turned in shared memory, stored row by row.
-// Grid      blocks in one dimension: boxes of a tile, channels, tiles.
-// Limit     memory; a chunk of tiles that stays in L2 is written there and read from there by the transform.
+// Channels  INTERLEAVED = 1 if the pixels of a channel are contiguous: a warp loads and stores 32 neighbours. In NHWC a
+//           box has INTERLEAVED channels: loaded pixel by pixel, transposed in shared memory, stored row by row.
+// Grid      one dimension: boxes of a tile, channels, tiles.
+// Limit     memory. A chunk of tiles that fits in L2 is written and read there.
 #include "border.cuh"
 #include "fft.cuh"
 

@@ -1,12 +1,12 @@
 // fft_multiply: products[i, k] = sum over the channels c of k's group of spectra[i, c] * conj(filters[k, c]).
 //
-// The conjugate makes it a correlation. Each frequency is a matrix product of its own: (tiles x C_GROUP) by (C_GROUP x
-// K_GROUP) complex numbers.
-// Threads   THREADS a block, neighbouring frequencies side by side. A thread takes one frequency of TILE_T tiles and
-//           TILE_K outputs: in a step of c it loads TILE_T + TILE_K numbers for TILE_T * TILE_K products.
-// Grid      blocks in one dimension: frequencies, then outputs and groups, then tiles.
-// In place  where every filter sees one channel of its own, products may be spectra: each is read before it is written,
-//           by the thread that writes it.
+// The conjugate makes it a cross-correlation. Each frequency is a separate matrix product: (tiles x C_GROUP) by
+// (C_GROUP x K_GROUP) complex numbers.
+// Threads   THREADS a block, with neighbouring frequencies. A thread computes one frequency of TILE_T tiles and TILE_K
+//           outputs: in a step of c it loads TILE_T + TILE_K numbers for TILE_T * TILE_K products.
+// Grid      one dimension: frequencies, then outputs and groups, then tiles.
+// In place  if every filter has one channel, products may be spectra: each is read before it is written, by the same
+//           thread.
 // Limit     memory or L2 for few channels (C_GROUP * K_GROUP below about 16), else FMA and L1.
 #include "fft.cuh"
 
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fft_multiply(const __grid_
     const long long step = args.frequencies;
     const Complex *spectra[cfg::TILE_T], *filters[cfg::TILE_K];
 #pragma unroll
-    for (int t = 0; t < cfg::TILE_T; t++)  // beyond the last tile the last one again
+    for (int t = 0; t < cfg::TILE_T; t++)  // beyond the last tile the last one is repeated
         spectra[t] = args.spectra + (min(i0 + t, args.count - 1) * args.groups + group) * (cfg::C_GROUP * step) + f;
 #pragma unroll
     for (int k = 0; k < cfg::TILE_K; k++)

@@ -1,12 +1,12 @@
-// fft_scatter: the outputs of every tile, each stride-th of the sums that did not wrap round, through the epilogue.
+// fft_scatter: stores the outputs of every tile, each stride-th of the valid sums, through the epilogue.
 //
-// Last of the five steps: see gather.cu, whose way round it goes.
-// Threads   THREADS a block, which takes a box of ROWS x COLUMNS outputs of INTERLEAVED output channels, PER a thread: all are
+// The last of five steps: the reverse of gather.cu.
+// Threads   THREADS a block, for a box of ROWS x COLUMNS outputs of INTERLEAVED output channels, PER a thread. All are
 //           loaded before any is stored.
-// Channels  INTERLEAVED = 1 where an output channel's pixels lie side by side. In NHWC a box holds INTERLEAVED channels: loaded row by
-//           row, turned in shared memory, stored pixel by pixel.
-// Grid      blocks in one dimension: boxes of a tile, channels, tiles.
-// Limit     memory: what is written; a chunk of tiles that stays in L2 comes from there.
+// Channels  INTERLEAVED = 1 if the pixels of an output channel are contiguous. In NHWC a box has INTERLEAVED channels:
+//           loaded row by row, transposed in shared memory, stored pixel by pixel.
+// Grid      one dimension: boxes of a tile, channels, tiles.
+// Limit     memory: the writes. A chunk of tiles that fits in L2 is read from there.
 #include "epilogue.cuh"
 #include "fft.cuh"
 

@@ -1,22 +1,22 @@
-// gemm_mma: tensor cores of any GPU since Ampere multiply matrices of 16 bits, or of bytes, tiles of which lie in shared memory.
+// gemm_mma: products of 16-bit numbers or bytes on tensor cores, on any GPU since Ampere.
 //
-// Since gemm_warp_tiled: a warp multiplies 16 x 16 numbers of A by 16 x 8 of B in one instruction, whose factors its
-// lanes hold together (mma.cuh). It takes the place of 64 multiply-adds of each lane.
+// Since gemm_warp_tiled: one instruction of a warp multiplies 16 x 16 numbers of A by 16 x 8 of B, with the
+//           fragments distributed over its lanes (mma.cuh). It replaces 64 FMAs of each lane.
 // Threads   WARPS_M x WARPS_N warps, each with WARP_M x WARP_N of the tile: WARP_M / 16 x WARP_N / 8 products for each
 //           16 of K.
-// Tiles     STAGES of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B, in the order that they have in memory
-//           (mma_tiles.cuh): nothing is transposed by hand, ldmatrix reads either way. Lines of bytes lie along K always:
-//           copies turn the others (mma_tiles.cuh).
-// Copies    STAGES - 1 tiles ahead, by cp.async; and from shared memory to registers, the factors for 16 of K while those
-//           for the 16 before are multiplied.
-// Bytes     int8 or uint8 each, 32 of K in a product, which adds whole numbers to sums of int32.
-// Any       M, N, K, strides, alignment: pieces that are not whole, or not aligned, are brought number by number.
-// Limit     tensor cores, which wait for shared memory: a warp reads (WARP_M + WARP_N) x 16 numbers for each of
-//           WARP_M x WARP_N x 16 products.
+// Tiles     STAGES of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B, in their order in memory (mma_tiles.cuh).
+//           Nothing is transposed explicitly, because ldmatrix reads both orders. Tiles of bytes are always K-major:
+//           copies transpose the others.
+// Copies    STAGES - 1 tiles ahead, by cp.async. The fragments for 16 of K are loaded from shared memory while those of
+//           the previous 16 are multiplied.
+// Bytes     int8 or uint8 for each operand, 32 of K in a product, summed exactly in int32.
+// Any       M, N, K, strides, alignment: incomplete or unaligned pieces are copied number by number.
+// Limit     tensor cores, which wait for shared memory: a warp reads (WARP_M + WARP_N) x 16 numbers for WARP_M x WARP_N
+//           x 16 products.
 #include "gemm.cuh"
 #include "mma_tiles.cuh"
 
-// Store a warp's sums, of which a lane has two neighbouring columns of rows g and g + 8 of each product.
+// Stores a warp's sums. A lane has two neighbouring columns of rows g and g + 8 of each product.
 __device__ inline void put_sums(const Gemm &args, const Tile &tile, int m0, int n0, const WarpSums &sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const bool pairs = args.store.vectors && !cfg::C_M_MAJOR;

@@ -1,11 +1,11 @@
-// gemm_naive: a thread computes one element of C, all from global memory.
+// gemm_naive: a thread computes one element of C, from global memory.
 //
 // First step of the ladder.
-// Threads   block of BLOCK_N x BLOCK_M threads, 32 to 1024; thread (x, y) takes row blockIdx's m + y and column n + x,
-//           so a warp reads neighbours of B and one element of A, which goes to all its threads at once.
-// Any       M, N, K: threads outside of C return. Any strides of A, B and C; numbers of 16 bits are summed in float.
-// Limit     two loads for each multiply-add. A block reads each element of A BLOCK_N times and each of B BLOCK_M times:
-//           L1 answers most, and its bandwidth is the limit.
+// Threads   a block has BLOCK_N x BLOCK_M threads, 32 to 1024. Thread (x, y) computes row y and column x of the block's
+//           tile. A warp reads neighbours of B and one element of A, which is broadcast to all its threads.
+// Any       M, N, K: threads outside C return. Any strides of A, B and C. 16-bit numbers are summed in float.
+// Limit     two loads for each FMA. A block reads each element of A BLOCK_N times and each element of B BLOCK_M times.
+//           Most loads hit L1, whose bandwidth is the limit.
 #include "gemm.cuh"
 
 static_assert(cfg::BLOCK_M * cfg::BLOCK_N >= 32 && cfg::BLOCK_M * cfg::BLOCK_N <= 1024,

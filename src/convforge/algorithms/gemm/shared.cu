@@ -1,13 +1,15 @@
-// gemm_shared: square tiles of A and B in shared memory, each element of which a block reads from global memory once.
+// gemm_shared: a block reads each element of its tiles of A and B from global memory once, into shared memory.
 //
-// Since gemm_naive: a block goes along K in steps of BLOCK; its threads bring one element of A and one of B each, wait
-// for each other, and take BLOCK products from shared memory.
-// Threads   block of BLOCK x BLOCK threads; thread (x, y) has element (y, x) of the block's tile of C. When loading,
-//           neighbouring threads take neighbours in memory, along K or across it as the operand lies.
-// Tiles     BLOCK = BLOCK_M = BLOCK_N = 8, 16, 24 or 32. Rows are one element longer, as a transposed operand is
-//           written column by column: in rows of 32 these would all lie in one bank.
-// Any       M, N, K: what lies outside of A and B is 0. Numbers of 16 bits are floats in the tiles. Global reads fall to 1 / BLOCK of gemm_naive's.
-// Limit     two loads from shared memory for each multiply-add: its bandwidth.
+// Since gemm_naive: a block goes along K in steps of BLOCK. Each thread loads one element of A and one of B,
+//           waits at a barrier, and computes BLOCK products from shared memory.
+// Threads   a block has BLOCK x BLOCK threads. Thread (x, y) computes element (y, x) of the block's tile of C. For
+//           loads, neighbouring threads take neighbours in memory, along K or across it depending on the operand's
+//           layout.
+// Tiles     BLOCK = BLOCK_M = BLOCK_N = 8, 16, 24 or 32. Rows are padded by one element, because a transposed operand
+//           is written column by column, and the columns of rows of 32 would all be in one bank.
+// Any       M, N, K: elements outside A and B are 0. 16-bit numbers are floats in the tiles. Global reads fall to 1 /
+//           BLOCK of those of gemm_naive.
+// Limit     the bandwidth of shared memory: two loads for each FMA.
 #include "gemm.cuh"
 
 constexpr int BLOCK = cfg::BLOCK_M;

@@ -1,12 +1,15 @@
-// gemm_tile_1d: a thread computes a column of THREAD_M elements of C, so that a number of B serves THREAD_M products.
+// gemm_tile_1d: a thread computes a column of THREAD_M elements of C, so that one element of B serves THREAD_M
+// products.
 //
-// Since gemm_shared: more sums a thread, in registers. One number of B is read from shared memory for THREAD_M of A,
-// which the whole warp reads at once: the loads for each multiply-add fall from 2 to 1 + 1 / THREAD_M.
-// Threads   THREADS = BLOCK_M * BLOCK_N / THREAD_M in one dimension; thread t has column t % BLOCK_N and the THREAD_M
-//           rows from t / BLOCK_N * THREAD_M on.
-// Tiles     BLOCK_M x BLOCK_K of A and BLOCK_K x BLOCK_N of B, A's transposed, so both are rows of one k.
-// Any       M, N, K: what lies outside of A and B is 0; only tiles at the edge test each element.
-// Limit     still one load from shared memory for each multiply-add.
+// Since gemm_shared: more sums a thread, in registers. One element of B is loaded from shared memory for
+//           THREAD_M elements of A, which are broadcast to the whole warp. The loads for each FMA fall from 2 to 1 + 1
+//           / THREAD_M.
+// Threads   THREADS = BLOCK_M * BLOCK_N / THREAD_M in one dimension. Thread t computes column t % BLOCK_N and the
+//           THREAD_M rows from t / BLOCK_N * THREAD_M on.
+// Tiles     BLOCK_M x BLOCK_K of A and BLOCK_K x BLOCK_N of B. The tile of A is transposed, so rows of both tiles
+//           belong to one k.
+// Any       M, N, K: elements outside A and B are 0. Only tiles at the edge test each element.
+// Limit     still one load from shared memory for each FMA.
 #include "gemm.cuh"
 
 constexpr int THREADS = cfg::BLOCK_M * cfg::BLOCK_N / cfg::THREAD_M;

@@ -1,13 +1,14 @@
-// gemm_tile_2d: a thread computes THREAD_M x THREAD_N elements of C, so that every number serves a row of products.
+// gemm_tile_2d: a thread computes THREAD_M x THREAD_N elements of C, so that every loaded number serves several
+// products.
 //
-// Since gemm_tile_1d: columns too. THREAD_M numbers of A and THREAD_N of B make THREAD_M * THREAD_N products: with 8 x 8
-// a quarter of a load from shared memory for each multiply-add.
-// Threads   ROWS x COLUMNS = BLOCK_M / THREAD_M x BLOCK_N / THREAD_N of them, in one dimension; thread t has the rows
-//           t / COLUMNS + i * ROWS and the columns t % COLUMNS + j * COLUMNS. So neighbouring threads read neighbours of
-//           the tile of B and write neighbours of C.
-// Tiles     BLOCK_M x BLOCK_K of A and BLOCK_K x BLOCK_N of B, A's transposed.
-// Any       M, N, K: what lies outside of A and B is 0; only tiles at the edge test each element.
-// Limit     all wait while a tile comes from global memory; loads of 4 bytes are many instructions.
+// Since gemm_tile_1d: several columns too. THREAD_M elements of A and THREAD_N of B give THREAD_M * THREAD_N
+//           products: with 8 x 8 a quarter of a load from shared memory for each FMA.
+// Threads   ROWS x COLUMNS = BLOCK_M / THREAD_M x BLOCK_N / THREAD_N in one dimension. Thread t computes rows t /
+//           COLUMNS + i * ROWS and columns t % COLUMNS + j * COLUMNS, so neighbouring threads read neighbours of the
+//           tile of B and write neighbours of C.
+// Tiles     BLOCK_M x BLOCK_K of A and BLOCK_K x BLOCK_N of B. The tile of A is transposed.
+// Any       M, N, K: elements outside A and B are 0. Only tiles at the edge test each element.
+// Limit     all threads wait while a tile is loaded from global memory. Loads of 4 bytes need many instructions.
 #include "gemm.cuh"
 
 constexpr int ROWS = cfg::BLOCK_M / cfg::THREAD_M, COLUMNS = cfg::BLOCK_N / cfg::THREAD_N, THREADS = ROWS * COLUMNS;

@@ -1,15 +1,16 @@
-// gemm_vectorised: loads of 16 bytes, and two tiles of each operand: the next ones come while these are used.
+// gemm_vectorised: 16-byte loads, and double buffering: the next tiles are loaded while the current ones are used.
 //
-// Since gemm_tile_2d: global and shared memory are read 16 bytes at a time. The next tiles are asked for before the
-// products of these are taken, wait in registers, and are put into the other half of shared memory afterwards, so a
-// step needs one barrier.
-// Threads   ROWS x COLUMNS = BLOCK_M / THREAD_M x BLOCK_N / THREAD_N of them, in one dimension; thread t has squares of
-//           four by four elements, from row t / COLUMNS * 4 and column t % COLUMNS * 4 on, ROWS * 4 and COLUMNS * 4 apart.
-// Tiles     two of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B; A's are transposed on the way into shared
-//           memory, where rows are 16 bytes longer, so that no bank is met twice.
-// Any       M, N, K, alignment: an operand whose rows do not begin at multiples of 16 bytes, and tiles at the edge, are
-//           read by element; so are the elements of C where it has gaps.
-// Limit     the threads of a warp lie side by side along N: it reads 8 numbers of A and COLUMNS * 8 of B a step.
+// Since gemm_tile_2d: global and shared memory are read 16 bytes at a time. The loads of the next tiles are
+//           issued before the products of the current ones. The data waits in registers and is then written to the
+//           other half of shared memory, so a step needs one barrier.
+// Threads   ROWS x COLUMNS = BLOCK_M / THREAD_M x BLOCK_N / THREAD_N in one dimension. Thread t computes squares of 4 x
+//           4 elements, from row t / COLUMNS * 4 and column t % COLUMNS * 4 on, with steps of ROWS * 4 rows and COLUMNS
+//           * 4 columns.
+// Tiles     two of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B. Tiles of A are transposed on the way to shared
+//           memory, where rows are padded by 16 bytes, so that there are no bank conflicts.
+// Any       M, N, K, alignment: an operand whose rows are not aligned to 16 bytes, and tiles at the edge, are read
+//           element by element. So are the elements of C if it has gaps.
+// Limit     the threads of a warp are neighbours along N: a warp reads 8 numbers of A and COLUMNS * 8 of B a step.
 #include "gemm.cuh"
 
 constexpr int ROWS = cfg::BLOCK_M / cfg::THREAD_M, COLUMNS = cfg::BLOCK_N / cfg::THREAD_N, THREADS = ROWS * COLUMNS;
@@ -17,7 +18,7 @@ static_assert(cfg::BLOCK_M % cfg::THREAD_M == 0 && cfg::BLOCK_N % cfg::THREAD_N 
               "threads cover the block's tile exactly");
 static_assert(cfg::THREAD_M % 4 == 0 && cfg::THREAD_N % 4 == 0, "a thread's sums lie in squares of four by four");
 static_assert(THREADS >= 32 && THREADS <= 1024, "a block has 32 to 1024 threads");
-// With 64 sums of 4 bytes a thread 128 registers do: 512 threads fit an SM, and one block works while another
+// 64 sums of 4 bytes a thread fit 128 registers. Then 512 threads fit on an SM, and one block works while another
 // waits.
 constexpr int TOGETHER = sizeof(acc_t) == 4 && THREADS <= 512 ? 512 / THREADS : 1;
 

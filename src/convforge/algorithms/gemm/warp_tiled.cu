@@ -1,15 +1,15 @@
-// gemm_warp_tiled: each warp has a compact part of the block's tile, and copies run several tiles ahead by themselves.
+// gemm_warp_tiled: each warp has a compact part of the block's tile, and asynchronous copies run several tiles ahead.
 //
-// Since gemm_vectorised: a warp's threads form a rectangle, so that of each k a warp reads fewer numbers, without bank
-// conflicts (see gemm.cuh). Tiles go from global to shared memory without passing through registers, STAGES - 1 of
-// them on their way at a time, which leaves the registers to larger parts of C: 8 x 16 sums a thread make 128 multiply-
-// adds of six 16-byte loads.
-// Threads   WARPS_M x WARPS_N warps of LANES_M x LANES_N threads; a thread has THREAD_M x THREAD_N sums.
-// Tiles     STAGES of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B, in dynamic shared memory. An operand whose
-//           neighbours lie along K is transposed by copies of one element.
-// Any       M, N, K, alignment: copies of 16 bytes only where they are aligned and the tile is whole; elements outside
-//           are not read but filled with 0.
-// Limit     FMAs: an issue slot in ten goes to loads and addresses. Few tiles leave SMs idle.
+// Since gemm_vectorised: the threads of a warp form a rectangle, so a warp reads fewer numbers for each k,
+//           without bank conflicts (gemm.cuh). Tiles are copied from global to shared memory without registers, STAGES
+//           - 1 of them in flight. So registers are free for larger parts of C: 8 x 16 sums a thread give 128 FMAs for
+//           six 16-byte loads.
+// Threads   WARPS_M x WARPS_N warps of LANES_M x LANES_N threads. A thread has THREAD_M x THREAD_N sums.
+// Tiles     STAGES of BLOCK_M x BLOCK_K of A and of BLOCK_K x BLOCK_N of B, in dynamic shared memory. K-major operands
+//           are transposed by copies of one element.
+// Any       M, N, K, alignment: 16-byte copies only if they are aligned and the tile is whole. Elements outside are
+//           filled with 0 without a read.
+// Limit     FMAs: one issue slot in ten goes to loads and addresses. With few tiles, SMs are idle.
 #include "gemm.cuh"
 
 using Warps = WarpTile<cfg::BLOCK_M, cfg::BLOCK_N, cfg::WARP_M, cfg::WARP_N, cfg::THREAD_M, cfg::THREAD_N>;
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_warp_tiled(
     const MatrixCopies<cfg::BLOCK_N, THREADS, cfg::B_K_MAJOR> copy_b = {b, tile.n, args.N, args.K};
     const Squares<cfg::THREAD_M, cfg::THREAD_N, Warps::LANES_M * 4, Warps::LANES_N * 4> multiply = {lane.m, lane.n};
     const SquaresStore<Warps::LANES_M * 4, Warps::LANES_N * 4> put = {args.store, args.M, args.N, tile, lane.m, lane.n};
-    const auto ask = [&](int k0) {  // a commit for every step, so that waiting can count them
+    const auto ask = [&](int k0) {  // a commit for every step, so that the wait can count them
         if (k0 < args.K) {
             Tiles &target = stages[k0 / cfg::BLOCK_K % cfg::STAGES];
             copy_a.copy(target.a, k0);
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_warp_tiled(
     for (int stage = 0; stage < cfg::STAGES - 1; stage++) ask(stage * cfg::BLOCK_K);
     acc_t sums[cfg::THREAD_M][cfg::THREAD_N] = {};
     for (int k0 = 0; k0 < args.K; k0 += cfg::BLOCK_K) {
-        copy_async_wait<cfg::STAGES - 2>();  // this thread's part of the tile has landed,
+        copy_async_wait<cfg::STAGES - 2>();  // this thread's copies have completed,
         __syncthreads();                // so has every other's, and all are done with the tile before it
         ask(k0 + (cfg::STAGES - 1) * cfg::BLOCK_K);
         const Tiles &now = stages[k0 / cfg::BLOCK_K % cfg::STAGES];

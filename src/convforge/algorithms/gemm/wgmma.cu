@@ -1,25 +1,26 @@
-// gemm_wgmma: a matrix product of 16-bit numbers on Hopper's tensor cores; one warpgroup loads tiles, two multiply them.
+// gemm_wgmma: products of 16-bit numbers on Hopper's tensor cores. One warpgroup loads tiles, two multiply them.
 //
-// Since gemm_mma: the tensor cores read shared memory themselves, and no lane holds factors. The TMA loads tiles in the
-// order that they read, and stores the results; threads only ask, wait and round. Sums are floats.
+// Since gemm_mma: the tensor cores read shared memory themselves, so no lane holds fragments of A or B. The
+//           TMA loads tiles in the order that the tensor cores read, and stores the results. Threads only issue
+//           instructions, wait and round. Sums are floats.
 //
-// Threads   three warpgroups of 128: one that asks for tiles, of which two threads do, one for A and one for B; and two
-//           that multiply. Registers go from the one to the others.
-// Tiles     BLOCK_M x BLOCK_N of C, in steps of 64 along K. The grid is persistent: a block takes tile after tile, in
-//           groups of GROUP rows of tiles, so that tiles computed at the same time share rows of A and columns of B
-//           in L2.
-// Layout    a row of 128 bytes, swizzled. K-major: 64 numbers along K of a row of A or a column of B. MN-major
-//           (A_ACROSS, B_ACROSS): 64 numbers along M or N, 64 such rows along K, one box after the other. The tensor
-//           cores read both: neither operand is transposed first.
-// Producer  each thread waits until a stage of the ring is free, then asks for its operand's part of it: one box, or
-//           BLOCK / 64 boxes where M or N is ragged. One barrier a stage counts the bytes of both.
-//           PAIRED: two blocks, a cluster, take tiles with the same columns of B in step; each asks for half of B's part,
-//           for both, and a stage is free when both have read it.
-// Consumer  together, each with half of a tile's rows; or in turn (PING_PONG), each with a tile of its own: one stores
-//           while the other multiplies. A stage is free when the products after it have been asked for.
-// Store     64 x 64 results at a time: rounded, put into one of two boxes of shared memory by stmatrix, stored by TMA.
-// Any       M, N, K: the TMA loads zeros beyond the ends and stores nothing there. Needs rows, addresses and strides
-//           that are multiples of 16 bytes.
+// Threads   three warpgroups of 128 threads: a producer, of which two threads load, one A and one B; and two consumers,
+//           which multiply. Registers move from the producer to the consumers (setmaxnreg).
+// Tiles     BLOCK_M x BLOCK_N of C, in steps of 64 along K. Persistent grid: a block computes tile after tile, in
+//           groups of GROUP rows of tiles, so that concurrent tiles share rows of A and columns of B in L2.
+// Layout    rows of 128 bytes, swizzled. K-major: 64 numbers along K of a row of A or a column of B. MN-major
+//           (A_ACROSS, B_ACROSS): 64 numbers along M or N, 64 rows along K, one box after another. The tensor cores
+//           read both, so neither operand is transposed.
+// Producer  each thread waits for a free stage of the ring, then issues the copies of its operand: one box, or BLOCK /
+//           64 boxes if M or N is ragged. One barrier for each stage counts the bytes of both operands. PAIRED: two
+//           blocks, a cluster, compute tiles with the same columns of B in step. Each loads half of B's part for both
+//           (multicast). A stage is free when both have read it.
+// Consumer  cooperative: each has half of a tile's rows. PING_PONG: each has its own tiles, and one stores while the
+//           other multiplies. A stage is free after the products of the next one have been issued.
+// Store     64 x 64 results at a time: rounded, written to one of two boxes of shared memory by stmatrix, stored by the
+//           TMA.
+// Any       M, N, K: the TMA loads zeros outside the matrices and stores nothing there. Rows, addresses and strides
+//           must be multiples of 16 bytes.
 // Limit     tensor cores; with small tiles, L2.
 #include "tma.cuh"
 #include "types.cuh"
@@ -29,14 +30,14 @@ constexpr int WARPGROUP = 128, CONSUMERS = 2, THREADS = WARPGROUP * (1 + CONSUME
 constexpr int GROUPS_OF_TILE = cfg::PING_PONG ? 1 : 2;         // warpgroups that share a tile
 constexpr int ROWS_64 = cfg::BLOCK_M / (64 * GROUPS_OF_TILE);  // products of 64 rows of a warpgroup
 constexpr int STEP_K = 64, ROW_BYTES = 128, BOX_BYTES = 64 * ROW_BYTES;
-constexpr int OF_CLUSTER = cfg::PAIRED ? 2 : 1;                // blocks, one below the other
+constexpr int OF_CLUSTER = cfg::PAIRED ? 2 : 1;                // blocks of a cluster, neighbours along M
 constexpr int PRODUCTS = STEP_K / 16;                          // of 16 along K, in a step
 static_assert(ROWS_64 >= 1 && cfg::BLOCK_M == 64 * GROUPS_OF_TILE * ROWS_64, "warpgroups multiply whole 64 rows");
 static_assert(cfg::BLOCK_N % 64 == 0 && cfg::BLOCK_N <= 256, "results are stored 64 columns at a time");
 
 struct Wgmma {
     TensorMap a, b, c;
-    int tiles_m, tiles_n, steps;  // tiles_m: of a cluster each
+    int tiles_m, tiles_n, steps;  // tiles_m: rows of tiles of a cluster
     int boxes_a, boxes_b;  // copies that load an operand's part of a stage
 };
 
@@ -50,10 +51,10 @@ static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
 
 struct Barriers {
     unsigned long long full[cfg::STAGES], empty[cfg::STAGES];
-    unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
+    unsigned long long turn[CONSUMERS];  // the consumer that may multiply
 };
 
-// The first row and column of a tile. Tiles go down GROUP rows of tiles, then to the next column of these.
+// The first row and column of a tile. Tiles are numbered down GROUP rows of tiles, then along columns.
 struct Place {
     int m, n;
 };
@@ -69,7 +70,7 @@ __device__ inline int tiles_of(const Wgmma &args) { return args.tiles_m * args.t
 template <bool IS_A>
 __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers &bars) {
     constexpr bool ACROSS = IS_A ? cfg::A_ACROSS : cfg::B_ACROSS;
-    constexpr bool SHARED = cfg::PAIRED && !IS_A;  // half of it comes from here, for both blocks
+    constexpr bool SHARED = cfg::PAIRED && !IS_A;  // this block loads half of it for both blocks
     constexpr int BYTES = (IS_A ? cfg::BLOCK_M : cfg::BLOCK_N) * ROW_BYTES,
                   BLOCK = IS_A ? cfg::BLOCK_M : cfg::BLOCK_N / OF_CLUSTER;
     const TensorMap &map = IS_A ? args.a : args.b;
@@ -97,7 +98,7 @@ __device__ inline void load_operand(const Wgmma &args, Memory *memory, Barriers 
     }
 }
 
-// Consumer: the products of a step, added to the sums where there are any yet.
+// Consumer: adds the products of a step to the sums, or sets the sums in the first step.
 __device__ __forceinline__ void multiply_step(float (&sums)[ROWS_64][SUMS], const unsigned char *a,
                                               const unsigned char *b, int share, bool adds) {
     constexpr int NEXT_A = cfg::A_ACROSS ? 16 * ROW_BYTES / 16 : 2, NEXT_B = cfg::B_ACROSS ? 16 * ROW_BYTES / 16 : 2;
@@ -106,14 +107,15 @@ __device__ __forceinline__ void multiply_step(float (&sums)[ROWS_64][SUMS], cons
     for (int i = 0; i < PRODUCTS; i++)
 #pragma unroll
         for (int t = 0; t < ROWS_64; t++) {
-            // 64 rows of A are as many bytes either way: 64 rows of a K-major part, or one MN-major box.
+            // 64 rows of A take the same number of bytes in both layouts: 64 rows of a K-major part, or one MN-major
+            // box.
             const unsigned char *rows = a + (share * ROWS_64 + t) * BOX_BYTES;
             const auto of_a = cfg::A_ACROSS ? mn_major_matrix(rows, BOX_BYTES) : k_major_matrix(rows, 8 * ROW_BYTES);
             wgmma(sums[t], of_a + NEXT_A * i, of_b + NEXT_B * i, adds || i > 0);
         }
 }
 
-// 64 x 64 results, rounded, to a box of shared memory whose rows of 128 bytes are swizzled.
+// Writes 64 x 64 rounded results to a box of shared memory, whose rows of 128 bytes are swizzled.
 __device__ inline void round_results(const float (&sums)[SUMS], int first, unsigned char *box) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;
 #pragma unroll
@@ -144,7 +146,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             mbarrier_wait(&bars.turn[warpgroup], parity);
             parity ^= 1;
         }
-        int before = -1;  // a stage that products under way may still read
+        int before = -1;  // a stage that products in flight may still read
         for (int step = 0; step < args.steps; step++, ring.next()) {
             mbarrier_wait(&bars.full[ring.stage], ring.parity);
             wgmma_fence();
@@ -164,7 +166,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
 #pragma unroll
             for (int first = 0; first < cfg::BLOCK_N; first += 64) {
                 unsigned char *box = memory->results[warpgroup][(t * (cfg::BLOCK_N / 64) + first / 64) % 2];
-                if (elected) tma_store_wait_read<1>();  // the box before may still be on its way
+                if (elected) tma_store_wait_read<1>();  // the previous box may still be in flight
                 warpgroup_sync(warpgroup);
                 round_results(sums[t], first, box);
                 fence_proxy_async();
@@ -174,7 +176,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
                     tma_store_commit();
                 }
             }
-        // The next tile begins with the first box again: it must not be the one asked for last.
+        // The next tile begins with the first box, which must not be the box in flight.
         if (elected && ROWS_64 * (cfg::BLOCK_N / 64) % 2) tma_store_wait_read();
     }
     if (elected) tma_store_wait();

@@ -1,10 +1,11 @@
-// store_outside: the outputs whose windows lie in a padding of zeros, as the epilogue of a sum of zero.
+// store_outside: stores the outputs whose windows are entirely in a padding of zeros, as the epilogue of a zero sum.
 //
-// A transform leaves the rounding noise of its other outputs there. This launch comes after those that stored it, and
-// only for problems that have such outputs: see outside.py.
-// Threads   THREADS a block, an output each: along a row in NCHW, along the channels of a pixel in NHWC (OUT_CHANNELS_LAST).
-// Grid      blocks in one dimension, over all outputs of the batch.
-// Limit     the launch: few outputs are stored, and nothing is read but the epilogue's operands.
+// A transform leaves rounding noise of other outputs there. This launch follows those that stored the outputs, only for
+// problems that have such outputs: see outside.py.
+// Threads   THREADS a block, one output each: along a row in NCHW, along the channels of a pixel in NHWC
+//           (OUT_CHANNELS_LAST).
+// Grid      one dimension, over all outputs of the batch.
+// Limit     launch overhead: few outputs are stored, and only the epilogue's operands are read.
 #include "epilogue.cuh"
 
 constexpr int THREADS = 256;
@@ -14,7 +15,7 @@ struct Outside {
     long long outputs;  // N * K * P * Q
 };
 
-// Whether a window of TAPS pixels, DILATION apart, that begins at `first` has a tap on an axis of `size` pixels.
+// True if a window of TAPS pixels, DILATION apart, that begins at `first` has a tap inside an axis of `size` pixels.
 template <int TAPS, int DILATION>
 __device__ inline bool meets(int first, int size) {
     const int skipped = first < 0 ? (DILATION - 1 - first) / DILATION : 0;

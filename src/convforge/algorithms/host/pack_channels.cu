@@ -1,10 +1,10 @@
-// pack_channels: the filter with the channels of a tap side by side, turned where the problem is a convolution in the
-// mathematical sense. Numbers of NUMBER_BYTES are moved as they are.
+// pack_channels: packs the filter with the channels of a tap contiguous, flipped if the problem is a convolution in the
+// mathematical sense. Numbers of NUMBER_BYTES are copied unchanged.
 //
-// Threads   blockDim.x channels by blockDim.y taps a block, which moves a part of one filter: `channels` of them.
-// Out       (K, R, S, pitch): what follows a tap's channels is zero.
-// Shared    the part, where w has a channel's taps side by side (`dense`): it comes as one run of memory, 16 bytes a
-//           thread where `vectors` says that both ends allow it. Of any other w each thread reads what it writes.
+// Threads   blockDim.x channels by blockDim.y taps a block, which copies a part of one filter: `channels` channels.
+// Out       (K, R, S, pitch), with zeros after the channels of a tap.
+// Shared    the part, if the taps of a channel are contiguous in w (`dense`): it is one run of memory, loaded in
+//           16-byte vectors if `vectors`. For any other w each thread reads what it writes.
 // Limit     memory: both sides are whole lines.
 #include "memory.cuh"
 

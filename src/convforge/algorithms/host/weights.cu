@@ -1,11 +1,11 @@
-// pack_weights: the filter as kernels want it: cast to the type of the sums, flipped where the problem is a convolution
-// in the mathematical sense, its axes in any order.
+// pack_weights: converts the filter to acc_t, flips it if the problem is a convolution in the mathematical sense, and
+// stores its axes in any order.
 //
-// Seen as a matrix of K rows and C_GROUP * R * S columns, in the order of w.
-// Threads   32 x ROWS a block. It brings a square of 32 x 32 weights, neighbours of a row by neighbouring threads, and
-//           writes it the other way round where K_LAST says that the packed filter has outputs side by side.
-// Shared    the square, whose rows are one longer, so that a column of it meets no bank twice.
-// Limit     memory: both sides are whole lines, but for the runs of taps that a packed order takes apart.
+// The filter is a matrix of K rows and C_GROUP * R * S columns, in the order of w.
+// Threads   32 x ROWS a block. They load a square of 32 x 32 weights, with neighbouring threads along a row, and store
+//           it transposed if K_LAST, when outputs are contiguous in the packed filter.
+// Shared    the square. Its rows are padded by one element, so that a column has no bank conflicts.
+// Limit     memory: both sides are whole lines, except for the runs of taps that a packed order separates.
 #include "memory.cuh"
 #include "types.cuh"
 
@@ -19,7 +19,7 @@ struct Weights {
     int K, C_GROUP, R, S, flip;
 };
 
-// Where weight (k, column) lies in an array of these strides.
+// Offset of weight (k, column) in an array of these strides.
 __device__ inline long long weight_at(const Weights &args, const long long (&strides)[4], int k, int column, bool flip) {
     int s = column % args.S, r = column / args.S % args.R;
     const int c = column / args.S / args.R;

@@ -1,17 +1,18 @@
-// im2col: expands the image, so that a convolution becomes one matrix product: a column holds what an output sees.
+// im2col: expands the image so that a convolution becomes one matrix product: a column is the window of an output.
 //
 // out (K x NPQ) = weights (K x CRS) times columns (CRS x NPQ), for each group.
-// Threads   THREADS a block; a thread takes one channel of a column, or of PER neighbouring columns, and writes their
-//           R * S entries of the matrix: PER at once where rows of the matrix are whole vectors.
+// Threads   THREADS a block. A thread handles one channel of a column, or of PER neighbouring columns, and writes their
+//           R * S entries of the matrix: PER at once if rows of the matrix are whole vectors.
 // Order     of the matrix follows that of the image, so that neighbouring threads read and write neighbours in memory.
-//           PIXELS_CONTIGUOUS: threads lie side by side along the output's pixels; entry (c, r, s) of a column is a row of the
-//           matrix, and rows are `count` long. Else they lie along the channels, as an image's in NHWC: a column is one
-//           run of memory, in each group's part the entries (r, s, c).
-// Grid      PIXELS_CONTIGUOUS: x along the columns, y along the channels in steps of the grid; else x along both, flattened.
-// Chunks    columns [first, first + count) of the whole matrix: it need not fit into memory at once.
-// Any       stride, padding, border, dilation, groups; entries have the type of the product's factors, math_t, less the zero
-//           point: that of the sums, or of x where tensor cores multiply.
-// Limit     memory: each pixel is read about once and written R * S times, then read again by the product.
+//           PIXELS_CONTIGUOUS: threads are along the output's pixels; entry (c, r, s) of a column is a row of the
+//           matrix, and rows have `count` entries. Otherwise threads are along the channels (NHWC): a column is
+//           contiguous, with the entries (r, s, c) of each group together.
+// Grid      PIXELS_CONTIGUOUS: x along the columns, y along the channels in steps of the grid; else x along both,
+//           flattened.
+// Chunks    columns [first, first + count) of the whole matrix, which need not fit in memory at once.
+// Any       stride, padding, border, dilation, groups. Entries have the type of the product's factors, math_t, minus
+//           the zero point: the type of the sums, or of x if tensor cores multiply.
+// Limit     memory: each pixel is read about once and written R * S times, and these are read again by the product.
 #include "border.cuh"
 #include "conv.cuh"
 #include "memory.cuh"
@@ -25,7 +26,7 @@ struct Expansion {
     int count;
 };
 
-// What stands at a tap, which may be outside the image.
+// The entry of a tap, which may be outside the image.
 template <class Entry>
 __device__ inline Entry entry(const Conv &conv, bool there, const x_t *pixel) {
     if constexpr (sizeof(Entry) == 2)  // of x's own type
@@ -34,7 +35,7 @@ __device__ inline Entry entry(const Conv &conv, bool there, const x_t *pixel) {
         return there ? centred(conv, *pixel) : outside(conv);
 }
 
-// Write the entries of channel c in COUNT neighbouring columns: those of (r, s) go to target[(r * S + s) * step] and on.
+// Writes the entries of channel c in COUNT neighbouring columns: those of (r, s) to target[(r * S + s) * step] and on.
 template <int COUNT>
 __device__ inline void expand(const Conv &conv, Column column, int c, math_t *target, long long step) {
     const x_t *rows[COUNT][cfg::R];

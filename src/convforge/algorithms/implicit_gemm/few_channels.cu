@@ -1,30 +1,29 @@
 // implicit_gemm_few_channels: implicit GEMM of 16-bit types for 1 to 4 channels, on tensor cores since Ampere.
 //
-// Since implicit_gemm_mma: with so few channels the columns matrix repeats each pixel up to R x S times, and no 16
-//           bytes of it are neighbours in memory. Here the part of the image that a tile of outputs sees is staged once
-//           in shared memory, and lanes read their factors from it directly. No matrix is built.
-// Tile      TILE_H x TILE_W outputs of one image, BLOCK_N filters. A block takes tile after tile (persistent grid).
-// Patch     what the tile sees: rows of pixels, the C numbers of each side by side. Staging reads any layout and
-//           resolves the border, so the products know neither.
-// Patches   with PATCHES = 2, threads load the next tile's pixels between the products of this one, a few at once, and
-//           store them when others are loaded: nobody waits for memory. With 1, large patches have room.
-// Order     a run is what a row of the filter sees, S x C numbers side by side; with dilation, the C numbers of one tap.
-//           Runs are cut into pairs of numbers, and the last numbers of odd runs come behind all pairs. 16 of K are
-//           eight pairs; a lane has two of them, and a list in shared memory says where each is in the patch, counted
-//           from the first number that an output sees.
-// Words     a pair that begins at an odd number is no word. Where there are such, a second copy of the patch, one number
-//           further on, has them as words.
-// Filters   each block keeps its BLOCK_N filters in the order in which lanes hold factors: a load of 16 bytes brings
-//           the factors of 16 filters. few_filters.cu has written them so, with zeros for those that do not exist.
-// Masks     beside the last number of an odd run is a pixel that the output does not see. It is cleared, because Inf
+// Since implicit_gemm_mma: with so few channels the columns matrix repeats each pixel up to R x S times, and
+//           no 16 bytes of it are contiguous in memory. Here the part of the image that a tile of outputs needs, the
+//           patch, is staged once in shared memory. Lanes read their fragments from it directly, and no matrix is
+//           built.
+// Tile      TILE_H x TILE_W outputs of one image, BLOCK_N filters. Persistent grid: a block computes tile after tile.
+// Patch     rows of pixels, with the C numbers of each contiguous. Staging reads any layout and resolves the border, so
+//           the products depend on neither.
+// Patches   with PATCHES = 2, threads load the next tile's pixels between the products of this one, a few at a time,
+//           and store them to the second patch, so nobody waits for memory. With PATCHES = 1, large patches fit.
+// Order     see few_channels.cuh. 16 of K are eight pairs of numbers. A lane has two of them, and a list in shared
+//           memory has their positions in the patch, relative to the first number of an output's window.
+// Words     a pair at an odd position is not an aligned word. If there are such pairs, a second copy of the patch,
+//           shifted by one number, has them as words.
+// Filters   each block keeps its BLOCK_N filters as fragments: a 16-byte load brings those of 16 filters.
+//           few_filters.cu has packed them, with zeros for numbers that do not exist.
+// Masks     the last number of an odd run shares a word with a pixel outside the window. It is cleared, because Inf
 //           times a zero of the filter would be NaN.
-// Threads   warps of 16 FRAGMENTS outputs x WARP_N filters each. A fragment is 16 outputs of one row.
-// Finish    filters, or outputs, stand in such an order that a lane's results are neighbours: in NHWC eight filters of an
-//           output in four products, in NCHW a run of OUTPUT_RUN outputs of a filter. They are stored as one.
-// SPLIT     implicit_gemm_split_few_channels: x, w and out are floats, and two halves each (split.cuh). Blocks split their
-//           patches (split_patch.cuh); split_filters.cu has split the filters.
-// Limit     memory, most of which is the result; with large filters the loads from shared memory, and with SPLIT the
-//           tensor cores, which have three products to do.
+// Threads   warps of 16 FRAGMENTS outputs x WARP_N filters each. A fragment has 16 outputs of one row.
+// Finish    filters, or outputs, are ordered so that the results of a lane are neighbours: in NHWC eight filters of an
+//           output from four products, in NCHW a run of OUTPUT_RUN outputs of a filter. They are stored as one vector.
+// SPLIT     implicit_gemm_split_few_channels: x, w and out are floats, split into two halves each (split.cuh). Blocks
+//           split their patches (split_patch.cuh); split_filters.cu has split the filters.
+// Limit     memory, mostly the output. With large filters, loads from shared memory. With SPLIT, tensor cores, which
+//           compute three products for one.
 #include "border.cuh"
 #include "epilogue.cuh"
 #include "few_channels.cuh"
@@ -40,26 +39,26 @@ constexpr int HALVES = 1;
 constexpr int ROW_FRAGMENTS = cfg::TILE_W / MMA_ROWS, WARPS_M = cfg::TILE_H * ROW_FRAGMENTS / cfg::FRAGMENTS;
 constexpr int WARPS_N = cfg::BLOCK_N / cfg::WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int COLUMNS = cfg::WARP_N / MMA_COLUMNS;                 // products of a fragment for each 16 of K
-constexpr int PARTS = (cfg::K + cfg::BLOCK_N - 1) / cfg::BLOCK_N;  // of the filters: a block has one
-constexpr int STEPS_AT_ONCE = STEPS <= 24 ? STEPS : 8;  // straight-line code: L1 of it is small
+constexpr int PARTS = (cfg::K + cfg::BLOCK_N - 1) / cfg::BLOCK_N;  // parts of the filters; a block has one
+constexpr int STEPS_AT_ONCE = STEPS <= 24 ? STEPS : 8;  // straight-line code must fit in the instruction cache
 
-// Rows of the patch, and pixels of one, which are staged by two. A row begins at an even number.
+// Rows of the patch, and pixels of a row, which are staged in pairs. A row begins at an even number.
 constexpr int ROWS_SEEN = (cfg::TILE_H - 1) * cfg::STRIDE_H + (cfg::R - 1) * cfg::DILATION_H + 1;
 constexpr int COLUMNS_SEEN = (cfg::TILE_W - 1) * cfg::STRIDE_W + (cfg::S - 1) * cfg::DILATION_W + 1,
               TWOS = (COLUMNS_SEEN + 1) / 2;
 constexpr int PITCH = 2 * TWOS * cfg::C;
-// Outputs begin at odd numbers, too, or runs do: then there are two copies, in different banks.
+// If windows or runs begin at odd numbers too, there are two copies of the patch, in different banks.
 constexpr bool ODD_OUTPUTS = cfg::STRIDE_W * cfg::C % 2 != 0,
                ODD_RUNS = !TAPS_ADJACENT && cfg::DILATION_W * cfg::C % 2 != 0;
 constexpr int COPIES = ODD_OUTPUTS || ODD_RUNS ? 2 : 1, PARITIES = ODD_OUTPUTS ? 2 : 1;
-constexpr int COPY = (ROWS_SEEN * PITCH / 2 + 1) / 32 * 32 + 48;  // words, with those beside the last number
+constexpr int COPY = (ROWS_SEEN * PITCH / 2 + 1) / 32 * 32 + 48;  // words, with those after the last number
 
-// Threads stage twos of DOWN rows at once, ACROSS of a row: of one row the same thread has SEGMENTS. So which columns a thread
-// has is worked out once a tile.
+// Threads stage pairs of pixels of DOWN rows at once, ACROSS of a row. A thread has SEGMENTS pairs of the same row, so
+// it computes its columns once a tile.
 constexpr int SEGMENTS = (TWOS + THREADS - 1) / THREADS, ACROSS = (TWOS + SEGMENTS - 1) / SEGMENTS;
-constexpr int DOWN = THREADS / ACROSS, PER_THREAD = (ROWS_SEEN * SEGMENTS + DOWN - 1) / DOWN;  // twos of a thread
-constexpr int TWOS_AT_ONCE = PER_THREAD < 4 ? PER_THREAD : 4;  // that a thread loads before it stores them
-// Between products it holds so many, from HELD_STEPS steps to the next.
+constexpr int DOWN = THREADS / ACROSS, PER_THREAD = (ROWS_SEEN * SEGMENTS + DOWN - 1) / DOWN;  // pairs of a thread
+constexpr int TWOS_AT_ONCE = PER_THREAD < 4 ? PER_THREAD : 4;  // pairs that a thread loads before it stores them
+// Pairs that a thread holds between products, for HELD_STEPS steps.
 constexpr int MOST_HELD = 2, LEAST_HELD = (PER_THREAD + STEPS - 1) / STEPS;
 constexpr int HELD = LEAST_HELD > MOST_HELD ? LEAST_HELD : PER_THREAD < MOST_HELD ? PER_THREAD : MOST_HELD;
 constexpr int ROUNDS = (PER_THREAD + HELD - 1) / HELD, HELD_STEPS = STEPS / ROUNDS;
@@ -75,10 +74,10 @@ static_assert(cfg::WARP_N % 16 == 0 && cfg::BLOCK_N % cfg::WARP_N == 0, "a load 
 struct FewChannels {
     Conv conv;
     const Columns *filters;
-    int store_width;  // so many neighbouring results may be stored as one: 1, or 2 or 8 filters, or OUTPUT_RUN outputs
+    int store_width;  // neighbouring results a store: 1, or 2 or 8 filters, or OUTPUT_RUN outputs
 #ifdef SPLIT
-    const float *scales;  // what takes back the filters' scales; 0 where halves do not hold a filter
-    Strides w_strides;    // of conv.w, the filters as floats: filter, channel, row and column
+    const float *scales;  // to undo the filters' scales; 0 for filters that cannot be split
+    Strides w_strides;    // of conv.w, the filters as floats: filter, channel, row, column
     unsigned *redone;     // counts the tiles that are computed from floats
 #endif
 };
@@ -87,7 +86,7 @@ using WarpSums = float[cfg::FRAGMENTS][COLUMNS][4];
 using Patch = unsigned[COPIES][COPY];
 using Filters = Columns[HALVES][STEPS][cfg::BLOCK_N / 16][32];  // high halves, then low ones
 
-// Where the words of a lane's two pairs of a step are in the patch.
+// Positions in the patch of the words of a lane's two pairs of a step.
 struct alignas(8) Words {
     int places[2];
 };
@@ -97,14 +96,14 @@ struct Shared {
     Words words[PARITIES][STEPS][4];
     alignas(16) Patch patches[HALVES * cfg::PATCHES];
 #ifdef SPLIT
-    float down, scales[cfg::BLOCK_N];        // what takes back the scales of the patch and of the filters
-    unsigned largest[THREADS / 32][cfg::C];  // of each channel in the pixels of each warp, as bits
+    float down, scales[cfg::BLOCK_N];        // to undo the scales of the patch and of the filters
+    unsigned largest[THREADS / 32][cfg::C];  // bits of the largest value of each channel in each warp's pixels
     int lost;                           // numbers of the patch that lose bits
 #endif
 };
 
-// Place of a pair's word in the patch, counted from the word that has the first number of an output, or from the one
-// before it, where that number is the `parity`-th one of its word.
+// Position in the patch of the word of a pair, relative to the word that holds the window's first number as its
+// `parity`-th one.
 __device__ inline int place_of(const Pair &pair, int parity) {
     if (pair.count == 0) return 0;
     const int from =
@@ -121,7 +120,7 @@ __device__ inline void list_words(Shared &shared) {
                 shared.words[parity][i / 4][i % 4].places[word] = place_of(Pair::of_lane(i / 4, word, i % 4), parity);
 }
 
-// Ask for the filters of a part, of PARTS.
+// Issues the copies of part `part` of the filters.
 __device__ inline void keep_filters(Filters &filters, const Columns *from, int part) {
     constexpr int COUNT = sizeof(Filters) / sizeof(Columns) / HALVES;
     for (int i = threadIdx.x; i < HALVES * COUNT; i += THREADS)
@@ -134,33 +133,33 @@ struct Tile {
     int n, p, q;
 };
 
-// Two neighbouring pixels of a row of the patch, as they are loaded.
+// Two neighbouring pixels of a row of the patch, as loaded.
 struct Two {
     x_t numbers[2 * cfg::C];
 };
-// The same, as words of the patch.
+// The same as words of the patch.
 using Pairs = Vector<math_t, 2>[cfg::C];
 
-// What a thread stages of a tile's patch: twos 0 to PER_THREAD - 1, of which the last one may not exist. Where the tile is not
+// The part of a tile's patch that a thread stages: pairs 0 to PER_THREAD - 1, of which the last may not exist. Unless
 // `needed`, nothing is loaded.
 struct Stager {
     const Conv &conv;
     const Tile tile;
     const bool needed;
-    int w[SEGMENTS][2];  // columns of the image, or of its border's value
+    int w[SEGMENTS][2];  // columns of the image, or -1 for the border's value
 
     __device__ __forceinline__ Stager(const Conv &conv, const Tile &tile, bool needed)
         : conv(conv), tile(tile), needed(needed) {
 #pragma unroll
         for (int i = 0; i < SEGMENTS; i++)
 #pragma unroll
-            for (int j = 0; j < 2; j++) {  // behind the last column there is that one again
+            for (int j = 0; j < 2; j++) {  // columns beyond the last repeat the last one
                 const int column = min((threadIdx.x % ACROSS + i * ACROSS) * 2 + j, COLUMNS_SEEN - 1);
                 w[i][j] = inside(tile.q * cfg::STRIDE_W - conv.left + column, conv.W);
             }
     }
 
-    __device__ static int item(int i) { return threadIdx.x / ACROSS + i * DOWN; }  // counted along rows' segments
+    __device__ static int item(int i) { return threadIdx.x / ACROSS + i * DOWN; }  // over rows and segments
 
     __device__ __forceinline__ Two load(int i) const {
         const int row = min(item(i) / SEGMENTS, ROWS_SEEN - 1),
@@ -188,13 +187,13 @@ struct Stager {
         return threadIdx.x < ACROSS * DOWN && item(i) / SEGMENTS < ROWS_SEEN && column < TWOS;
     }
 
-    // Its first word in the first copy of a patch.
+    // Index of its first word in the first copy of a patch.
     __device__ int first_word(int i) const {
         return item(i) / SEGMENTS * (PITCH / 2) + (threadIdx.x % ACROSS + item(i) % SEGMENTS * ACROSS) * cfg::C;
     }
 
-    // Store a two: C words of the first copy. Of the second, in which numbers stand one further on, C - 1 words, and halves
-    // of the words before and behind.
+    // Stores a pair of pixels: C words of the first copy. In the second copy, shifted by one number, C - 1 words and
+    // halves of the words before and after.
     __device__ __forceinline__ void put(Patch &patch, int i, const Pairs &pairs) const {
         if (!exists(i)) return;
         const auto number = [&](int j) { return pairs[j / 2].at[j % 2]; };
@@ -222,7 +221,7 @@ __device__ __forceinline__ void put_two(Patch &patch, const Stager &stager, int 
     stager.put(patch, i, pairs);
 }
 
-// Stage a patch at once.
+// Stages a whole patch.
 __device__ inline void stage_patch(Patch &patch, const Conv &conv, const Tile &tile) {
     const Stager stager(conv, tile, true);
 #pragma unroll 1
@@ -235,7 +234,7 @@ __device__ inline void stage_patch(Patch &patch, const Conv &conv, const Tile &t
     }
 }
 
-// Stage a patch between the products of another: before its steps, and after the last one.
+// Stages a patch between the products of another one: before its steps, and after the last one.
 struct NextPatch {
     Patch &patch;
     const Stager stager;
@@ -259,20 +258,21 @@ struct NextPatch {
 };
 #endif
 
-// Row and column of fragment i of a tile. From a warp's first fragment to its others they change by those of i alone,
-// because a warp has parts of a row or whole rows: these differences are compile-time constants.
+// Row and column of fragment i of a tile. Offsets from a warp's first fragment to its others depend on i alone, because
+// a warp has parts of a row or whole rows, so they are compile-time constants.
 __device__ constexpr int row_of(int i) { return i / ROW_FRAGMENTS; }
 __device__ constexpr int column_of(int i) { return i % ROW_FRAGMENTS * MMA_ROWS; }
 
-// Of a row a warp has so many outputs a lane, in runs; output i of lane 0, and lane g's output i from there on.
+// Outputs of a lane in a row of its warp, in runs; the position of output i of lane 0, relative to which lane g's are
+// shifted.
 constexpr int LANE_OUTPUTS = 2 * (cfg::FRAGMENTS < ROW_FRAGMENTS ? cfg::FRAGMENTS : ROW_FRAGMENTS);
 static_assert(LANE_OUTPUTS % cfg::OUTPUT_RUN == 0 && cfg::OUTPUT_RUN * sizeof(out_t) <= 16,
               "a lane has whole runs, stored as one");
 __device__ constexpr int output_of(int i) { return i / cfg::OUTPUT_RUN * (8 * cfg::OUTPUT_RUN) + i % cfg::OUTPUT_RUN; }
 
-// A lane's factors of the pixels in a step. `pixels` is where the first number that the lane's first output sees is, or the
-// word before it; `words` are the lane's in the first step. Where outputs begin at even and at odd numbers, a lane of runs
-// has both, and else outputs of one kind.
+// Loads a lane's fragments of pixels for a step. `pixels` is the address of the first number of the lane's first
+// window, or of the word before; `words` are the lane's in the first step. If windows begin at even and odd numbers, a
+// lane with runs needs both kinds of words.
 __device__ __forceinline__ void load_pixels(unsigned (&a)[cfg::FRAGMENTS][4], const unsigned *pixels,
                                             const Words *words, int step) {
     constexpr int KINDS = ODD_OUTPUTS && cfg::OUTPUT_RUN > 1 ? 2 : 1;
@@ -282,7 +282,7 @@ __device__ __forceinline__ void load_pixels(unsigned (&a)[cfg::FRAGMENTS][4], co
 #pragma unroll
     for (int word = 0; word < 4; word++) {
         const int pair = step * STEP_PAIRS + word / 2 * 4 + static_cast<int>(threadIdx.x % 4);
-        const unsigned mask = pair < WHOLE ? ~0u : pair < PAIRS ? 0xffffu : 0u;  // of the numbers that exist
+        const unsigned mask = pair < WHOLE ? ~0u : pair < PAIRS ? 0xffffu : 0u;  // numbers that exist
 #pragma unroll
         for (int i = 0; i < cfg::FRAGMENTS; i++) {
             const int from = row_of(i) * cfg::STRIDE_H * PITCH +
@@ -294,7 +294,7 @@ __device__ __forceinline__ void load_pixels(unsigned (&a)[cfg::FRAGMENTS][4], co
 }
 
 #ifndef SPLIT
-// Add up a warp's sums. `filters` are the lane's factors of the warp's first filters in the first step.
+// Adds up a warp's sums. `filters` are the lane's fragments of the warp's first filters in the first step.
 __device__ __forceinline__ void multiply_patch(WarpSums &sums, const unsigned *pixels, const Words *words,
                                                const Columns *filters, NextPatch &next) {
 #pragma unroll STEPS_AT_ONCE
@@ -318,8 +318,8 @@ __device__ __forceinline__ void multiply_patch(WarpSums &sums, const unsigned *p
 #include "split_patch.cuh"
 #endif
 
-// Finish: a lane's results of the outputs from `tile` on, and of the filters from n0 on. NHWC, or results that have no
-// neighbours: two filters of an output of each product, or eight of four.
+// Stores a lane's results for the outputs from `tile` and the filters from n0 on. NHWC, or results without neighbours:
+// two filters of an output of each product, or eight of four products.
 template <class Out>
 __device__ __forceinline__ void finish_filters(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
     const Conv &conv = args.conv;
@@ -367,7 +367,7 @@ __device__ __forceinline__ void finish_filters(const FewChannels &args, const Ti
     }
 }
 
-// NCHW: runs of outputs of a filter.
+// NCHW: stores runs of outputs of a filter.
 template <class Out>
 __device__ __forceinline__ void finish_outputs(const FewChannels &args, const Tile &tile, int n0, const WarpSums &sums) {
     const Conv &conv = args.conv;
@@ -410,7 +410,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
         return {static_cast<int>(strip / down), static_cast<int>(strip % down) * cfg::TILE_H,
                 static_cast<int>(i % across) * cfg::TILE_W};
     };
-    // The shuffle tells the compiler that all lanes of a warp have one number, so that it need not bring them together.
+    // The shuffle tells the compiler that the warp index is uniform in a warp.
     const int lane = threadIdx.x % 32, warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     const int fragment = warp / WARPS_N * cfg::FRAGMENTS;
     const int tile_n = blockIdx.x % PARTS * cfg::BLOCK_N, warp_n = warp % WARPS_N * cfg::WARP_N;

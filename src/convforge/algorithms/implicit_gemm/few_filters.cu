@@ -1,16 +1,17 @@
-// few_filters: filters of 1 to 4 channels, in the order in which few_channels.cu multiplies them (few_channels.cuh).
+// few_filters: packs filters of 1 to 4 channels in the order of few_channels.cu (few_channels.cuh).
 //
-// Result    for each BLOCK_N filters, each step and each 16 filters: the factors of 32 lanes.
-// Threads   one for those that a lane has of eight filters, 4 numbers, with zeros for numbers and filters that do not exist.
-// Halves    of split filters, the blocks that come second along y write the low halves, behind the high ones.
-// Limit     the launch: filters of few channels are few numbers.
+// Result    for each BLOCK_N filters, each step and each 16 filters: the fragments of 32 lanes.
+// Threads   one for each lane's fragment of eight filters, 4 numbers, with zeros for numbers and filters that do not
+//           exist.
+// Halves    for split filters, blocks with y = 1 write the low halves, after the high ones.
+// Limit     launch overhead, because filters of few channels are small.
 #include "few_channels.cuh"
 #include "filter.cuh"
 #include "memory.cuh"
 
 struct FewFilters {
     Filter filter;
-    long long lows;  // how much further low halves are than high ones
+    long long lows;  // distance from the high to the low halves
     Columns *packed;
 };
 

@@ -1,21 +1,23 @@
 // implicit_gemm_few_outputs: layers with few filters, of 16-bit types, on tensor cores since Ampere; stride 1.
 //
-// Since implicit_gemm_mma: with few filters a product has few columns, and every pixel is loaded and multiplied R x S times.
-//           Here a pixel is loaded and multiplied once, by all taps of all filters: R x S x K columns. An output is the sum
-//           of R x S results of neighbouring pixels.
-// Strip     a block has BLOCK_M neighbouring columns of an image, and goes along them row by row, down or up. The columns
-//           that the first and the last outputs see beyond the strip's `useful` ones belong to it, too.
-// Band      of so many output rows, of which the blocks of a strip have one each. With dilation, a band has every
-//           DILATION_H-th row, so that neighbours in a band see the same rows. Blocks go down and up in turn: two that see
-//           the same rows then read them at about the same time, and the second read finds them in L2.
-// Threads   warps of WARP_M pixels. A warp brings its own pixels, BLOCK_K channels at a time, STAGES - 1 steps ahead, and waits
-//           for no other warp before it multiplies them.
-// Pixels    pieces of 16 bytes by cp.async: 8 channels of a pixel (CHANNELS_LAST), or 8 pixels of a channel; then a strip
-//           begins at a multiple of 8 columns. Without WHOLE_PIECES, and where a border is no zeros, number by number.
-// Filters   packed by tap_columns.cu. A lane keeps its factors in registers if they fit, else blocks do in shared memory.
-// Rows      warps write the results of a row of pixels to shared memory, to one of two places in turn: one barrier a row.
-// Sums      a thread has the same columns of outputs in all rows. It adds the taps of one row of a filter, and keeps such
-//           sums of R - 1 outputs that are not complete in registers.
+// Since implicit_gemm_mma: with few filters a product has few columns, and every pixel is loaded and
+//           multiplied R x S times. Here a pixel is loaded once and multiplied by all taps of all filters: R x S x K
+//           columns. An output is the sum of R x S results of neighbouring pixels.
+// Strip     a block has BLOCK_M neighbouring columns of an image and goes along them row by row, down or up. The halo
+//           columns beyond the strip's `useful` outputs belong to it, too.
+// Band      the output rows of a block. With dilation, a band has every DILATION_H-th row, so that neighbours in a band
+//           need the same rows. Blocks alternate between down and up: two that need the same rows read them at about
+//           the same time, and the second read hits L2.
+// Threads   warps of WARP_M pixels. A warp loads its own pixels, BLOCK_K channels at a time, STAGES - 1 steps ahead,
+//           and needs no other warp to multiply them.
+// Pixels    16-byte pieces by cp.async: 8 channels of a pixel (CHANNELS_LAST), or 8 pixels of a channel; then a strip
+//           begins at a multiple of 8 columns. Number by number without WHOLE_PIECES, and where the border is not
+//           zeros.
+// Filters   packed by tap_columns.cu. A lane keeps its fragments in registers if they fit; otherwise the block keeps
+//           them in shared memory.
+// Rows      warps write the results of a row of pixels to shared memory, double buffered: one barrier a row.
+// Sums      a thread has the same output columns in all rows. It adds the taps of one filter row, and keeps these sums
+//           in registers for the R - 1 outputs that are incomplete.
 // Limit     memory: the read of x.
 #include "border.cuh"
 #include "epilogue.cuh"
@@ -29,17 +31,17 @@ static_assert(WARPS_N == 1, "a warp has all columns of its pixels");
 static_assert(ROWS == 1 || ROWS == 2 || ROWS == 4, "a warp has 16, 32 or 64 pixels");
 
 constexpr int CHUNKS = (cfg::C + cfg::BLOCK_K - 1) / cfg::BLOCK_K, CHUNK_STEPS = cfg::BLOCK_K / MMA_HALVES;
-constexpr bool FACTORS_HELD = STEPS * PRODUCTS <= 32;  // in registers: 64 of a lane
-constexpr int PITCH = cfg::BLOCK_M + 4;                // the columns that lanes of a warp write are in different banks
+constexpr bool FACTORS_HELD = STEPS * PRODUCTS <= 32;  // in registers: at most 64 a lane
+constexpr int PITCH = cfg::BLOCK_M + 4;                // padded: lanes of a warp write to different banks
 
-// Outputs of a row that a thread has: of PASSES columns THREADS apart; where there are twice as many threads as columns, each
+// Outputs of a thread in a row: PASSES columns, THREADS apart. If there are twice as many threads as columns, a thread
 // has every second filter.
 constexpr int PASSES = ROWS == 4 ? 2 : 1, FILTER_STEP = ROWS == 1 ? 2 : 1;
 constexpr int PER_THREAD = (cfg::K + FILTER_STEP - 1) / FILTER_STEP * PASSES;
-// Blocks go down and up where a thread has room for all rows of filters that it has summed. So it can add them in one order,
-// and results do not depend on the way.
+// Blocks go both down and up if a thread has registers for the sums of all filter rows. It adds them in a fixed order,
+// so results do not depend on the direction.
 constexpr bool BOTH_WAYS = cfg::R * (cfg::R - 1) / 2 * PER_THREAD <= 24;
-constexpr int WAITING = cfg::R > 1 ? cfg::R - 1 : 1;  // outputs one below the other that are not complete
+constexpr int WAITING = cfg::R > 1 ? cfg::R - 1 : 1;  // incomplete outputs of a column
 
 struct FewOutputs {
     Conv conv;
@@ -47,7 +49,7 @@ struct FewOutputs {
     int useful, rows;  // output columns of a strip, and output rows of a band
 };
 
-// BLOCK_K channels of a warp's pixels of a row. A line is a pixel, or a channel.
+// BLOCK_K channels of a warp's pixels of a row. A line is a pixel or a channel.
 using PixelTile =
     LineTile<cfg::CHANNELS_LAST ? cfg::WARP_M : cfg::BLOCK_K, cfg::CHANNELS_LAST ? cfg::BLOCK_K : cfg::WARP_M>;
 using Products = float[TapMatrix::COLUMNS][PITCH];  // of a row of pixels, by column and pixel
@@ -59,12 +61,12 @@ struct Shared {
     Products products[2];
 };
 
-// The part of the output that a block has: `count` rows, the first of which is p, then p + step and so on.
+// The outputs of a block: `count` rows p, p + step, ...
 struct Band {
     int n, p, step, count, q;
 
     __device__ bool up() const { return step < 0; }
-    // The first row of pixels on the way, counted from the image's edge.
+    // The first row of pixels in its direction, counted from the image's edge.
     __device__ int first_row(const Conv &conv) const {
         return p - conv.top + (up() ? (cfg::R - 1) * cfg::DILATION_H : 0);
     }
@@ -85,16 +87,16 @@ __device__ inline Band band_of(const FewOutputs &args, unsigned i) {
             up ? -cfg::DILATION_H : cfg::DILATION_H, count, strip * args.useful};
 }
 
-// Brings the pixels of a warp, step by step: of each row of pixels chunk after chunk of its channels.
+// Loads the pixels of a warp, step by step: for each row of pixels its chunks of channels.
 struct PixelCopies {
-    static constexpr int PIECES = PixelTile::PIECES, TOGETHER = 32 / PIECES;  // lines that a warp brings at once
+    static constexpr int PIECES = PixelTile::PIECES, TOGETHER = 32 / PIECES;  // lines that a warp loads at once
     static constexpr int LINES = cfg::CHANNELS_LAST ? cfg::WARP_M : cfg::BLOCK_K, COUNT = LINES / TOGETHER;
     static_assert(32 % PIECES == 0 && LINES % TOGETHER == 0, "a lane has the same piece of each of its lines");
     const Conv &conv;
     const int n, step, line, piece, first;  // `first`: column of the warp's first pixel
-    int end;                                // the first column that no output of the strip sees, or that is outside
-    int columns[cfg::CHANNELS_LAST && cfg::BORDER != ZEROS ? COUNT : 1];  // of the image: those of a lane's lines
-    int h, row, left;  // the next row of pixels, counted from the edge, and in the image; rows left
+    int end;                                // first column that no output of the strip needs, or that is outside
+    int columns[cfg::CHANNELS_LAST && cfg::BORDER != ZEROS ? COUNT : 1];  // columns of the image, for a lane's lines
+    int h, row, left;  // the next row, counted from the edge and in the image; rows left
     int chunk, stage;
 
     __device__ PixelCopies(const Conv &conv, const Band &band, int first, int end)
@@ -109,7 +111,7 @@ struct PixelCopies {
         if (cfg::BORDER == ZEROS) this->end = max(0, min(end, conv.W));
     }
 
-    // Bring a piece number by number: channels from c on, or columns from w on, in the image or counted from its edge.
+    // Copies a piece number by number: channels from c on, or columns from w on.
     __device__ void by_number(math_t *to, int w, int c) const {
         Vector<math_t, PIECE> numbers;
 #pragma unroll
@@ -123,7 +125,7 @@ struct PixelCopies {
         store_vector(to, numbers);
     }
 
-    // Ask for a step's pixels.
+    // Issues the copies of a step's pixels.
     __device__ __forceinline__ void ask(PixelTile &tile) const {
         const x_t *const line_of_x = conv.x + offset_of(conv.x_strides, n, 0, max(row, 0), 0);
 #pragma unroll
@@ -149,7 +151,8 @@ struct PixelCopies {
         }
     }
 
-    // Ask for the next step, if there is one. Behind the last step there are empty groups, so that waiting can count them.
+    // Issues the copies of the next step, if there is one. After the last step the groups are empty, so that the wait
+    // can count them.
     __device__ __forceinline__ void next(PixelTile (&stages)[cfg::STAGES]) {
         if (left > 0) ask(stages[stage]);
         copy_async_commit();
@@ -160,7 +163,7 @@ struct PixelCopies {
     }
 };
 
-// Add the products of a chunk of channels. factors(step, j) are a lane's of 16 channels and product j.
+// Adds the products of a chunk of channels. factors(step, j) returns a lane's fragment of 16 channels and product j.
 template <class Get>
 __device__ __forceinline__ void multiply_chunk(Sums &sums, const PixelTile &tile, int chunk, const Get &factors) {
 #pragma unroll
@@ -179,7 +182,7 @@ __device__ __forceinline__ void multiply_chunk(Sums &sums, const PixelTile &tile
     }
 }
 
-// Write what a warp has of a row's products; `first` is its first pixel in the strip.
+// Writes a warp's results of a row; `first` is its first pixel in the strip.
 __device__ __forceinline__ void put_products(Products &products, int first, const Sums &sums) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -197,9 +200,9 @@ __device__ __forceinline__ void put_products(Products &products, int first, cons
 struct Outputs {
     const Conv &conv;
     const Band &band;
-    const int useful, shift;  // `shift`: from an output's column in the strip to the first pixel that it sees
-    // Of the output that began i + 1 rows ago: BOTH_WAYS, the sums of each row of a filter, in the order in which they came, i + 1
-    // of them; else their sum.
+    const int useful, shift;  // `shift`: from an output's column in the strip to its first pixel
+    // For the output that began i + 1 rows ago: BOTH_WAYS, its i + 1 sums of filter rows, in order of arrival; else
+    // their total.
     float kept[PER_THREAD][WAITING][BOTH_WAYS ? WAITING : 1];
 
     __device__ Outputs(const Conv &conv, const Band &band, int useful, int shift)
@@ -210,7 +213,7 @@ struct Outputs {
     }
     __device__ int filter(int j) const { return ROWS == 1 ? threadIdx.x / cfg::BLOCK_M + 2 * j : j / PASSES; }
 
-    // The sum of the output that is complete with the last of `taps`, the sums of each row of a filter; keep the others.
+    // Returns the output that the last of `taps`, the sums of the filter rows, completes, and keeps the others.
     template <int COUNT>
     __device__ __forceinline__ float complete(float (&own)[WAITING][COUNT], const float (&taps)[cfg::R]) const {
         if constexpr (cfg::R == 1) return taps[0];
@@ -232,7 +235,7 @@ struct Outputs {
         return band.up() ? from_last : sum;
     }
 
-    // Add a row's products, and store the outputs that are now complete: those of row `done` of the band, or none.
+    // Adds a row's products and stores the outputs that are now complete: those of row `done` of the band, or none.
     __device__ __forceinline__ void add(const Products &products, int done) {
 #pragma unroll
         for (int j = 0; j < PER_THREAD; j++) {
@@ -253,7 +256,7 @@ struct Outputs {
     }
 };
 
-// All rows of a band.
+// Processes all rows of a band.
 template <class Get>
 __device__ __forceinline__ void walk(Shared &shared, PixelCopies &copies, Outputs &outputs, const Get &factors) {
     const int warp = threadIdx.x / 32, rows = outputs.band.rows();

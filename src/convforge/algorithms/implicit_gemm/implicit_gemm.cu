@@ -1,18 +1,20 @@
-// implicit_gemm: im2col's product without its matrix: tiles of columns are gathered from the image as they are needed.
+// implicit_gemm: the product of im2col without its matrix: tiles of columns are gathered from the image when needed.
 //
-// Since im2col: a block brings the entries of its own columns straight into shared memory. The image is read R * S
-// times, from L2 and L1 mostly, and nothing is written but the output.
-// Product   out (K x NPQ) = weights (K x RSC) times columns (RSC x NPQ), for each group. Entries of a column go (r, s,
-//           c), so where BLOCK_K divides C_GROUP a step has one tap: then a thread finds the pixel and looks for the
-//           border once a step, and adds strides for the channels.
-// Threads   WARPS_M x WARPS_N warps of LANES_M x LANES_N threads; a thread has THREAD_M x THREAD_N sums (see
-//           gemm.cuh). When gathering, neighbouring threads take neighbours in memory: pixels of a row in NCHW,
-//           channels in NHWC, there several by one load.
-// Tiles     two of BLOCK_M x BLOCK_K of the weights and of BLOCK_K x BLOCK_N of the columns; the next ones are asked for
-//           before the products of these are taken and wait in registers, where pixels take the type of the sums.
-// Weights   packed (R, S, C_GROUP, K): the outputs of one entry lie side by side.
-// Any       stride, padding, border, dilation, groups, layout. Where a window begins is worked out once a block.
-// Limit     FMAs, less what gathering costs: a load and a few sums for each BLOCK_M products of a warp's threads.
+// Since im2col: a block gathers the entries of its own columns into shared memory. The image is read R * S
+//           times, mostly from L2 and L1, and only the output is written.
+// Product   out (K x NPQ) = weights (K x RSC) times columns (RSC x NPQ), for each group. Entries of a column are in the
+//           order (r, s, c). So if BLOCK_K divides C_GROUP, a step has one tap: a thread then finds the pixel and tests
+//           the border once a step, and only adds strides for the channels.
+// Threads   WARPS_M x WARPS_N warps of LANES_M x LANES_N threads. A thread has THREAD_M x THREAD_N sums (gemm.cuh). For
+//           the gather, neighbouring threads take neighbours in memory: pixels of a row in NCHW, channels in NHWC,
+//           there several in one load.
+// Tiles     two of BLOCK_M x BLOCK_K of the weights and of BLOCK_K x BLOCK_N of the columns. The loads of the next
+//           tiles are issued before the products of the current ones. The data waits in registers, where pixels are
+//           converted to acc_t.
+// Weights   packed (R, S, C_GROUP, K): the filters are innermost.
+// Any       stride, padding, border, dilation, groups, layout. The corner of each window is computed once a block.
+// Limit     FMAs, minus the cost of the gather: a load and a few additions for each BLOCK_M products of a warp's
+//           threads.
 #include "border.cuh"
 #include "gemm.cuh"
 #include "memory.cuh"
@@ -24,9 +26,9 @@ constexpr int DEPTH = cfg::R * cfg::S * cfg::C_GROUP;
 constexpr bool ONE_TAP = cfg::C_GROUP % cfg::BLOCK_K == 0;
 constexpr int PER = !ONE_TAP || !cfg::CHANNELS_LAST ? 1 : sizeof(x_t) > 4 ? 2 : 4;  // channels of a load
 
-// Where the window of a column begins.
+// The corner of the window of a column.
 struct Corner {
-    index_t image;  // place of the first channel of the group
+    index_t image;  // offset of the first channel of the group
     int h, w;
 };
 
@@ -43,7 +45,7 @@ __device__ inline Corner corner_of(const Store &store, int group, int n) {
             column.q * cfg::STRIDE_W - conv.left};
 }
 
-// The first channel of the pixel that a column sees by a tap; null outside of the image.
+// Address of the first channel of the pixel that a column needs for a tap, or null outside the image.
 __device__ inline const x_t *seen_by(const Conv &conv, const Corner &corner, int tap) {
     const int h = inside(corner.h + tap / cfg::S * cfg::DILATION_H, conv.H);
     const int w = inside(corner.w + tap % cfg::S * cfg::DILATION_W, conv.W);
@@ -52,7 +54,7 @@ __device__ inline const x_t *seen_by(const Conv &conv, const Corner &corner, int
                      w * static_cast<index_t>(conv.x_strides.w));
 }
 
-// A thread's part of a tile of columns, which it gathers from the image.
+// A thread's part of a tile of columns, gathered from the image.
 struct ColumnPart {
     using Parts = Share<cfg::BLOCK_N, cfg::BLOCK_K, THREADS, cfg::CHANNELS_LAST, PER>;
     math_t entries[Parts::COUNT][PER];
@@ -113,7 +115,7 @@ struct ColumnLoader {
 
 struct Implicit {
     Gemm product;  // its b is not used
-    int vectors;   // whether PER channels, counted from a multiple of PER, are aligned for one load
+    int vectors;   // true if PER channels at a multiple of PER are aligned for one load
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) implicit_gemm(const __grid_constant__ Implicit args) {
@@ -124,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) implicit_gemm(co
     const Operand a = of_group(product.a, tile.group);
     const Warps::Lane lane = Warps::lane_of(threadIdx.x);
     pdl_wait();
-    for (int n = threadIdx.x; n < cfg::BLOCK_N; n += THREADS)  // columns beyond the last see what the last sees
+    for (int n = threadIdx.x; n < cfg::BLOCK_N; n += THREADS)  // columns beyond the last repeat the last one
         memory->corners[n] = corner_of(product.store, tile.group, min(tile.n + n, product.N - 1));
     __syncthreads();
     const MatrixLoader<cfg::BLOCK_M, cfg::BLOCK_K, THREADS, false> weights = {a, tile.m, product.M, DEPTH};

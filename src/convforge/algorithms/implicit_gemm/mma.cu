@@ -1,24 +1,25 @@
-// implicit_gemm_mma: implicit GEMM of 16-bit types on the tensor cores of any GPU since Ampere.
+// implicit_gemm_mma: implicit GEMM of 16-bit types on tensor cores, on any GPU since Ampere.
 //
-// Since gemm_mma: the rows of A are what an output pixel sees, and are gathered from the image as they are needed; the
-// columns of B are filters. Out (NPQ x K) = columns (NPQ x RSC) times filters (RSC x K), for each group.
+// Since gemm_mma: a row of A is the window of an output pixel, gathered from the image when needed. A column
+//           of B is a filter. Out (NPQ x K) = columns (NPQ x RSC) times filters (RSC x K), for each group.
 // Threads   WARPS_M x WARPS_N warps, each with WARP_M pixels x WARP_N filters of the tile.
-// Order     along K of the product: taps, and of each tap the channels, as many as make whole pieces of 16 bytes (PITCH).
-// Copies    a thread has one piece of several lines: of so many pixels, and of so many filters. From step to step it goes
-//           on by BLOCK_K channels, and on to the next tap, without a division. Where a window begins, and which of its
-//           rows and columns are inside the image (a bit each), it works out once.
-// Pixels    pieces of 8 channels by cp.async, where channels are neighbours at multiples of 16 bytes (WHOLE_PIECES): in
-//           NHWC, or in the rows that pixel_rows.cu writes of any other x. Else number by number. What stands outside is
-//           a zero of the copy, or the border's value.
-// Filters   packed (K, R, S, PITCH), with zeros behind a tap's channels: every piece is aligned.
-// Finish    sums go through the epilogue where they are. Tiles have filters, or pixels, in such an order that a lane's
-//           results are neighbours: in NHWC (OUT_CHANNELS_LAST) eight filters of a pixel in four products, in NCHW a run of
-//           PIXEL_RUN pixels of a filter. They are stored as one.
-// Tiles     a block takes tile after tile, and asks for the first steps of the next one before it finishes this one.
-// Shares    with SPLIT_K, several blocks have a part of a tile's steps each, and leave sums that sum_shares.cu adds up.
+// Order     along K: taps, and for each tap its channels, padded to whole pieces of 16 bytes (PITCH).
+// Copies    a thread copies one piece of several lines of pixels and of filters. From step to step it advances by
+//           BLOCK_K channels and to the next tap, without a division. It computes once where each window begins, and
+//           one bit for each row and column that is inside the image.
+// Pixels    pieces of 8 channels by cp.async if channels are contiguous and aligned to 16 bytes (WHOLE_PIECES): in
+//           NHWC, or in the rows that pixel_rows.cu writes for any other x. Otherwise number by number. Outside the
+//           image the copy writes zeros, or the border's value.
+// Filters   packed (K, R, S, PITCH), with zeros after the channels of a tap, so every piece is aligned.
+// Finish    the epilogue is applied in registers. Tiles order filters, or pixels, so that the results of a lane are
+//           neighbours: in NHWC (OUT_CHANNELS_LAST) eight filters of a pixel from four products, in NCHW a run of
+//           PIXEL_RUN pixels of a filter. They are stored as one vector.
+// Tiles     persistent: a block computes tile after tile, and issues the first copies of the next tile before it stores
+//           this one.
+// Split-K| with SPLIT_K, several blocks compute parts of the steps of a tile, and sum_shares.cu adds up their sums.
 // Any       stride, padding, border, dilation, groups, layout, C and K.
-// Limit     as of gemm_mma; with few channels, gathering.
-// implicit_gemm_tf32_mma is this kernel on floats: the host gives it that name.
+// Limit     that of gemm_mma; with few channels, the gather.
+// implicit_gemm_tf32_mma is this kernel on floats; the host passes that name.
 #include "border.cuh"
 #include "conv.cuh"
 #include "epilogue.cuh"
@@ -27,26 +28,26 @@
 
 constexpr int PITCH = (cfg::C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = cfg::R * cfg::S;
 constexpr int STEPS = (TAPS * PITCH + cfg::BLOCK_K - 1) / cfg::BLOCK_K;
-constexpr int SHARE_STEPS = (STEPS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;  // of those that share a tile's products
+constexpr int SHARE_STEPS = (STEPS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;  // steps of a block
 
 struct ImplicitMma {
     Conv conv;
-    int store_width;  // so many neighbouring outputs may be stored as one: 1, or 2 or 8 filters, or PIXEL_RUN pixels
+    int store_width;  // neighbouring outputs a store: 1, or 2 or 8 filters, or PIXEL_RUN pixels
 };
 
 static_assert(!cfg::WHOLE_PIECES || cfg::C_GROUP == PITCH, "the last piece of a tap is whole");
 
-// Whether bits tell what of a window is inside the image; else each tap looks at where it is.
+// True if bits tell which rows and columns of a window are inside the image; else each tap tests its position.
 constexpr bool BY_BITS = cfg::BORDER == ZEROS && cfg::R <= 15 && cfg::S <= 16;
 
 // The window of an output.
 struct Window {
-    index_t first;  // BY_BITS: place of its first tap, which may be outside; else of the image's first channel of the group
+    index_t first;  // offset: BY_BITS, of the first tap, which may be outside; else of the group in the image
     int h, w;       // of its first tap
-    unsigned seen;  // bit i: whether row i is inside; bit 16 + i: column i
+    unsigned seen;  // bit i: row i is inside the image; bit 16 + i: column i
 };
 
-// Bit i: whether position first + i * STEP is inside an axis of `size`. There are no further positions.
+// Bit i is set if position first + i * STEP is inside an axis of `size`, for i below COUNT.
 template <int COUNT, int STEP>
 __device__ inline unsigned bits_inside(int first, int size) {
     unsigned bits = 0;
@@ -62,7 +63,7 @@ __device__ inline Window window_of(const Conv &conv, const Column &at, int c) {
             bits_inside<cfg::R, cfg::DILATION_H>(h, conv.H) | bits_inside<cfg::S, cfg::DILATION_W>(w, conv.W) << 16};
 }
 
-// The tap and the channel of a thread's piece, from step to step. Behind the last tap r is R.
+// The tap and channel of a thread's piece, from step to step. After the last tap, r is R.
 struct KIndex {
     int r, s, c;
 
@@ -85,7 +86,7 @@ struct KIndex {
     }
 };
 
-// Bring the numbers of a piece one by one; `left` of them are of the group.
+// Copies the numbers of a piece one by one; `left` of them belong to the group.
 template <class Number>
 __device__ inline void put_piece(math_t *to, int left, Number number) {
     Vector<math_t, PIECE> numbers;
@@ -94,8 +95,8 @@ __device__ inline void put_piece(math_t *to, int left, Number number) {
     store_vector(to, numbers);
 }
 
-// The pixel that line `line` of a tile has: a lane, which has sums of eight times as many rows as it has of each eight,
-// has runs of PIXEL_RUN pixels.
+// The pixel at a line of a tile. A lane has sums of two rows of each 16, so runs of PIXEL_RUN pixels are spread over
+// such rows.
 static_assert(2 * ROWS % cfg::PIXEL_RUN == 0 && cfg::PIXEL_RUN * sizeof(out_t) <= 16,
               "a lane has whole runs, stored as one");
 __device__ constexpr int pixel_of(int line) {
@@ -104,10 +105,10 @@ __device__ constexpr int pixel_of(int line) {
            line % 8 * cfg::PIXEL_RUN + eight % cfg::PIXEL_RUN;
 }
 
-// Whether a lane's results of four products are eight neighbouring filters.
+// True if the results of a lane in four products are eight neighbouring filters.
 constexpr bool IN_EIGHTS = cfg::OUT_CHANNELS_LAST && sizeof(out_t) == 2 && COLUMNS % 4 == 0;
 
-// Where bits do not tell, or a piece is not channels of one pixel, aligned to 16 bytes.
+// Copies a piece if bits do not describe the window, or the piece is not aligned channels of one pixel.
 __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &window, const KIndex &at) {
     int h = at.r * cfg::DILATION_H, w = at.s * cfg::DILATION_W;
     bool there = at.r < cfg::R;
@@ -131,7 +132,7 @@ struct Tiles {
     OperandTile<cfg::BLOCK_N, true> b;  // filters
 };
 
-// A block's part of the products: a tile of a group's outputs, or a share of its steps.
+// The work of a block: a tile of the outputs of a group, or a share of its steps.
 struct Part {
     int share, group, tile_n;
     index_t tile_m;
@@ -139,9 +140,9 @@ struct Part {
     __device__ int steps() const { return min(SHARE_STEPS, STEPS - first_step()); }
 };
 
-// What a thread brings of each step: a piece of several lines of pixels and of filters.
+// The copies of a thread in each step: a piece of several lines of pixels and of filters.
 struct Loader {
-    // Lines that all threads take at once.
+    // Lines that all threads copy at once.
     static constexpr int PIECES = cfg::BLOCK_K / PIECE, LINES = THREADS / PIECES;
     static constexpr int PIXELS = (cfg::BLOCK_M + LINES - 1) / LINES, FILTERS = (cfg::BLOCK_N + LINES - 1) / LINES;
     static_assert(THREADS % PIECES == 0, "a thread has the same piece of each line");
@@ -149,9 +150,9 @@ struct Loader {
     const ImplicitMma &args;
     const int line, piece;
     Window windows[PIXELS];
-    const math_t *filters;  // the thread's piece of its first one, at the step that comes next
+    const math_t *filters;  // the thread's piece of its first filter, in the next step
     int left;               // filters of the group from there on
-    KIndex k_index;            // likewise
+    KIndex k_index;            // of the next step
 
     __device__ explicit Loader(const ImplicitMma &args)
         : args(args), line(threadIdx.x / PIECES), piece(threadIdx.x % PIECES), k_index(0) {}
@@ -163,7 +164,7 @@ struct Loader {
         k_index = KIndex(k);
         const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
 #pragma unroll
-        for (int i = 0; i < PIXELS; i++) {  // pixels beyond the last see what the last sees
+        for (int i = 0; i < PIXELS; i++) {  // pixels beyond the last repeat the last one
             const index_t m = part.tile_m + pixel_of(line + i * LINES);
             windows[i] = window_of(conv, column_of(conv, m < pixels ? m : pixels - 1), part.group * cfg::C_GROUP);
         }
@@ -197,7 +198,7 @@ struct Loader {
     }
 };
 
-// Finish. Where a pixel's results of a group are stored, from its first filter on; outside, those of no pixel.
+// Results: where the results of a pixel and a group are stored, from its first filter on. Null for pixels outside.
 struct Results {
     bool inside;
     Column at;
@@ -212,10 +213,10 @@ __device__ inline Results results_of(const Conv &conv, int group, int share, ind
     return {inside, at, conv.out + (share * pixels * cfg::K + first)};
 }
 
-// The first of a lane's two filters of product j.
+// The first of a lane's two filters in product j.
 __device__ __forceinline__ int filter_at(int n0, int j) { return n0 + lane_column<IN_EIGHTS>(j, threadIdx.x % 4); }
 
-// Store a pixel's results. pair_of(j) are the lane's two neighbouring filters of product j.
+// Stores the results of a pixel. pair_of(j) returns the lane's two neighbouring filters of product j.
 template <class Out, class PairOf>
 __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Results &to, int n0,
                                               const PairOf &pair_of) {
@@ -247,7 +248,7 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
     }
 }
 
-// A lane has two neighbouring filters of pixels g and g + 8 of each product.
+// NHWC: a lane has two neighbouring filters of pixels g and g + 8 in each product.
 template <class Out>
 __device__ inline void finish_filters(const ImplicitMma &args, int group, int share, index_t m0, int n0,
                                       const WarpSums &sums) {
@@ -270,7 +271,7 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
     }
 }
 
-// A lane has a run of pixels of two filters of each product. Those that are stored as one are of one image.
+// NCHW: a lane has a run of pixels of two filters in each product. Pixels of one vector belong to one image.
 template <class Out>
 __device__ inline void finish_pixels(const ImplicitMma &args, int group, int share, index_t m0, int n0,
                                      const WarpSums &sums) {
@@ -329,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
         multiply_steps<true, true>(sums, stages, part.steps(), m0, n0, ask);
         const Part done = part;
         i += gridDim.x;
-        if (i < parts) {  // nobody reads tiles from the last step's barrier on
+        if (i < parts) {  // after the barrier of the last step nobody reads tiles
             part = part_of(i);
             load.begin(part);
             begin_steps(stages, ask);

@@ -1,18 +1,18 @@
-// pixel_rows: an image of any layout and strides as rows of channels, with what stands outside of it written around.
+// pixel_rows: repacks an image of any layout and strides as rows of channels, with the values of the border around it.
 //
-// Since implicit_gemm_wgmma: the TMA brings rows of channels whose addresses are multiples of 16
-// bytes, and zeros from outside. This makes such rows where x has none.
-// Threads   32 x LINES a block, a square of SIDE pixels and SIDE channels. Neighbours read what lies side by side in x:
-//           pixels, or, CHANNELS_LAST, channels; and write channels, four bytes each.
-// Shared    the square, whose lines are four bytes longer, so that a column of it meets all banks.
-// Out       rows of CHANNELS, PITCH apart, of (N, height, width) pixels, which are those of the padded image where the
-//           border is not zeros. Each group's channels are followed by zeros up to WHOLE_GROUP.
+// Since implicit_gemm_wgmma: the TMA loads rows of channels whose addresses are multiples of 16 bytes, and
+//           zeros outside. This kernel writes such rows for any other x.
+// Threads   32 x LINES a block, for a square of SIDE pixels and SIDE channels. Neighbouring threads read contiguous
+//           elements of x: pixels, or channels (CHANNELS_LAST). They write channels, four bytes each.
+// Shared    the square. Its lines are padded by four bytes, so that a column has no bank conflicts.
+// Out       rows of CHANNELS, PITCH apart, of (N, height, width) pixels. These are the pixels of the padded image if
+//           the border is not zeros. The channels of each group are padded with zeros to WHOLE_GROUP.
 // Limit     memory: both sides in whole lines.
 #include "pixels.cuh"
 
 using Squares = PixelSquares<cfg::CHANNELS, cfg::WHOLE_GROUP, cfg::CHANNELS_LAST>;
 constexpr int SIDE = Squares::SIDE, LINES = Squares::LINES;
-constexpr int WORD = 4 / sizeof(x_t);  // of four bytes
+constexpr int WORD = 4 / sizeof(x_t);  // elements in four bytes
 
 struct PixelRows {
     Conv conv;

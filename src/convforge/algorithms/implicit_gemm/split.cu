@@ -1,38 +1,39 @@
-// implicit_gemm_split: implicit GEMM of floats on Hopper's tensor cores, by three products of halves.
+// implicit_gemm_split: implicit GEMM of floats on Hopper's tensor cores, by three products of float16 halves.
 //
-// Since implicit_gemm_wgmma: x, w and out are floats. Tensor cores multiply numbers of 16 bits, so pixels and filters
-// come as two halves each (split.cuh): filters are split beforehand, pixels here, in shared memory, once for all taps.
-// SPLIT_FIRST, split_pixels.cu has split them too: where each tap's pixels come by themselves, or many tiles of filters
-// take the same pixels, they would be split here again and again.
+// Since implicit_gemm_wgmma: x, w and out are floats. Tensor cores multiply 16-bit numbers, so pixels and
+//           filters are split into two halves each (split.cuh): filters beforehand, pixels here, in shared memory, once
+//           for all taps. SPLIT_FIRST: split_pixels.cu has split the pixels too. This pays if the pixels of each tap
+//           are loaded separately, or if many tiles of filters use the same pixels, because they would be split here
+//           repeatedly.
 //
-// Threads   four warpgroups of 128: one splits pixels, two multiply, two threads of another ask for pixels and filters.
-//           Registers go from those to the two. With 128 columns there are three: a warp of the first is that other.
-//           SPLIT_FIRST there are three: nobody splits.
-// Layout    as wgmma_tiles.cuh says; a stage of pixels and one of filters are two matrices, high and low.
-// Producer  pixels come by the accelerator: SPLIT_FIRST as halves, with a scale for each; else as floats, rows of 32
-//           channels. Then threads find the largest of a stage, make its
-//           scale, and write the halves where the floats were.
-// Consumer  for each 32 channels of a tap, high * high into sums of its own, which are added up in floats; for each
-//           stage high * low + low * high into others. Those products run on while the sums of the first are added.
-// Finish    sums go through the epilogue to out, by threads: neighbours of a warp have 8 neighbours of a row.
-// Range     where halves would not do, a tile is computed anew from floats (plainly), one multiply-add after the other:
-//           its pixels have Inf, NaN or numbers out of reach, or all numbers of a pixel, or of a channel, are so small
-//           beside the largest of the stage that they lose bits. *redone counts such tiles.
-// Needs     NHWC, zeros at the border, C a multiple of 4, addresses and strides of 16 bytes. pixel_rows.cu makes such
-//           pixels of others.
-// Limit     tensor cores, which have three products to do; where filters are few, shared memory.
+// Threads   four warpgroups of 128 threads: one splits pixels, two multiply, and two threads of another one load pixels
+//           and filters. Registers move to the consumers. With 128 columns there are three warpgroups, and a warp of
+//           the first one loads. With SPLIT_FIRST there are three, and none splits.
+// Layout    as in wgmma_tiles.cuh. A stage of pixels and a stage of filters have two matrices each, high and low.
+// Producer  the TMA loads pixels: SPLIT_FIRST as halves, with a scale for each pixel; else as floats, rows of 32
+//           channels. Then threads find the largest value of a stage, compute its scale, and write the halves over the
+//           floats.
+// Consumer  for each 32 channels of a tap, high * high goes to sums of its own, which are then added in floats. For
+//           each stage, high * low + low * high goes to other sums. These products run while the first sums are added.
+// Finish    threads apply the epilogue and store: neighbours of a warp store 8 neighbours of a row.
+// Range     if the halves lose accuracy, a tile is computed from floats (plainly), by FMAs in order: if its pixels have
+//           Inf, NaN or numbers out of range, or if all numbers of a pixel or of a channel are so small relative to the
+//           largest of the stage that they lose bits. *redone counts such tiles.
+// Needs     NHWC, zeros at the border, C a multiple of 4, addresses and strides of 16 bytes. pixel_rows.cu repacks
+//           other x.
+// Limit     tensor cores, which compute three products for one; with few filters, shared memory.
 #include "border.cuh"
 #include "split.cuh"
 #include "wgmma_tiles.cuh"
 
-// Threads that split. With 128 columns sums take so many registers that there is none for another warpgroup.
+// Threads that split. With 128 columns the sums need so many registers that no other warpgroup fits.
 constexpr bool OWN_PRODUCER = cfg::BLOCK_N <= 112 && !cfg::SPLIT_FIRST;
 constexpr int SPLITTERS = OWN_PRODUCER ? WARPGROUP : WARPGROUP - 32, THREADS = WARPGROUP * (CONSUMERS + 1 + OWN_PRODUCER);
 static_assert(PHASES == 1, "a patch is split as one");
 static_assert(!cfg::SPLIT_FIRST || (!cfg::PATCH && !cfg::FILTERS_ON_M && cfg::GROUPS == 1),
               "each row of a product has a scale of its own");
 constexpr int PIECES = cfg::ROW_BYTES / 16;  // of a row
-// Registers of a thread: those that multiply have three sums for each pair of columns.
+// Registers of a thread. Consumers have three sums for each pair of columns.
 constexpr int CONSUMER_REGISTERS = cfg::SPLIT_FIRST     ? 232
                                    : cfg::BLOCK_N > 112 ? 224
                                    : cfg::BLOCK_N > 96  ? 216
@@ -42,15 +43,15 @@ constexpr int PRODUCER_REGISTERS = cfg::SPLIT_FIRST ? 40 : 24;
 constexpr int SPLITTER_REGISTERS =
     cfg::SPLIT_FIRST ? PRODUCER_REGISTERS : (OWN_PRODUCER ? 512 - PRODUCER_REGISTERS : 504) - 2 * CONSUMER_REGISTERS;
 constexpr int RAW_CHANNELS = 32;  // of a row of floats
-constexpr int SCALES = 4;         // of a pixel's, 64 channels each, that come at once: 16 bytes
+constexpr int SCALES = 4;         // of a pixel's scales, one for each 64 channels, loaded at once: 16 bytes
 
 struct Split {
     Conv conv;
-    TensorMap pixels, filters, downs;  // downs: of pixels that were split first
+    TensorMap pixels, filters, downs;  // downs: scales of pixels that were split first
     Tiling tiling;
-    int store_width;  // so many neighbouring outputs may be stored as one
+    int store_width;  // neighbouring outputs a store
     const float *scales;  // of filters
-    Strides w_strides;    // of conv.w, the filters as floats: filter, channel, row and column
+    Strides w_strides;    // of conv.w, the filters as floats: filter, channel, row, column
     unsigned *redone;
 };
 
@@ -64,19 +65,19 @@ static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
 struct Barriers {
     unsigned long long raw_full[cfg::PIXEL_STAGES], pixels_full[cfg::PIXEL_STAGES], pixels_empty[cfg::PIXEL_STAGES];
     unsigned long long filters_full[cfg::FILTER_STAGES], filters_empty[cfg::FILTER_STAGES];
-    unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
-    float down[cfg::PIXEL_STAGES][SPLITTERS / 32];  // what takes back a stage's scale, or 0, as each warp has found it
-    alignas(16) float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, as a part of them saw it
-    // What takes back the scale of each pixel of a stage.
+    unsigned long long turn[CONSUMERS];  // the consumer that may multiply
+    float down[cfg::PIXEL_STAGES][SPLITTERS / 32];  // to undo a stage's scale, or 0, as found by each warp
+    alignas(16) float column[SPLITTERS / 16][ROW_CHANNELS];  // the largest of each channel, found by each part
+    // To undo the scale of each pixel of a stage.
     alignas(128) float of_pixels[cfg::SPLIT_FIRST ? cfg::PIXEL_STAGES : 1][cfg::SPLIT_FIRST ? PIXEL_ROWS : 1][SCALES];
 };
 
 __device__ inline void splitters_meet() { named_barrier<SPLITTERS>(3); }
 
-// A 16-byte piece of a pixel's row in shared memory, pieces swizzled.
+// Index of a 16-byte piece of a pixel's row in shared memory, swizzled.
 __device__ inline int piece_at(int pixel, int piece) { return pixel * cfg::ROW_BYTES + (piece ^ pixel % PIECES) * 16; }
 
-// Producer. A thread asks for pixels, 64 channels after 64, ahead in their ring: for floats, 32 and 32, or for halves.
+// Producer: one thread loads pixels, 64 channels at a time, ahead in their ring: floats in two rows of 32, or halves.
 __device__ inline void load_pixels(const Split &args, Memory *memory, Barriers &bars) {
     const Conv &conv = args.conv;
     Ring<cfg::PIXEL_STAGES> ring{0, 1};
@@ -109,18 +110,18 @@ __device__ inline void load_pixels(const Split &args, Memory *memory, Barriers &
     }
 }
 
-// Channels of the next group, which the accelerator brings with the last ones of this, count as zeros.
+// Channels of the next group, which the TMA loads with the last ones of this group, count as zeros.
 constexpr bool MEETS_OTHERS = cfg::GROUPS > 1 && cfg::C_GROUP % ROW_CHANNELS != 0;
 __device__ inline float of_group(float v, int c) { return MEETS_OTHERS && c >= cfg::C_GROUP ? 0 : v; }
 
-// The largest of a stage's numbers, and the largest of that channel of a lane's two where it is less; channels of zeros
-// do not count.
+// The largest number of a stage, and the smaller of the largest numbers of a lane's two channels. Channels of zeros do
+// not count.
 struct Largest {
     float all, least;
 };
 
 __device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bars, int first_c, int thread) {
-    constexpr int PARTS = SPLITTERS / 16;  // a part's threads have four channels each
+    constexpr int PARTS = SPLITTERS / 16;  // each thread of a part has four channels
     const int part = thread / 16, half = thread % 16 / PIECES, piece = thread % PIECES;
     float column[4] = {};
 #pragma unroll 4
@@ -147,9 +148,10 @@ __device__ inline Largest largest_of_raw(const unsigned char *raw, Barriers &bar
     return {float_of(__reduce_max_sync(0xffffffffu, bits_of(all))), least};
 }
 
-// The halves of a stage, which take the place of its floats: a row of high halves that of the first 32 channels, a row
-// of low ones that of the others. Gives whether each pixel that is not all zeros has a number that keeps all its bits.
-// Four lanes have a pixel, with 16 channels each; they write when all four have read. They take their pieces in orders by which eight lanes meet all banks.
+// Splits a stage and writes the halves over its floats: a row of high halves over the first 32 channels, a row of low
+// halves over the others. Returns true if each pixel that is not all zeros has a number that keeps all its bits. Four
+// lanes share a pixel, with 16 channels each; they write when all four have read. The order of pieces avoids bank
+// conflicts among eight lanes.
 __device__ inline bool split_raw(unsigned char *stage, float up, int first_c, int thread) {
     constexpr unsigned EXPONENTS = 0x7fff7fffu, FULL = 3u << 10;  // a half's exponent of IN_FULL
     const int part = thread % 4, upper = part / 2;
@@ -172,7 +174,7 @@ __device__ inline bool split_raw(unsigned char *stage, float up, int first_c, in
                 full |= high[2 * i + j];
             }
         }
-        // The exponents are or-ed: that is at least the largest of them, and less than twice that.
+        // The exponents are or-ed: the result is at least the largest of them, and less than twice that.
         full = (full | full >> 16) & EXPONENTS & 0x7fffu;
 #pragma unroll
         for (int lanes = 1; lanes < 4; lanes *= 2) {
@@ -214,19 +216,20 @@ __device__ inline void split_pixels(const Split &args, Memory *memory, Barriers 
     }
 }
 
-// Finish.
+// Results.
 __device__ inline float plainly(const Split &args, const Place &at, int k, const Output &out) {
     const int first = at.share * SHARE_CHANNELS;  // of the filter's channels
     const int channels = cfg::SPLIT_K == 1 ? cfg::FILTER_CHANNELS : min(cfg::FILTER_CHANNELS - first, SHARE_CHANNELS);
     return plain_sum(args.conv, args.w_strides, {out.n, out.p, out.q}, k, at.c, first, channels);
 }
 
-// What a tile's sums are multiplied by for filter k; 0 where its outputs are computed from floats.
+// The factor of a tile's sums for filter k, or 0 if its outputs are computed from floats.
 __device__ inline float scale_of_filter(const Split &args, const Place &at, int k) {
     return k < at.end() ? args.scales[k] : 1;
 }
 
-// A thread has sums of two of a warpgroup's 64 rows, 8 apart, and of two columns of each 8.
+// Computes from floats the outputs of a thread's sums: two of a warpgroup's 64 rows, 8 apart, and two columns of each
+// 8.
 __device__ inline void finish_plainly(const Split &args, const Place &at, int row, int column) {
 #pragma unroll 1
     for (int e = 0; e < SUMS; e++) {
@@ -261,16 +264,16 @@ __device__ inline void finish_tile(const Split &args, const Place &at, float (&s
 __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barriers &bars, int warpgroup) {
     constexpr int OF_PART = 2, PARTS = (PRODUCTS + 1) / OF_PART, PIECE = PRODUCT_BYTES / 16;
     const bool elected = threadIdx.x % WARPGROUP == 0;
-    const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows, or columns
+    const int share = cfg::PING_PONG ? 0 : warpgroup;  // of the tile's rows or columns
     const int filters_in = cfg::FILTERS_ON_M && !cfg::BY_PIXELS ? share * 8 * EIGHT_ROWS : 0;
-    const int row = 64 * share + threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;  // the first of a thread's two
+    const int row = 64 * share + threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;  // of a thread's first
     const int pixels_in =
         cfg::FILTERS_ON_M ? (cfg::BY_PIXELS ? share * cfg::BLOCK_N / 8 * PIXEL_PITCH : 0) : share * 8 * PIXEL_PITCH;
     Ring<cfg::PIXEL_STAGES> pixels;
     Ring<cfg::FILTER_STAGES> filters;
     unsigned parity = warpgroup ^ 1;
     bool first = true;
-    const auto skip_tile = [&]() {  // the other warpgroup's
+    const auto skip_tile = [&]() {  // a tile of the other warpgroup
         pixels.skip(STAGES_OF_TILE);
         if (!cfg::RESIDENT) filters.skip(STEPS);
     };
@@ -287,7 +290,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
             mbarrier_wait(&bars.turn[warpgroup], parity);
             parity ^= 1;
         }
-        int filters_before = -1;  // a stage that products under way may still read
+        int filters_before = -1;  // a stage that products in flight may still read
         for (int i = 0; i < STAGES_OF_TILE; i++) {
             mbarrier_wait(&bars.pixels_full[pixels.stage], pixels.parity);
             float down[2];  // of the thread's rows
@@ -302,7 +305,8 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
                     plain |= downs[0] == 0 || downs[1] == 0 || downs[2] == 0;
                 }
             }
-            // Places are added to the descriptor of the first: one for each tap would take its registers from the sums.
+            // Offsets are added to the first descriptor, because a descriptor for each tap would take registers from
+            // the sums.
             const auto x_first = k_major_matrix(memory->pixels[pixels.stage] + pixels_in, PIXEL_PITCH);
 #pragma unroll 3
             for (int tap = 0; tap < TAPS_OF_STAGE; tap++) {
@@ -350,7 +354,7 @@ __device__ inline void multiply_tiles(const Split &args, Memory *memory, Barrier
         mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], elected && cfg::PING_PONG);
         if (cfg::PING_PONG) skip_tile();
         finish_tile(args, at, sums, share, plain);
-        if (cfg::SPLIT_FIRST) {  // a thread knows of its own pixels alone, and each warp counts for itself
+        if (cfg::SPLIT_FIRST) {  // a thread knows only its own pixels, and each warp counts for itself
             if (__any_sync(0xffffffffu, plain) && threadIdx.x % 32 == 0) atomicAdd(args.redone, 1u);
         } else if (elected && plain && share == 0) {
             atomicAdd(args.redone, 1u);
@@ -393,7 +397,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_split(con
         if (splitter >= 0 && !cfg::SPLIT_FIRST) split_pixels(args, memory, bars, splitter);
         else if (thread == 0)
             load_filters(args.filters, args.tiling, memory->filters, bars.filters_full, bars.filters_empty);
-        else if (thread == (cfg::SPLIT_FIRST ? 32 : 1))  // of another warp, where those do not split
+        else if (thread == (cfg::SPLIT_FIRST ? 32 : 1))  // a thread of another warp if those do not split
             load_pixels(args, memory, bars);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();

@@ -1,16 +1,16 @@
-// split_filters: each filter as two of 16 bits with a scale of its own (split.cuh), channels side by side; and, where the
-// filters may change before they are used (KEEPS), as floats in the same order.
+// split_filters: splits each filter into two 16-bit filters with a scale of its own (split.cuh), with contiguous
+// channels. If the filters may change before they are used (KEEPS), it also keeps them as floats in the same order.
 //
-// Threads   a block a filter. It reads what lies side by side in w, taps of a channel or channels of a tap; then its warps
-//           take the taps in turn, lanes neighbouring channels.
-// Shared    the filter, where it fits (IS_HELD), so that it is read from memory once. A channel's taps are an odd number
-//           of places apart, so that neighbouring channels meet different banks.
-// Layout    halves[half][k][tap][c], c up to CHANNELS, a multiple of 8, of which those beyond C are zeros;
-//           plain[k][tap][c]; scales[k], what a sum of products with this filter is multiplied by at last.
-// Range     scales[k] is 0 where the halves would not do: the filter has Inf, NaN or numbers out of reach, or all
-//           numbers of one of its taps, or of one of its channels, are so small beside the largest that they lose bits.
-//           An output may be the sum of those alone, so it is computed from the floats. A filter of one tap has one
-//           number of each channel, and among millions of random numbers some are that small. So a filter of one tap is
+// Threads   a block for each filter. It reads contiguous elements of w, taps of a channel or channels of a tap. Then
+//           warps process the taps, lanes neighbouring channels.
+// Shared    the filter, if it fits (IS_HELD), so that it is read from memory once. The taps of a channel have an odd
+//           stride, so that neighbouring channels are in different banks.
+// Layout    halves[half][k][tap][c], c up to CHANNELS, a multiple of 8, with zeros beyond C; plain[k][tap][c];
+//           scales[k], the factor of the sums of this filter's products.
+// Range     scales[k] is 0 if the halves lose accuracy: the filter has Inf, NaN or numbers out of range, or all numbers
+//           of one of its taps, or of one of its channels, are so small relative to the largest that they lose bits. An
+//           output may be the sum of those alone, so it is computed from the floats. A filter of one tap has one number
+//           of each channel, and among millions of random numbers some are that small. So a filter of one tap is
 //           computed from its floats if some channel is that small in all NEIGHBOURS filters around it, or if more than
 //           a quarter of its numbers are.
 // Limit     memory.
@@ -18,14 +18,14 @@
 #include "split.cuh"
 
 constexpr int WARPS = cfg::THREADS / 32, TAPS = cfg::R * cfg::S, PITCH = TAPS | 1;
-constexpr int MOST_LOST = 4;  // of so many numbers of a filter, one
+constexpr int MOST_LOST = 4;  // a filter may lose bits in one number of so many
 
 struct SplitFilters {
     const float *w;
     float *plain;
     unsigned *halves;  // pairs of them
     float *scales;
-    unsigned *redone;      // tiles that the convolution computes from floats: none so far
+    unsigned *redone;      // number of tiles that the convolution computes from floats: zero so far
     long long strides[4];  // of w, in elements, in the order k, c, r, s
     int K, flip;
 };
@@ -41,7 +41,7 @@ __device__ inline float weight(const SplitFilters &args, const float *held, int 
     return cfg::IS_HELD ? held[c * PITCH + tap] : given(args, blockIdx.x, c, tap);
 }
 
-// A line of numbers whose largest is this: what the least line of all is found by.
+// The largest number of a line for the search of the smallest line; lines of zeros do not count.
 __device__ inline float unless_zero(float largest) { return largest == 0 ? 3.402823466e38f : largest; }
 
 __device__ inline float largest_of_lanes(float most) {
@@ -49,10 +49,10 @@ __device__ inline float largest_of_lanes(float most) {
     return most;
 }
 
-// Whether an output may be the sum of numbers alone that lose bits, in a filter of one tap that has such numbers.
+// True if an output may be a sum of only numbers that lose bits, for a filter of one tap that has such numbers.
 __device__ inline bool loses_outputs(const SplitFilters &args, const float *held, float up) {
-    __shared__ float ups[cfg::NEIGHBOURS];  // those of filters of the same group, this one among them
-    __shared__ int balance;            // above 0 where too many numbers lose bits
+    __shared__ float ups[cfg::NEIGHBOURS];  // scales of neighbouring filters of the same group, this one included
+    __shared__ int balance;            // above 0 if too many numbers lose bits
     const int k = blockIdx.x, in_group = k % cfg::K_GROUP, before = in_group % cfg::NEIGHBOURS;
     const int count = min(cfg::NEIGHBOURS, cfg::K_GROUP - (in_group - before));
     if (threadIdx.x == 0) balance = 0;
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(cfg::THREADS) split_filters(const _
     pdl_wait();
     DYNAMIC_SHARED(float, held);
     if (cfg::IS_HELD) {
-        const bool channels_last = args.strides[1] == 1;  // channels lie side by side
+        const bool channels_last = args.strides[1] == 1;  // channels are contiguous
 #pragma unroll 8
         for (int i = threadIdx.x; i < cfg::C * TAPS; i += cfg::THREADS) {
             const int c = channels_last ? i % cfg::C : i / TAPS, tap = channels_last ? i / cfg::C : i % TAPS;
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(cfg::THREADS) split_filters(const _
         }
         __syncthreads();
     }
-    float largest = 0, least = unless_zero(0);  // of all numbers; of the largest of each line
+    float largest = 0, least = unless_zero(0);  // of all numbers; of the largest numbers of the lines
     for (int tap = warp; tap < TAPS; tap += WARPS) {
         float most = 0;
         for (int c = lane; c < cfg::C; c += 32) most = largest_of(most, weight(args, held, c, tap));

@@ -1,18 +1,18 @@
-// implicit_gemm_split_mma: implicit GEMM of floats on the tensor cores of any GPU since Ampere, by three products of halves.
+// implicit_gemm_split_mma: implicit GEMM of floats on tensor cores since Ampere, by three products of float16 halves.
 //
-// Since implicit_gemm_mma: x, w and out are floats. Pixels and filters are two halves each (split.cuh), which other kernels
-// have written: split_pixels.cu rows of channels, with a scale for each pixel and 64 channels, split_filters.cu filters,
-// with a scale for each. A stage of each is two tiles, high and low.
-// Threads   as of implicit_gemm_mma.
-// Order     along K: taps, and of each tap the channels, BLOCK_K at once, of which the last may be fewer.
-// Products  for 32 of K and 16 x 8 outputs, high * high, and high * low + low * high. Both begin at zero each time and are
-//           added to the sum in floats, multiplied by the pixel's scale: tensor cores cut sums off, floats round them.
-// Range     split_pixels.cu marks a pixel whose halves would not do, split_filters.cu such a filter. A marked pixel makes
-//           the sums of all that see it NaN. Where a sum is NaN, or its filter is marked, the output is computed from the
-//           floats (border.cuh). *redone counts the warps that met marked pixels.
-// Shares    with SPLIT_K, several blocks have a part of the channels each, and leave sums that sum_shares.cu adds up.
-// Any       stride, padding, border, dilation, groups, layout, C and K: split_pixels.cu brings x in any form.
-// Limit     tensor cores, which have three products to do, and shared memory, which has two tiles for one.
+// Since implicit_gemm_mma: x, w and out are floats. Pixels and filters are two halves each (split.cuh), which
+//           other kernels have written: split_pixels.cu rows of channels with a scale for each pixel and 64 channels,
+//           split_filters.cu filters with a scale each. A stage of each operand is two tiles, high and low.
+// Threads   as in implicit_gemm_mma.
+// Order     along K: taps, and for each tap its channels, BLOCK_K at a time; the last step of a tap may have fewer.
+// Products  for 32 of K and 16 x 8 outputs, high * high, and high * low + low * high. Both begin at zero each time and
+//           are added to the sum in floats, multiplied by the pixel's scale, because tensor cores truncate sums.
+// Range     split_pixels.cu marks pixels, and split_filters.cu filters, whose halves lose accuracy. A marked pixel
+//           makes the sums of all windows that contain it NaN. If a sum is NaN, or its filter is marked, the output is
+//           computed from the floats (border.cuh). *redone counts the warps that met marked pixels.
+// Split-K| with SPLIT_K, several blocks compute parts of the channels, and sum_shares.cu adds up their sums.
+// Any       stride, padding, border, dilation, groups, layout, C and K: split_pixels.cu repacks x of any form.
+// Limit     tensor cores, which compute three products for one, and shared memory, which has two tiles for one.
 #define FACTORS_ARE_HALVES
 #include "border.cuh"
 #include "epilogue.cuh"
@@ -21,18 +21,18 @@
 
 constexpr int TAPS = cfg::R * cfg::S, SLICE = 64;                             // channels that share a pixel's scale
 constexpr int SPANS = (cfg::FILTER_PITCH + cfg::BLOCK_K - 1) / cfg::BLOCK_K;  // steps of a tap
-constexpr int SHARE_SPANS = (SPANS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;        // of those that share a tile's products
+constexpr int SHARE_SPANS = (SPANS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;        // steps of a block
 static_assert(SLICE % cfg::BLOCK_K == 0, "a step has channels of one scale");
 static_assert(ROWS * COLUMNS * 4 <= 64, "each sum of a lane has a bit");
 
 struct SplitMma {
     Conv conv;
-    const half_t *pixels, *filters;  // high halves, then as many low ones
-    const float *downs, *scales;     // what takes back the scales of pixels, and of filters
-    Strides w_strides;               // of conv.w, the filters as floats: filter, channel, row and column
+    const half_t *pixels, *filters;  // high halves, then the low ones
+    const float *downs, *scales;     // to undo the scales of pixels and filters
+    Strides w_strides;               // of conv.w, the filters as floats: filter, channel, row, column
     unsigned *redone;
-    int height, width;  // of the images of halves, which have what stands outside where that is not zeros
-    int pairs;          // whether two neighbouring outputs, the first of them even, may be stored as one
+    int height, width;  // of the images of halves, with border values if these are not zeros
+    int pairs;          // true if two neighbouring outputs, the first of them even, may be stored as one
 };
 
 struct Tiles {
@@ -44,20 +44,20 @@ struct Tiles {
 // The window of an output in the image of halves.
 struct Window {
     int h, w;       // of its first tap, which may be outside
-    index_t first;  // which pixel that is, counted along w, h and n
+    index_t first;  // linear index of that pixel, along w, h and n
 };
 
-// What a thread brings of each step: a piece of several lines of pixels and of filters.
+// The copies of a thread in each step: a piece of several lines of pixels and of filters.
 struct Loader {
-    // Lines that all threads take at once.
+    // Lines that all threads copy at once.
     static constexpr int PIECES = cfg::BLOCK_K / PIECE, LINES = THREADS / PIECES;
     static constexpr int PIXELS = (cfg::BLOCK_M + LINES - 1) / LINES, FILTERS = (cfg::BLOCK_N + LINES - 1) / LINES;
     const SplitMma &args;
     const int line, piece, group, first_c, end_c;  // channels of the group, from the share's first one to its end
     const int left;                                // filters of the group from this thread's first one on
-    const half_t *filters;                         // that
+    const half_t *filters;                         // the first of them
     Window windows[PIXELS];
-    int r = 0, s = 0, c;  // of the step that comes next
+    int r = 0, s = 0, c;  // of the next step
 
     __device__ Loader(const SplitMma &args, int group, int share, index_t tile_m, int tile_n)
         : args(args),
@@ -73,7 +73,7 @@ struct Loader {
         const Conv &conv = args.conv;
         const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
 #pragma unroll
-        for (int i = 0; i < PIXELS; i++) {  // pixels beyond the last see what the last sees
+        for (int i = 0; i < PIXELS; i++) {  // pixels beyond the last repeat the last one
             const index_t m = tile_m + line + i * LINES;
             const Column at = column_of(conv, m < pixels ? m : pixels - 1);
             const int h = at.p * cfg::STRIDE_H - conv.top + cfg::ROWS_TOP,
@@ -122,7 +122,7 @@ struct Loader {
     }
 };
 
-// Multiply a step: `sums` of the warp's part of the tile get what it adds to them. Pixels that are `marked` make them NaN.
+// Adds the products of a step to the `sums` of the warp's part of the tile. Pixels that are `marked` make them NaN.
 __device__ __forceinline__ void multiply_step(WarpSums &sums, bool &marked, const Tiles &tiles, int m0, int n0) {
     constexpr int PARTS = cfg::BLOCK_K / MMA_HALVES;
     unsigned columns[PARTS][2][COLUMNS / 2][4];
@@ -178,7 +178,7 @@ __device__ inline Output output_of(index_t m0, int n0, int i, int j, int v) {
     return {m0 + 8 * i + lane / 4, n0 + 8 * j + lane % 4 * 2 + v};
 }
 
-// Finish.
+// Results.
 __device__ inline void finish_sums(const SplitMma &args, int group, int share, index_t m0, int n0, const WarpSums &sums) {
     const Conv &conv = args.conv;
     const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;

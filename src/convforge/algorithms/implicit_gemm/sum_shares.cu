@@ -1,9 +1,9 @@
-// sum_shares: adds up what tiles have summed that shared a product's channels (split-K), in the order of the shares, and
-// takes the sums through the epilogue to out.
+// sum_shares: the last step of split-K. Adds up the sums of the blocks that shared the channels of a tile, in a fixed
+// order, and applies the epilogue.
 //
-// Threads   THREADS a block, each with LANES neighbouring filters of a pixel.
+// Threads   THREADS a block. Each computes LANES neighbouring filters of a pixel.
 // Layout    sums[share][pixel of all images][filter], floats.
-// Limit     memory, mostly L2, which still has the sums.
+// Limit     memory, mostly L2, which still holds the sums.
 #include "epilogue.cuh"
 #include "memory.cuh"
 

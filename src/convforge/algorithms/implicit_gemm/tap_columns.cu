@@ -1,9 +1,10 @@
-// tap_columns: a few filters as columns of a product, one for each tap, in the order in which few_outputs.cu multiplies them.
+// tap_columns: packs a few filters as columns of a product, one for each tap, in the order of few_outputs.cu.
 //
-// Result    for each 16 channels and each 8 columns (filter.cuh): the factors of 32 lanes. All of that twice: for blocks
-//           that go down, and with the rows of the filters from the last to the first, for blocks that go up.
-// Threads   one for those that a lane has of eight columns, 4 numbers, with zeros for channels and columns that do not exist.
-// Limit     the launch: a few filters are few numbers.
+// Result    for each 16 channels and each 8 columns (filter.cuh): the fragments of 32 lanes. Two versions: for blocks
+//           that go down, and with the rows of the filters reversed for blocks that go up.
+// Threads   one for each lane's fragment of eight columns, 4 numbers, with zeros for channels and columns that do not
+//           exist.
+// Limit     launch overhead, because the filters are small.
 #include "filter.cuh"
 #include "memory.cuh"
 

@@ -1,31 +1,31 @@
-// implicit_gemm_wgmma: implicit GEMM on Hopper's tensor cores; one warpgroup brings tiles, two multiply them.
+// implicit_gemm_wgmma: implicit GEMM on Hopper's tensor cores. One warpgroup loads tiles, two multiply them.
 //
-// Since implicit_gemm_mma: no thread gathers, and no lane holds factors. The TMA brings pixels and
-// filters to shared memory in the order that the tensor cores read, and stores the results; threads only ask, wait and
-// finish. x and w are of 16 bits, or floats whose first 19 bits are multiplied (TF32), in NHWC; sums are floats.
+// Since implicit_gemm_mma: no thread gathers pixels, and no lane holds fragments of A or B. The TMA loads
+//           pixels and filters to shared memory in the order that the tensor cores read, and stores the results.
+//           Threads only issue instructions, wait, and apply the epilogue. x and w have 16 bits, or are floats of which
+//           the first 19 bits are multiplied (TF32), in NHWC. Sums are floats.
 //
-// Threads   three warpgroups of 128: one that asks for tiles, of which two threads do, and two that multiply. Registers
-//           go from the one to the others.
-// Layout    out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one tap and 64 channels of 16 bits
-//           or 32 floats: 128 bytes (ROW_BYTES: 64 or 32 where channels are few) a pixel or a filter, which is a row of
-//           either operand. A tile is BLOCK_PIXELS x
-//           BLOCK_FILTERS outputs; the blocks, one an SM, take tile after tile. Either operand may be the
-//           one of 64 rows a product: FILTERS_ON_M where that fits the outputs better.
-//           PATCH: a tile is 8 outputs wide; the pixels that all its taps see come once for a row of channels, as a
-//           patch with halo, and a tap is an offset into it. Else each tap's pixels come by themselves, in im2col mode.
-// Producer  a thread asks for pixels and another for filters, each ahead in a ring of its own (PIXEL_STAGES,
-//           FILTER_STAGES), whose barriers say what has landed and what is free again. RESIDENT: all filters stay.
-// Consumer  two warpgroups multiply. Together, each with half of a tile's rows; or in turn (PING_PONG), each with a
-//           tile of its own: one finishes while the other multiplies.
-// Finish    the epilogue on sums in registers, rounded and turned in shared memory to the order of out, stored by the
-//           accelerator while the next tile is multiplied. SCATTERED: threads store them, in any layout and type.
-// Needs     zeros at the border; rows of channels, addresses and strides of 16 bytes. pixel_rows.cu makes such pixels
-//           of others. Groups: whole products of channels.
-// Limit     tensor cores; where K is small, memory.
-// implicit_gemm_tf32 is this kernel on floats: the host gives it that name.
+// Threads   three warpgroups of 128 threads: a producer, of which two threads load, and two consumers, which multiply.
+//           Registers move from the producer to the consumers.
+// Layout    out (NPQ x K) = columns (NPQ x RSC) times weights (RSC x K), in steps of one tap and 64 channels of 16
+//           bits, or 32 floats: a row of 128 bytes for each pixel or filter (ROW_BYTES: 64 or 32 for few channels). A
+//           tile has BLOCK_PIXELS x BLOCK_FILTERS outputs. Persistent grid, one block an SM. Either operand may have
+//           the 64 rows of a product; FILTERS_ON_M selects the better fit. PATCH: a tile is 8 outputs wide. The pixels
+//           for all taps of a row of channels are loaded once, as a patch with halo, and a tap is an offset into it.
+//           Otherwise the pixels of each tap are loaded separately, in im2col mode.
+// Producer  one thread loads pixels and one loads filters, each ahead in its own ring (PIXEL_STAGES, FILTER_STAGES)
+//           with full and empty barriers. RESIDENT: all filters stay in shared memory.
+// Consumer  cooperative: each warpgroup has half of a tile's rows. PING_PONG: each has its own tiles, and one applies
+//           the epilogue while the other multiplies.
+// Finish    the epilogue in registers; results are rounded, transposed in shared memory to the order of out, and stored
+//           by the TMA while the next tile is multiplied. SCATTERED: threads store them, in any layout and type.
+// Needs     zeros at the border; rows of channels, addresses and strides that are multiples of 16 bytes. pixel_rows.cu
+//           repacks other x. Groups: channels of a group fill whole products.
+// Limit     tensor cores; if K is small, memory.
+// implicit_gemm_tf32 is this kernel on floats; the host passes that name.
 #include "wgmma_tiles.cuh"
 
-constexpr int RESULT_BYTES = 128;  // of a pixel's 64 filters
+constexpr int RESULT_BYTES = 128;  // 64 filters of a pixel
 constexpr int OUT_BYTES = cfg::SCATTERED ? 1024 : 64 * cfg::ROWS_64 * cfg::BLOCK_N * 2;  // of a warpgroup
 
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
@@ -34,7 +34,7 @@ struct Wgmma {
     Conv conv;
     TensorMap pixels, filters, results;
     Tiling tiling;
-    int store_width;  // SCATTERED: so many neighbouring outputs may be stored as one
+    int store_width;  // SCATTERED: neighbouring outputs a store
 };
 
 struct Memory {
@@ -48,7 +48,7 @@ static_assert(sizeof(Memory) + 1024 - 128 <= cfg::SHARED_BYTES,
 struct Barriers {
     unsigned long long pixels_full[cfg::PIXEL_STAGES], pixels_empty[cfg::PIXEL_STAGES];
     unsigned long long filters_full[cfg::FILTER_STAGES], filters_empty[cfg::FILTER_STAGES];
-    unsigned long long turn[CONSUMERS];  // whose turn it is to multiply
+    unsigned long long turn[CONSUMERS];  // the consumer that may multiply
 };
 
 // Producer.
@@ -72,7 +72,7 @@ __device__ inline void load_pixels(const Wgmma &args, Memory *memory, Barriers &
     }
 }
 
-// Finish.
+// Results.
 __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, const int (&pixel)[2], const int (&k)[2],
                                          float first, float second) {
     if constexpr (!HAS_EPILOGUE) return narrow_pair<out_t>(first, second);
@@ -89,7 +89,8 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
     return narrow_pair<out_t>(values[0], values[1]);  // one instruction for both
 }
 
-// The sums of a warpgroup's `row`s from 64 * `row` on, to shared memory: a row of 128 bytes is a pixel's 64 filters.
+// Writes the results of a warpgroup's rows from 64 * `row` on to shared memory: a row of 128 bytes is 64 filters of a
+// pixel.
 __device__ inline void transpose_results(const Wgmma &args, const Place &at, const float (&sums)[SUMS], int row, int part,
                                     unsigned char *results) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
@@ -107,7 +108,7 @@ __device__ inline void transpose_results(const Wgmma &args, const Place &at, con
         if (cfg::FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
             const int pixel = 8 * (j + lane / 16) + lane % 8, piece = 2 * warp + lane / 8 % 2;
             stmatrix<true>(results + (part * cfg::BLOCK_N + pixel) * RESULT_BYTES + (piece ^ pixel % 8) * 16, v);
-        } else {  // part: 64 pixels, BLOCK_N filters, 64 after 64
+        } else {  // part: 64 pixels, BLOCK_N filters in groups of 64
             const int pixel = 16 * warp + lane % 16, piece = j + lane / 16;
             stmatrix<false>(results + ((part * (cfg::BLOCK_N / 64) + piece / 8) * 64 + pixel) * RESULT_BYTES +
                                       (piece % 8 ^ pixel % 8) * 16,
@@ -116,7 +117,7 @@ __device__ inline void transpose_results(const Wgmma &args, const Place &at, con
     }
 }
 
-// One thread asks for 64 rows of a tile to be stored.
+// One thread issues the store of 64 rows of a tile.
 __device__ inline void store_results(const Wgmma &args, const Place &at, int row, int part,
                                      const unsigned char *results) {
     constexpr int BOXES = cfg::FILTERS_ON_M ? 1 : cfg::BLOCK_N / 64, BOX_PIXELS = cfg::FILTERS_ON_M ? cfg::BLOCK_N : 64;
@@ -124,14 +125,13 @@ __device__ inline void store_results(const Wgmma &args, const Place &at, int row
     for (int i = 0; i < BOXES; i++) {
         const unsigned char *from = results + (part * BOXES + i) * BOX_PIXELS * RESULT_BYTES;
         const int k = at.k + 64 * (cfg::FILTERS_ON_M ? row : i), pixel = cfg::FILTERS_ON_M ? 0 : 64 * row;
-        if (cfg::GROUPS > 1 && k >= at.end()) continue;  // as many filters as a group has are whole boxes
+        if (cfg::GROUPS > 1 && k >= at.end()) continue;  // the filters of a group fill whole boxes
         if (cfg::PATCH) tma_store(args.results, from, k, at.q, at.p + pixel / TILE_W, at.n);
         else tma_store(args.results, from, k, at.first + pixel);
     }
 }
 
-// Consumer.
-// The products of a row of channels of a tile's pixels and filters, added to sums where there are any yet.
+// Consumer: adds the products of a row of channels of a tile's pixels and filters to the sums, or sets the sums.
 __device__ __forceinline__ void multiply_row(float (&sums)[cfg::ROWS_64][SUMS], const unsigned char *pixels,
                                              const unsigned char *filters, int share, bool adds) {
     constexpr int PIECES = PRODUCT_BYTES / 16;
@@ -170,7 +170,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             mbarrier_wait(&bars.turn[warpgroup], parity);
             parity ^= 1;
         }
-        int filters_before = -1, pixels_before = -1;  // stages that products under way may still read
+        int filters_before = -1, pixels_before = -1;  // stages that products in flight may still read
         for (int slice = 0; slice < SLICES; slice++) {
 #pragma unroll TAPS_AT_ONCE
             for (int tap = 0; tap < TAPS; tap++) {

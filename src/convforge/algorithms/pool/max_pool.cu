@@ -1,32 +1,34 @@
-// max_pool: the largest pixel of each window, compared in registers; NaN wins, what lies outside the image never.
+// max_pool: the largest pixel of each window, compared in registers. NaN wins; pixels outside the image never do.
 //
-// Tile      of a thread: OUT_P rows by OUT_Q columns of outputs, of one channel in NCHW, of CHANNELS neighbours in NHWC.
-//           Every row of pixels under it is read once: its maxima along the window go to each output row above it.
-// Threads   THREADS a block, in one dimension. Thread i takes tile i, counted along q, p, c, n in NCHW and along c, q, p,
-//           n in NHWC: neighbours in memory, and no thread idles beside a narrow image. Where there are more tiles
-//           than threads of a grid, a thread goes on in steps of the grid.
-// Vectors   of LOAD and STORE elements, up to 16 bytes: along a row in NCHW, along the channels in NHWC, where the host
-//           finds that memory is cut so; elsewhere elements come one by one. In NCHW left padding decides how a tile lies
-//           against whole vectors of its row, so the host gives at compile time that it begins SHIFT elements behind one.
-// Border    loads go to the nearest place inside the image, so that none waits for a test and all are on their way at
-//           once; then what is outside is replaced by the least value. A vector lies inside as a whole, or outside.
-// Needs     OUT_Q * STRIDE_W a multiple of LOAD, so that all tiles lie alike; a pixel in every window, as the problem
-//           promises, or the least value would be a result.
-// NaN       from sm_80 on a float's maximum is one instruction, which gives the canonical NaN whatever NaN was there.
-// Limit     memory: every pixel is read once, and (extent - stride) / (OUT_P * stride) of them once more from a cache.
-//           Large windows: R * S / OUT_P comparisons an output.
+// Tile      of a thread: OUT_P x OUT_Q outputs, of one channel in NCHW, of CHANNELS neighbours in NHWC. Every row of
+//           pixels is read once: its maxima along the window are combined into each output row whose windows contain
+//           it.
+// Threads   THREADS a block in one dimension. Thread i computes tile i, numbered along q, p, c, n in NCHW and along c,
+//           q, p, n in NHWC, so neighbours are neighbours in memory, and no thread is idle for narrow images. Threads
+//           loop in steps of the grid.
+// Vectors   of LOAD and STORE elements, up to 16 bytes: along a row in NCHW, along the channels in NHWC, if the
+//           alignment allows it; else single elements. In NCHW the left padding decides how a tile is aligned, so the
+//           host passes SHIFT at compile time: a tile begins SHIFT elements after a whole vector.
+// Border    loads outside go to the nearest position inside the image, so that no load waits for a test and all are in
+//           flight together. Then values from outside are replaced by the lowest value. A vector is inside as a whole,
+//           or outside.
+// Needs     OUT_Q * STRIDE_W is a multiple of LOAD, so that all tiles have the same alignment. Every window contains a
+//           pixel, as the problem guarantees; else the lowest value would be a result.
+// NaN       from sm_80 on the maximum of floats is one instruction, which returns the canonical NaN for any NaN.
+// Limit     memory: every pixel is read once from DRAM, and (extent - stride) / (OUT_P * stride) of them once more from
+//           a cache. Large windows: R * S / OUT_P comparisons an output.
 #include "memory.cuh"
 
 __device__ constexpr int gcd(int a, int b) { return b ? gcd(b, a % b) : a; }
 
-// Pixels under a tile, and from one that some window takes to the next.
+// Columns and rows of pixels of a tile, and the steps between those that some window contains.
 constexpr int COLUMNS = (cfg::OUT_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
 constexpr int ROWS = (cfg::OUT_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 constexpr int STEP_W = cfg::OUT_Q > 1 ? gcd(cfg::STRIDE_W, cfg::DILATION_W) : cfg::DILATION_W;
 constexpr int STEP_H = cfg::OUT_P > 1 ? gcd(cfg::STRIDE_H, cfg::DILATION_H) : cfg::DILATION_H;
 
-// Loops are unrolled while the code stays small: a row, and all rows where their loads of V elements are so few that all
-// may wait in registers at once.
+// Loops are unrolled while the code stays small: a row, and all rows if all of their loads of V elements fit in
+// registers.
 constexpr int UNROLL_W = COLUMNS <= 32 ? COLUMNS : 1;
 template <int V>
 constexpr int UNROLL_H = ROWS *COLUMNS *cfg::CHANNELS <= 24 * V ? ROWS : 1;
@@ -50,8 +52,8 @@ struct Pool {
     long long tiles;
     int N, C, H, W, P, Q;
     int top, left;               // padding
-    int x_vectors, out_vectors;  // whether memory allows vectors of LOAD and STORE elements
-    acc_t outside;             // the least value
+    int x_vectors, out_vectors;  // true if vectors of LOAD and STORE elements are aligned
+    acc_t outside;             // the lowest value
 };
 
 using Maxima = acc_t[cfg::OUT_P][cfg::OUT_Q][cfg::CHANNELS];
@@ -61,7 +63,7 @@ struct Tile {
     int n, c, p, q;
 };
 
-// Tile i. Unsigned 32-bit divisions are the cheapest; longer ones are for arrays that need them.
+// Returns tile i. Unsigned 32-bit divisions are the cheapest; 64-bit ones are for arrays that need them.
 __device__ inline Tile tile_of(const Pool &pool, long long i) {
     count_t rest = i;
     const auto next = [&rest](int size) {
@@ -94,13 +96,13 @@ __device__ inline float larger(float a, float b) {
 }
 #endif
 
-// Whether the window that begins at `first` takes place i, both counted from the tile's first pixel.
+// True if the window that begins at `first` contains position i, both counted from the tile's first pixel.
 __device__ inline bool takes(int first, int i, int dilation, int taps) {
     const int beyond = i - first;
     return beyond >= 0 && beyond % dilation == 0 && beyond / dilation < taps;
 }
 
-// The maxima of one row of pixels for each column of outputs, from loads of V elements. The row may lie outside.
+// The maxima of one row of pixels for each column of outputs, from loads of V elements. The row may be outside.
 template <int V>
 __device__ inline void along_row(const Pool &pool, acc_t (&maxima)[cfg::OUT_Q][cfg::CHANNELS], const x_t *row, int w0,
                                  bool row_inside) {
@@ -152,7 +154,7 @@ __device__ inline void find(const Pool &pool, Maxima &maxima, const Tile &tile) 
     }
 }
 
-// Store a tile, V elements at a time; what lies beyond the last row or column is nobody's.
+// Stores a tile, V elements at a time, without rows and columns beyond the last.
 template <int V>
 __device__ inline void store(const Pool &pool, const Maxima &maxima, const Tile &tile) {
 #pragma unroll
@@ -172,7 +174,7 @@ __device__ inline void store(const Pool &pool, const Maxima &maxima, const Tile 
     }
 }
 
-// One block an SM is all that is asked for: else the compiler saves registers, and loads wait in line.
+// Asks for at least one block an SM; otherwise the compiler saves registers and serialises loads.
 extern "C" __global__ void __launch_bounds__(cfg::THREADS, 1) max_pool(const __grid_constant__ Pool pool) {
     const long long step = static_cast<long long>(gridDim.x) * cfg::THREADS;
     for (long long i = static_cast<long long>(blockIdx.x) * cfg::THREADS + threadIdx.x; i < pool.tiles; i += step) {

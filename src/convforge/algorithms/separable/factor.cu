@@ -1,16 +1,17 @@
-// factor: a filter as a sum of products of a column and a row, as many as its singular values ask for.
+// factor: factorises a filter as a sum of products of a column and a row, as many as its numerical rank.
 //
-// What factors.py does with NumPy, by the same rules: in double, of a filter brought near 1 by a power of two; a product
-// counts unless what it and all smaller ones add is rounding noise; factors are rounded once.
-// Block     one filter (k, c), THREADS threads. It waits for nobody, and nobody waits for it but the stream.
-// Crosses   elimination with complete pivoting: a column and a row through the largest element, subtracted, and so on,
-//           until the rest is noise. As many products are enough; and not one too many, if the smallest pivot says that
-//           no singular value is noise (see `certain`). Then that is all: so it is for blurs, boxes, derivatives.
-// Rotations else: one-sided Jacobi (M. R. Hestenes, J. SIAM 6(1), 1958). LINES rows, or columns where they are fewer,
-//           are rotated in pairs until each pair is orthogonal; their lengths are then the singular values. A warp takes
-//           a pair; the pairs of a round have no line in common.
-// Shared    the filter's elements, in double; in global memory where they are too many.
-// NaN       A filter that holds NaN or Inf has no factors: they are all NaN, and so are its outputs.
+// The same algorithm as factors.py, which uses NumPy: in double, on a filter scaled near 1 by a power of two. A product
+// counts unless it and all smaller ones together are rounding noise. Factors are rounded once.
+// Block     one filter (k, c), THREADS threads. Blocks are independent.
+// Crosses   elimination with complete pivoting: subtracts the product of the column and the row through the largest
+//           element, until the rest is noise. The number of products is then sufficient. It is also necessary if the
+//           smallest pivot shows that no singular value is noise (see `certain`). Then this is all: it is the case for
+//           blurs, boxes and derivatives.
+// Rotations otherwise: one-sided Jacobi (M. R. Hestenes, J. SIAM 6(1), 1958). LINES rows, or columns if they are fewer,
+//           are rotated in pairs until all pairs are orthogonal. Their lengths are then the singular values. A warp
+//           rotates a pair; the pairs of a round have no line in common.
+// Shared    the filter's elements, in double; in global memory if they are too many.
+// NaN       a filter with NaN or Inf has no factors: they are all NaN, and so are its outputs.
 // Limit     latency: barriers and shuffles of one block, about as many for a large filter as for a small one.
 #include "memory.cuh"
 #include "types.cuh"
@@ -18,7 +19,7 @@
 constexpr int LINES = cfg::R < cfg::S ? cfg::R : cfg::S, LENGTH = cfg::R < cfg::S ? cfg::S : cfg::R,
               WARPS = cfg::THREADS / 32;
 constexpr double EPSILON = sizeof(acc_t) == 8 ? 0x1p-52 : 0x1p-23, NOISE = cfg::ROUNDINGS * EPSILON;
-// When a pair counts as orthogonal, and after how many sweeps it must be: LAPACK's dgesvj has the same two.
+// Tolerance of orthogonality of a pair, and the maximum number of sweeps: those of LAPACK's dgesvj.
 constexpr double SQUARED_TOLERANCE = LENGTH * 0x1p-104;
 constexpr int MOST_SWEEPS = 30;
 
@@ -27,14 +28,14 @@ static_assert(cfg::THREADS % 32 == 0 && cfg::THREADS >= LINES, "whole warps, and
 struct Factoring {
     const w_t *w;
     acc_t *rows, *columns;  // (K, C_GROUP, LINES, S) and (K, C_GROUP, LINES, R); only the first `ranks` are written
-    int *ranks;             // (K, C_GROUP): at least 1, so that a NaN under a zero filter is kept
-    double *errors;         // (K, C_GROUP): what the factors miss of a filter, relative to its norm (Frobenius)
-    double *scratch;        // elements of all filters, where shared memory is too small
+    int *ranks;             // (K, C_GROUP): at least 1, so that NaN pixels give NaN under a zero filter
+    double *errors;         // (K, C_GROUP): error of the factors, relative to the filter's Frobenius norm
+    double *scratch;        // elements of all filters, if shared memory is too small
     long long strides[4];   // of w, in elements, in the order k, c, r, s
     int C_GROUP, flip;
 };
 
-// The filter of this block, brought near 1 by a power of two: no square or product of two elements over- or underflows.
+// The filter of this block, scaled near 1 by a power of two: no square or product of two elements over- or underflows.
 struct Filter {
     const Factoring &args;
     const w_t *w;
@@ -42,7 +43,7 @@ struct Filter {
     bool whole;  // all are whole numbers below 2^31
 };
 
-// What a look at all elements finds: the sum of their squares, the largest magnitude, and the first element that has it.
+// Result of a pass over all elements: the sum of their squares, the largest magnitude, and its first element.
 struct Survey {
     double squares, most;
     int at;
@@ -53,11 +54,11 @@ constexpr Survey NOTHING = {0, 0, cfg::R *cfg::S};
 struct Shared {
     Survey partial[2][WARPS];
     double column[cfg::R], row[cfg::S];
-    double squares[(LINES + 3) / 4 * 4];  // of lines; a compiler may load several at once
-    int order[LINES];  // lines by their lengths, the longest first
+    double squares[(LINES + 3) / 4 * 4];  // of lines; padded, because a compiler may load several at once
+    int order[LINES];  // lines sorted by length, the longest first
 };
 
-// 2 to the power of `exponent`, which is at most 1000 away from 0.
+// 2 to the power of `exponent`, which is between -1000 and 1000.
 __device__ inline double power(int exponent) { return __longlong_as_double((1023LL + exponent) << 52); }
 
 __device__ inline double tap(const Filter &filter, int r, int s) {
@@ -65,10 +66,10 @@ __device__ inline double tap(const Filter &filter, int r, int s) {
     return as<double>(filter.w[r * filter.args.strides[2] + s * filter.args.strides[3]]) * power(-filter.exponent);
 }
 
-// Where element (r, s) stands: lines lie one behind the other.
+// Offset of element (r, s); lines are contiguous.
 __device__ inline int at(int r, int s) { return cfg::R <= cfg::S ? r * cfg::S + s : s * cfg::R + r; }
 
-// Where the factors of product `i` go. Columns are near 1; the power of two is in the rows.
+// Addresses of the factors of product `i`. Columns are near 1; the power of two is in the rows.
 __device__ inline acc_t *column(const Filter &filter, int i) {
     return filter.args.columns + (static_cast<size_t>(blockIdx.x) * LINES + i) * cfg::R;
 }
@@ -101,7 +102,7 @@ __device__ inline Survey warp_survey(Survey mine) {
     return mine;
 }
 
-// The surveys of all threads, in one. What was written before it is there behind it.
+// Combines the surveys of all threads. It is also a barrier: earlier writes are visible after it.
 __device__ inline Survey block_survey(Shared &shared, int &turn, Survey mine) {
     Survey *partial = shared.partial[turn ^= 1];  // the other may still be read
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -111,7 +112,7 @@ __device__ inline Survey block_survey(Shared &shared, int &turn, Survey mine) {
     return warp_survey(lane < WARPS ? partial[lane] : NOTHING);
 }
 
-// The greatest common divisor, by Euclid; 0 has no part in it.
+// The greatest common divisor, by Euclid; 0 is ignored.
 __device__ inline unsigned common_divisor(unsigned a, unsigned b) {
     while (b != 0) {
         const unsigned rest = a % b;
@@ -121,7 +122,7 @@ __device__ inline unsigned common_divisor(unsigned a, unsigned b) {
     return a;
 }
 
-// Bring all elements to `matrix`.
+// Loads all elements to `matrix`.
 __device__ inline Survey load(const Filter &filter, double *matrix, Shared &shared, int &turn) {
     Survey found = NOTHING;
 #pragma unroll 1
@@ -133,8 +134,8 @@ __device__ inline Survey load(const Filter &filter, double *matrix, Shared &shar
     return block_survey(shared, turn, found);
 }
 
-// The unit of the column that leaves whole factors where the filter has rank 1, else `unit`: the row through the pivot,
-// without what its elements have in common, then divides every row (Gauss's lemma).
+// The unit of the column with which a filter of rank 1 has whole-number factors, else `unit`: then the row through the
+// pivot, divided by the common divisor of its elements, divides every row (Gauss's lemma).
 __device__ inline double whole_unit(const Filter &filter, const double *matrix, int r0, int s0, double unit) {
     unsigned common = 0;
     for (int s = threadIdx.x % 32; s < cfg::S; s += 32)
@@ -147,10 +148,10 @@ __device__ inline double whole_unit(const Filter &filter, const double *matrix, 
     return __any_sync(0xffffffff, rests) ? unit : whole;
 }
 
-// Product `i`: the column and the row through the `largest` element. It is subtracted; what is left is surveyed.
+// Computes product `i` from the column and the row through the `largest` element, subtracts it, and surveys the rest.
 //
-// These factors carry the rounding of one division an element and, where the filter is whole numbers of rank 1, none.
-// The column's smallest element else becomes 1 where that is not far from its largest.
+// These factors carry the rounding of one division an element, and none if the filter is whole numbers of rank 1.
+// Otherwise the column's smallest element becomes 1 if it is not far from its largest.
 __device__ inline Survey cross(const Filter &filter, double *matrix, Shared &shared, int &turn, int largest, int i) {
     const int r0 = largest / cfg::S, s0 = largest % cfg::S;
     const double pivot = matrix[at(r0, s0)];
@@ -183,7 +184,7 @@ __device__ inline Survey cross(const Filter &filter, double *matrix, Shared &sha
     return block_survey(shared, turn, rest);
 }
 
-// The square of what the first `rank` products, as rounded, miss of the filter.
+// The squared error of the first `rank` products, as rounded.
 __device__ inline double missed(const Filter &filter, Shared &shared, int &turn, int rank) {
     double squares = 0;
 #pragma unroll 1
@@ -198,7 +199,7 @@ __device__ inline double missed(const Filter &filter, Shared &shared, int &turn,
     return block_survey(shared, turn, {squares, 0, 0}).squares;
 }
 
-// Make two lines orthogonal, by the smaller of the angles that do; false if they are.
+// Makes two lines orthogonal, by the smaller of the two possible angles; false if they are orthogonal already.
 __device__ inline bool rotate(double *a, double *b) {
     const int lane = threadIdx.x % 32;
     double aa = 0, ab = 0, bb = 0;
@@ -220,8 +221,8 @@ __device__ inline bool rotate(double *a, double *b) {
     return true;
 }
 
-// Rotate pairs of lines until nothing is left to do. In a round every line meets another one, in a sweep all others: one
-// stays in its place, the rest move on around a table.
+// Rotates pairs of lines until all are orthogonal. In a sweep every line meets every other one, in a round one of them:
+// one line keeps its place, and the others move round a table (round-robin).
 __device__ inline void orthogonalise(double *matrix) {
     constexpr int SEATS = (LINES + 1) / 2 * 2, MOVING = SEATS - 1;
     for (int sweep = 0; sweep < MOST_SWEEPS; sweep++) {
@@ -232,13 +233,13 @@ __device__ inline void orthogonalise(double *matrix) {
                 const int a = (round + pair) % MOVING, b = pair == 0 ? MOVING : (round + MOVING - pair) % MOVING;
                 if (b < LINES) mine |= rotate(matrix + a * LENGTH, matrix + b * LENGTH);
             }
-            rotated |= __syncthreads_or(mine);  // and a barrier: the next round's pairs are of other warps
+            rotated |= __syncthreads_or(mine);  // also a barrier: the next round's pairs belong to other warps
         }
         if (!rotated) return;
     }
 }
 
-// Sort the lines by their lengths, which are the singular values; the rank that these ask for.
+// Sorts the lines by length, which are the singular values, and returns the rank.
 __device__ inline int singular_rank(const double *matrix, Shared &shared, double noise) {
     const int t = threadIdx.x, lane = t % 32;
     for (int line = t / 32; line < LINES; line += WARPS) {
@@ -248,7 +249,7 @@ __device__ inline int singular_rank(const double *matrix, Shared &shared, double
         if (lane == 0) shared.squares[line] = squares;
     }
     __syncthreads();  // all lengths are there
-    double tail = 0;  // of all that are no longer than this thread's
+    double tail = 0;  // of all lines that are no longer than this thread's
     if (t < LINES) {
         int place = 0;
         for (int j = 0; j < LINES; j++) {
@@ -261,7 +262,8 @@ __device__ inline int singular_rank(const double *matrix, Shared &shared, double
     return max(__syncthreads_count(tail > noise), 1);
 }
 
-// The first `rank` singular vectors as factors: a line; and what each line of the filter has of it. Columns are one long.
+// Stores the first `rank` singular vectors as factors: a line, and the coefficient of each line of the filter. Columns
+// have length one.
 __device__ inline void put_vectors(const Filter &filter, const double *matrix, const Shared &shared, int rank) {
     const int t = threadIdx.x, lane = t % 32;
     for (int e = t; e < rank * LENGTH; e += cfg::THREADS) {
@@ -317,10 +319,10 @@ extern "C" __global__ void __launch_bounds__(cfg::THREADS, 1) factor(const __gri
             smallest = fmin(smallest, found.most);
             found = cross(filter, matrix, shared, turn, found.at, crosses++);
         } while (crosses < LINES && found.squares > noise);
-        // The rank is no larger, as no sum of so many products is nearer than that of the singular vectors (C. Eckart
-        // and G. Young, Psychometrika 1, 1936). It is as large, if the last singular value is no noise: elimination
-        // made two triangles whose diagonals, 1 and the pivots, no other element exceeds, so each is at least 2^(1 - n)
-        // times its smallest pivot away from a singular one (Higham, section 8.3).
+        // The rank is no larger, because no sum of so many products is nearer than that of the singular vectors (C.
+        // Eckart and G. Young, Psychometrika 1, 1936). It is as large if the last singular value is no noise:
+        // elimination gave two triangles whose diagonals, 1 and the pivots, no other element exceeds, so each is at
+        // least 2^(1 - n) times its smallest pivot away from a singular one (Higham, section 8.3).
         rank = crosses;
         const bool certain = crosses == 1 || ldexp(smallest, 2 - 2 * crosses) > NOISE * sqrt(squares);
         double lost = missed(filter, shared, turn, rank);

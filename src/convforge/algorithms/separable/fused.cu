@@ -1,29 +1,32 @@
-// separable: a block applies a filter's row and then its column to a tile in shared memory, for each product of its rank.
+// separable: a block applies a filter's row and then its column to a tile in shared memory, for each product of its
+// rank.
 //
-// Since direct_shared: a filter is a sum of products of a column and a row, so R + S multiply-adds an output take the
-//           place of R * S. Between the passes stands a second tile in shared memory, of the sums' type; nothing of it
-//           goes to memory. Weights lie in registers, CHUNK of them, and a pixel that was loaded meets all of them.
-// Tile      TILE_P x TILE_Q outputs of PLANES neighbouring output channels; under it ROWS x TILE_W pixels a plane, which
-//           come as they are stored, in copies that pass no register (cp.async, 16 bytes where rows allow).
-// KIndex     a thread takes a row of pixels, ALONG sums of it side by side: ROWS x TILE_Q sums in all, THREADS times
-//           ALONG at once. Lanes stand below each other, rows an odd number of 16 bytes apart: 16-byte loads and stores
-//           meet in no bank.
-// Down      a thread takes a column of these sums, OUT_P outputs below each other. Lanes stand beside each other, so loads
-//           meet in no bank and stores fill whole lines; in NHWC the planes of a pixel stand beside each other.
-// Threads   THREADS = PLANES * TILE_Q * STRIPS_Y, in one dimension, TILE_P = STRIPS_Y * OUT_P.
-// Start     early: blocks come while the filter is still factored.
-// Grid      as many blocks as run at once; block i takes tiles i, i + gridDim.x, ...: tiles of a plane, then planes.
-// Steps     of a tile: products of the rank, channels of a group. The outputs' sums wait in registers.
-// Ahead     once all sums along rows are there, nobody reads pixels any more: those of the next step come while this one
-//           goes down. Factors are read down too, so there is room for two.
-// Pixels    a row of the tile begins SHIFT columns left of the window of its first output, so that a vector of FILL
-//           pixels of the image is one in shared memory. LOAD pixels are one load from there.
+// Since direct_shared: a filter is a sum of products of a column and a row, so R + S FMAs an output replace R
+//           * S. Between the two passes a second tile is in shared memory, as acc_t; nothing of it goes to global
+//           memory. Weights are in registers, CHUNK of them, and a loaded pixel is multiplied by all of them.
+// Tile      TILE_P x TILE_Q outputs of PLANES neighbouring output channels, which need ROWS x TILE_W pixels a plane.
+//           Pixels keep their type of storage and are copied without registers (cp.async, 16 bytes if rows allow it).
+// Along     the row pass: a thread computes ALONG neighbouring sums of a row of pixels, THREADS times ALONG at once,
+//           ROWS x TILE_Q in all. Lanes are below each other, and rows an odd multiple of 16 bytes apart, so 16-byte
+//           loads and stores have no bank conflicts.
+// Down      the column pass: a thread computes OUT_P outputs of a column of these sums. Lanes are beside each other, so
+//           loads have no bank conflicts and stores fill whole lines; in NHWC the planes of a pixel are neighbours.
+// Threads   THREADS = PLANES * TILE_Q * STRIPS_Y in one dimension, TILE_P = STRIPS_Y * OUT_P.
+// Start     PDL: blocks start while the filter is still being factorised.
+// Grid      persistent: block i computes tiles i, i + gridDim.x, ...: tiles of a plane, then planes.
+// Steps     of a tile: products of the rank, channels of a group. The outputs' sums stay in registers.
+// Ahead     after the row pass, nobody reads pixels any more: the copies for the next step overlap with the column
+//           pass. That pass reads factors too, so there are two buffers of factors.
+// Pixels    a row of the tile begins SHIFT columns left of its first window, so that vectors of FILL pixels have the
+//           same alignment in the image and in shared memory. A load from shared memory has LOAD pixels.
 // Balance   for 31 x 31 at 96 x 64 outputs, ALONG = 16, OUT_P = 24, of one product: an output takes 31 + 31 * 126 / 96
-//           = 72 multiply-adds. Of shared memory it takes 1.9 words to copy pixels in, 3 * 1.31 to load them along the
-//           row, 1.31 to store those sums and 54 / 24 to load them down the column: 9.4, that is 38 bytes. In cycles of
-//           an SM: 0.56 of multiply-adds beside 0.29 of shared memory.
-// Needs     all that in shared memory: the host sizes and checks it. FILL divides W, or copies are of single pixels.
-// Limit     FMA from about 15 x 15 on; below, memory: each pixel is read once a block, halos twice or more, from L2.
+//           = 72 FMAs. Of shared memory it takes 1.9 words to copy pixels, 3 * 1.31 to load them in the row pass, 1.31
+//           to store those sums and 54 / 24 to load them in the column pass: 9.4, that is 38 bytes. In cycles of an SM:
+//           0.56 for FMAs against 0.29 for shared memory.
+// Needs     both tiles and the factors in shared memory; the host computes and checks the size. FILL divides W, or
+//           copies have single pixels.
+// Limit     FMA from about 15 x 15 on. Below, memory: each pixel is read once a block from DRAM, and halos twice or
+//           more, from L2.
 #include "border.cuh"
 #include "conv.cuh"
 #include "epilogue.cuh"
@@ -33,8 +36,8 @@
 constexpr int TILE_P = cfg::STRIPS_Y * cfg::OUT_P, THREADS = cfg::PLANES * cfg::TILE_Q * cfg::STRIPS_Y;
 constexpr int ROWS = (TILE_P - 1) * cfg::STRIDE_H + cfg::DILATION_H * (cfg::R - 1) + 1;
 constexpr int TILE_W = cfg::SHIFT + (cfg::TILE_Q - 1) * cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1;
-constexpr int INTERLEAVED = cfg::IN_CHANNELS_LAST ? cfg::PLANES : 1;  // planes whose pixels stand beside each other in memory
-constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;         // pixels may come by asynchronous copies of vectors
+constexpr int INTERLEAVED = cfg::IN_CHANNELS_LAST ? cfg::PLANES : 1;  // planes whose pixels are contiguous
+constexpr bool COPIES = CAN_COPY<cfg::RAW, cfg::FILL>;         // true if asynchronous copies of vectors are possible
 constexpr int FILLS = (TILE_W + cfg::FILL - 1) / cfg::FILL * INTERLEAVED;  // vectors of a row
 constexpr int WEIGHT_LOAD = 16 / sizeof(acc_t), SUMS = 16 / sizeof(acc_t);
 constexpr int ROW_PITCH = (cfg::S + WEIGHT_LOAD - 1) / WEIGHT_LOAD * WEIGHT_LOAD;
@@ -54,8 +57,8 @@ static_assert(cfg::CHUNK_R == cfg::R || cfg::CHUNK_R % WEIGHT_LOAD == 0, "chunks
 struct Separable {
     Conv conv;
     const acc_t *rows, *columns;  // factors: (K, C_GROUP, MOST_PRODUCTS, S) and (K, C_GROUP, MOST_PRODUCTS, R)
-    const int *ranks;             // (K, C_GROUP): how many of them are a filter's
-    int aligned_x;                // whether rows allow vectors of FILL pixels
+    const int *ranks;             // (K, C_GROUP): number of a filter's products
+    int aligned_x;                // true if rows allow vectors of FILL pixels
     PlaneTiles tiles;
     int count;  // of all tiles
 };
@@ -70,7 +73,7 @@ struct Held {
     tile_t pixels[cfg::PLANES * cfg::PLANE];
 };
 
-// What is computed at a time: product i of `products` of channel c, in tile `at`.
+// A step: product i of `products` of channel c, in tile `at`.
 struct Step {
     int at;
     int c, i, products;
@@ -81,8 +84,8 @@ __device__ inline PlaneTile tile_of(const Separable &args, int at) {
     return tile_of<cfg::PLANES, TILE_P, cfg::TILE_Q>(args.tiles, args.conv, at);
 }
 
-// Ask for the tile of every plane, with what stands outside of the image. WIDE threads stand side by side and keep to
-// their columns, LINES rows of the tile at a time.
+// Issues the copies of the tile of every plane, and writes the border's values. WIDE neighbouring threads keep their
+// columns and copy LINES rows of the tile at a time.
 __device__ inline void copy_pixels(const Separable &args, Held &to, const PlaneTile &tile, int c) {
     constexpr int WIDE = FILLS < THREADS ? FILLS : THREADS, LINES = THREADS / WIDE;
     const Conv &conv = args.conv;
@@ -97,7 +100,7 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const PlaneT
         const int w = w0 + column;
         int at[cfg::FILL];
         for (int e = 0; e < cfg::FILL; e++) at[e] = inside(w + e, conv.W);
-        const bool whole = w >= 0 && w < conv.W;  // a whole vector of the image, or none of it
+        const bool whole = w >= 0 && w < conv.W;  // a vector is inside the image as a whole, or outside
         const x_t *plane =
             conv.x + offset_of(conv.x_strides, tile.n + k / cfg::K, k % cfg::K / cfg::K_GROUP * cfg::C_GROUP + c, 0, 0);
         tile_t *target = to.pixels + (slot * cfg::PLANE + column);
@@ -137,12 +140,12 @@ __device__ inline void copy_pixels(const Separable &args, Held &to, const PlaneT
     }
 }
 
-// Which filter is that of channel `c` of a plane.
+// Index of the filter of channel `c` of a plane.
 __device__ inline index_t filter_of(const PlaneTile &tile, int slot, int c) {
     return static_cast<index_t>((tile.k + slot) % cfg::K) * cfg::C_GROUP + c;
 }
 
-// The most products that channel `c` has in a plane.
+// The largest number of products of channel `c` in a plane.
 __device__ inline int products_of(const Separable &args, const PlaneTile &tile, int c) {
     int most = 0;
 #pragma unroll
@@ -151,7 +154,8 @@ __device__ inline int products_of(const Separable &args, const PlaneTile &tile, 
     return most;
 }
 
-// Ask for the rows and columns that are product `i` of channel `c`, of every plane; zeros where its rank is less.
+// Issues the copies of the rows and columns of product `i` of channel `c`, of every plane; zeros if its rank is
+// smaller.
 __device__ inline void copy_factors(const Separable &args, Factors &to, const PlaneTile &tile, int c, int i) {
     for (int e = threadIdx.x; e < cfg::PLANES * (cfg::R + cfg::S); e += THREADS) {
         const int slot = e / (cfg::R + cfg::S), tap = e % (cfg::R + cfg::S);
@@ -165,7 +169,7 @@ __device__ inline void copy_factors(const Separable &args, Factors &to, const Pl
     }
 }
 
-// Go to the next step: the next product, or the first of the next channel, or that of the first channel of the next tile.
+// Advances to the next step: the next product, the next channel, or the next tile.
 __device__ inline void advance(const Separable &args, Step &step) {
     if (++step.i < step.products) return;
     step.i = 0;
@@ -178,7 +182,7 @@ __device__ inline void advance(const Separable &args, Step &step) {
     step.products = products_of(args, step.tile, step.c);
 }
 
-// Ask for what a step needs: a channel's pixels stay for all its products.
+// Issues the copies of a step. A channel's pixels stay for all its products.
 __device__ inline void ask(const Separable &args, Held &to, Factors &factors, const Step &step) {
     if (step.i == 0) copy_pixels(args, to, step.tile, step.c);
     copy_factors(args, factors, step.tile, step.c, step.i);
@@ -195,7 +199,7 @@ __device__ inline void load_taps(acc_t (&taps)[COUNT], const acc_t *factor) {
     }
 }
 
-// Add COUNT taps of a row to all sums whose windows hold the pixels.
+// Adds COUNT taps of a row to all sums whose windows contain the pixels.
 template <int COUNT>
 __device__ inline void add_along(const Conv &conv, acc_t (&sums)[cfg::ALONG], const tile_t *pixels,
                                  const acc_t *factor) {
@@ -216,7 +220,7 @@ __device__ inline void add_along(const Conv &conv, acc_t (&sums)[cfg::ALONG], co
     }
 }
 
-// The rows of the factors, over all pixels of the tile.
+// The row pass: the rows of the factors, over all pixels of the tile.
 __device__ inline void pass_along(const Conv &conv, Held &held, const Factors &factors, int planes) {
     constexpr int ACROSS = cfg::TILE_Q / cfg::ALONG, LEFT = cfg::S % cfg::CHUNK_S, AT = cfg::S - LEFT;
 #pragma unroll 1
@@ -242,7 +246,7 @@ __device__ inline void pass_along(const Conv &conv, Held &held, const Factors &f
     }
 }
 
-// Add COUNT taps of a column to all outputs whose windows hold the sums of a row.
+// Adds COUNT taps of a column to all outputs whose windows contain the sums of a row.
 template <int COUNT>
 __device__ inline void add_down(acc_t (&sums)[cfg::OUT_P], const acc_t *middle, const acc_t *factor) {
     constexpr int SPAN = (cfg::OUT_P - 1) * cfg::STRIDE_H + (COUNT - 1) * cfg::DILATION_H + 1;
@@ -268,7 +272,7 @@ __device__ inline void pass_down(acc_t (&sums)[cfg::OUT_P], const acc_t *middle,
     if constexpr (LEFT > 0) add_down<LEFT>(sums, middle + AT * cfg::DILATION_H * cfg::MIDDLE_PITCH, factor + AT);
 }
 
-// Store a column of outputs, from (p0, q) on.
+// Stores a column of outputs from (p0, q) on.
 __device__ inline void store(const Conv &conv, const acc_t (&sums)[cfg::OUT_P], int n, int k, int p0, int q) {
     out_t *to = conv.out + offset_of(conv.out_strides, n, k, p0, q);
     const int left = conv.P - p0;

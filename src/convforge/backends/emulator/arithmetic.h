@@ -1,5 +1,5 @@
-// CUDA's arithmetic: C's functions, their overloads for float, and the intrinsics. Fast intrinsics are as exact here as
-// the functions that they stand for.
+// CUDA's arithmetic: C's functions, their overloads for float, and the intrinsics. Fast intrinsics are as exact as the
+// functions that they replace.
 #pragma once
 
 extern "C" {
@@ -42,7 +42,8 @@ inline bool isinf(double x) { return __builtin_isinf(x); }
 inline bool isfinite(float x) { return __builtin_isfinite(x); }
 inline bool isfinite(double x) { return __builtin_isfinite(x); }
 
-// min and max as CUDA overloads them: an unsigned beside a signed makes both unsigned, and a NaN gives way to a number.
+// min and max with CUDA's overloads: an unsigned with a signed converts both to unsigned, and NaN loses against a
+// number.
 #define LEAST_AND_MOST(result, A, B)                                                                    \
     inline result min(A a, B b) { return static_cast<result>(a) < static_cast<result>(b) ? a : b; }     \
     inline result max(A a, B b) { return static_cast<result>(a) < static_cast<result>(b) ? b : a; }
@@ -82,8 +83,8 @@ BITS_AS(long long, double, __double_as_longlong)
 BITS_AS(double, long long, __longlong_as_double)
 #undef BITS_AS
 
-// Intrinsics. Those of a direction of rounding are there for nearest alone, which is how the host rounds. An inline
-// assembler statement keeps the host's compiler from making one FMA of __fmul_rn and a sum, as CUDA promises.
+// Intrinsics. Those with a rounding direction exist only for nearest, which is the host's mode. An inline assembler
+// statement prevents the host's compiler from fusing __fmul_rn and a sum, as CUDA guarantees.
 inline float emulator_rounded(float x) { __asm__("" : "+g"(x)); return x; }
 inline double emulator_rounded(double x) { __asm__("" : "+g"(x)); return x; }
 inline float __fadd_rn(float x, float y) { return emulator_rounded(emulator_rounded(x) + emulator_rounded(y)); }
@@ -107,7 +108,7 @@ inline float __cosf(float x) { return cosf(x); }
 inline float __powf(float x, float y) { return powf(x, y); }
 inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }  // NaN gives 0
 
-// To integers: out of range goes to the nearest limit, NaN to 0, as the GPU converts.
+// Conversions to integers saturate, and NaN gives 0, as on the GPU.
 inline int __float2int_rn(float x) {
     x = rintf(x);
     return x != x ? 0 : x >= 2147483648.0f ? 2147483647 : x < -2147483648.0f ? -2147483647 - 1 : static_cast<int>(x);

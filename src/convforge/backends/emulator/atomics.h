@@ -1,4 +1,4 @@
-// CUDA's atomics. Blocks run on several OS threads, so they are atomic for the host too.
+// CUDA's atomics. Blocks run on several OS threads, so they are atomic on the host too.
 #pragma once
 
 namespace emulator {
@@ -7,7 +7,7 @@ template <int BYTES> struct bits_of_size;
 template <> struct bits_of_size<4> { typedef unsigned type; };
 template <> struct bits_of_size<8> { typedef unsigned long long type; };
 
-// Replace *at by change(*at); the value before.
+// Replaces *at by change(*at) and returns the old value.
 template <class T, class Change>
 inline T replace(T *at, Change change) {
     typedef typename bits_of_size<sizeof(T)>::type Bits;

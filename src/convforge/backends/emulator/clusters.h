@@ -1,6 +1,6 @@
-// The blocks of a cluster. Each has an OS thread of its own, because static shared memory belongs to the OS thread. One
-// block runs at a time: when all its CUDA threads wait, the next block runs. A block can wake threads of another one: it
-// asks for boxes for it, arrives at a barrier of it, or is the last one to meet the others.
+// The blocks of a cluster. Each has its own OS thread, because static shared memory belongs to the OS thread. One block
+// runs at a time: when all its CUDA threads wait, the next block runs. A block can wake threads of another one: by a
+// copy of boxes, by an arrival at its barrier, or as the last one at cluster_sync.
 #pragma once
 #include "faults.h"
 
@@ -20,16 +20,16 @@ struct Cluster {
     Region *blocks[MOST_OF_CLUSTER];
 };
 
-// Which block of a cluster begins.
+// The rank of the block that begins a cluster.
 inline unsigned first_of_cluster(const Job &job, Region *r) {
     return job.order == FORWARD ? 0 : job.order == BACKWARD ? job.cluster - 1 : random_below(r, job.cluster);
 }
 
-// The blocks of a cluster; a block that was launched without one is one by itself.
+// The number of blocks of the cluster; 1 without a cluster.
 inline unsigned size_of_cluster(const Region *r) { return r->cluster ? r->cluster->size : 1; }
 inline Region *one_of_cluster(Region *r, unsigned rank) { return r->cluster ? r->cluster->blocks[rank] : r; }
 
-// Another block, of whose shared memory a thread speaks.
+// Another block, whose shared memory a thread accesses.
 inline Region *block_of_cluster(Region *r, Site site, unsigned rank) {
     if (rank >= size_of_cluster(r)) refuse(site, "the cluster has no such block");
     Region *other = one_of_cluster(r, rank);
@@ -37,7 +37,7 @@ inline Region *block_of_cluster(Region *r, Site site, unsigned rank) {
     return other;
 }
 
-// Where another block has what this one has at `at`.
+// The address in another block of what this block has at `at`.
 template <class T>
 inline T *there(Region *r, Region *other, Site site, T *at) {
     const unsigned char *place = reinterpret_cast<const unsigned char *>(at);
@@ -48,7 +48,7 @@ inline T *there(Region *r, Region *other, Site site, T *at) {
     return reinterpret_cast<T *>(to + (place - from));
 }
 
-// All threads of all blocks meet.
+// Barrier of all threads of all blocks.
 inline void meet_cluster(Site site) {
     Region *r = region();
     start_waiting(r, AT_CLUSTER, site, 0);
@@ -68,7 +68,7 @@ inline void meet_cluster(Site site) {
     r->warps[r->current / WARP].runnable &= ~(1u << r->current % WARP);  // it runs already
 }
 
-// Give the turn to the next block that has not ended, and wait for the next one of one's own; false: a block has failed.
+// Passes the turn to the next block that has not ended, and waits for its own next turn. False: a block has failed.
 inline bool hand_over(Cluster &cluster, Region *r) {
     pthread_mutex_lock(&cluster.lock);
     do cluster.turn = (cluster.turn + 1) % cluster.size;
@@ -79,7 +79,8 @@ inline bool hand_over(Cluster &cluster, Region *r) {
     return !cluster.failed;
 }
 
-// No thread of a block can go on: let the others, until one of its own can. False: none ever will, or a block has failed.
+// No thread of the block can run: lets the other blocks run until one can. False: none ever will, or a block has
+// failed.
 inline bool others_go_on(Region *r) {
     if (!r->cluster) return false;
     Cluster &cluster = *r->cluster;
@@ -92,7 +93,7 @@ inline bool others_go_on(Region *r) {
     }
 }
 
-// A block of this rank has not ended well, or, by no_block, cannot be.
+// Records that the block of this rank has failed, or, from no_block, could not start.
 inline void fail_cluster(Cluster &cluster, unsigned rank) {
     if (!cluster.failed) cluster.failed_first = rank;
     cluster.failed = true;
@@ -105,7 +106,7 @@ inline void no_block(Cluster &cluster, unsigned rank) {
     pthread_mutex_unlock(&cluster.lock);
 }
 
-// Wait until all blocks are there, and it is this one's turn to begin. False: one has failed.
+// Waits until all blocks are ready and it is this block's turn. False: a block has failed.
 inline bool join(Cluster &cluster, Region *r) {
     pthread_mutex_lock(&cluster.lock);
     cluster.blocks[r->state.rank] = r;
@@ -117,8 +118,8 @@ inline bool join(Cluster &cluster, Region *r) {
     return !cluster.failed;
 }
 
-// A block has ended, well or not. The last one of a cluster lets the next begin, if there is one; others wait for that.
-// False: a block has failed.
+// Ends a block, successfully or not. The last one of a cluster starts the next cluster, if there is one; the others
+// wait for that. False: a block has failed.
 inline bool end_block(Cluster &cluster, Region *r, bool well, bool is_last) {
     pthread_mutex_lock(&cluster.lock);
     if (!well) fail_cluster(cluster, r->state.rank);

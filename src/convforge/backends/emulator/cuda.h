@@ -1,7 +1,7 @@
 // CUDA C++'s keywords for the host's compiler, so that it compiles a kernel's source unchanged.
 //
-// One fiber a CUDA thread; barriers and warp operations are calls into the scheduler. Included before the kernel.
-// There are no standard headers here: they would take longer to compile than most kernels.
+// Each CUDA thread is a fiber; barriers and warp operations are calls into the scheduler. Included before the kernel.
+// There are no standard headers here, because they would take longer to compile than most kernels.
 #pragma once
 #include "state.h"
 #include "tensor_map.h"
@@ -15,9 +15,9 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// Found by the host by its name.
+// The host finds it by name.
 #define __constant__ __attribute__((visibility("default")))
-// An OS thread runs one block at a time, so a block's static shared memory is what one OS thread has of it.
+// An OS thread runs one block at a time, so thread-local variables are the block's static shared memory.
 #define __shared__ static __thread
 
 typedef __SIZE_TYPE__ size_t;
@@ -38,7 +38,7 @@ constexpr int warpSize = 32;
 #include "atomics.h"
 #include "vectors.h"
 
-// Each operation knows the line of its call: default arguments are evaluated at the caller.
+// Each operation knows the line of its call, because default arguments are evaluated at the caller.
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 #define SITE(what) {what, file, line}
 
@@ -54,7 +54,7 @@ inline int __syncthreads_and(int predicate, AT) {
     return emulator::here()->services->barrier(SITE("__syncthreads_and"), !predicate) == 0;
 }
 
-// Operations of the warp. `mask` names the lanes that take part; those that have returned are left out.
+// Operations of the warp. `mask` names the lanes that take part; lanes that have returned are ignored.
 inline void __syncwarp(unsigned mask = 0xffffffff, AT) {
     emulator::here()->services->ballot(SITE("__syncwarp"), mask, 0);
 }
@@ -82,7 +82,8 @@ inline T exchange(Site site, unsigned mask, T value, unsigned source) {
 
 }  // namespace emulator
 
-// A warp is cut into segments of `width` lanes, a power of two; a lane whose source lies outside keeps its own value.
+// A warp is cut into segments of `width` lanes, a power of two. A lane whose source is outside its segment keeps its
+// own value.
 template <class T>
 inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, AT) {
     const unsigned lane = emulator::here()->lane, first = lane & ~(width - 1u);
@@ -111,7 +112,7 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value, AT) {
     return largest;
 }
 
-// What ends a kernel early.
+// Ends a kernel early.
 inline void __trap(AT) { emulator::here()->services->fail(SITE("__trap")); }
 #define assert(condition) \
     ((condition) ? void() : emulator::here()->services->fail({"assert(" #condition ")", __FILE__, __LINE__}))
@@ -124,7 +125,7 @@ namespace emulator {
 static __thread char anchor[16];
 }
 
-// What the host's compiler calls where a check that it put into the kernel fails, and what the host asks the library.
+// Handlers of the checks that the host's compiler inserts into the kernel, and functions that the host calls.
 extern "C" {
 inline __attribute__((used)) void __ubsan_handle_out_of_bounds(void *where, void *index) {
     emulator::here()->services->out_of_bounds(where, reinterpret_cast<emulator::bits_t>(index));
@@ -132,6 +133,6 @@ inline __attribute__((used)) void __ubsan_handle_out_of_bounds(void *where, void
 inline __attribute__((used)) void __ubsan_handle_type_mismatch_v1(void *where, void *pointer) {
     emulator::here()->services->mismatch(where, reinterpret_cast<emulator::bits_t>(pointer));
 }
-// A place in the calling OS thread's copy of static shared memory.
+// An address in the calling OS thread's static shared memory.
 __attribute__((visibility("default"), used)) inline void *emulator_anchor() { return emulator::anchor; }
 }

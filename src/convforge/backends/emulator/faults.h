@@ -1,7 +1,7 @@
-// How a kernel's mistakes become errors with a block and a thread, and the process goes on.
+// Turns a kernel's mistakes into errors with a block and a thread, without ending the process.
 //
-// A CUDA thread that fails is left where it stands: its stack is given up and the scheduler goes on. Faults of the
-// processor (forbidden addresses, division by zero) reach it through a signal handler, which is there during a launch.
+// A CUDA thread that fails is abandoned: its stack is released and the scheduler goes on. Faults of the processor
+// (forbidden addresses, division by zero) reach it through a signal handler, which is installed during a launch.
 #pragma once
 #include <signal.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 namespace emulator {
 
 __attribute__((format(printf, 2, 3))) inline void describe(Region *r, const char *format, ...) {
-    if (r->error->kind) return;  // the first counts
+    if (r->error->kind) return;  // only the first error counts
     r->error->kind = 1;
     r->error->block = r->state.block;
     r->error->thread = r->state.thread;
@@ -22,7 +22,7 @@ __attribute__((format(printf, 2, 3))) inline void describe(Region *r, const char
     va_end(values);
 }
 
-// Leave the CUDA thread that runs, for good.
+// Abandons the running CUDA thread.
 [[noreturn]] inline void abandon(Region *r) {
     Context gone;
     switch_stack(&gone, &r->scheduler);
@@ -34,7 +34,7 @@ __attribute__((format(printf, 2, 3))) inline void describe(Region *r, const char
     abandon(region());
 }
 
-// The layouts that -fsanitize hands to its handlers.
+// The layouts of the data that -fsanitize passes to its handlers.
 struct SourceLocation {
     const char *file;
     unsigned line, column;
@@ -83,7 +83,7 @@ constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 static struct sigaction before[4];
 static int launches;
 
-// Whether the stack of the running thread ends before its stack pointer.
+// True if the running thread's stack pointer is beyond the end of its stack.
 inline bool overflown(Region *r, bits_t stack_pointer) {
     const int number = current(r).stack;
     return number >= 0 && stack_pointer - reinterpret_cast<bits_t>(stack(r, number)) >= STACK_BYTES;
@@ -120,16 +120,16 @@ inline void on_signal(int signal, siginfo_t *info, void *context) {
     const bits_t stack_pointer = interrupted_stack(context);
     Region *r = region_of(stack_pointer);
     if (r && r->error) {
-        if (signal == SIGSEGV && info->si_code == SI_KERNEL)  // the processor does not say which
+        if (signal == SIGSEGV && info->si_code == SI_KERNEL)  // the processor does not report the address
             describe(r, "an address is touched that cannot be, such as one made of poison");
         describe_fault(r, signal, reinterpret_cast<bits_t>(info->si_addr), stack_pointer);
         abandon(r);
     }
     for (int i = 0; i < 4; i++)
-        if (SIGNALS[i] == signal) sigaction(signal, &before[i], nullptr);  // not ours: it happens again, to them
+        if (SIGNALS[i] == signal) sigaction(signal, &before[i], nullptr);  // not ours: left to the earlier one
 }
 
-// Take the signals while anything runs, and give them back after.
+// Installs the signal handlers while anything runs, and restores the earlier ones after.
 inline void watch() {
     pthread_mutex_lock(&regions_lock);
     if (launches++ == 0) {

@@ -1,13 +1,13 @@
-// Products of matrices by a warp (mma.sync), and loads of their factors from shared memory (ldmatrix).
+// Matrix products of a warp (mma.sync), and loads of their fragments from shared memory (ldmatrix).
 //
-// Every lane says where its fragments are. The last lane that comes computes for all of them, so each factor is read
+// Every lane registers its fragments. The last lane that arrives computes for all of them, so each fragment is read
 // once, and a lane waits once for a product.
 #pragma once
 #include "products.h"
 
 namespace emulator {
 
-// What a lane of a warp gives to an operation of all lanes, and what the last one then does for them.
+// The registration of a lane for an operation of all lanes, and the function that the last one calls.
 struct Together {
     void (*work)(Region *r, Site site, const Together *const *lanes);
 };
@@ -24,7 +24,7 @@ struct MatrixRow : Together {
     bool transposed;
 };
 
-// The numbers of a word of a first factor and of a second one.
+// The numbers of a word of the first and of the second factor.
 struct Halves {
     static constexpr unsigned IN_WORD = 2;
     typedef float Sum;
@@ -50,8 +50,8 @@ template <class A, class B> struct Bytes {
     static int second(unsigned word, unsigned i) { return static_cast<B>(word >> 8 * i); }
 };
 
-// A row of the first factor, and a column of the second, are eight words: of lane 4 i + w / 2 its word w % 2. A word's
-// products are added to each other, then to the sum. Lane 4 g + t has the sums of row g, columns 2 t and 2 t + 1, and
+// A row of the first factor, and a column of the second, are eight words: word w % 2 of lane 4 i + w / 2. The products
+// of a word are added to each other, then to the sum. Lane 4 g + t has the sums of row g, columns 2 t and 2 t + 1, and
 // those of row g + 8.
 template <class Types>
 inline void multiply_words(const Together *const *lanes) {
@@ -95,8 +95,8 @@ inline void multiply_all(Region *, Site site, const Together *const *lanes) {
     else refuse(site, "the emulator multiplies no such types");
 }
 
-// Lane 8 j + i gives row i of matrix j, 16 bytes. Lane 4 g + t gets numbers 2 t and 2 t + 1 of row g of each, or of its
-// column g where it is turned.
+// Lane 8 j + i gives the address of row i of matrix j, 16 bytes. Lane 4 g + t gets numbers 2 t and 2 t + 1 of row g of
+// each, or of column g if transposed.
 inline void load_all(Region *r, Site site, const Together *const *lanes) {
     constexpr unsigned ROW_BYTES = 16;
     const auto lane = [&](unsigned i) { return static_cast<const MatrixRow *>(lanes[i]); };

@@ -1,16 +1,16 @@
-// Products of matrices by a warpgroup (wgmma): both operands in shared memory, sums in the threads' own memory.
+// Matrix products of a warpgroup (wgmma): both operands in shared memory, sums in the threads' own memory.
 //
-// A product is one once all 128 threads have asked for it. It is computed when they wait for it, so that a kernel which
-// reads its sums sooner, or gives the operands' place away, computes with what was there before or came later; in the
-// backward order at once, so that one which asks before the operands have landed does. Shuffled: either, by chance.
-// Factors of 16 bits are multiplied without rounding and added up in double; the sum is cut off to a float, as tensor
-// cores do.
+// A product starts when all 128 threads have issued it. It is computed when they wait for it, so that a kernel that
+// reads its sums too early, or overwrites the operands, gets wrong results. In the backward order it is computed at
+// once, so that a kernel that issues it before the operands have landed gets wrong results. Shuffled: either, at
+// random. 16-bit factors are multiplied exactly and summed in double; the sum is truncated to float, as tensor cores
+// do.
 #pragma once
 #include "tma.h"
 
 namespace emulator {
 
-// A matrix in shared memory as a descriptor says (PTX ISA, wgmma, matrix descriptor).
+// A matrix in shared memory, as its descriptor defines it (PTX ISA, wgmma, matrix descriptor).
 struct Matrix {
     unsigned char *start;
     bits_t leading, stride;
@@ -18,7 +18,7 @@ struct Matrix {
     bool across;  // MN-major
 };
 
-// Descriptors have the lowest 18 bits of an address; a block's dynamic shared memory is shorter than they reach.
+// Descriptors have the lowest 18 bits of an address, which is enough for a block's dynamic shared memory.
 inline Matrix matrix_of(Region *r, bits_t bits, bool across) {
     constexpr bits_t REACH = 1 << 18;
     constexpr unsigned SWIZZLES[] = {0, 128, 64, 32};
@@ -28,7 +28,7 @@ inline Matrix matrix_of(Region *r, bits_t bits, bool across) {
             SWIZZLES[bits >> 62], across};
 }
 
-// Number k of row m, of so many bytes.
+// Address of number k of row m.
 inline const unsigned char *number_at(const Matrix &matrix, unsigned m, unsigned k, unsigned bytes) {
     bits_t offset;
     if (matrix.across) {
@@ -79,7 +79,7 @@ inline float cut_off(double sum) {
     return cut;
 }
 
-// The shape and type of wgmma.mma_async.sync.aligned.m64nNkK.f32.T.T. False: it is none.
+// Parses the shape and type of wgmma.mma_async.sync.aligned.m64nNkK.f32.T.T. False: it is another instruction.
 inline bool shape_of(const char *instruction, unsigned &columns, unsigned &depth, Kind &kind) {
     char first[8], second[8];
     const int found = sscanf(instruction, "wgmma.mma_async.sync.aligned.m64n%uk%u.f32.%7[^.].%7s", &columns, &depth, first,
@@ -151,7 +151,7 @@ inline void multiply(Site site, const char *instruction, const char *majors, flo
     product.sums[r->current % WARPGROUP] = sums;
     const bool at_once = r->job->order == BACKWARD || (r->job->order == SHUFFLED && random_below(r, 2));
     if (++product.threads < WARPGROUP || !at_once) return;
-    // Those asked for before it add to the same sums.
+    // Products issued before it add to the same sums.
     for (unsigned i = group.first; i < group.next; i++) {
         Product &earlier = group.products[i % MOST_PRODUCTS];
         if (earlier.threads < WARPGROUP) break;
@@ -182,7 +182,7 @@ inline void await_products(Site site, unsigned pending) {
     r->warps[r->current / WARP].runnable &= ~(1u << r->current % WARP);  // it runs already
 }
 
-// A block that ends before its products were waited for.
+// Refuses a block that ends before it has waited for its products.
 inline bool no_product_is_under_way(Region *r) {
     for (unsigned i = 0; i * WARPGROUP < r->threads; i++) {
         const Warpgroup &group = r->warpgroups[i];

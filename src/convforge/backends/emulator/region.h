@@ -1,5 +1,5 @@
-// The memory of one OS thread that runs blocks: its state, dynamic shared memory between pages that nobody may touch,
-// and a stack for every CUDA thread, each above such a page. Regions are kept and used again.
+// The memory of one OS thread that runs blocks: its state, dynamic shared memory between forbidden pages, and a stack
+// for every CUDA thread, each above a forbidden page. Regions are kept and reused.
 #pragma once
 #include <pthread.h>
 #include <stdlib.h>
@@ -16,15 +16,15 @@ constexpr unsigned MOST_THREADS = 1024, WARP = 32, MOST_WARPS = MOST_THREADS / W
 #if defined(__x86_64__)
 constexpr bits_t PAGE = 4096;
 #else
-constexpr bits_t PAGE = 65536;  // the largest in use elsewhere, a multiple of the others
+constexpr bits_t PAGE = 65536;  // the largest in use on any system, a multiple of the others
 #endif
 constexpr bits_t DYNAMIC_BYTES = 256 << 10;
 constexpr bits_t STACK_BYTES = 64 << 10;
-// An odd number of pages from stack to stack, so that their tops do not all fall into the same lines of the cache.
+// An odd number of pages from stack to stack, so that their tops are in different cache lines.
 constexpr bits_t STACK_STEP = STACK_BYTES + PAGE;
 constexpr unsigned char POISON = 0xff;  // a NaN, or -1
 
-// A copy that was asked for and has not landed.
+// An asynchronous copy in flight.
 struct Copy {
     void *shared;
     const void *global;
@@ -33,7 +33,7 @@ struct Copy {
     unsigned group;
 };
 
-// A box, or in im2col mode rows of pixels, that was asked for and has not landed, or not been stored.
+// A box, or in im2col mode rows of pixels, in flight to or from shared memory.
 struct Box {
     unsigned char *shared;
     TensorMap map;
@@ -42,7 +42,7 @@ struct Box {
 
 constexpr unsigned MOST_BYTE_BARRIERS = 128, MOST_BOXES = 32;
 
-// A barrier that counts arrivals and bytes, and its phase that is under way.
+// An mbarrier: it counts arrivals and bytes in its current phase.
 struct ByteBarrier {
     const void *at;
     unsigned phase, arrivals, arrived;
@@ -53,16 +53,16 @@ struct ByteBarrier {
 
 constexpr unsigned WARPGROUP = 128, MOST_WARPGROUPS = MOST_THREADS / WARPGROUP, MOST_PRODUCTS = 128;
 
-// A product of matrices that threads of a warpgroup ask for, and that is computed when all have.
+// A matrix product of a warpgroup, computed when all its threads have issued it.
 struct Product {
     const char *instruction, *majors;
     bits_t a, b;
     bool adds, done;
-    unsigned count, group, threads;  // numbers of a thread; the group; threads that have asked
+    unsigned count, group, threads;  // sums of a thread; the group; threads that have issued it
     float *sums[WARPGROUP];
 };
 
-// Those that are not waited for yet lie in a ring; `first` and `next` count on.
+// Products in flight, in a ring; `first` and `next` only increase.
 struct Warpgroup {
     unsigned first, next;
     Product products[MOST_PRODUCTS];
@@ -81,11 +81,11 @@ struct Fiber {
     Site site;              // where it waits
     unsigned mask, source;  // of a warp operation; also a predicate
     bits_t value;
-    const void *awaits;  // a barrier that counts bytes
+    const void *awaits;  // an mbarrier
     Copy *copies;
     unsigned copy_count, copy_room, group;
-    unsigned product, product_group;  // asked for so far
-    Box *stores;                      // boxes that were asked to be stored
+    unsigned product, product_group;  // issued so far
+    Box *stores;                      // boxes to be stored
     unsigned *store_groups;
     unsigned store_count, store_room, store_group;
 };
@@ -100,11 +100,11 @@ struct Error {
     char text[512];
 };
 
-// A launch, as the host describes it.
+// A launch, as described by the host.
 struct Job {
     void (*enter)(const void *args);
     void *(*anchor)();
-    bits_t shared_offset, shared_bytes;  // of the anchor in static shared memory, and the size of that
+    bits_t shared_offset, shared_bytes;  // offset of the anchor in static shared memory, and its size
     const void *args;
     bits_t args_bytes;
     Index grid, block;
@@ -127,7 +127,7 @@ struct Region {
     unsigned at_cluster;
     bool ran, ended;  // since the block's turn began; before the others of its cluster
     unsigned char *shared;                    // static
-    unsigned char *shared_page, *shared_end;  // the pages that dynamic shared memory lies in
+    unsigned char *shared_page, *shared_end;  // the pages of dynamic shared memory
     bits_t random;
     Region *next_free;
     int most_stacks, free_count;
@@ -158,13 +158,13 @@ inline unsigned random_below(Region *r, unsigned limit) {  // splitmix64
     return static_cast<unsigned>((z ^ (z >> 31)) % limit);
 }
 
-// Let a thread go on that waits.
+// Makes a waiting thread runnable.
 inline void wake(Region *r, unsigned thread) {
     r->fibers[thread].status = RUNNABLE;
     r->warps[thread / WARP].runnable |= 1u << thread % WARP;
 }
 
-// Stop here until the scheduler comes back.
+// Switches to the scheduler until this thread runs again.
 inline void leave(Region *r) { switch_stack(&current(r).context, &r->scheduler); }
 
 inline void start_waiting(Region *r, Status status, Site site, unsigned mask) {
@@ -180,7 +180,7 @@ inline bool in_shared(const Region *r, const void *at, unsigned bytes) {
            (start >= r->state.dynamic && start + bytes <= r->state.dynamic + r->job->dynamic_bytes);
 }
 
-// The stack of number `i` begins here; the page below is forbidden.
+// Lowest address of the stack of number `i`; the page below is forbidden.
 inline unsigned char *stack(Region *r, int i) { return bytes_of(r) + STACKS_START + PAGE + i * STACK_STEP; }
 
 constexpr int MOST_REGIONS = 1024;
@@ -189,7 +189,7 @@ static Region *free_regions;
 static Region *all_regions[MOST_REGIONS];  // read by the signal handler
 static int region_count;
 
-// The region that an address lies in, if any.
+// The region that contains an address, or null.
 inline Region *region_of(bits_t address) {
     Region *found = reinterpret_cast<Region *>(address & ~(REGION_BYTES - 1));
     const int count = __atomic_load_n(&region_count, __ATOMIC_ACQUIRE);
@@ -200,7 +200,7 @@ inline Region *region_of(bits_t address) {
 
 inline Region *new_region() {
     if (region_count == MOST_REGIONS) return nullptr;
-    // Twice the size holds an aligned one; untouched pages take no memory.
+    // Twice the size contains an aligned region; untouched pages take no memory.
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *raw = mmap(nullptr, 2 * REGION_BYTES, PROT_NONE, flags, -1, 0);
     if (raw == MAP_FAILED) return nullptr;
@@ -220,7 +220,7 @@ inline Region *new_region() {
     return r;
 }
 
-// A region for the calling OS thread; nullptr where the system has no memory.
+// A region for the calling OS thread, or null if the system has no memory.
 inline Region *take_region() {
     pthread_mutex_lock(&regions_lock);
     Region *r = free_regions;
@@ -239,8 +239,8 @@ inline void give_region(Region *r) {
     pthread_mutex_unlock(&regions_lock);
 }
 
-// Give blocks this much dynamic shared memory. It ends at a forbidden page, or less than 16 bytes before one, as it
-// begins at a multiple of 16; what lies before it on its first page is poison that is looked at later.
+// Reserves dynamic shared memory of this size for blocks. It ends at a forbidden page, or less than 16 bytes before
+// one, because it begins at a multiple of 16. The rest of its first page is filled with poison, which is checked later.
 inline bool place_dynamic(Region *r, bits_t nbytes) {
     r->state.dynamic = r->shared_end - (nbytes + 15) / 16 * 16;
     unsigned char *page = r->shared_end - (nbytes + PAGE - 1) / PAGE * PAGE;
@@ -252,7 +252,7 @@ inline bool place_dynamic(Region *r, bits_t nbytes) {
     return true;
 }
 
-// A stack for a CUDA thread. The one that was given back last comes first: it is in the cache.
+// A stack for a CUDA thread. The one released last is reused first, because it is in the cache.
 inline int take_stack(Region *r) {
     if (r->free_count) return r->free_stacks[--r->free_count];
     const int i = r->most_stacks;

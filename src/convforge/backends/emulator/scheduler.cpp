@@ -1,10 +1,10 @@
-// Runs the blocks of a grid: one fiber a CUDA thread, one block an OS thread; clusters.h has those of a cluster.
+// Runs the blocks of a grid: one fiber for each CUDA thread, one block on each OS thread. clusters.h runs the blocks of
+// a cluster.
 //
-// A CUDA thread runs until it returns or waits: at a barrier, in an operation of its warp, for bytes or for products of
-// its warpgroup. Then the next one runs. Warps are taken one after the other, each until all its lanes have returned or
-// wait; the order of warps and lanes is the caller's choice. When nobody can go on, either all stand at the same barrier,
-// and it opens, or the kernel is wrong. A barrier that is forgotten shows as poison or as old values in one order or
-// another.
+// A CUDA thread runs until it returns or waits: at a barrier, in an operation of its warp, for bytes, or for products
+// of its warpgroup. Then the next one runs. Warps run one after the other, each until all its lanes have returned or
+// wait. The caller chooses the order of warps and lanes. When no thread can run, either all wait at the same barrier,
+// which then opens, or the kernel is wrong. A missing barrier shows as poison or old values in some order.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -43,11 +43,11 @@ static unsigned barrier(Site site, int predicate) {
     return r->yes;
 }
 
-// These stand for the source of a lane where each lane gets the ballot of all, or where the last one works for all.
+// Values of a lane's source for operations in which each lane gets the ballot, or in which the last lane works for all.
 constexpr unsigned VOTE = WARP, TOGETHER = WARP + 1, ALL = 0xffffffffu;
 
-// The lanes of a warp that stand in this operation, if all have come that it waits for; else 0. `own` is a lane that has
-// just come, as a bit, or 0.
+// The lanes of a warp in this operation, if all that it waits for have arrived; else 0. `own` is the bit of a lane that
+// has just arrived, or 0.
 static unsigned arrived(Region *r, unsigned w, const Fiber &first, unsigned own) {
     const Warp &warp = r->warps[w];
     const unsigned expected = first.source == TOGETHER ? ALL : first.mask & warp.exist & ~warp.returned;
@@ -59,7 +59,7 @@ static unsigned arrived(Region *r, unsigned w, const Fiber &first, unsigned own)
     return expected;
 }
 
-// End an operation of a warp: every lane gets the value of its source, or the ballot.
+// Completes an operation of a warp: every lane gets the value of its source, or the ballot.
 static void complete(Region *r, unsigned w, unsigned lanes, const Fiber &first) {
     Fiber *fibers = r->fibers + w * WARP;
     bits_t values[WARP], ballot = 0;
@@ -77,7 +77,7 @@ static void complete(Region *r, unsigned w, unsigned lanes, const Fiber &first) 
     for (unsigned left = lanes; left; left &= left - 1) {
         Fiber &fiber = fibers[__builtin_ctz(left)];
         const unsigned source = fiber.source % WARP;
-        // A lane that is not there gives poison.
+        // A source that is absent gives poison.
         fiber.value = votes ? ballot : lanes >> source & 1 ? values[source] : ~0ull;
         fiber.status = RUNNABLE;
     }
@@ -146,7 +146,7 @@ static void copy(Site site, void *shared, const void *global, unsigned bytes, in
 
 static void commit() { current(region()).group++; }
 
-// Let the copies of all groups but the last `pending` land. Those that nobody waits for never do.
+// Completes the copies of all groups but the last `pending`. Copies that nobody waits for never complete.
 static void wait(unsigned pending) {
     Fiber &fiber = current(region());
     unsigned kept = 0;
@@ -162,7 +162,7 @@ static void wait(unsigned pending) {
     fiber.copy_count = kept;
 }
 
-// So many threads of a block meet at a barrier with a number (bar.sync).
+// Named barrier (bar.sync) of this number of threads of a block.
 static void meet(Site site, unsigned number, unsigned threads) {
     Region *r = region();
     start_waiting(r, MEETS, site, 0);
@@ -184,7 +184,7 @@ static const Services services = {
     load_fragments, fail, out_of_bounds, mismatch,
 };
 
-// Run a thread until it returns or waits. False: it failed.
+// Runs a thread until it returns or waits. False: it failed.
 static bool resume(Region *r, unsigned thread) {
     Fiber &fiber = r->fibers[thread];
     const unsigned w = thread / WARP;
@@ -198,7 +198,7 @@ static bool resume(Region *r, unsigned thread) {
             r->error->kind = 3;
             return false;
         }
-        // Stacks start at different places in their pages, again for the cache.
+        // Stacks start at different offsets in their pages, again for the cache.
         unsigned char *bottom = stack(r, fiber.stack), *top = bottom + STACK_BYTES - fiber.stack % 16 * 192;
         prepare(&fiber.context, bottom, top, begin_thread);
     }
@@ -210,7 +210,7 @@ static bool resume(Region *r, unsigned thread) {
     give_stack(r, fiber);
     r->returned++;
     r->warps[w].returned |= 1u << thread % WARP;
-    // It may have been the last that an operation of its warp waited for.
+    // It may have been the last lane that an operation of its warp waited for.
     for (unsigned left = r->warps[w].waiting; left; left &= left - 1) {
         const Fiber &other = r->fibers[w * WARP + __builtin_ctz(left)];
         if (const unsigned lanes = arrived(r, w, other, 0)) complete(r, w, lanes, other);
@@ -234,7 +234,7 @@ static bool run_warp(Region *r, unsigned w) {
     return true;
 }
 
-// Threads wait, and not all of them at one barrier: say who stands where. The first place is where the error is put.
+// Describes a deadlock: which threads wait where. The error is reported at the first of these places.
 static void describe_stuck(Region *r) {
     char text[sizeof r->error->text];
     size_t used = 0;
@@ -266,7 +266,7 @@ static void describe_stuck(Region *r) {
     describe(r, "%s%s", why, text);
 }
 
-// Open the barrier if all threads stand at it. False: they do not.
+// Opens the barrier if all threads wait at it. False: they do not.
 static bool open_barrier(Region *r) {
     if (r->waiting < r->threads) return false;
     unsigned yes = 0;
@@ -286,7 +286,7 @@ static bool anyone_can_run(const Region *r) {
     return false;
 }
 
-// What lies on the pages of dynamic shared memory beside it must not have been written.
+// Checks that nobody wrote to the pages around dynamic shared memory.
 static bool around_is_poison(Region *r, const unsigned char *start, const unsigned char *end) {
     if (start == end || (*start == POISON && !memcmp(start, start + 1, end - start - 1))) return true;
     while (*start == POISON) start++;
@@ -340,7 +340,7 @@ static bool run_block(Region *r) {
            around_is_poison(r, r->state.dynamic + r->job->dynamic_bytes, r->shared_end);
 }
 
-// Run the blocks of this rank in clusters [begin, end), or blocks [begin, end) where each is a cluster by itself.
+// Runs the blocks of this rank in clusters [begin, end), or blocks [begin, end) without clusters.
 static void run_blocks(Region *r, const Job &job, bits_t begin, bits_t end) {
     const bits_t clusters = static_cast<bits_t>(job.grid.x) * job.grid.y * job.grid.z / job.cluster;
     for (bits_t i = begin; i < end; i++) {
@@ -354,7 +354,7 @@ static void run_blocks(Region *r, const Job &job, bits_t begin, bits_t end) {
     }
 }
 
-// What one OS thread runs: the blocks of a rank.
+// The work of one OS thread: the blocks of a rank.
 struct Share {
     const Job *job;
     bits_t begin, end;
@@ -368,7 +368,7 @@ static void no_memory(Error *error) {
     snprintf(error->text, sizeof error->text, "the system has no memory left for a block's threads");
 }
 
-// A region made ready for a share; nullptr where the system has no memory.
+// A region prepared for a share, or null if the system has no memory.
 static Region *ready(const Share &share) {
     const Job *job = share.job;
     Region *r = take_region();
@@ -424,8 +424,8 @@ using namespace emulator;
 
 extern "C" {
 
-// Run blocks [begin, end) of a grid on the calling OS thread, or clusters, each block of one on a thread of its own;
-// error->kind is 0 where all went well.
+// Runs blocks [begin, end) of a grid on the calling OS thread, or clusters with an OS thread for each of their blocks.
+// error->kind is 0 on success.
 __attribute__((visibility("default"))) void emulator_run(const Job *job, bits_t begin, bits_t end, Error *error) {
     const unsigned size = static_cast<unsigned>(job->cluster);
     if (size == 1) return run_share({job, begin, end, error, nullptr, 0});
@@ -447,7 +447,7 @@ __attribute__((visibility("default"))) void emulator_run(const Job *job, bits_t 
     *error = errors[cluster.failed_first];
 }
 
-// Where the anchor of a kernel's library stands in its static shared memory, and how many bytes that has.
+// Finds the offset of the anchor of a kernel's library in its static shared memory, and the size of that memory.
 __attribute__((visibility("default"))) int emulator_measure(void *(*anchor)(), bits_t *offset, bits_t *nbytes) {
     struct Found {
         bits_t anchor, *offset, *nbytes;
@@ -468,7 +468,7 @@ __attribute__((visibility("default"))) int emulator_measure(void *(*anchor)(), b
         &found);
 }
 
-// Bytes of the variable that a library exports at this address; 0 where there is none.
+// Size of the variable that a library exports at this address, or 0 if there is none.
 __attribute__((visibility("default"))) bits_t emulator_symbol_bytes(const void *address) {
     Dl_info info;
     const ElfW(Sym) *symbol = nullptr;

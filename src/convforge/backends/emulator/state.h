@@ -1,8 +1,8 @@
-// What a compiled kernel and the scheduler both know: where a CUDA thread finds itself, and what it may ask for.
+// Shared by a compiled kernel and the scheduler: the position of a CUDA thread, and the services that it may call.
 //
-// Everything of one OS thread lies in one region of memory that is aligned to its size: this struct first, then dynamic
-// shared memory, then the stacks. So a CUDA thread finds its State from the address of its own stack frame, which
-// takes one instruction and no thread-local variable.
+// All memory of one OS thread is in one region that is aligned to its size: this struct, dynamic shared memory, then
+// the stacks. So a CUDA thread finds its State from the address of its own stack frame, which takes one instruction and
+// no thread-local variable.
 #pragma once
 
 namespace emulator {
@@ -15,7 +15,7 @@ struct Index {
     unsigned x, y, z;
 };
 
-// Where in the source something happens, and what.
+// An operation and its place in the source.
 struct Site {
     const char *what;
     const char *file;
@@ -24,10 +24,10 @@ struct Site {
 
 struct Corner;  // tensor_map.h
 
-// Calls from a CUDA thread into the scheduler. `site` says where the thread stands.
+// Calls from a CUDA thread into the scheduler, with the place of the call.
 struct Services {
-    unsigned (*barrier)(Site site, int predicate);                                // how many threads said yes
-    unsigned (*ballot)(Site site, unsigned mask, int predicate);                  // bit by lane
+    unsigned (*barrier)(Site site, int predicate);                                // number of true predicates
+    unsigned (*ballot)(Site site, unsigned mask, int predicate);                  // a bit for each lane
     bits_t (*exchange)(Site site, unsigned mask, bits_t value, unsigned source);  // the value of lane `source`
     void (*copy)(Site site, void *shared, const void *global, unsigned bytes, int there);
     void (*commit)();
@@ -38,7 +38,7 @@ struct Services {
     void (*expect)(Site site, unsigned long long *bar, unsigned bytes);
     void (*arrive_in)(Site site, unsigned long long *bar, unsigned block);
     void (*meet_cluster)(Site site);
-    // `blocks`: of the cluster, bit by bit; 0: the thread's own.
+    // `blocks`: a bit mask of blocks of the cluster; 0: the thread's own.
     void (*copy_box)(Site site, void *to, const void *map, const Corner *from, unsigned axes, unsigned long long *bar,
                      unsigned blocks);
     void (*await_bytes)(Site site, unsigned long long *bar, unsigned parity);
@@ -49,7 +49,7 @@ struct Services {
                      bits_t b, bool adds);  // these three: products.h
     void (*commit_products)();
     void (*await_products)(Site site, unsigned pending);
-    // These two by all lanes of a warp: fragments.h.
+    // Called by all lanes of a warp: fragments.h.
     void (*multiply_fragments)(Site site, const char *types, void *sums, const unsigned *a, const unsigned *b);
     void (*load_fragments)(Site site, unsigned *words, const void *row, bool transposed);
     void (*fail)(Site site);

@@ -1,5 +1,5 @@
-// Leaving one stack for another. Written by hand for x86-64, where it takes a few instructions; ucontext elsewhere,
-// which asks the kernel of the operating system at every switch.
+// Switches between stacks. In assembly for x86-64, where it takes a few instructions; with ucontext elsewhere, which
+// makes a system call for every switch.
 #pragma once
 
 #if defined(__x86_64__) && !defined(EMULATOR_UCONTEXT)
@@ -8,8 +8,8 @@ struct Context {
     void *stack;
 };
 
-// Pushes what a function must keep, stores the stack pointer in *from, takes the other, and goes on where that stopped.
-// An indirect jump, because the processor would foresee a return to the wrong place.
+// Saves the callee-saved registers, stores the stack pointer in *from, loads the other one, and resumes there. An
+// indirect jump, because the processor would predict a return wrongly.
 extern "C" void emulator_switch(Context *from, const Context *to);
 __asm__(R"(
     .text
@@ -39,7 +39,7 @@ emulator_switch:
 
 inline void switch_stack(Context *from, const Context *to) { emulator_switch(from, to); }
 
-// Make `context` begin with a call of `entry` on a stack whose end is `top`, a multiple of 16.
+// Prepares `context` so that it calls `entry` on a stack whose end is `top`, a multiple of 16.
 inline void prepare(Context *context, unsigned char *, unsigned char *top, void (*entry)()) {
     void **frame = reinterpret_cast<void **>(top) - 8;
     for (int i = 0; i < 8; i++) frame[i] = nullptr;

@@ -1,4 +1,4 @@
-// How an array lies in memory for the tensor memory accelerator, and which of its elements one copy moves.
+// The layout of an array for the TMA, and the elements that one copy moves.
 #pragma once
 #include "state.h"
 
@@ -6,26 +6,26 @@ namespace emulator {
 
 constexpr int MOST_AXES = 5;
 
-// The bytes of struct TensorMap of tma.cuh, as this backend's runtime writes them. Sizes in units of `unit` bytes, x fastest.
-// Axes that an array has not are of one element.
+// The bytes of struct TensorMap of tma.cuh, as this backend's runtime writes them. Sizes are in units of `unit` bytes,
+// x fastest. Missing axes have one element.
 struct TensorMap {
     unsigned char *address;
     bits_t strides[MOST_AXES - 1];  // in bytes, of all axes but x
     unsigned sizes[MOST_AXES];
-    unsigned short box[MOST_AXES];  // units along each axis that one copy brings; in im2col mode channels, then pixels
+    unsigned short box[MOST_AXES];  // units along each axis of a copy; in im2col mode channels, then pixels
     unsigned char steps[MOST_AXES], axes, unit;
-    unsigned char swizzle;          // bytes of a row within which pieces of 16 change places, or 0
+    unsigned char swizzle;          // bytes of a row within which 16-byte pieces are permuted, or 0
     unsigned char im2col, rounds;   // rounds: to TF32
     short lower[3], upper[3];       // corners of the window, of im2col mode
 };
 static_assert(sizeof(TensorMap) <= 128, "a map has 128 bytes");
 
-// What one copy is asked for: where it begins, and in im2col mode which tap.
+// Arguments of a copy: its start, and in im2col mode the tap.
 struct Corner {
     int at[MOST_AXES], right, down;
 };
 
-// How a box lies in shared memory: units along an axis.
+// Units of a box along an axis, in shared memory.
 inline unsigned extent(const TensorMap &map, unsigned axis) {
     if (map.im2col) return axis < 2 ? map.box[axis] : 1;
     return (map.box[axis] + map.steps[axis] - 1u) / map.steps[axis];
@@ -37,7 +37,7 @@ inline unsigned box_bytes(const TensorMap &map) {
     return units * map.unit;
 }
 
-// A row of units from `at` on: visit(offset, address), the offset in the box, and no address where the array is not.
+// Visits a row of units from `at` on: visit(offset in the box, address), with a null address outside the array.
 template <class Visit>
 inline void each_of_row(const TensorMap &map, unsigned offset, const long long (&at)[MOST_AXES], Visit visit) {
     bool there = true;
@@ -54,11 +54,11 @@ inline void each_of_row(const TensorMap &map, unsigned offset, const long long (
     }
 }
 
-// All units that one copy moves.
+// Visits all units that one copy moves.
 template <class Visit>
 inline void each_of_box(const TensorMap &map, const Corner &from, Visit visit) {
     const unsigned row = extent(map, 0) * map.unit;
-    if (map.im2col) {  // from position to position along W, then H, then the images (PTX ISA, im2col mode)
+    if (map.im2col) {  // positions in order along W, then H, then the images (PTX ISA, im2col mode)
         long long w = from.at[1], h = from.at[2], n = from.at[3];
         for (unsigned i = 0; i < map.box[1]; i++) {
             each_of_row(map, i * row, {from.at[0], w + from.right, h + from.down, n}, visit);

@@ -1,10 +1,10 @@
-// The tensor memory accelerator: boxes of an array, pixels of a convolution's windows, and the barriers that count their
-// bytes and who has arrived.
+// The tensor memory accelerator: copies of boxes and of pixels in im2col mode, and the mbarriers that count their bytes
+// and arrivals.
 //
-// A phase of a barrier is over once so many threads have arrived, as many bytes have been asked for as were announced,
-// and somebody waits for them: then the boxes land, and not sooner, so that a kernel that does not wait reads poison or
-// what lay there before. A thread that waits for what nobody has asked for yet lets the others run. Boxes to be stored
-// are read when their thread waits for that; in the backward order when they are asked for.
+// A phase of a barrier ends when all arrivals have come, all expected bytes have been requested, and somebody waits:
+// only then the boxes land, so that a kernel that does not wait reads poison or old values. A thread that waits for
+// bytes that nobody has requested yet lets the others run. Boxes to be stored are read when their thread waits for
+// that; in the backward order when the store is issued.
 #pragma once
 #include "clusters.h"
 
@@ -30,7 +30,7 @@ inline void init_barrier(Site site, unsigned long long *at, unsigned arrivals) {
     bar.expected = bar.asked = 0;
 }
 
-// Whether the phase that is under way may end.
+// True if the current phase may end.
 inline bool all_there(const ByteBarrier &bar) { return bar.arrived == bar.arrivals && bar.asked == bar.expected; }
 
 inline void next_phase(ByteBarrier &bar) {
@@ -41,7 +41,7 @@ inline void next_phase(ByteBarrier &bar) {
 
 inline void something_came(Region *r, ByteBarrier &bar) {
     if (!all_there(bar)) return;
-    if (!bar.asked) next_phase(bar);  // arrivals alone: nothing has to land
+    if (!bar.asked) next_phase(bar);  // arrivals alone: no bytes have to land
     for (unsigned t = 0; t < r->threads; t++)
         if (r->fibers[t].status == AWAITS_BYTES && r->fibers[t].awaits == bar.at) wake(r, t);
 }
@@ -76,7 +76,7 @@ inline void expect(Site site, unsigned long long *at, unsigned bytes) {
     something_came(r, bar);
 }
 
-// A box as it is asked for, if it may be.
+// The box of a copy, after checks.
 inline Box box_of(Region *r, Site site, const void *described, const void *shared, const Corner &from, unsigned axes) {
     Box box;
     memcpy(&box.map, described, sizeof box.map);
@@ -112,19 +112,19 @@ inline void copy_box(Site site, void *to, const void *map, const Corner *from, u
     }
 }
 
-// An address in shared memory, its pieces of 16 bytes swizzled by the rows of 128 bytes that they lie in.
+// Swizzles an address in shared memory: permutes 16-byte pieces within rows of 128 bytes.
 inline unsigned char *swizzled(unsigned char *at, unsigned swizzle) {
     const bits_t bits = reinterpret_cast<bits_t>(at), mask = swizzle / 16 - (swizzle > 0);
     return reinterpret_cast<unsigned char *>(bits ^ (bits >> 7 & mask) << 4);
 }
 
-// TF32 has 10 bits behind the point: the nearest such number.
+// Rounds to TF32, which has 10 bits of mantissa.
 inline unsigned rounded_tf32(unsigned bits) {
     if ((bits & 0x7fffffffu) >= 0x7f800000u) return bits & ~0x1fffu;
     return (bits + 0x1000u) & ~0x1fffu;
 }
 
-// Zeros are where the array is not.
+// Completes a copy, with zeros outside the array.
 inline void land(const Box &box) {
     each_of_box(box.map, box.from, [&](unsigned offset, const unsigned char *from) {
         unsigned char *to = swizzled(box.shared + offset, box.map.swizzle);
@@ -147,7 +147,7 @@ inline void store(const Box &box) {
 inline void await_bytes(Site site, unsigned long long *at, unsigned parity) {
     Region *r = region();
     ByteBarrier &bar = barrier_at(r, site, at);
-    while ((bar.phase & 1) == (parity & 1)) {  // else that phase is over
+    while ((bar.phase & 1) == (parity & 1)) {  // else that phase has ended
         if (all_there(bar)) {
             for (unsigned i = 0; i < bar.box_count; i++) land(bar.boxes[i]);
             next_phase(bar);
@@ -159,7 +159,7 @@ inline void await_bytes(Site site, unsigned long long *at, unsigned parity) {
     }
 }
 
-// Boxes to be stored, in the order of their thread.
+// Stores the boxes of a thread, in order.
 inline void await_stores(unsigned pending) {
     Fiber &fiber = current(region());
     unsigned kept = 0;
@@ -192,7 +192,7 @@ inline void store_box(Site site, const void *map, const void *shared, const Corn
     fiber.store_groups[fiber.store_count++] = fiber.store_group;
 }
 
-// A block that ends while boxes are under way: they would land in the shared memory of another, or be read from it.
+// Refuses a block that ends while boxes are in flight, because they would access the shared memory of another block.
 inline bool nothing_is_under_way(Region *r) {
     for (unsigned i = 0; i < r->byte_barrier_count; i++) {
         const ByteBarrier &bar = r->byte_barriers[i];

@@ -1,14 +1,14 @@
-// Notes which thread reads and writes which bytes: what the host's compiler calls at every access under
-// -fsanitize=thread, and the copies that the emulator makes for a thread. Stands before the kernel.
+// Records which thread reads and writes which bytes. It implements the functions that the host's compiler calls at
+// every access under -fsanitize=thread, and wraps the copies of the emulator. Included before the kernel.
 //
-// Registers and local arrays lie on a thread's stack and are left out; accesses to shared memory are counted.
+// Registers and local arrays are on a thread's stack and are left out. Accesses to shared memory are only counted.
 #pragma once
 
 #define UNSEEN __attribute__((no_sanitize("thread")))
 
 namespace emulator {
 
-// The same as in runtime.py.
+// The same struct as in runtime.py.
 struct Access {
     bits_t address;
     unsigned block, thread, bytes, is_write;
@@ -17,7 +17,7 @@ struct Access {
 struct Recorder {
     Access *next, *end;
     bits_t shared, shared_bytes;  // static shared memory of the OS thread that runs the blocks
-    bits_t lost;                  // what there was no room for
+    bits_t lost;                  // accesses for which there was no room
     bits_t shared_reads, shared_writes, shared_bytes_read, shared_bytes_written;
     const Services *plain;
     Services services;
@@ -49,14 +49,14 @@ UNSEEN inline void note(bits_t address, unsigned bytes, bool is_write) {
 
 UNSEEN inline bits_t number(const void *place) { return reinterpret_cast<bits_t>(place); }
 
-// Copies that a thread asks for: it reads global memory and writes shared memory, though no load of its own does.
+// Asynchronous copies of a thread: they read global memory and write shared memory without a load or store of its own.
 UNSEEN inline void copy(Site site, void *shared, const void *global, unsigned bytes, int there) {
     if (there) note(number(global), bytes, false);
     note(number(shared), bytes, true);
     emulator_recorder.plain->copy(site, shared, global, bytes, there);
 }
 
-// Boxes that a thread asks for, or has stored: they are read or written by that thread.
+// Boxes that a thread loads or stores count as accesses of that thread.
 UNSEEN inline TensorMap noted_box(const void *described, const Corner &corner, bool is_write) {
     TensorMap map;
     __builtin_memcpy(&map, described, sizeof map);
@@ -79,7 +79,7 @@ UNSEEN inline void store_box(Site site, const void *map, const void *shared, con
     emulator_recorder.plain->store_box(site, map, shared, to, axes);
 }
 
-// A product of a warpgroup reads both operands once: a thread counts as one load of its share.
+// A product of a warpgroup reads both operands once. Each thread counts as one load of its share.
 UNSEEN inline void multiply(Site site, const char *instruction, const char *majors, float *sums, unsigned count,
                             bits_t a, bits_t b, bool adds) {
     constexpr unsigned ROWS = 64, ROW_BYTES = 32, THREADS = 128;
@@ -88,7 +88,7 @@ UNSEEN inline void multiply(Site site, const char *instruction, const char *majo
     emulator_recorder.plain->multiply(site, instruction, majors, sums, count, a, b, adds);
 }
 
-// Before a thread's first instruction: the scheduler sets its services anew for every launch.
+// Called before a thread's first instruction, because the scheduler resets its services for every launch.
 UNSEEN inline void begin_thread() {
     Recorder &r = emulator_recorder;
     if (here()->services == &r.services) return;
@@ -129,7 +129,7 @@ __attribute__((used)) UNSEEN inline void __tsan_read_range(void *at, emulator::b
 __attribute__((used)) UNSEEN inline void __tsan_write_range(void *at, emulator::bits_t bytes) {
     emulator::note(emulator::number(at), bytes, true);
 }
-// An atomic operation of the emulator (atomics.h) loads a cell, and puts the new value where the old one still is.
+// An atomic operation of the emulator (atomics.h) loads a cell, and stores the new value if the old one is unchanged.
 #define ATOMIC(bits, type)                                                                                             \
     __attribute__((used)) UNSEEN inline type __tsan_atomic##bits##_load(const volatile type *at, int) {                \
         emulator::note(emulator::number(const_cast<const type *>(at)), sizeof(type), false);                           \
