@@ -52,7 +52,7 @@ __device__ inline acc_t taken(const Conv &conv, T value) {
 // contiguous, else pixels. The rows are those of (N, height, width) pixels, which begin `top` and `left` of the image.
 //
 // load_square(args, n, first, c, put);     from pixel `first` of image n and channel c on: calls put(pixel, channel,
-//                                          value) with positions in the square. Neighbouring threads read contiguous elements
+//                                          value) with positions in the square. Neighbouring threads read neighbours
 template <int CHANNELS, int WHOLE_GROUP, bool CHANNELS_LAST>
 struct PixelSquares {
     static constexpr int SIDE = 64, LINES = 8;

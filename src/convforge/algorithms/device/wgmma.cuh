@@ -4,8 +4,8 @@
 // k_major_matrix<128>(place, pitch); descriptor of a K-major matrix in shared memory: rows of 128 (64, 32) bytes, 64
 //                                    16-bit numbers, whose 16-byte pieces are swizzled as by a map with a swizzle of as
 //                                    many bytes; `pitch` bytes from 8 rows to the next 8. + 2: the next 16 numbers
-// mn_major_matrix(place, pitch);     the same for an MN-major matrix: rows of 128 bytes are along M or N, and are in order
-//                                    along K; `pitch` bytes from 64 numbers of M or N to the next 64. + 128: the
+// mn_major_matrix(place, pitch);     the same for an MN-major matrix: rows of 128 bytes along M or N, in order along K;
+//                                    `pitch` bytes from 64 numbers of M or N to the next 64. + 128: the
 //                                    next 16 of K
 // wgmma_fence();                     before the first product after registers of sums were accessed
 // wgmma(sums, a, b, adds);           sums = a b, or sums + a b if it `adds`
