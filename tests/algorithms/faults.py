@@ -300,7 +300,7 @@ FAULTS = [
     *of_file("depthwise/rows.cu", ROWS,
         ("no barrier behind the copies", "copy_async_wait();\n    __syncthreads();", "copy_async_wait();"),
         ("copies not waited for", "    copy_async_wait();\n", ""),
-        ("outputs over pixels that are read", "    __syncthreads();  // nobody reads pixels any more\n", "",
+        ("outputs over pixels that are read", "    __syncthreads();  // pixels are no longer read\n", "",
          replace(ROWS_VECTORS, problem="n1c5h60w16_k5r3s3_p1_g5_f32_nchw", config=RowsConfig(1))),
         ("outputs not waited for", "    __syncthreads();\n    copy_outputs", "    copy_outputs"),
         ("filters of the first planes for all", "copy_filter(args.filter, filter, k, row)",

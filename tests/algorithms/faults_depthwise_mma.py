@@ -24,7 +24,7 @@ MMA_FAULTS = [
         ("zeros not written", "store_vector(held + 8 * i, zeros);", "(void)zeros;"),
         ("zeros not waited for", "    __syncthreads();  // zeros are written\n", ""),
         ("copies not waited for", "    copy_async_wait();\n", ""),
-        ("no barrier behind the copies", "    __syncthreads();  // pixels and taps are there\n", ""),
+        ("no barrier behind the copies", "    __syncthreads();  // pixels and taps have landed\n", ""),
         ("planes beyond the last", "    if (n >= args.conv.N) return;\n", ""),
         ("the first plane's pixels for all", "offset_of(conv.x_strides, plane.n, plane.k, 0, 0)",
          "offset_of(conv.x_strides, plane.n, 0, 0, 0)"),

@@ -305,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_mma
         copy_taps(args.filter, plane);  // overlaps with the copies of the pixels
     }
     copy_async_wait();
-    __syncthreads();  // pixels and taps are there
+    __syncthreads();  // pixels and taps have landed
     if (n >= args.conv.N) return;
     if constexpr (cfg::WALK) walk(args, plane);
     else take_tiles(args, plane);

@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) depthwise_row
     __syncthreads();
     acc_t sums[cfg::OUT_P][cfg::Q] = {};
     if (slot < planes) add_products(conv, sums, pixels + slot * cfg::H * X_ROW, filter, row * cfg::OUT_P);
-    __syncthreads();  // nobody reads pixels any more
+    __syncthreads();  // pixels are no longer read
     out_t *const outputs = reinterpret_cast<out_t *>(pixels);
 #pragma unroll
     for (int o = 0; o < cfg::OUT_P; o++)

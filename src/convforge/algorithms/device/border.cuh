@@ -1,5 +1,5 @@
-// Pixels of the image and its border. A padded position is mapped to a position in the image, or to -1, which stands
-// for the value conv.outside.
+// Pixels of the image and its border. A padded position is mapped to a position in the image, or to -1 for the
+// value conv.outside.
 #pragma once
 #include "conv.cuh"
 

@@ -33,7 +33,7 @@ __device__ inline const math_t *at(const Operand &operand, int x, int k) {
 }
 
 // Partition of a tile of LENGTH x DEPTH elements (along M or N, and along K) among THREADS threads, PER neighbours at a
-// time: thread t begins at (x, k) and goes on in steps. Neighbouring threads take neighbours in memory. Along K they
+// time: thread t begins at (x, k) and continues in steps. Neighbouring threads take neighbours in memory. Along K they
 // are only 8, whose transposed stores, into rows that are 16 bytes longer than a multiple of 128, have no bank
 // conflicts.
 template <int LENGTH, int DEPTH, int THREADS, bool K_MAJOR, int PER = 1>

@@ -43,7 +43,7 @@ struct Spectra {
 // An outer stage of all lines: numbers are ALONG apart, lines ACROSS.
 template <int ALONG, int ACROSS, bool BACK>
 __device__ inline void outer(Complex *tile) {
-    __syncthreads();  // what stands before this outer stage is done
+    __syncthreads();  // the stage before this outer one is done
     for (int item = threadIdx.x; item < SIZE * cfg::B; item += cfg::THREADS) {
         const int n = item / SIZE;
         Complex *line = tile + (item % SIZE * ACROSS + n * ALONG), v[cfg::A];
@@ -58,7 +58,7 @@ __device__ inline void outer(Complex *tile) {
 // An inner stage of all lines.
 template <int ALONG, int ACROSS, bool BACK>
 __device__ inline void inner(Complex *tile) {
-    __syncthreads();  // what stands before this inner stage is done
+    __syncthreads();  // the stage before this inner one is done
     for (int item = threadIdx.x; item < SIZE * cfg::A; item += cfg::THREADS) {
         const int k = item / SIZE;
         Complex *line = tile + (item % SIZE * ACROSS + k * (cfg::B * ALONG)), v[cfg::B];
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(cfg::THREADS) fft_spectra(const __g
     inner<PITCH, 1, false>(tile);
     outer<1, PITCH, false>(tile);
     inner<1, PITCH, false>(tile);
-    __syncthreads();  // the spectrum is there
+    __syncthreads();  // the spectrum is complete
     Complex *spectrum = args.spectra + static_cast<long long>(blockIdx.x) * (SIZE * SIZE);
     for (int item = threadIdx.x; item < SIZE * SIZE; item += cfg::THREADS) {
         const Complex value = tile[item % SIZE * PITCH + item / SIZE];

@@ -305,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS)
         copy_async_commit();
         for (int i = 0; i < cfg::STAGES - 1; i++) copies.next(shared->stages[warp]);
         copy_async_wait<cfg::STAGES - 1>();
-        __syncthreads();  // the factors are there
+        __syncthreads();  // the factors have landed
         const TapFactors *const own = shared->factors + lane;
         walk(*shared, copies, outputs, [&](int step, int j) { return own[(step * PRODUCTS + j) * 32]; });
     }

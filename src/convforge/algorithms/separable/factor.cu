@@ -108,7 +108,7 @@ __device__ inline Survey block_survey(Shared &shared, int &turn, Survey mine) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     mine = warp_survey(mine);
     if (lane == 0) partial[warp] = mine;
-    __syncthreads();  // each warp's survey is there
+    __syncthreads();  // each warp's survey is written
     return warp_survey(lane < WARPS ? partial[lane] : NOTHING);
 }
 
@@ -172,7 +172,7 @@ __device__ inline Survey cross(const Filter &filter, double *matrix, Shared &sha
             put_row(filter, i, e - cfg::R, shared.row[e - cfg::R]);
         }
     }
-    __syncthreads();  // column and row are there, and nobody needs the elements that they came from
+    __syncthreads();  // column and row are written, and their elements are no longer needed
     Survey rest = NOTHING;
 #pragma unroll 1
     for (int e = threadIdx.x; e < cfg::R * cfg::S; e += cfg::THREADS) {
@@ -248,7 +248,7 @@ __device__ inline int singular_rank(const double *matrix, Shared &shared, double
         squares = warp_sum(squares);
         if (lane == 0) shared.squares[line] = squares;
     }
-    __syncthreads();  // all lengths are there
+    __syncthreads();  // all lengths are written
     double tail = 0;  // of all lines that are no longer than this thread's
     if (t < LINES) {
         int place = 0;
@@ -282,7 +282,7 @@ __device__ inline void put_vectors(const Filter &filter, const double *matrix, c
         if (cfg::R <= cfg::S) put_column(filter, i, other, product / shared.squares[line]);
         else put_row(filter, i, other, product * rsqrt(shared.squares[line]));
     }
-    __syncthreads();  // all factors are there
+    __syncthreads();  // all factors are written
 }
 
 extern "C" __global__ void __launch_bounds__(cfg::THREADS, 1) factor(const __grid_constant__ Factoring args) {

@@ -300,10 +300,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, cfg::BLOCKS) separable(con
         Step next = step;
         advance(args, next);
         copy_async_wait();
-        __syncthreads();  // pixels and factors are there, and nobody reads sums along rows any more
+        __syncthreads();  // pixels and factors have landed; the sums along rows are no longer read
         const PlaneTile tile = step.tile;
         pass_along(conv, *held, held->factors[turn], tile.planes);
-        __syncthreads();  // sums along rows are there, and nobody reads pixels any more
+        __syncthreads();  // sums along rows are written; pixels are no longer read
         if (next.at < args.count) ask(args, *held, held->factors[turn ^ 1], next);
         const int k = tile.k + slot, p0 = tile.p + y * cfg::OUT_P, q = tile.q + x;
         const bool takes_part = slot < tile.planes && p0 < conv.P && q < conv.Q;
