@@ -50,21 +50,10 @@ AnyAlgorithm = Algorithm[Any, Any]
 
 # In the order of the ladder.
 OURS: tuple[AnyAlgorithm, ...] = (
-    DirectNaive(),
-    DirectRows(),
-    Depthwise(),
-    GemmLoops(),
-    GemmBlocked(),
-    GemmBlas(),
-    Gemm1x1(),
-    Im2col(),
-    ImplicitGemm(),
-    WinogradF2(),
-    WinogradF4(),
-    Fft(),
-    Separable(),
-    MaxPoolRows(),
-    Relu(),
+    *(DirectNaive(), DirectRows(), Depthwise()),
+    *(GemmLoops(), GemmBlocked(), GemmBlas(), Gemm1x1()),
+    *(Im2col(), ImplicitGemm(), WinogradF2(), WinogradF4(), Fft(), Separable()),
+    *(MaxPoolRows(), Relu()),
 )
 
 # The same on GPUs, from CUDA C++; the emulator runs the same files on the CPU.
@@ -82,9 +71,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
     *(pool.MaxPool, elementwise.Relu),
 )
-ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(
-    method(backend) for backend in ("cuda", "emulator") for method in _ON_DEVICE
-)
+ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(new(backend) for backend in ("cuda", "emulator") for new in _ON_DEVICE)
 
 
 def algorithms() -> tuple[AnyAlgorithm, ...]:
