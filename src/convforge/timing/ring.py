@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import cycle, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,7 @@ GPU_MEMORY_SHARE = 16
 MOST_SLOTS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class RingSize:
+class RingSize(NamedTuple):
     """Slots of a ring; it is cold if their bytes exceed the cache by :data:`COLD_FACTOR`."""
 
     slots: int
@@ -88,11 +88,10 @@ class Ring:
         self.slots: list[Slot] = []
         operands = [{name: runtime.upload(array) for name, array in chosen.operands.items()} for chosen in sets]
         layout = problem.weights.layout if problem.weights else ""
-        for i in range(self.size.slots):
-            chosen = sets[i % len(sets)]
+        for kind in islice(cycle(range(len(sets))), self.size.slots):
+            chosen, out = sets[kind], runtime.empty(shape, dtype)
             w = None if chosen.w is None else upload_weights(runtime, chosen.w, layout)
-            out = runtime.empty(shape, dtype)
-            self.slots.append(Slot(runtime.upload(chosen.x), w, out, out, operands[i % len(sets)], i % len(sets)))
+            self.slots.append(Slot(runtime.upload(chosen.x), w, out, out, operands[kind], kind))
 
     def calls(self, plan: Any, workspace: Any = None) -> Cycle:
         """Calls of a plan on the next slot each time, with the preparation of weights, as in ``conv2d``."""
@@ -131,10 +130,7 @@ class Cycle:
     __slots__ = ("_call", "_count", "_next", "calls")
 
     def __init__(self, count: int, call: Callable[[int], None]) -> None:
-        self._count = count
-        self._call = call
-        self._next = 0
-        self.calls = 0
+        self._count, self._call, self._next, self.calls = count, call, 0, 0
 
     def __call__(self) -> None:
         at = self._next

@@ -38,30 +38,14 @@ def median_uncertainty(samples: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StoppingRule:
-    """The number of samples to take.
+    """The number of samples to take."""
 
-    Attributes
-    ----------
-    sample_s : float
-        Least duration of a sample in seconds; faster calls are batched.
-    samples : int
-        Least number of samples, unless `budget_s` ends first.
-    fewest : int
-        Least number of samples, whatever the budget.
-    narrow : float
-        Stop when the median's relative standard error is at most this.
-    patience_s : float
-        After this long, with enough samples, stop and call the result noisy.
-    budget_s : float
-        After this long stop even with too few samples.
-    """
-
-    sample_s: float = 200e-6
-    samples: int = 15
-    fewest: int = 3
-    narrow: float = 0.01
-    patience_s: float = 1.0
-    budget_s: float = 30.0
+    sample_s: float = 200e-6  # least duration of a sample in seconds; faster calls are batched
+    samples: int = 15  # least number of samples, unless `budget_s` ends first
+    fewest: int = 3  # least number of samples, whatever the budget
+    narrow: float = 0.01  # stop when the median's relative standard error is at most this
+    patience_s: float = 1.0  # after this long, with enough samples, stop and call the result noisy
+    budget_s: float = 30.0  # after this long stop even with too few samples
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.samples:

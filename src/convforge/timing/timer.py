@@ -1,7 +1,6 @@
 """Timings of calls: calibrated, warmed up, sampled until the median is known; several runs in turns.
 
-``Runtime.time`` measures: wall clock on the CPU, events on a GPU. :data:`HOST_CLOCK` times calls that copy to and from
-a device.
+``Runtime.time`` measures: wall clock on the CPU, events on a GPU.
 """
 
 from __future__ import annotations
@@ -27,45 +26,16 @@ class Clock(Protocol):
         ...
 
 
-class HostClock:
-    """The host's clock, for calls that have ended when they return."""
-
-    def time(self, run: Callable[[], None], repeats: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        return time.perf_counter() - begin
-
-
-HOST_CLOCK = HostClock()
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Samples of one run.
+    """Samples of one run."""
 
-    Attributes
-    ----------
-    samples : tuple of float
-        Seconds per call.
-    calls : int
-        Calls per sample, which is their mean.
-    noisy : bool
-        The median is less certain than the rule demands.
-    few : bool
-        The budget ended before the rule's number of samples.
-    ring : int
-        Slots that the calls cycled through.
-    cold : bool
-        The ring exceeds the last-level cache.
-    """
-
-    samples: tuple[float, ...]
-    calls: int = 1
-    noisy: bool = False
-    few: bool = False
-    ring: int = 1
-    cold: bool = False
+    samples: tuple[float, ...]  # seconds per call
+    calls: int = 1  # per sample, which is their mean
+    noisy: bool = False  # the median is less certain than the rule demands
+    few: bool = False  # the budget ended before the rule's number of samples
+    ring: int = 1  # slots that the calls cycled through
+    cold: bool = False  # the ring exceeds the last-level cache
 
     @property
     def median_s(self) -> float:
