@@ -6,7 +6,7 @@ method states four figures and its work (`algorithms/traits.py`); this module ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from convforge.algorithms import AnyAlgorithm
 from convforge.algorithms.contract import Plan
@@ -27,8 +27,7 @@ LAUNCH_S = {"cpu": 5e-6, "cuda": 1.5e-6, "emulator": 1.5e-6}
 BUSY_OCCUPANCY = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """Rates of a device."""
 
     flops_per_s: float

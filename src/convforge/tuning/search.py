@@ -21,9 +21,8 @@ from convforge.timing.timer import Timing
 from convforge.tuning.choices import Tried
 from convforge.tuning.cost import predicted_s
 
-# Share of the budget for the final, and first times relative to the fastest of those that may enter it.
-FINAL_SHARE = 0.3
-CLOSE = 1.15
+FINAL_SHARE = 0.3  # of the budget
+CLOSE = 1.15  # first time, relative to the fastest, of those that may enter the final
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,9 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
             else:
                 timings[candidate] = outcome
                 results[candidate] = replace(results[candidate], seconds=outcome.median_s, spread=outcome.spread)
-        tied = _leaders(timings) or [c for c in timed if results[c].seconds is not None][:1]
+        ranking = rank(timings, timings.__getitem__)
+        leaders = [*ranking.leaders] or [*ranking.unsure[:1]]
+        tied = leaders or [c for c in timed if results[c].seconds is not None][:1]
     if len(tied) > 1:
         results |= {c: replace(results[c], tied=True) for c in tied}
     steps = {a.key: step for step, a in enumerate(every_algorithm())}  # the simpler ones come first
@@ -161,9 +162,3 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
     rest = sorted((c for c in timed if c not in tied), key=lambda c: results[c].seconds or math.inf)
     ranked = [results[c] for c in (*tied, *rest) if results[c].seconds is not None]
     return [*ranked, *(t for t in results.values() if t.seconds is None)]
-
-
-def _leaders(timings: Mapping[Candidate, Timing]) -> list[Candidate]:
-    """The fastest and those level with it; if all are too noisy to rank, the one with the least median."""
-    found = rank(timings, timings.__getitem__)
-    return list(found.leaders or found.unsure[:1])

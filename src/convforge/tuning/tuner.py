@@ -15,24 +15,23 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from convforge.algorithms import find, import_libraries, make_config, refusal
+from convforge.backends.forks import after_fork_in_child
 from convforge.backends.kernel import KernelSource
 from convforge.backends.recording import Recording
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
 from convforge.peers import every_algorithm
 from convforge.problem import PRECISIONS, Problem
+from convforge.problem.protocol import check_word
 from convforge.tuning.choices import CHOICES, Remembered, Tried, bucket_of, environment_of
 from convforge.tuning.heuristic import Choice, choose
 
 if TYPE_CHECKING:
     from convforge.tuning.search import Effort, Trial
 
-# Number of best predicted methods whose further configs are compiled ahead.
-PROMISING = 2
-# Kernels per core that are compiled ahead between two checks of the budget.
-KERNELS_A_CORE = 4
-# Values of `algorithm` besides methods' names.
-LEVELS = ("heuristic", "auto", "max")
+PROMISING = 2  # number of best predicted methods whose further configs are compiled ahead
+KERNELS_A_CORE = 4  # that are compiled ahead between two checks of the budget
+LEVELS = ("heuristic", "auto", "max")  # values of `algorithm` besides methods' names
 
 # One search at a time: two would disturb each other's times.
 _SEARCHING = threading.RLock()
@@ -44,8 +43,7 @@ def _unlock() -> None:
     _SEARCHING = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+after_fork_in_child(_unlock)
 
 
 def check_method(operation: str, backend: str, algorithm: str, precision: str, tune: bool | None) -> None:
@@ -54,8 +52,7 @@ def check_method(operation: str, backend: str, algorithm: str, precision: str, t
         raise TypeError(f"algorithm={algorithm!r} must be a string")
     if algorithm not in LEVELS:
         find(operation, backend, algorithm, every_algorithm())
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+    check_word("precision", precision, PRECISIONS)
     if tune is not None and not isinstance(tune, bool):
         raise TypeError(f"tune={tune!r} must be True, False or None")
 
@@ -111,39 +108,33 @@ def tune(
 ) -> Remembered | None:
     """Measure a problem's bucket, once for all threads, unless a result is stored.
 
-    Parameters
-    ----------
-    problem : Problem
-        Measured at its own size, for all of its bucket.
-    level : {"auto", "max"}
-    workspace_limit : int, optional
-        Bytes; candidates that need more are not run.
-    peers : bool
-        Other libraries are candidates too.
-    again : bool
-        Measure even if a result is stored.
-    effort : Effort, optional
-        Replaces the level's.
-    trial : callable, optional
-        Makes the :class:`Trial`; by default the device's.
-
-    Returns
-    -------
-    Remembered or None
-        None if there is nothing to measure: on the emulator, whose times are no estimate, and for precision
-        "separable", where the best method depends on the weights' values.
+    The problem is measured at its own size, for all of its bucket. `level` is "auto" or "max"; candidates that need a
+    workspace of more than `workspace_limit` bytes are not run; with `peers` other libraries are candidates too; with
+    `again` a stored result does not count. `effort` replaces the level's, `trial` makes a :class:`Trial` other than the
+    device's. Returns None if there is nothing to measure: on the emulator, whose times are no estimate, and for
+    precision "separable", where the best method depends on the weights' values.
     """
     if not _is_tunable(problem, runtime):
         return None
     with _SEARCHING:
         if not again and (known := remembered(problem, runtime, level, workspace_limit, peers=peers)) is not None:
             return known
+        from convforge.tuning.search import EFFORTS, candidates_for, search
+
         begin = clock()
         where = environment_of(problem.operation, runtime.facts)
         bucket = bucket_of(problem, workspace_limit, peers=peers)
         found = Remembered(bucket, where, level, str(problem), ())
         try:
-            tried = _searched(problem, runtime, level, workspace_limit, peers, effort, trial, clock)
+            first = choose(problem, runtime, workspace_limit).algorithm.name
+            candidates = candidates_for(problem, runtime.facts, first, peers=peers)
+            if sum(map(len, candidates)) == 1:
+                ((only,),) = candidates
+                words = "the only candidate"
+                tried = [Tried(only.algorithm.name, str(only.config), True, only.predicted_s, fault=words)]
+            else:
+                device = _device_trial(problem, runtime, workspace_limit) if trial is None else trial()
+                tried = search(candidates, device, effort or EFFORTS[level], clock=clock)
         except UnsupportedProblem:
             raise
         except Exception as fault:  # such as no memory for the buffers: this process chooses by rule
@@ -211,29 +202,10 @@ def with_peers() -> bool:
     return os.environ.get("CONVFORGE_PEERS", "") == "1"
 
 
-def _searched(
-    problem: Problem,
-    runtime: Runtime,
-    level: str,
-    workspace_limit: int | None,
-    peers: bool,
-    effort: Effort | None,
-    trial: Callable[[], Trial] | None,
-    clock: Callable[[], float],
-) -> list[Tried]:
-    from convforge.tuning.search import EFFORTS, candidates_for, search
+def _device_trial(problem: Problem, runtime: Runtime, workspace_limit: int | None) -> Trial:
+    from convforge.tuning.trial import DeviceTrial
 
-    effort = effort or EFFORTS[level]
-    first = choose(problem, runtime, workspace_limit).algorithm.name
-    candidates = candidates_for(problem, runtime.facts, first, peers=peers)
-    if sum(map(len, candidates)) == 1:
-        ((only,),) = candidates
-        return [Tried(only.algorithm.name, str(only.config), True, only.predicted_s, fault="the only candidate")]
-    if trial is None:
-        from convforge.tuning.trial import DeviceTrial
-
-        return search(candidates, DeviceTrial(problem, runtime, workspace_limit), effort, clock=clock)
-    return search(candidates, trial(), effort, clock=clock)
+    return DeviceTrial(problem, runtime, workspace_limit)
 
 
 def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
@@ -268,12 +240,9 @@ def _planned(
 def _reason(tried: Tried, found: Remembered) -> str:
     timed = [one for one in found.tried if one.seconds is not None]
     others = dict.fromkeys(one.algorithm for one in timed if one.tied and one.algorithm != tried.algorithm)
-    if tried is not timed[0]:
-        words = f"the fastest of {len(timed)} that fits"
-    elif tried.tied and others:
+    words = f"the fastest of {len(timed)}{'' if tried is timed[0] else ' that fits'}"
+    if tried is timed[0] and tried.tied and others:
         words = f"in a tie with {', '.join(others)}, of {len(timed)}"
-    else:
-        words = f"the fastest of {len(timed)}"
     origin = f" by {found.origin}" if found.origin else ""
     peer = "" if tried.ours else "; it is another library's"
     return f"measured: {words}, for {found.bucket}{origin}{peer}"
