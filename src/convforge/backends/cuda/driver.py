@@ -22,6 +22,13 @@ def checked(result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def call(name: str, *args: Any) -> Any:
+    """Call a function of the driver and return its values; ``CudaError`` if it fails."""
+    from cuda.bindings import driver
+
+    return checked(getattr(driver, name)(*args))
+
+
 @cache
 def library() -> Any:
     """The driver's library, for calls that must take at most a microsecond, or that cuda.bindings lacks."""
@@ -42,20 +49,20 @@ def while_capturing() -> Iterator[None]:
     from cuda.bindings import driver
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    before = checked(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    before = call("cuThreadExchangeStreamCaptureMode", relaxed)
     try:
         yield
     finally:
-        checked(driver.cuThreadExchangeStreamCaptureMode(before))
+        call("cuThreadExchangeStreamCaptureMode", before)
 
 
 def wait_for(stream: int, other: int) -> None:
     """Make later work on `stream` wait for the present work on `other`."""
     from cuda.bindings import driver
 
-    event = checked(driver.cuEventCreate(int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)))
+    event = call("cuEventCreate", int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
     try:
-        checked(driver.cuEventRecord(event, other))
-        checked(driver.cuStreamWaitEvent(stream, event, 0))
+        call("cuEventRecord", event, other)
+        call("cuStreamWaitEvent", stream, event, 0)
     finally:
         driver.cuEventDestroy(event)  # the driver keeps it until the streams have passed it

@@ -32,7 +32,7 @@ from convforge.backends.emulator.library import (
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap
-from convforge.backends.runtime import CallerStream, LaunchInfo
+from convforge.backends.runtime import CallerStream, LaunchInfo, Runtime
 from convforge.backends.structs import Template
 
 # Orders in which the threads of a block run, each until it waits or returns.
@@ -96,6 +96,8 @@ class EmulatorRuntime(CpuRuntime):
         self._portable = portable
         self._host = _host()
         self._streams = count(1)
+
+    parallel, empty = Runtime.parallel, Runtime.empty  # a launch uses every core by itself
 
     def compile(self, kernel: KernelSource) -> EmulatorKernel:
         return kernel_of(kernel)
@@ -184,11 +186,6 @@ class EmulatorRuntime(CpuRuntime):
         """A number that identifies the stream."""
         return _handle(stream)
 
-    def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        # In order: a launch uses every core by itself.
-        for task in tasks:
-            task(0)
-
     def fft(self, fft: RealFft) -> EmulatedFft:
         return EmulatedFft(fft, self._host.facts.cores)
 
@@ -200,10 +197,6 @@ class EmulatorRuntime(CpuRuntime):
             raw = super().allocate(nbytes)
         raw.fill(POISON)
         return raw
-
-    def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
-        dtype = np.dtype(dtype)
-        return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: Any, stream: Any = None) -> Any:
         """Copy an array between margins of poison, which show reads outside it."""
