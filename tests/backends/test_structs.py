@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from convforge.backends.architecture import Architecture
-from convforge.backends.cuda.maps import without_fault
+from convforge.backends.cuda.driver import without_fault
 from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap, TiledMap, im2col_of
 from convforge.backends.structs import MapField, Template, address_places, struct_with_maps
 

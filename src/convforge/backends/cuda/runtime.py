@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from convforge.backends.architecture import Architecture
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.cuda.compiler import Compiled, compile_kernel, compile_kernels
-from convforge.backends.cuda.driver import CudaError, call, checked, context_getter, while_capturing
+from convforge.backends.cuda.driver import CudaError, Launcher, call, checked, context_getter, encoded, while_capturing
 from convforge.backends.cuda.facts import cuda_facts
 from convforge.backends.cuda.fft import CufftTransform
-from convforge.backends.cuda.launching import Launcher
-from convforge.backends.cuda.maps import encoded
 from convforge.backends.cuda.memory import Pool, pinned
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
