@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-
-_FORM = re.compile(r"sm_(\d+)([af]?)")
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(NamedTuple):
     """One architecture.
 
     Examples
@@ -24,7 +21,7 @@ class Architecture:
     @classmethod
     def parse(cls, text: str) -> Architecture:
         """Read the text form; ``ValueError`` for another text."""
-        if (found := _FORM.fullmatch(text)) is None:
+        if (found := re.fullmatch(r"sm_(\d+)([af]?)", text)) is None:
             raise ValueError(f"architecture {text!r} must read like sm_90 or sm_90a")
         return cls(int(found[1]), found[2])
 

@@ -58,8 +58,7 @@ class KernelSource:
         """A digest of the text and of every header that it includes, directly or through another."""
         digest = hashlib.sha256(self.text().encode())
         for header in sorted(included(self.file)):
-            digest.update(f"\n{header.name}\n".encode())
-            digest.update(read_file(header))
+            digest.update(f"\n{header.name}\n".encode() + read_file(header))
         return digest.hexdigest()
 
     def code_digest(self) -> str:
@@ -107,15 +106,8 @@ def _code_digest(file: Path) -> str:
 @cache
 def included(file: Path) -> frozenset[Path]:
     """Every header that a file includes, directly or through another; all are in :data:`HEADERS`."""
-    found: set[Path] = set()
-    waiting = [file]
-    while waiting:
-        for name in _INCLUDE.findall(read_file(waiting.pop()).decode()):
-            header = HEADERS / name
-            if header not in found:
-                found.add(header)
-                waiting.append(header)
-    return frozenset(found)
+    own = {HEADERS / name for name in _INCLUDE.findall(read_file(file).decode())}
+    return frozenset(own.union(*map(included, own)))
 
 
 def _offsets(struct: Any, before: str = "", start: int = 0) -> Iterator[tuple[str, int]]:

@@ -55,8 +55,7 @@ class _Map(ABC):
         return next(self._faults(), None)
 
     @abstractmethod
-    def _faults(self) -> Iterator[str]:
-        """Yield each reason why TMA cannot read the array."""
+    def _faults(self) -> Iterator[str]: ...
 
     def _common_faults(self) -> Iterator[str]:
         if self.element not in ELEMENTS:

@@ -183,10 +183,7 @@ def _launch_kernel() -> Callable[..., int]:
 
 @cache
 def _driver_version() -> int:
-    version = ctypes.c_int()
-    if status := library().cuDriverGetVersion(ctypes.byref(version)):
-        raise CudaError(f"the CUDA driver does not say its version: error {status}")
-    return version.value
+    return int(call("cuDriverGetVersion"))
 
 
 @lru_cache(maxsize=MAPS_KEPT)
