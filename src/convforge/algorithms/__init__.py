@@ -1,7 +1,4 @@
-"""The registry of our own methods: a new one adds a folder or file here, and a line below.
-
-:mod:`convforge.peers` adds the methods of other libraries.
-"""
+"""The registry of our own methods, a line each; :mod:`convforge.peers` adds those of other libraries."""
 
 from __future__ import annotations
 
@@ -112,8 +109,8 @@ def default_ways(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) 
 def import_libraries(algorithm: AnyAlgorithm) -> None:
     """Import the libraries that a method of ours uses, before it imports submodules of them.
 
-    Just after CPython loads a module, it removes it from ``sys.modules`` for a moment. A thread that then imports a
-    submodule raises KeyError; one that imports the module itself waits.
+    Just after CPython loads a module, it removes it from ``sys.modules`` for a moment; a thread that then imports a
+    submodule raises KeyError.
     """
     if algorithm.ours:
         algorithm.versions()

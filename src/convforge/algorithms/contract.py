@@ -1,8 +1,4 @@
-"""The contract of a method: Algorithm -> Config -> Plan -> output.
-
-An algorithm refuses a problem or gives its configs. A config becomes a plan. The plan prepares weights once or on every
-call, and is then called many times.
-"""
+"""The contract of a method: an Algorithm refuses a problem or gives Configs; a config becomes a Plan."""
 
 from __future__ import annotations
 
@@ -39,10 +35,7 @@ from convforge.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One way to run an algorithm. Subclasses add fields: tile sizes, block shapes, a child's config.
-
-    A number is at least 1, or the ``least`` of its field's metadata.
-    """
+    """One way to run an algorithm; a number in its fields is at least 1, or the ``least`` of the field's metadata."""
 
     def __str__(self) -> str:
         """Text form, ``field=value`` joined by commas: the key under which results are stored."""
@@ -100,10 +93,7 @@ class Plan:
             return self._prepare(w, stream)
 
     def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Like :meth:`prepare`, for calls that end before the weights change.
-
-        Copies nothing if the kernels can read the weights.
-        """
+        """Like :meth:`prepare`, for calls that end before the weights change: no copy if kernels can read them."""
         with np.errstate(all="ignore"), self._no_fork():
             return self._borrow(w, stream)
 

@@ -27,10 +27,7 @@ class PreparedFilter:
 
     @property
     def note(self) -> Reason | None:
-        """Properties of the weights found in their preparation, such as their rank and the error of their factors.
-
-        A note on a device is copied from there now, which waits for the stream that prepared the weights.
-        """
+        """Properties of the weights found in their preparation, copied from a device now, after its stream."""
         return self.said() if callable(self.said) else self.said
 
 

@@ -1,10 +1,7 @@
 """Caches on disk: their folders, and compiled kernels in them.
 
-A cache holds machine code that is run. So its folder is made private, and a folder that others may write to is not
-used: compiled kernels then last as long as the process, which is logged once.
-
-A file of DiskCache is one line of JSON about the kernel, then its machine code, written whole or not at all. The line
-has a digest of the code, so that a damaged file is noticed and rebuilt.
+A cache holds machine code that is run: its folder is made private, and one that others may write to is not used. A file
+of DiskCache is a line of JSON, with a digest of the code, and the machine code, written whole or not at all.
 """
 
 from __future__ import annotations
@@ -33,10 +30,7 @@ def cache_root() -> Path:
 
 
 def cache_folder(kind: str) -> Path | None:
-    """The folder of one cache, "numba", "cuda", "emulator" or "tuned"; None if it cannot be used.
-
-    It may not exist yet. A read-only folder is used too.
-    """
+    """The folder of one cache ("numba", "cuda", "emulator", "tuned"), if it exists or not; None if it is unusable."""
     root = cache_root()
     fault: object = "there is no home folder" if str(root).startswith("~") else None
     try:
@@ -53,7 +47,7 @@ def cache_folder(kind: str) -> Path | None:
 
 
 def _fault(folder: Path) -> str | None:
-    """Return the reason why a folder cannot be used; None if it can, or does not exist yet."""
+    """The reason why a folder cannot be used; None if it can, or does not exist yet."""
     try:
         about = folder.stat()
     except FileNotFoundError:
@@ -134,10 +128,7 @@ def remove_folder(folder: Path) -> None:
 
 
 class DiskCache:
-    """A folder of compiled kernels, safe for several processes; without a folder it keeps nothing.
-
-    Beyond `limit_bytes` the least recently used files are removed.
-    """
+    """A folder of compiled kernels, safe for several processes, with the least recently used removed; or None."""
 
     def __init__(self, folder: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
         self.folder = folder

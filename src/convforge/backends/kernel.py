@@ -1,7 +1,4 @@
-"""A device kernel before it is compiled: a file of CUDA C++, its compile-time constants, and its argument struct.
-
-The CUDA backend passes the text to NVRTC, the emulator to the host's C++ compiler; the file is the same.
-"""
+"""A device kernel before NVRTC or the host's C++ compiler compiles it: a file of CUDA C++, constants, a struct."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ _STATIC_ASSERT = re.compile(r"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTIL
 
 @dataclass(frozen=True)
 class KernelSource:
-    """One kernel, specialised.
-
-    The kernel has C linkage and one argument: ``extern "C" __global__ void name(const __grid_constant__ Arguments)``.
-    """
+    """One kernel, specialised: ``extern "C" __global__ void name(const __grid_constant__ Arguments)``."""
 
     path: str  # the .cu file, from the package's folder
     name: str

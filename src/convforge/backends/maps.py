@@ -1,7 +1,6 @@
-"""Tensor maps: descriptions of arrays by which TMA copies tiles of them, or rows of pixels, to shared memory.
+"""Tensor maps: descriptions of arrays by which TMA copies tiles (boxes), or rows of pixels, to shared memory.
 
-Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. Axes go from the innermost out. The box of
-a map is the tile that one copy loads.
+Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. Axes go from the innermost out.
 """
 
 from __future__ import annotations
@@ -133,10 +132,9 @@ class Im2colMap(_Map):
     --------
     A filter of 3 x 3 with a padding of 1:
 
-    >>> sizes, padding = (64, 56, 56, 32), ((1, 1), (1, 1))
-    >>> x = im2col_of(1 << 20, "f16", sizes, padding=padding, taps=(3, 3), channels=64, pixels=128)
-    >>> x.lower, x.upper, x.refusal()
-    ((-1, -1), (-1, -1), None)
+    >>> sizes, strides, corners = (64, 56, 56, 32), (128, 7168, 401408), (-1, -1)
+    >>> Im2colMap(1 << 20, "f16", sizes, strides, corners, corners, channels=64, pixels=128).refusal() is None
+    True
     """
 
     address: int

@@ -37,11 +37,7 @@ class LaunchInfo:
 
 @dataclass(slots=True)
 class CallerStream:
-    """The caller's stream, with the allocator of the library of the call's arrays.
-
-    That library keeps its memory for as long as a captured graph needs it; the runtime's own memory could be used again
-    before the graph runs.
-    """
+    """The caller's stream, with the allocator of its arrays' library, which keeps memory for captured graphs."""
 
     handle: int  # the driver's
     # Bytes -> an address, aligned to 64, and the memory's owner; None leaves it to the runtime.

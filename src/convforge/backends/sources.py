@@ -28,10 +28,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_module(path: Path) -> bytes:
-    """Read a module's source, or its bytecode without a source file; digests are made of this.
-
-    Raises ``OSError`` without such a module.
-    """
+    """A module's source, or its bytecode without one; ``OSError`` without such a module. Digests are made of this."""
     for candidate in (path, path.with_suffix(".pyc")):
         try:
             return read_file(candidate)

@@ -1,7 +1,6 @@
-"""Kernels' argument structs: offsets of array addresses and tensor maps in them.
+"""Kernels' argument structs: offsets of array addresses (``c_void_p``) and tensor maps (:class:`MapField`) in them.
 
-An address is a field of type ``c_void_p``, a map a field of type :class:`MapField`; no other field holds either. So the
-call cache knows which bytes to write for other arrays.
+No other field holds either, so the call cache knows which bytes to write for other arrays.
 """
 
 from __future__ import annotations

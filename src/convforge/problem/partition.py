@@ -16,33 +16,22 @@ if TYPE_CHECKING:
 class Tile:
     """A rectangle of the output, and the part of the image that it reads.
 
-    Attributes
-    ----------
-    p0, p1, q0, q1 : int
-        The output rows [p0, p1) and columns [q0, q1).
-    h0, h1, w0, w1 : int
-        Rows and columns of the image that the tile reads, halo included: the view ``x[..., h0:h1, w0:w1]``.
-    problem : Conv2dProblem
-        The sub-problem over that view, with its part of the padding.
-    gathered : bool
-        The view does not suffice, because the border mode reads elsewhere (a mirrored or wrapped row) or the tile is
-        outside the image: the sub-problem has no padding, and its input must be gathered through
-        :func:`convforge.problem.border_indices` at `padded_rows` and `padded_columns`.
-    padded_rows, padded_columns : pair of int
-        First and past-the-last row and column that the tile reads, in the padded image of the whole problem.
+    Where the border mode reads elsewhere than the view (a mirrored or wrapped row), or the tile is outside the image,
+    it is `gathered`: the sub-problem has no padding, and its input must be gathered through
+    :func:`convforge.problem.border_indices` at `padded_rows` and `padded_columns`.
     """
 
-    p0: int
+    p0: int  # the output rows [p0, p1) and columns [q0, q1)
     p1: int
     q0: int
     q1: int
-    h0: int
+    h0: int  # rows and columns of the image, halo included: the view ``x[..., h0:h1, w0:w1]``
     h1: int
     w0: int
     w1: int
-    problem: Conv2dProblem
+    problem: Conv2dProblem  # over that view, with its part of the padding
     gathered: bool
-    padded_rows: tuple[int, int]
+    padded_rows: tuple[int, int]  # first and past-the-last one that it reads, in the whole padded image
     padded_columns: tuple[int, int]
 
 
@@ -50,13 +39,6 @@ def split(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[Tile]:
     """Cut the output of `problem` into tiles, row by row; the last of each axis may be smaller.
 
     Raises ``ValueError`` for tiles without a pixel.
-
-    Examples
-    --------
-    >>> from convforge.problem import Conv2dProblem
-    >>> problem = Conv2dProblem(n=1, c=1, h=8, w=8, k=1, r=3, s=3, padding=(1, 1, 1, 1))
-    >>> [(t.h0, t.h1, t.problem.padding) for t in problem.split(4)]
-    [(0, 5, (1, 0, 1, 1)), (3, 8, (0, 1, 1, 1))]
     """
     top, bottom, left, right = problem.padding
     (stride_h, stride_w), mode = problem.stride, problem.padding_mode

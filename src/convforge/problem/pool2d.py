@@ -109,8 +109,7 @@ class Pool2dProblem(WindowProblem):
 def _straddling_window(size: int, before: int, outputs: int, stride: int, dilation: int) -> int | None:
     """Start of the first window with taps on both sides of an axis of `size` pixels and none on it.
 
-    Such a window begins in the padding, so its first tap at or behind pixel 0 is at start modulo dilation. These
-    positions repeat after dilation / gcd(stride, dilation) windows.
+    Its first tap at or behind pixel 0 is at start modulo dilation, which repeats after dilation / gcd windows.
     """
     if size >= dilation:
         return None

@@ -1,7 +1,4 @@
-"""Rule that ends sampling: the median is known well enough, or the time is spent.
-
-The statistics are robust: a sample disturbed by another process changes them little.
-"""
+"""Rule that ends sampling: the median is known well enough, by robust statistics, or the time is spent."""
 
 from __future__ import annotations
 
@@ -20,13 +17,7 @@ _MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349
 
 
 def spread(samples: Sequence[float]) -> float:
-    """Half the interquartile range over the median.
-
-    Examples
-    --------
-    >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
-    0.3333333333333333
-    """
+    """Half the interquartile range over the median."""
     low, middle, high = np.percentile(samples, [25, 50, 75])
     return float((high - low) / 2 / middle) if middle > 0 else 0.0
 

@@ -1,8 +1,7 @@
 """Stored measurements: in memory, on disk between processes, and in shipped files.
 
-On disk a choice is a small JSON file, named by its bucket, in a folder named by the environment: device, driver,
-methods and libraries. Files are replaced whole, so any number of processes may write. A file that cannot be read, or is
-of another environment, is renamed, and the bucket is measured again.
+A choice is a JSON file, named by its bucket, in a folder named by its environment. Files are replaced whole; one that
+cannot be read, or is of another environment, is renamed, and the bucket is measured again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The choice by rule, without measuring and the same on every run, from the methods' own preferences.
 
-A preference is a crossover in the bench's results (`preference`, `preference_for` of a method). This choice serves the
-level "heuristic", replaces a measurement that is not allowed, and is the first candidate of a search.
+It serves the level "heuristic", replaces a measurement that is not allowed, and is the first candidate of a search.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The search: measure the best few candidates within a budget, then the closest of them again in turns.
-
-It knows no device: a :class:`Trial` measures, which tests replace by stored results.
-"""
+"""The search: measure the best few candidates within a budget, then the closest again in turns, by a :class:`Trial`."""
 
 from __future__ import annotations
 
@@ -98,8 +95,8 @@ def search(
 ) -> list[Tried]:
     """Measure candidates until the effort is spent: defaults of the best methods, more of promising ones, a final.
 
-    `candidates` come from :func:`candidates_for`; the very first is measured whatever the budget. Returns the chosen
-    one first, then the others by their time, then those without a time.
+    `candidates` come from :func:`candidates_for`; the very first is measured whatever the budget. The chosen one comes
+    first, then the others by their time, then those without a time.
     """
     begin, found = clock(), dict[Candidate, Tried]()
 

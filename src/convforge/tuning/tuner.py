@@ -1,7 +1,4 @@
-"""Choice of a method from measurements, else by rule; and measuring.
-
-``decide`` never measures. ``tune`` measures a bucket once. ``may_measure`` alone decides when a call may measure.
-"""
+"""Choice of a method from measurements, else by rule; and measuring, where ``may_measure`` allows it."""
 
 from __future__ import annotations
 
@@ -60,10 +57,10 @@ def check_method(operation: str, backend: str, algorithm: str, precision: str, t
 def decide(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Choice:
-    """Choose a method for a level of :data:`LEVELS` without measuring.
+    """Choose a method for a level of :data:`LEVELS` without measuring; with `peers` from searches with other libraries.
 
-    `peers` uses searches with other libraries as candidates. The choice is untuned if the level would measure and
-    nothing is stored. Raises ``UnsupportedProblem`` if no method supports the problem within the limit.
+    The choice is untuned if the level would measure and nothing is stored. Raises ``UnsupportedProblem`` if no method
+    supports the problem within the limit.
     """
     if level == "heuristic" or not _is_tunable(problem, runtime):
         return choose(problem, runtime, workspace_limit)
@@ -157,9 +154,8 @@ def compile_for(
 ) -> None:
     """Compile the kernels of coming searches at level "auto" on all cores of the host, until the budget is spent.
 
-    A search has two seconds, and compiling a few kernels takes longer; so it can measure all the time if its kernels
-    are compiled before. Default configs of all problems come first; problems with a stored result are skipped.
-    `budget_s` is in seconds, checked between groups of kernels.
+    A search has two seconds, less than compiling may take. Default configs of all problems come first; problems with a
+    stored result are skipped. `budget_s` is checked between groups of kernels.
     """
     from convforge.tuning.search import EFFORTS, candidates_for
     from convforge.tuning.trial import kernels_of
@@ -190,8 +186,8 @@ def compile_for(
 def may_measure(tune: bool | None, level: str, runtime: Runtime, stream: Any = None) -> bool:
     """True if a call may measure a bucket that is not yet tuned.
 
-    With `tune` None it may on a GPU, where a search is short, and on a CPU only at level "max", because compiling each
-    method takes seconds there. CONVFORGE_TUNE=0 forbids all, and a captured stream is never measured.
+    With `tune` None it may on a GPU, and at level "max", because compiling each method takes seconds on a CPU.
+    CONVFORGE_TUNE=0 forbids all, and a captured stream is never measured.
     """
     asked = tune if tune is not None else level == "max" or runtime.facts.backend == "cuda"
     return asked and os.environ.get("CONVFORGE_TUNE", "") != "0" and not runtime.is_capturing(stream)

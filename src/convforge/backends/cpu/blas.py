@@ -1,7 +1,4 @@
-"""Limits NumPy's BLAS to one thread while several of our threads call it.
-
-Otherwise cores times cores threads would run and wait for each other at every product.
-"""
+"""Limits NumPy's BLAS to one thread while several of our threads call it, lest cores times cores threads run."""
 
 from __future__ import annotations
 

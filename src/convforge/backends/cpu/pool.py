@@ -1,8 +1,7 @@
 """A pool of threads that poll for more work for a moment before they sleep.
 
-Waking a sleeping thread takes 30 to 100 us if its core has gone idle, longest in a virtual machine. A convolution takes
-several launches, and programs repeat it. So a thread without work polls a counter first, without the interpreter's
-lock, and so does a caller that waits for the last task.
+Waking a sleeping thread takes 30 to 100 us, and a convolution takes several launches. So a thread without work polls a
+counter first, without the interpreter's lock, and so does a caller that waits for the last task.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LOOKS = 1 << 14
 class Pool:
     """Threads in addition to the caller's. They end when the pool is collected, or with the process.
 
-    `watches` lets threads poll before they sleep; the polling loop is compiled by Numba, which takes seconds to load.
+    `watches` lets them poll before they sleep; the polling loop is compiled by Numba, which takes seconds to load.
     """
 
     def __init__(self, threads: int, watches: bool = True) -> None:
@@ -136,7 +135,7 @@ class _Line:
 
 
 class _Shared:
-    """Work items that several threads take one by one, until none remains, one fails or the caller leaves.
+    """Work items that threads take one by one, until none remains, one fails or the caller leaves.
 
     A thread that begins later finds no work, so the caller does not wait for the threads of a busy pool.
     """

@@ -1,7 +1,6 @@
 """The CPU's runtime: a launch splits a one-dimensional grid of work items among a pool of threads.
 
-Kernels release the interpreter's lock, so plain Python threads run them in parallel. Unlike Numba's own parallel
-loops this is safe from many threads at once, and a kernel compiles in a fraction of the time.
+Kernels release the interpreter's lock. Unlike Numba's own parallel loops this is safe from many threads at once.
 """
 
 from __future__ import annotations
@@ -68,10 +67,9 @@ class CpuRuntime(Runtime):
         self._lock = threading.Lock()
 
     def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
-        """Call ``kernel(*args, begin, end)`` over work items [0, grid), `block` items at a time.
+        """Call ``kernel(*args, begin, end)`` over work items [0, grid), `block` at a time; one block on this thread.
 
-        A grid of one block runs on the caller's thread. Threads take blocks from a common counter, so that a slow
-        thread takes fewer.
+        Threads take blocks from a common counter, so that a slow thread takes fewer.
         """
         items, block = info.grid[0], info.block[0]
         threads = min(self.facts.cores, -(-items // block))
@@ -86,7 +84,7 @@ class CpuRuntime(Runtime):
         self._threads().share(run, range(0, items, block), threads)
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run tasks in parallel; their launches and BLAS calls stay on the task's thread.
+        """Run tasks in parallel, their launches and BLAS calls on the task's thread.
 
         With one slot, or one task, they run in order, and their launches use every core.
         """

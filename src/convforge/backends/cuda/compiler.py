@@ -48,20 +48,14 @@ def compiler_version() -> str:
 
 
 def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | None = None) -> Compiled:
-    """Compile a kernel, or load it from the disk cache.
-
-    Raises ``CudaUnavailable`` without NVRTC, ``CompileError`` if NVRTC refuses the kernel.
-    """
+    """Compile a kernel, or load it from the disk cache; ``CudaUnavailable`` without NVRTC, else ``CompileError``."""
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
     return kept(source, architecture + source.feature, compiler_version(), _nvrtc, disk)
 
 
 def compile_kernels(sources: Iterable[KernelSource], architecture: str) -> Iterator[Compiled | None]:
-    """Compile kernels in parallel, a thread per core; yield None for one that cannot be compiled.
-
-    Raises ``CudaUnavailable`` without NVRTC.
-    """
+    """Compile kernels in parallel; yield None for one that cannot be compiled. ``CudaUnavailable`` without NVRTC."""
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
     import cuda.core  # noqa: F401 - it fails if several threads import it first

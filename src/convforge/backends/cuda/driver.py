@@ -1,7 +1,4 @@
-"""The CUDA driver: its errors, kernel launches, tensor maps of TMA.
-
-A cached launch costs the host a microsecond, because its structs for the driver are kept.
-"""
+"""The CUDA driver: its errors, kernel launches whose structs are kept because that saves microseconds, tensor maps."""
 
 from __future__ import annotations
 
@@ -135,10 +132,7 @@ class Launcher:
             raise self._fault(status)
 
     def again(self, template: Template) -> Callable[[Sequence[int], int], None]:
-        """Return a function of the buffers' addresses and the stream that launches the kernel.
-
-        Each thread writes the addresses into its own struct, which the driver copies.
-        """
+        """Return a function of the buffers' addresses and the stream that launches; each thread has its own struct."""
         launch, kernel, write, own = _launch_kernel(), self._kernel, template.write, _Own()
 
         def again(places: Sequence[int], stream: int) -> None:

@@ -12,10 +12,7 @@ from convforge.backends.facts import DeviceFacts
 
 @cache
 def cuda_facts(device: int = 0) -> DeviceFacts:
-    """Facts of one GPU.
-
-    Raises ``CudaUnavailable`` if no GPU can be used, ``ValueError`` if none has this number.
-    """
+    """Facts of one GPU. Raises ``CudaUnavailable`` if no GPU can be used, ``ValueError`` if none has this number."""
     if (reason := why_absent()) is not None:
         raise CudaUnavailable(reason)
     from cuda.bindings import driver

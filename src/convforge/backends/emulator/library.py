@@ -94,10 +94,9 @@ def scheduler() -> Scheduler:
 
 
 class EmulatorKernel:
-    """A kernel loaded into this process.
+    """A kernel loaded into this process: `enter` is its address, `anchor` that of a function in its shared memory.
 
-    `enter` is its address, `anchor` that of a function that finds its static shared memory. `shared_offset` is the
-    anchor's offset there; `shared_bytes` includes padding and anchor.
+    `shared_offset` is the anchor's offset in static shared memory; `shared_bytes` includes padding and anchor.
     """
 
     def __init__(self, source: KernelSource, code: bytes | None = None) -> None:

@@ -1,7 +1,4 @@
-"""The emulator's runtime: a launch runs the blocks of its grid on a pool of threads, and reports errors.
-
-A block stays on one thread.
-"""
+"""The emulator's runtime: a launch runs the blocks of its grid, each on one thread of a pool, and reports errors."""
 
 from __future__ import annotations
 
