@@ -70,12 +70,8 @@ def decide(
         return replace(smaller, untuned=True)
     if found is None:
         return replace(choose(problem, runtime, workspace_limit), untuned=True)
-    for tried in found.tried:
-        choice = _planned(tried, found, problem, runtime, workspace_limit) if tried.seconds is not None else None
-        if choice is not None:
-            return choice
     wrong = {tried.algorithm for tried in found.tried if tried.wrong}
-    return choose(problem, runtime, workspace_limit, wrong)
+    return _planned(found, problem, runtime, workspace_limit) or choose(problem, runtime, workspace_limit, wrong)
 
 
 def remembered(
@@ -86,7 +82,7 @@ def remembered(
         return None
     for limit in dict.fromkeys((None, workspace_limit)):
         found = CHOICES.find(problem.operation, runtime.facts, bucket_of(problem, limit, peers=peers), level)
-        if found is not None and (limit == workspace_limit or _fits(found, problem, runtime, workspace_limit)):
+        if found is not None and (limit == workspace_limit or _planned(found, problem, runtime, workspace_limit)):
             return found
     return None
 
@@ -130,7 +126,9 @@ def tune(
                 words = "the only candidate"
                 tried = [Tried(only.algorithm.name, str(only.config), True, only.predicted_s, fault=words)]
             else:
-                device = _device_trial(problem, runtime, workspace_limit) if trial is None else trial()
+                from convforge.tuning.trial import DeviceTrial
+
+                device = DeviceTrial(problem, runtime, workspace_limit) if trial is None else trial()
                 tried = search(candidates, device, effort or EFFORTS[level], clock=clock)
         except UnsupportedProblem:
             raise
@@ -198,39 +196,27 @@ def with_peers() -> bool:
     return os.environ.get("CONVFORGE_PEERS", "") == "1"
 
 
-def _device_trial(problem: Problem, runtime: Runtime, workspace_limit: int | None) -> Trial:
-    from convforge.tuning.trial import DeviceTrial
-
-    return DeviceTrial(problem, runtime, workspace_limit)
-
-
 def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
     """True if times decide: not on the emulator, not if values of the weights do, nor for an empty problem."""
     by_values = problem.precision == "separable"
     return runtime.facts.backend != "emulator" and not by_values and problem.flops > 0
 
 
-def _fits(found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None) -> bool:
-    timed = (tried for tried in found.tried if tried.seconds is not None)
-    return any(_planned(tried, found, problem, runtime, workspace_limit) is not None for tried in timed)
-
-
-def _planned(
-    tried: Tried, found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None
-) -> Choice | None:
-    """Plan a stored candidate for a problem of the bucket; None if it does not support this problem."""
-    try:
-        algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm, every_algorithm())
-        if refusal(algorithm, problem, runtime.facts) is not None:
-            return None
-        import_libraries(algorithm)
-        config = make_config(algorithm, problem, runtime.facts, tried.config)
-        plan = algorithm.plan(problem, config, runtime)
-    except ValueError:  # a method or field that no longer exists, a config that does not fit, UnsupportedProblem
-        return None
-    if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
-        return None
-    return Choice(algorithm, config, plan, _reason(tried, found))
+def _planned(found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None) -> Choice | None:
+    """Plan the first stored candidate that supports a problem of the bucket within the limit, if any."""
+    for tried in (tried for tried in found.tried if tried.seconds is not None):
+        try:
+            algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm, every_algorithm())
+            if refusal(algorithm, problem, runtime.facts) is not None:
+                continue
+            import_libraries(algorithm)
+            config = make_config(algorithm, problem, runtime.facts, tried.config)
+            plan = algorithm.plan(problem, config, runtime)
+        except ValueError:  # a method or field that no longer exists, a config that does not fit, UnsupportedProblem
+            continue
+        if workspace_limit is None or plan.workspace_bytes <= workspace_limit:
+            return Choice(algorithm, config, plan, _reason(tried, found))
+    return None
 
 
 def _reason(tried: Tried, found: Remembered) -> str:

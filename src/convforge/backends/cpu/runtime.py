@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from convforge.backends.cpu.blas import one_thread_each
 from convforge.backends.cpu.facts import cpu_facts
-from convforge.backends.cpu.pool import Pool
+from convforge.backends.cpu.pool import Pool, one_thread_each
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.forks import no_fork

@@ -97,10 +97,14 @@ class CudaRuntime(Runtime):
         self._get_context, self._slot = context_getter(), _ContextSlot()
         self.device = device
         self._gpu = Device(device)
-        with _restored_context():
+        before = int(call("cuCtxGetCurrent"))  # of another library, which chose it
+        try:
             self._gpu.set_current()
             self._context = int(call("cuCtxGetCurrent"))
             self._stream = self._gpu.create_stream()
+        finally:
+            if before:
+                call("cuCtxSetCurrent", before)
         self._idle_streams: list[Any] = []
         self._kernels: dict[tuple[str, str], CudaKernel] = {}
         self._lock = threading.Lock()
@@ -338,17 +342,6 @@ class CudaRuntime(Runtime):
         if hasattr(stream, "__cuda_stream__"):
             return int(stream.__cuda_stream__()[1])
         return int(stream.handle)
-
-
-@contextmanager
-def _restored_context() -> Iterator[None]:
-    """Restore the thread's current GPU, if it had one, because another library chose it."""
-    before = int(call("cuCtxGetCurrent"))
-    try:
-        yield
-    finally:
-        if before:
-            call("cuCtxSetCurrent", before)
 
 
 def _check_copy(host: NDArray[Any], there: DeviceArray) -> None:

@@ -87,10 +87,7 @@ class Scheduler:
         return offset.value, nbytes.value
 
 
-@cache
-def scheduler() -> Scheduler:
-    """The scheduler of this process."""
-    return Scheduler()
+scheduler = cache(Scheduler)  # of this process
 
 
 class EmulatorKernel:

@@ -21,7 +21,6 @@ from convforge.backends.emulator.library import (
     EmulatorKernel,
     Error,
     Job,
-    Scheduler,
     TensorMap,
     kernel_of,
     scheduler,
@@ -106,7 +105,7 @@ class EmulatorRuntime(CpuRuntime):
         clusters, threads = math.prod(info.grid) // job.cluster, math.prod(info.block) * job.cluster
         if not clusters:
             return
-        run = (_portable_scheduler() if self._portable else scheduler()).run
+        run = (scheduler(portable=True) if self._portable else scheduler()).run
 
         def run_blocks(begin: int, end: int) -> None:
             error = Error()
@@ -234,11 +233,6 @@ def _failure(kernel: EmulatorKernel, error: Error) -> EmulatorError:
     block = (error.block.x, error.block.y, error.block.z) if error.kind <= 2 else None
     thread = (error.thread.x, error.thread.y, error.thread.z) if error.kind == 1 else None
     return EmulatorError(kernel.source.name, error.text.decode(errors="replace"), block, thread)
-
-
-@cache
-def _portable_scheduler() -> Scheduler:
-    return Scheduler(portable=True)
 
 
 @cache
