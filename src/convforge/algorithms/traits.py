@@ -66,8 +66,7 @@ class Mark(NamedTuple):
     dash: tuple[int, ...] = ()  # lengths of dashes and gaps in pixels, for peers; our lines are solid
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """FLOPs and bytes that a method takes for a problem."""
 
     flops: float

@@ -56,12 +56,9 @@ class Timing:
 
 
 def measure(
-    run: Callable[[], None],
-    runtime: Clock,
-    rule: StoppingRule | None = None,
-    *,
+    run: Callable[[], None], runtime: Clock, rule: StoppingRule | None = None, *,
     clock: Callable[[], float] = time.monotonic,
-) -> Timing:
+) -> Timing:  # fmt: skip
     """Time one run, a call that may use the next slot of a ring each time.
 
     `runtime` measures samples; `clock` is for the rule's patience and budget.
@@ -76,12 +73,9 @@ def measure(
 
 
 def interleave(
-    runs: Sequence[Callable[[], None]],
-    runtime: Clock,
-    rule: StoppingRule | None = None,
-    *,
+    runs: Sequence[Callable[[], None]], runtime: Clock, rule: StoppingRule | None = None, *,
     clock: Callable[[], float] = time.monotonic,
-) -> list[Timing]:
+) -> list[Timing]:  # fmt: skip
     """Time several runs in turns, a sample each, so that a drift of the machine affects all of them equally.
 
     The order is reversed after every round. Before each sample the machine rests, and the run makes one call that does

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from convforge.algorithms import algorithms
 from convforge.backends.cache import cache_folder, keep, write_whole
@@ -62,8 +62,7 @@ class Tried:
         return tried
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """Key of a choice in an environment: tuning key, workspace limit of the search, peers as candidates."""
 
     key: str

@@ -87,12 +87,9 @@ def candidates_for(
 
 
 def search(
-    candidates: Sequence[Sequence[Candidate]],
-    trial: Trial,
-    effort: Effort,
-    *,
+    candidates: Sequence[Sequence[Candidate]], trial: Trial, effort: Effort, *,
     clock: Callable[[], float] = time.monotonic,
-) -> list[Tried]:
+) -> list[Tried]:  # fmt: skip
     """Measure candidates until the effort is spent: defaults of the best methods, more of promising ones, a final.
 
     `candidates` come from :func:`candidates_for`; the very first is measured whatever the budget. The chosen one comes

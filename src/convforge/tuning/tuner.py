@@ -88,17 +88,10 @@ def remembered(
 
 
 def tune(
-    problem: Problem,
-    runtime: Runtime,
-    level: str = "auto",
-    workspace_limit: int | None = None,
-    *,
-    peers: bool = False,
-    again: bool = False,
-    effort: Effort | None = None,
-    trial: Callable[[], Trial] | None = None,
+    problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False,
+    again: bool = False, effort: Effort | None = None, trial: Callable[[], Trial] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Remembered | None:
+) -> Remembered | None:  # fmt: skip
     """Measure a problem's bucket, once for all threads, unless a result is stored.
 
     The problem is measured at its own size, for all of its bucket. `level` is "auto" or "max"; candidates that need a
@@ -144,12 +137,9 @@ def tune(
 
 
 def compile_for(
-    problems: Iterable[Problem],
-    runtime: Runtime,
-    budget_s: float | None = None,
-    *,
+    problems: Iterable[Problem], runtime: Runtime, budget_s: float | None = None, *,
     clock: Callable[[], float] = time.monotonic,
-) -> None:
+) -> None:  # fmt: skip
     """Compile the kernels of coming searches at level "auto" on all cores of the host, until the budget is spent.
 
     A search has two seconds, less than compiling may take. Default configs of all problems come first; problems with a

@@ -71,12 +71,9 @@ def compile_kernels(sources: Iterable[KernelSource], architecture: str) -> Itera
 
 
 def kept(
-    source: KernelSource,
-    architecture: str,
-    version: str,
-    compile_: Callable[[KernelSource, str], Compiled],
+    source: KernelSource, architecture: str, version: str, compile_: Callable[[KernelSource, str], Compiled],
     disk: DiskCache | None = None,
-) -> Compiled:
+) -> Compiled:  # fmt: skip
     """Load a kernel from the disk cache, or compile and store it."""
     disk = DiskCache(cache_folder("cuda")) if disk is None else disk
     key = disk.key(source.digest(), source.name, architecture, repr(OPTIONS), version)
@@ -105,13 +102,7 @@ def _nvrtc(source: KernelSource, architecture: str) -> Compiled:
         binary = Program(source.text(), "c++", program_options(source, architecture)).compile("cubin", logs=log)
     except Exception as fault:  # cuda.core raises several types
         raise CompileError(f"{source.path} for {architecture}: {fault}\n{log.getvalue()}") from fault
-    code = binary.code
-    return Compiled(
-        source.name,
-        architecture,
-        code if isinstance(code, bytes) else bytes(code),
-        **resources(log.getvalue(), source.name),
-    )
+    return Compiled(source.name, architecture, bytes(binary.code), **resources(log.getvalue(), source.name))
 
 
 def resources(log: str, name: str) -> dict[str, int]:
