@@ -7,13 +7,7 @@ from typing import NamedTuple
 
 
 class Architecture(NamedTuple):
-    """One architecture.
-
-    Examples
-    --------
-    >>> Architecture.parse("sm_90a").number, str(Architecture(100, "a"))
-    (90, 'sm_100a')
-    """
+    """One architecture: number 90 and feature "a" of sm_90a."""
 
     number: int
     feature: str = ""

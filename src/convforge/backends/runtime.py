@@ -71,10 +71,7 @@ class Runtime(Protocol):
         ...
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run independent tasks, at most `slots` at a time; each receives its slot.
-
-        By default in order, because a launch fills the device by itself.
-        """
+        """Run independent tasks, each with its slot of `slots`; by default in order: a launch fills the device."""
         for task in tasks:
             task(0)
 

@@ -238,10 +238,7 @@ class Conv2dProblem(FilterProblem):
 
     @property
     def operand_dtype(self) -> str:
-        """Type of the epilogue's scale and bias in kernels: that of float sums; float64 for int32 sums.
-
-        float32 would round an int32 bias beyond 2^24.
-        """
+        """Type of the epilogue's scale and bias in kernels; float64 for int32 sums, whose bias float32 would round."""
         has_any = self.epilogue.bias or self.epilogue.scale != "none"
         return "float64" if (has_any and is_integer(self.acc_dtype)) or self.acc_dtype == "float64" else "float32"
 

@@ -47,14 +47,7 @@ def last_level_cache(facts: DeviceFacts) -> int:
 
 
 def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT_BYTES) -> RingSize:
-    """Number of slots of `slot_bytes` bytes: enough for a cold ring, and at least two (one if the limit demands it).
-
-    Examples
-    --------
-    >>> facts = DeviceFacts("cpu", "", 1, 0, 0, 32 << 20, 0, 0, "")
-    >>> ring_size(1 << 20, facts), ring_size(1 << 30, facts)
-    (RingSize(slots=64, cold=True), RingSize(slots=1, cold=True))
-    """
+    """Number of slots of `slot_bytes` bytes: enough for a cold ring, and at least two (one if the limit demands it)."""
     wanted = COLD_FACTOR * last_level_cache(facts)
     slot_bytes = max(slot_bytes, 1)
     slots = min(max(-(-wanted // slot_bytes), 2), MOST_SLOTS, max(limit_bytes // slot_bytes, 1))

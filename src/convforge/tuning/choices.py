@@ -302,14 +302,6 @@ def _short(text: str) -> str:
 
 
 def bucket_of(problem: Problem, workspace_limit: int | None = None, *, peers: bool = False) -> Bucket:
-    """The bucket of a problem.
-
-    Examples
-    --------
-    >>> from convforge.problem import parse_problem
-    >>> str(bucket_of(parse_problem("m500n512k300_f32"), 1000))
-    'm512n512k512_f32 within 1000 B'
-    """
     return Bucket(key_of(problem), workspace_limit, peers)
 
 

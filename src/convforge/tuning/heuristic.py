@@ -1,7 +1,4 @@
-"""The choice by rule, without measuring and the same on every run, from the methods' own preferences.
-
-It serves the level "heuristic", replaces a measurement that is not allowed, and is the first candidate of a search.
-"""
+"""The choice by rule, without measuring and the same on every run, from the methods' own preferences."""
 
 from __future__ import annotations
 

@@ -128,10 +128,7 @@ def _further(
 
 
 def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, budget_s: float) -> list[Tried]:
-    """Run the final among the closest; ties go to the smaller workspace, then to the method earlier in the list.
-
-    If all are too noisy to rank, the least median is chosen, and nothing counts as a tie.
-    """
+    """Run the final among the closest; ties go to the smaller workspace, then to the method earlier in the list."""
     results = dict(found)
     timed = sorted((c for c in found if found[c].seconds is not None), key=lambda c: found[c].seconds or 0.0)
     close = [c for c in timed if (found[c].seconds or 0.0) <= CLOSE * (found[timed[0]].seconds or 0.0)]

@@ -138,10 +138,7 @@ class _Line:
 
 
 class _Shared:
-    """Work items that threads take one by one, until none remains, one fails or the caller leaves.
-
-    A thread that begins later finds no work, so the caller does not wait for the threads of a busy pool.
-    """
+    """Work items that threads take one by one, until none remains, one fails or the caller leaves."""
 
     def __init__(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int, wait_while: Wait) -> None:
         self._run, self._wait_while = run, wait_while
@@ -199,10 +196,7 @@ _limit: Any = None
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Run each product of NumPy's BLAS on its caller's thread, lest cores times cores threads run.
-
-    The last thread to leave restores the previous limit.
-    """
+    """Run each product of NumPy's BLAS on its caller's thread; the last to leave restores the previous limit."""
     _enter(threading.get_ident())
     try:
         yield

@@ -107,17 +107,12 @@ def _nvrtc(source: KernelSource, architecture: str) -> Compiled:
 
 def resources(log: str, name: str) -> dict[str, int]:
     """Parse the output of ptxas -v: the last fields of :class:`Compiled`."""
-    start = log.find(f"Compiling entry function '{name}'")
-    part = log[start:] if start >= 0 else log
-
-    def number(pattern: str, text: str) -> int:
-        found = re.search(pattern, text)
-        return int(found.group(1)) if found else 0
-
-    return {
-        "registers": number(r"Used (\d+) registers", part),
-        "spill_bytes": number(r"(\d+) bytes spill stores", part),
-        "stack_bytes": number(r"(\d+) bytes stack frame", part),
-        "shared_bytes": number(r"(\d+) bytes smem", part),
-        "constant_bytes": number(r"(\d+) bytes cmem\[3\]", log),
+    part = log[max(log.find(f"Compiling entry function '{name}'"), 0) :]
+    found = {
+        "registers": re.search(r"Used (\d+) registers", part),
+        "spill_bytes": re.search(r"(\d+) bytes spill stores", part),
+        "stack_bytes": re.search(r"(\d+) bytes stack frame", part),
+        "shared_bytes": re.search(r"(\d+) bytes smem", part),
+        "constant_bytes": re.search(r"(\d+) bytes cmem\[3\]", log),
     }
+    return {name: int(match[1]) if match else 0 for name, match in found.items()}

@@ -91,10 +91,7 @@ scheduler = cache(Scheduler)  # of this process
 
 
 class EmulatorKernel:
-    """A kernel loaded into this process: `enter` is its address, `anchor` that of a function in its shared memory.
-
-    `shared_offset` is the anchor's offset in static shared memory; `shared_bytes` includes padding and anchor.
-    """
+    """A kernel loaded into this process; `enter` is its address."""
 
     def __init__(self, source: KernelSource, code: bytes | None = None) -> None:
         self.source = source
@@ -102,6 +99,7 @@ class EmulatorKernel:
         self._library = loaded(self._code)
         weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
         self.enter, self.anchor = self._address("emulator_enter"), self._address("emulator_anchor")
+        # Offset of the anchor in static shared memory; its bytes, with padding and anchor.
         self.shared_offset, self.shared_bytes = scheduler().measure(self.anchor)
 
     def instance(self) -> EmulatorKernel:
