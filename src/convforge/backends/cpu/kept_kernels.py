@@ -27,7 +27,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeptKernels(_Cache):  # type: ignore[misc]
-    """Cache that a dispatcher reads before it compiles a kernel and writes afterwards; `sources` is a digest, or None."""
+    """Cache that a dispatcher reads before it compiles a kernel and writes afterwards; None keeps nothing."""
 
     def __init__(self, function: Any, sources: str | None) -> None:
         self._code, self._sources = function.__code__, sources

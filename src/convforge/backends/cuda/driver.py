@@ -181,25 +181,25 @@ def _driver_version() -> int:
 
 
 @lru_cache(maxsize=MAPS_KEPT)
-def encoded(array: AnyMap) -> bytes:
+def encoded(layout: AnyMap) -> bytes:
     """Encode a map; ``CudaError`` if the driver refuses it."""
     room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)  # the driver needs it aligned
     start = -ctypes.addressof(room) % MAP_ALIGNMENT
-    if isinstance(array, TiledMap):
-        function, middle = library().cuTensorMapEncodeTiled, [_numbers(ctypes.c_uint, array.box)]
+    if isinstance(layout, TiledMap):
+        function, middle = library().cuTensorMapEncodeTiled, [_numbers(ctypes.c_uint, layout.box)]
     else:
         function = library().cuTensorMapEncodeIm2col
-        middle = [_numbers(ctypes.c_int, array.lower), _numbers(ctypes.c_int, array.upper)]
-        middle += [ctypes.c_uint(array.channels), ctypes.c_uint(array.pixels)]
+        middle = [_numbers(ctypes.c_int, layout.lower), _numbers(ctypes.c_int, layout.upper)]
+        middle += [ctypes.c_uint(layout.channels), ctypes.c_uint(layout.pixels)]
     status = function(
-        ctypes.c_void_p(ctypes.addressof(room) + start), _ELEMENTS[array.element], len(array.sizes),
-        ctypes.c_void_p(array.address), _numbers(ctypes.c_ulonglong, array.sizes),
-        _numbers(ctypes.c_ulonglong, array.strides), *middle, _numbers(ctypes.c_uint, array.steps), _INTERLEAVE,
-        _SWIZZLES[array.swizzle], _PROMOTION, _FILL,
+        ctypes.c_void_p(ctypes.addressof(room) + start), _ELEMENTS[layout.element], len(layout.sizes),
+        ctypes.c_void_p(layout.address), _numbers(ctypes.c_ulonglong, layout.sizes),
+        _numbers(ctypes.c_ulonglong, layout.strides), *middle, _numbers(ctypes.c_uint, layout.steps), _INTERLEAVE,
+        _SWIZZLES[layout.swizzle], _PROMOTION, _FILL,
     )  # fmt: skip
     if status:
-        raise CudaError(f"the CUDA driver encodes no map of {array}: error {status}")
-    return without_fault(room.raw[start : start + MAP_BYTES], array.span, _driver_version())
+        raise CudaError(f"the CUDA driver encodes no map of {layout}: error {status}")
+    return without_fault(room.raw[start : start + MAP_BYTES], layout.span, _driver_version())
 
 
 def without_fault(content: bytes, nbytes: int, driver: int) -> bytes:

@@ -156,9 +156,9 @@ class CudaRuntime(Runtime):
         """Address and bytes of a ``__constant__`` array, which all launches of the kernel share."""
         return kernel.symbol(symbol)
 
-    def tensor_map(self, array: AnyMap) -> bytes:
+    def tensor_map(self, layout: AnyMap) -> bytes:
         """Encode a map for a kernel's struct; see :mod:`convforge.backends.maps`."""
-        return encoded(array)
+        return encoded(layout)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
         """Add registers, spills and occupancy on this GPU, and support of PDL."""

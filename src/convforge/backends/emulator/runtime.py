@@ -170,13 +170,15 @@ class EmulatorRuntime(CpuRuntime):
     def constant(self, kernel: EmulatorKernel, symbol: str) -> tuple[int, int]:
         return kernel.symbol(symbol)
 
-    def tensor_map(self, array: AnyMap) -> bytes:
+    def tensor_map(self, layout: AnyMap) -> bytes:
         """Encode a map; ``EmulatorError`` for one that TMA, or the emulator's im2col mode, does not support."""
-        if (reason := array.refusal()) is not None:
+        if (reason := layout.refusal()) is not None:
             raise EmulatorError("tensor_map", reason)
-        if isinstance(array, Im2colMap) and len(array.sizes) != 4:
-            raise EmulatorError("tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {array}")
-        return bytes(TensorMap.of(array)).ljust(MAP_BYTES, b"\0")
+        if isinstance(layout, Im2colMap) and len(layout.sizes) != 4:
+            raise EmulatorError(
+                "tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {layout}"
+            )
+        return bytes(TensorMap.of(layout)).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:
         """A number that identifies the stream."""
