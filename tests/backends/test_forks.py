@@ -211,12 +211,12 @@ def test_the_blas_of_a_child_has_its_threads_back() -> None:
     """Another thread had taken them when the process forked, and is not there to give them back."""
     from threadpoolctl import threadpool_info
 
-    from convforge.backends.cpu import blas
+    from convforge.backends.cpu import pool
 
     inside, go = threading.Event(), threading.Event()
 
     def work() -> None:
-        with blas.one_thread_each():
+        with pool.one_thread_each():
             inside.set()
             go.wait(10)
 
@@ -227,7 +227,7 @@ def test_the_blas_of_a_child_has_its_threads_back() -> None:
     child = os.fork()
     if child == 0:
         now = [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
-        os._exit(0 if now == before and not blas._users else 1)
+        os._exit(0 if now == before and not pool._users else 1)
     go.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

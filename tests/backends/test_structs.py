@@ -8,10 +8,11 @@ import struct
 from typing import Any
 
 import pytest
+from tests.backends.im2col_maps import im2col_of
 
 from convforge.backends.architecture import Architecture
-from convforge.backends.cuda.maps import without_fault
-from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap, TiledMap, im2col_of
+from convforge.backends.cuda.driver import without_fault
+from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap, TiledMap
 from convforge.backends.structs import MapField, Template, address_places, struct_with_maps
 
 TILED = TiledMap(1 << 20, "f16", (64, 56, 56, 32), (128, 7168, 401408), (64, 56, 2, 1), swizzle=128)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.gpu.present import gpu, need_gpu
 
-from convforge.timing.ceilings import gpu_copy_bandwidth
+from convforge.timing.ceilings import copy_bandwidth
 from convforge.timing.copies import Copies
 from convforge.timing.ring import last_level_cache
 from convforge.timing.stopping import StoppingRule
@@ -17,7 +17,7 @@ RULE = StoppingRule(samples=5, patience_s=0.1, budget_s=2.0)
 
 def test_a_cold_copy_reaches_the_ceiling_from_below_and_a_small_one_takes_less_time() -> None:
     runtime = gpu()
-    copies, ceiling = Copies(runtime), gpu_copy_bandwidth(runtime)
+    copies, ceiling = Copies(runtime), copy_bandwidth(runtime)
     large, cold = copies.time(8 * last_level_cache(runtime.facts), RULE)
     assert cold.cold
     assert 0.5 * ceiling < large / cold.median_s < 1.1 * ceiling

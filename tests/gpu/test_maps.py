@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.backends.im2col_maps import im2col_of
 from tests.gpu.hopper import hopper, needs_hopper
 
 from convforge.algorithms.host.conv import address
 from convforge.backends.kernel import KernelSource
-from convforge.backends.maps import AnyMap, TiledMap, im2col_of
+from convforge.backends.maps import AnyMap, TiledMap
 from convforge.backends.runtime import LaunchInfo
 from convforge.backends.structs import MapField, struct_with_maps
 

@@ -1,7 +1,4 @@
-"""The registry of our own methods: a new one adds a folder or file here, and a line below.
-
-:mod:`convforge.peers` adds the methods of other libraries.
-"""
+"""The registry of our own methods, a line each; :mod:`convforge.peers` adds those of other libraries."""
 
 from __future__ import annotations
 
@@ -50,21 +47,10 @@ AnyAlgorithm = Algorithm[Any, Any]
 
 # In the order of the ladder.
 OURS: tuple[AnyAlgorithm, ...] = (
-    DirectNaive(),
-    DirectRows(),
-    Depthwise(),
-    GemmLoops(),
-    GemmBlocked(),
-    GemmBlas(),
-    Gemm1x1(),
-    Im2col(),
-    ImplicitGemm(),
-    WinogradF2(),
-    WinogradF4(),
-    Fft(),
-    Separable(),
-    MaxPoolRows(),
-    Relu(),
+    *(DirectNaive(), DirectRows(), Depthwise()),
+    *(GemmLoops(), GemmBlocked(), GemmBlas(), Gemm1x1()),
+    *(Im2col(), ImplicitGemm(), WinogradF2(), WinogradF4(), Fft(), Separable()),
+    *(MaxPoolRows(), Relu()),
 )
 
 # The same on GPUs, from CUDA C++; the emulator runs the same files on the CPU.
@@ -82,9 +68,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
     *(pool.MaxPool, elementwise.Relu),
 )
-ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(
-    method(backend) for backend in ("cuda", "emulator") for method in _ON_DEVICE
-)
+ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(new(backend) for backend in ("cuda", "emulator") for new in _ON_DEVICE)
 
 
 def algorithms() -> tuple[AnyAlgorithm, ...]:
@@ -125,8 +109,8 @@ def default_ways(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) 
 def import_libraries(algorithm: AnyAlgorithm) -> None:
     """Import the libraries that a method of ours uses, before it imports submodules of them.
 
-    Just after CPython loads a module, it removes it from ``sys.modules`` for a moment. A thread that then imports a
-    submodule raises KeyError; one that imports the module itself waits.
+    Just after CPython loads a module, it removes it from ``sys.modules`` for a moment; a thread that then imports a
+    submodule raises KeyError.
     """
     if algorithm.ours:
         algorithm.versions()

@@ -1,8 +1,4 @@
-"""The contract of a method: Algorithm -> Config -> Plan -> output.
-
-An algorithm refuses a problem or gives its configs. A config becomes a plan. The plan prepares weights once or on every
-call, and is then called many times.
-"""
+"""The contract of a method: an Algorithm refuses a problem or gives Configs; a config becomes a Plan."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
@@ -38,10 +35,7 @@ from convforge.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One way to run an algorithm. Subclasses add fields: tile sizes, block shapes, a child's config.
-
-    A number is at least 1, or the ``least`` of its field's metadata.
-    """
+    """One way to run an algorithm; a number in its fields is at least 1, or the ``least`` of the field's metadata."""
 
     def __str__(self) -> str:
         """Text form, ``field=value`` joined by commas: the key under which results are stored."""
@@ -50,14 +44,6 @@ class Config:
 
 P = TypeVar("P", bound=Problem)
 C = TypeVar("C", bound=Config)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """FLOPs of the direct method (nominal), and the fewest bytes that must move."""
-
-    flops: int
-    least_bytes: int
 
 
 class Plan:
@@ -70,30 +56,16 @@ class Plan:
     ----------
     steps : sequence of Launch, Call, Child or Chunks
         Run in order.
-    prepare : callable, optional
-        The user's weights and a stream -> :class:`PreparedFilter`; omitted where there are no weights.
-    borrow : callable, optional
-        The same for calls that end before the weights change; by default `prepare.borrow`, or else `prepare`.
+    prepare, borrow : callable, optional
+        The user's weights and a stream -> :class:`PreparedFilter`; omitted where there are no weights. `borrow` is for
+        calls that end before the weights change; by default `prepare.borrow`, or else `prepare`.
     workspace_bytes : int
         Bytes of scratch memory that a call needs from its caller.
-
-    Attributes
-    ----------
-    input, weights, result : str
-        Names of the buffers: of the first operand, the weights and the output; `weights` is "" where there are none.
-    allocates : bool
-        A call without an output allocates one. True for some libraries, for no plan of ours.
-    takes_gaps : bool
-        The output may have gaps between its elements.
-    choice : Reason or None
-        Of a library: the number of ways that it offers, and the outcome of each.
-    ways : tuple of (str, str, Reason or str)
-        The ways of a call, where there are several (:class:`convforge.algorithms.traits.Way`).
     """
 
-    allocates = False
-    takes_gaps = True
-    choice: Reason | None = None
+    allocates = False  # a call without an output allocates one, in some libraries
+    takes_gaps = True  # the output may have gaps between its elements
+    choice: Reason | None = None  # of a library: the number of ways that it offers, and the outcome of each
 
     def __init__(
         self, algorithm: Algorithm[Any, Any], problem: Any, config: Config, runtime: Runtime, *, steps: Sequence[Step],
@@ -103,10 +75,9 @@ class Plan:
         self.algorithm, self.problem, self.config, self.runtime = algorithm, problem, config, runtime
         self.steps, self.workspace_bytes = tuple(steps), workspace_bytes
         self.ways: tuple[tuple[str, str, Reason | str], ...] = algorithm.ways(problem, config)
-        first, *others = problem.operands
-        self.input = first.name
-        self.weights = next((operand.name for operand in others if operand.role == "weights"), "")
-        self.result = problem.results[0].name
+        # Names of the buffers; `weights` is "" where there are none.
+        self.input, self.result = problem.operands[0].name, problem.results[0].name
+        self.weights = problem.weights.name if problem.weights else ""
         self._prepare = prepare
         own: Callable[[Any, Any], PreparedFilter] = getattr(prepare, "borrow", prepare)
         self._borrow = own if borrow is None else borrow
@@ -122,10 +93,7 @@ class Plan:
             return self._prepare(w, stream)
 
     def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Like :meth:`prepare`, for calls that end before the weights change.
-
-        Copies nothing if the kernels can read the weights.
-        """
+        """Like :meth:`prepare`, for calls that end before the weights change: no copy if kernels can read them."""
         with np.errstate(all="ignore"), self._no_fork():
             return self._borrow(w, stream)
 
@@ -135,14 +103,8 @@ class Plan:
     ) -> dict[str, Any]:  # fmt: skip
         """The arrays of a call by the problem's names for them, without those that are None.
 
-        Parameters
-        ----------
-        x : array
-            A, for a matrix product.
-        prepared : PreparedFilter or None
-            Ignored where there are no weights.
-        operands : mapping of str to array, optional
-            Of the epilogue: "scale" of shape () or (K,), "bias" (K,), "residual" of the output's shape.
+        `operands` are those of the epilogue: "scale" of shape () or (K,), "bias" (K,), "residual" of the output's
+        shape.
         """
         named = {self.input: x, **(operands or {}), self.result: out, "workspace": workspace}
         if self.weights:
@@ -156,18 +118,9 @@ class Plan:
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
         """Compute the result and return it. The caller owns all buffers.
 
-        Parameters
-        ----------
-        buffers : mapping of str to array
-            Operands and result by the problem's names for them, the prepared filter in place of the weights, and
-            "workspace", which is allocated here if it is missing.
-
-        Raises
-        ------
-        ValueError
-            There is no output.
-        WorkspaceTooSmall
-            The workspace has fewer than `workspace_bytes` bytes.
+        `buffers` are operands and result by the problem's names for them, the prepared filter in place of the weights,
+        and "workspace", which is allocated here if it is missing. Raises ``ValueError`` without an output,
+        ``WorkspaceTooSmall`` for fewer than `workspace_bytes` bytes.
         """
         out = buffers.get(self.result)
         if out is None:
@@ -220,66 +173,33 @@ class Plan:
             for step in steps:
                 if isinstance(step, Launch | Call):
                     yield step.info
-                elif isinstance(step, Child):
-                    yield from walk(step.plan.steps)
                 else:
-                    for group in step.groups:
-                        yield from walk(group)
+                    yield from walk(step.plan.steps if isinstance(step, Child) else chain(*step.groups))
 
         return tuple(walk(self.steps))
-
-    @property
-    def cost(self) -> Cost:
-        """Nominal FLOPs and least bytes of the problem."""
-        return Cost(self.problem.flops, self.problem.least_bytes)
 
     def __repr__(self) -> str:
         return f"<Plan {self.algorithm.name} [{self.config}] of {self.problem} on {self.runtime.facts.name}>"
 
 
 class Algorithm(ABC, Generic[P, C]):
-    """A method. Its registry key is (operation, backend, name); it holds no state.
+    """A method. Its registry key is (operation, backend, name); it holds no state."""
 
-    Attributes
-    ----------
-    name : str
-        Lower case, unique for its operation and backend.
-    summary : str
-        One line.
-    operation : str
-        "conv2d", "max_pool2d", "gemm" or "relu".
-    backend : str
-        "cpu", "cuda" or "emulator".
-    since : str or None
-        The step of the ladder that it builds on.
-    precision : str
-        A key of :data:`convforge.problem.PRECISIONS`.
-    nan_spread : {"exact", "tile", "picture"}
-        The outputs that a NaN or Inf in x reaches: those whose window holds it, its tile, or its whole image.
-    ours : bool
-        False for peers: other libraries under the same contract, measured with ours and chosen only on request.
-    reads : {"any", "forward"}
-        Strides that its arrays may have: any, or multiples of the element size that are not negative.
-    cost : MethodCost
-        Figures for the cost model.
-    look : Mark or None
-        Its mark in charts, the same on every backend; None: any unused mark.
-    preference : Preference or None
-        Its place in the choice by rule, if that is the same for all problems.
-    """
-
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    operation: ClassVar[str]
-    backend: str = "cpu"
-    since: ClassVar[str | None] = None
-    precision: ClassVar[str] = "strict"
+    name: ClassVar[str]  # lower case, unique for its operation and backend
+    summary: ClassVar[str]  # one line
+    operation: ClassVar[str]  # "conv2d", "max_pool2d", "gemm" or "relu"
+    backend: str = "cpu"  # or "cuda", "emulator"
+    since: ClassVar[str | None] = None  # the step of the ladder that it builds on
+    precision: ClassVar[str] = "strict"  # a key of :data:`convforge.problem.PRECISIONS`
+    # Outputs that a NaN or Inf in x reaches: those whose window holds it ("exact"), its "tile", its whole "picture".
     nan_spread: ClassVar[str] = "exact"
+    # False for peers: other libraries under the same contract, measured with ours and chosen only on request.
     ours: ClassVar[bool] = True
+    # Strides that its arrays may have: "any", or multiples of the element size that are not negative ("forward").
     reads: ClassVar[str] = "any"
-    cost: ClassVar[MethodCost] = MethodCost()
-    look: ClassVar[Mark | None] = None
-    preference: ClassVar[Preference | None] = None
+    cost: ClassVar[MethodCost] = MethodCost()  # figures for the cost model
+    look: ClassVar[Mark | None] = None  # its mark in charts, the same on every backend; None: any unused mark
+    preference: ClassVar[Preference | None] = None  # its place in the choice by rule, if the same for all problems
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -329,6 +249,6 @@ def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> Reason 
 
 
 __all__ = [
-    "Algorithm", "Buffers", "Call", "Child", "Chunks", "Config", "Cost", "Launch", "P", "Plan", "Preparation",
+    "Algorithm", "Buffers", "Call", "Child", "Chunks", "Config", "Launch", "P", "Plan", "Preparation",
     "PreparedFilter", "Single", "Step", "nothing_to_prepare", "precision_refusal",
 ]  # fmt: skip

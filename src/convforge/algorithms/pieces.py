@@ -1,8 +1,4 @@
-"""The number of groups of steps in a plan, computed without making the plan.
-
-Methods that process chunks in a workspace have a step or two for each chunk, so a plan for a huge problem takes much
-time and gigabytes to make.
-"""
+"""The number of groups of steps in a plan, computed without making the plan, which may take long and gigabytes."""
 
 from __future__ import annotations
 
@@ -18,20 +14,10 @@ from convforge.problem.types import itemsize
 TILES_OF_A_STEP = 16
 
 
-def pieces(algorithm: Algorithm[Any, Any], problem: Any, config: Config) -> int:
-    """Groups of steps of a plan; 1 for most methods, where one launch computes everything.
-
-    Examples
-    --------
-    >>> from convforge.algorithms import find
-    >>> from convforge.problem import parse_problem
-    >>> im2col = find("conv2d", "cpu", "im2col")
-    >>> pieces(im2col, parse_problem("n4c3h100w100_k8r3s3_p1_f32_nchw"), Im2colConfig(images=2, tile_p=30))
-    8
-    """
+def pieces(algorithm: Algorithm[Any, Any], problem: Any, config: Config) -> Any:
+    """Groups of steps of a plan; 1 for most methods, where one launch computes everything."""
     if isinstance(config, Im2colConfig):
-        chunks: int = _parts(problem.n, config.images) * _parts(problem.p, config.tile_p)
-        return chunks
+        return _parts(problem.n, config.images) * _parts(problem.p, config.tile_p)
     if isinstance(config, WinogradConfig):
         m: int = getattr(algorithm, "m", 1)
         tiles = problem.n * _parts(problem.p, m) * _parts(problem.q, m)
@@ -40,10 +26,9 @@ def pieces(algorithm: Algorithm[Any, Any], problem: Any, config: Config) -> int:
         tile_p = (config.size_h - problem.extent_h) // problem.stride[0] + 1
         tile_q = (config.size_w - problem.extent_w) // problem.stride[1] + 1
         tiles = problem.n * _parts(problem.p, max(tile_p, 1)) * _parts(problem.q, max(tile_q, 1))
-        listed: int = tiles // TILES_OF_A_STEP
-        return _parts(tiles, config.tiles) + listed
+        return _parts(tiles, config.tiles) + tiles // TILES_OF_A_STEP
     return 1
 
 
-def _parts(total: int, each: int) -> int:
-    return -(-total // each)
+def _parts(total: Any, each: int) -> int:
+    return -(-int(total) // each)

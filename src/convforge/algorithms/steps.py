@@ -19,16 +19,7 @@ Buffers = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PreparedFilter:
-    """Weights that a plan flipped, cast, transformed or packed. It owns its copies.
-
-    Attributes
-    ----------
-    tensors : dict of str to array
-    nbytes : int
-        Memory that it holds.
-    said : Reason, callable or None
-        The note, or a function that fetches it.
-    """
+    """Weights that a plan flipped, cast, transformed or packed. It owns its copies, of `nbytes` bytes."""
 
     tensors: dict[str, Any]
     nbytes: int
@@ -36,10 +27,7 @@ class PreparedFilter:
 
     @property
     def note(self) -> Reason | None:
-        """Properties of the weights found in their preparation, such as their rank and the error of their factors.
-
-        A note on a device is copied from there now, which waits for the stream that prepared the weights.
-        """
+        """Properties of the weights found in their preparation, copied from a device now, after its stream."""
         return self.said() if callable(self.said) else self.said
 
 
@@ -49,41 +37,48 @@ def nothing_to_prepare(w: Any = None, stream: Any = None) -> PreparedFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """An undeclared step: work of a library, copies, kernels of the CPU. A GPU's plan with one is not cached.
+
+    `run` takes the call's buffers and the stream. `role` is the step's part in its plan, such as "expansion"; empty
+    where the kernel's name says it. `least_bytes` are those that it must move if it reads and writes everything once;
+    None if unknown.
+    """
+
+    info: LaunchInfo
+    run: Callable[[Buffers, Any], None] = field(repr=False)
+    role: str = ""
+    least_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Steps of a plan with the same name are timed together in benchmarks."""
+        return self.role or self.info.kernel
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A declared step: one kernel over a grid, whose arguments follow from the buffers alone.
 
     A call can be repeated without its plan: new addresses of buffers are written into the struct, at the offsets that
     its type declares (:mod:`convforge.backends.structs`).
-
-    Attributes
-    ----------
-    info : LaunchInfo
-    kernel : object
-        As the runtime compiled it.
-    fill : callable
-        The call's buffers -> the kernel's struct, or None if it cannot use these arrays. It reads only shapes, strides,
-        types and the last bits of addresses.
-    runtime : Runtime
-    role : str
-        The step's part in its plan, such as "expansion"; empty where the kernel's name says it.
-    least_bytes : int or None
-        Bytes that it must move if it reads and writes everything once; None if unknown.
-    otherwise : callable or None
-        If `fill` gives None, returns the plan that replaces this step and all later ones and computes the whole result.
-        Without it, the step then does nothing.
     """
 
     info: LaunchInfo
-    kernel: Any = field(repr=False)
+    kernel: Any = field(repr=False)  # as the runtime compiled it
+    # The call's buffers -> the kernel's struct, or None if it cannot use these arrays. It reads only shapes, strides,
+    # types and the last bits of addresses.
     fill: Callable[[Buffers], Any] = field(repr=False)
     runtime: Runtime = field(repr=False)
     role: str = ""
     least_bytes: int | None = None
+    # If `fill` gives None, returns the plan that replaces this step and all later ones and computes the whole result.
+    # Without it, the step then does nothing.
     otherwise: Callable[[], Plan] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
-        """Steps of a plan with the same name are timed together in benchmarks."""
+        """See :attr:`Call.name`."""
         return self.role or self.info.kernel
 
     def run(self, buffers: Buffers, stream: Any) -> bool:
@@ -100,36 +95,12 @@ class Launch:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An undeclared step: work of a library, copies, kernels of the CPU. A GPU's plan with one is not cached.
-
-    `run` takes the call's buffers and the stream; `role` and `least_bytes` are those of a :class:`Launch`.
-    """
-
-    info: LaunchInfo
-    run: Callable[[Buffers, Any], None] = field(repr=False)
-    role: str = ""
-    least_bytes: int | None = None
-
-    @property
-    def name(self) -> str:
-        """See :attr:`Launch.name`."""
-        return self.role or self.info.kernel
-
-
 class Preparation:
     """Prepares weights only by launches, so that a call which prepares them can be repeated.
 
-    Parameters
-    ----------
-    runtime : Runtime
-    pieces : mapping of str to (shape, dtype)
-        Arrays to allocate from the stream's memory.
-    steps : sequence of Launch
-        Over these, and "given", the user's weights.
-    finish : callable, optional
-        The same buffers and the stream -> the prepared filter; by default all pieces.
+    `pieces` are the names of arrays, with shape and dtype, to allocate from the stream's memory; `steps` are over these
+    and "given", the user's weights. `finish` makes the prepared filter of the same buffers and the stream; by default
+    it has all pieces.
     """
 
     def __init__(

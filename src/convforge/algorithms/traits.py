@@ -1,7 +1,4 @@
-"""Types of the facts that a method's class declares for other packages.
-
-`tuning/cost.py` converts a cost and work to seconds by the rates of a device.
-"""
+"""Types of the facts that a method's class declares for other packages, such as the cost model."""
 
 from __future__ import annotations
 
@@ -69,8 +66,7 @@ class Mark(NamedTuple):
     dash: tuple[int, ...] = ()  # lengths of dashes and gaps in pixels, for peers; our lines are solid
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """FLOPs and bytes that a method takes for a problem."""
 
     flops: float
@@ -79,10 +75,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class MethodCost:
-    """Figures of a method, from stored results.
-
-    The defaults are those of a good method, so that a method without figures is measured.
-    """
+    """Figures of a method, from stored results; by default those of a good one, so that it is measured."""
 
     arithmetic: float = 0.5  # share of the device's peak that its kernels reach where that is the limit
     memory: float = 0.9  # share of the device's bandwidth, likewise

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-
-_FORM = re.compile(r"sm_(\d+)([af]?)")
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One architecture.
-
-    Examples
-    --------
-    >>> Architecture.parse("sm_90a").number, str(Architecture(100, "a"))
-    (90, 'sm_100a')
-    """
+class Architecture(NamedTuple):
+    """One architecture: number 90 and feature "a" of sm_90a."""
 
     number: int
     feature: str = ""
@@ -24,7 +15,7 @@ class Architecture:
     @classmethod
     def parse(cls, text: str) -> Architecture:
         """Read the text form; ``ValueError`` for another text."""
-        if (found := _FORM.fullmatch(text)) is None:
+        if (found := re.fullmatch(r"sm_(\d+)([af]?)", text)) is None:
             raise ValueError(f"architecture {text!r} must read like sm_90 or sm_90a")
         return cls(int(found[1]), found[2])
 

@@ -1,10 +1,7 @@
 """Caches on disk: their folders, and compiled kernels in them.
 
-A cache holds machine code that is run. So its folder is made private, and a folder that others may write to is not
-used: compiled kernels then last as long as the process, which is logged once.
-
-A file of DiskCache is one line of JSON about the kernel, then its machine code, written whole or not at all. The line
-has a digest of the code, so that a damaged file is noticed and rebuilt.
+A cache holds machine code that is run: its folder is made private, and one that others may write to is not used. A file
+of DiskCache is a line of JSON, with a digest of the code, and the machine code, written whole or not at all.
 """
 
 from __future__ import annotations
@@ -23,8 +20,7 @@ from platformdirs import user_cache_dir
 
 from convforge.backends.notices import say_once
 
-# Raised when the files' format changes.
-SCHEMA = 1
+SCHEMA = 1  # raised when the files' format changes
 LIMIT_BYTES = 256 << 20
 
 
@@ -34,21 +30,15 @@ def cache_root() -> Path:
 
 
 def cache_folder(kind: str) -> Path | None:
-    """The folder of one cache, "numba", "cuda", "emulator" or "tuned"; None if it cannot be used.
-
-    It may not exist yet. A read-only folder is used too.
-    """
+    """The folder of one cache ("numba", "cuda", "emulator", "tuned"), if it exists or not; None if it is unusable."""
     root = cache_root()
-    folder = root / kind
     fault: object = "there is no home folder" if str(root).startswith("~") else None
     try:
-        fault = fault or _fault(root) or _fault(folder)
-    except OSError as failed:
-        fault = failed.strerror or failed
-    except ValueError as failed:  # a NUL in the name
-        fault = failed
+        fault = fault or _fault(root) or _fault(root / kind)
+    except (OSError, ValueError) as failed:  # ValueError for a NUL in the name
+        fault = getattr(failed, "strerror", None) or failed
     if fault is None:
-        return folder
+        return root / kind
     say_once(
         f"the cache folder {_short(root)} cannot be used: {fault}. Compiled kernels and tuned choices last as long as "
         "this process; CONVFORGE_CACHE_DIR names another folder"
@@ -57,7 +47,7 @@ def cache_folder(kind: str) -> Path | None:
 
 
 def _fault(folder: Path) -> str | None:
-    """Return the reason why a folder cannot be used; None if it can, or does not exist yet."""
+    """The reason why a folder cannot be used; None if it can, or does not exist yet."""
     try:
         about = folder.stat()
     except FileNotFoundError:
@@ -138,10 +128,7 @@ def remove_folder(folder: Path) -> None:
 
 
 class DiskCache:
-    """A folder of compiled kernels, safe for several processes; without a folder it keeps nothing.
-
-    Beyond `limit_bytes` the least recently used files are removed.
-    """
+    """A folder of compiled kernels, safe for several processes, with the least recently used removed; or None."""
 
     def __init__(self, folder: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
         self.folder = folder
@@ -149,23 +136,19 @@ class DiskCache:
 
     def key(self, *parts: str) -> str:
         """A file name: a digest of everything that determines the code."""
-        text = json.dumps([SCHEMA, *parts])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(json.dumps([SCHEMA, *parts]).encode()).hexdigest()
 
     def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:
         """Read a kernel's stored facts and its code; None without a valid file."""
         if self.folder is None:
             return None
-        path = self.folder / key
-        try:
-            head, _, code = path.read_bytes().partition(b"\n")
+        with suppress(OSError, ValueError, KeyError, AttributeError):
+            head, _, code = (self.folder / key).read_bytes().partition(b"\n")
             about = json.loads(head)
-            if about.pop("digest") != hashlib.sha256(code).hexdigest():
-                return None
-            os.utime(path)  # marks its last use
-        except (OSError, ValueError, KeyError, AttributeError):
-            return None
-        return about, code
+            if about.pop("digest") == hashlib.sha256(code).hexdigest():
+                os.utime(self.folder / key)  # marks its last use
+                return about, code
+        return None
 
     def store(self, key: str, about: dict[str, Any], code: bytes) -> None:
         """Write a kernel; do nothing if the folder cannot be written."""
@@ -173,47 +156,16 @@ class DiskCache:
         if self.folder is not None and keep(self.folder / key, head + b"\n" + code):
             self._trim()
 
-    def files(self) -> list[Path]:
-        return sorted(Path(entry.path) for entry in self._entries())
-
-    def nbytes(self) -> int:
-        return sum(size for _, size, _ in self._sizes())
-
-    def clear(self) -> int:
-        """Remove every kernel; return their number."""
-        files = self.files()
-        for path in files:
-            path.unlink(missing_ok=True)
-        return len(files)
-
-    def _entries(self) -> list[os.DirEntry[str]]:
-        """The stored kernels, by scandir for speed: each store lists a folder of thousands."""
-        if self.folder is None:
-            return []
-        try:
-            with os.scandir(self.folder) as entries:
-                return [entry for entry in entries if not entry.name.startswith(".") and entry.is_file()]
-        except OSError:
-            return []
-
-    def _sizes(self) -> list[tuple[float, int, str]]:
-        """Last use, bytes and path of each file; skip files that another process removes meanwhile."""
-        found = []
-        for entry in self._entries():
-            try:
-                stat = entry.stat()
-            except OSError:
-                continue
-            found.append((stat.st_mtime, stat.st_size, entry.path))
-        return found
-
     def _trim(self) -> None:
-        sizes = self._sizes()
-        total = sum(size for _, size, _ in sizes)
-        if total <= self.limit_bytes:
-            return
-        for _, size, path in sorted(sizes):
-            if total <= self.limit_bytes:
-                return
-            Path(path).unlink(missing_ok=True)
-            total -= size
+        """Remove the least recently used files beyond the limit; skip those that another process removes meanwhile."""
+        sizes = []
+        with suppress(OSError), os.scandir(self.folder) as entries:  # for speed: the folder may have thousands of files
+            for entry in entries:
+                with suppress(OSError):
+                    if not entry.name.startswith(".") and entry.is_file():
+                        sizes.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+        beyond = sum(size for _, size, _ in sizes) - self.limit_bytes
+        for _, size, path in sorted(sizes) if beyond > 0 else ():
+            if beyond > 0:
+                Path(path).unlink(missing_ok=True)
+                beyond -= size

@@ -22,59 +22,31 @@ def cores_in_words(cores: int, backend: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """Figures of one device.
+    """Figures of one device; 0 or empty where a figure is unknown or has no meaning."""
 
-    Attributes
-    ----------
-    backend : str
-        "cpu", "cuda" or "emulator".
-    name : str
-        The vendor's name.
-    cores : int
-        CPU cores that this process may use; SMs of a GPU.
-    l1_bytes, l2_bytes, l3_bytes : int
-        Cache of one core (L1, L2) and of all (L3); 0 where unknown or absent.
-    memory_bytes : int
-        Main memory of the device.
-    vector_bytes : int
-        Bytes of the widest vector registers; 0 where it has no meaning.
-    architecture : str
-        "x86_64", "aarch64", "sm_90", ...
-    block_shared_bytes, shared_bytes : int
-        Most shared memory of a block, and shared memory of an SM; 0 on a CPU.
-    registers, threads : int
-        32-bit registers and resident threads of an SM; 0 on a CPU.
-    clock_hz, memory_bytes_per_s : int
-        Highest SM clock and memory bandwidth, as the driver states them; 0 where unknown.
-    driver : str
-        Version of a GPU's driver; empty on a CPU.
-    no_fft : str
-        Reason why the device has no FFT library; empty where it has one.
-    """
-
-    backend: str
-    name: str
-    cores: int
-    l1_bytes: int
+    backend: str  # "cpu", "cuda" or "emulator"
+    name: str  # the vendor's
+    cores: int  # CPU cores that this process may use; SMs of a GPU
+    l1_bytes: int  # caches of one core
     l2_bytes: int
-    l3_bytes: int
-    memory_bytes: int
-    vector_bytes: int
-    architecture: str
-    block_shared_bytes: int = 0
-    shared_bytes: int = 0
-    registers: int = 0
-    threads: int = 0
-    clock_hz: int = 0
-    memory_bytes_per_s: int = 0
-    driver: str = ""
-    no_fft: str = ""
+    l3_bytes: int  # cache of all cores
+    memory_bytes: int  # main memory of the device
+    vector_bytes: int  # widest vector registers
+    architecture: str  # "x86_64", "aarch64", "sm_90", ...
+    block_shared_bytes: int = 0  # most shared memory of a block
+    shared_bytes: int = 0  # shared memory of an SM
+    registers: int = 0  # of 32 bits, of an SM
+    threads: int = 0  # resident threads of an SM
+    clock_hz: int = 0  # highest SM clock, as the driver states it
+    memory_bytes_per_s: int = 0  # bandwidth, as the driver states it
+    driver: str = ""  # version of a GPU's driver
+    no_fft: str = ""  # reason why the device has no FFT library
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> DeviceFacts:
         """Read facts from a mapping; ``ValueError`` for a missing or an unknown field."""
-        names = {f.name for f in dataclasses.fields(cls)}
-        needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
+        fields = dataclasses.fields(cls)
+        names, needed = {f.name for f in fields}, {f.name for f in fields if f.default is dataclasses.MISSING}
         if unknown := set(table) - names:
             raise ValueError(f"device facts have no field {', '.join(sorted(unknown))}")
         if missing := needed - set(table):

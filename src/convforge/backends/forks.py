@@ -2,16 +2,14 @@
 
 A forked child has one thread. A lock that another thread held stays locked there for ever, and a module that another
 thread was importing stays half imported.
-
-Before a fork, the function registered last runs first. `logging` and `concurrent.futures.thread` then take a lock. If
-they registered after this module, the fork would hold their locks while it waits for threads that need them; so they
-are imported here.
 """
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 (it registers first)
-import logging  # noqa: F401 (it registers first)
+# Before a fork, the function registered last runs first. These two then take a lock that threads need for which the
+# fork still waits, unless they register before this module.
+import concurrent.futures.thread  # noqa: F401
+import logging  # noqa: F401
 import os
 import sys
 import threading
@@ -51,8 +49,7 @@ class _Gate:
     def close(self, also: Callable[[], bool]) -> None:
         """Wait, before a fork, until no thread is inside and `also` is true; hold the lock until after the fork.
 
-        A thread inside may wait for a thread that is about to enter, such as one that holds the lock of a module's
-        import: so waiting threads are admitted from time to time.
+        A thread inside may wait for one that is about to enter, so waiting threads are admitted from time to time.
         """
         self._changed.acquire()
         while True:
@@ -67,13 +64,13 @@ class _Gate:
         return self._inside <= int(getattr(self._own, "depth", 0) > 0)
 
     def open(self) -> None:
-        """Open the gate after a fork, in the parent."""
+        """After a fork, in the parent."""
         self._forks -= 1
         self._changed.notify_all()
         self._changed.release()
 
     def renew(self) -> None:
-        """Reset the gate after a fork, in the child, which has only its own thread."""
+        """After a fork, in the child, which has only its own thread."""
         self._changed = threading.Condition(threading.Lock())
         self._inside, self._forks = int(getattr(self._own, "depth", 0) > 0), 0
 

@@ -1,7 +1,4 @@
-"""A device kernel before it is compiled: a file of CUDA C++, its compile-time constants, and its argument struct.
-
-The CUDA backend passes the text to NVRTC, the emulator to the host's C++ compiler; the file is the same.
-"""
+"""A device kernel before NVRTC or the host's C++ compiler compiles it: a file of CUDA C++, constants, a struct."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ _STATIC_ASSERT = re.compile(r"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTIL
 
 @dataclass(frozen=True)
 class KernelSource:
-    """One kernel, specialised.
-
-    The kernel has C linkage and one argument: ``extern "C" __global__ void name(const __grid_constant__ Arguments)``.
-    """
+    """One kernel, specialised: ``extern "C" __global__ void name(const __grid_constant__ Arguments)``."""
 
     path: str  # the .cu file, from the package's folder
     name: str
@@ -58,8 +52,7 @@ class KernelSource:
         """A digest of the text and of every header that it includes, directly or through another."""
         digest = hashlib.sha256(self.text().encode())
         for header in sorted(included(self.file)):
-            digest.update(f"\n{header.name}\n".encode())
-            digest.update(read_file(header))
+            digest.update(f"\n{header.name}\n".encode() + read_file(header))
         return digest.hexdigest()
 
     def code_digest(self) -> str:
@@ -107,15 +100,8 @@ def _code_digest(file: Path) -> str:
 @cache
 def included(file: Path) -> frozenset[Path]:
     """Every header that a file includes, directly or through another; all are in :data:`HEADERS`."""
-    found: set[Path] = set()
-    waiting = [file]
-    while waiting:
-        for name in _INCLUDE.findall(read_file(waiting.pop()).decode()):
-            header = HEADERS / name
-            if header not in found:
-                found.add(header)
-                waiting.append(header)
-    return frozenset(found)
+    own = {HEADERS / name for name in _INCLUDE.findall(read_file(file).decode())}
+    return frozenset(own.union(*map(included, own)))
 
 
 def _offsets(struct: Any, before: str = "", start: int = 0) -> Iterator[tuple[str, int]]:

@@ -1,14 +1,12 @@
-"""Tensor maps: descriptions of arrays by which TMA copies tiles of them, or rows of pixels, to shared memory.
+"""Tensor maps: descriptions of arrays by which TMA copies tiles (boxes), or rows of pixels, to shared memory.
 
-Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. Axes go from the innermost out. The box of
-a map is the tile that one copy loads.
+Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. Axes go from the innermost out.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 # Bytes of an encoded map (struct TensorMap of tma.cuh), and alignment of its field in a struct.
@@ -55,8 +53,7 @@ class _Map(ABC):
         return next(self._faults(), None)
 
     @abstractmethod
-    def _faults(self) -> Iterator[str]:
-        """Yield each reason why TMA cannot read the array."""
+    def _faults(self) -> Iterator[str]: ...
 
     def _common_faults(self) -> Iterator[str]:
         if self.element not in ELEMENTS:
@@ -134,10 +131,9 @@ class Im2colMap(_Map):
     --------
     A filter of 3 x 3 with a padding of 1:
 
-    >>> sizes, padding = (64, 56, 56, 32), ((1, 1), (1, 1))
-    >>> x = im2col_of(1 << 20, "f16", sizes, padding=padding, taps=(3, 3), channels=64, pixels=128)
-    >>> x.lower, x.upper, x.refusal()
-    ((-1, -1), (-1, -1), None)
+    >>> sizes, strides, corners = (64, 56, 56, 32), (128, 7168, 401408), (-1, -1)
+    >>> Im2colMap(1 << 20, "f16", sizes, strides, corners, corners, channels=64, pixels=128).refusal() is None
+    True
     """
 
     address: int
@@ -171,23 +167,3 @@ class Im2colMap(_Map):
 
 
 AnyMap = TiledMap | Im2colMap
-
-
-def im2col_of(
-    address: int, element: str, sizes: Sequence[int], *, padding: Sequence[tuple[int, int]], taps: Sequence[int],
-    channels: int, pixels: int, stride: Sequence[int] = (), dilation: Sequence[int] = (), swizzle: int = 0,
-) -> Im2colMap:  # fmt: skip
-    """The map of an image without gaps for a forward convolution.
-
-    `sizes` are C, W, H, ..., N; `padding` (before and after), `taps`, `stride` and `dilation` are along W, H, ...
-    """
-    axes = len(taps)
-    stride, dilation = tuple(stride) or (1,) * axes, tuple(dilation) or (1,) * axes
-    strides = tuple(ELEMENTS[element] * math.prod(sizes[: i + 1]) for i in range(len(sizes) - 1))
-    lower = tuple(-before for before, _ in padding)
-    upper = tuple(
-        after - (count - 1) * apart for (_, after), count, apart in zip(padding, taps, dilation, strict=True)
-    )  # fmt: skip
-    return Im2colMap(
-        address, element, tuple(sizes), strides, lower, upper, channels, pixels, (1, *stride, 1), swizzle
-    )  # fmt: skip

@@ -1,7 +1,4 @@
-"""Notices to users: a kernel is being compiled, a cache cannot be used.
-
-They are records of the logger "convforge", not warnings, which programs may turn into errors.
-"""
+"""Notices to users, as log records and not as warnings, which programs may turn into errors."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def say_once(text: str) -> None:
 def compiling(what: str, kept_in: object) -> Iterator[None]:
     """Write a notice if the block, which compiles `what` into the cache folder `kept_in`, takes over a second.
 
-    The notice goes to standard error if that is a terminal, else to the log.
+    It goes to standard error if that is a terminal, else to the log.
     """
     kept = "not kept: no cache can be used" if kept_in is None else f"kept in {kept_in} for the next time"
     timer = threading.Timer(PATIENCE_S, _say, [f"compiling {what}; {kept}"])

@@ -26,8 +26,7 @@ class NoTransform:
 class Recording:
     """Records the kernels and transforms of plans, for a device with these facts.
 
-    Registers and occupancy are unknown: a plan compiles the first variant of each kernel, as if nothing spilled, and
-    uses the grid for unknown occupancy.
+    Registers and occupancy are unknown: a plan compiles the first variant of each kernel, as if nothing spilled.
     """
 
     def __init__(self, facts: DeviceFacts) -> None:

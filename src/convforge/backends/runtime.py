@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,50 +17,27 @@ from convforge.backends.fft import RealFft, Transform
 
 @dataclass(frozen=True, slots=True)
 class LaunchInfo:
-    """Resources of one launch of a plan; `explain`, the bench and the studies read it.
+    """Resources of one launch of a plan; `explain`, the bench and the studies read it. None where unknown."""
 
-    Attributes
-    ----------
-    kernel : str
-        Name of the kernel.
-    grid : tuple of int
-        Blocks of a GPU grid; on the CPU, (work items,).
-    block : tuple of int
-        Threads of a GPU block; on the CPU, (work items that a thread takes at once,).
-    scratch_bytes : int
-        Dynamic shared memory of a block; on the CPU, the cache-resident tile of one thread. Not part of the workspace.
-    registers, spills : int or None
-        Per thread, if known.
-    occupancy : float or None
-        Resident warps over the maximum of an SM, if known.
-    static_bytes : int
-        Static shared memory of a block, if known.
-    early : bool
-        Programmatic dependent launch (PDL): the kernel itself waits for earlier launches (pdl_wait of
-        memory.cuh), so that a GPU may begin it before they have ended.
-    cluster : tuple of int
-        Blocks of a cluster on GPUs from sm_90 on, of which the grid is a multiple; () without clusters.
-    """
-
-    kernel: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
+    kernel: str  # name of the kernel
+    grid: tuple[int, ...]  # blocks of a GPU grid; on the CPU, (work items,)
+    block: tuple[int, ...]  # threads of a GPU block; on the CPU, (work items that a thread takes at once,)
+    # Dynamic shared memory of a block; on the CPU, the cache-resident tile of one thread. Not part of the workspace.
     scratch_bytes: int = 0
-    registers: int | None = None
-    spills: int | None = None
-    occupancy: float | None = None
-    static_bytes: int = 0
+    registers: int | None = None  # per thread
+    spills: int | None = None  # bytes per thread
+    occupancy: float | None = None  # resident warps over the maximum of an SM
+    static_bytes: int = 0  # static shared memory of a block, if known
+    # Programmatic dependent launch (PDL): the kernel itself waits for earlier launches (pdl_wait of memory.cuh), so
+    # that a GPU may begin it before they have ended.
     early: bool = False
+    # Blocks of a cluster on GPUs from sm_90 on, of which the grid is a multiple; () without clusters.
     cluster: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class CallerStream:
-    """The caller's stream, with the allocator of the library of the call's arrays.
-
-    That library keeps its memory for as long as a captured graph needs it; the runtime's own memory could be used again
-    before the graph runs.
-    """
+    """The caller's stream, with the allocator of its arrays' library, which keeps memory for captured graphs."""
 
     handle: int  # the driver's
     # Bytes -> an address, aligned to 64, and the memory's owner; None leaves it to the runtime.
@@ -68,34 +46,34 @@ class CallerStream:
 
 
 class Runtime(Protocol):
-    """The contract of a device's runtime, which plans are bound to."""
+    """The contract of a device's runtime, which plans are bound to; the defaults are those of the host."""
 
-    @property
-    def facts(self) -> DeviceFacts: ...
+    facts: DeviceFacts
 
     def current(self) -> AbstractContextManager[None]:
         """Make the device the thread's current one inside the context."""
-        ...
+        return nullcontext()
 
     def is_current(self) -> bool:
         """True if the device is the thread's current one."""
-        ...
+        return True
 
     def compile(self, kernel: Any) -> Any:
         """Compile a kernel for this device, or load it from the disk cache."""
-        ...
+        return kernel
 
     def compile_ahead(self, kernels: Sequence[Any]) -> None:
         """Compile kernels in parallel, where that is faster than one by one; leave failures to :meth:`compile`."""
-        ...
+        return
 
     def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
         """Run a compiled kernel over a grid, in the order of `stream`. `args` is a tuple on the CPU, else a struct."""
         ...
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run independent tasks, at most `slots` at a time; each receives its slot."""
-        ...
+        """Run independent tasks, each with its slot of `slots`; by default in order: a launch fills the device."""
+        for task in tasks:
+            task(0)
 
     def fft(self, fft: RealFft) -> Transform:
         """Prepare a batch of transforms for this device."""
@@ -107,7 +85,8 @@ class Runtime(Protocol):
 
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
         """An uninitialised array of the device, for work on `stream`."""
-        ...
+        dtype = np.dtype(dtype)
+        return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: Any) -> Any:
         """A copy of a host array on the device."""
@@ -118,7 +97,7 @@ class Runtime(Protocol):
 
         `room` maps a number of bytes to memory for the copy, a contiguous array of uint8.
         """
-        ...
+        return array
 
     def fill(self, array: Any, byte: int) -> None:
         """Set every byte of a contiguous array."""
@@ -126,19 +105,19 @@ class Runtime(Protocol):
 
     def stream(self) -> AbstractContextManager[Any]:
         """Lend the thread a stream inside the context; leave it idle."""
-        ...
+        return nullcontext()
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Page-locked host memory, which the device copies in the background; aligned to 64."""
-        ...
+        return self.allocate(nbytes)  # type: ignore[no-any-return]
 
     def send(self, target: Any, source: NDArray[Any], stream: Any = None) -> None:
         """Begin to copy a contiguous pinned array to a device array on `stream`; both must live until it is done."""
-        ...
+        np.copyto(target, source)
 
     def fetch(self, target: NDArray[Any], source: Any, stream: Any = None) -> None:
         """Begin to copy a contiguous device array to a pinned one on `stream`; both must live until it is done."""
-        ...
+        np.copyto(target, source)
 
     def mark(self, stream: Any = None) -> Any:
         """Record a point in `stream` for :meth:`seconds`."""
@@ -150,23 +129,23 @@ class Runtime(Protocol):
 
     def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
         """Add the device's registers, spills and occupancy of a launch."""
-        ...
+        return info
 
     def writable(self, out: Any) -> Any:
         """The output itself if kernels can write to it, else a new array of the same shape and type to copy from."""
-        ...
+        return out
 
     def synchronize(self, stream: Any = None) -> None:
         """Wait until everything launched on `stream` has ended."""
-        ...
+        return
 
     def is_capturing(self, stream: Any = None) -> bool:
         """True while `stream` is captured into a graph: the host must not wait or measure."""
-        ...
+        return False
 
     def release(self) -> None:
         """Return memory kept for later requests to the system."""
-        ...
+        return
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """Seconds that `repeats` calls of `run` take on the device, by the device's own clock."""

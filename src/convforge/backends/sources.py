@@ -8,7 +8,6 @@ import marshal
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -29,10 +28,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_module(path: Path) -> bytes:
-    """Read a module's source, or its bytecode without a source file; digests are made of this.
-
-    Raises ``OSError`` without such a module.
-    """
+    """A module's source, or its bytecode without one; ``OSError`` without such a module. Digests are made of this."""
     for candidate in (path, path.with_suffix(".pyc")):
         try:
             return read_file(candidate)
@@ -48,17 +44,16 @@ def read_module(path: Path) -> bytes:
 
 def modules(folder: Path) -> list[tuple[str, bytes]]:
     """Names within the package and bytes of the modules in one of its folders: sources, else bytecode."""
-    found = list(_files(_inside(folder), folder.relative_to(PACKAGE).as_posix()))
+    found = _files(folder)
     for suffix in (".py", ".pyc"):
-        if chosen := [(name, file) for name, file in found if name.endswith(suffix)]:
-            return [(name, file.read_bytes()) for name, file in sorted(chosen)]
+        if chosen := [(name, file.read_bytes()) for name, file in found if name.endswith(suffix)]:
+            return chosen
     return []
 
 
 def kernels(folder: Path) -> list[tuple[str, bytes]]:
     """Names within the package and bytes of the CUDA C++ files in one of its folders."""
-    found = _files(_inside(folder), folder.relative_to(PACKAGE).as_posix())
-    return [(name, file.read_bytes()) for name, file in sorted(found) if name.endswith((".cu", ".cuh"))]
+    return [(name, file.read_bytes()) for name, file in _files(folder) if name.endswith((".cu", ".cuh"))]
 
 
 @cache
@@ -78,12 +73,14 @@ def _inside(path: Path) -> Traversable:
     return resources.files("convforge").joinpath(*path.relative_to(PACKAGE).parts)
 
 
-def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
-    if not folder.is_dir():
-        return
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            if entry.name != "__pycache__":
-                yield from _files(entry, f"{name}/{entry.name}")
-        else:
-            yield f"{name}/{entry.name}", entry
+def _files(folder: Path) -> list[tuple[str, Traversable]]:
+    """Names within the package of a folder's files, sorted."""
+    found: list[tuple[str, Traversable]] = []
+    waiting = [(folder.relative_to(PACKAGE).as_posix(), _inside(folder))]
+    while waiting:
+        name, place = waiting.pop()
+        if not place.is_dir():
+            found.append((name, place))
+        elif not name.endswith("__pycache__"):
+            waiting += ((f"{name}/{entry.name}", entry) for entry in place.iterdir())
+    return sorted(found, key=lambda pair: pair[0])

@@ -1,7 +1,6 @@
-"""Kernels' argument structs: offsets of array addresses and tensor maps in them.
+"""Kernels' argument structs: offsets of array addresses (``c_void_p``) and tensor maps (:class:`MapField`) in them.
 
-An address is a field of type ``c_void_p``, a map a field of type :class:`MapField`; no other field holds either. So the
-call cache knows which bytes to write for other arrays.
+No other field holds either, so the call cache knows which bytes to write for other arrays.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from typing import Any
 from convforge.backends.maps import MAP_ALIGNMENT, MAP_BYTES, AnyMap
 
 _POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
+
+Place = tuple[int, int, int]
+MapPlace = tuple[int, int, int, Callable[[int], bytes]]
 
 
 class MapField(ctypes.Structure):
@@ -43,7 +45,7 @@ def struct_with_maps(name: str, fields: Iterable[tuple[str, Any]]) -> type[WithM
         if kind is MapField and (gap := -end % MAP_ALIGNMENT):
             padded.append((f"_before_{field}", ctypes.c_ubyte * gap))
         padded.append((field, kind))
-        end = _size(padded)
+        end = getattr(type("Plain", (ctypes.Structure,), {"_fields_": padded}), field).offset + ctypes.sizeof(kind)
     if gap := -end % MAP_ALIGNMENT:
         padded.append(("_padding", ctypes.c_ubyte * gap))
     return type(name, (WithMaps,), {"_fields_": padded})
@@ -56,21 +58,17 @@ def address_places(kind: Any) -> tuple[int, ...]:
 
 
 class Template:
-    """A launch's struct in the call cache: its constant bytes, and the places of the buffers' addresses.
+    """A launch's struct in the call cache: its constant bytes, and the places of the addresses of `count` buffers.
 
-    `count` is the number of buffers. `pointers` are (offset in the struct, index of the buffer, offset from the
-    buffer's address); `maps` are the same for maps, with a function that encodes the map for an address. ``write(copy,
-    addresses)`` writes the buffers' addresses into a copy of the struct.
+    `pointers` are (offset in the struct, index of the buffer, offset from the buffer's address); `maps` are the same
+    for maps, with a function that encodes the map for an address. ``write(copy, addresses)`` writes the buffers'
+    addresses into a copy of the struct.
     """
 
     __slots__ = ("_args", "write")
 
     def __init__(
-        self,
-        args: ctypes.Structure,
-        count: int,
-        pointers: Sequence[tuple[int, int, int]],
-        maps: Sequence[tuple[int, int, int, Callable[[int], bytes]]] = (),
+        self, args: ctypes.Structure, count: int, pointers: Sequence[Place], maps: Sequence[MapPlace] = ()
     ) -> None:
         self._args = args
         self.write = _writer(args, count, sorted(pointers), tuple(maps))
@@ -80,10 +78,7 @@ class Template:
 
 
 def _writer(
-    args: ctypes.Structure,
-    count: int,
-    pointers: Sequence[tuple[int, int, int]],
-    maps: Sequence[tuple[int, int, int, Callable[[int], bytes]]],
+    args: ctypes.Structure, count: int, pointers: Sequence[Place], maps: Sequence[MapPlace]
 ) -> Callable[[Any, Sequence[int]], None]:
     """Return a function that packs all bytes from the first address to the last at once, constant ones included."""
     content, form, picked = bytes(args), "=", list[int]()
@@ -131,10 +126,3 @@ def _places(kind: Any, start: int) -> Iterator[int]:
     elif issubclass(kind, ctypes.Structure):
         for name, inner, *_ in kind._fields_:
             yield from _places(inner, start + getattr(kind, name).offset)
-
-
-def _size(fields: list[tuple[str, Any]]) -> int:
-    """Bytes of a struct without its final padding."""
-    plain: Any = type("Plain", (ctypes.Structure,), {"_fields_": fields})
-    last, kind = fields[-1]
-    return int(getattr(plain, last).offset) + ctypes.sizeof(kind)

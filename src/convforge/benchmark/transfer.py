@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from convforge.algorithms.contract import Plan
+from convforge.backends.cpu import cpu_runtime
 from convforge.benchmark.material import Material
 from convforge.call.dispatch import execute
 from convforge.timing.ring import Cycle, poison_of
 from convforge.timing.stopping import StoppingRule
-from convforge.timing.timer import HOST_CLOCK, Timing, measure
+from convforge.timing.timer import Timing, measure
 
 # Copies over a bus repeat well: fewer samples than a kernel takes.
 SAMPLES = 7
@@ -46,7 +47,7 @@ class Transfers:
             out.view(np.uint8).fill(poison_of(out.dtype))
         rule = replace(rule, samples=min(SAMPLES, rule.samples), fewest=min(3, rule.samples))
         calls = Cycle(len(self._outs), self._call)
-        return replace(measure(calls, HOST_CLOCK, rule, clock=clock), ring=len(self._outs))
+        return replace(measure(calls, cpu_runtime(), rule, clock=clock), ring=len(self._outs))
 
     def _call(self, i: int) -> None:
         inputs, out = self._material.judges[i].inputs, self._outs[i]

@@ -14,26 +14,8 @@ from convforge.problem.types import DTYPES, PRECISIONS
 Problem = Conv2dProblem | Pool2dProblem | GemmProblem | ElementwiseProblem
 
 __all__ = [
-    "ACTIVATIONS",
-    "DTYPES",
-    "PADDING_ALIASES",
-    "PADDING_MODES",
-    "PRECISIONS",
-    "Conv2dProblem",
-    "ElementwiseProblem",
-    "Epilogue",
-    "GemmProblem",
-    "Operand",
-    "Pool2dProblem",
-    "Problem",
-    "ProblemBase",
-    "Tile",
-    "border_indices",
-    "compile_key",
-    "is_small_plane",
-    "near_padding_mode",
-    "padding_mode_of",
-    "parse_problem",
-    "result_key",
+    "ACTIVATIONS", "DTYPES", "PADDING_ALIASES", "PADDING_MODES", "PRECISIONS", "Conv2dProblem", "ElementwiseProblem",
+    "Epilogue", "GemmProblem", "Operand", "Pool2dProblem", "Problem", "ProblemBase", "Tile", "border_indices",
+    "compile_key", "is_small_plane", "near_padding_mode", "padding_mode_of", "parse_problem", "result_key",
     "tuning_key",
-]
+]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from convforge.problem.borders import PADDING_MODES
 from convforge.problem.epilogue import Epilogue
 from convforge.problem.partition import Tile, split
-from convforge.problem.protocol import LARGEST, Operand, ProblemBase, check_sizes
+from convforge.problem.protocol import LARGEST, Operand, WindowProblem, check_word, in_order
 from convforge.problem.types import (
     PRECISIONS,
     WIDE,
@@ -40,30 +40,16 @@ WORDS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Geometry(ProblemBase):
-    """Sizes that follow from the fields of :class:`Conv2dProblem`, which documents them."""
+class FilterProblem(WindowProblem):
+    """Sizes that follow from the fields of :class:`Conv2dProblem`."""
 
-    __slots__ = (
-        "c_per_group", "extent_h", "extent_w", "k_per_group", "needs_wide_index", "p", "padded_h", "padded_w", "q",
-        "w_shape", "x_shape",
-    )  # fmt: skip
-
-    extent_h: int
-    extent_w: int
-    padded_h: int
-    padded_w: int
-    p: int
-    q: int
-    c_per_group: int
-    k_per_group: int
-    x_shape: tuple[int, int, int, int]
-    w_shape: tuple[int, int, int, int]
-    out_shape: tuple[int, int, int, int]
-    needs_wide_index: bool
+    c_per_group: int  # channels of one filter
+    k_per_group: int  # output channels of one group
+    w_shape: tuple[int, int, int, int]  # of the users' filter: always (K, C / groups, R, S)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conv2dProblem(Geometry):
+@dataclass(frozen=True, kw_only=True)
+class Conv2dProblem(FilterProblem):
     """One 2D convolution, validated when it is made.
 
     It computes::
@@ -110,23 +96,6 @@ class Conv2dProblem(Geometry):
     >>> problem = Conv2dProblem(n=1, c=3, h=1024, w=1024, k=3, r=3, s=3, padding=(1, 1, 1, 1))
     >>> str(problem), problem.p, problem.q
     ('n1c3h1024w1024_k3r3s3_st1_p1_f32_nchw', 1024, 1024)
-
-    Attributes
-    ----------
-    extent_h, extent_w : int
-        Height and width of the filter in pixels of x, dilation included.
-    padded_h, padded_w : int
-        Height and width of the padded image.
-    p, q : int
-        Height and width of the output.
-    c_per_group, k_per_group : int
-        Channels of one filter; output channels of one group.
-    x_shape, out_shape : four int
-        Shapes in the order of `x_layout` and `out_layout`.
-    w_shape : four int
-        Shape of the users' filter: always (K, C / groups, R, S).
-    needs_wide_index : bool
-        An index into x, w or the output may exceed 32 bits.
     """
 
     operation: ClassVar[str] = "conv2d"
@@ -158,15 +127,6 @@ class Conv2dProblem(Geometry):
     epilogue: Epilogue = field(default_factory=Epilogue)
 
     def __post_init__(self) -> None:
-        self._fill_defaults()
-        self._check_sizes()
-        self._derive_sizes()
-        self._check_extents()
-        self._check_words()
-        self._check_types()
-        self._derive_bytes()
-
-    def _fill_defaults(self) -> None:
         w_dtype = self.w_dtype or self.x_dtype
         self._derive(
             w_dtype=w_dtype,
@@ -174,13 +134,22 @@ class Conv2dProblem(Geometry):
             acc_dtype=self.acc_dtype or accumulation_dtype(self.x_dtype, w_dtype),
             out_layout=self.out_layout or self.x_layout,
         )
-
-    def _check_sizes(self) -> None:
-        check_sizes(self, ("c", "h", "w", "k", "r", "s", "groups"))
+        self._check_sizes("c", "h", "w", "k", "r", "s", "groups")
         if self.c % self.groups or self.k % self.groups:
             raise ValueError(
                 f"groups={self.groups} must divide the {self.c} channels of x and the {self.k} output channels"
             )
+        self._derive_sizes()
+        self._check_extents()
+        for name, allowed in WORDS.items():
+            check_word(name, getattr(self, name), allowed)
+        if self.padding_mode != "constant" and self.padding_value != 0:
+            raise ValueError(f"padding_value={self.padding_value} goes with padding_mode='constant' alone")
+        if not math.isfinite(self.padding_value):
+            raise ValueError(f"padding_value={self.padding_value} must be finite")
+        self._check_types()
+        x, w = self.n * self.c * self.h * self.w * itemsize(self.x_dtype), self.k * self.taps * itemsize(self.w_dtype)
+        self._derive(least_bytes=x + w + self.outputs * itemsize(self.out_dtype))
 
     def _derive_sizes(self) -> None:
         n, c, h, w, k = self.n, self.c, self.h, self.w, self.k
@@ -193,23 +162,14 @@ class Conv2dProblem(Geometry):
         self._derive(
             extent_h=extent_h, extent_w=extent_w, padded_h=padded_h, padded_w=padded_w, p=p, q=q,
             c_per_group=c_per_group, k_per_group=k // self.groups, taps=taps, outputs=outputs,
-            flops=2 * outputs * taps,
-            x_shape=(n, c, h, w) if self.x_layout == "NCHW" else (n, h, w, c),
-            w_shape=(k, c_per_group, self.r, self.s),
-            out_shape=(n, k, p, q) if self.out_layout == "NCHW" else (n, p, q, k),
+            flops=2 * outputs * taps, w_shape=(k, c_per_group, self.r, self.s),
+            x_shape=in_order(self.x_layout, n, c, h, w), out_shape=in_order(self.out_layout, n, k, p, q),
             needs_wide_index=max(n * c * h * w, k * taps, outputs) > WIDE,
         )  # fmt: skip
 
-    def _derive_bytes(self) -> None:
-        x = self.n * self.c * self.h * self.w * itemsize(self.x_dtype)
-        w = self.k * self.taps * itemsize(self.w_dtype)
-        self._derive(least_bytes=x + w + self.outputs * itemsize(self.out_dtype))
-
     def _check_extents(self) -> None:
-        for axis, size, filter_size in (
-            ("height", self.padded_h, self.extent_h),
-            ("width", self.padded_w, self.extent_w),
-        ):
+        sides = (("height", self.padded_h, self.extent_h), ("width", self.padded_w, self.extent_w))
+        for axis, size, filter_size in sides:
             if size > LARGEST:
                 raise ValueError(f"the padded picture's {axis} of {size} pixels must be at most {LARGEST}")
             if filter_size > size:
@@ -218,15 +178,6 @@ class Conv2dProblem(Geometry):
                     f"{size}; add padding or use a smaller filter"
                 )
 
-    def _check_words(self) -> None:
-        for name, allowed in WORDS.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
-        if self.padding_mode != "constant" and self.padding_value != 0:
-            raise ValueError(f"padding_value={self.padding_value} goes with padding_mode='constant' alone")
-        if not math.isfinite(self.padding_value):
-            raise ValueError(f"padding_value={self.padding_value} must be finite")
-
     def _check_types(self) -> None:
         for name in ("x_dtype", "w_dtype", "out_dtype", "acc_dtype"):
             check_dtype(getattr(self, name), name)
@@ -234,9 +185,9 @@ class Conv2dProblem(Geometry):
             raise ValueError(f"w_dtype={self.w_dtype} with x_dtype={self.x_dtype}: cast the filter to {self.x_dtype}")
         if self.acc_dtype not in ("int32", "float32", "float64"):
             raise ValueError(f"acc_dtype={self.acc_dtype} must be int32, float32 or float64")
-        integers = is_integer(self.x_dtype) and is_integer(self.w_dtype)
+        zero_point, divisor = self.epilogue.x_zero_point, self.epilogue.divisor
         if is_integer(self.acc_dtype):
-            if not integers:
+            if not (is_integer(self.x_dtype) and is_integer(self.w_dtype)):
                 raise ValueError(
                     f"acc_dtype={self.acc_dtype} needs integer x and w; they are {self.x_dtype}, {self.w_dtype}"
                 )
@@ -246,45 +197,32 @@ class Conv2dProblem(Geometry):
                     "float32 or float64"
                 )
             low, high = limits(self.x_dtype)
-            if self.padding_value != int(self.padding_value) or not low <= self.padding_value <= high:
-                raise ValueError(f"padding_value={self.padding_value} must be a value of {self.x_dtype}")
-            if not low <= self.epilogue.x_zero_point <= high:
-                raise ValueError(f"x_zero_point={self.epilogue.x_zero_point} must be a value of {self.x_dtype}")
-        if self.epilogue.divisor > 2**24 and self.acc_dtype == "float32":
-            raise ValueError(f"divisor={self.epilogue.divisor} is beyond 2^24; sum in float64: cast the filter to it")
-        if self.epilogue.x_zero_point and not is_integer(self.acc_dtype):
-            raise ValueError(f"x_zero_point={self.epilogue.x_zero_point} goes with integer x and w alone")
-
-    def _derive_all(self) -> None:
-        self._derive_sizes()
-        self._derive_bytes()
-
-    __setstate__ = ProblemBase.__setstate__
-
-    @property
-    def sides(self) -> tuple[int, ...]:
-        """Height and width of x."""
-        return (self.h, self.w)
+            for name, value in (("padding_value", self.padding_value), ("x_zero_point", zero_point)):
+                if value != int(value) or not low <= value <= high:
+                    raise ValueError(f"{name}={value} must be a value of {self.x_dtype}")
+        elif zero_point:
+            raise ValueError(f"x_zero_point={zero_point} goes with integer x and w alone")
+        if divisor > 2**24 and self.acc_dtype == "float32":
+            raise ValueError(f"divisor={divisor} is beyond 2^24; sum in float64: cast the filter to it")
 
     @property
     def operands(self) -> tuple[Operand, ...]:
         """x, the filter, and the tensors of the epilogue."""
-        ends, dtype = self.epilogue, self.operand_dtype
+        epilogue, dtype = self.epilogue, self.operand_dtype
         found = [
             Operand("x", "input", self.x_shape, self.x_dtype, self.x_layout),
             Operand("w", "weights", self.w_shape, self.w_dtype, self.w_layout),
         ]
-        if ends.scale != "none":
-            found.append(Operand("scale", "epilogue", () if ends.scale == "tensor" else (self.k,), dtype, ""))
-        if ends.bias:
+        if epilogue.scale != "none":
+            found.append(Operand("scale", "epilogue", () if epilogue.scale == "tensor" else (self.k,), dtype, ""))
+        if epilogue.bias:
             found.append(Operand("bias", "epilogue", (self.k,), dtype, ""))
-        if ends.residual:
+        if epilogue.residual:
             found.append(Operand("residual", "epilogue", self.out_shape, self.out_dtype, self.out_layout))
         return tuple(found)
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """The output."""
         return (Operand("out", "output", self.out_shape, self.out_dtype, self.out_layout),)
 
     @property
@@ -300,10 +238,7 @@ class Conv2dProblem(Geometry):
 
     @property
     def operand_dtype(self) -> str:
-        """Type of the epilogue's scale and bias in kernels: that of float sums; float64 for int32 sums.
-
-        float32 would round an int32 bias beyond 2^24.
-        """
+        """Type of the epilogue's scale and bias in kernels; float64 for int32 sums, whose bias float32 would round."""
         has_any = self.epilogue.bias or self.epilogue.scale != "none"
         return "float64" if (has_any and is_integer(self.acc_dtype)) or self.acc_dtype == "float64" else "float32"
 
@@ -314,7 +249,3 @@ class Conv2dProblem(Geometry):
     def replace(self, **changes: Any) -> Conv2dProblem:
         """A copy with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
-
-    def allowing(self, precision: str) -> Conv2dProblem:
-        """A copy with this arithmetic allowed."""
-        return self.replace(precision=precision)

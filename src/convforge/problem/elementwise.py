@@ -9,7 +9,7 @@ from convforge.problem.protocol import Operand, ProblemBase
 from convforge.problem.types import check_dtype, itemsize
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ElementwiseProblem(ProblemBase):
     """out = max(x, 0) over `size` elements; NaN stays NaN.
 
@@ -29,15 +29,10 @@ class ElementwiseProblem(ProblemBase):
         if self.size < 0:
             raise ValueError(f"size={self.size}: an array has 0 or more elements")
         check_dtype(self.dtype, "dtype")
-        self._derive_all()
-
-    def _derive_all(self) -> None:
         self._derive(
             direction="fprop", precision="strict", acc_dtype=self.dtype, out_dtype=self.dtype, out_shape=(self.size,),
             outputs=self.size, taps=1, flops=self.size, least_bytes=2 * self.size * itemsize(self.dtype),
         )  # fmt: skip
-
-    __setstate__ = ProblemBase.__setstate__
 
     @property
     def sides(self) -> tuple[int, ...]:

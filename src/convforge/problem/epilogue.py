@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 # Name -> (formula, default alpha or None without a parameter). Codes in compiled kernels follow this order.
@@ -16,6 +17,11 @@ ACTIVATIONS: dict[str, tuple[str, float | None]] = {
     "silu": ("y / (1 + exp(-y))", None),
     "gelu": ("y * (1 + erf(y / sqrt(2))) / 2", None),
 }
+
+# First word of a part of the text form -> field and type of its value.
+_READERS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "zero": ("x_zero_point", int), "over": ("divisor", int), "scale": ("scale", str)
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +100,16 @@ class Epilogue:
 
     def __str__(self) -> str:
         """Text form: empty for the identity."""
-        parts = []
-        if self.x_zero_point:
-            parts.append(f"zero:{self.x_zero_point}")
-        if self.divisor != 1:
-            parts.append(f"over:{self.divisor}")
-        if self.scale != "none":
-            parts.append(f"scale:{self.scale}")
-        if self.bias:
-            parts.append("bias")
-        if self.residual:
-            parts.append("residual")
-        if self.activation != "identity":
-            name = self.activation.replace("_", "")
-            parts.append(name if self.alpha is None else f"{name}:{self.alpha!r}".replace("+", ""))
-        return "".join(f"+{part}" for part in parts)
+        name = self.activation.replace("_", "")
+        parts = {
+            f"zero:{self.x_zero_point}": self.x_zero_point,
+            f"over:{self.divisor}": self.divisor != 1,
+            f"scale:{self.scale}": self.scale != "none",
+            "bias": self.bias,
+            "residual": self.residual,
+            name if self.alpha is None else f"{name}:{self.alpha!r}".replace("+", ""): name != "identity",
+        }
+        return "".join(f"+{part}" for part, is_given in parts.items() if is_given)
 
     @classmethod
     def parse(cls, text: str) -> Epilogue:
@@ -117,12 +118,9 @@ class Epilogue:
         fields: dict[str, object] = {}
         for part in text.removeprefix("+").split("+") if text else ():
             head, _, tail = part.partition(":")
-            if head == "zero":
-                fields["x_zero_point"] = int(tail)
-            elif head == "over":
-                fields["divisor"] = int(tail)
-            elif head == "scale":
-                fields["scale"] = tail
+            if head in _READERS:
+                name, read = _READERS[head]
+                fields[name] = read(tail)
             elif part in ("bias", "residual"):
                 fields[part] = True
             elif head in names:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convforge.problem.protocol import Operand, ProblemBase
+from convforge.problem.protocol import Operand, ProblemBase, check_word
 from convforge.problem.types import FP8, PRECISIONS, accumulation_dtype, itemsize, magnitude, numpy_dtype, output_dtype
 
 # Element types of matrices.
@@ -14,11 +13,10 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 BYTES = ("int8", "uint8")
 DTYPES = (*FLOATS, *BYTES)
 
-# The largest sum that int32 holds.
-LARGEST_SUM = 2**31 - 1
+LARGEST_SUM = 2**31 - 1  # that int32 holds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GemmProblem(ProblemBase):
     """C = op(A) op(B), with op(A) of shape (M, K), op(B) of shape (K, N) and C of shape (M, N), all row-major.
 
@@ -70,11 +68,7 @@ class GemmProblem(ProblemBase):
         if self.dtype in BYTES and (most := magnitude(self.dtype) * magnitude(self.b_dtype)) * self.k > LARGEST_SUM:
             raise ValueError(f"k={self.k}: so many products of {self.dtype} and {self.b_dtype} can exceed int32; "
                              f"{LARGEST_SUM // most} cannot")  # fmt: skip
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision={self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
-        self._derive_all()
-
-    def _derive_all(self) -> None:
+        check_word("precision", self.precision, PRECISIONS)
         m, n, k = self.m, self.n, self.k
         out_dtype = output_dtype(self.dtype, self.b_dtype)
         self._derive(
@@ -83,15 +77,8 @@ class GemmProblem(ProblemBase):
             least_bytes=m * k * itemsize(self.dtype) + k * n * itemsize(self.b_dtype) + m * n * itemsize(out_dtype),
         )  # fmt: skip
 
-    __setstate__ = ProblemBase.__setstate__
-
-    def allowing(self, precision: str) -> GemmProblem:
-        """A copy with this arithmetic allowed."""
-        return dataclasses.replace(self, precision=precision)
-
     @property
     def sides(self) -> tuple[int, ...]:
-        """M, N and K."""
         return (self.m, self.n, self.k)
 
     @property

@@ -1,15 +1,11 @@
-"""Text forms and the three keys.
+"""Text forms and the three keys; docs/problems.md has the grammar.
 
-Parsing the text form of a problem gives the same problem. The text form is an argument of the command line, a test's
-name and a result's key. Tokens for default values are left out.
+Parsing the text form of a problem gives the same problem. It is an argument of the command line, a test's name and a
+result's key. Tokens for default values are left out.
 
-    n1c3h1024w1024_k3r3s3_st1_p1_f32_nchw                     conv2d
-    n2c8h30w40_k4r3s5_st2x1_p1x0x2x2_d2_g4_reflect_flip_u8-i8-i32-i32_nhwc_+bias+relu
-    n1c64h56w56_k64r3s3_st1_p1_f32_nchw_math-winograd         allowed arithmetic, if not strict
-    max_n1c64h112w112_r3s3_st2_p1_f32_nchw                    max_pool2d
-    m512n256k128_tb_f32                                       gemm
-    m512n256k128_u8-i8                                        gemm of two integer types, A's and B's
-    relu4096_f32                                              relu
+    n2c8h30w40_k4r3s5_st2x1_p1x0x2x2_d2_g4_reflect_flip_u8-i8-i32-i32_nhwc_+bias+relu     conv2d
+    max_n1c64h112w112_r3s3_st2_p1_f32_nchw                                                max_pool2d
+    m512n256k128_tb_f32, relu4096_f32                                                     gemm, relu
 """
 
 from __future__ import annotations
@@ -41,20 +37,15 @@ if TYPE_CHECKING:
 # Largest height and width of a depthwise plane for which kernels may be specialised.
 SMALL_SIDE = 64
 
-_CONV2D = re.compile(r"n(\d+)c(\d+)h(\d+)w(\d+)_k(\d+)r(\d+)s(\d+)(?=_|$)")
-_POOL2D = re.compile(r"max_n(\d+)c(\d+)h(\d+)w(\d+)_r(\d+)s(\d+)(?=_|$)")
-_GEMM = re.compile(r"m(\d+)n(\d+)k(\d+)(?=_|$)")
-_RELU = re.compile(r"relu(\d+)(?=_|$)")
 _PAIR = re.compile(r"(st|d)(\d+)(?:x(\d+))?")
 _PADDING = re.compile(r"p(\d+)(?:x(\d+)(?:x(\d+)x(\d+))?)?")
-_CONSTANT = re.compile(r"constant(.+)")
 _LAYOUTS = re.compile(r"(nchw|nhwc)(?:-(kcrs|krsc)-(nchw|nhwc))?")
 
 
 def result_key(problem: Problem) -> str:
     """The key of a result: the problem's text form."""
     form = _FORMS[problem.operation]
-    return "_".join([form.size(problem, _exact), *form.tokens(problem)])
+    return "_".join([form.size(problem, int), *form.tokens(problem)])
 
 
 def tuning_key(problem: Problem) -> str:
@@ -64,8 +55,6 @@ def tuning_key(problem: Problem) -> str:
 
     Examples
     --------
-    >>> tuning_key(parse_problem("n3c3h1000w1024_k3r3s3_st1_p1_f32_nchw"))
-    'n4c3h1024w1024_k3r3s3_st1_p1_f32_nchw'
     >>> tuning_key(parse_problem("n3c3h1000w1002_k3r3s3_st1_p1_f32_nchw"))
     'n4c3h1024w1024_k3r3s3_st1_p1_f32_nchw_v8'
     """
@@ -84,8 +73,6 @@ def compile_key(problem: Problem) -> str:
     --------
     >>> compile_key(parse_problem("n3c3h1000w1024_k3r3s3_st1_p1_f32_nchw"))
     'c3_k3r3s3_st1_p1_f32_nchw'
-    >>> compile_key(parse_problem("n3c32h14w14_k32r3s3_st1_p1_g32_f32_nchw"))
-    'c32h14w14_k32r3s3_st1_p1_g32_f32_nchw'
     """
     form = _FORMS[problem.operation]
     tokens = [token for token in form.tokens(problem) if token != "ceil"]
@@ -103,29 +90,31 @@ def parse_problem(text: str) -> Problem:
 
     Examples
     --------
-    >>> text = "n1c3h64w48_k8r3s5_st2x1_p1x0x2x2_g1_f32_nchw"
-    >>> parse_problem(text).padding
+    >>> parse_problem("n1c3h64w48_k8r3s5_st2x1_p1x0x2x2_g1_f32_nchw").padding
     (1, 0, 2, 2)
     """
-    if match := _CONV2D.match(text):
-        return _parse_conv2d(text, match)
-    if match := _POOL2D.match(text):
-        return _parse_pool2d(text, match)
-    if match := _GEMM.match(text):
-        return _parse_gemm(text, match)
-    if match := _RELU.match(text):
-        dtypes = _tokens(text, match)
-        if len(dtypes) > 1 or any(t not in DTYPES for t in dtypes):
-            raise ValueError(f"{text!r} is not a problem: after relu4096 comes one element type, as in relu4096_f32")
-        return ElementwiseProblem(size=int(match[1]), dtype=DTYPES[dtypes[0]] if dtypes else "float32")
+    for form in _FORMS.values():
+        if match := re.match(form.sizes + "(?=_|$)", text):
+            fields: dict[str, Any] = {name: int(size) for name, size in match.groupdict().items()}
+            rest = text[match.end() :].removeprefix("_")
+            for token in rest.split("_") if rest else ():
+                if (found := form.read(token)) is None or (form.kind is ElementwiseProblem and "dtype" in fields):
+                    raise ValueError(_unknown(token, text, form))
+                fields |= found
+            problem: Problem = form.kind(**fields)
+            return problem
     raise ValueError(
         f"{text!r} is not a problem; a convolution reads n1c3h64w64_k8r3s3_st1_p1_f32_nchw, a matrix product "
         "m512n512k512_f32, pooling max_n1c64h112w112_r3s3_st2_p1_f32_nchw"
     )
 
 
-def _exact(size: int) -> int:
-    return size
+def _unknown(token: str, text: str, form: _Form) -> str:
+    if form.kind is ElementwiseProblem:
+        return f"{text!r} is not a problem: after relu4096 comes one element type, as in relu4096_f32"
+    mode = PADDING_ALIASES.get(token) if form.kind is Conv2dProblem else None
+    hint = f"; the border is written {mode!r} here" if mode else ""
+    return f"token {token!r} of problem {text!r} is unknown{hint}"
 
 
 def _bucket(size: int) -> int:
@@ -134,7 +123,6 @@ def _bucket(size: int) -> int:
 
 
 def _conv2d_compiled(problem: Conv2dProblem) -> list[str]:
-    """Tokens for the properties of batch, height and width that kernels are compiled for; see :func:`compile_key`."""
     tokens = _wide(problem)
     if is_small_plane(problem):
         return tokens
@@ -152,17 +140,16 @@ def _pair(prefix: str, pair: tuple[int, int]) -> str:
     return f"{prefix}{pair[0]}" if pair[0] == pair[1] else f"{prefix}{pair[0]}x{pair[1]}"
 
 
-def _padding(padding: tuple[int, int, int, int]) -> str:
-    top, bottom, left, right = padding
-    if top == bottom and left == right:
-        return _pair("p", (top, left))
-    return f"p{top}x{bottom}x{left}x{right}"
+def _window_tokens(problem: Conv2dProblem | Pool2dProblem) -> list[str]:
+    top, bottom, left, right = problem.padding
+    alike = top == bottom and left == right
+    padding = _pair("p", (top, left)) if alike else f"p{top}x{bottom}x{left}x{right}"
+    dilation = [] if problem.dilation == (1, 1) else [_pair("d", problem.dilation)]
+    return [_pair("st", problem.stride), padding, *dilation]
 
 
 def _conv2d_tokens(problem: Conv2dProblem) -> list[str]:
-    tokens = [_pair("st", problem.stride), _padding(problem.padding)]
-    if problem.dilation != (1, 1):
-        tokens.append(_pair("d", problem.dilation))
+    tokens = _window_tokens(problem)
     if problem.groups != 1:
         tokens.append(f"g{problem.groups}")
     if problem.padding_mode == "constant":
@@ -171,7 +158,10 @@ def _conv2d_tokens(problem: Conv2dProblem) -> list[str]:
         tokens.append(problem.padding_mode)
     if problem.mode == "convolution":
         tokens.append("flip")
-    tokens.append(_dtype_token(problem))
+    x = problem.x_dtype
+    dtypes = (x, problem.w_dtype, problem.out_dtype, problem.acc_dtype)
+    plain = dtypes == (x, x, output_dtype(x, x), accumulation_dtype(x, x))
+    tokens.append("-".join(SHORT_NAMES[d] for d in (dtypes[:1] if plain else dtypes)))
     layouts = (problem.x_layout, problem.w_layout, problem.out_layout)
     default = (problem.x_layout, "KCRS", problem.x_layout)
     tokens.append((problem.x_layout if layouts == default else "-".join(layouts)).lower())
@@ -182,19 +172,8 @@ def _conv2d_tokens(problem: Conv2dProblem) -> list[str]:
     return tokens
 
 
-def _dtype_token(problem: Conv2dProblem) -> str:
-    x, w = problem.x_dtype, problem.w_dtype
-    dtypes = (x, w, problem.out_dtype, problem.acc_dtype)
-    if dtypes == (x, x, output_dtype(x, x), accumulation_dtype(x, x)):
-        return SHORT_NAMES[x]
-    return "-".join(SHORT_NAMES[d] for d in dtypes)
-
-
 def _pool2d_tokens(problem: Pool2dProblem) -> list[str]:
-    tokens = [_pair("st", problem.stride), _padding(problem.padding)]
-    if problem.dilation != (1, 1):
-        tokens.append(_pair("d", problem.dilation))
-    tokens += [SHORT_NAMES[problem.dtype], problem.layout.lower()]
+    tokens = [*_window_tokens(problem), SHORT_NAMES[problem.dtype], problem.layout.lower()]
     return [*tokens, "ceil"] if problem.ceil_mode else tokens
 
 
@@ -208,7 +187,6 @@ def _gemm_tokens(problem: GemmProblem) -> list[str]:
 
 
 def _gemm_compiled(problem: GemmProblem) -> list[str]:
-    """Token for vectors of rows of 16-bit matrices, if they have fewer than 16 bytes."""
     size = itemsize(problem.dtype)
     if size != 2:
         return []
@@ -218,7 +196,7 @@ def _gemm_compiled(problem: GemmProblem) -> list[str]:
 
 
 def _conv2d_size(problem: Conv2dProblem, scaled: Callable[[int], int]) -> str:
-    side = _exact if is_small_plane(problem) else scaled
+    side = int if is_small_plane(problem) else scaled
     picture = f"n{scaled(problem.n)}c{problem.c}h{side(problem.h)}w{side(problem.w)}"
     return f"{picture}_k{problem.k}r{problem.r}s{problem.s}"
 
@@ -237,102 +215,90 @@ def _gemm_size(problem: GemmProblem, scaled: Callable[[int], int]) -> str:
     return f"m{scaled(problem.m)}n{scaled(problem.n)}k{scaled(problem.k)}"
 
 
+def _read_dtypes(token: str, *names: str) -> dict[str, Any] | None:
+    """Element types of these fields, joined by hyphens; one alone is that of the first field."""
+    parts = token.split("-")
+    if len(parts) not in (1, len(names)) or any(part not in DTYPES for part in parts):
+        return None
+    return {name: DTYPES[part] for name, part in zip(names, parts, strict=False)}
+
+
+def _read_precision(token: str) -> dict[str, Any] | None:
+    precision = token.removeprefix("math-")
+    return {"precision": precision} if precision in PRECISIONS and precision != token else None
+
+
+def _read_window(token: str) -> dict[str, Any] | None:
+    """Read a token that convolution and pooling share."""
+    if match := _PAIR.fullmatch(token):
+        return {"stride" if match[1] == "st" else "dilation": (int(match[2]), int(match[3] or match[2]))}
+    if match := _PADDING.fullmatch(token):
+        a, *others = (int(size) for size in match.groups() if size is not None)
+        return {"padding": (a, *others) if len(others) == 3 else (a, a, *2 * (others or [a]))}
+    return None
+
+
+def _read_conv2d(token: str) -> dict[str, Any] | None:
+    if token.startswith("+"):
+        return {"epilogue": Epilogue.parse(token)}
+    if layouts := _LAYOUTS.fullmatch(token):
+        x, w, out = layouts.groups()
+        return {"x_layout": x.upper(), "w_layout": (w or "kcrs").upper(), "out_layout": (out or x).upper()}
+    if re.fullmatch(r"g\d+", token):
+        return {"groups": int(token[1:])}
+    if constant := re.fullmatch("constant(.+)", token):
+        return {"padding_mode": "constant", "padding_value": float(constant[1])}
+    if token in ("reflect", "symmetric", "replicate", "circular"):
+        return {"padding_mode": token}
+    if token == "flip":
+        return {"mode": "convolution"}
+    dtypes = _read_dtypes(token, "x_dtype", "w_dtype", "out_dtype", "acc_dtype")
+    return dtypes or _read_precision(token) or _read_window(token)
+
+
+def _read_pool2d(token: str) -> dict[str, Any] | None:
+    if token in ("nchw", "nhwc"):
+        return {"layout": token.upper()}
+    return {"ceil_mode": True} if token == "ceil" else _read_dtypes(token, "dtype") or _read_window(token)
+
+
+def _read_gemm(token: str) -> dict[str, Any] | None:
+    if token in ("ta", "tb"):
+        return {f"transpose_{token[1]}": True}
+    return _read_dtypes(token, "dtype", "b_dtype") or _read_precision(token)
+
+
 class _Form(NamedTuple):
+    """The text form of one kind of problem."""
+
+    kind: type[Any]
+    sizes: str  # pattern of its first token, with a group for each field
+    read: Callable[[str], dict[str, Any] | None]  # a further token -> its fields, or None
     size: Callable[[Any, Callable[[int], int]], str]  # all sizes; a function scales those that are run-time arguments
     kernel: Callable[[Any], str]  # sizes for which kernels are specialised
     tokens: Callable[[Any], list[str]]  # tokens after the sizes
     compiled: Callable[[Any], list[str]]  # tokens for properties of the scaled sizes that kernels are compiled for
 
 
+def _sizes(*names: str) -> str:
+    return "".join(rf"{name}(?P<{name}>\d+)" for name in names)
+
+
 _FORMS: dict[str, _Form] = {
-    "conv2d": _Form(_conv2d_size, _conv2d_kernel, _conv2d_tokens, _conv2d_compiled),
-    "max_pool2d": _Form(_pool2d_size, lambda problem: f"max_r{problem.r}s{problem.s}", _pool2d_tokens, _wide),
-    "gemm": _Form(_gemm_size, lambda _: "gemm", _gemm_tokens, _gemm_compiled),
-    "relu": _Form(
-        lambda problem, scaled: f"relu{scaled(problem.size)}",
-        lambda _: "relu",
-        lambda problem: [SHORT_NAMES[problem.dtype]],
-        lambda _: [],
+    "conv2d": _Form(
+        Conv2dProblem, _sizes(*"nchw") + "_" + _sizes(*"krs"), _read_conv2d,
+        _conv2d_size, _conv2d_kernel, _conv2d_tokens, _conv2d_compiled,
     ),
-}
-
-
-def _tokens(text: str, match: re.Match[str]) -> list[str]:
-    rest = text[match.end() :].removeprefix("_")
-    return rest.split("_") if rest else []
-
-
-def _common(token: str, fields: dict[str, object]) -> bool:
-    """Read a token that convolution and pooling share."""
-    if match := _PAIR.fullmatch(token):
-        name = "stride" if match[1] == "st" else "dilation"
-        fields[name] = (int(match[2]), int(match[3] or match[2]))
-    elif match := _PADDING.fullmatch(token):
-        a, b, c, d = match.groups()
-        if c is not None:
-            fields["padding"] = (int(a), int(b), int(c), int(d))
-        else:
-            fields["padding"] = (int(a), int(a), int(b or a), int(b or a))
-    else:
-        return False
-    return True
-
-
-def _parse_conv2d(text: str, match: re.Match[str]) -> Conv2dProblem:
-    fields: dict[str, object] = dict(zip("nchwkrs", map(int, match.groups()), strict=True))
-    for token in _tokens(text, match):
-        if _common(token, fields):
-            continue
-        if token.startswith("+"):
-            fields["epilogue"] = Epilogue.parse(token)
-        elif layouts := _LAYOUTS.fullmatch(token):
-            x, w, out = layouts.groups()
-            fields |= {"x_layout": x.upper(), "w_layout": (w or "kcrs").upper(), "out_layout": (out or x).upper()}
-        elif re.fullmatch(r"g\d+", token):
-            fields["groups"] = int(token[1:])
-        elif constant := _CONSTANT.fullmatch(token):
-            fields |= {"padding_mode": "constant", "padding_value": float(constant[1])}
-        elif token in ("reflect", "symmetric", "replicate", "circular"):
-            fields["padding_mode"] = token
-        elif token == "flip":
-            fields["mode"] = "convolution"
-        elif token.removeprefix("math-") in PRECISIONS and token.startswith("math-"):
-            fields["precision"] = token.removeprefix("math-")
-        elif all(part in DTYPES for part in token.split("-")) and token.count("-") in (0, 3):
-            names = ("x_dtype", "w_dtype", "out_dtype", "acc_dtype")
-            fields |= dict(zip(names, (DTYPES[part] for part in token.split("-")), strict=False))
-        else:
-            mode = PADDING_ALIASES.get(token)
-            hint = f"; the border is written {mode!r} here" if mode else ""
-            raise ValueError(f"token {token!r} of problem {text!r} is unknown{hint}")
-    return Conv2dProblem(**fields)  # type: ignore[arg-type]
-
-
-def _parse_pool2d(text: str, match: re.Match[str]) -> Pool2dProblem:
-    fields: dict[str, object] = dict(zip("nchwrs", map(int, match.groups()), strict=True))
-    for token in _tokens(text, match):
-        if _common(token, fields):
-            continue
-        if token in DTYPES:
-            fields["dtype"] = DTYPES[token]
-        elif token in ("nchw", "nhwc"):
-            fields["layout"] = token.upper()
-        elif token == "ceil":
-            fields["ceil_mode"] = True
-        else:
-            raise ValueError(f"token {token!r} of problem {text!r} is unknown")
-    return Pool2dProblem(**fields)  # type: ignore[arg-type]
-
-
-def _parse_gemm(text: str, match: re.Match[str]) -> GemmProblem:
-    fields: dict[str, object] = dict(zip("mnk", map(int, match.groups()), strict=True))
-    for token in _tokens(text, match):
-        if token in ("ta", "tb"):
-            fields["transpose_a" if token == "ta" else "transpose_b"] = True
-        elif token.count("-") < 2 and all(part in DTYPES for part in token.split("-")):
-            fields |= dict(zip(("dtype", "b_dtype"), (DTYPES[part] for part in token.split("-")), strict=False))
-        elif token.removeprefix("math-") in PRECISIONS and token.startswith("math-"):
-            fields["precision"] = token.removeprefix("math-")
-        else:
-            raise ValueError(f"token {token!r} of problem {text!r} is unknown")
-    return GemmProblem(**fields)  # type: ignore[arg-type]
+    "max_pool2d": _Form(
+        Pool2dProblem, "max_" + _sizes(*"nchw") + "_" + _sizes(*"rs"), _read_pool2d,
+        _pool2d_size, lambda problem: f"max_r{problem.r}s{problem.s}", _pool2d_tokens, _wide,
+    ),
+    "gemm": _Form(
+        GemmProblem, _sizes(*"mnk"), _read_gemm, _gemm_size, lambda _: "gemm", _gemm_tokens, _gemm_compiled
+    ),
+    "relu": _Form(
+        ElementwiseProblem, r"relu(?P<size>\d+)", lambda token: _read_dtypes(token, "dtype"),
+        lambda problem, scaled: f"relu{scaled(problem.size)}", lambda _: "relu",
+        lambda problem: [SHORT_NAMES[problem.dtype]], lambda _: [],
+    ),
+}  # fmt: skip

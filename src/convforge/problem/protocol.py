@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from convforge.problem.types import itemsize
 
 # Upper limit in pixels of a stride, a dilation, a padding, and a side of the padded image.
 LARGEST = 2**31 - 1
-
-
-def check_sizes(problem: Any, sizes: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` if a size, or a field of a problem's sliding window, is out of range."""
-    if problem.n < 0:
-        raise ValueError(f"n={problem.n}: a batch has 0 or more pictures")
-    for name in sizes:
-        if (size := getattr(problem, name)) < 1:
-            raise ValueError(f"{name}={size} must be at least 1")
-    for name, pair in (("stride", problem.stride), ("dilation", problem.dilation)):
-        if min(pair) < 1:
-            raise ValueError(f"{name}={pair} must be at least 1 on both axes")
-    for name, values in (("stride", problem.stride), ("dilation", problem.dilation), ("padding", problem.padding)):
-        if max(values) > LARGEST:
-            raise ValueError(f"{name}={values} must be at most {LARGEST}")
-    if min(problem.padding) < 0:
-        raise ValueError(f"padding={problem.padding} (top, bottom, left, right) must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +35,8 @@ class Operand:
 class ProblemBase:
     """Protocol of all kinds of problem; each is a frozen dataclass, validated when it is made.
 
-    Attributes that follow from the fields are computed once and are no fields: equality, hash, repr and pickles do not
-    use them.
+    Attributes that follow from the fields are computed once and are no fields: equality, hash and repr do not use them.
     """
-
-    __slots__ = (
-        "acc_dtype", "direction", "flops", "least_bytes", "out_dtype", "out_shape", "outputs", "precision", "taps"
-    )  # fmt: skip
 
     operation: ClassVar[str]
     multiplies: ClassVar[bool] = False  # outputs are sums of products, with rounding errors
@@ -100,25 +79,66 @@ class ProblemBase:
 
     def allowing(self, precision: str) -> Self:
         """A copy with this arithmetic allowed; the problem itself if it has no choice of arithmetic."""
-        return self
+        return dataclasses.replace(self, precision=precision) if self.multiplies else self  # type: ignore[type-var]
 
     def __str__(self) -> str:
         from convforge.problem.keys import result_key
 
         return result_key(self)  # type: ignore[arg-type]  # every kind is a member of the union
 
-    def __setstate__(self, state: list[Any]) -> None:
-        """Set the fields of a pickle and derive the rest; a dataclass with slots must name this method in its body."""
-        names = (field.name for field in fields(self))  # type: ignore[arg-type]  # of the dataclass that this is
-        self._derive(**dict(zip(names, state, strict=True)))
-        self._derive_all()
-
-    def _derive_all(self) -> None:
-        """Set everything that follows from valid fields."""
-        raise NotImplementedError
-
     def _derive(self, **values: object) -> None:
         """Set derived attributes, although the dataclass is frozen."""
-        put = object.__setattr__
-        for name, value in values.items():
-            put(self, name, value)
+        self.__dict__.update(values)
+
+
+class WindowProblem(ProblemBase):
+    """A problem with a sliding window over the images of a batch."""
+
+    n: int
+    h: int
+    w: int
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int, int, int]
+
+    extent_h: int  # height and width of the window in pixels of x, dilation included
+    extent_w: int
+    padded_h: int  # height and width of the padded image
+    padded_w: int
+    p: int  # height and width of the output
+    q: int
+    x_shape: tuple[int, int, int, int]  # in the physical layout
+    out_shape: tuple[int, int, int, int]
+    needs_wide_index: bool  # an index into an array may exceed 32 bits
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Height and width of x."""
+        return (self.h, self.w)
+
+    def _check_sizes(self, *sizes: str) -> None:
+        """Raise ``ValueError`` if a size, or a field of the window, is out of range."""
+        if self.n < 0:
+            raise ValueError(f"n={self.n}: a batch has 0 or more pictures")
+        for name in sizes:
+            if (size := getattr(self, name)) < 1:
+                raise ValueError(f"{name}={size} must be at least 1")
+        pairs: dict[str, tuple[int, ...]] = {"stride": self.stride, "dilation": self.dilation}
+        for name, pair in pairs.items():
+            if min(pair) < 1:
+                raise ValueError(f"{name}={pair} must be at least 1 on both axes")
+        for name, values in {**pairs, "padding": self.padding}.items():
+            if max(values) > LARGEST:
+                raise ValueError(f"{name}={values} must be at most {LARGEST}")
+        if min(self.padding) < 0:
+            raise ValueError(f"padding={self.padding} (top, bottom, left, right) must not be negative")
+
+
+def in_order(layout: str, n: int, c: int, h: int, w: int) -> tuple[int, int, int, int]:
+    """The shape of images in the order of a layout, NCHW or NHWC."""
+    return (n, c, h, w) if layout == "NCHW" else (n, h, w, c)
+
+
+def check_word(name: str, value: Any, allowed: Any) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(allowed)}")

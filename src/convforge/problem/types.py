@@ -84,11 +84,6 @@ def to_float(values: NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> NDArray
     ml_dtypes rounds float64 twice, first to float32. So float64 is first rounded to odd: towards zero, with the last
     bit set where anything was lost (S. Boldo and G. Melquiond, *Emulation of a FMA and correctly rounded sums*, IEEE
     Trans. Comput. 57(4), 2008).
-
-    Examples
-    --------
-    >>> float(to_float(np.array([1 + 2**-8 + 2**-40]), numpy_dtype("bfloat16"))[0])
-    1.0078125
     """
     if dtype.name not in ADDED or values.dtype == np.float32:
         return values.astype(dtype)
@@ -122,8 +117,7 @@ def accumulation_dtype(x_dtype: str, w_dtype: str) -> str:
 def output_dtype(x_dtype: str, w_dtype: str) -> str:
     """The default type of the result: x's own if it is a float type of 16 bits or more, else the accumulation type.
 
-    Sums of 8-bit floats soon exceed their range (448 for e4m3), and there is no scale, which PyTorch's ``_scaled_mm``
-    and cuBLAS use for this.
+    Sums of 8-bit floats soon exceed their range, and there is no scale, as in PyTorch's ``_scaled_mm`` and cuBLAS.
     """
     return accumulation_dtype(x_dtype, w_dtype) if is_integer(x_dtype) or x_dtype in FP8 else x_dtype
 

@@ -9,27 +9,7 @@ from convforge.timing.stopping import StoppingRule, median_uncertainty, spread
 from convforge.timing.timer import Timing, interleave, measure
 
 __all__ = [
-    "Ceilings",
-    "Copies",
-    "Cycle",
-    "Order",
-    "Ranking",
-    "Ring",
-    "RingSize",
-    "Slot",
-    "StoppingRule",
-    "Timing",
-    "device_slug",
-    "interleave",
-    "machine_table",
-    "measure",
-    "measure_ceilings",
-    "median_uncertainty",
-    "moved",
-    "order",
-    "rank",
-    "repository",
-    "ring_size",
-    "spread",
-    "versions",
-]
+    "Ceilings", "Copies", "Cycle", "Order", "Ranking", "Ring", "RingSize", "Slot", "StoppingRule", "Timing",
+    "device_slug", "interleave", "machine_table", "measure", "measure_ceilings", "median_uncertainty", "moved", "order",
+    "rank", "repository", "ring_size", "spread", "versions",
+]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from convforge.timing.ring import last_level_cache
 
 # Relative difference of two measurements beyond which the machine's state has changed.
 MOVED = 0.10
-# Bytes of each array on a GPU, whose bandwidth still rises at hundreds of MB.
-COPIED_BYTES = 1 << 30
+COPIED_BYTES = 1 << 30  # of each array on a GPU, whose bandwidth still rises at hundreds of MB
 # Independent chains of a GPU's thread, and multiply-adds of each.
 CHAINS, STEPS = 8, 4096
 
@@ -40,78 +40,60 @@ class Ceilings:
 
 def measure_ceilings(runtime: Runtime, repeats: int = 5) -> Ceilings:
     """Measure a device's ceilings, the best of `repeats`."""
-    if runtime.facts.backend == "cuda":
-        return Ceilings(gpu_copy_bandwidth(runtime, repeats), gpu_fma_peak(runtime, repeats))
     return Ceilings(copy_bandwidth(runtime, repeats), fma_peak(runtime, repeats))
 
 
 def copy_bandwidth(runtime: Runtime, repeats: int = 5) -> float:
-    """Bytes per second, read and written, of a copy on all CPU cores."""
-    wanted = min(max(4 * last_level_cache(runtime.facts), 64 << 20), 256 << 20)
-    floats = wanted // (4 * CPU_BLOCK) * CPU_BLOCK
-    source, target = np.ones(floats, np.float32), np.zeros(floats, np.float32)
-    run = copying(runtime, source, target)
-    run()  # compiles
-    if not np.array_equal(source, target):
-        raise RuntimeError("the copy kernel did not copy")
-    return 2 * source.nbytes / min(runtime.time(run, 1) for _ in range(repeats))
-
-
-def fma_peak(runtime: Runtime, repeats: int = 5) -> float:
-    """float32 operations per second of multiply-adds on all CPU cores."""
-    from convforge.backends.cpu.simd import VECTOR_BYTES
-    from convforge.timing import cpu
-
-    items, steps, lanes = 4 * runtime.facts.cores, 500_000, VECTOR_BYTES // 4
-    values, factors = np.ones(items * cpu.FMA_VECTORS * lanes, np.float32), np.array([0.999, 0.001], np.float32)
-    info = LaunchInfo("multiply_add", (items,), (1,))
-    kernel = runtime.compile(cpu.multiply_add)
-
-    def run() -> None:
-        runtime.launch(kernel, info, (values, factors, steps))
-
-    run()  # compiles
-    flops = 2 * values.size * steps
-    return flops / min(runtime.time(run, 1) for _ in range(repeats))
-
-
-def gpu_copy_bandwidth(runtime: Runtime, repeats: int = 5, nbytes: int = COPIED_BYTES) -> float:
-    """Bytes per second, read and written, of our copy kernel over two arrays of `nbytes` bytes."""
-    count = nbytes // 16
-    numbers = np.arange(4 * count, dtype=np.float32)
-    source, target = runtime.upload(numbers), runtime.empty((4 * count,), np.float32)
+    """Bytes per second, read and written, of our copy kernel on the whole device."""
+    facts, calls = runtime.facts, 1
+    nbytes = min(max(4 * last_level_cache(facts), 64 << 20), 256 << 20)
+    if facts.backend == "cuda":
+        nbytes, calls = COPIED_BYTES, 4
+    numbers = np.arange(nbytes // (4 * CPU_BLOCK) * CPU_BLOCK, dtype=np.float32)
+    source, target = runtime.upload(numbers), runtime.empty(numbers.shape, np.float32)
     runtime.fill(target, 0xFF)
     run = copying(runtime, source, target)
-    run()
+    run()  # compiles
     runtime.synchronize()
     if not np.array_equal(runtime.download(target), numbers):
         raise RuntimeError("the copy kernel did not copy")
-    return 2 * 16 * count / min(runtime.time(run, 4) / 4 for _ in range(repeats))
+    return 2 * numbers.nbytes / min(runtime.time(run, calls) / calls for _ in range(repeats))
 
 
-def gpu_fma_peak(runtime: Runtime, repeats: int = 5) -> float:
-    """float32 operations per second of multiply-adds on all SMs."""
-    threads = runtime.facts.cores * runtime.facts.threads
-    values = runtime.upload(np.ones(threads * CHAINS, np.float32))
-    kernel = runtime.compile(KernelSource("timing/multiply_add.cu", "multiply_add", (), _MultiplyAdd, "MultiplyAdd"))
-    info = LaunchInfo("multiply_add", (threads // 256,), (256,))
-    args = _MultiplyAdd(values.address, 0.999, 0.001, STEPS)
+def fma_peak(runtime: Runtime, repeats: int = 5) -> float:
+    """float32 operations per second of multiply-adds on all cores, or SMs."""
+    cores = runtime.facts.cores
+    kernel: Any
+    args: Any
+    if runtime.facts.backend == "cuda":
+        threads, steps = cores * runtime.facts.threads, STEPS
+        values = runtime.upload(np.ones(threads * CHAINS, np.float32))
+        kernel = KernelSource("timing/multiply_add.cu", "multiply_add", (), _MultiplyAdd, "MultiplyAdd")
+        grid, args = ((threads // 256,), (256,)), _MultiplyAdd(values.address, 0.999, 0.001, steps)
+    else:
+        from convforge.backends.cpu.simd import VECTOR_BYTES
+        from convforge.timing import cpu
+
+        steps, grid, kernel = 500_000, ((4 * cores,), (1,)), cpu.multiply_add
+        values = np.ones(4 * cores * cpu.FMA_VECTORS * VECTOR_BYTES // 4, np.float32)
+        args = (values, np.array([0.999, 0.001], np.float32), steps)
+    compiled, info = runtime.compile(kernel), LaunchInfo("multiply_add", *grid)
 
     def run() -> None:
-        runtime.launch(kernel, info, args)
+        runtime.launch(compiled, info, args)
 
-    run()
+    run()  # compiles
     runtime.synchronize()
-    return 2.0 * threads * CHAINS * STEPS / min(runtime.time(run, 1) for _ in range(repeats))
+    return float(2 * values.size * steps) / min(runtime.time(run, 1) for _ in range(repeats))
 
 
 def moved(before: Ceilings, after: Ceilings) -> Reason | None:
     """Name the ceilings that moved by more than 10 % during a run; None if none did."""
-    said = []
-    if change := _change(before.copy_bytes_per_s, after.copy_bytes_per_s):
-        said.append(Reason("copy bandwidth moved by {share} % ({before} to {after} GB/s)", **change))
-    if change := _change(before.fma_flops_per_s, after.fma_flops_per_s):
-        said.append(Reason("the FMA peak moved by {share} % ({before} to {after} GFLOP/s)", **change))
+    copies = _change(before.copy_bytes_per_s, after.copy_bytes_per_s)
+    peaks = _change(before.fma_flops_per_s, after.fma_flops_per_s)
+    said = [Reason("copy bandwidth moved by {share} % ({before} to {after} GB/s)", **copies)] if copies else []
+    if peaks:
+        said.append(Reason("the FMA peak moved by {share} % ({before} to {after} GFLOP/s)", **peaks))
     return Reason.joined(said)
 
 

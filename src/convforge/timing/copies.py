@@ -1,7 +1,6 @@
 """Times of the copy kernel over as many bytes as a problem moves, to compare memory-bound times with.
 
-Half of the bytes are read and half are written, over a ring of the problem's size, by the same timer and rule: from
-memory for a problem in memory, from the cache for one that fits there.
+Half of the bytes are read and half are written, over a ring of the problem's size, by the same timer and rule.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ class _Copy(ctypes.Structure):
 
 
 def copying(runtime: Runtime, source: Any, target: Any) -> Callable[[], None]:
-    """Return a call of the device's copy kernel on two contiguous arrays of float32.
-
-    On GPUs their size is a multiple of four, and they are aligned to 16 bytes.
-    """
+    """The device's copy kernel on two contiguous arrays of float32; on GPUs of 16-byte vectors, aligned to 16 bytes."""
     if runtime.facts.backend == "cpu":
         from convforge.timing import cpu
 
@@ -65,10 +61,7 @@ class Copies:
     def time(
         self, nbytes: int, rule: StoppingRule, *, clock: Callable[[], float] = time.monotonic
     ) -> tuple[int, Timing]:
-        """Time a copy of `nbytes` bytes, read and written together, rounded up to a multiple of 32; return both.
-
-        Raises ``MemoryError`` without memory for the ring, ``RuntimeError`` if the kernel did not copy.
-        """
+        """Time a copy of `nbytes` bytes, read and written together, rounded up to a multiple of 32; return both."""
         runtime = self._runtime
         half = max(-(-nbytes // (2 * UNIT)), 1) * UNIT
         size = ring_size(2 * half, runtime.facts, ring_limit(runtime.facts))

@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,15 +47,11 @@ def versions() -> dict[str, str]:
 
     found = {}
     for name in _LIBRARIES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     built = np.show_config(mode="dicts")
     blas = built.get("Build Dependencies", {}).get("blas", {}) if built else {}
-    if blas.get("name"):
-        found["blas"] = f"{blas['name']} {blas.get('version', '')}".strip()
-    return found
+    return found | ({"blas": f"{blas['name']} {blas.get('version', '')}".strip()} if blas.get("name") else {})
 
 
 def repository(package: Path | None = None) -> tuple[str | None, bool]:
@@ -63,8 +60,9 @@ def repository(package: Path | None = None) -> tuple[str | None, bool]:
     # A package installed into an environment inside another repository is not of that repository.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, False
-    commit = _git(package, "rev-parse", "HEAD")
-    return (commit or None), bool(_git(package, "status", "--porcelain", "--untracked-files=no"))
+    return _git(package, "rev-parse", "HEAD") or None, bool(
+        _git(package, "status", "--porcelain", "--untracked-files=no")
+    )
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import cycle, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,7 @@ GPU_MEMORY_SHARE = 16
 MOST_SLOTS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class RingSize:
+class RingSize(NamedTuple):
     """Slots of a ring; it is cold if their bytes exceed the cache by :data:`COLD_FACTOR`."""
 
     slots: int
@@ -47,16 +47,7 @@ def last_level_cache(facts: DeviceFacts) -> int:
 
 
 def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT_BYTES) -> RingSize:
-    """Number of slots of `slot_bytes` bytes: enough for a cold ring, and at least two (one if the limit demands it).
-
-    Examples
-    --------
-    >>> from convforge.backends.cpu.facts import cpu_facts
-    >>> import dataclasses
-    >>> facts = dataclasses.replace(cpu_facts(), l1_bytes=0, l2_bytes=0, l3_bytes=32 << 20)
-    >>> ring_size(1 << 20, facts), ring_size(1 << 10, facts), ring_size(1 << 30, facts)
-    (RingSize(slots=64, cold=True), RingSize(slots=256, cold=False), RingSize(slots=1, cold=True))
-    """
+    """Number of slots of `slot_bytes` bytes: enough for a cold ring, and at least two (one if the limit demands it)."""
     wanted = COLD_FACTOR * last_level_cache(facts)
     slot_bytes = max(slot_bytes, 1)
     slots = min(max(-(-wanted // slot_bytes), 2), MOST_SLOTS, max(limit_bytes // slot_bytes, 1))
@@ -88,11 +79,10 @@ class Ring:
         self.slots: list[Slot] = []
         operands = [{name: runtime.upload(array) for name, array in chosen.operands.items()} for chosen in sets]
         layout = problem.weights.layout if problem.weights else ""
-        for i in range(self.size.slots):
-            chosen = sets[i % len(sets)]
+        for kind in islice(cycle(range(len(sets))), self.size.slots):
+            chosen, out = sets[kind], runtime.empty(shape, dtype)
             w = None if chosen.w is None else upload_weights(runtime, chosen.w, layout)
-            out = runtime.empty(shape, dtype)
-            self.slots.append(Slot(runtime.upload(chosen.x), w, out, out, operands[i % len(sets)], i % len(sets)))
+            self.slots.append(Slot(runtime.upload(chosen.x), w, out, out, operands[kind], kind))
 
     def calls(self, plan: Any, workspace: Any = None) -> Cycle:
         """Calls of a plan on the next slot each time, with the preparation of weights, as in ``conv2d``."""
@@ -117,24 +107,12 @@ class Ring:
 
 
 class Cycle:
-    """A call that uses the next of `count` slots each time.
-
-    Examples
-    --------
-    >>> seen = []
-    >>> turn = Cycle(3, seen.append)
-    >>> for _ in range(4): turn()
-    >>> seen, turn.reached
-    ([0, 1, 2, 0], 3)
-    """
+    """A call that uses the next of `count` slots each time."""
 
     __slots__ = ("_call", "_count", "_next", "calls")
 
     def __init__(self, count: int, call: Callable[[int], None]) -> None:
-        self._count = count
-        self._call = call
-        self._next = 0
-        self.calls = 0
+        self._count, self._call, self._next, self.calls = count, call, 0, 0
 
     def __call__(self) -> None:
         at = self._next

@@ -1,7 +1,4 @@
-"""Rule that ends sampling: the median is known well enough, or the time is spent.
-
-The statistics are robust: a sample disturbed by another process changes them little.
-"""
+"""Rule that ends sampling: the median is known well enough, by robust statistics, or the time is spent."""
 
 from __future__ import annotations
 
@@ -20,13 +17,7 @@ _MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349
 
 
 def spread(samples: Sequence[float]) -> float:
-    """Half the interquartile range over the median.
-
-    Examples
-    --------
-    >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
-    0.3333333333333333
-    """
+    """Half the interquartile range over the median."""
     low, middle, high = np.percentile(samples, [25, 50, 75])
     return float((high - low) / 2 / middle) if middle > 0 else 0.0
 
@@ -38,30 +29,14 @@ def median_uncertainty(samples: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StoppingRule:
-    """The number of samples to take.
+    """The number of samples to take."""
 
-    Attributes
-    ----------
-    sample_s : float
-        Least duration of a sample in seconds; faster calls are batched.
-    samples : int
-        Least number of samples, unless `budget_s` ends first.
-    fewest : int
-        Least number of samples, whatever the budget.
-    narrow : float
-        Stop when the median's relative standard error is at most this.
-    patience_s : float
-        After this long, with enough samples, stop and call the result noisy.
-    budget_s : float
-        After this long stop even with too few samples.
-    """
-
-    sample_s: float = 200e-6
-    samples: int = 15
-    fewest: int = 3
-    narrow: float = 0.01
-    patience_s: float = 1.0
-    budget_s: float = 30.0
+    sample_s: float = 200e-6  # least duration of a sample in seconds; faster calls are batched
+    samples: int = 15  # least number of samples, unless `budget_s` ends first
+    fewest: int = 3  # least number of samples, whatever the budget
+    narrow: float = 0.01  # stop when the median's relative standard error is at most this
+    patience_s: float = 1.0  # after this long, with enough samples, stop and call the result noisy
+    budget_s: float = 30.0  # after this long stop even with too few samples
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.samples:

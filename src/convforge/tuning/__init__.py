@@ -9,32 +9,15 @@ from convforge.tuning.heuristic import Choice, choose
 from convforge.tuning.tuner import LEVELS, check_method, compile_for, decide, may_measure, remembered, tune, with_peers
 
 __all__ = [
-    "CHOICES",
-    "LEVELS",
-    "Choice",
-    "Remembered",
-    "check_method",
-    "choose",
-    "compile_for",
-    "decide",
-    "key_of",
-    "load",
-    "may_measure",
-    "remembered",
-    "tune",
-    "with_peers",
-]
+    "CHOICES", "LEVELS", "Choice", "Remembered", "check_method", "choose", "compile_for", "decide", "key_of", "load",
+    "may_measure", "remembered", "tune", "with_peers",
+]  # fmt: skip
 
 
 def load(path: str | os.PathLike[str]) -> int:
     """Use the choices of a file that ``convforge tune`` wrote; return their number, with those of other devices.
 
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    ValueError
-        It holds no tuned choices; the text names the file and the fault.
+    Raises ``OSError`` if the file cannot be read, ``ValueError``, which names the fault, if it holds no tuned choices.
 
     Examples
     --------

@@ -1,8 +1,7 @@
 """Stored measurements: in memory, on disk between processes, and in shipped files.
 
-On disk a choice is a small JSON file, named by its bucket, in a folder named by the environment: device, driver,
-methods and libraries. Files are replaced whole, so any number of processes may write. A file that cannot be read, or is
-of another environment, is renamed, and the bucket is measured again.
+A choice is a JSON file, named by its bucket, in a folder named by its environment. Files are replaced whole; one that
+cannot be read, or is of another environment, is renamed, and the bucket is measured again.
 """
 
 from __future__ import annotations
@@ -18,20 +17,18 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from convforge.algorithms import algorithms
 from convforge.backends.cache import cache_folder, keep, write_whole
 from convforge.backends.facts import DeviceFacts
+from convforge.backends.forks import after_fork_in_child
 from convforge.backends.sources import PACKAGE, kernels, modules
 from convforge.problem import Problem, tuning_key
 
-# Raised when the files' format changes.
-SCHEMA = 1
-# The levels that measure, the more thorough last.
-LEVELS = ("auto", "max")
-# Choices that a process keeps in memory.
-MOST = 4096
+SCHEMA = 1  # raised when the files' format changes
+LEVELS = ("auto", "max")  # that measure, the more thorough last
+MOST = 4096  # choices that a process keeps in memory
 # Parts of the environment that must agree for a shipped file; for one's own cache all must.
 SHIPPED = ("backend", "device", "architecture", "cores", "methods")
 # Packages whose versions are part of an environment, by backend.
@@ -53,24 +50,19 @@ class Tried:
     fault: str = ""  # reason for the missing time
     wrong: bool = False  # wrong result: the method is not used for this bucket, even by rule
 
-    def to_table(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Tried:
-        """Read the table of :meth:`to_table`; ``TypeError`` or ``ValueError`` for another one."""
+        """Read the fields from JSON; ``TypeError`` or ``ValueError`` for another table."""
         tried = cls(**table)
         numbers = (tried.predicted_s, tried.spread, tried.seconds or 0.0, tried.workspace_bytes or 0)
-        words = (tried.algorithm, tried.config, tried.fault)
-        if not all(isinstance(n, int | float) and n >= 0 for n in numbers) or not all(
-            isinstance(s, str) for s in words
-        ):
+        texts = (tried.algorithm, tried.config, tried.fault)
+        right = all(isinstance(n, int | float) and n >= 0 for n in numbers) and all(isinstance(s, str) for s in texts)
+        if not right:
             raise ValueError(f"{table} is no candidate's record")
         return tried
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """Key of a choice in an environment: tuning key, workspace limit of the search, peers as candidates."""
 
     key: str
@@ -84,40 +76,23 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Stored outcome of one search.
-
-    Attributes
-    ----------
-    environment : dict of str to str
-        See :func:`environment_of`.
-    level : {"auto", "max"}
-    problem : str
-        The problem that was measured.
-    tried : tuple of Tried
-        The chosen one first.
-    spent_s : float
-        Seconds of the search.
-    origin : str
-        The shipped file; empty for a search on this machine.
-    fault : str
-        Reason why nothing could be measured; such an outcome is kept in memory alone.
-    """
+    """Stored outcome of one search."""
 
     bucket: Bucket
-    environment: dict[str, str]
-    level: str
-    problem: str
-    tried: tuple[Tried, ...]
-    spent_s: float = 0.0
-    origin: str = ""
-    fault: str = ""
+    environment: dict[str, str]  # of :func:`environment_of`
+    level: str  # "auto" or "max"
+    problem: str  # that was measured
+    tried: tuple[Tried, ...]  # the chosen one first
+    spent_s: float = 0.0  # seconds of the search
+    origin: str = ""  # the shipped file; empty for a search on this machine
+    fault: str = ""  # reason why nothing could be measured; such an outcome is kept in memory alone
 
     def to_table(self) -> dict[str, Any]:
         """The table for JSON, without the environment."""
         return {
             "bucket": self.bucket.key, "workspace_limit": self.bucket.workspace_limit, "peers": self.bucket.peers,
             "level": self.level, "problem": self.problem, "spent_s": round(self.spent_s, 3),
-            "tried": [tried.to_table() for tried in self.tried],
+            "tried": [asdict(tried) for tried in self.tried],
         }  # fmt: skip
 
     @classmethod
@@ -173,12 +148,11 @@ class Choices:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self._lock = threading.RLock()
         self._kept: dict[tuple[Path | None, str, str], Remembered] = {}
         self._shipped: dict[str, list[Remembered]] = {}
-        self._seen = ""
-        self._every = 0
+        self._seen, self._every = "", 0
         self._of: dict[str, int] = {}
+        self.unlock()
 
     def unlock(self) -> None:
         """Renew the lock in a forked process, which does not have the thread that held it."""
@@ -190,13 +164,12 @@ class Choices:
 
     def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> Remembered | None:
         """Find the choice for a bucket at this level or a more thorough one: measured here, else shipped."""
-        shipped = self._all_shipped()
-        folder = self._folder
+        shipped, folder = self._all_shipped(), self._folder
         if not self._kept and not shipped and (folder is None or not folder.is_dir()):
             return None  # nothing was ever tuned: skip the environment, whose digests take time
         where = environment_of(operation, facts)
         own = self._own(folder, where, bucket)
-        others = [one for one in shipped.get(str(bucket), []) if _alike(one.environment, where, SHIPPED)]
+        others = (one for one in shipped.get(str(bucket), []) if _alike(one.environment, where, SHIPPED))
         enough = LEVELS[LEVELS.index(level) :]
         return next((one for one in (own, *others) if one is not None and one.level in enough), None)
 
@@ -251,12 +224,11 @@ class Choices:
 
     def _own(self, folder: Path | None, where: Mapping[str, str], bucket: Bucket) -> Remembered | None:
         """Find a choice of this machine in memory, else on disk; rename a file that cannot be read."""
-        name = _file(where, bucket)
-        key = (folder, name, str(bucket))
+        key = (folder, _file(where, bucket), str(bucket))
         with self._lock:
             if key in self._kept or folder is None:
                 return self._kept.get(key)
-            path = folder / name
+            path = folder / key[1]
             try:
                 (found,) = [replace(one, origin="") for one in read(path)]
                 if found.bucket != bucket or not _alike(found.environment, where, tuple(where)):
@@ -278,7 +250,7 @@ def read(path: Path) -> list[Remembered]:
         if table["schema"] != SCHEMA:
             raise ValueError(f"it is of schema {table['schema']!r}; this version reads {SCHEMA}")
         return [
-            Remembered.from_table(row, _words(part["environment"]), str(path))
+            Remembered.from_table(row, {str(k): str(v) for k, v in part["environment"].items()}, str(path))
             for part in table["tuned"]
             for row in part["choices"]
         ]
@@ -302,17 +274,12 @@ def _json(found: Iterable[Remembered]) -> bytes:
     """Format choices by environment."""
     parts: dict[str, dict[str, Any]] = {}
     for one in found:
-        part = parts.setdefault(
-            json.dumps(one.environment, sort_keys=True), {"environment": one.environment, "choices": []}
-        )
+        key = json.dumps(one.environment, sort_keys=True)
+        part = parts.setdefault(key, {"environment": one.environment, "choices": []})
         part["choices"].append(one.to_table())
     for part in parts.values():
         part["choices"].sort(key=lambda row: (row["bucket"], row["workspace_limit"] or -1, row["peers"]))
     return (json.dumps({"schema": SCHEMA, "tuned": list(parts.values())}, indent=1) + "\n").encode()
-
-
-def _words(table: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in table.items()}
 
 
 def _alike(a: Mapping[str, str], b: Mapping[str, str], names: Iterable[str]) -> bool:
@@ -326,9 +293,7 @@ def _file(where: Mapping[str, str], bucket: Bucket) -> str:
     return f"{device}-{_short(json.dumps(where, sort_keys=True))}/{name}-{_short(str(bucket))}.json"
 
 
-@lru_cache(maxsize=MOST)
-def key_of(problem: Problem) -> str:
-    return tuning_key(problem)
+key_of = lru_cache(maxsize=MOST)(tuning_key)
 
 
 @lru_cache(maxsize=MOST)
@@ -337,17 +302,8 @@ def _short(text: str) -> str:
 
 
 def bucket_of(problem: Problem, workspace_limit: int | None = None, *, peers: bool = False) -> Bucket:
-    """The bucket of a problem.
-
-    Examples
-    --------
-    >>> from convforge.problem import parse_problem
-    >>> str(bucket_of(parse_problem("m500n512k300_f32"), 1000))
-    'm512n512k512_f32 within 1000 B'
-    """
     return Bucket(key_of(problem), workspace_limit, peers)
 
 
 CHOICES = Choices()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=CHOICES.unlock)
+after_fork_in_child(CHOICES.unlock)

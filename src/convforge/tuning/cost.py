@@ -1,12 +1,11 @@
 """The cost model: predicted time of a method on a device, from the larger of its arithmetic and its traffic.
 
-It ranks methods before anything is compiled, and decides which are measured; measurements decide the choice. Each
-method states four figures and its work (`algorithms/traits.py`); this module has the rates of devices.
+It ranks methods before anything is compiled; measurements decide. Methods state four figures and their work.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from convforge.algorithms import AnyAlgorithm
 from convforge.algorithms.contract import Plan
@@ -27,8 +26,7 @@ LAUNCH_S = {"cpu": 5e-6, "cuda": 1.5e-6, "emulator": 1.5e-6}
 BUSY_OCCUPANCY = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """Rates of a device."""
 
     flops_per_s: float
@@ -37,18 +35,7 @@ class Rates:
 
 
 def predicted_s(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts, plan: Plan | None = None) -> float:
-    """Predict the seconds of a call; a plan, if given, replaces the usual launches and occupancy by its own.
-
-    Examples
-    --------
-    >>> from convforge.algorithms import find
-    >>> from convforge.backends.cpu import cpu_facts
-    >>> from convforge.problem import parse_problem
-    >>> problem = parse_problem("n1c64h56w56_k64r3s3_p1_f32_nchw")
-    >>> naive, implicit = (find("conv2d", "cpu", name) for name in ("direct_naive", "implicit_gemm"))
-    >>> predicted_s(naive, problem, cpu_facts()) > 10 * predicted_s(implicit, problem, cpu_facts())
-    True
-    """
+    """Predict the seconds of a call; a plan, if given, replaces the usual launches and occupancy by its own."""
     rates = rates_of(facts)
     cost, work = algorithm.cost, algorithm.work_for(problem)
     launches, share = cost.launches, cost.arithmetic

@@ -1,8 +1,4 @@
-"""The choice by rule, without measuring and the same on every run, from the methods' own preferences.
-
-A preference is a crossover in the bench's results (`preference`, `preference_for` of a method). This choice serves the
-level "heuristic", replaces a measurement that is not allowed, and is the first candidate of a search.
-"""
+"""The choice by rule, without measuring and the same on every run, from the methods' own preferences."""
 
 from __future__ import annotations
 
@@ -67,7 +63,7 @@ def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, 
 
 def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit: int | None) -> Plan | Reason:
     """The plan of the first config whose workspace is within the limit, or the reason why there is none."""
-    least: int | None = None
+    needed: list[int] = []
     refused: Reason | None = None
     import_libraries(algorithm)
     for config in algorithm.configs(problem, runtime.facts):
@@ -78,11 +74,10 @@ def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit
             continue
         if workspace_limit is None or plan.workspace_bytes <= workspace_limit:
             return plan
-        least = plan.workspace_bytes if least is None else min(least, plan.workspace_bytes)
-    if least is None and refused is not None:
+        needed.append(plan.workspace_bytes)
+    if not needed and refused is not None:
         return refused
     return Reason(
         "it needs a workspace of at least {least} bytes; the limit is {limit}",
-        least=least or 0,
-        limit=workspace_limit or 0,
-    )
+        least=min(needed, default=0), limit=workspace_limit or 0,
+    )  # fmt: skip

@@ -1,7 +1,4 @@
-"""The search: measure the best few candidates within a budget, then the closest of them again in turns.
-
-It knows no device: a :class:`Trial` measures, which tests replace by stored results.
-"""
+"""The search: measure the best few candidates within a budget, then the closest again in turns, by a :class:`Trial`."""
 
 from __future__ import annotations
 
@@ -21,9 +18,8 @@ from convforge.timing.timer import Timing
 from convforge.tuning.choices import Tried
 from convforge.tuning.cost import predicted_s
 
-# Share of the budget for the final, and first times relative to the fastest of those that may enter it.
-FINAL_SHARE = 0.3
-CLOSE = 1.15
+FINAL_SHARE = 0.3  # of the budget
+CLOSE = 1.15  # first time, relative to the fastest, of those that may enter the final
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +87,13 @@ def candidates_for(
 
 
 def search(
-    candidates: Sequence[Sequence[Candidate]],
-    trial: Trial,
-    effort: Effort,
-    *,
+    candidates: Sequence[Sequence[Candidate]], trial: Trial, effort: Effort, *,
     clock: Callable[[], float] = time.monotonic,
-) -> list[Tried]:
+) -> list[Tried]:  # fmt: skip
     """Measure candidates until the effort is spent: defaults of the best methods, more of promising ones, a final.
 
-    `candidates` come from :func:`candidates_for`; the very first is measured whatever the budget. Returns the chosen
-    one first, then the others by their time, then those without a time.
+    `candidates` come from :func:`candidates_for`; the very first is measured whatever the budget. The chosen one comes
+    first, then the others by their time, then those without a time.
     """
     begin, found = clock(), dict[Candidate, Tried]()
 
@@ -135,10 +128,7 @@ def _further(
 
 
 def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, budget_s: float) -> list[Tried]:
-    """Run the final among the closest; ties go to the smaller workspace, then to the method earlier in the list.
-
-    If all are too noisy to rank, the least median is chosen, and nothing counts as a tie.
-    """
+    """Run the final among the closest; ties go to the smaller workspace, then to the method earlier in the list."""
     results = dict(found)
     timed = sorted((c for c in found if found[c].seconds is not None), key=lambda c: found[c].seconds or 0.0)
     close = [c for c in timed if (found[c].seconds or 0.0) <= CLOSE * (found[timed[0]].seconds or 0.0)]
@@ -152,7 +142,9 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
             else:
                 timings[candidate] = outcome
                 results[candidate] = replace(results[candidate], seconds=outcome.median_s, spread=outcome.spread)
-        tied = _leaders(timings) or [c for c in timed if results[c].seconds is not None][:1]
+        ranking = rank(timings, timings.__getitem__)
+        leaders = [*ranking.leaders] or [*ranking.unsure[:1]]
+        tied = leaders or [c for c in timed if results[c].seconds is not None][:1]
     if len(tied) > 1:
         results |= {c: replace(results[c], tied=True) for c in tied}
     steps = {a.key: step for step, a in enumerate(every_algorithm())}  # the simpler ones come first
@@ -161,9 +153,3 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
     rest = sorted((c for c in timed if c not in tied), key=lambda c: results[c].seconds or math.inf)
     ranked = [results[c] for c in (*tied, *rest) if results[c].seconds is not None]
     return [*ranked, *(t for t in results.values() if t.seconds is None)]
-
-
-def _leaders(timings: Mapping[Candidate, Timing]) -> list[Candidate]:
-    """The fastest and those level with it; if all are too noisy to rank, the one with the least median."""
-    found = rank(timings, timings.__getitem__)
-    return list(found.leaders or found.unsure[:1])

@@ -27,7 +27,7 @@ HOPELESS = 3.0
 
 
 class DeviceTrial(Trial):
-    """Measures candidates of a problem. Inputs and truth are made once; a wrong result gets no time.
+    """Measures candidates of a problem with the same inputs and truth; a wrong result gets no time.
 
     Candidates share one workspace, because some need gigabytes; those beyond the limit in bytes are not run.
     """
@@ -108,10 +108,7 @@ class DeviceTrial(Trial):
         return self._sample.fault(candidate.algorithm.precision, self._ring.slots[0].result, self._runtime)
 
     def _timed(self, candidate: Candidate, budget_s: float) -> Timing:
-        """Sample a candidate, only once if it is far behind.
-
-        Single calls are compared with single calls: alone between two events, a call takes longer than one of many.
-        """
+        """Sample a candidate; only once if it is far behind, by a single call compared with single calls."""
         once = self._runtime.time(self._calls(candidate), 1)
         if once > HOPELESS * self._fastest_once:
             return Timing((once,), few=True)

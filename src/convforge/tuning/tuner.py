@@ -1,7 +1,4 @@
-"""Choice of a method from measurements, else by rule; and measuring.
-
-``decide`` never measures. ``tune`` measures a bucket once. ``may_measure`` alone decides when a call may measure.
-"""
+"""Choice of a method from measurements, else by rule; and measuring, where ``may_measure`` allows it."""
 
 from __future__ import annotations
 
@@ -15,24 +12,23 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from convforge.algorithms import find, import_libraries, make_config, refusal
+from convforge.backends.forks import after_fork_in_child
 from convforge.backends.kernel import KernelSource
 from convforge.backends.recording import Recording
 from convforge.backends.runtime import Runtime
 from convforge.errors import UnsupportedProblem
 from convforge.peers import every_algorithm
 from convforge.problem import PRECISIONS, Problem
+from convforge.problem.protocol import check_word
 from convforge.tuning.choices import CHOICES, Remembered, Tried, bucket_of, environment_of
 from convforge.tuning.heuristic import Choice, choose
 
 if TYPE_CHECKING:
     from convforge.tuning.search import Effort, Trial
 
-# Number of best predicted methods whose further configs are compiled ahead.
-PROMISING = 2
-# Kernels per core that are compiled ahead between two checks of the budget.
-KERNELS_A_CORE = 4
-# Values of `algorithm` besides methods' names.
-LEVELS = ("heuristic", "auto", "max")
+PROMISING = 2  # number of best predicted methods whose further configs are compiled ahead
+KERNELS_A_CORE = 4  # that are compiled ahead between two checks of the budget
+LEVELS = ("heuristic", "auto", "max")  # values of `algorithm` besides methods' names
 
 # One search at a time: two would disturb each other's times.
 _SEARCHING = threading.RLock()
@@ -44,8 +40,7 @@ def _unlock() -> None:
     _SEARCHING = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+after_fork_in_child(_unlock)
 
 
 def check_method(operation: str, backend: str, algorithm: str, precision: str, tune: bool | None) -> None:
@@ -54,8 +49,7 @@ def check_method(operation: str, backend: str, algorithm: str, precision: str, t
         raise TypeError(f"algorithm={algorithm!r} must be a string")
     if algorithm not in LEVELS:
         find(operation, backend, algorithm, every_algorithm())
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+    check_word("precision", precision, PRECISIONS)
     if tune is not None and not isinstance(tune, bool):
         raise TypeError(f"tune={tune!r} must be True, False or None")
 
@@ -63,10 +57,10 @@ def check_method(operation: str, backend: str, algorithm: str, precision: str, t
 def decide(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Choice:
-    """Choose a method for a level of :data:`LEVELS` without measuring.
+    """Choose a method for a level of :data:`LEVELS` without measuring; with `peers` from searches with other libraries.
 
-    `peers` uses searches with other libraries as candidates. The choice is untuned if the level would measure and
-    nothing is stored. Raises ``UnsupportedProblem`` if no method supports the problem within the limit.
+    The choice is untuned if the level would measure and nothing is stored. Raises ``UnsupportedProblem`` if no method
+    supports the problem within the limit.
     """
     if level == "heuristic" or not _is_tunable(problem, runtime):
         return choose(problem, runtime, workspace_limit)
@@ -76,12 +70,8 @@ def decide(
         return replace(smaller, untuned=True)
     if found is None:
         return replace(choose(problem, runtime, workspace_limit), untuned=True)
-    for tried in found.tried:
-        choice = _planned(tried, found, problem, runtime, workspace_limit) if tried.seconds is not None else None
-        if choice is not None:
-            return choice
     wrong = {tried.algorithm for tried in found.tried if tried.wrong}
-    return choose(problem, runtime, workspace_limit, wrong)
+    return _planned(found, problem, runtime, workspace_limit) or choose(problem, runtime, workspace_limit, wrong)
 
 
 def remembered(
@@ -92,58 +82,47 @@ def remembered(
         return None
     for limit in dict.fromkeys((None, workspace_limit)):
         found = CHOICES.find(problem.operation, runtime.facts, bucket_of(problem, limit, peers=peers), level)
-        if found is not None and (limit == workspace_limit or _fits(found, problem, runtime, workspace_limit)):
+        if found is not None and (limit == workspace_limit or _planned(found, problem, runtime, workspace_limit)):
             return found
     return None
 
 
 def tune(
-    problem: Problem,
-    runtime: Runtime,
-    level: str = "auto",
-    workspace_limit: int | None = None,
-    *,
-    peers: bool = False,
-    again: bool = False,
-    effort: Effort | None = None,
-    trial: Callable[[], Trial] | None = None,
+    problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False,
+    again: bool = False, effort: Effort | None = None, trial: Callable[[], Trial] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Remembered | None:
+) -> Remembered | None:  # fmt: skip
     """Measure a problem's bucket, once for all threads, unless a result is stored.
 
-    Parameters
-    ----------
-    problem : Problem
-        Measured at its own size, for all of its bucket.
-    level : {"auto", "max"}
-    workspace_limit : int, optional
-        Bytes; candidates that need more are not run.
-    peers : bool
-        Other libraries are candidates too.
-    again : bool
-        Measure even if a result is stored.
-    effort : Effort, optional
-        Replaces the level's.
-    trial : callable, optional
-        Makes the :class:`Trial`; by default the device's.
-
-    Returns
-    -------
-    Remembered or None
-        None if there is nothing to measure: on the emulator, whose times are no estimate, and for precision
-        "separable", where the best method depends on the weights' values.
+    The problem is measured at its own size, for all of its bucket. `level` is "auto" or "max"; candidates that need a
+    workspace of more than `workspace_limit` bytes are not run; with `peers` other libraries are candidates too; with
+    `again` a stored result does not count. `effort` replaces the level's, `trial` makes a :class:`Trial` other than the
+    device's. Returns None if there is nothing to measure: on the emulator, whose times are no estimate, and for
+    precision "separable", where the best method depends on the weights' values.
     """
     if not _is_tunable(problem, runtime):
         return None
     with _SEARCHING:
         if not again and (known := remembered(problem, runtime, level, workspace_limit, peers=peers)) is not None:
             return known
+        from convforge.tuning.search import EFFORTS, candidates_for, search
+
         begin = clock()
         where = environment_of(problem.operation, runtime.facts)
         bucket = bucket_of(problem, workspace_limit, peers=peers)
         found = Remembered(bucket, where, level, str(problem), ())
         try:
-            tried = _searched(problem, runtime, level, workspace_limit, peers, effort, trial, clock)
+            first = choose(problem, runtime, workspace_limit).algorithm.name
+            candidates = candidates_for(problem, runtime.facts, first, peers=peers)
+            if sum(map(len, candidates)) == 1:
+                ((only,),) = candidates
+                words = "the only candidate"
+                tried = [Tried(only.algorithm.name, str(only.config), True, only.predicted_s, fault=words)]
+            else:
+                from convforge.tuning.trial import DeviceTrial
+
+                device = DeviceTrial(problem, runtime, workspace_limit) if trial is None else trial()
+                tried = search(candidates, device, effort or EFFORTS[level], clock=clock)
         except UnsupportedProblem:
             raise
         except Exception as fault:  # such as no memory for the buffers: this process chooses by rule
@@ -158,17 +137,13 @@ def tune(
 
 
 def compile_for(
-    problems: Iterable[Problem],
-    runtime: Runtime,
-    budget_s: float | None = None,
-    *,
+    problems: Iterable[Problem], runtime: Runtime, budget_s: float | None = None, *,
     clock: Callable[[], float] = time.monotonic,
-) -> None:
+) -> None:  # fmt: skip
     """Compile the kernels of coming searches at level "auto" on all cores of the host, until the budget is spent.
 
-    A search has two seconds, and compiling a few kernels takes longer; so it can measure all the time if its kernels
-    are compiled before. Default configs of all problems come first; problems with a stored result are skipped.
-    `budget_s` is in seconds, checked between groups of kernels.
+    A search has two seconds, less than compiling may take. Default configs of all problems come first; problems with a
+    stored result are skipped. `budget_s` is checked between groups of kernels.
     """
     from convforge.tuning.search import EFFORTS, candidates_for
     from convforge.tuning.trial import kernels_of
@@ -199,8 +174,8 @@ def compile_for(
 def may_measure(tune: bool | None, level: str, runtime: Runtime, stream: Any = None) -> bool:
     """True if a call may measure a bucket that is not yet tuned.
 
-    With `tune` None it may on a GPU, where a search is short, and on a CPU only at level "max", because compiling each
-    method takes seconds there. CONVFORGE_TUNE=0 forbids all, and a captured stream is never measured.
+    With `tune` None it may on a GPU, and at level "max", because compiling each method takes seconds on a CPU.
+    CONVFORGE_TUNE=0 forbids all, and a captured stream is never measured.
     """
     asked = tune if tune is not None else level == "max" or runtime.facts.backend == "cuda"
     return asked and os.environ.get("CONVFORGE_TUNE", "") != "0" and not runtime.is_capturing(stream)
@@ -211,69 +186,35 @@ def with_peers() -> bool:
     return os.environ.get("CONVFORGE_PEERS", "") == "1"
 
 
-def _searched(
-    problem: Problem,
-    runtime: Runtime,
-    level: str,
-    workspace_limit: int | None,
-    peers: bool,
-    effort: Effort | None,
-    trial: Callable[[], Trial] | None,
-    clock: Callable[[], float],
-) -> list[Tried]:
-    from convforge.tuning.search import EFFORTS, candidates_for, search
-
-    effort = effort or EFFORTS[level]
-    first = choose(problem, runtime, workspace_limit).algorithm.name
-    candidates = candidates_for(problem, runtime.facts, first, peers=peers)
-    if sum(map(len, candidates)) == 1:
-        ((only,),) = candidates
-        return [Tried(only.algorithm.name, str(only.config), True, only.predicted_s, fault="the only candidate")]
-    if trial is None:
-        from convforge.tuning.trial import DeviceTrial
-
-        return search(candidates, DeviceTrial(problem, runtime, workspace_limit), effort, clock=clock)
-    return search(candidates, trial(), effort, clock=clock)
-
-
 def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
     """True if times decide: not on the emulator, not if values of the weights do, nor for an empty problem."""
     by_values = problem.precision == "separable"
     return runtime.facts.backend != "emulator" and not by_values and problem.flops > 0
 
 
-def _fits(found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None) -> bool:
-    timed = (tried for tried in found.tried if tried.seconds is not None)
-    return any(_planned(tried, found, problem, runtime, workspace_limit) is not None for tried in timed)
-
-
-def _planned(
-    tried: Tried, found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None
-) -> Choice | None:
-    """Plan a stored candidate for a problem of the bucket; None if it does not support this problem."""
-    try:
-        algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm, every_algorithm())
-        if refusal(algorithm, problem, runtime.facts) is not None:
-            return None
-        import_libraries(algorithm)
-        config = make_config(algorithm, problem, runtime.facts, tried.config)
-        plan = algorithm.plan(problem, config, runtime)
-    except ValueError:  # a method or field that no longer exists, a config that does not fit, UnsupportedProblem
-        return None
-    if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
-        return None
-    return Choice(algorithm, config, plan, _reason(tried, found))
+def _planned(found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None) -> Choice | None:
+    """Plan the first stored candidate that supports a problem of the bucket within the limit, if any."""
+    for tried in (tried for tried in found.tried if tried.seconds is not None):
+        try:
+            algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm, every_algorithm())
+            if refusal(algorithm, problem, runtime.facts) is not None:
+                continue
+            import_libraries(algorithm)
+            config = make_config(algorithm, problem, runtime.facts, tried.config)
+            plan = algorithm.plan(problem, config, runtime)
+        except ValueError:  # a method or field that no longer exists, a config that does not fit, UnsupportedProblem
+            continue
+        if workspace_limit is None or plan.workspace_bytes <= workspace_limit:
+            return Choice(algorithm, config, plan, _reason(tried, found))
+    return None
 
 
 def _reason(tried: Tried, found: Remembered) -> str:
     timed = [one for one in found.tried if one.seconds is not None]
     others = dict.fromkeys(one.algorithm for one in timed if one.tied and one.algorithm != tried.algorithm)
-    if tried is not timed[0]:
-        words = f"the fastest of {len(timed)} that fits"
-    elif tried.tied and others:
+    words = f"the fastest of {len(timed)}{'' if tried is timed[0] else ' that fits'}"
+    if tried is timed[0] and tried.tied and others:
         words = f"in a tie with {', '.join(others)}, of {len(timed)}"
-    else:
-        words = f"the fastest of {len(timed)}"
     origin = f" by {found.origin}" if found.origin else ""
     peer = "" if tried.ours else "; it is another library's"
     return f"measured: {words}, for {found.bucket}{origin}{peer}"

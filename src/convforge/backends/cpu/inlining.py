@@ -1,7 +1,7 @@
 """Inlining of functions marked by :func:`convforge.backends.cpu.jit.inlined`, faster than Numba's own.
 
-Numba reads such a function again at every call of it and copies it twice, block by block, each block with all variables
-of the function. Here it is read once per process, and copied once for each call, as a whole.
+Numba reads a function again at every call of it and copies it block by block, each with all variables. Here it is read
+once per process, and copied once for each call, as a whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Numba's compiler with the options of all CPU kernels: no interpreter lock, FMA allowed, compiled once per machine.
 
-Numba's own cache does not notice a change in a function that a kernel calls from another file. So our cache has a
-folder named by a digest of every kernel source.
+Numba's cache does not notice a change in a function of another file, so ours has a folder named by all kernel sources.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ def jit(function: Kernel) -> Kernel:
 
 
 def inlined(function: Kernel) -> Kernel:
-    """Inline a function into the kernels that call it, before they are compiled.
-
-    Otherwise LLVM would optimise it alone and again in every caller, and each level of calls would double the time of
-    compilation.
-    """
+    """Inline a function into the kernels that call it, which LLVM would optimise alone and again in every caller."""
     return cast(Kernel, _dispatcher(function, inline="always", fastmath=FASTMATH))
 
 
@@ -65,7 +60,7 @@ def _compiled(function: Kernel, fastmath: Any) -> Kernel:
 
 
 def _compiler(*arguments: Any) -> Any:
-    """Make the compiler of one kernel; its module loads on first use, because it makes Numba import its compiler."""
+    """The compiler of one kernel; its module, which loads Numba's compiler, is imported on first use."""
     from convforge.backends.cpu.inlining import KernelCompiler
 
     return KernelCompiler(*arguments)

@@ -1,7 +1,6 @@
 """Numba's compiled kernels on disk: a file for each set of argument types, written whole, verified when it is read.
 
-Numba's own cache has an index and numbered files for each kernel. A truncated file stops every later process, two
-processes may use the same number for different types, and kernels of modules without a source file are not cached.
+In Numba's own cache a truncated file stops every later process, and two processes may use one file for different types.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeptKernels(_Cache):  # type: ignore[misc]
-    """Cache that a dispatcher reads before it compiles a kernel, and writes afterwards.
-
-    `sources` is a digest of everything that determines the kernels' results; with None nothing is kept.
-    """
+    """Cache that a dispatcher reads before it compiles a kernel and writes afterwards; None keeps nothing."""
 
     def __init__(self, function: Any, sources: str | None) -> None:
         self._code, self._sources = function.__code__, sources
@@ -51,11 +47,7 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         return None if folder is None else folder / str(self._sources)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load the kernel of a signature; None without a valid file.
-
-        A compiled kernel needs Numba's runtime for reference counts. Numba imports other modules before it compiles;
-        they take longer than many programs' whole work, so they are not loaded.
-        """
+        """Load a kernel, but none of the modules that Numba needs to compile one; None without a valid file."""
         if (path := self._path(sig, target_context.codegen())) is None:
             return None
         try:
@@ -70,7 +62,6 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         return CompileResult._rebuild(target_context, *payload) if kept_sig == sig else None  # names of types may agree
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write a compiled kernel; do nothing if the folder cannot be written."""
         path = self._path(sig, data.codegen)
         if path is None or data.library.has_dynamic_globals or any(not part.can_cache for part in data.lifted):
             return
@@ -96,10 +87,7 @@ class KeptKernels(_Cache):  # type: ignore[misc]
 
 
 def _stamp(function: Any) -> str:
-    """A digest of a kernel's bytecode, of its closure, and of its file if that is not the package's.
-
-    Version 2 of marshal's format is the last that does not depend on reference counts.
-    """
+    """A digest of a kernel's bytecode, of its closure, and of its file if that is not the package's."""
     code = function.__code__
     digest = hashlib.sha256(marshal.dumps(code, 2))
     digest.update(dumps([cell.cell_contents for cell in function.__closure__ or ()]))
@@ -110,10 +98,7 @@ def _stamp(function: Any) -> str:
 
 
 class _Watch(event.Listener):  # type: ignore[misc]
-    """Shows a notice while one of our kernels, with those that it calls, is compiled.
-
-    NUMBA_DISABLE_JIT is off meanwhile, because our kernels cannot run as Python.
-    """
+    """Shows a notice while one of our kernels is compiled; NUMBA_DISABLE_JIT is off meanwhile."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -121,7 +106,6 @@ class _Watch(event.Listener):  # type: ignore[misc]
         self._disabled = 0
 
     def on_start(self, event: Any) -> None:
-        """Begin the notice; Numba holds its lock."""
         if (kept := _kept(event)) is not None:
             if self._depth == 0:
                 self._said = compiling(f"the CPU kernel {kept.name}", kept.cache_path or None)

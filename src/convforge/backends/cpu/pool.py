@@ -1,8 +1,7 @@
 """A pool of threads that poll for more work for a moment before they sleep.
 
-Waking a sleeping thread takes 30 to 100 us if its core has gone idle, longest in a virtual machine. A convolution takes
-several launches, and programs repeat it. So a thread without work polls a counter first, without the interpreter's
-lock, and so does a caller that waits for the last task.
+Waking a sleeping thread takes 30 to 100 us, and a convolution takes several launches. So a thread without work polls a
+counter first, without the interpreter's lock, and so does a caller that waits for the last task.
 """
 
 from __future__ import annotations
@@ -11,12 +10,15 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from convforge.backends.forks import after_fork_in_child, no_fork
 
 # Polls a counter, at most so many times; returns True as soon as it differs from a value.
 Wait = Callable[[NDArray[np.int64], int, int], bool]
@@ -29,7 +31,7 @@ LOOKS = 1 << 14
 class Pool:
     """Threads in addition to the caller's. They end when the pool is collected, or with the process.
 
-    `watches` lets threads poll before they sleep; the polling loop is compiled by Numba, which takes seconds to load.
+    `watches` lets them poll before they sleep; the polling loop is compiled by Numba, which takes seconds to load.
     """
 
     def __init__(self, threads: int, watches: bool = True) -> None:
@@ -136,10 +138,7 @@ class _Line:
 
 
 class _Shared:
-    """Work items that several threads take one by one, until none remains, one fails or the caller leaves.
-
-    A thread that begins later finds no work, so the caller does not wait for the threads of a busy pool.
-    """
+    """Work items that threads take one by one, until none remains, one fails or the caller leaves."""
 
     def __init__(self, run: Callable[[Any, int], None], pieces: Iterable[Any], threads: int, wait_while: Wait) -> None:
         self._run, self._wait_while = run, wait_while
@@ -188,3 +187,53 @@ class _Shared:
             self._rest = iter(())
             if self._failure is None or isinstance(failure, KeyboardInterrupt):
                 self._failure = failure
+
+
+_lock = threading.Lock()
+_users: list[int] = []  # threads inside, each as often as it has entered
+_limit: Any = None
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Run each product of NumPy's BLAS on its caller's thread; the last to leave restores the previous limit."""
+    _enter(threading.get_ident())
+    try:
+        yield
+    finally:
+        _leave(threading.get_ident())
+
+
+def _enter(thread: int) -> None:
+    global _limit
+    with no_fork(), _lock:
+        if not _users:
+            _limit = _controller().limit(limits=1, user_api="blas")
+        _users.append(thread)
+
+
+def _leave(thread: int) -> None:
+    global _limit
+    with no_fork(), _lock:
+        _users.remove(thread)
+        if not _users and _limit is not None:
+            _limit.restore_original_limits()
+            _limit = None
+
+
+def _alone() -> None:
+    """Remove the threads that were inside; a forked child does not have them."""
+    for thread in {*_users} - {threading.get_ident()}:
+        while thread in _users:
+            _leave(thread)
+
+
+after_fork_in_child(_alone)
+
+
+@cache
+def _controller() -> Any:
+    """Cached, because finding the BLAS libraries of this process takes a millisecond."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

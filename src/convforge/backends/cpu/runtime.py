@@ -1,7 +1,6 @@
 """The CPU's runtime: a launch splits a one-dimensional grid of work items among a pool of threads.
 
-Kernels release the interpreter's lock, so plain Python threads run them in parallel. Unlike Numba's own parallel
-loops this is safe from many threads at once, and a kernel compiles in a fraction of the time.
+Kernels release the interpreter's lock. Unlike Numba's own parallel loops this is safe from many threads at once.
 """
 
 from __future__ import annotations
@@ -10,19 +9,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from convforge.backends.cpu.blas import one_thread_each
 from convforge.backends.cpu.facts import cpu_facts
-from convforge.backends.cpu.pool import Pool
+from convforge.backends.cpu.pool import Pool, one_thread_each
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.forks import no_fork
-from convforge.backends.runtime import LaunchInfo
+from convforge.backends.runtime import LaunchInfo, Runtime
 
 # Passing work to another thread costs about 30 us: a launch of fewer operations than this stays on the caller's.
 INLINE_FLOPS = 400_000  # of a vectorised kernel
@@ -55,11 +52,11 @@ class HostFft:
                 spectra[...] = fft.rfft2(reals, workers=self._workers)
 
 
-class CpuRuntime:
-    """Runs plans on the CPU; see :class:`convforge.backends.runtime.Runtime`.
+class CpuRuntime(Runtime):
+    """Runs plans on the CPU.
 
-    Re-entrant. Streams are ignored: a launch returns when its work is done. For `watches` see
-    :class:`convforge.backends.cpu.pool.Pool`.
+    Re-entrant. Numba compiles a kernel on its first call, and caches it on disk. Streams are ignored: a launch returns
+    when its work is done. For `watches` see :class:`convforge.backends.cpu.pool.Pool`.
     """
 
     def __init__(self, facts: DeviceFacts, watches: bool = True) -> None:
@@ -68,24 +65,10 @@ class CpuRuntime:
         self._inside = threading.local()
         self._lock = threading.Lock()
 
-    def current(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def is_current(self) -> bool:
-        return True
-
-    def compile(self, kernel: Any) -> Any:
-        """Return the kernel: Numba compiles it on its first call, and caches it on disk."""
-        return kernel
-
-    def compile_ahead(self, kernels: Sequence[Any]) -> None:
-        """Do nothing: Numba needs a call's types."""
-
     def launch(self, kernel: Any, info: LaunchInfo, args: Any, stream: Any = None) -> None:
-        """Call ``kernel(*args, begin, end)`` over work items [0, grid), `block` items at a time.
+        """Call ``kernel(*args, begin, end)`` over work items [0, grid), `block` at a time; one block on this thread.
 
-        A grid of one block runs on the caller's thread. Threads take blocks from a common counter, so that a slow
-        thread takes fewer.
+        Threads take blocks from a common counter, so that a slow thread takes fewer.
         """
         items, block = info.grid[0], info.block[0]
         threads = min(self.facts.cores, -(-items // block))
@@ -100,7 +83,7 @@ class CpuRuntime:
         self._threads().share(run, range(0, items, block), threads)
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run tasks in parallel; their launches and BLAS calls stay on the task's thread.
+        """Run tasks in parallel, their launches and BLAS calls on the task's thread.
 
         With one slot, or one task, they run in order, and their launches use every core.
         """
@@ -134,23 +117,8 @@ class CpuRuntime:
     def upload(self, array: Any) -> Any:
         return np.array(array)
 
-    def download(self, array: Any, *, room: Callable[[int], Any] | None = None) -> Any:
-        return array
-
     def fill(self, array: Any, byte: int) -> None:
         array.reshape(-1).view(np.uint8).fill(byte)
-
-    def stream(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def pinned(self, nbytes: int) -> Any:
-        return self.allocate(nbytes)
-
-    def send(self, target: Any, source: Any, stream: Any = None) -> None:
-        np.copyto(target, source)
-
-    def fetch(self, target: Any, source: Any, stream: Any = None) -> None:
-        np.copyto(target, source)
 
     def mark(self, stream: Any = None) -> float:
         return time.perf_counter()
@@ -158,23 +126,11 @@ class CpuRuntime:
     def seconds(self, begin: float, end: float) -> float:
         return end - begin
 
-    def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-        return info
-
     def writable(self, out: Any) -> Any:
         """Return the output, or a plain array for unaligned elements or strides that are no multiples of their size."""
         if out is None or (out.flags.aligned and not any(stride % out.itemsize for stride in out.strides)):
             return out
         return np.empty(out.shape, out.dtype)
-
-    def synchronize(self, stream: Any = None) -> None:
-        pass
-
-    def is_capturing(self, stream: Any = None) -> bool:
-        return False
-
-    def release(self) -> None:
-        pass
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
         begin = time.perf_counter()

@@ -1,14 +1,7 @@
 """Vectors of 32 bytes as values in Numba kernels: 8 float32 or 4 float64, one register of a processor with AVX2.
 
-Numba vectorises plain loops by itself, but keeps no block of sums in registers across a loop over products. A kernel
-that needs this uses these vectors; LLVM maps them to the processor's, wider or narrower.
-
-    total = splat(w, 0)                       # as many lanes as fit, in w's element type
-    for t in range(taps):
-        total = fma(splat(w, t), load(row, q + t), total)
-    store(out, q, total)
-
-Indices are elements of a contiguous 1-D array and are not checked.
+Numba vectorises plain loops by itself, but keeps no block of sums in registers across a loop over products. Indices
+are elements of a contiguous 1-D array and are not checked.
 """
 
 from __future__ import annotations
@@ -75,7 +68,6 @@ def load_every_second(context: Any, array: Any, index: Any, like: Any) -> Any:
 
 
 def _load_every(array: Any, index: Any, like: Any, step: int) -> Any:
-    """Signature and code of an intrinsic that loads every `step`-th element and casts them."""
     source, vector = array.dtype, Vector(like.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -201,10 +193,9 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def borrow(context: Any, value: Any) -> Any:
-    """The same arrays, or tuple of arrays, without reference counting.
+    """The same arrays, or tuple of arrays, without reference counting: hold the arrays for as long as these are used.
 
-    Counting is atomic: where threads share an array, every slice of it and every call with it costs each thread the
-    wait for one cache line. The caller must hold the arrays for as long as the borrowed ones are used.
+    Counting is atomic, so each slice of an array that threads share waits for one cache line.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -230,7 +221,6 @@ def alias(context: Any, array: Any, like: Any) -> Any:
 
 
 def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """A value whose arrays have no memory to count references of."""
     if isinstance(kind, types.BaseTuple):
         for i, member in enumerate(kind):
             borrowed = _borrowed(context, builder, member, builder.extract_value(value, i))
@@ -286,11 +276,9 @@ def _broadcast(builder: Any, scalar: Any, vector: Vector) -> Any:
 
 
 def _data(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """Pointer to the first element of the array in the first argument."""
     return context.make_array(signature.args[0])(context, builder, args[0]).data
 
 
 def _pointer(context: Any, builder: Any, signature: Any, args: Any, vector: Vector) -> Any:
-    """Pointer to the vector at ``args[0][args[1]]``."""
     element = builder.gep(_data(context, builder, signature, args), [args[1]])
     return builder.bitcast(element, context.get_value_type(vector).as_pointer())

@@ -32,11 +32,9 @@ def _view_at(
 
 
 class DeviceArray:
-    """A strided array in device memory.
+    """A strided array in device memory, described by a NumPy array at its address, whose elements are never read.
 
-    A NumPy array at the device's address describes it: NumPy computes slices, transposes and other views from shape and
-    strides, and never reads elements. `address` is that of the first element; strides are in bytes; `owner` keeps the
-    memory alive.
+    NumPy computes views from shape and strides. Strides are in bytes; `owner` keeps the memory alive.
     """
 
     __slots__ = ("_described", "address", "dtype", "itemsize", "nbytes", "ndim", "owner", "shape", "size", "strides")

@@ -48,20 +48,14 @@ def compiler_version() -> str:
 
 
 def compile_kernel(source: KernelSource, architecture: str, disk: DiskCache | None = None) -> Compiled:
-    """Compile a kernel, or load it from the disk cache.
-
-    Raises ``CudaUnavailable`` without NVRTC, ``CompileError`` if NVRTC refuses the kernel.
-    """
+    """Compile a kernel, or load it from the disk cache; ``CudaUnavailable`` without NVRTC, else ``CompileError``."""
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
     return kept(source, architecture + source.feature, compiler_version(), _nvrtc, disk)
 
 
 def compile_kernels(sources: Iterable[KernelSource], architecture: str) -> Iterator[Compiled | None]:
-    """Compile kernels in parallel, a thread per core; yield None for one that cannot be compiled.
-
-    Raises ``CudaUnavailable`` without NVRTC.
-    """
+    """Compile kernels in parallel; yield None for one that cannot be compiled. ``CudaUnavailable`` without NVRTC."""
     if (reason := why_no_compiler()) is not None:
         raise CudaUnavailable(reason)
     import cuda.core  # noqa: F401 - it fails if several threads import it first
@@ -77,12 +71,9 @@ def compile_kernels(sources: Iterable[KernelSource], architecture: str) -> Itera
 
 
 def kept(
-    source: KernelSource,
-    architecture: str,
-    version: str,
-    compile_: Callable[[KernelSource, str], Compiled],
+    source: KernelSource, architecture: str, version: str, compile_: Callable[[KernelSource, str], Compiled],
     disk: DiskCache | None = None,
-) -> Compiled:
+) -> Compiled:  # fmt: skip
     """Load a kernel from the disk cache, or compile and store it."""
     disk = DiskCache(cache_folder("cuda")) if disk is None else disk
     key = disk.key(source.digest(), source.name, architecture, repr(OPTIONS), version)
@@ -111,28 +102,17 @@ def _nvrtc(source: KernelSource, architecture: str) -> Compiled:
         binary = Program(source.text(), "c++", program_options(source, architecture)).compile("cubin", logs=log)
     except Exception as fault:  # cuda.core raises several types
         raise CompileError(f"{source.path} for {architecture}: {fault}\n{log.getvalue()}") from fault
-    code = binary.code
-    return Compiled(
-        source.name,
-        architecture,
-        code if isinstance(code, bytes) else bytes(code),
-        **resources(log.getvalue(), source.name),
-    )
+    return Compiled(source.name, architecture, bytes(binary.code), **resources(log.getvalue(), source.name))
 
 
 def resources(log: str, name: str) -> dict[str, int]:
     """Parse the output of ptxas -v: the last fields of :class:`Compiled`."""
-    start = log.find(f"Compiling entry function '{name}'")
-    part = log[start:] if start >= 0 else log
-
-    def number(pattern: str, text: str) -> int:
-        found = re.search(pattern, text)
-        return int(found.group(1)) if found else 0
-
-    return {
-        "registers": number(r"Used (\d+) registers", part),
-        "spill_bytes": number(r"(\d+) bytes spill stores", part),
-        "stack_bytes": number(r"(\d+) bytes stack frame", part),
-        "shared_bytes": number(r"(\d+) bytes smem", part),
-        "constant_bytes": number(r"(\d+) bytes cmem\[3\]", log),
+    part = log[max(log.find(f"Compiling entry function '{name}'"), 0) :]
+    found = {
+        "registers": re.search(r"Used (\d+) registers", part),
+        "spill_bytes": re.search(r"(\d+) bytes spill stores", part),
+        "stack_bytes": re.search(r"(\d+) bytes stack frame", part),
+        "shared_bytes": re.search(r"(\d+) bytes smem", part),
+        "constant_bytes": re.search(r"(\d+) bytes cmem\[3\]", log),
     }
+    return {name: int(match[1]) if match else 0 for name, match in found.items()}

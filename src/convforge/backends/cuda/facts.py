@@ -12,10 +12,7 @@ from convforge.backends.facts import DeviceFacts
 
 @cache
 def cuda_facts(device: int = 0) -> DeviceFacts:
-    """Facts of one GPU.
-
-    Raises ``CudaUnavailable`` if no GPU can be used, ``ValueError`` if none has this number.
-    """
+    """Facts of one GPU. Raises ``CudaUnavailable`` if no GPU can be used, ``ValueError`` if none has this number."""
     if (reason := why_absent()) is not None:
         raise CudaUnavailable(reason)
     from cuda.bindings import driver
@@ -31,14 +28,9 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
     _, version = driver.cuDriverGetVersion()  # the newest supported CUDA version
     transfers_khz = _attribute(device, "MEMORY_CLOCK_RATE")  # two transfers a clock
     return DeviceFacts(
-        backend="cuda",
-        name=str(gpu.name),
-        cores=facts.multiprocessor_count,
+        backend="cuda", name=str(gpu.name), cores=facts.multiprocessor_count,
         l1_bytes=0,  # L1 is the rest of shared memory
-        l2_bytes=facts.l2_cache_size,
-        l3_bytes=0,
-        memory_bytes=int(memory),
-        vector_bytes=16,
+        l2_bytes=facts.l2_cache_size, l3_bytes=0, memory_bytes=int(memory), vector_bytes=16,
         architecture=str(Architecture(10 * capability.major + capability.minor)),
         block_shared_bytes=facts.max_shared_memory_per_block_optin,
         shared_bytes=facts.max_shared_memory_per_multiprocessor,
@@ -48,14 +40,13 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
         memory_bytes_per_s=2000 * transfers_khz * _attribute(device, "GLOBAL_MEMORY_BUS_WIDTH") // 8,
         driver=f"{version // 1000}.{version % 1000 // 10}",
         no_fft=why_no_fft(),
-    )
+    )  # fmt: skip
 
 
 def _attribute(device: int, name: str) -> int:
     """An attribute of the driver; 0 if it has none."""
     from cuda.bindings import driver
 
-    status, value = driver.cuDeviceGetAttribute(
-        getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device
-    )
+    attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    status, value = driver.cuDeviceGetAttribute(attribute, device)
     return int(value) if int(status) == 0 else 0

@@ -1,7 +1,6 @@
 """FFTs by cuFFT's C interface, on the caller's stream and work area; a call allocates nothing.
 
-nvmath-python has bindings of the same functions, but its import loads all of NVIDIA's mathematical libraries and takes
-a second; libcufft alone loads in 6 ms.
+nvmath-python has bindings of the same functions, but its import takes a second; libcufft alone loads in 6 ms.
 """
 
 from __future__ import annotations
@@ -73,10 +72,9 @@ def cufft_version() -> str:
 
 
 class CufftTransform:
-    """A :class:`RealFft` by a plan of cuFFT on the current GPU.
+    """A :class:`RealFft` by a plan of cuFFT on the current GPU; `handle_of` also makes that GPU current.
 
-    `handle_of` returns the driver's handle of a caller's stream, and makes the plan's GPU current. A plan holds the
-    stream and the work area of its next run, so a lock guards them; the launches do not wait.
+    A plan holds the stream and the work area of its next run, so a lock guards them; the launches do not wait.
     """
 
     def __init__(self, fft: RealFft, handle_of: Callable[[Any], int]) -> None:

@@ -1,7 +1,6 @@
 """A pool of GPU memory, which serves the next request of the same size on the same stream.
 
-Memory returned on a stream can be used again on that stream at once, because the stream orders the work. This needs no
-driver call, so it is allowed under graph capture.
+The stream orders the work on it. No driver call is needed, so it is allowed under graph capture.
 """
 
 from __future__ import annotations
@@ -129,8 +128,5 @@ class _Pinned:
 
 
 def pinned(nbytes: int) -> NDArray[np.uint8]:
-    """Allocate page-locked host memory, aligned to a page; ``MemoryError`` if there is too little.
-
-    Page-locking takes about a millisecond for every few megabytes, so use the memory again.
-    """
+    """Page-locked host memory, aligned to a page, slow to allocate; ``MemoryError`` if there is too little."""
     return np.asarray(_Pinned(nbytes)) if nbytes else np.empty(0, np.uint8)

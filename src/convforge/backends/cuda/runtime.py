@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,17 +16,15 @@ from numpy.typing import NDArray
 from convforge.backends.architecture import Architecture
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.cuda.compiler import Compiled, compile_kernel, compile_kernels
-from convforge.backends.cuda.driver import CudaError, checked, context_getter, while_capturing
+from convforge.backends.cuda.driver import CudaError, Launcher, call, checked, context_getter, encoded, while_capturing
 from convforge.backends.cuda.facts import cuda_facts
 from convforge.backends.cuda.fft import CufftTransform
-from convforge.backends.cuda.launching import Launcher
-from convforge.backends.cuda.maps import encoded
 from convforge.backends.cuda.memory import Pool, pinned
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import AnyMap
-from convforge.backends.runtime import CallerStream, LaunchInfo
+from convforge.backends.runtime import CallerStream, LaunchInfo, Runtime
 from convforge.backends.structs import Template
 
 # A block may use more shared memory than this only after a call of the driver for the kernel.
@@ -61,7 +58,7 @@ class CudaKernel:
 
         if nbytes > self._shared_bytes:
             wanted = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            checked(driver.cuKernelSetAttribute(wanted, nbytes, driver.CUkernel(self.handle), self._device))
+            call("cuKernelSetAttribute", wanted, nbytes, driver.CUkernel(self.handle), self._device)
             self._shared_bytes = nbytes
 
     def symbol(self, name: str) -> tuple[int, int]:
@@ -70,7 +67,7 @@ class CudaKernel:
 
         library = driver.CUlibrary(int(self._module.handle))
         with while_capturing():
-            address, nbytes = checked(driver.cuLibraryGetGlobal(library, name.encode()))
+            address, nbytes = call("cuLibraryGetGlobal", library, name.encode())
         return int(address), int(nbytes)
 
     def occupancy(self, threads: int, shared_bytes: int) -> float:
@@ -87,8 +84,8 @@ class _ContextSlot(threading.local):
         self.at = ctypes.addressof(self.context)
 
 
-class CudaRuntime:
-    """Runs plans on one GPU; see :class:`convforge.backends.runtime.Runtime`.
+class CudaRuntime(Runtime):
+    """Runs plans on one GPU.
 
     Thread-safe. A stream is a handle or has ``__cuda_stream__``; None is the runtime's own.
     """
@@ -100,10 +97,14 @@ class CudaRuntime:
         self._get_context, self._slot = context_getter(), _ContextSlot()
         self.device = device
         self._gpu = Device(device)
-        with _restored_context():
+        before = int(call("cuCtxGetCurrent"))  # of another library, which chose it
+        try:
             self._gpu.set_current()
-            self._context = _current_context()
+            self._context = int(call("cuCtxGetCurrent"))
             self._stream = self._gpu.create_stream()
+        finally:
+            if before:
+                call("cuCtxSetCurrent", before)
         self._idle_streams: list[Any] = []
         self._kernels: dict[tuple[str, str], CudaKernel] = {}
         self._lock = threading.Lock()
@@ -113,16 +114,14 @@ class CudaRuntime:
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make this GPU the thread's current one, and restore the previous one, which other libraries use too."""
-        from cuda.bindings import driver
-
         if self.is_current():
             yield
             return
-        checked(driver.cuCtxPushCurrent(self._context))
+        call("cuCtxPushCurrent", self._context)
         try:
             yield
         finally:
-            checked(driver.cuCtxPopCurrent())
+            call("cuCtxPopCurrent")
 
     def is_current(self) -> bool:
         """True if this GPU is the thread's current one; called often, so it looks nothing up."""
@@ -157,9 +156,9 @@ class CudaRuntime:
         """Address and bytes of a ``__constant__`` array, which all launches of the kernel share."""
         return kernel.symbol(symbol)
 
-    def tensor_map(self, array: AnyMap) -> bytes:
+    def tensor_map(self, layout: AnyMap) -> bytes:
         """Encode a map for a kernel's struct; see :mod:`convforge.backends.maps`."""
-        return encoded(array)
+        return encoded(layout)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
         """Add registers, spills and occupancy on this GPU, and support of PDL."""
@@ -185,11 +184,6 @@ class CudaRuntime:
         early = info.early and self._has_pdl
         return Launcher(kernel.about.name, kernel.handle, info if early == info.early else replace(info, early=early))
 
-    def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        # In order: a launch fills the GPU by itself.
-        for task in tasks:
-            task(0)
-
     def fft(self, fft: RealFft) -> CufftTransform:
         """Plan a batch of transforms by cuFFT; ``CufftError`` if cuFFT refuses it."""
 
@@ -211,31 +205,24 @@ class CudaRuntime:
         block = self._pool.take(nbytes, self.stream_handle(stream))
         return DeviceArray.at(block.address, nbytes, block)
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> DeviceArray:
-        dtype = np.dtype(dtype)
-        return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
-
     def upload(self, array: NDArray[Any], stream: Any = None) -> DeviceArray:
         plain = np.asarray(array, order="C")  # keeps a shape of ()
         copy = self.empty(plain.shape, plain.dtype, stream)
         self.send(copy, plain, stream)
         self.synchronize(stream)  # the host's copy may be freed
-        return copy
+        return copy  # type: ignore[no-any-return]
 
     def download(
         self, array: DeviceArray, stream: Any = None, *, room: Callable[[int], NDArray[np.uint8]] | None = None
     ) -> NDArray[Any]:
         """Copy a GPU array to the host: rows with large gaps one by one, other arrays with all the bytes they span."""
-        from cuda.bindings import driver
-
         if room is None and _has_rows_apart(array):
             return self._download_rows(array, stream)
         low, high = np.lib.array_utils.byte_bounds(array.described) if array.size else (0, 0)
         raw = np.empty(high - low, np.uint8) if room is None else room(high - low)
         if raw.size:
-            handle = self.stream_handle(stream)
-            checked(driver.cuMemcpyDtoHAsync(raw.ctypes.data, low, raw.size, handle))
-            checked(driver.cuStreamSynchronize(handle))
+            call("cuMemcpyDtoHAsync", raw.ctypes.data, low, raw.size, self.stream_handle(stream))
+            self.synchronize(stream)
         if not array.size:
             return np.empty(array.shape, array.dtype)
         return np.ndarray(array.shape, array.dtype, raw.data, array.address - low, array.strides)
@@ -251,16 +238,13 @@ class CudaRuntime:
         copy.srcDevice, copy.srcPitch = array.address, array.strides[0]
         copy.dstHost, copy.dstPitch = rows.ctypes.data, rows.strides[0]
         copy.WidthInBytes, copy.Height = rows.strides[0], rows.shape[0]
-        handle = self.stream_handle(stream)
-        checked(driver.cuMemcpy2DAsync(copy, handle))
-        checked(driver.cuStreamSynchronize(handle))
+        call("cuMemcpy2DAsync", copy, self.stream_handle(stream))
+        self.synchronize(stream)
         return rows
 
     def fill(self, array: DeviceArray, byte: int, stream: Any = None) -> None:
-        from cuda.bindings import driver
-
         if array.nbytes:
-            checked(driver.cuMemsetD8Async(array.address, byte, array.nbytes, self.stream_handle(stream)))
+            call("cuMemsetD8Async", array.address, byte, array.nbytes, self.stream_handle(stream))
 
     @contextmanager
     def stream(self) -> Iterator[Any]:
@@ -280,20 +264,14 @@ class CudaRuntime:
         return pinned(nbytes)
 
     def send(self, target: DeviceArray, source: NDArray[Any], stream: Any = None) -> None:
-        from cuda.bindings import driver
-
         _check_copy(source, target)
         if source.nbytes:
-            handle = self.stream_handle(stream)
-            checked(driver.cuMemcpyHtoDAsync(target.address, source.ctypes.data, source.nbytes, handle))
+            call("cuMemcpyHtoDAsync", target.address, source.ctypes.data, source.nbytes, self.stream_handle(stream))
 
     def fetch(self, target: NDArray[Any], source: DeviceArray, stream: Any = None) -> None:
-        from cuda.bindings import driver
-
         _check_copy(target, source)
         if target.nbytes:
-            handle = self.stream_handle(stream)
-            checked(driver.cuMemcpyDtoHAsync(target.ctypes.data, source.address, target.nbytes, handle))
+            call("cuMemcpyDtoHAsync", target.ctypes.data, source.address, target.nbytes, self.stream_handle(stream))
 
     def mark(self, stream: Any = None) -> Any:
         from cuda.core import Stream
@@ -307,22 +285,15 @@ class CudaRuntime:
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
         """Copy between two device addresses."""
-        from cuda.bindings import driver
-
-        checked(driver.cuMemcpyDtoDAsync(target, source, nbytes, self.stream_handle(stream)))
-
-    def writable(self, out: Any) -> Any:
-        return out  # kernels write to any strides
+        call("cuMemcpyDtoDAsync", target, source, nbytes, self.stream_handle(stream))
 
     def synchronize(self, stream: Any = None) -> None:
-        from cuda.bindings import driver
-
-        checked(driver.cuStreamSynchronize(self.stream_handle(stream)))
+        call("cuStreamSynchronize", self.stream_handle(stream))
 
     def is_capturing(self, stream: Any = None) -> bool:
         from cuda.bindings import driver
 
-        status = checked(driver.cuStreamIsCapturing(self.stream_handle(stream)))
+        status = call("cuStreamIsCapturing", self.stream_handle(stream))
         return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
     def release(self) -> None:
@@ -373,25 +344,6 @@ class CudaRuntime:
         return int(stream.handle)
 
 
-def _current_context() -> int:
-    from cuda.bindings import driver
-
-    return int(checked(driver.cuCtxGetCurrent()))
-
-
-@contextmanager
-def _restored_context() -> Iterator[None]:
-    """Restore the thread's current GPU, if it had one, because another library chose it."""
-    from cuda.bindings import driver
-
-    before = _current_context()
-    try:
-        yield
-    finally:
-        if before:
-            checked(driver.cuCtxSetCurrent(before))
-
-
 def _check_copy(host: NDArray[Any], there: DeviceArray) -> None:
     """Refuse a copy that would use other bytes than those of both arrays."""
     if not host.flags.c_contiguous or not there.is_contiguous or host.nbytes != there.nbytes:
@@ -413,9 +365,9 @@ def _timed() -> Any:
     return EventOptions(timing_enabled=True)
 
 
+_runtime = cache(CudaRuntime)
+
+
 def cuda_runtime(device: int = 0) -> CudaRuntime:
     """Return the runtime of one GPU, one per process."""
     return _runtime(device)
-
-
-_runtime = cache(CudaRuntime)

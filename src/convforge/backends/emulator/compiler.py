@@ -43,10 +43,7 @@ class CompileError(RuntimeError):
 
 
 def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes:
-    """Compile a kernel to a library, or load it from the disk cache.
-
-    Raises ``EmulatorUnavailable`` without g++ or Linux, ``CompileError`` if g++ refuses the kernel.
-    """
+    """Compile a kernel, or load it from the disk cache; ``EmulatorUnavailable``, or ``CompileError`` on failure."""
     if (reason := why_absent()) is not None:
         raise EmulatorUnavailable(reason)
     body = source.text()

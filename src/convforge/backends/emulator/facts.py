@@ -13,14 +13,6 @@ from convforge.backends.facts import DeviceFacts
 def emulator_facts() -> DeviceFacts:
     host = cpu_facts()
     return dataclasses.replace(
-        host,
-        backend="emulator",
-        name=f"emulator on {host.name}",
-        l1_bytes=0,
-        vector_bytes=16,
-        architecture="sm_90",
-        block_shared_bytes=227 << 10,
-        shared_bytes=228 << 10,
-        registers=1 << 16,
-        threads=2048,
-    )
+        host, backend="emulator", name=f"emulator on {host.name}", l1_bytes=0, vector_bytes=16, architecture="sm_90",
+        block_shared_bytes=227 << 10, shared_bytes=228 << 10, registers=1 << 16, threads=2048,
+    )  # fmt: skip

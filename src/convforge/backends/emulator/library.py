@@ -6,7 +6,6 @@ import _ctypes
 import ctypes
 import os
 import tempfile
-import threading
 import weakref
 from functools import cache
 from pathlib import Path
@@ -16,8 +15,8 @@ from convforge.backends.forks import no_fork
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import ELEMENTS, AnyMap, TiledMap
 
-# Alignment in bytes of an array that TMA reads.
-MOST_AXES = 5
+MOST_AXES = 5  # of a tensor map
+ANCHOR_BYTES = 16  # of static shared memory in addition to the kernel's own
 
 
 class _Index(ctypes.Structure):
@@ -76,8 +75,8 @@ class Scheduler:
         self.run = self._library.emulator_run
         self.run.argtypes = [ctypes.POINTER(Job), ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.POINTER(Error)]
         self.run.restype = None
-        self._symbol_bytes = self._library.emulator_symbol_bytes
-        self._symbol_bytes.argtypes, self._symbol_bytes.restype = [ctypes.c_void_p], ctypes.c_ulonglong
+        self.symbol_bytes = self._library.emulator_symbol_bytes  # bytes of an exported variable, by its address
+        self.symbol_bytes.argtypes, self.symbol_bytes.restype = [ctypes.c_void_p], ctypes.c_ulonglong
 
     def measure(self, anchor: int) -> tuple[int, int]:
         """Return the offset of a kernel's anchor in its static shared memory, and the bytes of that memory."""
@@ -87,27 +86,12 @@ class Scheduler:
             raise OSError("the system's loader does not say where thread-local memory lies")
         return offset.value, nbytes.value
 
-    def symbol_bytes(self, address: int) -> int:
-        """Bytes of an exported variable."""
-        return int(self._symbol_bytes(address))
 
-
-@cache
-def scheduler() -> Scheduler:
-    """The scheduler of this process."""
-    return Scheduler()
-
-
-# Bytes of static shared memory in addition to the kernel's own.
-ANCHOR_BYTES = 16
+scheduler = cache(Scheduler)  # of this process
 
 
 class EmulatorKernel:
-    """A kernel loaded into this process.
-
-    `enter` is its address, `anchor` that of a function that finds its static shared memory. `shared_offset` is the
-    anchor's offset there; `shared_bytes` includes padding and anchor.
-    """
+    """A kernel loaded into this process; `enter` is its address."""
 
     def __init__(self, source: KernelSource, code: bytes | None = None) -> None:
         self.source = source
@@ -115,6 +99,7 @@ class EmulatorKernel:
         self._library = loaded(self._code)
         weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
         self.enter, self.anchor = self._address("emulator_enter"), self._address("emulator_anchor")
+        # Offset of the anchor in static shared memory; its bytes, with padding and anchor.
         self.shared_offset, self.shared_bytes = scheduler().measure(self.anchor)
 
     def instance(self) -> EmulatorKernel:
@@ -155,17 +140,10 @@ def _loaded_from(folder: Path | None, code: bytes) -> ctypes.CDLL:
 
 
 _kernels: dict[tuple[str, ...], EmulatorKernel] = {}
-_lock = threading.Lock()
 
 
 def kernel_of(source: KernelSource) -> EmulatorKernel:
     """Compile and load a kernel once per process."""
     key = (source.digest(), source.name, source.struct)
     with no_fork():
-        with _lock:
-            found = _kernels.get(key)
-        if found is None:
-            found = EmulatorKernel(source)
-            with _lock:
-                found = _kernels.setdefault(key, found)
-    return found
+        return _kernels.get(key) or _kernels.setdefault(key, EmulatorKernel(source))

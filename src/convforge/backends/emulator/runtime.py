@@ -1,7 +1,4 @@
-"""The emulator's runtime: a launch runs the blocks of its grid on a pool of threads, and reports errors.
-
-A block stays on one thread.
-"""
+"""The emulator's runtime: a launch runs the blocks of its grid, each on one thread of a pool, and reports errors."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from convforge.backends.emulator.library import (
     EmulatorKernel,
     Error,
     Job,
-    Scheduler,
     TensorMap,
     kernel_of,
     scheduler,
@@ -32,7 +28,7 @@ from convforge.backends.emulator.library import (
 from convforge.backends.fft import RealFft
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import MAP_BYTES, AnyMap, Im2colMap
-from convforge.backends.runtime import CallerStream, LaunchInfo
+from convforge.backends.runtime import CallerStream, LaunchInfo, Runtime
 from convforge.backends.structs import Template
 
 # Orders in which the threads of a block run, each until it waits or returns.
@@ -97,6 +93,8 @@ class EmulatorRuntime(CpuRuntime):
         self._host = _host()
         self._streams = count(1)
 
+    parallel, empty = Runtime.parallel, Runtime.empty  # a launch uses every core by itself
+
     def compile(self, kernel: KernelSource) -> EmulatorKernel:
         return kernel_of(kernel)
 
@@ -107,7 +105,7 @@ class EmulatorRuntime(CpuRuntime):
         clusters, threads = math.prod(info.grid) // job.cluster, math.prod(info.block) * job.cluster
         if not clusters:
             return
-        run = (_portable_scheduler() if self._portable else scheduler()).run
+        run = (scheduler(portable=True) if self._portable else scheduler()).run
 
         def run_blocks(begin: int, end: int) -> None:
             error = Error()
@@ -172,22 +170,19 @@ class EmulatorRuntime(CpuRuntime):
     def constant(self, kernel: EmulatorKernel, symbol: str) -> tuple[int, int]:
         return kernel.symbol(symbol)
 
-    def tensor_map(self, array: AnyMap) -> bytes:
+    def tensor_map(self, layout: AnyMap) -> bytes:
         """Encode a map; ``EmulatorError`` for one that TMA, or the emulator's im2col mode, does not support."""
-        if (reason := array.refusal()) is not None:
+        if (reason := layout.refusal()) is not None:
             raise EmulatorError("tensor_map", reason)
-        if isinstance(array, Im2colMap) and len(array.sizes) != 4:
-            raise EmulatorError("tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {array}")
-        return bytes(TensorMap.of(array)).ljust(MAP_BYTES, b"\0")
+        if isinstance(layout, Im2colMap) and len(layout.sizes) != 4:
+            raise EmulatorError(
+                "tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {layout}"
+            )
+        return bytes(TensorMap.of(layout)).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:
         """A number that identifies the stream."""
         return _handle(stream)
-
-    def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        # In order: a launch uses every core by itself.
-        for task in tasks:
-            task(0)
 
     def fft(self, fft: RealFft) -> EmulatedFft:
         return EmulatedFft(fft, self._host.facts.cores)
@@ -200,10 +195,6 @@ class EmulatorRuntime(CpuRuntime):
             raw = super().allocate(nbytes)
         raw.fill(POISON)
         return raw
-
-    def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
-        dtype = np.dtype(dtype)
-        return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: Any, stream: Any = None) -> Any:
         """Copy an array between margins of poison, which show reads outside it."""
@@ -244,11 +235,6 @@ def _failure(kernel: EmulatorKernel, error: Error) -> EmulatorError:
     block = (error.block.x, error.block.y, error.block.z) if error.kind <= 2 else None
     thread = (error.thread.x, error.thread.y, error.thread.z) if error.kind == 1 else None
     return EmulatorError(kernel.source.name, error.text.decode(errors="replace"), block, thread)
-
-
-@cache
-def _portable_scheduler() -> Scheduler:
-    return Scheduler(portable=True)
 
 
 @cache
