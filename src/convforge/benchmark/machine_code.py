@@ -28,20 +28,14 @@ class Section(NamedTuple):
 
 
 def running(cubin: bytes) -> bytes:
-    """The parts that run, one behind the other; all of the file where its machine code looks up addresses of variables.
+    """The sections that run, by name, size and content; all of a file whose machine code looks up addresses.
 
-    Of the sections count name, size and content.
-
-    Raises
-    ------
-    ValueError
-        This is no ELF file of 64 bits.
+    ``ValueError`` if this is no ELF file of 64 bits.
     """
-    found = [section for section in sections(cubin) if section.name.startswith(RUN)]
+    found = sorted(section for section in sections(cubin) if section.name.startswith(RUN))
     if any(_looks_up_addresses(section.data) for section in found if section.name.startswith(".text.")):
         return cubin
-    parts = (f"{s.name} {s.size} ".encode() + s.data for s in sorted(found))
-    return b"\n".join(parts)
+    return b"\n".join(f"{section.name} {section.size} ".encode() + section.data for section in found)
 
 
 def sections(elf: bytes) -> list[Section]:
