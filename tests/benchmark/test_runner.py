@@ -627,7 +627,7 @@ def test_where_there_is_no_room_for_a_copy_the_case_goes_on(tmp_path: Path) -> N
 def test_the_cpus_own_copies(tmp_path: Path) -> None:
     run = run_bench(tmp_path, cases(8), [fakes.Honest()], copies=Copies)
     (copy,) = run.copies
-    assert copy.nbytes == 768
+    assert copy.bytes == 768
     assert copy.time.ring == 256
     share = run.of_copy(run.results[0], run.timing(run.results[0]))
     assert share is not None
