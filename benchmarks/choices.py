@@ -29,7 +29,7 @@ import typer
 from convforge.backends.cache import cache_root
 from convforge.backends.runtime import Runtime
 from convforge.benchmark import suites
-from convforge.benchmark.compiling import Job, compile_ahead
+from convforge.benchmark.compiling import compile_ahead
 from convforge.benchmark.digests import digest
 from convforge.benchmark.material import memory_refusal
 from convforge.benchmark.sheets import Sheet
@@ -161,13 +161,13 @@ def compiled(cases: Sequence[Case], device: str) -> list[str]:
     """Compile every candidate of all cases ahead; return the failed ones with their reasons."""
     facts = runtime_of(device).facts
     jobs = [
-        Job(c.algorithm, case.problem, c.config)
+        (c.algorithm, case.problem, c.config)
         for case in cases
         for configs in candidates_for(case.problem, facts)
         for c in configs
     ]
     faults = zip(jobs, compile_ahead(jobs, facts), strict=True)
-    return [f"{job.method.name} [{job.config}] {job.problem}: {fault}" for job, fault in faults if fault is not None]
+    return [f"{method.name} [{config}] {problem}: {fault}" for (method, problem, config), fault in faults if fault]
 
 
 def measured_there(case: Case, device: str, search_s: float, folder: Path) -> tuple[dict[str, Any], bool]:

@@ -28,7 +28,7 @@ from typing import Annotated, Any
 import typer
 
 from convforge.benchmark.digests import digest
-from convforge.benchmark.material import Material, checker
+from convforge.benchmark.material import Material
 from convforge.benchmark.suites import Case
 from convforge.call.dispatch import find_plan, runtime_of
 from convforge.problem import parse_problem
@@ -60,7 +60,7 @@ class Subject:
         """Plan, prepare and check; ``RuntimeError`` for a wrong result."""
         problem = parse_problem(text)
         plan = find_plan(problem, name, None, device, None)
-        material = Material(Case(text, problem), plan.runtime, checker())
+        material = Material(Case(text, problem), plan.runtime)
         slots = material.ring.slots
         workspace = plan.runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
         prepared = [plan.prepare(slot.w) for slot in slots]

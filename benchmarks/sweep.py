@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from convforge.algorithms import find, refusal
-from convforge.benchmark.compiling import Job, compile_ahead
+from convforge.benchmark.compiling import compile_ahead
 from convforge.benchmark.formats import three
-from convforge.benchmark.material import Material, checker
+from convforge.benchmark.material import Material
 from convforge.benchmark.records import Result
 from convforge.benchmark.row import Row, measure_row
 from convforge.benchmark.suites import Case, load
@@ -93,20 +93,20 @@ def main(
             console.print(f"{case.name}: refused: {reason}")
             continue
         jobs += [(found, case, config) for config in configs_of(found, case, device, changes, first)]
-    faults = compile_ahead((Job(found, case.problem, config) for found, case, config in jobs), runtime.facts)
+    faults = compile_ahead(((found, case.problem, config) for found, case, config in jobs), runtime.facts)
     compiled = [(*job, fault) for job, fault in zip(jobs, faults, strict=True)]
     rule = StoppingRule(samples=7, patience_s=0.02, budget_s=seconds)
     with out.open("w", encoding="utf-8") if out is not None else open(os.devnull, "w", encoding="utf-8") as lines:
         for _, members in itertools.groupby(compiled, key=lambda job: job[1].name):
             own = list(members)
-            material = Material(own[0][1], runtime, checker())
+            material = Material(own[0][1], runtime)
             results = []
             for found, case, config, fault in own:
                 row = Row(case, case.problem, found, config, runtime.facts)
                 result = (
                     row.result("refused", Reason.quoted(fault))
                     if fault
-                    else measure_row(row, material, runtime, rule, thorough=False)
+                    else measure_row(row, material, rule, thorough=False)
                 )
                 results.append(result)
                 lines.write(json.dumps(result.to_record()) + "\n")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from convforge.backends.runtime import Runtime
 from convforge.benchmark.material import Material
 from convforge.benchmark.records import Finalist, Finalists, Result
 from convforge.benchmark.row import Rig, Row
-from convforge.benchmark.suites import Case
 from convforge.errors import Reason
 from convforge.timing.stopping import StoppingRule
 from convforge.timing.timer import interleave
@@ -20,55 +17,41 @@ from convforge.timing.timer import interleave
 CLOSE = 1.5
 
 
-def contenders(results: Sequence[Result], asked: str) -> list[Result]:
-    """The results that compete, the fastest first: timed, in the precision that the problem allows."""
-    able = [r for r in results if r.time is not None and r.precision in ("strict", asked)]
-    return sorted(able, key=lambda r: r.time.median_s if r.time else 0.0)
+def finalists(results: Iterable[Result], precision: str) -> list[Result]:
+    """The two fastest, and the fastest of ours and of the peers, where they are close; fewer than two: no final.
 
-
-def finalists(results: Sequence[Result], asked: str) -> list[Result]:
-    """The two fastest, and the fastest of ours and of the peers, where they are close; fewer than two: no final."""
-    able = contenders(results, asked)
+    Results compete that have a time, in strict arithmetic or the case's precision.
+    """
+    timed = [(r.time.median_s, r) for r in results if r.time is not None and r.precision in ("strict", precision)]
+    able = sorted(timed, key=lambda pair: pair[0])
     chosen = able[:2]
     for ours in (True, False):
-        best = next((r for r in able if r.ours is ours), None)
-        if best is not None and best not in chosen:
-            chosen.append(best)
-    fastest = chosen[0].time if chosen else None
-    close = [r for r in chosen if r.time and fastest and r.time.median_s <= CLOSE * fastest.median_s]
-    return close if len(close) > 1 else []
+        chosen += [pair for pair in able if pair[1].ours is ours][:1]
+    close = {id(r): r for seconds, r in chosen if seconds <= CLOSE * chosen[0][0]}
+    return list(close.values()) if len(close) > 1 else []
 
 
 def hold_final(
-    case: Case,
     rows: Sequence[Row],
     results: Sequence[Result],
     material: Material,
-    runtime: Runtime,
     rule: StoppingRule,
-    *,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Finalists | None, list[Result]]:
-    """Time the finalists again in turns, on the same ring.
+    """Time the finalists of a case again in turns, on the same ring.
 
-    Returns
-    -------
-    final : Finalists or None
-        None where no two are close, or one failed.
-    failed : list of Result
-        Methods that were right before and are wrong now: their results, without times.
+    Return the final, None where no two are close or one failed, and the results, without times, of methods that were
+    right before and are wrong now.
     """
+    case, runtime, by_key = rows[0].case, material.runtime, {row.key: row for row in rows}
     chosen = finalists(results, case.problem.precision)
     if not chosen:
         return None, []
-    by_key = {row.key: row for row in rows}
     rigs = []
     for result in chosen:
         row = by_key[result.key]
         assert row.config is not None
-        plan = row.algorithm.plan(row.problem, row.config, runtime)
-        workspace: Any = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
-        rigs.append(Rig(plan, material, workspace, []))
+        rigs.append(Rig.of(row.algorithm.plan(row.problem, row.config, runtime), material))
     timings = interleave([rig.each_call() for rig in rigs], runtime, rule, clock=clock)
     failed = [bad for result, rig in zip(chosen, rigs, strict=True) if (bad := _recheck(result, rig)) is not None]
     if failed:
@@ -83,13 +66,13 @@ def hold_final(
 
 def _recheck(result: Result, rig: Rig) -> Result | None:
     """The result without its times where the method is wrong now; None where it is still right."""
-    rig.material.ring.poison()
-    call = rig.each_call()
-    for _ in range(min(len(rig.material.ring.slots), len(rig.material.judges))):
+    material, call = rig.material, rig.each_call()
+    material.ring.poison()
+    for _ in range(min(len(material.ring.slots), len(material.judges))):
         call()
-    rig.plan.runtime.synchronize()
-    verdict = rig.material.verify(result.precision, call.reached, {})
-    if verdict.ok:
+    material.runtime.synchronize()
+    verdict = material.verify(result.precision, call.reached, {})
+    if verdict is None or verdict.ok:
         return None
     reason = Reason.quoted(f"after the final: {verdict.message}")
     return replace(result, status="failed", reason=reason, time=None, prepared_time=None, transfer_time=None, steps=())
