@@ -222,11 +222,7 @@ def test_each_side_takes_its_faster_layout() -> None:
 
 
 def test_narrower_arithmetic_counts_where_the_row_allows_it() -> None:
-    assert shown(Headline("a layer", "layer", ("strict", "fft")))[0][1:] == [
-        "0.100",
-        "3.00 (a\\_peer)",
-        "**30.0x**",
-    ]
+    assert shown(Headline("a layer", "layer", ("strict", "fft")))[0][1:] == ["0.100", "3.00 (a\\_peer)", "**30.0x**"]
 
 
 def test_a_row_that_is_behind_says_so() -> None:

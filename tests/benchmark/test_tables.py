@@ -96,10 +96,7 @@ def test_every_operation_has_its_own_table_and_cases_stand_in_natural_order() ->
     found = tables_of(
         run(result(case="a_1024"), result(case="a_64"), result(case="r", algorithm="relu", problem="relu64_f32"))
     )
-    assert [t.names for t in found] == [
-        ("case", "stride", "honest", "fastest"),
-        ("case", "stride", "relu", "fastest"),
-    ]
+    assert [t.names for t in found] == [("case", "stride", "honest", "fastest"), ("case", "stride", "relu", "fastest")]
     assert [row[0].text for row in found[0].rows] == ["a_64", "a_1024", "largest RMS error"]
 
 

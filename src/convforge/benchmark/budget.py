@@ -23,11 +23,9 @@ from convforge.problem import Conv2dProblem, GemmProblem, Problem
 # one timing of five samples.
 ROW_S = 0.05
 ROW_S_PER_OUTPUT = 20e-9
-ROW_CALLS = 18
-QUICK_ROW_CALLS = 10
+ROW_CALLS, QUICK_ROW_CALLS = 18, 10
 # Rates of a method of medium speed on one core: a guess, until a method was seen.
-NOMINAL_FLOPS_PER_S = 4e9
-NOMINAL_BYTES_PER_S = 4e9
+NOMINAL_PER_S = 4e9  # FLOPs, and bytes
 # Costs of a case beside its rows: inputs, truth and limits for every output, on two cores of the host, until a case
 # was seen; and so many calls of its fastest method in the final, which never takes longer than its limit.
 CASE_S_PER_OUTPUT = 200e-9
@@ -40,34 +38,27 @@ FINAL_LIMIT_S = 5.0
 ROW_LIMIT_S = 30.0
 PROBE_FLOPS = 2 * 10**7
 # Below this a call's fixed cost hides what its size costs: no prediction is scaled up from it.
-SCALABLE_S = 1e-3
-SCALABLE_GPU_S = 2e-5
+SCALABLE_S, SCALABLE_GPU_S = 1e-3, 2e-5
 SCALABLE_FLOPS = 10**6
 
 
 def weight(problem: Problem) -> float:
     """Seconds that one call of this problem should take by a method of medium speed."""
-    return problem.flops / NOMINAL_FLOPS_PER_S + problem.least_bytes / NOMINAL_BYTES_PER_S
+    return (problem.flops + problem.least_bytes) / NOMINAL_PER_S
 
 
 class Budget:
     """Decides which rows may run, and for how long.
 
-    Without a total each row has :data:`ROW_LIMIT_S`. `rows` are all that are to come; `calls` are those that a row
-    takes at least.
+    Without a total each row has :data:`ROW_LIMIT_S`. `rows` are all that are to come.
     """
 
     def __init__(
-        self,
-        total_s: float | None,
-        rows: Sequence[Row],
-        forecast: Forecast,
-        *,
-        calls: int = ROW_CALLS,
+        self, total_s: float | None, rows: Sequence[Row], forecast: Forecast, quick: bool = False,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.total_s = total_s
-        self.calls = calls
+        self.calls = QUICK_ROW_CALLS if quick else ROW_CALLS  # that a row takes at least
         self._forecast = forecast
         self._clock = clock
         self._case_s_per_output = CASE_S_PER_OUTPUT
@@ -87,13 +78,9 @@ class Budget:
         """Reason why nothing runs any more."""
         return Reason("the budget of {budget} was spent", budget=f"{self.total_s:g} s")
 
-    def cost(self, row: Row, call_s: float | None = None) -> float:
-        """Seconds that a row takes at least, where a call takes `call_s` or its forecast."""
-        return self._cost(_Sizes.of(row), call_s)
-
     def refusal(self, row: Row, call_s: float | None = None) -> Reason | None:
         """Return why a row may not run, or None: with it, all later rows that cost no more fit into the budget."""
-        cost = self.cost(row, call_s)
+        cost = self._cost(_Sizes.of(row), call_s)
         if self.total_s is None:
             long = Reason("its row would take about {time}", time=seconds(cost))
             limit = Reason("no row may take longer than {limit}", limit=f"{ROW_LIMIT_S:g} s")
@@ -115,7 +102,7 @@ class Budget:
         """Seconds that a row may take: its cost, and its part of the rest."""
         if self.total_s is None:
             return ROW_LIMIT_S
-        cost, costs = self.cost(row), sum(map(self._cost, self._rows.values()))
+        cost, costs = self._cost(_Sizes.of(row)), sum(map(self._cost, self._rows.values()))
         share = cost * max((CERTAIN * self.remaining_s - self._cases_s()) / max(costs, cost), 1.0)
         return min(share, self.remaining_s)
 
@@ -144,6 +131,7 @@ class Budget:
         self._rows.pop(row.place, None)
 
     def _cost(self, sizes: _Sizes, call_s: float | None = None) -> float:
+        """Seconds that a row takes at least, where a call takes `call_s` or its forecast."""
         calls_s = self.calls * (self._call_s(sizes) if call_s is None else call_s)
         return ROW_S + ROW_S_PER_OUTPUT * sizes.outputs + calls_s
 
@@ -240,8 +228,8 @@ class Forecast:
     config, so that a slow one of many does not speak for the others.
     """
 
-    def __init__(self, scalable_s: float = SCALABLE_S) -> None:
-        self._scalable_s = scalable_s
+    def __init__(self, backend: str = "cpu") -> None:
+        self._scalable_s = SCALABLE_GPU_S if backend == "cuda" else SCALABLE_S
         self._seen: dict[tuple[str, ...], tuple[int, float, str]] = {}  # FLOPs, seconds, problem
 
     def seconds_per_flop(self, *keys: tuple[str, ...]) -> float | None:

@@ -58,7 +58,11 @@ def carry(path: Path, before: Path, commit: str) -> Counter[str]:
     timed = [r for r in run.results if r.time is not None]
     stale = [r for r in timed if run.is_stale(r)]
     found: Counter[str] = Counter({"current": len(timed) - len(stale)})
-    rows = [_row(r) for r in stale]
+    rows = [
+        {"operation": r.operation, "backend": r.backend, "name": r.algorithm, "problem": r.problem,
+         "config": r.config if r.precision in PRECISIONS else ""}  # as in Run.is_stale
+        for r in stale
+    ]  # fmt: skip
     on_gpu = any(row["backend"] == "cuda" for row in rows)
     old, new = (_probed(package, rows, facts, compile_=on_gpu) for package in (before, PACKAGE))
     carried: dict[tuple[str, ...], str] = {}
@@ -71,12 +75,6 @@ def carry(path: Path, before: Path, commit: str) -> Counter[str]:
     if carried:
         _write(path, carried, commit)
     return +found
-
-
-def _row(result: Result) -> dict[str, str]:
-    config = result.config if result.precision in PRECISIONS else ""  # as in Run.is_stale
-    return {"operation": result.operation, "backend": result.backend, "name": result.algorithm,
-            "problem": result.problem, "config": config}  # fmt: skip
 
 
 def _difference(result: Result, then: Answer, now: Answer) -> str | None:

@@ -130,7 +130,7 @@ def _read(tree: Tree, path: Path) -> Module:
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             found.imports.update(tree.imports(node))
-        elif not (_is_docstring(node) or _is_for_types(node)):
+        elif not (_is_docstring(node) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")):
             statement = _statement(tree, node, lines)
             for name in sorted(_bound(node)) or [""]:
                 found.statements.setdefault(name, []).append(statement)
@@ -180,10 +180,6 @@ def _bound(node: ast.stmt) -> set[str]:
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _is_for_types(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _describes(node: ast.stmt) -> bool:

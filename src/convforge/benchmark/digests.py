@@ -93,11 +93,14 @@ def code_files(algorithm: AnyAlgorithm, problems: Iterable[Any], facts: DeviceFa
 
 
 def stored_problem(algorithm: AnyAlgorithm, problem: str) -> Any:
-    """A stored problem as its method was asked: with the precision that the method must be asked for."""
-    parsed: Any = parse_problem(problem)
-    if algorithm.precision in ("strict", parsed.precision):
-        return parsed
-    return replace(parsed, precision=algorithm.precision)
+    """A stored problem with the method's precision."""
+    return with_precision(algorithm, parse_problem(problem))
+
+
+def with_precision(algorithm: AnyAlgorithm, problem: Any) -> Any:
+    """A problem with a method's precision where the problem does not allow it."""
+    allowed = algorithm.precision in ("strict", problem.precision)
+    return problem if allowed else replace(problem, precision=algorithm.precision)
 
 
 @cache

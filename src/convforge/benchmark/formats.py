@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterable
@@ -33,21 +34,13 @@ def milliseconds(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time with its unit.
-
-    >>> seconds(9.8e-3), seconds(1.2345e-4), seconds(3.2e-7), seconds(2.5)
-    ('9.80 ms', '123 us', '320 ns', '2.50 s')
-    """
+    """A time with its unit: "9.80 ms", "123 us"."""
     scale, unit = next((pair for pair in _TIMES if abs(value) >= 0.9995 * pair[0]), _TIMES[-1])
     return f"{three(value / scale)} {unit}"
 
 
 def byte_count(value: float) -> str:
-    """Bytes with a binary unit; whole ones without a fraction.
-
-    >>> byte_count(0), byte_count(512 << 10), byte_count(1.5 * 2**30)
-    ('0 B', '512 KiB', '1.50 GiB')
-    """
+    """Bytes with a binary unit; whole ones without a fraction: "512 KiB", "1.50 GiB"."""
     scale, unit = next((pair for pair in _BYTES if abs(value) >= pair[0]), _BYTES[-1])
     scaled = value / scale
     return f"{f'{scaled:.0f}' if scaled == round(scaled) else three(scaled)} {unit}"
@@ -64,20 +57,12 @@ def error(value: float) -> str:
 
 
 def fraction(value: float) -> str:
-    """A share that may be tiny.
-
-    >>> fraction(0.174), fraction(2.41e-6), fraction(52000.0)
-    ('0.174', '2.4e-06', '52000')
-    """
+    """A share that may be tiny: "0.174", "2.4e-06"."""
     return error(value) if 0 < value < 1e-3 else three(value)
 
 
 def percent(value: float) -> str:
-    """A share of one; below 10 % with a digit behind the point.
-
-    >>> percent(0.0123), percent(0.873)
-    ('1.2 %', '87 %')
-    """
+    """A share of one; below 10 % with a digit behind the point."""
     return f"{100 * value:.{1 if abs(value) < 0.0995 else 0}f} %"
 
 
@@ -94,3 +79,9 @@ def some(names: Iterable[str]) -> str:
 def natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts numbers inside names by value: "a_64" before "a_1024"."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word nearest to a mistaken one: "; did you mean 'images'?", or "." where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.4)
+    return f"; did you mean {near[0]!r}?" if near else "."

@@ -100,8 +100,7 @@ def labeller(results: Iterable[Result]) -> Callable[[Result], str]:
 
     def label(r: Result) -> str:
         name = r.label if r.algorithm in several else r.algorithm
-        asked = parse_problem(r.problem).precision
-        return name if r.precision in ("strict", asked) else f"{name} ({r.precision})"
+        return name if r.allowed else f"{name} ({r.precision})"
 
     return label
 

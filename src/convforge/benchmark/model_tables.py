@@ -50,20 +50,18 @@ def models_table(sheet: Sheet) -> tuple[str, Table, str]:
     for row in sheet.rows:
         times = timings(row)
         eager, ours = times.get("eager"), times.get(OURS)
-        of_eager = ""
-        if eager is not None and ours is not None:
+        if eager and ours:
             pairs.append((_model(row), ours, eager))
-            of_eager = f"{ours.median_s / eager.median_s:.3f}x"
         rows.append((
             row["model"], str(row["batch"]), row["setting"],
-            *(_ms(times.get(side)) for side in ("eager", "compiled", OURS)), of_eager,
+            *(_ms(times.get(side)) for side in ("eager", "compiled", OURS)),
+            f"{ours.median_s / eager.median_s:.3f}x" if eager and ours else "",
             f"{row['ours_layers']} of {row['layers']}", error(row["error"]), error(row["eager_error"]),
         ))  # fmt: skip
-    slower, unsure = slower_ones(pairs)
-    wrong = [_model(row) for row in sheet.rows if not row["right"]]
+    slower, noisy, sure = slower_ones(pairs)
     than = "slower than PyTorch at the same setting by more than 3 %"
-    words = [f"S{than[1:]}: {some(slower)}." if slower else f"None of {len(pairs) - len(unsure)} is {than}."]
-    words += [_noisy(unsure)] * bool(unsure) + [_right(wrong)]
+    words = [f"S{than[1:]}: {some(slower)}." if slower else f"None of {sure} is {than}.", *noisy]
+    words.append(_right([_model(row) for row in sheet.rows if not row["right"]]))
     faults = (row for row in sheet.rows if row.get("compile_fault"))
     notes = dict.fromkeys(f"{row['model']}, torch.compile: {row['compile_fault']}." for row in faults)
     return " ".join(words), table(columns, rows, notes, lead=3), MODELS.format(**sheet.settings)
@@ -80,7 +78,6 @@ def networks_table(sheet: Sheet) -> tuple[str, Table, str]:
     words.append(_right([f"{_network(row)} ({', '.join(row['wrong'])})" for row in rows if row["wrong"]]))
     floors = ", ".join(f"{floor:.0e} in {dtype}" for dtype, floor in sheet.settings["floors"].items())
     how = "each called" if sheet.settings["device"] == "cpu" else "each in a CUDA graph"
-    legend = NETWORKS.format(how=how, factor=sheet.settings["factor"], floors=floors)
     reasons: dict[str, list[str]] = {}
     for row in rows:
         for side, reason in row["faults"].items():
@@ -89,6 +86,7 @@ def networks_table(sheet: Sheet) -> tuple[str, Table, str]:
     notes += [f"{_network(row)}: {row['note']}." for row in rows if row["note"]]
     if left := sheet.settings["count"] - len(rows):
         notes.append(f"{left} rows were not reached: go on with `--resume`.")
+    legend = NETWORKS.format(how=how, factor=sheet.settings["factor"], floors=floors)
     return " ".join(words), table(columns, map(_network_row, rows), notes, lead=4), legend
 
 
@@ -117,14 +115,13 @@ def timings(row: Row) -> dict[str, Timing]:
     return {side: Timing.from_table(stored) for side, stored in row["times"].items()}
 
 
-def slower_ones(pairs: Iterable[tuple[str, Timing, Timing]]) -> tuple[list[str], list[str]]:
-    """Names whose first timing is above the second by more than 3 %: those that are slower, and those too noisy."""
-    slower: list[str] = []
-    unsure: list[str] = []
-    for name, ours, other in pairs:
-        if ours.median_s > SLOWER * other.median_s:
-            (slower if order(ours, other) == "slower" else unsure).append(name)
-    return slower, unsure
+def slower_ones(pairs: Iterable[tuple[str, Timing, Timing]]) -> tuple[list[str], list[str], int]:
+    """Names whose first timing is more than 3 % above the second; a sentence of the noisy ones; and the other rows."""
+    found = [(name, order(ours, other), ours.median_s > SLOWER * other.median_s) for name, ours, other in pairs]
+    slower = [name for name, verdict, above in found if above and verdict == "slower"]
+    noisy = [name for name, verdict, above in found if above and verdict != "slower"]
+    sentence = [f"Too noisy to rank, with a median above that: {some(noisy)}."] * bool(noisy)
+    return slower, sentence, len(found) - len(noisy)
 
 
 def ratio(row: Row, sides: Iterable[str] = PEERS) -> float | None:
@@ -168,11 +165,9 @@ def _network_row(row: Row) -> list[str]:
 def _means(rows: Sequence[Row]) -> list[str]:
     """A sentence with the geometric means of a type's ratios."""
     groups = (
-        ("float32 against eager", "float32", ("eager",)),
-        ("float32 against torch.compile", "float32", COMPILED),
-        ("float16 against the fastest", "float16", tuple(PEERS)),
-        ("bfloat16 against the fastest", "bfloat16", tuple(PEERS)),
-    )
+        ("float32 against eager", "float32", ("eager",)), ("float32 against torch.compile", "float32", COMPILED),
+        ("float16 against the fastest", "float16", PEERS), ("bfloat16 against the fastest", "bfloat16", PEERS),
+    )  # fmt: skip
     parts = []
     for words, dtype, sides in groups:
         found = [value for row in rows if row["dtype"] == dtype and (value := ratio(row, sides)) is not None]
@@ -192,17 +187,12 @@ def _against(rows: Sequence[Row]) -> list[str]:
             partly += any(side in PEERS for side in (*row["faults"], *row["wrong"]))
     if not pairs:
         return ["No row has a time of both sides."]
-    slower, unsure = slower_ones(pairs)
+    slower, noisy, _ = slower_ones(pairs)
     names = f" ({some(slower)})" if slower else ""
-    words = [f"Slower than PyTorch's fastest by more than 3 %: {len(slower)} of {len(pairs)} rows{names}."]
-    words += [_noisy(unsure)] * bool(unsure)
+    words = [f"Slower than PyTorch's fastest by more than 3 %: {len(slower)} of {len(pairs)} rows{names}.", *noisy]
     if partly:
         words.append(f"In {partly} of them a side of PyTorch has no time: the fastest is of the others.")
     return words
-
-
-def _noisy(names: Sequence[str]) -> str:
-    return f"Too noisy to rank, with a median above that: {some(names)}."
 
 
 def _right(wrong: Sequence[str]) -> str:

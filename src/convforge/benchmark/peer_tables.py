@@ -6,7 +6,7 @@ Goals and rows of the README name cases of stored runs as the markers of documen
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
@@ -65,11 +65,10 @@ def spoken_peers(results: Iterable[Result]) -> str:
 
 
 def ahead_of(run: Run, results: Sequence[Result]) -> DataFrame:
-    """A row for each convolution of some results that both sides were timed on and that can be ranked.
+    """A row for each convolution that both sides were timed on and that can be ranked; ``ValueError`` without one.
 
     Columns: ``stride``; ``size``, the larger side of the image; ``ratio``, the time of the best peer over that of our
-    best; ``copied``, the time of a copy of as many bytes over that of our best. The index is the case. Without such a
-    case it is a ValueError.
+    best; ``copied``, the time of a copy of as many bytes over that of our best. The index is the case.
     """
     rows = {}
     for case in dict.fromkeys(r.case for r in results):
@@ -138,8 +137,7 @@ class Goal:
 
 def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
     """The table of all goals as Markdown; `found` gives the run and the results of a goal's cases."""
-    lines = [markdown_line(("goal", "wanted", "reached", "worst case")), markdown_line(["---"] * 4)]
-    runs: list[str] = []
+    lines, runs = [markdown_line(("goal", "wanted", "reached", "worst case")), markdown_line(["---"] * 4)], []
     for goal in goals:
         reached: dict[str, float] = {}
         for of in (goal.of,) if isinstance(goal.of, str) else goal.of:
@@ -148,19 +146,15 @@ def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
                 raise _one_sided(run, of)
             reached |= own
             runs.append(f"{run.suite} {run.started[:10]} on {run.device}")
-        lines.append(markdown_line(_goal_row(goal, reached)))
+        worst = (max if goal.than == "time" else min)(reached, key=reached.__getitem__)
+        value, words, place = reached[worst], goal.words, worst
+        if goal.mean:
+            value = geometric_mean(reached.values())
+            words, place = f"{words}: mean of {len(reached)}", f"{worst}, {goal.shown(reached[worst])}"
+        good = value <= goal.wanted if goal.than == "time" else value >= goal.wanted
+        verdict = goal.shown(value) if good else f"**{goal.shown(value)}, missed**"
+        lines.append(markdown_line((words, goal.shown(goal.wanted), verdict, escaped(place))))
     return "\n".join([*lines, "", GOALS, "", f"Measured: {'; '.join(dict.fromkeys(runs))}."]) + "\n"
-
-
-def _goal_row(goal: Goal, reached: Mapping[str, float]) -> list[str]:
-    worst = (max if goal.than == "time" else min)(reached, key=reached.__getitem__)
-    value, words, place = reached[worst], goal.words, worst
-    if goal.mean:
-        value = geometric_mean(reached.values())
-        words, place = f"{words}: mean of {len(reached)}", f"{worst}, {goal.shown(reached[worst])}"
-    good = value <= goal.wanted if goal.than == "time" else value >= goal.wanted
-    verdict = goal.shown(value) if good else f"**{goal.shown(value)}, missed**"
-    return [words, goal.shown(goal.wanted), verdict, escaped(place)]
 
 
 def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, float]:
@@ -196,17 +190,15 @@ class Headline:
 
 def headline_markdown(rows: Iterable[Headline], found: Found) -> str:
     """The table of all rows as Markdown; `found` gives the run and the results of a row's cases."""
-    lines = [markdown_line(("work", "convforge", "fastest other", "times as fast"))]
-    lines.append(markdown_line(["---", "---:", "---:", "---:"]))
+    lines = [markdown_line(("work", "convforge", "fastest other", "times as fast")), "| --- | ---: | ---: | ---: |"]
     runs: list[Run] = []
     for row in rows:
         run, results = found(row.of)
         lines.append(markdown_line(_headline_row(row, run, results)))
         runs.append(run)
-    devices = dict.fromkeys(run.where for run in runs)
     measured = dict.fromkeys(f"{run.suite} {run.started[:10]}{' (with changes)' * run.dirty}" for run in runs)
-    legend = HEADLINE.format(device=" and ".join(devices), runs=", ".join(measured))
-    return "\n".join([*lines, "", legend]) + "\n"
+    devices = " and ".join(dict.fromkeys(run.where for run in runs))
+    return "\n".join([*lines, "", HEADLINE.format(device=devices, runs=", ".join(measured))]) + "\n"
 
 
 def _headline_row(row: Headline, run: Run, results: Sequence[Result]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 from convforge.benchmark.digests import current_digest
 from convforge.benchmark.reasons import from_data, to_data
 from convforge.errors import Reason
-from convforge.problem import PRECISIONS
+from convforge.problem import PRECISIONS, parse_problem
 from convforge.timing.ceilings import Ceilings, moved
 from convforge.timing.timer import Timing
 
@@ -72,8 +72,7 @@ class Result(Record):
     algorithm: str
     backend: str
     ours: bool
-    # Class of the arithmetic that ran. It differs from the problem's where a method must be asked for by name.
-    precision: str
+    precision: str  # class of the arithmetic that ran; another than the problem's only in a method that was named
     config: str
     status: Status  # "failed": the check refused the result; "error": it raised
     reason: Reason | None = None  # of a status other than "ok"
@@ -92,7 +91,7 @@ class Result(Record):
     digest: str = ""  # of all that the time depends on, see benchmark.digests
     library_versions: dict[str, str] = field(default_factory=dict)
     note: Reason | None = None
-    weights: str = ""  # filters "normal", "gaussian" or "shared", see suites.Case; empty in records without it
+    weights: str = "normal"  # filters "normal", "gaussian" or "shared", see suites.Case
     # Of each way that a library offers: name, outcome ("run", "large", "failed", "excluded"), and time or reason.
     ways: tuple[tuple[str, str, str], ...] = ()
     # Commit whose tree had another digest and the same machine code, see benchmark.carry; empty for the measured tree.
@@ -113,6 +112,11 @@ class Result(Record):
     def label(self) -> str:
         """Name of the method, with its config where it has one."""
         return f"{self.algorithm}[{self.config}]" if self.config else self.algorithm
+
+    @property
+    def allowed(self) -> bool:
+        """True if the problem allows its arithmetic; any other must be named, and does not compete."""
+        return self.precision in ("strict", parse_problem(self.problem).precision)
 
     @property
     def gflops(self) -> float | None:

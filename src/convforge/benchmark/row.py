@@ -1,11 +1,12 @@
-"""One row: a method in one config on one case. Planned, called once, checked, timed twice, checked again."""
+"""One row: a method in one config on one case, planned, called once, checked, timed twice, checked again; and the final
+of a case: its fastest methods timed again in turns."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.digests import digest
 from convforge.benchmark.formats import seconds
 from convforge.benchmark.material import Material
-from convforge.benchmark.records import TIMES, Error, Result
+from convforge.benchmark.records import TIMES, Error, Finalist, Finalists, Result
 from convforge.benchmark.steps import measure_steps
 from convforge.benchmark.suites import Case
 from convforge.call.dispatch import execute
@@ -24,7 +25,7 @@ from convforge.errors import Reason, UnsupportedProblem
 from convforge.problem import Problem
 from convforge.timing.ring import Cycle, RingSize, poison_of, ring_limit, ring_size
 from convforge.timing.stopping import StoppingRule
-from convforge.timing.timer import HOST_CLOCK, Timing, measure
+from convforge.timing.timer import HOST_CLOCK, Timing, interleave, measure
 from convforge.verify import Verdict, check_plan
 
 AnyAlgorithm = Algorithm[Any, Any]
@@ -32,6 +33,8 @@ AnyAlgorithm = Algorithm[Any, Any]
 LAP_SHARE = 0.1
 # Of a row's budget, at least this much is for the timings, however long the check took.
 TIMING_SHARE = 0.3
+# A method this much slower than the fastest needs no second look.
+CLOSE = 1.5
 # Samples of a config in the search for the fastest.
 SEARCHED = StoppingRule(samples=5, narrow=0.03, patience_s=0.02, budget_s=0.3)
 # Copies over a bus repeat well: fewer samples than a kernel takes.
@@ -75,6 +78,11 @@ class Row:
     @property
     def _config(self) -> str:
         return "" if self.config is None else str(self.config)
+
+    def is_current(self, result: Result | None) -> bool:
+        """True for a stored result of this row with today's digest and libraries."""
+        now = digest(self.algorithm, self.problem, self.config, self.facts)
+        return result is not None and (result.digest, result.library_versions) == (now, self.algorithm.versions())
 
     def result(self, status: Any, reason: Reason | None, **more: Any) -> Result:
         """A result of this row."""
@@ -161,24 +169,14 @@ def measure_row(
 ) -> Result:
     """Measure a row; a fault becomes its result.
 
-    Parameters
-    ----------
-    rule : StoppingRule
-        Its budget is that of the whole row: the timings get the rest after plan and check.
-    workspace_limit : int or None
-        Bytes; a plan that needs more is refused.
-    compiled : callable
-        Called with the seconds of plan and first call, which no budget pays for, before `refusal`.
-    refusal : callable
-        Seconds of a call -> why the row may not go on, None where it may.
-    thorough : bool
-        Check poisons, guard bands, stale results and every slot of the ring before the timing, and time prepared
-        weights too. Otherwise compare the output of each set of inputs, poisoned before, and those of the timed calls:
-        as much as a result needs.
-    transfer : bool
-        Also time calls from host arrays to a host array.
-    steps : bool
-        Also time each step of a plan of several by itself.
+    The budget of `rule` is that of the whole row: the timings get the rest after plan and check. A plan that needs more
+    workspace than the limit is refused. `compiled` is called with the seconds of plan and first call, which no budget
+    pays for; then `refusal` with those of a call: its reason ends the row.
+
+    A thorough row checks poisons, guard bands, stale results and every slot of the ring before the timing, and times
+    prepared weights too. Any other compares the output of each set of inputs, poisoned before, and those of the timed
+    calls: as much as a result needs. `transfer` also times calls from host arrays to a host array, `steps` each step of
+    a plan of several by itself.
     """
     assert row.config is not None
     begin, about = clock(), dict[str, Any]()
@@ -312,9 +310,9 @@ def _prepare_all(rig: Rig, rule: StoppingRule, clock: Callable[[], float]) -> fl
 def _prepared_size(rig: Rig) -> RingSize:
     """The ring of calls with prepared weights: it may have fewer slots, and its weights take other room."""
     ring, prepared = rig.material.ring, rig.prepared
-    bytes_each = ring.slot_bytes - ring.slots[0].w.nbytes + prepared[0].nbytes
     if len(prepared) == ring.size.slots:
-        return RingSize(len(prepared), ring.size.cold)
+        return ring.size
+    bytes_each = ring.slot_bytes - ring.slots[0].w.nbytes + prepared[0].nbytes
     wanted = ring_size(bytes_each, rig.plan.runtime.facts)
     return RingSize(len(prepared), wanted.cold and len(prepared) >= wanted.slots)
 
@@ -334,3 +332,56 @@ def _note(rig: Rig, about: dict[str, Any], rule: StoppingRule) -> Reason | None:
 
 def _error(verdict: Verdict) -> Error:
     return Error(float(verdict.rms), float(verdict.max_error), float(verdict.bound_ratio))
+
+
+def finalists(results: Iterable[Result]) -> list[Result]:
+    """The two fastest, and the fastest of ours and of the peers, where they are close; fewer than two: no final."""
+    able = sorted(((r.time.median_s, r) for r in results if r.time and r.allowed), key=lambda pair: pair[0])
+    chosen = able[:2]
+    for ours in (True, False):
+        chosen += [pair for pair in able if pair[1].ours is ours][:1]
+    close = {id(r): r for seconds, r in chosen if seconds <= CLOSE * chosen[0][0]}
+    return list(close.values()) if len(close) > 1 else []
+
+
+def hold_final(
+    rows: Sequence[Row], results: Sequence[Result], material: Material, rule: StoppingRule, clock: Callable[[], float]
+) -> tuple[Finalists | None, list[Result]]:
+    """Time the finalists of a case again in turns, on the same ring, before one is called the fastest.
+
+    Return the final, None where no two are close or one failed, and the results, without times, of methods that are
+    wrong now.
+    """
+    case, runtime, by_key = rows[0].case, material.runtime, {row.key: row for row in rows}
+    chosen = finalists(results)
+    if not chosen:
+        return None, []
+    rigs = []
+    for result in chosen:
+        row = by_key[result.key]
+        assert row.config is not None
+        rigs.append(Rig.of(row.algorithm.plan(row.problem, row.config, runtime), material))
+    timings = interleave([rig.each_call() for rig in rigs], runtime, rule, clock=clock)
+    failed = [bad for result, rig in zip(chosen, rigs, strict=True) if (bad := _recheck(result, rig)) is not None]
+    if failed:
+        return None, failed
+    size = material.ring.size
+    contestants = tuple(
+        Finalist(result.algorithm, result.config, replace(timing, ring=size.slots, cold=size.cold))
+        for result, timing in zip(chosen, timings, strict=True)
+    )
+    return Finalists(case.name, contestants), []
+
+
+def _recheck(result: Result, rig: Rig) -> Result | None:
+    """The result without its times where the method is wrong now; None where it is still right."""
+    material, call = rig.material, rig.each_call()
+    material.ring.poison()
+    for _ in range(min(len(material.ring.slots), len(material.judges))):
+        call()
+    material.runtime.synchronize()
+    verdict = material.verify(result.precision, call.reached, {})
+    if verdict is None or verdict.ok:
+        return None
+    reason = Reason.quoted(f"after the final: {verdict.message}")
+    return replace(result, status="failed", reason=reason, time=None, prepared_time=None, transfer_time=None, steps=())

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from convforge.algorithms import refusal
 from convforge.backends.runtime import Runtime
-from convforge.benchmark.budget import (
-    PROBE_FLOPS,
-    QUICK_ROW_CALLS,
-    ROW_CALLS,
-    SCALABLE_GPU_S,
-    SCALABLE_S,
-    Budget,
-    Forecast,
-    smaller,
-    weight,
-)
-from convforge.benchmark.digests import digest
-from convforge.benchmark.finals import finalists, hold_final
-from convforge.benchmark.formats import seconds
+from convforge.benchmark.budget import PROBE_FLOPS, Budget, Forecast, smaller, weight
+from convforge.benchmark.digests import with_precision
+from convforge.benchmark.formats import nearest, seconds
 from convforge.benchmark.material import Material, memory_refusal, truth_runtime
 from convforge.benchmark.records import CopyTime, Result, Run
-from convforge.benchmark.row import AnyAlgorithm, Row, fastest_config, measure_row
+from convforge.benchmark.row import AnyAlgorithm, Row, fastest_config, finalists, hold_final, measure_row
 from convforge.benchmark.store import Store, begin_header, load_run
 from convforge.benchmark.suites import Case
 from convforge.errors import Reason, UnsupportedProblem
@@ -79,16 +67,12 @@ class Settings:
 def choose(
     patterns: Sequence[str], backend: str, operations: set[str], known: Sequence[AnyAlgorithm]
 ) -> list[AnyAlgorithm]:
-    """The methods of a backend whose names match any pattern, in the list's order.
-
-    ``ValueError`` names the method nearest to a pattern that matches none.
-    """
+    """The methods of a backend whose names match any pattern; ``ValueError`` for a pattern that matches none."""
     able = [a for a in known if a.backend == backend and a.operation in operations]
     names = sorted({a.name for a in able})
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            near = difflib.get_close_matches(pattern.strip("*?"), names, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            hint = nearest(pattern.strip("*?"), names)
             raise ValueError(f"no method on {backend} matches {pattern!r}{hint} There are: {', '.join(names)}")
     return [a for a in able if not patterns or any(fnmatch.fnmatchcase(a.name, p) for p in patterns)]
 
@@ -99,48 +83,31 @@ def begin(folder: Path, suite: str, runtime: Runtime, settings: Settings) -> Sto
     return Store.create(folder / header["device"], header)
 
 
+@dataclass
 class Runner:
     """Runs cases and stores the results. :meth:`run` may be interrupted at any time, and resumed.
 
-    Parameters
-    ----------
-    store : Store
-        Its rows with the same digests and libraries are not measured again.
-    watch : callable
-        Called with rows done, rows in all and a label of the current work.
-    ceilings : callable
-        Runtime -> Ceilings.
-    copies : callable
-        Runtime -> Copies, or None: no copy is timed.
-    clock : callable
-        Seconds, for budgets.
+    The rows of `store` with the same digests and libraries are not measured again. `watch` is called with rows done,
+    rows in all and a label of the current work. `ceilings` and `copies` measure the device; None: no copy is timed.
     """
 
-    def __init__(
-        self,
-        cases: Sequence[Case],
-        methods: Sequence[AnyAlgorithm],
-        runtime: Runtime,
-        settings: Settings,
-        store: Store,
-        *,
-        watch: Watch | None = None,
-        ceilings: Callable[[Runtime], Ceilings] = measure_ceilings,
-        copies: Callable[[Runtime], Copies | None] = Copies,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.runtime = runtime
-        self.settings = settings
-        self.store = store
-        self._watch = watch or (lambda done, total, label: None)
-        self._ceilings = ceilings
-        self._copies = copies(runtime)
-        self._clock = clock
-        self._truth_runtime = truth_runtime(runtime)
-        self._forecast = Forecast(SCALABLE_GPU_S if runtime.facts.backend == "cuda" else SCALABLE_S)
+    cases: Sequence[Case]
+    methods: Sequence[AnyAlgorithm]
+    runtime: Runtime
+    settings: Settings
+    store: Store
+    watch: Watch | None = field(default=None, kw_only=True)
+    ceilings: Callable[[Runtime], Ceilings] = field(default=measure_ceilings, kw_only=True)
+    copies: Callable[[Runtime], Copies | None] = field(default=Copies, kw_only=True)
+    clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._copies = self.copies(self.runtime)
+        self._truth_runtime = truth_runtime(self.runtime)
+        self._forecast = Forecast(self.runtime.facts.backend)
         self._budget = Budget(None, [], self._forecast)
-        ordered = sorted(cases, key=lambda case: weight(case.problem))
-        self.rows = [row for case in ordered for row in rows_of(case, methods, runtime, settings)]
+        cases = sorted(self.cases, key=lambda case: weight(case.problem))
+        self.rows = [row for case in cases for row in rows_of(case, self.methods, self.runtime, self.settings)]
         self._done = 0
 
     def run(self) -> Run:
@@ -148,7 +115,7 @@ class Runner:
         stored = load_run(self.store.path)
         finished = {result.key: result for result in stored.results}
         self.rows = [_found_before(row, stored.results) for row in self.rows]
-        todo = [row for row in self.rows if not _is_finished(row, finished.get(row.key))]
+        todo = [row for row in self.rows if not row.is_current(finished.get(row.key))]
         keys = {row.key for row in todo}
         decided, copied = {final.case for final in stored.finals}, {copy.case for copy in stored.copies}
         self._done = len(self.rows) - len(todo)
@@ -157,8 +124,7 @@ class Runner:
             self._store_ceilings("before")
             self._show("compiling the check")
             self._warm_check(todo)
-            calls = QUICK_ROW_CALLS if self.settings.quick else ROW_CALLS
-            self._budget = Budget(self.settings.budget_s, todo, self._forecast, calls=calls, clock=self._clock)
+            self._budget = Budget(self.settings.budget_s, todo, self._forecast, self.settings.quick, self.clock)
             for name, group in groupby(self.rows, key=lambda row: row.case.name):
                 rows = list(group)
                 missing = [row for row in rows if row.key in keys]
@@ -171,7 +137,8 @@ class Runner:
         return load_run(self.store.path)
 
     def _show(self, label: str) -> None:
-        self._watch(self._done, len(self.rows), label)
+        if self.watch is not None:
+            self.watch(self._done, len(self.rows), label)
 
     def _case(
         self, rows: list[Row], missing: list[Row], finished: Mapping[tuple[str, ...], Result], *, copy: bool
@@ -181,14 +148,14 @@ class Runner:
         results = [finished[row.key] for row in rows if row.key not in unmeasured]
         results += [self._finish(row, row.result("refused", row.refusal)) for row in missing if row.refusal is not None]
         able = [row for row in missing if row.refusal is None]
-        if not able and not finalists(results, case.problem.precision):
+        if not able and not finalists(results):
             return
         self._show(f"{case.name}: truth")
         reason, material = self._case_refusal(case, able) if able else None, None
         if reason is None:
             if able and copy:
                 self._copy(case)
-            begin = self._clock()
+            begin = self.clock()
             try:
                 material = Material(case, self.runtime)
             except MemoryError as fault:
@@ -197,7 +164,7 @@ class Runner:
             for row in able:
                 self._finish(row, row.result("skipped", reason))
             return
-        taken = self._clock() - begin
+        taken = self.clock() - begin
         self._forecast.learn(self._truth_key(case), case.problem, taken)
         if able:
             budget.learn_case(able[0], taken)
@@ -208,7 +175,7 @@ class Runner:
             results.append(self._finish(found, result))
         self._show(f"{case.name}: final")
         rule = replace(self.settings.rule, budget_s=budget.final_share(case.name))
-        final, failed = hold_final(rows, results, material, rule, self._clock)
+        final, failed = hold_final(rows, results, material, rule, self.clock)
         for record in (*failed, *filter(None, [final])):
             self.store.append(record.to_record())
 
@@ -239,31 +206,27 @@ class Runner:
             text = f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}"
             return row, row.result("error", Reason.quoted(text))
         if predicted is not None and (why := budget.refusal(row, predicted[0])) is not None:
-            form = "a call would take about {time} ({known} for {problem})"
-            long = Reason(form, time=seconds(predicted[0]), **predicted[1])
+            time = seconds(predicted[0])
+            long = Reason("a call would take about {time} ({known} for {problem})", time=time, **predicted[1])
             return row, row.result("skipped", Reason.joined([long, why]))
         if row.others:
-            begin = self._clock()
+            begin = self.clock()
             row = row.by(fastest_config(row, material))
-            budget.forgive(self._clock() - begin)
+            budget.forgive(self.clock() - begin)
 
-        def why_not(call_s: float) -> Reason | None:
-            self._learn(row, call_s)
+        def learn(call_s: float) -> Reason | None:
+            for key in row.forecast_keys[: 1 + row.first]:  # a method's forecast is that of its first config
+                self._forecast.learn(key, row.problem, call_s)
             return budget.refusal(row, call_s)
 
         result = measure_row(
             row, material, replace(settings.rule, budget_s=budget.share(row)),
             workspace_limit=settings.workspace_limit, thorough=not settings.quick, transfer=settings.transfer,
-            steps=settings.steps, compiled=budget.forgive, refusal=why_not, clock=self._clock,
+            steps=settings.steps, compiled=budget.forgive, refusal=learn, clock=self.clock,
         )  # fmt: skip
         if result.time is not None:
-            self._learn(row, min(result.time.samples))
+            learn(min(result.time.samples))
         return row, result
-
-    def _learn(self, row: Row, call_s: float) -> None:
-        """A call of a row took so long: a forecast for its config, and the first config's for its method."""
-        for key in row.forecast_keys[: 1 + row.first]:
-            self._forecast.learn(key, row.problem, call_s)
 
     def _case_refusal(self, case: Case, rows: Sequence[Row]) -> Reason | None:
         """Return why no row of a case can be measured (its inputs, or the time of its truth), or None."""
@@ -276,9 +239,9 @@ class Runner:
         def truth_time(problem: Problem) -> float:
             inputs = make_inputs(problem)
             Judge(problem, inputs, runtime=self._truth_runtime)  # compiles
-            begin = self._clock()
+            begin = self.clock()
             Judge(problem, inputs, runtime=self._truth_runtime)
-            return self._clock() - begin
+            return self.clock() - begin
 
         most = budget.case_share(rows)
         predicted = self._forecast.predict([self._truth_key(case)], case.problem, truth_time, most)
@@ -307,9 +270,9 @@ class Runner:
         def call() -> None:
             plan(plan.buffers(slot.x, plan.prepare(slot.w), slot.operands, slot.out))
 
-        begin = self._clock()
+        begin = self.clock()
         call()  # compiles
-        self._budget.forgive(self._clock() - begin)
+        self._budget.forgive(self.clock() - begin)
         return self.runtime.time(call, 1)
 
     def _finish(self, row: Row, result: Result) -> Result:
@@ -332,7 +295,7 @@ class Runner:
 
     def _store_ceilings(self, when: str) -> None:
         self._show("ceilings")
-        self.store.append({"kind": "ceilings", "when": when, **asdict(self._ceilings(self.runtime))})
+        self.store.append({"kind": "ceilings", "when": when, **asdict(self.ceilings(self.runtime))})
 
 
 def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, settings: Settings) -> Iterator[Row]:
@@ -340,9 +303,7 @@ def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, setti
     for algorithm in methods:
         if algorithm.operation != case.problem.operation:
             continue
-        problem: Any = case.problem
-        if algorithm.precision not in ("strict", problem.precision):
-            problem = replace(problem, precision=algorithm.precision)
+        problem = with_precision(algorithm, case.problem)
         if reason := refusal(algorithm, problem, runtime.facts):
             yield Row(case, problem, algorithm, None, runtime.facts, reason)
             continue
@@ -376,10 +337,3 @@ def _found_before(row: Row, results: Sequence[Result]) -> Row:
         if any(result.key == found.key and result.status != "skipped" for result in results):
             return found
     return row
-
-
-def _is_finished(row: Row, result: Result | None) -> bool:
-    if result is None:
-        return False
-    now = digest(row.algorithm, row.problem, row.config, row.facts)
-    return result.digest == now and result.library_versions == row.algorithm.versions()

@@ -139,8 +139,13 @@ def choices_table(sheet: Sheet) -> Shown:
         notes.append(f"{left} cases were not reached: go on with `--resume`.")
     if early := sum(not row["whole"] for row in timed):
         notes.append(f"The full search of {early} cases ended with its budget, before its last candidate.")
-    if stale := [row["case"] for row in timed if _is_stale(sheet, row)]:
-        notes.append(f"Sources have changed since for {some(stale)}.")
+    facts, stale = sheet.machine["facts"], dict[str, None]()
+    for row in timed:
+        for t in row["times"]:
+            key = ("conv2d", row["backend"], t["algorithm"], row["problem"], t["config"])
+            if t["digest"] != current_digest(*key, facts):
+                stale[row["case"]] = None
+    notes += [f"Sources have changed since for {some(stale)}."] * bool(stale)
     sentence = "No case was timed."
     if timed:
         near, far = shares["all", "auto"][0], shares["all", "heuristic"][1]
@@ -167,14 +172,6 @@ def spread_of(ratios: Mapping[str, float]) -> tuple[float, float, float, str]:
     near, far = (sum(value <= bound for value in ratios.values()) / len(ratios) for bound in (NEAR, FAR))
     worst = max(ratios, key=ratios.__getitem__)
     return near, far, ratios[worst], worst
-
-
-def _is_stale(sheet: Sheet, row: Mapping[str, Any]) -> bool:
-    facts = sheet.machine["facts"]
-    return any(
-        t["digest"] != current_digest("conv2d", row["backend"], t["algorithm"], row["problem"], t["config"], facts)
-        for t in row["times"]
-    )
 
 
 def errors_table(sheet: Sheet) -> Shown:

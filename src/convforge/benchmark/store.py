@@ -12,14 +12,12 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import CopyTime, Finalists, Profile, Record, Result, Run
-from convforge.benchmark.suites import suite_weights
 from convforge.timing.ceilings import Ceilings
 from convforge.timing.machine import device_slug, machine_table, repository, versions
 
@@ -99,12 +97,8 @@ def begin_header(suite: str, facts: DeviceFacts, settings: Mapping[str, Any]) ->
 def load_runs(path: Path | str) -> list[Run]:
     """Read a run's file, or every one in a folder and its folders, the oldest first.
 
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file or folder.
-    ValueError
-        A file is no run, or a line other than a torn last one is damaged; the text names file and line.
+    ``FileNotFoundError`` without such a file or folder; ``ValueError``, with file and line, if a file is no run, or a
+    line other than a torn last one is damaged.
     """
     path = Path(path)
     if path.is_dir():
@@ -130,7 +124,7 @@ def load_run(path: Path) -> Run:
                 value: Any = _KINDS[kind].from_record(record)
                 if isinstance(value, Result):
                     found["finalists"].pop(value.case, None)  # a verdict holds only as long as the rows before it
-                    found[kind][value.key] = _weighted(value, str(header.get("suite")))
+                    found[kind][value.key] = value
                 else:
                     found[kind][getattr(value, "case", None)] = value
             elif kind == "ceilings":
@@ -159,13 +153,6 @@ def unfinished(folder: Path, suite: str, settings: Mapping[str, Any]) -> Path | 
 
     runs = reversed(load_runs(folder)) if folder.is_dir() else ()
     return next((run.path for run in runs if resumable(run)), None)
-
-
-def _weighted(result: Result, suite: str) -> Result:
-    """A result with its kind of weights; older records take it from their suite."""
-    return result if result.weights else replace(
-        result, weights=suite_weights(suite).get((result.case, result.problem), "")
-    )  # fmt: skip
 
 
 def _records(path: Path) -> list[dict[str, Any]]:

@@ -8,13 +8,12 @@ n,c,h,w,k,r,s,stride_h,stride_w,pad_h,pad_w,dil,groups. Further columns may be d
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from convforge.backends.sources import PACKAGE, on_disk
+from convforge.benchmark.formats import nearest
 from convforge.problem import DTYPES, Conv2dProblem, GemmProblem, Problem, parse_problem
 
 WEIGHTS = ("normal", "gaussian", "shared")
@@ -36,7 +35,7 @@ class Case:
 
 
 def suite_folder() -> Path:
-    """Folder of the named suites: beside this file when installed, ``benchmarks/`` in a checkout."""
+    """Folder of the named suites: beside this file in an installation, ``benchmarks/`` in a checkout."""
     try:
         return on_disk(PACKAGE / "benchmark" / "suites")
     except OSError:
@@ -46,17 +45,6 @@ def suite_folder() -> Path:
 def suite_names() -> list[str]:
     """Names of the suites that come with convforge."""
     return sorted(path.stem for path in suite_folder().glob("*.csv"))
-
-
-@cache
-def suite_weights(name: str) -> Mapping[tuple[str, str], str]:
-    """The weights of a named suite's cases, by name and problem; empty where no suite has the name.
-
-    >>> suite_weights("filters")["blur_512_3x3", "n1c3h512w512_k3r3s3_st1_p1_g3_f32_nchw"]
-    'gaussian'
-    """
-    cases = load([name])[1] if name in suite_names() else []
-    return {(case.name, str(case.problem)): case.weights for case in cases}
 
 
 def load(targets: Sequence[str]) -> tuple[str, list[Case]]:
@@ -118,11 +106,8 @@ def _load_one(target: str) -> tuple[str, list[Case]]:
     except ValueError as fault:
         if "is not a problem" not in str(fault):
             raise
-        near = difflib.get_close_matches(target, suite_names(), n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"{target!r} is no suite ({', '.join(suite_names())}), no CSV file and no problem's text form{hint}"
-        ) from None
+        known, hint = ", ".join(suite_names()), nearest(target, suite_names())
+        raise ValueError(f"{target!r} is no suite ({known}), no CSV file and no problem's text form{hint}") from None
     return "problems", [Case(str(problem), problem)]
 
 
@@ -152,7 +137,7 @@ def read_suite(path: Path) -> list[Case]:
 
 
 def _check_columns(path: Path, found: set[str]) -> None:
-    needed = {"name", "source", "problem"} if "problem" in found else {"name", "source", *SIZE_COLUMNS}
+    needed = {"name", "source", *(["problem"] if "problem" in found else SIZE_COLUMNS)}
     if missing := needed - found:
         raise ValueError(
             f"{path} lacks the columns {', '.join(sorted(missing))}; a suite has cells parted by commas, of the "
@@ -163,9 +148,7 @@ def _check_columns(path: Path, found: set[str]) -> None:
 
 
 def _case(row: Mapping[str, str]) -> Case:
-    if row.get("problem") == "":
-        raise ValueError("problem is missing")
-    problem = parse_problem(row["problem"]) if "problem" in row else _convolution(row)
+    problem = parse_problem(row["problem"]) if row.get("problem") else _convolution(row)
     weights, heavy = row.get("weights") or "normal", row.get("heavy") or "0"
     if not row["name"]:
         raise ValueError("a case needs a name")
@@ -179,12 +162,12 @@ def _case(row: Mapping[str, str]) -> Case:
 
 
 def _convolution(row: Mapping[str, str]) -> Conv2dProblem:
-    size = {}
+    if row.get("problem") == "":
+        raise ValueError("problem is missing")
     for column in SIZE_COLUMNS:
-        try:
-            size[column] = int(row[column])
-        except ValueError:
-            raise ValueError(f"{column}={row[column]!r} must be a whole number") from None
+        if not row[column].strip().lstrip("+-").isdigit():
+            raise ValueError(f"{column}={row[column]!r} must be a whole number")
+    size = {column: int(row[column]) for column in SIZE_COLUMNS}
     text = "n{n}c{c}h{h}w{w}_k{k}r{r}s{s}_st{stride_h}x{stride_w}_p{pad_h}x{pad_w}_d{dil}_g{groups}".format_map(size)
     dtype = row.get("dtype") or "f32"
     if any(part not in DTYPES for part in dtype.split("-")):

@@ -54,11 +54,6 @@ class Table:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
-    @property
-    def texts(self) -> list[list[str]]:
-        """Texts of the cells, row by row."""
-        return [[cell.text for cell in row] for row in self.rows]
-
 
 def table(
     names: Sequence[str],
@@ -129,7 +124,8 @@ def _blocks(shown: Table, width: int) -> Iterator[list[int]]:
     """Yield the columns of each block: the leading columns of text, then as many others as the width holds."""
     last = len(shown.columns) - 1
     lead = next((i for i, column in enumerate(shown.columns) if column.numeric), last)
-    widths = [max(map(len, texts)) + 3 for texts in zip(shown.names, *shown.texts, strict=True)]
+    texts = [shown.names, *([cell.text for cell in row] for row in shown.rows)]
+    widths = [max(map(len, column)) + 3 for column in zip(*texts, strict=True)]
     widths[last] = min(widths[last], 24)  # text that can be folded
     room = width - sum(widths[:lead])
     block: list[int] = []

@@ -47,22 +47,12 @@ Label = Callable[[Result], str]
 
 
 def tables_of(
-    run: Run,
-    results: Sequence[Result] | None = None,
-    *,
-    best: bool = False,
-    copy: bool = False,
+    run: Run, results: Sequence[Result] | None = None, *, best: bool = False, copy: bool = False
 ) -> tuple[Table, ...]:
     """The tables of a run, one an operation.
 
-    Parameters
-    ----------
-    results : sequence of Result, optional
-        The run's results that make rows and columns; all by default. All of a case decide who is fastest.
-    best : bool
-        Of a method's configs on a case, show the fastest alone.
-    copy : bool
-        Show the share of a copy of the same bytes in place of GFLOP/s, and the copy itself.
+    `results` are those that make rows and columns, all by default; all of a case decide who is fastest. `best` shows
+    the fastest of a method's configs alone, `copy` the copy itself, and the share of it in place of GFLOP/s.
     """
     found = frame(run, results)
     if best:

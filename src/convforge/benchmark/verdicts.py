@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from convforge.benchmark.formats import ratio
 from convforge.benchmark.records import Result, Run
-from convforge.problem import parse_problem
 from convforge.timing.ranking import LEVEL, Order, order, rank
 
 TERMS = (
@@ -57,7 +56,7 @@ def judge(run: Run, case: str) -> Verdict:
     The timings of the final count where one was held.
     """
     timed = ((run.timing(r), r) for r in run.results if r.case == case)
-    able = [(t, r) for t, r in timed if t and r.precision in ("strict", parse_problem(r.problem).precision)]
+    able = [(timing, r) for timing, r in timed if timing and r.allowed]
     every = rank(able, lambda pair: pair[0])
     sides = [rank([pair for pair in able if pair[1].ours is own], lambda pair: pair[0]) for own in (True, False)]
     ours, peer = ((*side.leaders, *side.unsure, None)[0] for side in sides)
