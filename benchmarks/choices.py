@@ -247,7 +247,7 @@ def main(
     todo = [case for case in every if not sheet.has(case=case.name)]
     for row in rows_of(todo, devices, search, end, folder):
         sheet.add(row)
-        typer.echo(f"{row['case']:36} {row.get('reason') or said(row)}")
+        typer.echo(f"{row['case']:36} {row.get('reason') or line_of(row)}")
     if left := sum(not sheet.has(case=case.name) for case in every):
         typer.echo(f"The budget of {budget:g} s was spent; {left} cases are left: go on with --resume.")
         typer.echo(f"so far stored in {sheet.path}")
@@ -256,7 +256,7 @@ def main(
     typer.echo(f"stored in {sheet.path}")
 
 
-def said(row: Mapping[str, Any]) -> str:
+def line_of(row: Mapping[str, Any]) -> str:
     """A row in a line."""
     best = min(t["time"]["median_s"] for t in row["times"])
     times = {(t["algorithm"], t["config"]): t["time"]["median_s"] for t in row["times"]}

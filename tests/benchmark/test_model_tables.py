@@ -52,7 +52,7 @@ def test_a_wrong_row_a_fault_and_a_failure_are_named(tmp_path: Path) -> None:
         row("B", "float16", {"eager": 900, "folded": 800}, wrong=["convforge"],
             errors={"eager": 1e-3, "folded": 1e-3, "convforge": None}),
         row("C", "float16", {"eager": 900}, faults={"convforge": "not possible here"}, ours_layers=None, layers=None,
-            replace_s=None, pictures=8, note="8 pictures: 32 take about 72 GB"),
+            replace_s=None, pictures=8, note="8 images: 32 take about 72 GB"),
     ]  # fmt: skip
     text = sheet_markdown("networks", [sheet(tmp_path, "networks", rows, complete=False, **SETTINGS)])
     assert "torch.compile 1" not in text
@@ -63,7 +63,7 @@ def test_a_wrong_row_a_fault_and_a_failure_are_named(tmp_path: Path) -> None:
     assert "| no number | 1.0e-03 |" in text
     assert "| C | 8 | channels\\_last | float16 | 0.900 |  |  |  |  |  |  |  |  | 1.2e-06 |" in text
     assert "compiled has no time: it was not compiled within 44 s (A, batch 32" in text
-    assert "8 pictures: 32 take about 72 GB." in text
+    assert "8 images: 32 take about 72 GB." in text
     assert "2 rows were not reached: go on with" in text
 
 

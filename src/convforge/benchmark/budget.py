@@ -31,7 +31,7 @@ NOMINAL_PER_S = 4e9  # FLOPs, and bytes
 CASE_S_PER_OUTPUT = 200e-9
 SEEN_OUTPUTS = 10**5
 FINAL_CALLS = 20
-# Costs are forecast roughly, and small rows go first: of what is left, this much is given away.
+# Costs are forecast roughly, and small rows go first: of the rest, this much is given away.
 CERTAIN = 0.8
 FINAL_LIMIT_S = 5.0
 # Without a budget, no row may take longer.
@@ -63,10 +63,12 @@ class Budget:
         self._clock = clock
         self._case_s_per_output = CASE_S_PER_OUTPUT
         self._end = math.inf if total_s is None else clock() + total_s
-        self._rows = {row.place: _Sizes.of(row) for row in rows if row.refusal is None}
-        self._finals: dict[str, list[_Sizes]] = {}
-        for sizes in self._rows.values():
-            self._finals.setdefault(sizes.case, []).append(sizes)
+        self._rows: dict[tuple[str, ...], _Sizes] = {}
+        self._finals: dict[str, list[_Sizes]] = {}  # by case
+        for row in rows:
+            if row.refusal is None:
+                sizes = self._rows[row.place] = _Sizes.of(row)
+                self._finals.setdefault(row.case.name, []).append(sizes)
 
     @property
     def remaining_s(self) -> float:
@@ -152,7 +154,6 @@ class Budget:
 class _Sizes(NamedTuple):
     """Features of a row that its cost follows from."""
 
-    case: str
     keys: tuple[tuple[str, ...], ...]
     flops: int
     outputs: int
@@ -160,19 +161,13 @@ class _Sizes(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> _Sizes:
-        problem = row.problem
-        return cls(row.case.name, row.forecast_keys, problem.flops, problem.outputs, weight(problem))
+        return cls(row.forecast_keys, row.problem.flops, row.problem.outputs, weight(row.problem))
 
 
 def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
     """A problem of the same kind that is small enough to try; None where there is none.
 
     Where 64 or 16 divides a width, or a side of a product, it divides the smaller one too: some methods take no others.
-
-    >>> from convforge.problem import parse_problem
-    >>> small = smaller(parse_problem("n8c3h2048w1024_k1r3s3_st1_p1_f32_nchw"))
-    >>> small.flops <= PROBE_FLOPS, small.h > small.w
-    (True, True)
     """
     shrink = _SMALLER.get(problem.operation)
     return None if shrink is None else shrink(problem, most_flops)

@@ -2,17 +2,10 @@
 
     python -m convforge.benchmark.carry --from COMMIT [--from COMMIT...] benchmarks/results/DEVICE/*.jsonl
 
-A result names a digest of all that its time depends on (:mod:`convforge.benchmark.digests`). A renaming, or another way
-of making the digest, gives another one though the same machine code runs. For every stale result this command
-
-1. checks out COMMIT beside the repository, and computes the digest of the result's method, problem and config in that
-   tree: it must be the stored one, so that this is the code that was measured;
-2. compares what both trees compute: of kernels the text that is compiled and the shapes of launches, and where texts
-   differ the machine code that NVRTC makes of them for the architecture that was measured
-   (:mod:`convforge.benchmark.machine_code`); of methods in Python the code that they compute with;
-3. where both are equal, writes today's digest, and from which commit it was carried.
-
-All other results stay unchanged, and tables mark them as stale.
+A stale result is carried if COMMIT's tree gives it the stored digest, so that this is the code that was measured, and
+if both trees compute the same: of kernels the text that is compiled and the shapes of launches, and where texts differ
+the machine code that NVRTC makes of them (:mod:`convforge.benchmark.machine_code`); of methods in Python the code that
+they compute with. It then has today's digest, and names the commit. All other results stay stale.
 """
 
 from __future__ import annotations

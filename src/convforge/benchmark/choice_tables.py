@@ -19,7 +19,7 @@ from convforge.tuning.heuristic import preferred
 from convforge.tuning.search import EFFORTS, Candidate, Trial, candidates_for, methods_for, search
 
 LEGEND = (
-    "The time of what is chosen over that of our fastest of the same run; nothing was measured for this table. The "
+    "The time of the choice over that of our fastest of the same run; nothing was measured for this table. The "
     "search is played on the stored times, at level auto."
 )
 

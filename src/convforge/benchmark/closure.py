@@ -69,9 +69,9 @@ class Statement(NamedTuple):
 
 
 class Module(NamedTuple):
-    """A file of Python."""
+    """A file of Python: statements by the names that they bind ("": those that bind none, such as a call)."""
 
-    statements: dict[str, list[Statement]]  # by the names that they bind; "": those that bind none, such as a call
+    statements: dict[str, list[Statement]]
     imports: dict[str, Name]
 
 
@@ -142,7 +142,9 @@ def _statement(tree: Tree, node: ast.stmt, lines: list[str]) -> Statement:
     dropped = [n for parent in every if isinstance(parent, ast.ClassDef) for n in parent.body if _describes(n)]
     definitions = [n for n in every if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     dropped += [n.body[0] for n in definitions if _is_docstring(n.body[0])]
-    outside = [n for n in every if isinstance(n, ast.stmt) and _leads_out(tree, n)]
+    # Imports that bring nothing that is followed.
+    outside = [n for n in every if isinstance(n, ast.Import | ast.ImportFrom)
+               and not any(_followed(target) for _, target in tree.imports(n))]  # fmt: skip
     gone = {line for n in [*dropped, *outside] for line in _lines(n)}
     names, imports = set[str](), dict[str, Name]()
     waiting: list[ast.AST] = [node]
@@ -159,12 +161,6 @@ def _statement(tree: Tree, node: ast.stmt, lines: list[str]) -> Statement:
             waiting += ast.iter_child_nodes(inner)
     kept = (lines[i - 1] for i in _lines(node) if i not in gone)
     return Statement("\n".join(filter(None, kept)), frozenset(names), imports)
-
-
-def _leads_out(tree: Tree, node: ast.stmt) -> bool:
-    """True if an import brings nothing that is followed."""
-    targets = [target for _, target in tree.imports(node)]
-    return bool(targets) and not any(map(_followed, targets))
 
 
 def _bound(node: ast.stmt) -> set[str]:
@@ -184,10 +180,7 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 def _describes(node: ast.stmt) -> bool:
     """True if a member of a class is one of :data:`DESCRIBING`."""
-    if isinstance(node, ast.FunctionDef):
-        return node.name in DESCRIBING
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return any(isinstance(target, ast.Name) and target.id in DESCRIBING for target in targets)
+    return isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign) and not _bound(node).isdisjoint(DESCRIBING)
 
 
 def _lines(node: ast.stmt) -> range:

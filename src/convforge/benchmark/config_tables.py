@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from convforge.benchmark.formats import milliseconds, natural, percent, ratio, some, three
-from convforge.benchmark.frame import by_method, each, frame, labeller, leader, signs, time_cell
+from convforge.benchmark.frame import by_method, each, frame, labeller, leader, marked_ms, time_cell
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.table import Cell, Table, table
 from convforge.timing.ranking import order, rank
@@ -60,13 +60,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(config: str) -> Shape | None:
-    """The shape of block that a config's text names; None where it names none.
-
-    >>> str(shape_of("block_x=32,block_y=4,partition=row,resident=1280")), str(shape_of("block=16"))
-    ('32x4 row', '16x16')
-    >>> shape_of("block_m=128,block_n=64,block_k=8,thread_m=8").kind, shape_of("columns=1024")
-    ('tile', None)
-    """
+    """The shape of block that a config's text names; None where it names none."""
     values = fields_of(config)
     names: tuple[tuple[Kind, str, str], ...] = (
         ("threads", "block_x", "block_y"), ("threads", "block", "block"), ("tile", "block_m", "block_n"),
@@ -194,7 +188,7 @@ def step_tables(run: Run, results: Sequence[Result]) -> list[Table]:
             share, rate = run.copy_share(step), step.bytes_per_s
             rows.append((
                 r.case, label(r), step.name, str(step.launches),
-                signs(run, r, step.time) + milliseconds(step.time.median_s), percent(step.time.median_s / total),
+                marked_ms(step.time, stale=run.is_stale(r)), percent(step.time.median_s / total),
                 "" if step.least_bytes is None else three(step.least_bytes / 1e6),
                 "" if rate is None else three(rate / 1e9),
                 "" if share is None else percent(share),

@@ -58,7 +58,7 @@ def current_digest(
         return _of_code(type(method))
     try:
         return _planned(method, problem, config, DeviceFacts.from_table(facts))
-    except (ValueError, UnsupportedProblem):  # a config, a field or a problem that there is no more
+    except (ValueError, UnsupportedProblem):  # a config, a field or a problem that no longer exists
         return None
 
 

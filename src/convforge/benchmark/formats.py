@@ -7,18 +7,14 @@ import math
 import re
 from collections.abc import Iterable
 
-# Stands for a number that is not known.
+# In place of an unknown number.
 MISSING = "–"
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
 def three(value: float) -> str:
-    """Three significant digits, never with an exponent.
-
-    >>> three(0.0012345), three(12.345), three(12345.0), three(9.996), three(0.0)
-    ('0.00123', '12.3', '12345', '10.0', '0')
-    """
+    """Three significant digits, never with an exponent: "0.00123", "12345"."""
     if not math.isfinite(value):
         return MISSING
     if value == 0:

@@ -122,9 +122,9 @@ def leader(rows: DataFrame) -> Any:
     return next((i for i, _ in rank(timed.items(), lambda pair: pair[1]).leaders), None)
 
 
-def signs(run: Run, r: Result, timing: Timing) -> str:
-    """The marks before a time: "~" noisy, "*" sources changed since."""
-    return "~" * timing.noisy + "*" * run.is_stale(r)
+def marked_ms(timing: Timing, *, stale: bool = False) -> str:
+    """Milliseconds with marks: "~" noisy, "*" sources changed since."""
+    return f"{'~' * timing.noisy}{'*' * stale}{milliseconds(timing.median_s)}"
 
 
 def time_cell(run: Run, row: Any, share: float | None = None, *, best: bool = False) -> Cell:
@@ -132,5 +132,4 @@ def time_cell(run: Run, row: Any, share: float | None = None, *, best: bool = Fa
     if row.timing is None:
         return Cell(row.status)
     shown = "" if share is None or math.isnan(share) else f" ({percent(share)})"
-    text = f"{signs(run, row.result, row.timing)}{milliseconds(row.timing.median_s)}{shown}"
-    return Cell(text, look="best" if best else "")
+    return Cell(marked_ms(row.timing, stale=run.is_stale(row.result)) + shown, look="best" if best else "")

@@ -4,16 +4,8 @@
 ...
 <!-- end -->
 
-A table shows ms and GFLOP/s by case and method, of the newest complete run or of ``run=ID``. ``best=yes`` keeps the
-fastest of a method's configs, ``copy=yes`` shows the share of a copy of the same bytes in place of GFLOP/s. Other
-tables: ``view=blocks`` has the time by shape of block, ``view=configs`` by change of a default config, ``view=fields``
-by the values of a config's fields, ``view=steps`` the steps of a call, ``view=ahead`` the means over all cases against
-the best peer, ``view=sentence`` the same in one sentence, ``view=choices`` the choices by rule and by search over the
-best.
-
-<!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or how to measure one; it takes
-``device=`` alone. <!-- table:goals --> shows the goals of goals.toml, beside the folder of results, and
-<!-- table:headline --> the rows of headline.toml there (see `peer_tables`).
+docs/measuring.md lists the options. Other names than suites: a kind of sheet, "goals" and "headline", whose rows are in
+goals.toml and headline.toml beside the folder of results.
 
 python -m convforge.benchmark.markers README.md docs/*.md [--check]
 """
@@ -64,11 +56,7 @@ _OPTIONS = {
 
 
 def marker_specs(text: str) -> list[str]:
-    """The specs of a text's markers, in order: the words after ``table:``; ``ValueError`` if one is not closed.
-
-    >>> marker_specs("a\\n<!-- table:images strides=1 -->\\nold\\n<!-- end -->\\nb\\n")
-    ['images strides=1']
-    """
+    """The specs of a text's markers, in order: the words after ``table:``; ``ValueError`` if one is not closed."""
     found = [match["spec"] for match in _BLOCK.finditer(text)]
     if len(found) != len(_OPEN.findall(text)) or any(_OPEN.search(match["body"]) for match in _BLOCK.finditer(text)):
         raise ValueError("a table's marker is not closed: each needs a line <!-- end --> before the next begins")
@@ -76,13 +64,7 @@ def marker_specs(text: str) -> list[str]:
 
 
 def update_markers(text: str, tables: Mapping[str, str]) -> str:
-    """A text with new tables between its markers; `tables` maps specs to Markdown.
-
-    ``ValueError`` if a marker is not closed, or names an unknown table.
-
-    >>> update_markers("<!-- table:a -->\\nold\\n<!-- end -->\\n", {"a": "new\\n"})
-    '<!-- table:a -->\\n\\nnew\\n\\n<!-- end -->\\n'
-    """
+    """A text with new tables between its markers, from specs to Markdown; ``ValueError`` for an unknown table."""
     for spec in marker_specs(text):
         if spec not in tables:
             raise ValueError(f"a marker names table {spec!r}; there are: {', '.join(tables) or 'none'}")

@@ -15,7 +15,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.timing.ring import Ring, last_level_cache
-from convforge.verify import Inputs, Judge, Verdict, make_inputs
+from convforge.verify import Judge, Verdict, make_inputs
 from convforge.verify.host_memory import HostMemory, same
 
 # Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
@@ -30,7 +30,13 @@ class Material:
     def __init__(self, case: Case, runtime: Runtime) -> None:
         self.problem = case.problem
         self.runtime = runtime
-        sets = [_inputs(case, seed) for seed in range(_sets(case.problem))]
+        sets = [make_inputs(case.problem, kind="normal", seed=seed) for seed in range(_sets(case.problem))]
+        if case.weights != "normal":
+            assert isinstance(case.problem, Conv2dProblem)
+            make = {"gaussian": gaussian_weights, "shared": shared_weights}[case.weights]
+            weights = [make(case.problem, seed) for seed in range(len(sets))]
+            pairs = [(inputs, w.astype(np.asarray(inputs.w).dtype)) for inputs, w in zip(sets, weights, strict=True)]
+            sets = [replace(inputs, w=w, own_weights=True) for inputs, w in pairs]
         self.judges = [Judge(case.problem, inputs, runtime=truth_runtime(runtime)) for inputs in sets]
         self._memory = HostMemory()
         self.ring = Ring(case.problem, sets, runtime)
@@ -82,24 +88,8 @@ def _sets(problem: Problem) -> int:
     return 2 if problem.flops <= TWO_SETS_FLOPS else 1
 
 
-def _inputs(case: Case, seed: int) -> Inputs:
-    inputs = make_inputs(case.problem, kind="normal", seed=seed)
-    if case.weights == "normal":
-        return inputs
-    assert isinstance(case.problem, Conv2dProblem)
-    assert inputs.w is not None
-    make = gaussian_weights if case.weights == "gaussian" else shared_weights
-    return replace(inputs, w=make(case.problem, seed).astype(inputs.w.dtype), own_weights=True)
-
-
 def gaussian_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
-    """Filters (K, C / groups, R, S) of rank one: a Gaussian of sigma = size / 6, scaled differently for every channel.
-
-    >>> from convforge.problem import parse_problem
-    >>> w = gaussian_weights(parse_problem("n1c3h9w9_k3r5s7_st1_p0_g3_f32_nchw"))
-    >>> w.shape, int(np.linalg.matrix_rank(w[0, 0]))
-    ((3, 1, 5, 7), 1)
-    """
+    """Filters (K, C / groups, R, S) of rank one: Gaussians of sigma = size / 6, a scale for every channel."""
 
     def bell(size: int) -> Any:
         at = (np.arange(size) - (size - 1) / 2) / (size / 6)
@@ -114,11 +104,6 @@ def shared_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
     """One filter of full rank and sum one for every channel, so that results keep to the range of the pixels.
 
     Weights of integers are -2 to 2, and in the middle the rest of the sum.
-
-    >>> from convforge.problem import parse_problem
-    >>> w = shared_weights(parse_problem("n1c3h9w9_k3r3s3_st1_p1_g3_u8-i8-u8-i32_nhwc"))
-    >>> w.shape, float(w[0].sum()), bool((w == w[:1]).all())
-    ((3, 1, 3, 3), 1.0, True)
     """
     rng, (r, s) = np.random.default_rng(seed), (problem.r, problem.s)
     if is_integer(problem.w_dtype):

@@ -10,7 +10,8 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
 
-from convforge.benchmark.formats import error, milliseconds, some
+from convforge.benchmark.formats import error, some
+from convforge.benchmark.frame import marked_ms
 from convforge.benchmark.sheets import Sheet
 from convforge.benchmark.table import Table, table
 from convforge.timing.ranking import order
@@ -144,7 +145,7 @@ def _network(row: Row) -> str:
 
 
 def _ms(time: Timing | None) -> str:
-    return "" if time is None else "~" * time.noisy + milliseconds(time.median_s)
+    return "" if time is None else marked_ms(time)
 
 
 def _network_row(row: Row) -> list[str]:

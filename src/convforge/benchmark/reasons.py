@@ -9,11 +9,7 @@ from convforge.errors import JOINED, QUOTED, Reason, Value
 
 
 def to_data(reason: Reason | None) -> Any:
-    """A reason as JSON holds it.
-
-    >>> to_data(Reason("a call takes {time}", time="3 s"))
-    {'form': 'a call takes {time}', 'values': {'time': '3 s'}}
-    """
+    """A reason as JSON holds it, such as {"form": "a call takes {time}", "values": {"time": "3 s"}}."""
     if reason is None:
         return None
     values = {name: _data(value) for name, value in reason.values}

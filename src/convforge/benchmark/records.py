@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
@@ -120,7 +121,7 @@ class Result(Record):
 
     @property
     def gflops(self) -> float | None:
-        """Nominal GFLOP/s of `time`."""
+        """Nominal GFLOP/s."""
         return None if self.time is None else self.flops / self.time.median_s / 1e9
 
 
@@ -153,7 +154,7 @@ class CopyTime(Record):
 
     @property
     def bytes_per_s(self) -> float:
-        """Read and written, over the median."""
+        """Bytes over the median."""
         return self.bytes / self.time.median_s
 
 
@@ -198,7 +199,7 @@ class Run:
     finals: tuple[Finalists, ...] = ()
     ceilings: tuple[tuple[str, Ceilings], ...] = ()  # "before" or "after" each; a resumed run has several pairs
     copies: tuple[CopyTime, ...] = ()  # one a case; none in older runs
-    profile: Profile | None = None  # None where none was asked for
+    profile: Profile | None = None  # None without counters and without a reason
     complete: bool = False  # every row was reached
 
     @classmethod
@@ -235,13 +236,9 @@ class Run:
     @property
     def moved(self) -> Reason | None:
         """Changes of the machine's ceilings during the run; None where they held."""
-        changes, before = [], None
-        for when, found in self.ceilings:
-            if when == "before":
-                before = found
-            elif before is not None and (change := moved(before, found)):
-                changes.append(change)
-        return Reason.joined(changes)
+        pairs = pairwise(self.ceilings)
+        changes = (moved(a, b) for (when, a), (then, b) in pairs if (when, then) == ("before", "after"))
+        return Reason.joined(filter(None, changes))
 
     def copy_share(self, step: StepTime) -> float | None:
         """The bytes that a step moves over those of a copy in the same time; None where either is not known."""

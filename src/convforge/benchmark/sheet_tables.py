@@ -32,9 +32,9 @@ HOST = (
     "the computing itself is inside."
 )
 FIRST = (
-    "Milliseconds, medians over fresh processes; tuning is forbidden, its seconds stand apart. The device is ready "
-    "when its runtime is: on a GPU its context. A new kernel is a filter of another size in the same process. From "
-    "the disk: in a fresh process whose cache folder another one has filled."
+    "Milliseconds, medians over fresh processes; tuning is forbidden, its seconds have their own column. The device is "
+    "ready when its runtime is: on a GPU its context. A new kernel is a filter of another size in the same process. "
+    "From the disk: in a fresh process whose cache folder another one has filled."
 )
 CHOICES = (
     "Each level chose with choices of its own, then the chosen were timed in turns in the same run. The best of a case "

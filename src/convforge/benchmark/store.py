@@ -75,11 +75,7 @@ def new_file(folder: Path, stem: str, suffix: str) -> Path:
 
 
 def run_id(suite: str, started: datetime) -> str:
-    """Id of a run and stem of its file.
-
-    >>> run_id("images", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
-    'images-20260102T030405Z'
-    """
+    """Id of a run and stem of its file: "images-20260102T030405Z"."""
     safe = "".join(c if c.isalnum() or c in "+-_" else "-" for c in suite)[:60]
     return f"{safe}-{started.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
@@ -169,7 +165,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: None stands for them."""
+    """JSON has no NaN and no infinity: None replaces them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

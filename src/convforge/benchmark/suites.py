@@ -52,9 +52,6 @@ def load(targets: Sequence[str]) -> tuple[str, list[Case]]:
 
     A target is a suite's name, a path of a CSV, or a problem's text form. One that is none of these, or has a row at
     fault, is a ValueError, whose text names file, line and rule.
-
-    >>> load(["n1c3h32w32_k1r3s3_st1_p1_f32_nchw"])[1][0].problem.flops
-    55296
     """
     if not targets:
         raise ValueError(f"name a suite ({', '.join(suite_names())}), a path of a CSV, or a problem")

@@ -6,17 +6,17 @@ whose sources have changed since.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convforge.benchmark.formats import error, milliseconds, natural, percent, some, three
-from convforge.benchmark.frame import data_frame, each, frame, labeller, signs, stride_of
+from convforge.benchmark.frame import data_frame, each, frame, labeller, marked_ms, stride_of
 from convforge.benchmark.records import Result, Run, StepTime
 from convforge.benchmark.table import Cell, Table, caption, doubts, markdown, rich_table, table
 from convforge.benchmark.verdicts import TERMS, Verdict, judge
 from convforge.problem import parse_problem
-from convforge.timing.timer import Timing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -108,26 +108,19 @@ def _cell(run: Run, r: Result, verdict: Verdict, copy: bool) -> Cell:
     share = run.of_copy(r, timing)
     beside = three(r.flops / timing.median_s / 1e9) if not copy else "-" if share is None else percent(share)
     look = "best" if r is verdict.best_ours else "rival" if r is verdict.best_peer else ""
-    return Cell(f"{signs(run, r, timing)}{milliseconds(timing.median_s)} / {beside}", look=look)
+    return Cell(f"{marked_ms(timing, stale=run.is_stale(r))} / {beside}", look=look)
 
 
 def _copy_text(run: Run, case: str) -> str:
     copy = run.copy_of(case)
-    return "-" if copy is None else f"{_ms(copy.time)} / {three(copy.bytes_per_s / 1e9)} GB/s"
+    return "-" if copy is None else f"{marked_ms(copy.time)} / {three(copy.bytes_per_s / 1e9)} GB/s"
 
 
 def _with_transfer(results: Iterable[Result], label: Label) -> str:
     """The shortest time from host to host of a method of ours, and its name."""
     found = [(r.transfer_time, label(r)) for r in results if r.ours and r.transfer_time is not None]
     timing, name = min(found, key=lambda pair: pair[0].median_s, default=(None, ""))
-    return "-" if timing is None else f"{_ms(timing)} ({name})"
-
-
-def _ms(timing: Timing) -> str:
-    return "~" * timing.noisy + milliseconds(timing.median_s)
-
-
-# Notes.
+    return "-" if timing is None else f"{marked_ms(timing)} ({name})"
 
 
 def _notes(rows: DataFrame) -> Iterator[str]:
@@ -147,8 +140,13 @@ def _notes(rows: DataFrame) -> Iterator[str]:
 
 
 def _copy_notes(run: Run, timed: DataFrame) -> Iterator[str]:
-    """A note with every method's lowest and highest share of a copy, of the cases that memory bounds."""
-    bound = timed[[bound_by_memory(run, r) for r in timed.result]].dropna(subset=["of_copy"])
+    """A note with every method's lowest and highest share of a copy, of the cases that memory bounds.
+
+    Memory bounds a case if moving its bytes takes as long as the direct method's operations or longer.
+    """
+    best = run.best_ceilings
+    balance = best.fma_flops_per_s / best.copy_bytes_per_s if best else math.inf  # FLOPs a byte
+    bound = timed[[r.flops <= balance * r.least_bytes for r in timed.result]].dropna(subset=["of_copy"])
     each = []
     for name, shares in bound.groupby("label", sort=False).of_copy:
         low, high = percent(shares.min()), percent(shares.max())
@@ -157,29 +155,22 @@ def _copy_notes(run: Run, timed: DataFrame) -> Iterator[str]:
         yield f"Of a copy of the same bytes, where memory is the limit: {'; '.join(each)}."
 
 
-def bound_by_memory(run: Run, r: Result) -> bool:
-    """True where moving a case's bytes takes as long as the direct method's operations or longer, by the ceilings."""
-    best = run.best_ceilings
-    return best is None or r.flops / best.fma_flops_per_s <= r.least_bytes / best.copy_bytes_per_s
-
-
 def _step_notes(run: Run, rows: DataFrame) -> Iterator[str]:
     """A note for each method whose steps were timed, with its largest cases."""
+
+    def words(step: StepTime) -> str:
+        share, hot = run.copy_share(step), "" if step.time.cold else ", hot in the cache"
+        of = "" if share is None else f" ({percent(share)} of the copy ceiling{hot})"
+        return f"{step.name} {milliseconds(step.time.median_s)} ms{of}"
+
     for name, found in rows[rows.result.map(lambda r: bool(r.steps))].groupby("label", sort=False).result:
         largest = sorted(found, key=lambda r: r.flops, reverse=True)
         each = [
-            (f"on {r.case} " if len(found) > 1 else "") + ", ".join(_step_words(run, step) for step in r.steps)
-            for r in largest[:MOST_STEPPED]
-        ]
+            f"on {r.case} " * (len(found) > 1) + ", ".join(map(words, r.steps)) for r in largest[:MOST_STEPPED]
+        ]  # fmt: skip
         others = {r.case for r in largest[MOST_STEPPED:]}
         more = f"; and on {some(r.case for r in found if r.case in others)}" if others else ""
         yield f"{name}: {'; '.join(each)}{more}"
-
-
-def _step_words(run: Run, step: StepTime) -> str:
-    share, hot = run.copy_share(step), "" if step.time.cold else ", hot in the cache"
-    of = "" if share is None else f" ({percent(share)} of the copy ceiling{hot})"
-    return f"{step.name} {milliseconds(step.time.median_s)} ms{of}"
 
 
 def way_notes(results: Iterable[Result], label: Label) -> list[str]:
@@ -188,23 +179,20 @@ def way_notes(results: Iterable[Result], label: Label) -> list[str]:
     for r in results:
         if r.ways:
             methods.setdefault(label(r), []).append(r)
-    return [_way_note(name, found) for name, found in methods.items()]
+    notes = []
+    for name, found in methods.items():
+        ways = [way for r in found for way in r.ways]
+        count = Counter(outcome for _, outcome, _ in ways)
+        parts = [f"{count['run']} run"]
+        parts += [f"{count['large']} want more workspace than the limit"] * bool(count["large"])
+        if count["failed"]:
+            parts.append(f"{count['failed']} failed ({some(why for _, outcome, why in ways if outcome == 'failed')})")
+        excluded = f"; {count['excluded']} excluded for their arithmetic" if count["excluded"] else ""
+        cases = len({r.case for r in found})
+        total = f"{len(ways) - count['excluded']} on {cases} case{'s' * (cases > 1)}"
+        notes.append(f"{name}: the fastest of the library's own plans: {total}, {', '.join(parts)}{excluded}.")
+    return notes
 
-
-def _way_note(name: str, results: Sequence[Result]) -> str:
-    ways = [way for r in results for way in r.ways]
-    count = Counter(outcome for _, outcome, _ in ways)
-    parts = [f"{count['run']} run"]
-    parts += [f"{count['large']} want more workspace than the limit"] * bool(count["large"])
-    if count["failed"]:
-        parts.append(f"{count['failed']} failed ({some(why for _, outcome, why in ways if outcome == 'failed')})")
-    excluded = f"; {count['excluded']} excluded for their arithmetic" if count["excluded"] else ""
-    cases = len({r.case for r in results})
-    total = f"{len(ways) - count['excluded']} on {cases} case{'s' * (cases > 1)}"
-    return f"{name}: the fastest of the library's own plans: {total}, {', '.join(parts)}{excluded}."
-
-
-# CSV.
 
 CSV_COLUMNS = (
     "case", "problem", "operation", "stride", "algorithm", "config", "backend", "ours", "precision", "status", "reason",

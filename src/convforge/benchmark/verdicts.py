@@ -19,7 +19,7 @@ TERMS = (
 class Verdict:
     """The verdict on one case."""
 
-    fastest: tuple[Result, ...] = ()  # several where they tie; none where nothing was timed, or nothing can be told
+    fastest: tuple[Result, ...] = ()  # several where they tie; none where nothing was timed, or no order is sure
     unsure: tuple[Result, ...] = ()  # too noisy to rank among all, among ours, or among the peers; none of the fastest
     best_ours: Result | None = None  # the fastest that can be ranked; of those that were timed where none can
     best_peer: Result | None = None
