@@ -74,7 +74,7 @@ class Subject:
             call(i)
         plan.runtime.synchronize()
         verdict = material.verify(plan.algorithm.precision, len(slots), {})
-        if not verdict.ok:
+        if verdict is not None and not verdict.ok:
             raise RuntimeError(verdict.message)
         return cls(name, text, plan, material, call)
 

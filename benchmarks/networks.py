@@ -109,9 +109,6 @@ def network_of(name: str, device: str, shrink: int) -> nn.Module:
     return torch_swap.settled(network.make(WIDTH // shrink).to(device), network.size // shrink)
 
 
-# Sides.
-
-
 @dataclass(frozen=True, slots=True)
 class Side:
     """A model that is ready to be timed."""
@@ -193,9 +190,6 @@ def within(seconds: float, make: Callable[[], Side]) -> Side:
         signal.signal(signal.SIGALRM, before)
 
 
-# A row.
-
-
 class Replays:
     """A :class:`convforge.timing.timer.Clock` of the GPU's work between two events."""
 
@@ -227,11 +221,7 @@ def names_of(dtype: str) -> list[str]:
 
 
 def fitting(batch: int, fewer: int, needed: float) -> tuple[int, str]:
-    """The batch that fits into memory if `batch` needs `needed` bytes, and the reason if it is smaller.
-
-    >>> fitting(32, 8, 72e9)
-    (8, '8 images: 32 take about 72 GB of GPU memory, more than 60 GB')
-    """
+    """The batch that fits into memory if `batch` needs `needed` bytes, and the reason if it is smaller."""
     if not fewer or needed <= MEMORY:
         return batch, ""
     return fewer, f"{fewer} images: {batch} take about {needed / 1e9:.0f} GB of GPU memory, more than 60 GB"
