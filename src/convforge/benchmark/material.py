@@ -15,7 +15,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.timing.ring import Ring, last_level_cache
-from convforge.verify import Judge, Verdict, make_inputs
+from convforge.verify import Judge, make_inputs
 from convforge.verify.host_memory import HostMemory, same
 
 # Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
@@ -41,7 +41,7 @@ class Material:
         self._memory = HostMemory()
         self.ring = Ring(case.problem, sets, runtime)
 
-    def verify(self, precision: str, count: int, accepted: dict[int, Any]) -> Verdict | None:
+    def verify(self, precision: str, count: int, accepted: dict[int, Any]) -> Any:
         """Compare the results of the first `count` slots with the truth.
 
         Return the first fault, else the verdict with the largest error; None where nothing new was seen. An output that

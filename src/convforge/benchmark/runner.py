@@ -83,7 +83,7 @@ def begin(folder: Path, suite: str, runtime: Runtime, settings: Settings) -> Sto
     return Store.create(folder / header["device"], header)
 
 
-@dataclass
+@dataclass(eq=False)
 class Runner:
     """Runs cases and stores the results. :meth:`run` may be interrupted at any time, and resumed.
 
