@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,14 +28,14 @@ import typer
 
 from convforge.backends.cache import cache_root
 from convforge.backends.runtime import Runtime
-from convforge.benchmark import suites
-from convforge.benchmark.compiling import Job, compile_ahead
+from convforge.benchmark.compiling import compile_ahead
 from convforge.benchmark.digests import digest
 from convforge.benchmark.material import memory_refusal
 from convforge.benchmark.sheets import Sheet
+from convforge.benchmark.suites import Case, load
 from convforge.call.dispatch import runtime_of
 from convforge.errors import UnsupportedProblem
-from convforge.problem import Conv2dProblem
+from convforge.problem import Conv2dProblem, Problem
 from convforge.timing.timer import Timing
 from convforge.tuning import CHOICES, Choice, Remembered, decide, tune
 from convforge.tuning.search import EFFORTS, Candidate, candidates_for
@@ -53,25 +53,15 @@ PARTS = ("inputs", "choosing", "timing")
 LEAST_SEARCH_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A problem, its name, and the group of cases that it counts in."""
-
-    name: str
-    group: str
-    problem: Conv2dProblem
-
-
 def cases_of(named: Mapping[str, Sequence[int]], pattern: str = "*") -> list[Case]:
-    """The cases of suites at batches, the smallest problem first, each once."""
+    """The cases of suites at batches, the smallest problem first, each once; their source is suite and batch."""
     found: dict[Conv2dProblem, Case] = {}
     for suite, batches in named.items():
-        _, rows = suites.load([suite])
-        for case in rows:
+        for case in load([suite])[1]:
             for n in batches:
                 if isinstance(case.problem, Conv2dProblem) and fnmatch.fnmatch(case.name, pattern):
                     problem = case.problem.replace(n=n)
-                    found.setdefault(problem, Case(f"{case.name}_b{n}", f"{suite}, batch {n}", problem))
+                    found.setdefault(problem, Case(f"{case.name}_b{n}", problem, f"{suite}, batch {n}"))
     return sorted(found.values(), key=lambda case: case.problem.flops)
 
 
@@ -89,7 +79,7 @@ def choices_in(folder: Path) -> Iterator[None]:
 
 
 def chosen(
-    problem: Conv2dProblem, runtime: Runtime, trial: DeviceTrial, search_s: float, folder: Path
+    problem: Problem, runtime: Runtime, trial: DeviceTrial, search_s: float, folder: Path
 ) -> tuple[dict[str, Choice], Remembered]:
     """Choose at each level; the full search measures this exact problem.
 
@@ -125,12 +115,18 @@ def timed(trial: DeviceTrial, choices: Sequence[Choice]) -> list[tuple[Choice, T
     return found
 
 
+def row_of(case: Case, backend: str, **found: Any) -> dict[str, Any]:
+    """The row of a case; its reason is that of a missing time, as a text or an exception."""
+    if isinstance(fault := found.get("reason"), Exception):
+        found["reason"] = " ".join(f"{type(fault).__name__}: {fault}".split())[:400]
+    return {"case": case.name, "group": case.source, "problem": str(case.problem), "backend": backend} | found
+
+
 def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dict[str, Any]:
-    """The row of a case."""
-    row: dict[str, Any] = {"case": case.name, "group": case.group, "problem": str(case.problem),
-                           "backend": runtime.facts.backend}  # fmt: skip
-    if (reason := memory_refusal(case.problem, runtime.facts)) is not None:
-        return row | {"reason": str(reason)}
+    """Choose at all levels and time the choices."""
+    facts = runtime.facts
+    if (reason := memory_refusal(case.problem, facts)) is not None:
+        return row_of(case, facts.backend, reason=str(reason))
     laps = [monotonic()]
     try:
         trial = DeviceTrial(case.problem, runtime)
@@ -139,35 +135,35 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
         laps.append(monotonic())
         times = timed(trial, list(levels.values()))
     except (UnsupportedProblem, RuntimeError, MemoryError, ValueError) as fault:
-        return unmeasured(case, runtime.facts.backend, fault)
+        return row_of(case, facts.backend, reason=fault)
     finally:
         runtime.release()
-    row["levels"] = {
-        level: {"algorithm": choice.algorithm.name, "config": str(choice.config), "why": choice.reason}
-        for level, choice in levels.items()
-    }
-    row["times"] = [
-        {"algorithm": choice.algorithm.name, "config": str(choice.config), "time": timing.to_table(),
-         "digest": digest(choice.algorithm, case.problem, choice.config, runtime.facts)}
-        for choice, timing in times
-    ]  # fmt: skip
+
+    def named(choice: Choice, **more: Any) -> dict[str, Any]:
+        return {"algorithm": choice.algorithm.name, "config": str(choice.config), **more}
+
     laps.append(monotonic())
-    spent = {part: after - before for part, (before, after) in zip(PARTS, pairwise(laps), strict=True)}
-    tried, every = len(found.tried), sum(map(len, candidates_for(case.problem, runtime.facts)))
-    return row | {"search_s": found.spent_s, "spent_s": spent, "tried": tried, "whole": tried >= every}
+    tried, every = len(found.tried), sum(map(len, candidates_for(case.problem, facts)))
+    return row_of(
+        case, facts.backend, levels={level: named(choice, why=choice.reason) for level, choice in levels.items()},
+        times=[named(one, time=timing.to_table(), digest=digest(one.algorithm, case.problem, one.config, facts))
+               for one, timing in times],
+        search_s=found.spent_s, tried=tried, whole=tried >= every,
+        spent_s={part: after - before for part, (before, after) in zip(PARTS, pairwise(laps), strict=True)},
+    )  # fmt: skip
 
 
 def compiled(cases: Sequence[Case], device: str) -> list[str]:
     """Compile every candidate of all cases ahead; return the failed ones with their reasons."""
     facts = runtime_of(device).facts
     jobs = [
-        Job(c.algorithm, case.problem, c.config)
+        (c.algorithm, case.problem, c.config)
         for case in cases
         for configs in candidates_for(case.problem, facts)
         for c in configs
     ]
     faults = zip(jobs, compile_ahead(jobs, facts), strict=True)
-    return [f"{job.method.name} [{job.config}] {job.problem}: {fault}" for job, fault in faults if fault is not None]
+    return [f"{method.name} [{config}] {problem}: {fault}" for (method, problem, config), fault in faults if fault]
 
 
 def measured_there(case: Case, device: str, search_s: float, folder: Path) -> tuple[dict[str, Any], bool]:
@@ -177,14 +173,8 @@ def measured_there(case: Case, device: str, search_s: float, folder: Path) -> tu
         row = measured(case, runtime, search_s, folder)
         runtime.synchronize()
     except Exception as fault:
-        return unmeasured(case, runtime.facts.backend, fault), False
+        return row_of(case, runtime.facts.backend, reason=fault), False
     return row, True
-
-
-def unmeasured(case: Case, backend: str, fault: Exception) -> dict[str, Any]:
-    """The row of a case that could not be measured."""
-    reason = " ".join(f"{type(fault).__name__}: {fault}".split())[:400]
-    return {"case": case.name, "group": case.group, "problem": str(case.problem), "backend": backend, "reason": reason}
 
 
 def rows_of(
@@ -211,7 +201,7 @@ def rows_of(
             try:
                 row, able = future.result()
             except BrokenProcessPool as fault:
-                row, able = unmeasured(case, device.partition(":")[0], fault), False
+                row, able = row_of(case, device.partition(":")[0], reason=fault), False
             if not able:
                 pool.shutdown(wait=False)
                 pool = process()
@@ -247,7 +237,7 @@ def main(
     todo = [case for case in every if not sheet.has(case=case.name)]
     for row in rows_of(todo, devices, search, end, folder):
         sheet.add(row)
-        typer.echo(f"{row['case']:36} {row.get('reason') or said(row)}")
+        typer.echo(f"{row['case']:36} {row.get('reason') or line_of(row)}")
     if left := sum(not sheet.has(case=case.name) for case in every):
         typer.echo(f"The budget of {budget:g} s was spent; {left} cases are left: go on with --resume.")
         typer.echo(f"so far stored in {sheet.path}")
@@ -256,7 +246,7 @@ def main(
     typer.echo(f"stored in {sheet.path}")
 
 
-def said(row: Mapping[str, Any]) -> str:
+def line_of(row: Mapping[str, Any]) -> str:
     """A row in a line."""
     best = min(t["time"]["median_s"] for t in row["times"])
     times = {(t["algorithm"], t["config"]): t["time"]["median_s"] for t in row["times"]}

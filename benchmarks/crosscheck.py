@@ -21,18 +21,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from convforge.benchmark.digests import digest
-from convforge.benchmark.material import Material, checker
+from convforge.benchmark.material import Material
+from convforge.benchmark.store import begin_header, new_file
 from convforge.benchmark.suites import Case
 from convforge.call.dispatch import find_plan, runtime_of
 from convforge.problem import parse_problem
-from convforge.timing import device_slug, machine_table, measure, repository, versions
+from convforge.timing import measure
 from convforge.timing.ring import Cycle
 from convforge.timing.timer import Timing
 
@@ -60,7 +60,7 @@ class Subject:
         """Plan, prepare and check; ``RuntimeError`` for a wrong result."""
         problem = parse_problem(text)
         plan = find_plan(problem, name, None, device, None)
-        material = Material(Case(text, problem), plan.runtime, checker())
+        material = Material(Case(text, problem), plan.runtime)
         slots = material.ring.slots
         workspace = plan.runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
         prepared = [plan.prepare(slot.w) for slot in slots]
@@ -74,7 +74,7 @@ class Subject:
             call(i)
         plan.runtime.synchronize()
         verdict = material.verify(plan.algorithm.precision, len(slots), {})
-        if not verdict.ok:
+        if verdict is not None and not verdict.ok:
             raise RuntimeError(verdict.message)
         return cls(name, text, plan, material, call)
 
@@ -164,16 +164,10 @@ def main(
             f"{1e6 * found['nvbench_batch_s']:9.2f} us ({found['difference_batch']:+.1%}), cold "
             f"{1e6 * found['nvbench_cold_s']:9.2f} us ({found['difference_cold']:+.1%})"
         )
-    now = datetime.now(UTC)
-    commit, dirty = repository()
-    record = {
-        "kind": "crosscheck", "started": now.isoformat(timespec="seconds"), "device": device_slug(runtime.facts),
-        "machine": machine_table(runtime.facts), "commit": commit, "dirty": dirty, "agree_within": AGREE,
-        "versions": {**versions(), "cuda-bench": importlib.metadata.version("cuda-bench")}, "kernels": rows,
-    }  # fmt: skip
-    path = out / device_slug(runtime.facts) / f"crosscheck-{now:%Y%m%dT%H%M%SZ}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    header = begin_header("crosscheck", runtime.facts, {"agree_within": AGREE})
+    header["versions"]["cuda-bench"] = importlib.metadata.version("cuda-bench")
+    path = new_file(out / header["device"], header["run"], ".json")
+    path.write_text(json.dumps({"kind": "crosscheck", **header, "kernels": rows}, indent=1) + "\n", encoding="utf-8")
     typer.echo(f"stored in {path}")
     if apart := [row["algorithm"] for row in rows if not row["agrees"]]:
         typer.echo(f"more than {AGREE:.0%} apart: {', '.join(apart)}", err=True)

@@ -21,11 +21,11 @@ import numpy as np
 import typer
 
 import convforge
+from convforge.backends.cpu import cpu_runtime
 from convforge.benchmark.sheets import Sheet
 from convforge.call.dispatch import runtime_of
 from convforge.problem import Conv2dProblem
 from convforge.timing import StoppingRule, interleave
-from convforge.timing.timer import HOST_CLOCK
 from convforge.verify import make_inputs, truth
 
 PROBLEM = Conv2dProblem(n=1, c=3, h=8, w=8, k=4, r=3, s=3, padding=(1, 1, 1, 1))
@@ -44,7 +44,7 @@ class HostCost:
         seconds = 0.0
         for begin in range(0, repeats, BATCH):
             self._wait()
-            seconds += HOST_CLOCK.time(run, min(BATCH, repeats - begin))
+            seconds += cpu_runtime().time(run, min(BATCH, repeats - begin))
         self._wait()
         return seconds
 
@@ -61,14 +61,12 @@ def libraries(device: str) -> dict[str, Callable[[Any], Any]]:
     if device != "cpu" and importlib.util.find_spec("cupy") is not None:
         import cupy
 
-        number = int(device.partition(":")[2] or 0)
-        found["CuPy"] = lambda array: _with(cupy.cuda.Device(number), cupy.array, array)
+        def on_device(array: Any) -> Any:
+            with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
+                return cupy.array(array)
+
+        found["CuPy"] = on_device
     return found
-
-
-def _with(context: Any, call: Callable[[Any], Any], given: Any) -> Any:
-    with context:
-        return call(given)
 
 
 def calls_of(library: str, x: Any, w: Any) -> dict[str, Callable[[], Any]]:
@@ -104,21 +102,16 @@ def measured(library: str, make: Callable[[Any], Any], runtime: Any, rule: Stopp
     expected = truth(PROBLEM, inputs).value
     for name, call in calls.items():
         np.testing.assert_allclose(on_host(call()), expected, atol=1e-4, err_msg=f"{library}, {name}")
-    clock = HostCost(waiting(runtime))
-    times = interleave(list(calls.values()), clock, rule)
+    wait = runtime.synchronize
+    if runtime.facts.backend == "cuda":  # all work of the device, not of one stream alone
+        from cuda.core import Device
+
+        gpu = Device(runtime.device)
+        gpu.set_current()
+        wait = gpu.sync
+    times = interleave(list(calls.values()), HostCost(wait), rule)
     return [{"library": library, "call": name, "time": time.to_table()}
             for name, time in zip(calls, times, strict=True)]  # fmt: skip
-
-
-def waiting(runtime: Any) -> Callable[[], object]:
-    """A function that waits for all work of a device."""
-    if runtime.facts.backend != "cuda":
-        return runtime.synchronize
-    from cuda.core import Device
-
-    gpu = Device(runtime.device)
-    gpu.set_current()
-    return gpu.sync
 
 
 def main(
@@ -129,10 +122,16 @@ def main(
 ) -> None:
     """Time warm calls by the host's clock."""
     runtime = runtime_of(device)
-    picture = "x".join(map(str, PROBLEM.x_shape))
-    settings = {"device": device, "batch": BATCH, "picture": picture, "problem": str(PROBLEM)}
+    settings = {
+        "device": device,
+        "batch": BATCH,
+        "picture": "x".join(map(str, PROBLEM.x_shape)),
+        "problem": str(PROBLEM),
+    }
     found = libraries(device)
-    sheet = Sheet.begin(out, "host", runtime.facts, settings, resume=resume, more_versions=_versions(found))
+    modules = {"PyTorch": "torch", "CuPy": "cupy"}
+    versions = {modules[name]: str(sys.modules[modules[name]].__version__) for name in found if name in modules}
+    sheet = Sheet.begin(out, "host", runtime.facts, settings, resume=resume, more_versions=versions)
     rule = StoppingRule(sample_s=SAMPLE_S, samples=31, patience_s=budget / 2, budget_s=budget)
     for library, make in found.items():
         if sheet.has(library=library):
@@ -143,11 +142,6 @@ def main(
             typer.echo(f"{library:8} {row['call']:34} {1e6 * time['median_s']:8.2f} us{' noisy' * time['noisy']}")
     sheet.finish()
     typer.echo(f"stored in {sheet.path}")
-
-
-def _versions(found: Mapping[str, Any]) -> dict[str, str]:
-    names = {"PyTorch": "torch", "CuPy": "cupy"}
-    return {names[name]: str(sys.modules[names[name]].__version__) for name in found if name in names}
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ FLOORS = {"float16": 1e-3, "float32": torch_swap.FLOOR, "bfloat16": 8e-3}
 # Channels of the first layer; divisor of channels and image size on the CPU.
 WIDTH, ON_CPU = 64, 8
 # Weight of the last BatchNorm of a bottleneck. With 1, random weights magnify rounding by each of sixteen blocks, to an
-# error of 0.1 in bfloat16, by which no wrong layer could be told from a right one.
+# error of 0.1 in bfloat16, by which no wrong layer differs from a right one.
 BRANCH = 0.25
 # A row's largest share of the budget; of that, the share of measuring layers and the least share of compiling.
 SHARE, REPLACING, COMPILING = 0.25, 0.3, 0.4
@@ -79,7 +79,7 @@ def bottleneck(c: int, k: int, stride: int) -> tuple[nn.Module, int]:
 @dataclass(frozen=True, slots=True)
 class Network:
     make: Callable[[int], nn.Module]  # width -> model
-    picture: int  # height and width of the images
+    size: int  # height and width of the images
     fewer: int = 0  # batch if the larger one needs too much memory; 0 if it never does
 
 
@@ -106,10 +106,7 @@ def network_of(name: str, device: str, shrink: int) -> nn.Module:
     """A network of float32 with random weights."""
     torch.manual_seed(0)
     network = NETWORKS[name]
-    return torch_swap.settled(network.make(WIDTH // shrink).to(device), network.picture // shrink)
-
-
-# Sides.
+    return torch_swap.settled(network.make(WIDTH // shrink).to(device), network.size // shrink)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +190,6 @@ def within(seconds: float, make: Callable[[], Side]) -> Side:
         signal.signal(signal.SIGALRM, before)
 
 
-# A row.
-
-
 class Replays:
     """A :class:`convforge.timing.timer.Clock` of the GPU's work between two events."""
 
@@ -227,14 +221,10 @@ def names_of(dtype: str) -> list[str]:
 
 
 def fitting(batch: int, fewer: int, needed: float) -> tuple[int, str]:
-    """The batch that fits into memory if `batch` needs `needed` bytes, and the reason if it is smaller.
-
-    >>> fitting(32, 8, 72e9)
-    (8, '8 pictures: 32 take about 72 GB of GPU memory, more than 60 GB')
-    """
+    """The batch that fits into memory if `batch` needs `needed` bytes, and the reason if it is smaller."""
     if not fewer or needed <= MEMORY:
         return batch, ""
-    return fewer, f"{fewer} pictures: {batch} take about {needed / 1e9:.0f} GB of GPU memory, more than 60 GB"
+    return fewer, f"{fewer} images: {batch} take about {needed / 1e9:.0f} GB of GPU memory, more than 60 GB"
 
 
 @torch.no_grad()
@@ -266,7 +256,7 @@ def measured(model: nn.Module, x: torch.Tensor, with_compile: bool, limit_s: flo
     compilers = [name for name in COMPILERS if name in names]
     for name in names:
         if name in compilers and not with_compile:
-            faults[name] = "not asked for"
+            faults[name] = "torch.compile was not run"
             continue
         try:
             if name in compilers:
@@ -298,7 +288,7 @@ def measured(model: nn.Module, x: torch.Tensor, with_compile: bool, limit_s: flo
 
 
 def is_lost(device: torch.device) -> bool:
-    """Tell whether the GPU accepts no more work of this process, as after a kernel's fault."""
+    """True if the GPU accepts no more work of this process, as after a kernel's fault."""
     try:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -315,7 +305,7 @@ def finite(value: float) -> float | None:
 def row_of(about: dict[str, Any], device: str, shrink: int, with_compile: bool, limit_s: float) -> dict[str, Any]:
     """Measure one row, then free all its memory."""
     network, layout, begin = NETWORKS[about["network"]], FORMATS[about["format"]], monotonic()
-    dtype, size = getattr(torch, about["dtype"]), network.picture // shrink
+    dtype, size = getattr(torch, about["dtype"]), network.size // shrink
     row = about | {"pictures": about["batch"], "note": "", "layers": None, "ours_layers": None, "replace_s": None,
                    "bound": None, "errors": {}, "wrong": [], "faults": {}, "times": {}}  # fmt: skip
     if with_compile:
@@ -325,8 +315,8 @@ def row_of(about: dict[str, Any], device: str, shrink: int, with_compile: bool, 
         torch.manual_seed(1)
         x = torch.randn(about["batch"], 3, size, size).to(device, dtype).contiguous(memory_format=layout)
         if x.device.type == "cuda" and 0 < network.fewer < len(x):
-            pictures, row["note"] = fitting(len(x), network.fewer, needed_by(model, x, len(names_of(about["dtype"]))))
-            x = x[:pictures].clone(memory_format=torch.preserve_format)
+            images, row["note"] = fitting(len(x), network.fewer, needed_by(model, x, len(names_of(about["dtype"]))))
+            x = x[:images].clone(memory_format=torch.preserve_format)
         row |= measured(model, x, with_compile, limit_s)
     except Exception as fault:  # too little memory for the model in float64
         row["note"] = torch_swap.in_words(fault)
@@ -362,7 +352,7 @@ def main(
     only = {"network": network, "dtype": dtype, "format": format_, "batch": batch}
     asked = [row for row in every if all(not values or row[name] in values for name, values in only.items())]
     settings = {"device": device, "width": WIDTH // shrink, "batches": list(batches), "count": len(every),
-                "pictures": {name: one.picture // shrink for name, one in NETWORKS.items()},
+                "pictures": {name: one.size // shrink for name, one in NETWORKS.items()},
                 "factor": torch_swap.FACTOR, "floors": FLOORS}  # fmt: skip
     more = {"torch": torch.__version__}
     sheet = Sheet.begin(out, "networks", runtime_of(device).facts, settings, resume=resume, more_versions=more)
@@ -370,11 +360,11 @@ def main(
         if sheet.has(**about):
             continue
         if end - monotonic() < SHARE * budget:
-            typer.echo(f"What is left of {budget:g} s is less than a row's share: go on with --resume.")
+            typer.echo(f"The rest of {budget:g} s is less than a row's share: go on with --resume.")
             break
         row = row_of(about, device, shrink, on_gpu if with_compile is None else with_compile, SHARE * budget)
         sheet.add(row)
-        typer.echo(f"{', '.join(map(str, about.values()))}: {told(row)}")
+        typer.echo(f"{', '.join(map(str, about.values()))}: {line_of(row)}")
         if row["lost"]:
             typer.echo("The GPU takes no more work of this process: go on with --resume.")
             raise typer.Exit(1)
@@ -383,7 +373,7 @@ def main(
     typer.echo(f"{'' if sheet.complete else 'so far '}stored in {sheet.path}")
 
 
-def told(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
     """A row in words."""
     times = [f"{name} {1e3 * table['median_s']:.3f} ms" for name, table in row["times"].items()]
     wrong = [f"{name} is wrong ({row['errors'][name]} for {row['bound']})" for name in row["wrong"]]

@@ -1,11 +1,11 @@
-"""Results for the README and the docs: measure in parts, then write tables and pictures from the stored results.
+"""Results for the README and the docs: measure in parts, then write tables and images from the stored results.
 
     make bench                                 # the CPU, all parts: about fifteen minutes on an idle machine
     make gpu-bench                             # an NVIDIA GPU
     python benchmarks/run.py images gemm --device cuda --budget 5m
     python benchmarks/run.py host first choices models examples --device cuda   # sheets, see below
     python benchmarks/run.py networks --device cuda            # whole networks in CUDA graphs; --resume continues
-    python benchmarks/run.py --no-measure      # only write the tables and pictures again
+    python benchmarks/run.py --no-measure      # only write the tables and images again
 
 Sheets are not suites: host cost of warm calls, first calls, choices against the full search, whole models and networks
 of PyTorch, and the examples. Each is a script that runs in its own process, and only if it is named.
@@ -16,17 +16,16 @@ need additional time. --resume continues an interrupted part.
 
 from __future__ import annotations
 
-import difflib
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
 
 import convforge
+from convforge.benchmark.formats import nearest
 from convforge.benchmark.records import Run
 from convforge.benchmark.store import load_runs
 from convforge.cli.bench import bench
@@ -38,11 +37,10 @@ from convforge.imaging.photographs import photograph
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-PICTURES = ROOT / "docs" / "images"
+IMAGES = ROOT / "docs" / "images"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """The measured part of a suite; see the options of ``convforge bench``."""
 
     sizes: str = ""  # those that fit the budget; empty for all
@@ -105,8 +103,7 @@ PARTS: dict[str, dict[str, Part]] = {
 BUDGETS = {"cpu": "4m", "cuda": "7m"}
 
 
-@dataclass(frozen=True, slots=True)
-class SheetPart:
+class SheetPart(NamedTuple):
     """A script that measures a sheet."""
 
     script: Path  # has the options --device, --out, --resume, and --budget in seconds
@@ -130,9 +127,7 @@ def chosen(names: list[str], device: str) -> tuple[dict[str, Part], dict[str, Sh
     every = [*parts, *SHEETS]
     for name in names:
         if name not in every:
-            near = difflib.get_close_matches(name, every, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{device} has no part {name!r}{hint} It has: {', '.join(every)}")
+            raise ValueError(f"{device} has no part {name!r}{nearest(name, every)} It has: {', '.join(every)}")
     suites = {name: parts[name] for name in names or parts if name in parts}
     return suites, {name: SHEETS[name] for name in names if name in SHEETS}
 
@@ -140,20 +135,9 @@ def chosen(names: list[str], device: str) -> tuple[dict[str, Part], dict[str, Sh
 def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, out: Path, *, resume: bool) -> None:
     """Run every part into ``OUT/results/``."""
     for suite, part in parts.items():
-        bench(
-            [suite],
-            methods=part.methods,
-            sizes=sizes or part.sizes,
-            device=device,
-            budget=budget or BUDGETS["cuda" if device.startswith("cuda") else "cpu"],
-            out=out,
-            resume=resume,
-            all_configs=part.all_configs,
-            search=part.search,
-            heavy=part.heavy,
-            transfer=part.transfer,
-            steps=part.steps,
-        )
+        budget = budget or BUDGETS["cuda" if device.startswith("cuda") else "cpu"]
+        options = part._asdict() | {"sizes": sizes or part.sizes}
+        bench([suite], device=device, budget=budget, out=out, resume=resume, **options)
 
 
 def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, out: Path, *, resume: bool) -> list[str]:
@@ -168,19 +152,19 @@ def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, out: 
     return failed
 
 
-def pictures() -> None:
+def images() -> None:
     """Write the photograph, its edges, and the charts of the image workload."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
+    IMAGES.mkdir(parents=True, exist_ok=True)
     pixels = photograph("astronaut")
     edges = convforge.filter(pixels, "laplacian", channels="sum", out_dtype=np.int32)
-    write_image(PICTURES / "photograph.png", Image(pixels))
-    write_image(PICTURES / "edges.png", Image(to_dtype(edges, np.uint8, absolute=True)))
+    write_image(IMAGES / "photograph.png", Image(pixels))
+    write_image(IMAGES / "edges.png", Image(to_dtype(edges, np.uint8, absolute=True)))
     runs = load_runs(HERE / "results")
     for backend, name in (("cpu", "time-by-size.png"), ("cuda", "time-by-size-gpu.png")):
         if (widest := widest_of(runs, backend)) is not None:
-            (PICTURES / name).write_bytes(chart_png(widest, "time"))
+            (IMAGES / name).write_bytes(chart_png(widest, "time"))
             if backend == "cuda":
-                (PICTURES / "ahead.png").write_bytes(ahead_png(widest))
+                (IMAGES / "ahead.png").write_bytes(ahead_png(widest))
 
 
 def widest_of(runs: list[Run], backend: str) -> Run | None:
@@ -201,7 +185,7 @@ def main(
     ] = HERE,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
     measuring: Annotated[bool, typer.Option("--measure/--no-measure", help="Else nothing is measured.")] = True,
-    tables: Annotated[bool, typer.Option(help="Write tables and pictures.")] = True,
+    tables: Annotated[bool, typer.Option(help="Write tables and images.")] = True,
 ) -> None:
     """Measure, then write the tables of README and docs."""
     try:
@@ -214,7 +198,7 @@ def main(
         typer.echo(f"run.py: {mistake}", err=True)
         raise typer.Exit(2) from None
     if tables:
-        pictures()
+        images()
         pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
         command = [sys.executable, "-m", "convforge.benchmark.markers", *map(str, pages)]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:

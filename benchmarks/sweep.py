@@ -22,15 +22,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from convforge.algorithms import find, refusal
-from convforge.benchmark.compiling import Job, compile_ahead
-from convforge.benchmark.formats import three
-from convforge.benchmark.material import Material, checker
+from convforge.benchmark.compiling import compile_ahead
+from convforge.benchmark.formats import percent, three
+from convforge.benchmark.material import Material
 from convforge.benchmark.records import Result
 from convforge.benchmark.row import Row, measure_row
 from convforge.benchmark.suites import Case, load
+from convforge.benchmark.table import rich_table, table
 from convforge.call.dispatch import runtime_of
 from convforge.errors import Reason
 from convforge.peers import every_algorithm
@@ -93,20 +93,20 @@ def main(
             console.print(f"{case.name}: refused: {reason}")
             continue
         jobs += [(found, case, config) for config in configs_of(found, case, device, changes, first)]
-    faults = compile_ahead((Job(found, case.problem, config) for found, case, config in jobs), runtime.facts)
+    faults = compile_ahead(((found, case.problem, config) for found, case, config in jobs), runtime.facts)
     compiled = [(*job, fault) for job, fault in zip(jobs, faults, strict=True)]
     rule = StoppingRule(samples=7, patience_s=0.02, budget_s=seconds)
     with out.open("w", encoding="utf-8") if out is not None else open(os.devnull, "w", encoding="utf-8") as lines:
         for _, members in itertools.groupby(compiled, key=lambda job: job[1].name):
             own = list(members)
-            material = Material(own[0][1], runtime, checker())
+            material = Material(own[0][1], runtime)
             results = []
             for found, case, config, fault in own:
                 row = Row(case, case.problem, found, config, runtime.facts)
                 result = (
                     row.result("refused", Reason.quoted(fault))
                     if fault
-                    else measure_row(row, material, runtime, rule, thorough=False)
+                    else measure_row(row, material, rule, thorough=False)
                 )
                 results.append(result)
                 lines.write(json.dumps(result.to_record()) + "\n")
@@ -117,22 +117,20 @@ def main(
 def show(console: Console, results: Sequence[Result], top: int) -> None:
     """Print the fastest configs of a case, its default, and the number of configs without a time by reason."""
     default = results[0]
-    timed = sorted((r for r in results if r.time is not None), key=lambda r: r.time.median_s)  # type: ignore[union-attr]
-    table = Table(title=default.case)
-    table.add_column("config", overflow="fold", min_width=48)
-    for name in ("us", "spread", "over the default", "registers", "occupancy"):
-        table.add_column(name, no_wrap=True, justify="right")
-    for r in [*timed[:top], *([default] if default in timed[top:] else [])]:
-        assert r.time is not None
+    timed = sorted(((r.time, r) for r in results if r.time is not None), key=lambda pair: pair[0].median_s)
+    rows = []
+    for time, r in [*timed[:top], *(pair for pair in timed[top:] if pair[1] is default)]:
         launch = max(r.launches, key=lambda info: info.get("registers") or 0, default={})
         occupancy = launch.get("occupancy")
-        over = "" if default.time is None else f"{default.time.median_s / r.time.median_s:.3f}x"
-        table.add_row(
-            r.config + ("  (the default)" if r is default else ""), three(1e6 * r.time.median_s),
-            f"{100 * r.time.spread:.1f} %{' ~' if r.time.noisy else ''}", over, str(launch.get("registers") or ""),
-            "" if occupancy is None else f"{100 * occupancy:.0f} %",
-        )  # fmt: skip
-    console.print(table)
+        rows.append((
+            r.config + ("  (the default)" if r is default else ""), three(1e6 * time.median_s),
+            f"{100 * time.spread:.1f} %{' ~' if time.noisy else ''}",
+            "" if default.time is None else f"{default.time.median_s / time.median_s:.3f}x",
+            str(launch.get("registers") or ""), "" if occupancy is None else percent(occupancy),
+        ))  # fmt: skip
+    console.print(default.case)
+    columns = ("config", "us", "spread", "over the default", "registers", "occupancy")
+    console.print(rich_table(table(columns, rows, lead=1), console.width))
     for (status, reason), count in Counter((r.status, r.reason) for r in results if r.time is None).most_common(5):
         console.print(f"{count} {status}: {reason}")
 

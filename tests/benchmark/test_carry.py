@@ -12,7 +12,7 @@ from tests.algorithms.compiling import H200, compiled
 from tests.benchmark.fakes import result
 
 from convforge.algorithms import find
-from convforge.benchmark.carry import PACKAGE, _ask, carry, tree_of, whole_name
+from convforge.benchmark.carry import PACKAGE, _probed, carry, tree_of
 from convforge.benchmark.digests import current_digest
 from convforge.benchmark.records import Result
 from convforge.benchmark.store import load_run
@@ -67,7 +67,7 @@ def of(path: Path) -> Result:
 
 def then(package: Path, asked: dict[str, str]) -> str:
     """The digest that the other tree gives."""
-    (answer,) = _ask(package, [asked], H200.to_table(), compile_=False)
+    (answer,) = _probed(package, [asked], H200.to_table(), compile_=False)
     return str(answer["digest"])
 
 
@@ -132,12 +132,12 @@ def test_a_commit_is_checked_out_and_removed(tmp_path: Path) -> None:
     (tmp_path / "src/convforge/a.py").write_text("then\n")
     git("add", "-A")
     git("commit", "--quiet", "-m", "one")
-    commit = whole_name("HEAD", tmp_path)
     (tmp_path / "src/convforge/a.py").write_text("now\n")
-    with tree_of(commit, tmp_path) as folder:
+    with tree_of("HEAD", tmp_path) as (name, folder):
+        assert name == git("rev-parse", "HEAD").strip()
         assert (folder / "a.py").read_text() == "then\n"
         assert str(folder.parents[1]) in git("worktree", "list")
     assert not folder.exists()
     assert len(git("worktree", "list").splitlines()) == 1
-    with pytest.raises(ValueError, match="there is no commit 'nothing'"):
-        whole_name("nothing", tmp_path)
+    with pytest.raises(ValueError, match="commit 'nothing' cannot be checked out"), tree_of("nothing", tmp_path):
+        pass

@@ -114,7 +114,7 @@ def test_an_open_marker_is_refused(text: str) -> None:
 
 
 def test_a_marker_without_a_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="asks for table 'a'"):
+    with pytest.raises(ValueError, match="names table 'a'"):
         update_markers("<!-- table:a -->\n<!-- end -->\n", {"b": ""})
 
 
@@ -125,7 +125,7 @@ def test_a_marker_without_a_table_is_refused() -> None:
         ("made-up sizes=x", "sizes=x"),
         ("none", "no complete run"),
         ("made-up view=none", "option 'view=none'"),
-        ("made-up view=steps prepared=yes", "prepared goes with view=cases"),
+        ("made-up view=steps best=yes", "best goes with view=cases"),
         ("made-up view=sentence methods=direct*", "leave out methods="),
         ("made-up view=ahead methods=direct*", "leave out methods="),
         ("made-up view=steps", "measure with --steps"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
 from tests.algorithms.compiled_problems import H200
 from tests.benchmark.fakes import cases
 
@@ -21,25 +22,18 @@ class OnGpu(CpuRuntime):
         super().__init__(dataclasses.replace(cpu_runtime().facts, backend="cuda"))
 
 
-class Watching:
-    """The check room, which keeps the runtimes that its judges were given."""
+def test_a_gpus_runtime_computes_its_truths_and_no_others_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
 
-    def __init__(self) -> None:
-        self.runtimes: list[Any] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(verify, name)
-
-    def Judge(self, problem: Any, inputs: Any, runtime: Any = None) -> Any:  # noqa: N802
-        self.runtimes.append(runtime)
+    def judge(problem: Any, inputs: Any, runtime: Any = None) -> Any:
+        given.append(runtime)
         return verify.Judge(problem, inputs)
 
-
-def test_a_gpus_runtime_computes_its_truths_and_no_others_does() -> None:
-    for runtime, given in ((gpu := OnGpu(), gpu), (cpu_runtime(), None)):
-        watching = Watching()
-        Material(cases(8)[0], runtime, watching)
-        assert watching.runtimes == [given, given]  # two sets of inputs
+    monkeypatch.setattr("convforge.benchmark.material.Judge", judge)
+    for runtime, wanted in ((gpu := OnGpu(), gpu), (cpu_runtime(), None)):
+        given.clear()
+        Material(cases(8)[0], runtime)
+        assert given == [wanted, wanted]  # two sets of inputs
     emulated: Any = type("Emulated", (), {"facts": dataclasses.replace(H200, backend="emulator")})()
     assert truth_runtime(emulated) is None
 
@@ -47,7 +41,7 @@ def test_a_gpus_runtime_computes_its_truths_and_no_others_does() -> None:
 def test_the_rate_of_the_hosts_truths_says_nothing_about_a_gpus() -> None:
     small, large = cases(64, 4096)
     on_host, on_gpu = (Runner([], [], runtime, Settings(), None) for runtime in (cpu_runtime(), OnGpu()))  # type: ignore[arg-type]
-    keys = {runner: [runner._truth_key(case, verify) for case in (small, large)] for runner in (on_host, on_gpu)}
+    keys = {runner: [runner._truth_key(case) for case in (small, large)] for runner in (on_host, on_gpu)}
     assert len(set(keys[on_host])) == 1
     assert len(set(keys[on_gpu])) == 2
     assert keys[on_gpu][0] == keys[on_host][0]

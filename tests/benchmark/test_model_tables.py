@@ -52,7 +52,7 @@ def test_a_wrong_row_a_fault_and_a_failure_are_named(tmp_path: Path) -> None:
         row("B", "float16", {"eager": 900, "folded": 800}, wrong=["convforge"],
             errors={"eager": 1e-3, "folded": 1e-3, "convforge": None}),
         row("C", "float16", {"eager": 900}, faults={"convforge": "not possible here"}, ours_layers=None, layers=None,
-            replace_s=None, pictures=8, note="8 pictures: 32 take about 72 GB"),
+            replace_s=None, pictures=8, note="8 images: 32 take about 72 GB"),
     ]  # fmt: skip
     text = sheet_markdown("networks", [sheet(tmp_path, "networks", rows, complete=False, **SETTINGS)])
     assert "torch.compile 1" not in text
@@ -63,7 +63,7 @@ def test_a_wrong_row_a_fault_and_a_failure_are_named(tmp_path: Path) -> None:
     assert "| no number | 1.0e-03 |" in text
     assert "| C | 8 | channels\\_last | float16 | 0.900 |  |  |  |  |  |  |  |  | 1.2e-06 |" in text
     assert "compiled has no time: it was not compiled within 44 s (A, batch 32" in text
-    assert "8 pictures: 32 take about 72 GB." in text
+    assert "8 images: 32 take about 72 GB." in text
     assert "2 rows were not reached: go on with" in text
 
 
@@ -76,3 +76,30 @@ def test_what_is_too_noisy_to_rank_is_not_counted_as_slower(tmp_path: Path) -> N
     nothing = row("A", "float16", {"eager": 900}, faults={"convforge": "no memory"})
     text = sheet_markdown("networks", [sheet(tmp_path, "networks", [nothing], **SETTINGS)])
     assert text.startswith("No row has a time of both sides. convforge failed")
+
+
+def test_each_row_is_the_newest_whole_comparison_of_its_network(tmp_path: Path) -> None:
+    """Sides of a row are of one run; a row that lacks a side of PyTorch does not take the place of one that has all."""
+    late, whole = {"max-autotune": "it was not compiled within 44 s"}, {"eager": 900.0, "max-autotune": 700.0}
+    old = sheet(tmp_path, "networks", [
+        row("A", "float16", whole | {"convforge": 500.0}), row("B", "float16", whole | {"convforge": 600.0}),
+        row("C", "float16", {"eager": 900.0, "convforge": 610.0}, faults=late),
+        row("D", "float16", whole | {"convforge": 620.0}),
+    ], **SETTINGS)  # fmt: skip
+    new = sheet(tmp_path, "networks", [
+        row("A", "float16", whole | {"convforge": 400.0}),
+        row("B", "float16", {"eager": 900.0, "convforge": 410.0}, faults=late),
+        row("C", "float16", {"eager": 900.0, "convforge": 420.0}, faults=late),
+        row("D", "float16", {"eager": 900.0}, faults={"convforge": "it broke"} | late),
+    ], complete=False, **SETTINGS)  # fmt: skip
+    old.started, old.commit = "2026-01-01T00:00:00+00:00", "a" * 40
+    new.started, new.commit = "2026-01-02T00:00:00+00:00", "b" * 40
+    text = sheet_markdown("networks", [new, old])
+    found = {line[0]: (line[8], line[-1]) for row in text.splitlines() if row.startswith("| ")
+             and (line := [cell.strip() for cell in row.split("|")[1:-1]])}  # fmt: skip
+    assert {name: found[name] for name in "ABCD"} == {
+        "A": ("0.400", "b" * 10), "B": ("0.600", "a" * 10), "C": ("0.420", "b" * 10), "D": ("", "b" * 10),
+    }  # fmt: skip
+    assert "commit aaaaaaaaaa" in text
+    assert "commit bbbbbbbbbb" in text
+    assert "convforge failed, and so has no time: D" in text

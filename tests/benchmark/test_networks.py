@@ -63,7 +63,7 @@ def test_fewer_pictures_where_memory_does_not_hold_them(script: ModuleType) -> N
     assert script.fitting(32, 8, 59e9) == (32, "")
     assert script.fitting(32, 0, 99e9) == (32, "")
     pictures, why = script.fitting(32, 8, 72e9)
-    assert (pictures, why) == (8, "8 pictures: 32 take about 72 GB of GPU memory, more than 60 GB")
+    assert (pictures, why) == (8, "8 images: 32 take about 72 GB of GPU memory, more than 60 GB")
 
 
 def test_compiling_that_takes_long_is_given_up(script: ModuleType) -> None:
@@ -126,7 +126,7 @@ def test_every_side_of_a_type_is_held_against_float64(
     torch.manual_seed(0)  # of inputs that differ in their last bit
     row = script.measured(model, x, False, 1.0)
     assert set(row["times"]) == set(row["errors"]) == sides, row["faults"]
-    assert set(row["faults"].values()) == {"not asked for"}
+    assert set(row["faults"].values()) == {"torch.compile was not run"}
     assert 0 < row["errors"]["eager"] <= row["bound"]
     assert row["layers"] == 2
     assert row["replace_s"] > 0

@@ -17,8 +17,7 @@ from convforge.benchmark.peer_tables import (
     ahead_sentence,
     goals_markdown,
     headline_markdown,
-    load_goals,
-    load_headlines,
+    load_rows,
     reached_by,
 )
 from convforge.benchmark.records import CopyTime, Result, Run
@@ -203,13 +202,13 @@ def test_a_goal_that_nothing_was_measured_for_is_an_error() -> None:
 
 def test_goals_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "goals.toml"
-    assert load_goals(file) == []
+    assert load_rows(file, "goal", Goal) == []
     lines = ["[[goal]]", 'words = "a"', 'of = "images"', 'than = "copy"', "wanted = 0.9", 'precisions = ["fft"]']
     file.write_text("\n".join(lines))
-    assert load_goals(file) == [Goal("a", "images", "copy", 0.9, precisions=("fft",))]
+    assert load_rows(file, "goal", Goal) == [Goal("a", "images", "copy", 0.9, precisions=("fft",))]
     file.write_text("\n".join([*lines, "shares = 1"]))
     with pytest.raises(ValueError, match=r"goals\.toml: .*shares"):
-        load_goals(file)
+        load_rows(file, "goal", Goal)
 
 
 def shown(*rows: Headline, of: Run | None = None) -> list[list[str]]:
@@ -223,11 +222,7 @@ def test_each_side_takes_its_faster_layout() -> None:
 
 
 def test_narrower_arithmetic_counts_where_the_row_allows_it() -> None:
-    assert shown(Headline("a layer", "layer", ("strict", "fft")))[0][1:] == [
-        "0.100",
-        "3.00 (a\\_peer)",
-        "**30.0x**",
-    ]
+    assert shown(Headline("a layer", "layer", ("strict", "fft")))[0][1:] == ["0.100", "3.00 (a\\_peer)", "**30.0x**"]
 
 
 def test_a_row_that_is_behind_says_so() -> None:
@@ -243,14 +238,14 @@ def test_a_row_without_one_of_its_sides_is_refused() -> None:
 
 def test_rows_are_read_from_toml(tmp_path: Path) -> None:
     path = tmp_path / "headline.toml"
-    assert load_headlines(path) == []
+    assert load_rows(path, "row", Headline) == []
     path.write_text('[[row]]\nwords = "a"\nof = "images"\nprecisions = ["fft"]\n')
-    assert load_headlines(path) == [Headline("a", "images", ("fft",))]
+    assert load_rows(path, "row", Headline) == [Headline("a", "images", ("fft",))]
     path.write_text('[[row]]\nword = "a"\n')
     with pytest.raises(ValueError, match=r"headline\.toml: .*word"):
-        load_headlines(path)
+        load_rows(path, "row", Headline)
 
 
 def test_the_rows_of_the_readme_show_what_is_behind_too() -> None:
-    rows = load_headlines(ROOT / "benchmarks" / "headline.toml")
+    rows = load_rows(ROOT / "benchmarks" / "headline.toml", "row", Headline)
     assert any(row.of.startswith("products cases=llama") for row in rows)

@@ -20,14 +20,13 @@ from convforge.algorithms import ON_DEVICE
 from convforge.algorithms.contract import Plan
 from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
 from convforge.backends.runtime import Runtime
-from convforge.benchmark.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, smaller
-from convforge.benchmark.material import Material, checker, gaussian_weights, memory_refusal
+from convforge.benchmark.budget import PROBE_FLOPS, ROW_LIMIT_S, Budget, Forecast, _Sizes, smaller
+from convforge.benchmark.material import Material, gaussian_weights, memory_refusal
 from convforge.benchmark.records import CopyTime
-from convforge.benchmark.row import Row
+from convforge.benchmark.row import Row, time_transfers
 from convforge.benchmark.runner import Settings, choose, rows_of
 from convforge.benchmark.store import load_run
 from convforge.benchmark.suites import Case
-from convforge.benchmark.transfer import Transfers
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, parse_problem
 from convforge.timing.ceilings import Ceilings
@@ -82,18 +81,17 @@ def test_the_copies_to_and_from_a_device_are_inside_that_time(tmp_path: Path, mo
 
     method = next(a for a in ON_DEVICE if a.key == ("gemm", "emulator", "gemm_naive"))
     runtime, case = Counting(), cases(8)[0]
-    material = Material(case, runtime, checker())
+    material = Material(case, runtime)
     plan = method.plan(case.problem, method.configs(case.problem, runtime.facts)[0], runtime)
-    transfers = Transfers(plan, material)
     copies.update(upload=0, download=0)
-    timing = transfers.measure(StoppingRule(samples=3, sample_s=0.0))
-    assert transfers.verdict("strict").ok
+    timing, outs = time_transfers(plan, material, StoppingRule(samples=3, sample_s=0.0))
+    assert all(judge.verdict("strict", out).ok for judge, out in zip(material.judges, outs, strict=True))
     calls = 1 + len(timing.samples)
     assert copies == {"upload": 2 * calls, "download": calls}, "A and B up, C down, on every call"
 
 
 def test_what_comes_back_to_the_host_must_be_right_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convforge.benchmark.transfer.execute", lambda plan, x, w, operands, out, *rest: None)
+    monkeypatch.setattr("convforge.benchmark.row.execute", lambda plan, x, w, operands, out, *rest: None)
     (bad,) = run_bench(tmp_path, cases(8), [fakes.Honest()], Settings(transfer=True)).results
     assert bad.status == "failed"
     assert str(bad.reason).startswith("from host to host: ")
@@ -229,8 +227,8 @@ def test_a_row_predicted_to_take_too_long_is_skipped_with_the_reason(
     (result,) = run_bench(tmp_path, cases(8), [method], Settings(quick=True, budget_s=30.0)).results
     assert result.status == "skipped"
     said = str(result.reason)
-    assert said.startswith("a call would take about 100 s (1 s for a smaller one); its row would take about")
-    assert said.endswith("30 s of 30 s are left, 20 % of them in reserve")
+    assert said.startswith("a call would take about 100 s (1 s for a smaller one); its row and the cheaper ones")
+    assert said.endswith("of it for this row; 30.0 s of 30 s are left")
 
 
 def test_a_row_whose_call_turns_out_too_slow_is_skipped_with_the_reason(tmp_path: Path) -> None:
@@ -239,8 +237,8 @@ def test_a_row_whose_call_turns_out_too_slow_is_skipped_with_the_reason(tmp_path
     assert (result.status, result.time) == ("skipped", None)
     # ROW_CALLS of 100 s each.
     assert str(result.reason) == (
-        "a call takes 100 s; its row would take about 1800 s, with what is cheaper and still to come 1800 s; "
-        "30 s of 30 s are left, 20 % of them in reserve"
+        "a call takes 100 s; its row and the cheaper ones to come need about 1800 s, 1800 s of it for this row; "
+        "30.0 s of 30 s are left"
     )
 
 
@@ -295,7 +293,7 @@ def test_one_slow_config_does_not_keep_the_others_from_a_larger_case(tmp_path: P
     assert found["square_400", "tile=8"].status == "ok"
     last = found["square_400", "tile=16"]
     assert last.status == "skipped"
-    assert "a call would take about 32 s (500 ms for m100n100k100_f32)" in str(last.reason)
+    assert "a call would take about 32.0 s (500 ms for m100n100k100_f32)" in str(last.reason)
 
 
 def test_a_smaller_problem_that_the_method_refuses_is_no_error(tmp_path: Path) -> None:
@@ -346,9 +344,9 @@ def test_probes_grow_until_a_calls_fixed_time_no_longer_hides_what_its_size_take
 def test_what_a_case_took_is_forecast_for_the_next() -> None:
     rows = _rows(400, 2000)
     budget = Budget(200.0, rows, Forecast(), clock=lambda: 0.0)
-    assert budget.allows(rows[1])
+    assert budget.refusal(rows[1]) is None
     budget.learn_case(rows[0], 8.0)
-    assert not budget.allows(rows[1]), "25 times the outputs, 200 s"
+    assert budget.refusal(rows[1]), "25 times the outputs, 200 s"
 
 
 def test_the_truth_of_a_case_may_take_what_its_rows_do_not_need() -> None:
@@ -377,6 +375,10 @@ def test_a_spent_budget_skips_what_is_left_and_says_so(tmp_path: Path) -> None:
     assert all(str(r.reason) == "the budget of 1 s was spent" for r in run.results)
 
 
+def _cost(budget: Budget, row: Row) -> float:
+    return budget._cost(_Sizes.of(row))
+
+
 def _rows(*sizes: int) -> list[Row]:
     runtime, settings = cpu_runtime(), Settings()
     return [row for case in cases(*sizes) for row in rows_of(case, [fakes.Honest()], runtime, settings)]
@@ -387,7 +389,7 @@ def test_a_budget_is_shared_by_cost_and_what_is_left_over_is_the_others() -> Non
     rows = _rows(64, 512)
     budget = Budget(100.0, rows, Forecast(), clock=lambda: now[0])
     small, large = (budget.share(row) for row in rows)
-    assert large / small == pytest.approx(budget.cost(rows[1]) / budget.cost(rows[0]))
+    assert large / small == pytest.approx(_cost(budget, rows[1]) / _cost(budget, rows[0]))
     assert 0 < small < large < 100
     now[0] = small / 10
     budget.done(rows[0])
@@ -399,19 +401,19 @@ def test_a_budget_is_shared_by_cost_and_what_is_left_over_is_the_others() -> Non
 def test_where_not_everything_fits_the_dearest_rows_are_skipped() -> None:
     rows = _rows(300, 301, 302, 303, 1200)
     forecast = Forecast()
-    costs = [Budget(1.0, [row], forecast).cost(row) for row in rows]
+    costs = [_cost(Budget(1.0, [row], forecast), row) for row in rows]
     budget = Budget(6 * sum(costs[:4]), rows, forecast, clock=lambda: 0.0)
-    assert [budget.allows(row) for row in rows] == [True, True, True, True, False]
-    assert all(budget.share(row) >= budget.cost(row) for row in rows[:4])
-    assert not budget.allows(rows[0], call_s=100.0)
+    assert [budget.refusal(row) is None for row in rows] == [True, True, True, True, False]
+    assert all(budget.share(row) >= _cost(budget, row) for row in rows[:4])
+    assert budget.refusal(rows[0], call_s=100.0)
 
 
 def test_a_budget_knows_what_a_method_took_before() -> None:
     (row,) = _rows(400)
     forecast = Forecast()
-    before = Budget(1.0, [row], forecast).cost(row)
+    before = _cost(Budget(1.0, [row], forecast), row)
     forecast.learn(("gemm", "honest"), parse_problem("m200n200k200_f32"), 10.0)
-    assert Budget(1.0, [row], forecast, calls=2).cost(row) == pytest.approx(2 * 80.0, rel=0.01)
+    assert _cost(Budget(1.0, [row], forecast), row) == pytest.approx(18 * 80.0, rel=0.01)
     assert before < 10
 
 
@@ -445,8 +447,8 @@ def test_without_a_budget_a_row_has_a_limit() -> None:
     (row,) = _rows(8)
     budget = Budget(None, [row], Forecast())
     assert budget.share(row) == ROW_LIMIT_S
-    assert budget.allows(row)
-    assert not budget.allows(row, ROW_LIMIT_S)
+    assert budget.refusal(row) is None
+    assert budget.refusal(row, ROW_LIMIT_S)
 
 
 @pytest.mark.parametrize(
@@ -539,11 +541,9 @@ def test_a_case_beyond_memory_is_refused_before_it_is_made() -> None:
 
 
 def test_blurs_have_filters_of_rank_one_that_all_differ() -> None:
-    from convforge import verify
-
     problem = parse_problem("n1c3h9w9_k3r5s5_st1_p2_g3_f32_nchw")
     assert isinstance(problem, Conv2dProblem)
-    material = Material(Case("blur", problem, weights="gaussian"), cpu_runtime(), verify)
+    material = Material(Case("blur", problem, weights="gaussian"), cpu_runtime())
     w = material.ring.slots[0].w
     assert w.dtype == "float32"
     assert len({float(k[0, 2, 2]) for k in w}) == 3
@@ -553,10 +553,8 @@ def test_blurs_have_filters_of_rank_one_that_all_differ() -> None:
 @pytest.mark.parametrize("text", ["n1c3h9w9_k3r5s4_st1_p2_g3_u8-f32-u8-f32_nhwc", "n1c3h9w9_k1r3s3_st1_p1_f32_nchw",
                                   "n1c3h9w9_k3r3s3_st1_p1_g3_u8-i8-u8-i32_nhwc"])  # fmt: skip
 def test_shared_filters_are_one_for_all_channels_and_keep_the_range(text: str) -> None:
-    from convforge import verify
-
     problem: Any = parse_problem(text)
-    ring = Material(Case("shared", problem, weights="shared"), cpu_runtime(), verify).ring
+    ring = Material(Case("shared", problem, weights="shared"), cpu_runtime()).ring
     w, other = ring.slots[0].w, ring.slots[1].w
     assert (w == w[:1, :1]).all()
     assert abs(float(w[0].sum()) - 1) < 1e-6
@@ -565,9 +563,7 @@ def test_shared_filters_are_one_for_all_channels_and_keep_the_range(text: str) -
 
 
 def test_a_slot_that_is_wrong_is_found_among_right_ones() -> None:
-    from convforge import verify
-
-    material = Material(cases(8)[0], cpu_runtime(), verify)
+    material = Material(cases(8)[0], cpu_runtime())
     for slot in material.ring.slots:
         slot.out[...] = slot.x @ slot.w
     assert material.verify("strict", 256, {}).ok
@@ -627,7 +623,7 @@ def test_where_there_is_no_room_for_a_copy_the_case_goes_on(tmp_path: Path) -> N
 def test_the_cpus_own_copies(tmp_path: Path) -> None:
     run = run_bench(tmp_path, cases(8), [fakes.Honest()], copies=Copies)
     (copy,) = run.copies
-    assert copy.nbytes == 768
+    assert copy.bytes == 768
     assert copy.time.ring == 256
     share = run.of_copy(run.results[0], run.timing(run.results[0]))
     assert share is not None

@@ -19,7 +19,7 @@ from convforge.algorithms.im2col.device import Im2col, Im2colConfig
 from convforge.backends.cpu.runtime import CpuRuntime, cpu_runtime
 from convforge.backends.emulator.runtime import emulator_runtime
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.benchmark.material import Material, checker
+from convforge.benchmark.material import Material
 from convforge.benchmark.row import Rig
 from convforge.benchmark.runner import Settings
 from convforge.benchmark.steps import least_bytes, measure_steps, only, step_names
@@ -163,7 +163,7 @@ def test_a_step_on_a_device_is_its_launches_alone_and_all_together_are_the_call(
             super().launch(kernel, info, args, stream)
 
     runtime, problem = Listening(), parse_problem("n2c3h7w6_k5r3s3_p1_f32_nchw")
-    material = Material(Case("layer", problem), runtime, checker())
+    material = Material(Case("layer", problem), runtime)
     method = Im2col("emulator")
     plan = method.plan(problem, method.configs(problem, runtime.facts)[0], runtime)
     slot = material.ring.slots[0]
@@ -187,7 +187,7 @@ def test_a_step_on_a_device_is_its_launches_alone_and_all_together_are_the_call(
 def test_a_step_is_cold_where_the_workspace_exceeds_the_cache_too(cache: int, cold: bool) -> None:
     facts = dataclasses.replace(cpu_runtime().facts, l1_bytes=0, l2_bytes=0, l3_bytes=cache)
     runtime, (case,) = CpuRuntime(facts), cases(32)
-    material = Material(case, runtime, checker())
+    material = Material(case, runtime)
     assert material.ring.size.cold
     assert isinstance(case.problem, GemmProblem)
     plan = Doubling().plan(case.problem, fakes.Tile(), runtime)

@@ -209,16 +209,3 @@ def test_an_existing_run_is_never_overwritten(tmp_path: Path) -> None:
     first, second = stored(tmp_path, RESULT.to_record()), stored(tmp_path)
     assert [load_run(path).run for path in (first, second)] == ["made-up-1", "made-up-1-2"]
     assert load_run(first).results == (RESULT,)
-
-
-def test_runs_from_before_weights_were_stored_take_them_from_their_suite(tmp_path: Path) -> None:
-    problem = "n1c3h512w512_k3r3s3_st1_p1_g3_f32_nchw"
-    rows = (
-        result("blur_512_3x3", "a", problem=problem),
-        result("blur_512_3x3", "b", problem=problem, weights="shared"),
-        result("another", "a", problem=problem),
-    )
-    with Store.create(tmp_path, HEADER | {"suite": "filters"}) as store:
-        for row in rows:
-            store.append(row.to_record())
-    assert [r.weights for r in load_run(store.path).results] == ["gaussian", "shared", ""]

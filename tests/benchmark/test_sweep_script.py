@@ -14,7 +14,7 @@ from tests.benchmark.scripts import SCRIPTS, script_named
 from convforge.algorithms import find
 from convforge.algorithms.direct.naive import NaiveConfig
 from convforge.backends.cpu import cpu_facts
-from convforge.benchmark.compiling import Job, compile_ahead
+from convforge.benchmark.compiling import compile_ahead
 from convforge.problem import parse_problem
 
 PROBLEM = "n1c3h32w32_k1r3s3_p1_f32_nchw"
@@ -63,6 +63,6 @@ def test_configs_are_compiled_checked_and_timed(tmp_path: Path) -> None:
 def test_what_cannot_be_compiled_is_told() -> None:
     method, problem = find("conv2d", "cpu", "direct_rows"), parse_problem(PROBLEM)
     configs = (method.configs(problem, cpu_facts())[0], NaiveConfig())
-    right, wrong = compile_ahead([Job(method, problem, config) for config in configs], cpu_facts())
+    right, wrong = compile_ahead([(method, problem, config) for config in configs], cpu_facts())
     assert right is None
     assert "no attribute" in str(wrong)

@@ -96,10 +96,7 @@ def test_every_operation_has_its_own_table_and_cases_stand_in_natural_order() ->
     found = tables_of(
         run(result(case="a_1024"), result(case="a_64"), result(case="r", algorithm="relu", problem="relu64_f32"))
     )
-    assert [t.names for t in found] == [
-        ("case", "stride", "honest", "fastest"),
-        ("case", "stride", "relu", "fastest"),
-    ]
+    assert [t.names for t in found] == [("case", "stride", "honest", "fastest"), ("case", "stride", "relu", "fastest")]
     assert [row[0].text for row in found[0].rows] == ["a_64", "a_1024", "largest RMS error"]
 
 
@@ -125,11 +122,6 @@ def test_choosing_rows_and_columns() -> None:
     assert table.rows[0][1].text == "2"
     (table,) = tables_of(many, select(many, cases=["c8*"]))
     assert [row[0].text for row in table.rows[:-1]] == ["c8s1", "c8s2"]
-
-
-def test_prepared_times() -> None:
-    (table,) = tables_of(run(result(samples=SLOW, prepared_time=Timing(FAST))), prepared=True)
-    assert table.rows[0][2].text.startswith("*1.01 /")
 
 
 def test_csv_has_every_result_whatever_its_status() -> None:
@@ -181,14 +173,6 @@ def test_a_column_with_transfer_where_it_was_measured() -> None:
     (plain,) = tables_of(run(result(samples=FAST)))
     assert "with transfer" not in plain.names
     assert not plain.notes
-
-
-def test_every_methods_time_with_transfer() -> None:
-    (table,) = tables_of(run(*with_transfer()), transfer=True)
-    assert table.names == ("case", "stride", "first", "second", "rival", "fastest")
-    assert [cell.text.split(" / ")[0] for cell in table.rows[0][2:5]] == ["*8.00", "~*6.00", "*1.00"]
-    with pytest.raises(ValueError, match="exclude each other"):
-        tables_of(run(*with_transfer()), transfer=True, prepared=True)
 
 
 def test_transfers_in_the_csv() -> None:
@@ -275,12 +259,8 @@ def test_the_share_of_a_copy_in_place_of_gflops() -> None:
     assert [cell.text for cell in table.rows[0][2:5]] == ["*1.00 / 50 %", "*2.00 / 25 %", "0.500 / 0.00154 GB/s"]
     assert [cell.text for cell in table.rows[1][2:5]] == ["*1.00 / -", "", "-"]
     assert all(len(row) == len(table.names) for row in table.rows)
-    (table,) = tables_of(both, copy=True, prepared=True)
-    assert table.rows[0][2].text == "*0.800 / 62 %"
     assert "share of a copy" in markdown_table(both, copy=True)
     assert "nominal GFLOP/s" not in markdown_table(both, copy=True)
-    with pytest.raises(ValueError, match="transfer and copy exclude each other"):
-        tables_of(both, copy=True, transfer=True)
 
 
 def test_a_copy_of_a_few_bytes_more_counts_by_its_bandwidth() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.gpu.present import gpu, need_gpu
 
 from convforge.algorithms.im2col.device import Im2col, Im2colConfig
-from convforge.benchmark.material import Material, checker
+from convforge.benchmark.material import Material
 from convforge.benchmark.row import Rig
 from convforge.benchmark.steps import measure_steps
 from convforge.benchmark.suites import Case
@@ -24,7 +24,7 @@ COLUMNS = 8 * 56 * 56
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_the_steps_of_im2col_take_about_what_its_call_takes(layout: str, columns: int) -> None:
     runtime, problem = gpu(), parse_problem(f"n8c64h56w56_k64r3s3_p1_f32_{layout}")
-    material = Material(Case("layer", problem), runtime, checker())
+    material = Material(Case("layer", problem), runtime)
     plan = Im2col("cuda").plan(problem, Im2colConfig(columns), runtime)
     rig = Rig(plan, material, runtime.allocate(plan.workspace_bytes), [plan.prepare(material.ring.slots[0].w)])
     call = measure(rig.prepared_calls(), runtime, RULE)

@@ -203,14 +203,13 @@ def test_nan_and_inf_spread_as_declared(kind: str, installed: Any) -> None:
 
 def test_a_row_of_the_bench_keeps_every_plan(installed: Any) -> None:
     from convforge.benchmark.material import Material
-    from convforge.benchmark.runner import checker
 
     installed(*PLANS)
     runtime: Any = ClockRuntime()
     case = Case("rgb", PROBLEM)
     row = Row(case, PROBLEM, peer(), cudnn_peer.CudnnConfig(), FACTS)
     rule = StoppingRule(samples=3, patience_s=0.0, budget_s=5.0)
-    result = measure_row(row, Material(case, runtime, checker()), runtime, rule, thorough=False)
+    result = measure_row(row, Material(case, runtime), rule, thorough=False)
     assert result.status == "ok", result.reason
     assert len(result.ways) == 8
     assert WORDS in str(result.note)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convforge.backends.cpu import cpu_runtime
-from convforge.benchmark.material import Material, checker, gaussian_weights
+from convforge.benchmark.material import Material, gaussian_weights
 from convforge.benchmark.suites import load
 from convforge.problem import parse_problem
 from convforge.verify import Judge, make_inputs, verdict, warm_up
@@ -180,7 +180,7 @@ def test_the_bench_s_thorough_check_takes_filters_that_factor() -> None:
     """A method that refuses filters of a higher rank in its preparation is given none."""
     (case,) = (case for case in load(["filters"])[1] if case.name == "blur_512_5x5")
     problem = parse_problem("n1c3h24w24_k3r5s5_st1_p2_g3_f32_nchw")
-    material = Material(replace(case, problem=problem), cpu_runtime(), checker())
+    material = Material(replace(case, problem=problem), cpu_runtime())
     assert isinstance(material.judges[0].other_inputs.w, np.ndarray)
     for w in (material.judges[0].inputs.w, material.judges[0].other_inputs.w):
         assert {int(np.linalg.matrix_rank(one, rtol=1e-5)) for one in w[:, 0]} == {1}

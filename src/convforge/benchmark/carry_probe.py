@@ -23,15 +23,15 @@ _OURS = re.compile(r"(?<=from )convforge[\w.]*(?= import )|(?<=\")algorithms/(?:
 
 
 def main(request: Path, answer: Path) -> None:
-    """Answer a request: a digest, the parts of the code and why not, for every row."""
-    asked = json.loads(request.read_text(encoding="utf-8"))
-    files = {name: _module(f"today_{name}", Path(path)) for name, path in asked["files"].items()}
-    answers = [_answer(row, asked["facts"], files, asked["compile"]) for row in asked["rows"]]
+    """Answer a request: a digest and the parts of the code, or the fault, for every row."""
+    task = json.loads(request.read_text(encoding="utf-8"))
+    files = {name: _module(f"today_{name}", Path(path)) for name, path in task["files"].items()}
+    answers = [_answer(row, task["facts"], files, task["compile"]) for row in task["rows"]]
     answer.write_text(json.dumps(answers), encoding="utf-8")
 
 
 def _module(name: str, path: Path) -> ModuleType:
-    """A file of today's tree as a module; what it imports comes from the tree that is asked."""
+    """A file of today's tree as a module; its imports come from the other tree."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -42,30 +42,21 @@ def _module(name: str, path: Path) -> ModuleType:
 
 
 def _answer(row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleType], compile_: bool) -> dict[str, Any]:
+    from convforge.algorithms import find
+    from convforge.peers import PEERS
+
+    room = "benchmark" if importlib.util.find_spec("convforge.benchmark") else "bench"  # its name in older trees
     try:
-        method = _method(row)
+        key = (row["operation"], row["backend"], row["name"])
+        method: Any = next((peer for peer in PEERS if peer.key == key), None) or find(*key)
         if method.ours and method.backend != "cpu":
             code = _of_kernels(method, row, facts, files, compile_)
         else:
             code = {"kernels": {}, "rest": _of_python(method, files["closure"])}
-        return {"digest": _digest(method, row, facts), **code}
-    except Exception as fault:  # an older tree may fail in any way; the row is then not carried, and says why
+        digests = importlib.import_module(f"convforge.{room}.digests")  # by the scheme that this tree has
+        return {"digest": digests.current_digest(**row, facts=facts), **code}
+    except Exception as fault:  # an older tree may fail in any way; the row is then not carried, with this reason
         return {"fault": f"{type(fault).__name__}: {' '.join(str(fault).split())[:200]}"}
-
-
-def _method(row: dict[str, str]) -> Any:
-    from convforge.algorithms import find
-    from convforge.peers import PEERS
-
-    key = (row["operation"], row["backend"], row["name"])
-    return next((peer for peer in PEERS if peer.key == key), None) or find(*key)
-
-
-def _digest(method: Any, row: dict[str, str], facts: dict[str, Any]) -> str | None:
-    """The digest that this tree gives such a result, by the scheme that it has."""
-    room = "benchmark" if importlib.util.find_spec("convforge.benchmark") else "bench"  # its name in older trees
-    found: str | None = importlib.import_module(f"convforge.{room}.digests").current_digest(**row, facts=facts)
-    return found
 
 
 def _of_kernels(

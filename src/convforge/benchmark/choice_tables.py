@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from convforge.algorithms import refusal
@@ -18,58 +19,50 @@ from convforge.tuning.heuristic import preferred
 from convforge.tuning.search import EFFORTS, Candidate, Trial, candidates_for, methods_for, search
 
 LEGEND = (
-    "The time of what is chosen over that of our fastest of the same run; nothing was measured for this table. The "
+    "The time of the choice over that of our fastest of the same run; nothing was measured for this table. The "
     "search is played on the stored times, at level auto."
 )
 
 
 class Recorded(Trial):
-    """A trial (:class:`convforge.tuning.search.Trial`) that plays stored results back.
+    """A trial (:class:`convforge.tuning.search.Trial`) that plays the stored results of one case back.
 
-    The results are of one case; `times` maps method and config to the timing that counts. Where a method's default of
-    now has no result, the first of its stored configs takes its place: it was the default when they were stored.
+    `times` maps method and config to the timing that counts. Where a method's default of now has no result, the first
+    of its stored configs takes its place: it was the default when they were stored.
     """
 
     def __init__(self, results: Sequence[Result], times: Mapping[tuple[str, str], Timing]) -> None:
-        self._results = {(r.algorithm, r.config): r for r in results if (r.algorithm, r.config) in times}
+        self._results = {(r.algorithm, r.config): r for r in results}
         self._times = times
-        self._defaults: dict[str, str] = {}
-        for r in results:
-            self._defaults.setdefault(r.algorithm, r.config)
-
-    def key(self, algorithm: str, config: str, *, default: bool) -> tuple[str, str] | None:
-        """Method and config under which a config is stored; None where it is not."""
-        if (algorithm, config) in self._times:
-            return (algorithm, config)
-        stored = (algorithm, self._defaults.get(algorithm, ""))
-        return stored if default and stored in self._times else None
+        self._defaults = {r.algorithm: r.config for r in reversed(results)}
 
     def seconds(self, algorithm: str, config: str) -> float | None:
         """The stored time of a method's default config."""
-        key = self.key(algorithm, config, default=True)
+        key = self._key(algorithm, config, default=True)
         return None if key is None else self._times[key].median_s
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
         """See :class:`convforge.tuning.search.Trial`."""
-        about: dict[str, Any] = {
-            "algorithm": candidate.algorithm.name, "config": str(candidate.config), "ours": candidate.algorithm.ours,
-            "predicted_s": candidate.predicted_s,
-        }  # fmt: skip
-        key = self._key(candidate)
-        if key is None:
-            return Tried(**about, fault="no time of it is stored")
-        timing, result = self._times[key], self._results[key]
-        return Tried(
-            **about, seconds=timing.median_s, spread=timing.spread, workspace_bytes=result.workspace_bytes
-        )  # fmt: skip
+        method = candidate.algorithm
+        tried = Tried(method.name, str(candidate.config), method.ours, predicted_s=candidate.predicted_s)
+        if (key := self._of(candidate)) is None:
+            return replace(tried, fault="no time of it is stored")
+        timing, workspace = self._times[key], self._results[key].workspace_bytes
+        return replace(tried, seconds=timing.median_s, spread=timing.spread, workspace_bytes=workspace)
 
     def final(self, candidates: Sequence[Candidate], budget_s: float) -> list[Timing | str]:
         """See :class:`convforge.tuning.search.Trial`."""
-        keys = [self._key(candidate) for candidate in candidates]
+        keys = map(self._of, candidates)
         return ["no time of it is stored" if key is None else self._times[key] for key in keys]
 
-    def _key(self, candidate: Candidate) -> tuple[str, str] | None:
-        return self.key(candidate.algorithm.name, str(candidate.config), default=candidate.is_default)
+    def _of(self, candidate: Candidate) -> tuple[str, str] | None:
+        return self._key(candidate.algorithm.name, str(candidate.config), default=candidate.is_default)
+
+    def _key(self, algorithm: str, config: str, *, default: bool) -> tuple[str, str] | None:
+        """Method and config under which a config is stored; None where it is not."""
+        stored = (algorithm, self._defaults.get(algorithm, ""))
+        keys = [(algorithm, config), *[stored] * default]
+        return next((key for key in keys if key in self._times), None)
 
 
 class Chosen(NamedTuple):
@@ -82,7 +75,7 @@ class Chosen(NamedTuple):
 
 
 def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
-    """The choices of each case that two methods of ours were timed on, in the precision that it asks for.
+    """The choices of each case that two methods of ours were timed on, in the precision of the case.
 
     Times of the CPU in a run on a GPU do not count. A case without a time of a method that a rule prefers is left out:
     the run took other methods.
@@ -91,12 +84,11 @@ def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
     found = []
     for case in dict.fromkeys(r.case for r in results):
         problem = parse_problem(next(r.problem for r in results if r.case == case))
-        able = [r for r in results if r.case == case and r.ours and r.precision in ("strict", problem.precision)]
-        able = [r for r in able if r.backend == facts.backend]
+        able = [r for r in results if (r.case, r.backend) == (case, facts.backend) and r.ours and r.allowed]
         times = {(r.algorithm, r.config): t for r in able if (t := run.timing(r)) is not None}
-        if len({algorithm for algorithm, _ in times}) > 1:
-            found.append(_chosen(case, problem, facts, Recorded(able, times), times))
-    return [one for one in found if one is not None]
+        if len({algorithm for algorithm, _ in times}) > 1 and (chosen := _chosen(case, problem, facts, able, times)):
+            found.append(chosen)
+    return found
 
 
 def choice_tables(run: Run, results: Sequence[Result]) -> list[Table]:
@@ -116,25 +108,24 @@ def choice_table(found: Sequence[Chosen]) -> Table:
 
 
 def _chosen(
-    case: str, problem: Problem, facts: DeviceFacts, recorded: Recorded, times: Mapping[tuple[str, str], Timing]
+    case: str, problem: Problem, facts: DeviceFacts, able: Sequence[Result], times: Mapping[tuple[str, str], Timing]
 ) -> Chosen | None:
     """The choices of a case, among the methods that have a time; None where no rule prefers one of them."""
-    best, stored = min(t.median_s for t in times.values()), {algorithm for algorithm, _ in times}
-
-    def over_best(algorithm: Any) -> float:
-        seconds = recorded.seconds(algorithm.name, str(algorithm.configs(problem, facts)[0]))
-        return float("inf") if seconds is None else seconds / best
+    recorded, best = Recorded(able, times), min(t.median_s for t in times.values())
 
     def is_stored(algorithm: Any) -> bool:
-        return algorithm.name in stored and refusal(algorithm, problem, facts) is None
+        return algorithm.name in {name for name, _ in times} and refusal(algorithm, problem, facts) is None
+
+    def over_best(methods: Iterable[tuple[Any, Any]]) -> float:
+        first = next((a for a, _ in methods if is_stored(a)), None)
+        seconds = first and recorded.seconds(first.name, str(first.configs(problem, facts)[0]))
+        return float("inf") if seconds is None else seconds / best
 
     by_rule = next((a for a, _ in preferred(problem, facts) if is_stored(a)), None)
     if by_rule is None:
         return None
-    by_model = next((a for a, _ in methods_for(problem, facts) if is_stored(a)), None)
-    candidates = [c for c in candidates_for(problem, facts, by_rule.name) if c[0].algorithm.name in stored]
+    candidates = [c for c in candidates_for(problem, facts, by_rule.name) if is_stored(c[0].algorithm)]
     tried = search(candidates, recorded, EFFORTS["auto"], clock=lambda: 0.0)
-    chosen = tried[0].seconds if tried else None
-    never = float("inf")
-    of_model = never if by_model is None else over_best(by_model)
-    return Chosen(case, over_best(by_rule), of_model, never if chosen is None else chosen / best)
+    found = tried[0].seconds if tried else None
+    by_search = float("inf") if found is None else found / best
+    return Chosen(case, over_best(preferred(problem, facts)), over_best(methods_for(problem, facts)), by_search)

@@ -1,9 +1,9 @@
-"""Compiling ahead: the kernels of many plans side by side, so that they lie in the cache when they are timed."""
+"""Compiling ahead: the kernels of many plans in parallel, so that they are in the cache when they are timed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from convforge.algorithms import AnyAlgorithm
 from convforge.backends.facts import DeviceFacts
@@ -13,27 +13,21 @@ from convforge.problem import Problem
 if TYPE_CHECKING:
     from convforge.benchmark.row import Row
 
-
-class Job(NamedTuple):
-    """A plan whose kernels are to be compiled."""
-
-    method: AnyAlgorithm
-    problem: Problem
-    config: Any
+Job = tuple[AnyAlgorithm, Problem, Any]  # method, problem and config of a plan
 
 
 def compile_ahead(jobs: Iterable[Job], facts: DeviceFacts) -> list[str | None]:
     """Compile the kernels of plans, for a GPU, into the cache on disk; of each job why it cannot be planned.
 
-    A kernel that the compiler refuses raises when it is asked for next. On a CPU nothing is compiled before a call.
+    A kernel that the compiler refuses raises at its next use. On a CPU nothing is compiled before a call.
     """
     faults: list[str | None] = []
     recording: Any = Recording(facts)
-    for job in jobs:
+    for method, problem, config in jobs:
         try:
-            job.method.plan(job.problem, job.config, recording)
+            method.plan(problem, config, recording)
             faults.append(None)
-        except Exception as fault:  # told beside the config
+        except Exception as fault:  # shown beside the config
             faults.append(" ".join(str(fault).split()) or type(fault).__name__)
     if facts.backend == "cuda" and recording.kernels:
         from convforge.backends.cuda.compiler import compile_kernels
@@ -48,6 +42,6 @@ def compile_rows(rows: Iterable[Row], facts: DeviceFacts) -> None:
     found: dict[tuple[str, str], list[Job]] = {}
     for row in rows:
         if row.config is not None and row.algorithm.ours:
-            jobs = [Job(row.algorithm, row.problem, config) for config in (row.config, *row.others)]
+            jobs: list[Job] = [(row.algorithm, row.problem, config) for config in (row.config, *row.others)]
             found.setdefault((row.case.name, row.algorithm.name), []).extend(jobs)
     compile_ahead((job for jobs in found.values() if len(jobs) > 1 for job in jobs), facts)

@@ -1,4 +1,4 @@
-"""Tables of what was tried of a method and of where its time goes: shapes of block, fields of configs, steps of a call.
+"""Tables of a method's configs and of where its time goes: shapes of block, fields of configs, steps of a call.
 
 Rows are a case and a method; the fastest of a row is bold. Runs with every config have these tables.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from convforge.benchmark.formats import milliseconds, natural, percent, ratio, some, three
-from convforge.benchmark.frame import by_method, each, frame, labeller, leader, signs, time_cell
+from convforge.benchmark.frame import by_method, each, frame, labeller, leader, marked_ms, time_cell
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.table import Cell, Table, table
 from convforge.timing.ranking import order, rank
@@ -21,7 +21,7 @@ Kind = Literal["threads", "tile"]
 _BEST = "Bold: the fastest of the row, none where it is too noisy to rank; ~ noisy; * sources changed since."
 BY_SHAPE = (
     "ms a call, weights prepared on every call; in parentheses the occupancy: resident warps over the most that an "
-    f"SM holds. {_BEST} Where a method has several configs with one shape, the fastest stands here."
+    f"SM holds. {_BEST} Where a method has several configs with one shape, the fastest is here."
 )
 KINDS: dict[Kind, str] = {
     "threads": "Columns: threads of a block, along q and along p (of a matrix: along n and along m).",
@@ -45,9 +45,9 @@ STEPS = (
 
 
 class Shape(NamedTuple):
-    """The shape of a block: its threads, or the elements of its tile of a product, as the config names them.
+    """The shape of a block: its threads, or the elements of its tile of a product, by the fields of the config.
 
-    `partition` names what a thread computes where it is not one element.
+    `partition` names the work of a thread where it is not one element.
     """
 
     kind: Kind
@@ -60,15 +60,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(config: str) -> Shape | None:
-    """The shape of block that a config's text names; None where it names none.
-
-    Examples
-    --------
-    >>> str(shape_of("block_x=32,block_y=4,partition=row,resident=1280")), str(shape_of("block=16"))
-    ('32x4 row', '16x16')
-    >>> shape_of("block_m=128,block_n=64,block_k=8,thread_m=8").kind, shape_of("columns=1024")
-    ('tile', None)
-    """
+    """The shape of block that a config's text names; None where it names none."""
     values = fields_of(config)
     names: tuple[tuple[Kind, str, str], ...] = (
         ("threads", "block_x", "block_y"), ("threads", "block", "block"), ("tile", "block_m", "block_n"),
@@ -81,27 +73,13 @@ def shape_of(config: str) -> Shape | None:
 
 
 def fields_of(config: str) -> dict[str, str]:
-    """The fields of a config's text.
-
-    >>> fields_of("strips=4,lanes=32")
-    {'strips': '4', 'lanes': '32'}
-    """
+    """The fields of a config's text: {"strips": "4", "lanes": "32"} of "strips=4,lanes=32"."""
     return dict(field.split("=", 1) for field in config.split(",") if "=" in field)
 
 
 def changes_of(default: str, config: str) -> list[str]:
-    """The fields of a config that differ from the default's, by their texts.
-
-    Examples
-    --------
-    >>> changes_of("strips=4,lanes=32,stages=2", "strips=4,lanes=16,stages=3")
-    ['lanes=16', 'stages=3']
-    """
-    before = default.split(",")
-    return [field for field in config.split(",") if field not in before]
-
-
-# By shape of block.
+    """The fields of a config that differ from the default's, by their texts."""
+    return [field for field in config.split(",") if field not in default.split(",")]
 
 
 def block_tables(run: Run, results: Sequence[Result]) -> list[Table]:
@@ -119,12 +97,11 @@ def block_tables(run: Run, results: Sequence[Result]) -> list[Table]:
 
 
 def _block_row(run: Run, tried: DataFrame) -> dict[str, str | Cell]:
-    best = leader(tried)
-    line: dict[str, str | Cell] = {"fastest": _block_verdict(tried, best)}
+    best, first = leader(tried), tried.iloc[0]
+    line: dict[str, str | Cell] = {"case": first.case, "method": first.algorithm}
+    line["fastest"] = _block_verdict(tried, best)
     for row in each(tried.sort_values("seconds", kind="stable").drop_duplicates("shape")):
-        launches = row.result.launches
-        occupancy = launches[0].get("occupancy") if launches else None
-        line |= {"case": row.case, "method": row.algorithm}
+        occupancy = row.result.launches[0].get("occupancy") if row.result.launches else None
         line[str(row.shape)] = time_cell(run, row, occupancy, best=row.Index == best)
     return line
 
@@ -133,10 +110,10 @@ def _block_verdict(tried: DataFrame, best: Any) -> str:
     """The fastest shape, and its gain over the method's default, which is the first of its configs."""
     timed = tried[tried.seconds.notna()]
     doubtful = rank(zip(timed["shape"], timed.timing, strict=True), lambda pair: pair[1]).unsure
-    noisy = f"too noisy to rank: {some(str(shape) for shape, _ in doubtful)}" if doubtful else ""
-    if best is None:
-        return noisy or "-"
-    return "; ".join(filter(None, (_over_default(tried.iloc[0], tried.loc[best]), noisy)))
+    words = [] if best is None else [_over_default(tried.iloc[0], tried.loc[best])]
+    if doubtful:
+        words.append(f"too noisy to rank: {some(str(shape) for shape, _ in doubtful)}")
+    return "; ".join(words) or "-"
 
 
 def _over_default(default: Any, best: Any) -> str:
@@ -156,24 +133,21 @@ def _over_default(default: Any, best: Any) -> str:
     return f"{shape}, {ahead}, {first}"
 
 
-# By fields of the config.
-
-
 def config_tables(run: Run, results: Sequence[Result]) -> list[Table]:
     """A row for each case and method that has results in which one field differs from the first, the default."""
-    lines = []
-    changed = set()
+    lines, changed = [], set[str]()
     for tried in by_method(frame(run, results)):
-        default, *others = each(tried)
-        changes = {default.Index: ["default"]} | {row.Index: changes_of(default.config, row.config) for row in others}
-        one = tried[[len(changes[i]) == 1 for i in tried.index]]
+        default = tried.iloc[0]
+        changes = tried.config.map(lambda config, default=default: changes_of(default.config, config))
+        one = tried[(tried.index == default.name) | (changes.map(len) == 1)]
         best = leader(one)
         line = {"case": default.case, "method": default.algorithm, "the default": default.config}
         for row in each(one):
-            line[changes[row.Index][0]] = time_cell(run, row, row.of_copy, best=row.Index == best)
+            name = "default" if row.Index == default.name else changes[row.Index][0]
+            line[name] = time_cell(run, row, row.of_copy, best=row.Index == best)
         if len(one) > 1:
             lines.append(line)
-            changed |= {changes[i][0] for i in one.index if i != default.Index}
+            changed |= line.keys() - {"case", "method", "default", "the default"}
     names = ("case", "method", "default", *sorted(changed, key=natural), "the default")
     return [table(names, lines)] if lines else []
 
@@ -181,33 +155,28 @@ def config_tables(run: Run, results: Sequence[Result]) -> list[Table]:
 def field_tables(run: Run, results: Sequence[Result]) -> list[Table]:
     """A row for each case and method, a column for each field of words that was tried with several values."""
     rows = frame(run, results)
-    lines = []
+    lines, fields = [], dict[str, None]()
     for tried in by_method(rows[rows.seconds.notna() & (rows.config != "")].sort_values("seconds", kind="stable")):
         best: dict[str, dict[str, Any]] = {}
         for row in each(tried):
             for name, value in fields_of(row.config).items():
                 best.setdefault(name, {}).setdefault(value, row)
-        line = {
+        texts = {
             name: ", ".join(f"{value} {time_cell(run, row).text}" for value, row in values.items())
             for name, values in best.items()
             if len(values) > 1 and not any(value.lstrip("-").isdigit() for value in values)
         }
-        if line:
-            lines.append((line, next(each(tried))))
-    names = ("case", "method", "fastest", *dict.fromkeys(name for line, _ in lines for name in line), "the fastest")
-    shown = (
-        line | {"case": row.case, "method": row.algorithm, "fastest": time_cell(run, row, best=True),
-                "the fastest": row.config}
-        for line, row in lines
-    )  # fmt: skip
-    return [table(names, shown)] if lines else []
-
-
-# By step of a call.
+        if texts:
+            first = next(each(tried))
+            fields |= dict.fromkeys(texts)
+            lines.append(texts | {"case": first.case, "method": first.algorithm, "the fastest": first.config,
+                                  "fastest": time_cell(run, first, best=True)})  # fmt: skip
+    names = ("case", "method", "fastest", *fields, "the fastest")
+    return [table(names, lines)] if lines else []
 
 
 def step_tables(run: Run, results: Sequence[Result]) -> list[Table]:
-    """A row for each step, and one for the call that they make up."""
+    """A row for each step, and one for their call."""
     columns = ("case", "method", "step", "launches", "ms", "of all steps", "moves at least, MB", "GB/s",
                "of the copy ceiling", "data")  # fmt: skip
     stepped = sorted((r for r in results if r.steps), key=lambda r: natural(r.case))
@@ -219,7 +188,7 @@ def step_tables(run: Run, results: Sequence[Result]) -> list[Table]:
             share, rate = run.copy_share(step), step.bytes_per_s
             rows.append((
                 r.case, label(r), step.name, str(step.launches),
-                signs(run, r, step.time) + milliseconds(step.time.median_s), percent(step.time.median_s / total),
+                marked_ms(step.time, stale=run.is_stale(r)), percent(step.time.median_s / total),
                 "" if step.least_bytes is None else three(step.least_bytes / 1e6),
                 "" if rate is None else three(rate / 1e9),
                 "" if share is None else percent(share),

@@ -1,4 +1,4 @@
-"""The digest of all that a stored result depends on: where it is another one now, the result is stale.
+"""The digest of all that a stored result depends on: a result with another digest than today's is stale.
 
 For a method in CUDA C++ it is the text that a plan of this problem and config gives to the compiler, and the shapes of
 its launches. For one in Python, ours or another library's under our contract, it is the code that computes. A method
@@ -31,13 +31,8 @@ AnyAlgorithm = Algorithm[Any, Any]
 def digest(algorithm: AnyAlgorithm, problem: Problem, config: Config | None, facts: DeviceFacts) -> str:
     """A digest of all that decides the time of a method in a config on a problem, but for the libraries' versions.
 
-    Parameters
-    ----------
-    config : Config or None
-        None where the method refuses the problem: nothing is compiled, and the digest is empty.
+    Without a config, as the method refuses the problem, the digest is empty.
 
-    Examples
-    --------
     >>> from convforge.algorithms import find
     >>> from convforge.backends.cpu import cpu_facts
     >>> method, problem = find("gemm", "cpu", "gemm_blas"), parse_problem("m8n8k8_f32")
@@ -54,14 +49,7 @@ def current_digest(
 ) -> str | None:
     """The digest that a stored result would have now; None where it can no longer be planned.
 
-    Parameters
-    ----------
-    operation, backend, name : str
-        Of the method.
-    problem, config : str
-        As stored. What the config does not name, as it is older, has the default's value.
-    facts : mapping
-        Of the device that measured it, as stored.
+    `facts` are those of the device that measured it. A field that an older config lacks has the default's value.
     """
     method = next((a for a in every_algorithm() if a.key == (operation, backend, name)), None)
     if method is None:
@@ -70,7 +58,7 @@ def current_digest(
         return _of_code(type(method))
     try:
         return _planned(method, problem, config, DeviceFacts.from_table(facts))
-    except (ValueError, UnsupportedProblem):  # a config, a field or a problem that there is no more
+    except (ValueError, UnsupportedProblem):  # a config, a field or a problem that no longer exists
         return None
 
 
@@ -88,8 +76,8 @@ def recorded(algorithm: AnyAlgorithm, problem: Any, config: Config, facts: Devic
 def code_files(algorithm: AnyAlgorithm, problems: Iterable[Any], facts: DeviceFacts) -> list[Path]:
     """Files of a method's own folder that it computes with.
 
-    Of one in CUDA C++ those that the default plans of problems compile, in their order; where another family's kernels
-    do all of it, these. Of one in Python its modules, the kernels' first.
+    Of one in CUDA C++ those that the default plans of problems compile, or another family's where these are all. Of one
+    in Python its modules, the kernels' first.
     """
     own = Path(str(sys.modules[type(algorithm).__module__].__file__))
     if compiles(algorithm):
@@ -105,11 +93,14 @@ def code_files(algorithm: AnyAlgorithm, problems: Iterable[Any], facts: DeviceFa
 
 
 def stored_problem(algorithm: AnyAlgorithm, problem: str) -> Any:
-    """A stored problem as its method was asked: with the precision that the method must be asked for."""
-    parsed: Any = parse_problem(problem)
-    if algorithm.precision in ("strict", parsed.precision):
-        return parsed
-    return replace(parsed, precision=algorithm.precision)
+    """A stored problem with the method's precision."""
+    return with_precision(algorithm, parse_problem(problem))
+
+
+def with_precision(algorithm: AnyAlgorithm, problem: Any) -> Any:
+    """A problem with a method's precision where the problem does not allow it."""
+    allowed = algorithm.precision in ("strict", problem.precision)
+    return problem if allowed else replace(problem, precision=algorithm.precision)
 
 
 @cache

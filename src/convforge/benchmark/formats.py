@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterable
 
-# Stands for a number that is not known.
+# In place of an unknown number.
 MISSING = "–"
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
 def three(value: float) -> str:
-    """Three significant digits, never with an exponent.
-
-    Examples
-    --------
-    >>> three(0.0012345), three(12.345), three(12345.0), three(9.996), three(0.0)
-    ('0.00123', '12.3', '12345', '10.0', '0')
-    """
+    """Three significant digits, never with an exponent: "0.00123", "12345"."""
     if not math.isfinite(value):
         return MISSING
     if value == 0:
@@ -28,82 +25,40 @@ def three(value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Seconds as milliseconds, without the unit.
-
-    >>> milliseconds(0.0012345)
-    '1.23'
-    """
+    """Seconds as milliseconds, without the unit: 1.23 for 0.0012345."""
     return three(1e3 * value)
 
 
 def seconds(value: float) -> str:
-    """A time with its unit.
-
-    Examples
-    --------
-    >>> seconds(9.8e-3), seconds(1.2345e-4), seconds(3.2e-7), seconds(2.5)
-    ('9.80 ms', '123 us', '320 ns', '2.50 s')
-    """
-    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-    scale, unit = next((pair for pair in units if abs(value) >= 0.9995 * pair[0]), units[-1])
+    """A time with its unit: "9.80 ms", "123 us"."""
+    scale, unit = next((pair for pair in _TIMES if abs(value) >= 0.9995 * pair[0]), _TIMES[-1])
     return f"{three(value / scale)} {unit}"
 
 
 def byte_count(value: float) -> str:
-    """Bytes with a binary unit; whole ones without a fraction.
-
-    Examples
-    --------
-    >>> byte_count(0), byte_count(512 << 10), byte_count(1.5 * 2**30)
-    ('0 B', '512 KiB', '1.50 GiB')
-    """
-    units = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
-    scale, unit = next((pair for pair in units if abs(value) >= pair[0]), units[-1])
+    """Bytes with a binary unit; whole ones without a fraction: "512 KiB", "1.50 GiB"."""
+    scale, unit = next((pair for pair in _BYTES if abs(value) >= pair[0]), _BYTES[-1])
     scaled = value / scale
-    return f"{scaled:.0f} {unit}" if scaled == round(scaled) else f"{three(scaled)} {unit}"
+    return f"{f'{scaled:.0f}' if scaled == round(scaled) else three(scaled)} {unit}"
 
 
 def ratio(value: float) -> str:
-    """A ratio of times.
-
-    Examples
-    --------
-    >>> ratio(1.834), ratio(0.613), ratio(52.4)
-    ('1.83x', '0.613x', '52.4x')
-    """
+    """A ratio of times: "1.83x"."""
     return f"{three(value)}x"
 
 
 def error(value: float) -> str:
-    """A numerical error, with two digits.
-
-    Examples
-    --------
-    >>> error(6.123e-8), error(0.0)
-    ('6.1e-08', '0')
-    """
+    """A numerical error, with two digits: "6.1e-08"."""
     return f"{value:.1e}" if value else "0"
 
 
 def fraction(value: float) -> str:
-    """A share that may be tiny.
-
-    Examples
-    --------
-    >>> fraction(0.174), fraction(2.41e-6), fraction(52000.0)
-    ('0.174', '2.4e-06', '52000')
-    """
+    """A share that may be tiny: "0.174", "2.4e-06"."""
     return error(value) if 0 < value < 1e-3 else three(value)
 
 
 def percent(value: float) -> str:
-    """A share of one; below 10 % with a digit behind the point.
-
-    Examples
-    --------
-    >>> percent(0.0123), percent(0.873)
-    ('1.2 %', '87 %')
-    """
+    """A share of one; below 10 % with a digit behind the point."""
     return f"{100 * value:.{1 if abs(value) < 0.0995 else 0}f} %"
 
 
@@ -118,9 +73,11 @@ def some(names: Iterable[str]) -> str:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts numbers inside names by value.
-
-    >>> sorted(["a_1024", "a_64"], key=natural)
-    ['a_64', 'a_1024']
-    """
+    """A key that sorts numbers inside names by value: "a_64" before "a_1024"."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word nearest to a mistaken one: "; did you mean 'images'?", or "." where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.4)
+    return f"; did you mean {near[0]!r}?" if near else "."

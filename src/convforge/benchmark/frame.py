@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from convforge.benchmark.formats import milliseconds, natural, percent
 from convforge.benchmark.records import Result, Run
-from convforge.benchmark.suites import sizes_of
+from convforge.benchmark.suites import fits
 from convforge.benchmark.table import Cell
 from convforge.problem import Problem, parse_problem
 from convforge.timing.ranking import rank
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 # The fields of a result that are columns by their own name.
 _FIELDS = ("case", "problem", "operation", "algorithm", "config", "backend", "ours", "precision", "status")
+_NUMBERS = ("seconds", "prepared_s", "of_copy", "rms")
+_TYPES = {"ours": bool, **dict.fromkeys(_NUMBERS, float)}
 
 
 def frame(run: Run, results: Iterable[Result] | None = None) -> DataFrame:
     """Results of a run as a data frame, a row each; all of the run by default.
 
-    Columns: the fields of :class:`Result` that say what was run, and ``result`` itself; ``timing``, the one that
-    counts, and its median as ``seconds``; ``prepared_s``; ``of_copy``, the share of a copy of the same bytes;
-    ``rms``, the RMS error; ``reason`` as a text.
+    Columns: the fields of :class:`Result` that name the row, and ``result`` itself; ``timing``, the one that counts,
+    and its median as ``seconds``; ``prepared_s``; ``of_copy``, the share of a copy of the same bytes; ``rms``, the RMS
+    error; ``reason`` as a text.
     """
     rows = []
     for r in run.results if results is None else results:
         timing, error = run.timing(r), r.error if r.status == "ok" else None
-        rows.append({name: getattr(r, name) for name in _FIELDS} | {
-            "result": r, "timing": timing, "seconds": _median(timing), "prepared_s": _median(r.prepared_time),
-            "of_copy": run.of_copy(r, timing), "rms": error and error.rms, "reason": str(r.reason or ""),
-        })  # fmt: skip
-    more = ("result", "timing", "seconds", "prepared_s", "of_copy", "rms", "reason")
-    kinds = {"ours": bool} | dict.fromkeys(("seconds", "prepared_s", "of_copy", "rms"), float)
-    return data_frame(rows, [*_FIELDS, *more]).astype(kinds)
+        rows.append([
+            *(getattr(r, name) for name in _FIELDS), r, timing, _median(timing), _median(r.prepared_time),
+            run.of_copy(r, timing), error and error.rms, str(r.reason or ""),
+        ])  # fmt: skip
+    return data_frame(rows, [*_FIELDS, "result", "timing", *_NUMBERS, "reason"]).astype(_TYPES)
 
 
 def data_frame(
@@ -47,12 +47,7 @@ def data_frame(
 ) -> DataFrame:
     """A data frame of rows; `as_given` keeps integers beside None.
 
-    Only this function loads pandas, which the library itself does without.
-
-    Raises
-    ------
-    ImportError
-        pandas is not installed.
+    Only this function loads pandas, which the library itself does without; ``ImportError`` tells how to install it.
     """
     try:
         import pandas as pd
@@ -73,26 +68,14 @@ def select(
     sizes: Sequence[int] = (),
     strides: Sequence[int] = (),
 ) -> list[Result]:
-    """Results of a run by patterns of names and by numbers; an empty choice takes all.
-
-    Parameters
-    ----------
-    methods, cases : sequence of str
-        Patterns of names.
-    sizes, strides : sequence of int
-        As in :func:`convforge.benchmark.suites.select`.
-    """
-
-    def wanted(r: Result) -> bool:
-        problem = parse_problem(r.problem)
-        return (
-            matches(r.algorithm, methods or "*")
-            and matches(r.case, cases or "*")
-            and (not sizes or not set(sizes).isdisjoint(sizes_of(problem)))
-            and (not strides or not set(strides).isdisjoint(problem.stride))
-        )
-
-    return [r for r in run.results if wanted(r)]
+    """Results of a run by patterns of names, and by numbers as in :func:`suites.select`; an empty choice takes all."""
+    return [
+        r
+        for r in run.results
+        if matches(r.algorithm, methods or "*")
+        and matches(r.case, cases or "*")
+        and fits(parse_problem(r.problem), sizes, strides)
+    ]
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -117,8 +100,7 @@ def labeller(results: Iterable[Result]) -> Callable[[Result], str]:
 
     def label(r: Result) -> str:
         name = r.label if r.algorithm in several else r.algorithm
-        asked = parse_problem(r.problem).precision
-        return name if r.precision in ("strict", asked) else f"{name} ({r.precision})"
+        return name if r.allowed else f"{name} ({r.precision})"
 
     return label
 
@@ -140,9 +122,9 @@ def leader(rows: DataFrame) -> Any:
     return next((i for i, _ in rank(timed.items(), lambda pair: pair[1]).leaders), None)
 
 
-def signs(run: Run, r: Result, timing: Timing) -> str:
-    """The marks before a time: "~" noisy, "*" sources changed since."""
-    return "~" * timing.noisy + "*" * run.is_stale(r)
+def marked_ms(timing: Timing, *, stale: bool = False) -> str:
+    """Milliseconds with marks: "~" noisy, "*" sources changed since."""
+    return f"{'~' * timing.noisy}{'*' * stale}{milliseconds(timing.median_s)}"
 
 
 def time_cell(run: Run, row: Any, share: float | None = None, *, best: bool = False) -> Cell:
@@ -150,5 +132,4 @@ def time_cell(run: Run, row: Any, share: float | None = None, *, best: bool = Fa
     if row.timing is None:
         return Cell(row.status)
     shown = "" if share is None or math.isnan(share) else f" ({percent(share)})"
-    text = f"{signs(run, row.result, row.timing)}{milliseconds(row.timing.median_s)}{shown}"
-    return Cell(text, look="best" if best else "")
+    return Cell(marked_ms(row.timing, stale=run.is_stale(row.result)) + shown, look="best" if best else "")

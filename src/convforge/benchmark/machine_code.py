@@ -28,20 +28,17 @@ class Section(NamedTuple):
 
 
 def running(cubin: bytes) -> bytes:
-    """The parts that run, one behind the other; all of the file where its machine code looks up addresses of variables.
+    """The sections that run, by name, size and content; all of a file whose machine code looks up addresses.
 
-    Of the sections count name, size and content.
-
-    Raises
-    ------
-    ValueError
-        This is no ELF file of 64 bits.
+    ``ValueError`` if this is no ELF file of 64 bits.
     """
-    found = [section for section in sections(cubin) if section.name.startswith(RUN)]
-    if any(_looks_up_addresses(section.data) for section in found if section.name.startswith(".text.")):
-        return cubin
-    parts = (f"{s.name} {s.size} ".encode() + s.data for s in sorted(found))
-    return b"\n".join(parts)
+    found = sorted(section for section in sections(cubin) if section.name.startswith(RUN))
+    for section in found:
+        words = struct.iter_unpack("<QQ", section.data[: len(section.data) // WIDTH * WIDTH])
+        banks = (word >> BANK[0] & BANK[1] for word, _ in words if (word >> FORM[0] & FORM[1]) in FORMS)
+        if section.name.startswith(".text.") and ADDRESSES in banks:
+            return cubin
+    return b"\n".join(f"{section.name} {section.size} ".encode() + section.data for section in found)
 
 
 def sections(elf: bytes) -> list[Section]:
@@ -58,8 +55,3 @@ def sections(elf: bytes) -> list[Section]:
         data = b"" if kind == EMPTY else elf[at : at + length]
         found.append(Section(title, length, data))
     return found
-
-
-def _looks_up_addresses(code: bytes) -> bool:
-    words = (word for word, _ in struct.iter_unpack("<QQ", code[: len(code) // WIDTH * WIDTH]))
-    return any((word >> FORM[0] & FORM[1]) in FORMS and (word >> BANK[0] & BANK[1]) == ADDRESSES for word in words)

@@ -4,16 +4,8 @@
 ...
 <!-- end -->
 
-A table shows ms and GFLOP/s by case and method, of the newest complete run or of ``run=ID``. ``best=yes`` keeps the
-fastest of a method's configs, ``prepared=yes`` and ``transfer=yes`` show other times, ``copy=yes`` shows the share of a
-copy of the same bytes in place of GFLOP/s. Other tables: ``view=blocks`` has the time by shape of block,
-``view=configs`` by change of a default config, ``view=fields`` by the values of a config's fields, ``view=steps`` the
-steps of a call, ``view=ahead`` the means over all cases against the best peer, ``view=sentence`` the same in one
-sentence, ``view=choices`` the choices by rule and by search over the best.
-
-<!-- table:host --> shows the newest sheet of that kind of every device (see `sheets`), or how to measure one; it takes
-``device=`` alone. <!-- table:goals --> shows the goals of goals.toml, beside the folder of results, and
-<!-- table:headline --> the rows of headline.toml there (see `peer_tables`).
+docs/measuring.md lists the options. Other names than suites: a kind of sheet, "goals" and "headline", whose rows are in
+goals.toml and headline.toml beside the folder of results.
 
 python -m convforge.benchmark.markers README.md docs/*.md [--check]
 """
@@ -23,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -42,59 +34,29 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
-
-
-class View(NamedTuple):
-    """A kind of table of a run: its maker, its legend, and the words for a run that has none."""
-
-    tables: Callable[[Run, Sequence[Result]], list[Table]]
-    legend: str
-    lacks: str = ""
-
-
-_VIEWS = {
-    "blocks": View(config_tables.block_tables, config_tables.BY_SHAPE,
-                   "no method with several shapes of block: measure with --all-configs"),
-    "configs": View(config_tables.config_tables, config_tables.BY_CHANGE,
-                    "no method with one field of its config changed: measure with --all-configs"),
-    "fields": View(config_tables.field_tables, config_tables.BY_FIELD,
-                   "no method with two values of a field: measure with --all-configs"),
-    "steps": View(config_tables.step_tables, config_tables.STEPS,
-                  "no times of steps of these: measure with --steps"),
-    "ahead": View(peer_tables.ahead_tables, peer_tables.AHEAD),
-    "choices": View(choice_tables.choice_tables, choice_tables.LEGEND,
-                    "no case that two methods of ours were timed on"),
+# A kind of table of a run -> its maker, its legend, and what a run without one lacks.
+_VIEWS: dict[str, tuple[Callable[[Run, Sequence[Result]], list[Table]], str, str]] = {
+    "blocks": (config_tables.block_tables, config_tables.BY_SHAPE,
+               "no method with several shapes of block: measure with --all-configs"),
+    "configs": (config_tables.config_tables, config_tables.BY_CHANGE,
+                "no method with one field of its config changed: measure with --all-configs"),
+    "fields": (config_tables.field_tables, config_tables.BY_FIELD,
+               "no method with two values of a field: measure with --all-configs"),
+    "steps": (config_tables.step_tables, config_tables.STEPS, "no times of steps of these: measure with --steps"),
+    "ahead": (peer_tables.ahead_tables, peer_tables.AHEAD, ""),
+    "choices": (choice_tables.choice_tables, choice_tables.LEGEND, "no case that two methods of ours were timed on"),
 }  # fmt: skip
-# Views that hold our best method of a case against the best peer.
-_JUDGED = ("ahead", "sentence")
-_WORDS = ("methods", "cases", "device", "run")
-_NUMBERS = ("sizes", "strides")
-# Options that choose among the results of a run.
-_SELECTED = ("methods", "cases", *_NUMBERS)
-_SWITCHES = ("best", "prepared", "transfer", "copy")
-_VIEW_NAMES = ("cases", *_VIEWS, "sentence")
-# Option -> the form of its value, and its reader.
-_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    **dict.fromkeys(_WORDS, (".+", lambda value: value.split(","))),
-    **dict.fromkeys(_NUMBERS, (r"\d+(,\d+)*", lambda value: [int(number) for number in value.split(",")])),
-    **dict.fromkeys(_SWITCHES, ("yes|no", lambda value: value == "yes")),
-    "view": ("|".join(_VIEW_NAMES), str),
-}
+_SELECTED = ("methods", "cases", "sizes", "strides")  # options that choose among the results of a run
+_SWITCHES = ("best", "copy")
+# Option -> the form of its value.
+_OPTIONS = {
+    **dict.fromkeys(("methods", "cases", "device", "run"), ".+"), **dict.fromkeys(("sizes", "strides"), r"\d+(,\d+)*"),
+    **dict.fromkeys(_SWITCHES, "yes|no"), "view": "|".join(("cases", *_VIEWS, "sentence")),
+}  # fmt: skip
 
 
 def marker_specs(text: str) -> list[str]:
-    """The specs of a text's markers, in order: the words after ``table:``.
-
-    Raises
-    ------
-    ValueError
-        A marker is not closed.
-
-    Examples
-    --------
-    >>> marker_specs("a\\n<!-- table:images strides=1 -->\\nold\\n<!-- end -->\\nb\\n")
-    ['images strides=1']
-    """
+    """The specs of a text's markers, in order: the words after ``table:``; ``ValueError`` if one is not closed."""
     found = [match["spec"] for match in _BLOCK.finditer(text)]
     if len(found) != len(_OPEN.findall(text)) or any(_OPEN.search(match["body"]) for match in _BLOCK.finditer(text)):
         raise ValueError("a table's marker is not closed: each needs a line <!-- end --> before the next begins")
@@ -102,21 +64,10 @@ def marker_specs(text: str) -> list[str]:
 
 
 def update_markers(text: str, tables: Mapping[str, str]) -> str:
-    """A text with new tables between its markers; `tables` maps specs to Markdown.
-
-    Raises
-    ------
-    ValueError
-        A marker is not closed, or names an unknown table.
-
-    Examples
-    --------
-    >>> update_markers("<!-- table:a -->\\nold\\n<!-- end -->\\n", {"a": "new\\n"})
-    '<!-- table:a -->\\n\\nnew\\n\\n<!-- end -->\\n'
-    """
+    """A text with new tables between its markers, from specs to Markdown; ``ValueError`` for an unknown table."""
     for spec in marker_specs(text):
         if spec not in tables:
-            raise ValueError(f"a marker asks for table {spec!r}; there are: {', '.join(tables) or 'none'}")
+            raise ValueError(f"a marker names table {spec!r}; there are: {', '.join(tables) or 'none'}")
     return _BLOCK.sub(lambda match: f"{match['open']}\n{tables[match['spec']].strip()}\n\n{match['close']}", text)
 
 
@@ -127,12 +78,9 @@ def table_of(
     goals: Iterable[Goal] = (),
     headlines: Iterable[Headline] = (),
 ) -> str:
-    """The Markdown that a marker asks for: of the newest complete run of its suite, or the best sheets of its kind.
+    """The Markdown of a marker: of the newest complete run of its suite, or the best sheets of its kind.
 
-    Raises
-    ------
-    ValueError
-        The marker has an unknown option or one that its view does not know, or no complete run fits it.
+    ``ValueError`` if the marker has an option that is unknown or not of its view, or no complete run fits it.
     """
     if spec == "goals":
         return peer_tables.goals_markdown(goals, lambda of: _found(of, runs))
@@ -151,17 +99,11 @@ def table_of(
 
 
 def view_markdown(view: str, run: Run, results: Sequence[Result]) -> str:
-    """The tables of a view as Markdown.
-
-    Raises
-    ------
-    ValueError
-        The results have none.
-    """
-    found = _VIEWS[view].tables(run, results)
-    if not found:
-        raise ValueError(f"{run.path} holds {_VIEWS[view].lacks}")
-    return markdown(run, found, _VIEWS[view].legend)
+    """The tables of a view as Markdown; ``ValueError`` if the results have none."""
+    tables, legend, lacks = _VIEWS[view]
+    if not (found := tables(run, results)):
+        raise ValueError(f"{run.path} holds {lacks}")
+    return markdown([run], found, legend)
 
 
 def _read(spec: str) -> tuple[str, str, dict[str, Any]]:
@@ -170,17 +112,17 @@ def _read(spec: str) -> tuple[str, str, dict[str, Any]]:
     chosen: dict[str, Any] = {}
     for option in options:
         name, _, value = option.partition("=")
-        form, read = _OPTIONS.get(name, ("(?!)", str))
-        if not re.fullmatch(form, value):
-            raise ValueError(
-                f"option {option!r} of table {spec!r} is unknown; there are {', '.join((*_WORDS, *_NUMBERS))} and "
-                f"{', '.join(f'{switch}=yes' for switch in _SWITCHES)}, view={'|'.join(_VIEW_NAMES)}"
-            )
-        chosen[name] = read(value)
+        if not re.fullmatch(_OPTIONS.get(name, "(?!)"), value):
+            forms = ", ".join(f"{known}={form if '|' in form else '...'}" for known, form in _OPTIONS.items())
+            raise ValueError(f"option {option!r} of table {spec!r} is unknown; there are {forms}")
+        items = value.split(",")
+        chosen[name] = value == "yes" if name in _SWITCHES else value if name == "view" else items
+        if name in ("sizes", "strides"):
+            chosen[name] = [int(number) for number in items]
     view = chosen.pop("view", "cases")
     if view != "cases" and (odd := [switch for switch in _SWITCHES if switch in chosen]):
         raise ValueError(f"table {spec!r}: {', '.join(odd)} goes with view=cases alone")
-    if view in _JUDGED and "methods" in chosen:
+    if view in ("ahead", "sentence") and "methods" in chosen:
         raise ValueError(f"table {spec!r}: view={view} judges cases by all methods of the run; leave out methods=")
     return suite, view, chosen
 
@@ -202,18 +144,19 @@ def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -
 
     With `check` nothing is written.
     """
-    changed: list[Path] = []
-    stored: tuple[list[Run], list[Sheet], list[Goal], list[Headline]] | None = None
-    for file in files:
-        before = file.read_text(encoding="utf-8")
-        if not (specs := marker_specs(before)):
-            continue
-        stored = stored or (
-            load_runs(results), load_sheets(results), peer_tables.load_goals(results.parent / "goals.toml"),
-            peer_tables.load_headlines(results.parent / "headline.toml"),
-        )  # fmt: skip
-        after = update_markers(before, {spec: table_of(spec, *stored) for spec in specs})
-        if after != before:
+    texts = {file: file.read_text(encoding="utf-8") for file in files}
+    specs = {file: found for file, text in texts.items() if (found := marker_specs(text))}
+    if not specs:
+        return []
+    stored = (
+        load_runs(results), load_sheets(results),
+        peer_tables.load_rows(results.parent / "goals.toml", "goal", Goal),
+        peer_tables.load_rows(results.parent / "headline.toml", "row", Headline),
+    )  # fmt: skip
+    changed = []
+    for file, wanted in specs.items():
+        after = update_markers(texts[file], {spec: table_of(spec, *stored) for spec in wanted})
+        if after != texts[file]:
             changed.append(file)
             if not check:
                 file.write_text(after, encoding="utf-8")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
+from convforge.benchmark.formats import byte_count
 from convforge.benchmark.suites import Case
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.timing.ring import Ring, last_level_cache
+from convforge.verify import Judge, make_inputs
 from convforge.verify.host_memory import HostMemory, same
 
 # Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
@@ -23,80 +24,29 @@ TWO_SETS_FLOPS = 2 * 10**9
 MEMORY_SHARE = 0.6
 
 
-class Checker(Protocol):
-    """The part of :mod:`convforge.verify` that the bench uses."""
-
-    def make_inputs(self, problem: Problem, kind: str = "normal", seed: int = 0) -> Any:
-        """Inputs of a problem."""
-        ...
-
-    @property
-    def Judge(self) -> Callable[..., Any]:  # noqa: N802 - a class
-        """Problem, inputs and ``runtime=`` -> what results are held against, by ``judge.verdict(precision, got)``."""
-        ...
-
-    def truth_on_device(self, problem: Problem, runtime: Runtime | None) -> bool:
-        """True if a judge with this runtime computes the truth on its device."""
-        ...
-
-    def warm_up(self, problem: Problem) -> None:
-        """Compile what comparing results of a problem takes."""
-        ...
-
-    def check_plan(self, plan: Any, judge: Any = None, prepared: Any = None) -> Any:
-        """The verdict on a plan, run with poisons and guard bands."""
-        ...
-
-
-def checker() -> Checker:
-    """The package `verify` itself."""
-
-    from convforge import verify
-
-    return verify  # a module whose functions are the protocol's
-
-
 class Material:
-    """Inputs, judges and ring of one case.
+    """Inputs, judges and ring of one case on a runtime's device."""
 
-    Parameters
-    ----------
-    case : Case
-    runtime : Runtime
-        Of the device that the ring lies on.
-    check : Checker
-    """
-
-    def __init__(self, case: Case, runtime: Runtime, check: Checker) -> None:
-        self.case = case
+    def __init__(self, case: Case, runtime: Runtime) -> None:
         self.problem = case.problem
-        self.check = check
-        sets = [_inputs(case, check, seed) for seed in range(_sets(case.problem))]
-        self.judges = [check.Judge(case.problem, inputs, runtime=truth_runtime(runtime)) for inputs in sets]
         self.runtime = runtime
+        sets = [make_inputs(case.problem, kind="normal", seed=seed) for seed in range(_sets(case.problem))]
+        if case.weights != "normal":
+            assert isinstance(case.problem, Conv2dProblem)
+            make = {"gaussian": gaussian_weights, "shared": shared_weights}[case.weights]
+            weights = [make(case.problem, seed) for seed in range(len(sets))]
+            pairs = [(inputs, w.astype(np.asarray(inputs.w).dtype)) for inputs, w in zip(sets, weights, strict=True)]
+            sets = [replace(inputs, w=w, own_weights=True) for inputs, w in pairs]
+        self.judges = [Judge(case.problem, inputs, runtime=truth_runtime(runtime)) for inputs in sets]
         self._memory = HostMemory()
         self.ring = Ring(case.problem, sets, runtime)
-
-    @property
-    def has_weights(self) -> bool:
-        """True if the methods have weights to prepare."""
-        return self.ring.slots[0].w is not None
 
     def verify(self, precision: str, count: int, accepted: dict[int, Any]) -> Any:
         """Compare the results of the first `count` slots with the truth.
 
-        An output that equals an accepted one of the same inputs to the last bit is right as well; any other is compared
-        number by number.
-
-        Parameters
-        ----------
-        accepted : dict
-            Set of inputs -> an output of this method that was found right; added to here.
-
-        Returns
-        -------
-        verify.Verdict or None
-            The first fault, else the verdict with the largest error; None where nothing new was seen.
+        Return the first fault, else the verdict with the largest error; None where nothing new was seen. An output that
+        equals an accepted one of the same inputs to the last bit is right as well; any other is compared number by
+        number. `accepted` maps sets of inputs to outputs of this method that were right; it is added to here.
         """
         worst = None
         for slot in self.ring.slots[:count]:
@@ -121,47 +71,25 @@ def truth_runtime(runtime: Runtime) -> Runtime | None:
 def memory_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
     """Return why a case does not fit into the device's memory, or None."""
     x, w, out = problem.input.size, problem.weights.size if problem.weights else 0, problem.outputs
-    sets = _sets(problem)
     item = np.dtype(problem.input.dtype).itemsize
     slot = (x + w) * item + out * 4
     # Inputs, once more in float64 for the truth; the truth, its magnitudes and the limits of two classes; the ring; a
     # poisoned copy for the check.
-    needed = sets * ((x + w) * (item + 8) + 56 * out) + max(2 * slot, 2 * last_level_cache(facts)) + 2 * slot
-    if facts.memory_bytes and needed > MEMORY_SHARE * facts.memory_bytes:
-        return Reason(
-            "inputs, truth and ring take about {needed}; of {there} of memory {share} % are for them",
-            needed=f"{needed / 2**30:.1f} GiB",
-            there=f"{facts.memory_bytes / 2**30:.1f} GiB",
-            share=f"{100 * MEMORY_SHARE:.0f}",
-        )
-    return None
+    needed = _sets(problem) * ((x + w) * (item + 8) + 56 * out) + max(2 * slot, 2 * last_level_cache(facts)) + 2 * slot
+    if not facts.memory_bytes or needed <= MEMORY_SHARE * facts.memory_bytes:
+        return None
+    return Reason(
+        "inputs, truth and ring take about {needed}; of {there} of memory {share} % are for them",
+        needed=byte_count(needed), there=byte_count(facts.memory_bytes), share=f"{100 * MEMORY_SHARE:.0f}",
+    )  # fmt: skip
 
 
 def _sets(problem: Problem) -> int:
     return 2 if problem.flops <= TWO_SETS_FLOPS else 1
 
 
-def _inputs(case: Case, check: Checker, seed: int) -> Any:
-    inputs = check.make_inputs(case.problem, kind="normal", seed=seed)
-    if case.weights != "normal":
-        assert isinstance(case.problem, Conv2dProblem)
-        make = gaussian_weights if case.weights == "gaussian" else shared_weights
-        w = make(case.problem, seed).astype(inputs.w.dtype)
-        inputs = dataclasses.replace(inputs, w=w, own_weights=True)
-    return inputs
-
-
 def gaussian_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
-    """Filters (K, C / groups, R, S) of rank one: a Gaussian of sigma = size / 6, scaled differently for every channel.
-
-    Examples
-    --------
-    >>> from convforge.problem import parse_problem
-    >>> import numpy as np
-    >>> w = gaussian_weights(parse_problem("n1c3h9w9_k3r5s7_st1_p0_g3_f32_nchw"))
-    >>> w.shape, int(np.linalg.matrix_rank(w[0, 0]))
-    ((3, 1, 5, 7), 1)
-    """
+    """Filters (K, C / groups, R, S) of rank one: Gaussians of sigma = size / 6, a scale for every channel."""
 
     def bell(size: int) -> Any:
         at = (np.arange(size) - (size - 1) / 2) / (size / 6)
@@ -175,14 +103,7 @@ def gaussian_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
 def shared_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
     """One filter of full rank and sum one for every channel, so that results keep to the range of the pixels.
 
-    Where the problem's weights are integers these are small ones: -2 to 2, and what the sum lacks in the middle.
-
-    Examples
-    --------
-    >>> from convforge.problem import parse_problem
-    >>> w = shared_weights(parse_problem("n1c3h9w9_k3r3s3_st1_p1_g3_u8-i8-u8-i32_nhwc"))
-    >>> w.shape, float(w[0].sum()), bool((w == w[:1]).all())
-    ((3, 1, 3, 3), 1.0, True)
+    Weights of integers are -2 to 2, and in the middle the rest of the sum.
     """
     rng, (r, s) = np.random.default_rng(seed), (problem.r, problem.s)
     if is_integer(problem.w_dtype):

@@ -6,7 +6,7 @@ Goals and rows of the README name cases of stored runs as the markers of documen
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
@@ -44,11 +44,8 @@ HEADLINE = (
 
 # Names of peers in sentences and charts; others keep theirs.
 SPOKEN = {"cudnn": "cuDNN's fastest plan"}
-# Sides from which pictures are large: their bytes are many times what launches cost.
+# Sides from which images are large: their bytes are many times what launches cost.
 LARGE, LARGEST = 1024, 2048
-
-
-# How far ahead all cases are together.
 
 
 def ahead_sentence(run: Run, results: Sequence[Result]) -> str:
@@ -68,15 +65,10 @@ def spoken_peers(results: Iterable[Result]) -> str:
 
 
 def ahead_of(run: Run, results: Sequence[Result]) -> DataFrame:
-    """A row for each convolution of some results that both sides were timed on and that can be ranked.
+    """A row for each convolution that both sides were timed on and that can be ranked; ``ValueError`` without one.
 
-    Columns: ``stride``; ``size``, the larger side of the picture; ``ratio``, the time of the best peer over that of our
+    Columns: ``stride``; ``size``, the larger side of the image; ``ratio``, the time of the best peer over that of our
     best; ``copied``, the time of a copy of as many bytes over that of our best. The index is the case.
-
-    Raises
-    ------
-    ValueError
-        There is no such case.
     """
     rows = {}
     for case in dict.fromkeys(r.case for r in results):
@@ -93,14 +85,11 @@ def ahead_of(run: Run, results: Sequence[Result]) -> DataFrame:
 
 
 def ahead_tables(run: Run, results: Sequence[Result]) -> list[Table]:
-    """A row a stride and one for all; columns of small pictures, of large ones and of all.
-
-    Each case is judged by all that the run has of it.
-    """
+    """A row a stride and one for all; columns of small images, of large ones and of all."""
     found = ahead_of(run, results)
-    missing = [case for case in dict.fromkeys(r.case for r in results) if case not in found.index]
+    missing = dict.fromkeys(r.case for r in results if r.case not in found.index)
     noisy = [case for case in missing if judge(run, case).order == "unsure"]
-    missing = [case for case in missing if case not in noisy]
+    untimed = [case for case in missing if case not in noisy]
     copied = bool(found.copied.notna().any())
     strides = {str(stride): rows for stride, rows in found.groupby("stride")}
     rows = []
@@ -110,7 +99,7 @@ def ahead_tables(run: Run, results: Sequence[Result]) -> list[Table]:
         means = (_mean(ratios, "x") for ratios in (mine.ratio[small], mine.ratio[~small], mine.ratio))
         rows.append((stride, *means, *[_mean(shares, " %")] * copied))
     notes = [COPY.format(size=LARGEST)] * copied
-    notes += [f"Not counted, as one side was not timed: {some(missing)}."] * bool(missing)
+    notes += [f"Not counted, as one side was not timed: {some(untimed)}."] * bool(untimed)
     notes += [f"Not counted, as too noisy to rank: {some(noisy)}."] * bool(noisy)
     bands = (f"below {LARGE}", f"{LARGE} and up", "all sizes")
     return [table(("stride", *bands, *["of a copy"] * copied), rows, notes)]
@@ -121,9 +110,6 @@ def _mean(values: Series[float], unit: str) -> str:
     if values.empty:
         return "-"
     return f"{three(geometric_mean(values))}{unit} ({three(values.min())} to {three(values.max())})"
-
-
-# Goals.
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +135,9 @@ class Goal:
         return percent(value) if self.than == "copy" else ratio(value)
 
 
-def load_goals(path: Path) -> list[Goal]:
-    """The goals of a file of TOML, a table ``[[goal]]`` each; none where there is no such file.
-
-    A goal that lacks a field or has an unknown one is a ValueError.
-    """
-    return _rows_of(path, "goal", Goal)
-
-
 def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
-    """The table of all goals as Markdown; `found` gives the run and the results of a goal's cases.
-
-    A goal without a case that was timed on both sides is a ValueError.
-    """
-    lines = [markdown_line(("goal", "wanted", "reached", "worst case")), markdown_line(["---"] * 4)]
-    runs: list[str] = []
+    """The table of all goals as Markdown; `found` gives the run and the results of a goal's cases."""
+    lines, runs = [markdown_line(("goal", "wanted", "reached", "worst case")), markdown_line(["---"] * 4)], []
     for goal in goals:
         reached: dict[str, float] = {}
         for of in (goal.of,) if isinstance(goal.of, str) else goal.of:
@@ -172,19 +146,15 @@ def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
                 raise _one_sided(run, of)
             reached |= own
             runs.append(f"{run.suite} {run.started[:10]} on {run.device}")
-        lines.append(markdown_line(_goal_row(goal, reached)))
+        worst = (max if goal.than == "time" else min)(reached, key=reached.__getitem__)
+        value, words, place = reached[worst], goal.words, worst
+        if goal.mean:
+            value = geometric_mean(reached.values())
+            words, place = f"{words}: mean of {len(reached)}", f"{worst}, {goal.shown(reached[worst])}"
+        good = value <= goal.wanted if goal.than == "time" else value >= goal.wanted
+        verdict = goal.shown(value) if good else f"**{goal.shown(value)}, missed**"
+        lines.append(markdown_line((words, goal.shown(goal.wanted), verdict, escaped(place))))
     return "\n".join([*lines, "", GOALS, "", f"Measured: {'; '.join(dict.fromkeys(runs))}."]) + "\n"
-
-
-def _goal_row(goal: Goal, reached: Mapping[str, float]) -> list[str]:
-    worst = (max if goal.than == "time" else min)(reached, key=reached.__getitem__)
-    value, words, place = reached[worst], goal.words, worst
-    if goal.mean:
-        value = geometric_mean(reached.values())
-        words, place = f"{words}: mean of {len(reached)}", f"{worst}, {goal.shown(reached[worst])}"
-    good = value <= goal.wanted if goal.than == "time" else value >= goal.wanted
-    verdict = goal.shown(value) if good else f"**{goal.shown(value)}, missed**"
-    return [words, goal.shown(goal.wanted), verdict, escaped(place)]
 
 
 def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, float]:
@@ -209,9 +179,6 @@ def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, flo
     return dict(seconds.dropna())
 
 
-# The README's table.
-
-
 @dataclass(frozen=True, slots=True)
 class Headline:
     """One row: the same work, in one layout or in several; each side is shown in the layout in which it is fastest."""
@@ -221,30 +188,17 @@ class Headline:
     precisions: tuple[str, ...] = ("strict",)  # arithmetic that ours may have
 
 
-def load_headlines(path: Path) -> list[Headline]:
-    """The rows of a file of TOML, a table ``[[row]]`` each; none where there is no such file.
-
-    A row that lacks a field or has an unknown one is a ValueError.
-    """
-    return _rows_of(path, "row", Headline)
-
-
 def headline_markdown(rows: Iterable[Headline], found: Found) -> str:
-    """The table of all rows as Markdown; `found` gives the run and the results of a row's cases.
-
-    A row without a case that was timed on both sides is a ValueError.
-    """
-    lines = [markdown_line(("work", "convforge", "fastest other", "times as fast"))]
-    lines.append(markdown_line(["---", "---:", "---:", "---:"]))
+    """The table of all rows as Markdown; `found` gives the run and the results of a row's cases."""
+    lines = [markdown_line(("work", "convforge", "fastest other", "times as fast")), "| --- | ---: | ---: | ---: |"]
     runs: list[Run] = []
     for row in rows:
         run, results = found(row.of)
         lines.append(markdown_line(_headline_row(row, run, results)))
         runs.append(run)
-    devices = dict.fromkeys(run.where for run in runs)
     measured = dict.fromkeys(f"{run.suite} {run.started[:10]}{' (with changes)' * run.dirty}" for run in runs)
-    legend = HEADLINE.format(device=" and ".join(devices), runs=", ".join(measured))
-    return "\n".join([*lines, "", legend]) + "\n"
+    devices = " and ".join(dict.fromkeys(run.where for run in runs))
+    return "\n".join([*lines, "", HEADLINE.format(device=devices, runs=", ".join(measured))]) + "\n"
 
 
 def _headline_row(row: Headline, run: Run, results: Sequence[Result]) -> list[str]:
@@ -270,7 +224,11 @@ def _one_sided(run: Run, of: str) -> ValueError:
     return ValueError(f"{run.path} holds no case of {of!r} that was timed on both sides")
 
 
-def _rows_of(path: Path, name: str, kind: Callable[..., T]) -> list[T]:
+def load_rows(path: Path, name: str, kind: Callable[..., T]) -> list[T]:
+    """The rows of a file of TOML, a table ``[[name]]`` each; none where there is no such file.
+
+    A row that lacks a field or has an unknown one is a ValueError.
+    """
     if not path.exists():
         return []
     try:

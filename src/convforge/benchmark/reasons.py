@@ -9,35 +9,25 @@ from convforge.errors import JOINED, QUOTED, Reason, Value
 
 
 def to_data(reason: Reason | None) -> Any:
-    """A reason as JSON holds it.
-
-    Examples
-    --------
-    >>> to_data(Reason("a call takes {time}", time="3 s"))
-    {'form': 'a call takes {time}', 'values': {'time': '3 s'}}
-    """
+    """A reason as JSON holds it, such as {"form": "a call takes {time}", "values": {"time": "3 s"}}."""
     if reason is None:
         return None
-    values = dict(reason.values)
+    values = {name: _data(value) for name, value in reason.values}
     if reason.form == QUOTED:
         return values["text"]
     if reason.form == JOINED:
-        first, rest = _data(values["first"]), _data(values["rest"])
-        return [first, *rest] if isinstance(rest, list) else [first, rest]
-    return {"form": reason.form, "values": {name: _data(value) for name, value in reason.values}}
+        rest = values["rest"]
+        return [values["first"], *(rest if isinstance(rest, list) else [rest])]
+    return {"form": reason.form, "values": values}
 
 
 def from_data(data: Any) -> Reason | None:
     """The reason that :func:`to_data` wrote."""
-    return None if data is None else _reason(data)
-
-
-def _reason(data: Any) -> Reason:
-    if isinstance(data, str):
-        return Reason.quoted(data)
+    if data is None or isinstance(data, str):
+        return None if data is None else Reason.quoted(data)
     if isinstance(data, list):
-        return Reason.joined(map(_reason, data)) or Reason.quoted("")
-    values = {name: _reason(v) if isinstance(v, dict | list) else v for name, v in data["values"].items()}
+        return Reason.joined(reason for part in data if (reason := from_data(part)) is not None)
+    values: Any = {name: from_data(v) if isinstance(v, dict | list) else v for name, v in data["values"].items()}
     return Reason(data["form"], **values)
 
 

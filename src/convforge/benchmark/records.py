@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from convforge.benchmark.digests import current_digest
 from convforge.benchmark.reasons import from_data, to_data
 from convforge.errors import Reason
-from convforge.problem import PRECISIONS
+from convforge.problem import PRECISIONS, parse_problem
 from convforge.timing.ceilings import Ceilings, moved
 from convforge.timing.timer import Timing
 
+T = TypeVar("T")
 Status = Literal["ok", "refused", "failed", "skipped", "error"]
 # The timings that a result may have.
 TIMES = ("time", "prepared_time", "transfer_time")
-STATUSES: tuple[Status, ...] = ("ok", "refused", "failed", "skipped", "error")
+
+
+class Record:
+    """A line of a run's file."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    def to_record(self) -> dict[str, Any]:
+        """The record as JSON holds it."""
+        return {"kind": self.kind, **_data(self)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The value that :meth:`to_record` wrote; fields that older versions had are left out."""
+        return _read(cls, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +63,25 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Record):
     """One method in one config on one case. A result that is not "ok" has no times."""
 
+    kind: ClassVar[str] = "result"
     case: str
     problem: str  # text form of the problem that the suite asks
     operation: str
     algorithm: str
     backend: str
     ours: bool
-    # Class of the arithmetic that ran. It differs from the problem's where a method must be asked for by name.
-    precision: str
+    precision: str  # class of the arithmetic that ran; another than the problem's only in a method that was named
     config: str
     status: Status  # "failed": the check refused the result; "error": it raised
     reason: Reason | None = None  # of a status other than "ok"
     error: Error | None = None
     time: Timing | None = None  # weights prepared on every call, as `conv2d` does
     prepared_time: Timing | None = None  # weights prepared once, as `Filter` does
-    transfer_time: Timing | None = None  # from host arrays to a host array, by the host's clock; only if asked for
-    # Of a call with prepared weights, in its order; none if not asked for, or if the call is one step.
+    transfer_time: Timing | None = None  # from host arrays to a host array, by the host's clock; only with --transfer
+    # Of a call with prepared weights, in its order; empty without --steps, or if the call is one step.
     steps: tuple[StepTime, ...] = ()
     first_call_s: float | None = None  # plan, compile, prepare and call; in no time
     prepare_s: float | None = None  # a later preparation alone; in no time
@@ -75,15 +92,15 @@ class Result:
     digest: str = ""  # of all that the time depends on, see benchmark.digests
     library_versions: dict[str, str] = field(default_factory=dict)
     note: Reason | None = None
-    weights: str = ""  # filters "normal", "gaussian" or "shared", see suites.Case; empty in records without it
+    weights: str = "normal"  # filters "normal", "gaussian" or "shared", see suites.Case
     # Of each way that a library offers: name, outcome ("run", "large", "failed", "excluded"), and time or reason.
     ways: tuple[tuple[str, str, str], ...] = ()
     # Commit whose tree had another digest and the same machine code, see benchmark.carry; empty for the measured tree.
     carried: str = ""
 
     def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise ValueError(f"status={self.status!r} is unknown; it is one of {', '.join(STATUSES)}")
+        if self.status not in get_args(Status):
+            raise ValueError(f"status={self.status!r} is unknown; it is one of {', '.join(get_args(Status))}")
         if self.status != "ok" and (self.time or self.prepared_time or self.transfer_time or self.steps):
             raise ValueError(f"{self.algorithm} on {self.case} is {self.status!r} and so has no time")
 
@@ -98,30 +115,14 @@ class Result:
         return f"{self.algorithm}[{self.config}]" if self.config else self.algorithm
 
     @property
+    def allowed(self) -> bool:
+        """True if the problem allows its arithmetic; any other must be named, and does not compete."""
+        return self.precision in ("strict", parse_problem(self.problem).precision)
+
+    @property
     def gflops(self) -> float | None:
-        """Nominal GFLOP/s of `time`."""
+        """Nominal GFLOP/s."""
         return None if self.time is None else self.flops / self.time.median_s / 1e9
-
-    def to_record(self) -> dict[str, Any]:
-        """The result as a line of the store."""
-        record = {"kind": "result", **_data(self)}
-        if not self.ways:
-            del record["ways"]
-        return record
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Result:
-        """The value that :meth:`to_record` wrote."""
-        values = {name: value for name, value in record.items() if name != "kind"}
-        values["error"] = None if record["error"] is None else Error(**record["error"])
-        for name in TIMES:
-            values[name] = None if record.get(name) is None else Timing.from_table(record[name])
-        values |= {"reason": from_data(record["reason"]), "note": from_data(record["note"])}
-        steps = (table | {"time": Timing.from_table(table["time"])} for table in record.get("steps", ()))
-        values["steps"] = tuple(StepTime(**step) for step in steps)
-        values["launches"] = tuple(record["launches"])
-        values["ways"] = tuple((name, outcome, words) for name, outcome, words in record.get("ways", ()))
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,45 +135,27 @@ class Finalist:
 
 
 @dataclass(frozen=True, slots=True)
-class Finalists:
+class Finalists(Record):
     """The interleaved timings that decide a case."""
 
+    kind: ClassVar[str] = "finalists"
     case: str
     contestants: tuple[Finalist, ...]
 
-    def to_record(self) -> dict[str, Any]:
-        """As a line of the store."""
-        return {"kind": "finalists", **_data(self)}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Finalists:
-        """The value that :meth:`to_record` wrote."""
-        table = record["contestants"]
-        found = tuple(Finalist(c["algorithm"], c["config"], Timing.from_table(c["time"])) for c in table)
-        return cls(record["case"], found)
-
 
 @dataclass(frozen=True, slots=True)
-class CopyTime:
+class CopyTime(Record):
     """The copy kernel over as many bytes as a case must move at least, over a ring as large as the case's."""
 
+    kind: ClassVar[str] = "copy"
     case: str
-    nbytes: int  # read and written together, half of them each
+    bytes: int  # read and written together, half of them each
     time: Timing
 
     @property
     def bytes_per_s(self) -> float:
-        """Read and written, over the median."""
-        return self.nbytes / self.time.median_s
-
-    def to_record(self) -> dict[str, Any]:
-        """As a line of the store."""
-        return {"kind": "copy", "case": self.case, "bytes": self.nbytes, "time": self.time.to_table()}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> CopyTime:
-        """The value that :meth:`to_record` wrote."""
-        return cls(record["case"], record["bytes"], Timing.from_table(record["time"]))
+        """Bytes over the median."""
+        return self.bytes / self.time.median_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,27 +167,18 @@ class Counters:
     config: str
     kernel: str
     dram_bytes: float  # read from and written to memory
-    l2_bytes: float  # through L2
     l1_bytes: float  # asked of L1
     l1_hit: float  # share of the 32-byte sectors that were found there
     l2_hit: float
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Record):
     """All counters of a run, or the reason why there are none."""
 
+    kind: ClassVar[str] = "profile"
     counters: tuple[Counters, ...] = ()
     reason: Reason | None = None
-
-    def to_record(self) -> dict[str, Any]:
-        """As a line of the store."""
-        return {"kind": "profile", **_data(self)}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Profile:
-        """The value that :meth:`to_record` wrote."""
-        return cls(tuple(Counters(**table) for table in record["counters"]), from_data(record["reason"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +199,7 @@ class Run:
     finals: tuple[Finalists, ...] = ()
     ceilings: tuple[tuple[str, Ceilings], ...] = ()  # "before" or "after" each; a resumed run has several pairs
     copies: tuple[CopyTime, ...] = ()  # one a case; none in older runs
-    profile: Profile | None = None  # None where none was asked for
+    profile: Profile | None = None  # None without counters and without a reason
     complete: bool = False  # every row was reached
 
     @classmethod
@@ -262,13 +236,9 @@ class Run:
     @property
     def moved(self) -> Reason | None:
         """Changes of the machine's ceilings during the run; None where they held."""
-        said, before = [], None
-        for when, found in self.ceilings:
-            if when == "before":
-                before = found
-            elif before is not None and (change := moved(before, found)):
-                said.append(change)
-        return Reason.joined(said)
+        pairs = pairwise(self.ceilings)
+        changes = (moved(a, b) for (when, a), (then, b) in pairs if (when, then) == ("before", "after"))
+        return Reason.joined(filter(None, changes))
 
     def copy_share(self, step: StepTime) -> float | None:
         """The bytes that a step moves over those of a copy in the same time; None where either is not known."""
@@ -296,11 +266,10 @@ class Run:
 
     def timing(self, result: Result) -> Timing | None:
         """The timing that counts: that of the final, else that of the row."""
-        for final in self.finals:
-            if final.case == result.case:
-                for c in final.contestants:
-                    if (c.algorithm, c.config) == (result.algorithm, result.config):
-                        return c.time
+        final = next((final for final in self.finals if final.case == result.case), None)
+        for c in final.contestants if final else ():
+            if (c.algorithm, c.config) == (result.algorithm, result.config):
+                return c.time
         return result.time
 
 
@@ -311,5 +280,29 @@ def _data(value: Any) -> Any:
     if isinstance(value, Reason):
         return to_data(value)
     if dataclasses.is_dataclass(value):
-        return {field.name: _data(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: _data(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {name: data for name, data in fields.items() if data or name != "ways"}
     return [_data(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _read(kind: type[T], record: Mapping[str, Any]) -> T:
+    """A dataclass from the fields that :func:`_data` wrote."""
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    stored = ((name, data) for name, data in record.items() if name in known)
+    return kind(**{name: data if data is None else _READERS.get(name, _plain)(data) for name, data in stored})
+
+
+def _plain(data: Any) -> Any:
+    return tuple(data) if isinstance(data, list) else data
+
+
+def _each(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda items: tuple(_read(kind, item) for item in items)
+
+
+# Field of a record -> its value from JSON.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(TIMES, Timing.from_table), **dict.fromkeys(("reason", "note"), from_data),
+    "error": lambda data: _read(Error, data), "steps": _each(StepTime), "contestants": _each(Finalist),
+    "counters": _each(Counters), "ways": lambda ways: tuple(map(tuple, ways)),
+}  # fmt: skip

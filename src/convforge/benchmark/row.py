@@ -1,122 +1,114 @@
-"""One row: a method in one config on one case. Planned, called once, checked, timed twice, checked again."""
+"""One row: a method in one config on one case, planned, called once, checked, timed twice, checked again; and the final
+of a case: its fastest methods timed again in turns."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from convforge.algorithms.contract import Algorithm, Config, Plan, PreparedFilter
+from convforge.backends.cpu import cpu_runtime
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.runtime import Runtime
 from convforge.benchmark.digests import digest
+from convforge.benchmark.formats import seconds
 from convforge.benchmark.material import Material
-from convforge.benchmark.records import TIMES, Error, Result
+from convforge.benchmark.records import TIMES, Error, Finalist, Finalists, Result
 from convforge.benchmark.steps import measure_steps
 from convforge.benchmark.suites import Case
-from convforge.benchmark.transfer import Transfers
+from convforge.call.dispatch import execute
 from convforge.errors import Reason, UnsupportedProblem
 from convforge.problem import Problem
-from convforge.timing.ring import Cycle, RingSize, ring_limit, ring_size
+from convforge.timing.ring import Cycle, RingSize, poison_of, ring_limit, ring_size
 from convforge.timing.stopping import StoppingRule
-from convforge.timing.timer import Timing, measure
+from convforge.timing.timer import Timing, interleave, measure
+from convforge.verify import Verdict, check_plan
 
 AnyAlgorithm = Algorithm[Any, Any]
 # Of a row's budget, for calling it on every slot of the ring before it is timed.
 LAP_SHARE = 0.1
 # Of a row's budget, at least this much is for the timings, however long the check took.
 TIMING_SHARE = 0.3
-# Samples of a config of which the fastest is looked for.
+# A method this much slower than the fastest needs no second look.
+CLOSE = 1.5
+# Samples of a config in the search for the fastest.
 SEARCHED = StoppingRule(samples=5, narrow=0.03, patience_s=0.02, budget_s=0.3)
+# Copies over a bus repeat well: fewer samples than a kernel takes.
+TRANSFERS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row to measure.
-
-    Attributes
-    ----------
-    case : Case
-    problem : Problem
-        The case's, with the precision that the method must be asked for.
-    algorithm : Algorithm
-    config : Config or None
-        None where the method refuses.
-    facts : DeviceFacts
-        Of the device that is to be measured.
-    refusal : Reason or None
-    first : bool
-        Whether the config is the first of the method's rows on this case.
-    others : tuple of Config
-        Further configs of which the fastest is to be measured in the place of this one.
-    asked : tuple of str
-        The key of the row whose place this one took.
-    """
+    """A row to measure."""
 
     case: Case
-    problem: Problem
+    problem: Problem  # the case's, with the method's precision where that must be named
     algorithm: AnyAlgorithm
-    config: Config | None
-    facts: DeviceFacts
+    config: Config | None  # None where the method refuses
+    facts: DeviceFacts  # of the measured device
     refusal: Reason | None = None
-    first: bool = True
-    others: tuple[Config, ...] = ()
-    asked: tuple[str, ...] = ()
+    first: bool = True  # the config is the first of the method's rows on this case
+    others: tuple[Config, ...] = ()  # further configs: the fastest of all takes the place of this one
+    searched: tuple[str, ...] = ()  # key of the row whose place this one took
 
     def by(self, config: Config) -> Row:
-        """The row with the config that was found."""
-        return replace(self, config=config, others=(), asked=self.place)
+        """The row with the config that a search found."""
+        return replace(self, config=config, others=(), searched=self.place)
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The key that it had before its config was looked for."""
-        return self.asked or self.key
+        """The key that it had before the search for its config."""
+        return self.searched or self.key
 
     @property
     def key(self) -> tuple[str, ...]:
         """The key of its result."""
-        config = "" if self.config is None else str(self.config)
-        return (self.case.name, str(self.case.problem), self.algorithm.backend, self.algorithm.name, config)
+        return (self.case.name, str(self.case.problem), self.algorithm.backend, self.algorithm.name, self._config)
 
     @property
     def forecast_keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Under which its times are forecast: its config's, and its method's where that config was not seen."""
+        """Keys of its time's forecast: its config's, and its method's where that config was not seen."""
         method = (self.algorithm.operation, self.algorithm.name)
-        return (*method, "" if self.config is None else str(self.config)), method
+        return (*method, self._config), method
+
+    @property
+    def _config(self) -> str:
+        return "" if self.config is None else str(self.config)
+
+    def is_current(self, result: Result | None) -> bool:
+        """True for a stored result of this row with today's digest and libraries."""
+        now = digest(self.algorithm, self.problem, self.config, self.facts)
+        return result is not None and (result.digest, result.library_versions) == (now, self.algorithm.versions())
 
     def result(self, status: Any, reason: Reason | None, **more: Any) -> Result:
         """A result of this row."""
+        method, problem = self.algorithm, self.case.problem
         return Result(
-            case=self.case.name,
-            problem=str(self.case.problem),
-            operation=self.algorithm.operation,
-            algorithm=self.algorithm.name,
-            backend=self.algorithm.backend,
-            ours=self.algorithm.ours,
-            precision=self.algorithm.precision,
-            config="" if self.config is None else str(self.config),
-            status=status,
-            reason=reason,
-            flops=self.case.problem.flops,
-            least_bytes=self.case.problem.least_bytes,
-            digest=digest(self.algorithm, self.problem, self.config, self.facts),
-            library_versions=self.algorithm.versions(),
-            weights=self.case.weights,
-            **more,
-        )
+            case=self.case.name, problem=str(problem), operation=method.operation, algorithm=method.name,
+            backend=method.backend, ours=method.ours, precision=method.precision, config=self._config, status=status,
+            reason=reason, flops=problem.flops, least_bytes=problem.least_bytes, weights=self.case.weights,
+            digest=digest(method, self.problem, self.config, self.facts), library_versions=method.versions(), **more,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
 class Rig:
-    """A plan with its workspace and prepared weights, ready to be called on the slots of a ring."""
+    """A plan with its workspace and prepared weights, ready for calls on the slots of a ring."""
 
     plan: Plan
     material: Material
     workspace: Any
     prepared: Sequence[PreparedFilter]
+
+    @classmethod
+    def of(cls, plan: Plan, material: Material) -> Rig:
+        """A plan with a new workspace and no prepared weights."""
+        return cls(plan, material, plan.runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None, ())
 
     def each_call(self) -> Cycle:
         """Calls that prepare the weights themselves, as ``conv2d`` does."""
@@ -135,8 +127,8 @@ class Rig:
         return Cycle(len(prepared), call)
 
 
-def fastest_config(row: Row, material: Material, runtime: Runtime) -> Config:
-    """The config of a row, or one of the others, whose calls take the least time: what a search finds.
+def fastest_config(row: Row, material: Material) -> Config:
+    """The config of a row, or one of the others, whose calls take the least time.
 
     Nothing is checked here: the row that is then measured is. A config that cannot be planned or run is passed over.
     """
@@ -144,12 +136,10 @@ def fastest_config(row: Row, material: Material, runtime: Runtime) -> Config:
     times: dict[Config, float] = {}
     for config in (row.config, *row.others):
         try:
-            plan = row.algorithm.plan(row.problem, config, runtime)
-            workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
-            calls = material.ring.calls(plan, workspace)
+            calls = Rig.of(row.algorithm.plan(row.problem, config, material.runtime), material).each_call()
             calls()
-            runtime.synchronize()
-            times[config] = measure(calls, runtime, SEARCHED).median_s
+            material.runtime.synchronize()
+            times[config] = measure(calls, material.runtime, SEARCHED).median_s
         except Exception:  # the default's fault is that of its row
             continue
         finally:
@@ -157,10 +147,17 @@ def fastest_config(row: Row, material: Material, runtime: Runtime) -> Config:
     return min(times, key=times.__getitem__, default=row.config)
 
 
+class _Wrong(Exception):
+    """A check refused the outputs: after which step, and its verdict."""
+
+    def __init__(self, when: str, verdict: Verdict) -> None:
+        super().__init__(f"{when}{verdict.message if verdict.fault is None else f'{verdict.fault}: {verdict.message}'}")
+        self.error = _error(verdict)
+
+
 def measure_row(
     row: Row,
     material: Material,
-    runtime: Runtime,
     rule: StoppingRule,
     *,
     workspace_limit: int | None = None,
@@ -171,32 +168,22 @@ def measure_row(
     steps: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Result:
-    """Measure a row; its result says what went wrong where something did.
+    """Measure a row; a fault becomes its result.
 
-    Parameters
-    ----------
-    rule : StoppingRule
-        Its budget is that of the whole row: what is left after plan and check goes to the timings.
-    workspace_limit : int or None
-        Bytes; a plan that needs more is refused.
-    compiled : callable
-        Told the seconds of plan and first call, which no budget pays for, before `refusal` is asked.
-    refusal : callable
-        Why a row may not go on whose calls take so many seconds, None where it may; asked once that is known.
-    thorough : bool
-        Check poisons, guard bands, stale results and every slot of the ring before the timing, and time prepared
-        weights too. Otherwise the output of each set of inputs, poisoned before, is compared, and what the timed calls
-        wrote: as much as a result needs.
-    transfer : bool
-        Also time calls from host arrays to a host array.
-    steps : bool
-        Also time each step of a plan of several by itself.
+    The budget of `rule` is that of the whole row: the timings get the rest after plan and check. A plan that needs more
+    workspace than the limit is refused. `compiled` is called with the seconds of plan and first call, which no budget
+    pays for; then `refusal` with those of a call: its reason ends the row.
+
+    A thorough row checks poisons, guard bands, stale results and every slot of the ring before the timing, and times
+    prepared weights too. Any other compares the output of each set of inputs, poisoned before, and those of the timed
+    calls: as much as a result needs. `transfer` also times calls from host arrays to a host array, `steps` each step of
+    a plan of several by itself.
     """
     assert row.config is not None
-    begin = clock()
+    begin, about = clock(), dict[str, Any]()
     try:
-        plan = row.algorithm.plan(row.problem, row.config, runtime)
-        about: dict[str, Any] = {
+        plan = row.algorithm.plan(row.problem, row.config, material.runtime)
+        about |= {
             "workspace_bytes": plan.workspace_bytes,
             "launches": tuple(dataclasses.asdict(info) for info in plan.launches),
             "ways": () if row.algorithm.ours else plan.ways,
@@ -205,20 +192,23 @@ def measure_row(
             need, limit = plan.workspace_bytes, workspace_limit
             reason = Reason("it needs {need} bytes of workspace; the limit is {limit}", need=need, limit=limit)
             return row.result("refused", reason, **about)
-        workspace = runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
-        slot = material.ring.slots[0]
-        first = plan.prepare(slot.w)
-        buffers = plan.buffers(slot.x, first, slot.operands, slot.out, workspace)
+        rig, slot = Rig.of(plan, material), material.ring.slots[0]
+        rig.prepared = [plan.prepare(slot.w)]
+        buffers = plan.buffers(slot.x, rig.prepared[0], slot.operands, slot.out, rig.workspace)
         plan(buffers)
-        runtime.synchronize()
+        plan.runtime.synchronize()
         about["first_call_s"] = clock() - begin
         compiled(about["first_call_s"])
-        taken = runtime.time(lambda: plan(buffers), 1)
+        taken = plan.runtime.time(lambda: plan(buffers), 1)
         if (why := refusal(taken)) is not None:
-            taken_so = Reason("a call takes {time}", time=in_words(taken))
-            return row.result("skipped", Reason.joined([taken_so, why]), **about)
-        rig = Rig(plan, material, workspace, [first])
-        return _checked(row, rig, about, rule, begin, clock, thorough=thorough, transfer=transfer, steps=steps)
+            slow = Reason("a call takes {time}", time=seconds(taken))
+            return row.result("skipped", Reason.joined([slow, why]), **about)
+        # The first call compiles: it counts in the whole run's budget, but leaves the row's samples alone.
+        _check_and_time(rig, about, rule, begin + about["first_call_s"], clock, thorough, transfer, steps)
+        return row.result("ok", None, note=_note(rig, about, rule), **about)
+    except _Wrong as wrong:
+        untimed = {name: value for name, value in about.items() if name not in (*TIMES, "error")}
+        return row.result("failed", Reason.quoted(str(wrong)), error=wrong.error, **untimed)
     except UnsupportedProblem as fault:  # seen in the weights alone, such as a rank
         return row.result("refused", fault.reason_of(row.algorithm.name))
     except Exception as fault:  # recorded as the row's result: one method's fault must not end the others' run
@@ -226,98 +216,94 @@ def measure_row(
         return row.result("error", Reason.quoted(f"{type(fault).__name__}: {text}"))
 
 
-def in_words(seconds: float) -> str:
-    """A forecast: two digits and a unit.
-
-    Examples
-    --------
-    >>> in_words(0.00057), in_words(0.0131), in_words(32.4), in_words(432.0)
-    ('570 us', '13 ms', '32 s', '430 s')
-    """
-    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e3)) if seconds * f >= 1), ("us", 1e6))
-    return f"{float(f'{seconds * factor:.2g}'):g} {unit}"
-
-
-def _checked(
-    row: Row,
+def _check_and_time(
     rig: Rig,
     about: dict[str, Any],
     rule: StoppingRule,
     begin: float,
     clock: Callable[[], float],
-    *,
     thorough: bool,
     transfer: bool,
     steps: bool,
-) -> Result:
-    """Check, time, check again."""
-    material, accepted = rig.material, dict[int, Any]()
-    verdict: Any = None
-    if thorough:
-        verdict = material.check.check_plan(rig.plan, material.judges[0], rig.prepared[0])
-    if verdict is None or verdict.ok:
-        material.ring.poison()
-        lap, lap_begin = rig.each_call(), clock()
-        for i in range(len(material.ring.slots) if thorough else len(material.judges)):
-            # Every slot, but where calls are slow and the budget is short at least one of each set of inputs; what the
-            # timed calls wrote is checked in any case.
-            if i >= len(material.judges) and clock() - lap_begin > LAP_SHARE * rule.budget_s:
-                break
-            lap()
-        rig.plan.runtime.synchronize()
-        verdict = _worse(verdict, material.verify(row.algorithm.precision, lap.reached, accepted))
-    if not verdict.ok:
-        return row.result("failed", Reason.quoted(_said(verdict)), error=_error(verdict), **about)
-    if material.has_weights and thorough:
-        about["prepare_s"] = _prepare_all(rig, rule, clock)
+) -> None:
+    """Check, time, check again; times and the largest error go into `about`."""
+    plan, material, accepted = rig.plan, rig.material, dict[int, Any]()
+    precision = plan.algorithm.precision
 
-    # The first call compiles: it counts in the whole run's budget, but leaves the row's samples alone.
-    spent = clock() - begin - about["first_call_s"]
-    left = max(rule.budget_s - spent, TIMING_SHARE * rule.budget_s)
-    runs = [("time", rig.each_call(), material.ring.size)]
-    if material.has_weights and thorough:
-        runs.append(("prepared_time", rig.prepared_calls(), _prepared_size(rig)))
+    def accept(verdict: Verdict | None, when: str = "") -> None:
+        if verdict is not None and not verdict.ok:
+            raise _Wrong(when, verdict)
+        if verdict is not None and ("error" not in about or verdict.rms > about["error"].rms):
+            about["error"] = _error(verdict)
+
+    if thorough:
+        accept(check_plan(plan, material.judges[0], rig.prepared[0]))
+    material.ring.poison()
+    lap, lap_begin = rig.each_call(), clock()
+    for i in range(len(material.ring.slots) if thorough else len(material.judges)):
+        # Every slot; where calls are slow and the budget is short, at least one of each set of inputs. The outputs of
+        # the timed calls are checked in any case.
+        if i >= len(material.judges) and clock() - lap_begin > LAP_SHARE * rule.budget_s:
+            break
+        lap()
+    plan.runtime.synchronize()
+    accept(material.verify(precision, lap.reached, accepted))
+    runs: list[tuple[str, Callable[[], Cycle], RingSize]] = [("time", rig.each_call, material.ring.size)]
+    if material.ring.slots[0].w is not None and thorough:
+        about["prepare_s"] = _prepare_all(rig, rule, clock)
+        runs.append(("prepared_time", rig.prepared_calls, _prepared_size(rig)))
+
+    left = max(rule.budget_s - (clock() - begin), TIMING_SHARE * rule.budget_s)
     share = replace(rule, budget_s=left / (len(runs) + transfer + steps))
-    for name, cycle, size in runs:
+    for name, make_calls, size in runs:
+        calls = make_calls()
         material.ring.poison()
-        timing = measure(cycle, rig.plan.runtime, share, clock=clock)
-        about[name] = replace(timing, ring=size.slots, cold=size.cold)
-        after = material.verify(row.algorithm.precision, cycle.reached, accepted)
-        if after is not None and not after.ok:
-            return _wrong(row, "after timing", after, about)
-        verdict = _worse(verdict, after)
+        about[name] = replace(measure(calls, plan.runtime, share, clock=clock), ring=size.slots, cold=size.cold)
+        accept(material.verify(precision, calls.reached, accepted), "after timing: ")
     if transfer:
-        transfers = Transfers(rig.plan, material)
-        about["transfer_time"] = transfers.measure(share, clock)
-        after = transfers.verdict(row.algorithm.precision)
-        if not after.ok:
-            return _wrong(row, "from host to host", after, about)
+        about["transfer_time"], outs = time_transfers(plan, material, share, clock)
+        for judge, out in zip(material.judges, outs, strict=True):
+            verdict = judge.verdict(precision, out)
+            if not verdict.ok:
+                raise _Wrong("from host to host: ", verdict)
     if steps:
         about["steps"] = measure_steps(rig, share, clock)
-    return row.result("ok", None, error=_error(verdict), note=_note(rig, about, rule), **about)
 
 
-def _wrong(row: Row, when: str, verdict: Any, about: dict[str, Any]) -> Result:
-    """The result of a row whose calls went wrong while they were timed: it has no time."""
-    untimed = {name: value for name, value in about.items() if name not in TIMES}
-    return row.result("failed", Reason.quoted(f"{when}: {_said(verdict)}"), error=_error(verdict), **untimed)
+def time_transfers(
+    plan: Plan, material: Material, rule: StoppingRule, clock: Callable[[], float] = time.monotonic
+) -> tuple[Timing, list[Any]]:
+    """Time calls from host arrays to a host array by the host's clock; return the outputs of each set of inputs too.
+
+    It is the work of ``conv2d(x, w, device="cuda")`` on NumPy arrays once its arguments are read: the inputs go up from
+    pageable memory, the weights are prepared, the plan runs, the output comes down.
+    """
+    shape, dtype = material.problem.out_shape, np.dtype(material.problem.out_dtype)
+    outs = [np.empty(shape, dtype) for _ in material.judges]
+    for out in outs:
+        out.view(np.uint8).fill(poison_of(dtype))
+
+    def call(i: int) -> None:
+        inputs = material.judges[i].inputs
+        execute(plan, inputs.x, inputs.w, inputs.operands, outs[i])
+
+    rule = replace(rule, samples=min(TRANSFERS, rule.samples), fewest=min(3, rule.samples))
+    return replace(measure(Cycle(len(outs), call), cpu_runtime(), rule, clock=clock), ring=len(outs)), outs
 
 
 def _prepare_all(rig: Rig, rule: StoppingRule, clock: Callable[[], float]) -> float:
     """Prepare the weights of as many slots as memory and a tenth of the budget allow; seconds of one preparation."""
-    slots, first = rig.material.ring.slots, rig.prepared[0]
-    room = max(ring_limit(rig.plan.runtime.facts) // max(first.nbytes, 1), 1)
-    prepared, taken, begin = [first], list[float](), clock()
-    for slot in slots[1:]:
-        if len(prepared) >= room or clock() - begin > rule.budget_s / 10:
+    slots, prepared = rig.material.ring.slots, list(rig.prepared)
+    room = max(ring_limit(rig.plan.runtime.facts) // max(prepared[0].nbytes, 1), 1)
+    taken, begin = list[float](), clock()
+    for slot in slots[1:] or slots:
+        start = clock()
+        if taken and (len(prepared) >= room or start - begin > rule.budget_s / 10):
             break
-        start = clock()
-        prepared.append(rig.plan.prepare(slot.w))
+        made = rig.plan.prepare(slot.w)
         taken.append(clock() - start)
-    if not taken:
-        start = clock()
-        rig.plan.prepare(slots[0].w)
-        taken.append(clock() - start)
+        if len(prepared) < min(room, len(slots)):
+            prepared.append(made)
     rig.prepared = prepared
     return statistics.median(taken)
 
@@ -325,36 +311,78 @@ def _prepare_all(rig: Rig, rule: StoppingRule, clock: Callable[[], float]) -> fl
 def _prepared_size(rig: Rig) -> RingSize:
     """The ring of calls with prepared weights: it may have fewer slots, and its weights take other room."""
     ring, prepared = rig.material.ring, rig.prepared
-    bytes_each = ring.slot_bytes - ring.slots[0].w.nbytes + prepared[0].nbytes
     if len(prepared) == ring.size.slots:
-        return RingSize(len(prepared), ring.size.cold)
+        return ring.size
+    bytes_each = ring.slot_bytes - ring.slots[0].w.nbytes + prepared[0].nbytes
     wanted = ring_size(bytes_each, rig.plan.runtime.facts)
     return RingSize(len(prepared), wanted.cold and len(prepared) >= wanted.slots)
 
 
 def _note(rig: Rig, about: dict[str, Any], rule: StoppingRule) -> Reason | None:
+    def few(name: str) -> dict[str, int]:
+        timing: Timing | None = about.get(name)
+        return {"k": len(timing.samples), "n": rule.samples} if timing is not None and timing.few else {}
+
     notes = [] if (note := rig.prepared[0].note) is None else [note]
-    if (few := _few(about.get("time"), rule)) is not None:
-        notes.append(Reason("weights per call: {k} of {n} samples, the budget ended", **few))
-    if (few := _few(about.get("prepared_time"), rule)) is not None:
-        notes.append(Reason("prepared: {k} of {n} samples, the budget ended", **few))
+    if counts := few("time"):
+        notes.append(Reason("weights per call: {k} of {n} samples, the budget ended", **counts))
+    if counts := few("prepared_time"):
+        notes.append(Reason("prepared: {k} of {n} samples, the budget ended", **counts))
     return Reason.joined(notes)
 
 
-def _few(timing: Timing | None, rule: StoppingRule) -> dict[str, int] | None:
-    """Note of too few samples: how many there are, of how many."""
-    return None if timing is None or not timing.few else {"k": len(timing.samples), "n": rule.samples}
-
-
-def _worse(a: Any, b: Any) -> Any:
-    if a is None or b is None:
-        return b if a is None else a
-    return b if not b.ok or b.rms > a.rms else a
-
-
-def _error(verdict: Any) -> Error:
+def _error(verdict: Verdict) -> Error:
     return Error(float(verdict.rms), float(verdict.max_error), float(verdict.bound_ratio))
 
 
-def _said(verdict: Any) -> str:
-    return str(verdict.message if verdict.fault is None else f"{verdict.fault}: {verdict.message}")
+def finalists(results: Iterable[Result]) -> list[Result]:
+    """The two fastest, and the fastest of ours and of the peers, where they are close; fewer than two: no final."""
+    able = sorted(((r.time.median_s, r) for r in results if r.time and r.allowed), key=lambda pair: pair[0])
+    chosen = able[:2]
+    for ours in (True, False):
+        chosen += [pair for pair in able if pair[1].ours is ours][:1]
+    close = {id(r): r for seconds, r in chosen if seconds <= CLOSE * chosen[0][0]}
+    return list(close.values()) if len(close) > 1 else []
+
+
+def hold_final(
+    rows: Sequence[Row], results: Sequence[Result], material: Material, rule: StoppingRule, clock: Callable[[], float]
+) -> tuple[Finalists | None, list[Result]]:
+    """Time the finalists of a case again in turns, on the same ring, before one is called the fastest.
+
+    Return the final, None where no two are close or one failed, and the results, without times, of methods that are
+    wrong now.
+    """
+    case, runtime, by_key = rows[0].case, material.runtime, {row.key: row for row in rows}
+    chosen = finalists(results)
+    if not chosen:
+        return None, []
+    rigs = []
+    for result in chosen:
+        row = by_key[result.key]
+        assert row.config is not None
+        rigs.append(Rig.of(row.algorithm.plan(row.problem, row.config, runtime), material))
+    timings = interleave([rig.each_call() for rig in rigs], runtime, rule, clock=clock)
+    failed = [bad for result, rig in zip(chosen, rigs, strict=True) if (bad := _recheck(result, rig)) is not None]
+    if failed:
+        return None, failed
+    size = material.ring.size
+    contestants = tuple(
+        Finalist(result.algorithm, result.config, replace(timing, ring=size.slots, cold=size.cold))
+        for result, timing in zip(chosen, timings, strict=True)
+    )
+    return Finalists(case.name, contestants), []
+
+
+def _recheck(result: Result, rig: Rig) -> Result | None:
+    """The result without its times where the method is wrong now; None where it is still right."""
+    material, call = rig.material, rig.each_call()
+    material.ring.poison()
+    for _ in range(min(len(material.ring.slots), len(material.judges))):
+        call()
+    material.runtime.synchronize()
+    verdict = material.verify(result.precision, call.reached, {})
+    if verdict is None or verdict.ok:
+        return None
+    reason = Reason.quoted(f"after the final: {verdict.message}")
+    return replace(result, status="failed", reason=reason, time=None, prepared_time=None, transfer_time=None, steps=())

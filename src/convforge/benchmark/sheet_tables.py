@@ -1,6 +1,6 @@
-"""Tables of sheets: what a call costs the host, first calls, how near the choices come, errors of layers, examples.
+"""Tables of sheets: a call's cost on the host, first calls, choices over the best, errors of layers, examples.
 
-Each begins with a sentence that compares the figures with what was aimed at. `model_tables` has those of models.
+Each begins with a sentence that compares the figures with the goal. `model_tables` has those of models.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from typing import Any
 
 from convforge.benchmark.digests import current_digest
 from convforge.benchmark.formats import error, milliseconds, percent, ratio, some, three
-from convforge.benchmark.model_tables import models_table, networks_table
-from convforge.benchmark.sheets import KINDS, Sheet
+from convforge.benchmark.model_tables import models_table, networks_table, newest_networks
+from convforge.benchmark.sheets import Sheet
 from convforge.benchmark.table import Cell, Table, markdown, table
 from convforge.timing.ranking import order
 from convforge.timing.timer import Timing
 
-# What is aimed at: seconds of a warm call on a device; of a first call on a new problem, and of one whose kernels are
+# Goals: seconds of a warm call on a device; of a first call on a new problem, and of one whose kernels are
 # on the disk; times over the best, and the share of cases that keep to it.
 WARM_S, NEW_S, DISK_S = 10e-6, 0.3, 0.03
 NEAR, NEAR_SHARE, FAR = 1.05, 0.95, 1.5
 
-# How a sentence names what the split is compared with.
+# Names of the other ways in sentences.
 SPOKEN = {"cudnn": "that of cuDNN's fastest strict plan", "loop": "that of a loop of multiply-adds"}
 
 LEVELS = ("heuristic", "auto", "max")
 HOST = (
-    "Microseconds of the host until a call returns, on an idle device: batches of {batch} calls on a picture of "
-    "{picture}, and only between batches the device is waited for; the median of batches, all calls in turns. On the "
-    "CPU the computing itself is inside."
+    "Microseconds of the host until a call returns, on an idle device: batches of {batch} calls on an image of "
+    "{picture}, with a wait for the device only between batches; the median of batches, all calls in turns. On the CPU "
+    "the computing itself is inside."
 )
 FIRST = (
-    "Milliseconds, medians over fresh processes; tuning is forbidden, its seconds stand apart. The device is ready "
-    "when its runtime is: on a GPU its context. A new kernel is a filter of another size in the same process. From "
-    "the disk: in a fresh process whose cache folder another one has filled."
+    "Milliseconds, medians over fresh processes; tuning is forbidden, its seconds have their own column. The device is "
+    "ready when its runtime is: on a GPU its context. A new kernel is a filter of another size in the same process. "
+    "From the disk: in a fresh process whose cache folder another one has filled."
 )
 CHOICES = (
     "Each level chose with choices of its own, then the chosen were timed in turns in the same run. The best of a case "
     "is the fastest of these, the full search's choice among them; what ties with it counts as equal. "
-    "The full search measures this very problem, at most {search_s:g} s; auto takes what is remembered of a problem "
-    "that is alike, as calls do."
+    "The full search measures this very problem, at most {search_s:g} s; auto takes the stored choice for a similar "
+    "problem, as calls do."
 )
 ERRORS = (
     "The RMS of the error over that of the true result, in float64; in parentheses the mean of the error over the "
@@ -48,7 +48,7 @@ ERRORS = (
     "split pixels, or whose pixels another kernel splits first. cudnn: the fastest of cuDNN's plans in strict float32. "
     "Photographs: x is what a first layer of random filters makes of photographs. Bold: the least RMS error of the row."
 )
-EXAMPLES = "Each in a process of its own, imports and compiling included, with the last lines of what it wrote."
+EXAMPLES = "Each in a process of its own, imports and compiling included."
 
 # The sentence above a table, the table, and its legend.
 Shown = tuple[str, Table, str]
@@ -57,43 +57,38 @@ Shown = tuple[str, Table, str]
 def sheet_markdown(kind: str, sheets: Iterable[Sheet], devices: Sequence[str] = ()) -> str:
     """The newest complete sheet of a kind of every device, else the one of most rows; or how to measure one.
 
-    Raises
-    ------
-    ValueError
-        The kind is unknown.
+    Of networks the newest rows of all sheets of a device.
     """
-    if kind not in KINDS:
-        raise ValueError(f"there are no sheets {kind!r}; there are {', '.join(KINDS)}")
-    best: dict[str, Sheet] = {}
-    for sheet in sorted(sheets, key=lambda s: (s.complete, 0 if s.complete else len(s.rows), s.started)):
-        if sheet.kind == kind and sheet.rows and (not devices or sheet.device in devices):
-            best[sheet.device] = sheet
-    if not best:
+    able = [s for s in sheets if s.kind == kind and s.rows and (not devices or s.device in devices)]
+    if not able:
         return f"Nothing is stored yet: `python benchmarks/run.py {kind} --device cuda` measures it.\n"
     parts = []
-    for _, sheet in sorted(best.items()):
-        sentence, shown, legend = _TABLES[kind](sheet)
-        parts.append(f"{sentence}\n\n{markdown(sheet.as_run(), [shown], legend)}")
+    for device in sorted({sheet.device for sheet in able}):
+        own = sorted((sheet for sheet in able if sheet.device == device), key=lambda sheet: sheet.started)
+        sheet = max(own, key=lambda s: (s.complete, 0 if s.complete else len(s.rows), s.started))
+        shown, used = newest_networks(own) if kind == "networks" else (sheet, [sheet])
+        sentence, found, legend = _TABLES[kind](shown)
+        parts.append(f"{sentence}\n\n{markdown([sheet.as_run() for sheet in used], [found], legend)}")
     return "\n".join(parts)
 
 
 def host_table(sheet: Sheet) -> Shown:
     """A row a call of each library, and PyTorch's own beside it."""
     times = {(row["library"], row["call"]): Timing.from_table(row["time"]) for row in sheet.rows if row.get("time")}
-    rows, said = [], []
+    rows, sentences = [], []
     for (library, call), time in times.items():
         against = times.get((library, "PyTorch's conv2d"))
         rows.append((library, call, _us(time), "" if against is None else ratio(time.median_s / against.median_s)))
-        if call != "conv2d":
-            continue
-        kept = "" if sheet.settings["device"] == "cpu" else f" ({'under' if time.median_s < WARM_S else 'over'} 10 us)"
-        words = f"A warm `conv2d` on arrays of {library} takes {_us(time)} us{kept}"
-        if (operator := times.get((library, "the operator"))) is not None:
-            words += f", the operator of `convforge.torch` {(operator.median_s - time.median_s) * 1e6:+.1f} us"
-        said.append(words + ".")
+        if call == "conv2d":
+            limit = f" ({'under' if time.median_s < WARM_S else 'over'} 10 us)"
+            words = f"A warm `conv2d` on arrays of {library} takes {_us(time)} us"
+            words += "" if sheet.settings["device"] == "cpu" else limit
+            if (operator := times.get((library, "the operator"))) is not None:
+                words += f", the operator of `convforge.torch` {(operator.median_s - time.median_s) * 1e6:+.1f} us"
+            sentences.append(words + ".")
     notes = (f"{row['library']}, {row['call']}: {row['reason']}." for row in sheet.rows if row.get("reason"))
     shown = table(("arrays", "call", "us", "of PyTorch's"), rows, notes)
-    return " ".join(said), shown, HOST.format(**sheet.settings)
+    return " ".join(sentences), shown, HOST.format(**sheet.settings)
 
 
 def _us(time: Timing) -> str:
@@ -104,6 +99,7 @@ _FIRST = {
     "import_s": "import convforge", "ready_s": "the device is ready", "first_s": "first call",
     "new_s": "a new kernel", "again_s": "the call again", "tuning_s": "tuning, in the search",
 }  # fmt: skip
+_NEW = (("empty", NEW_S, "With nothing on the disk"), ("filled", DISK_S, "From the disk"))
 
 
 def first_table(sheet: Sheet) -> Shown:
@@ -115,22 +111,22 @@ def first_table(sheet: Sheet) -> Shown:
         new[row["cache"]] = medians.get("new_s")
         times = (milliseconds(medians[name]) if name in medians else "" for name in _FIRST)
         rows.append((row["cache"], str(len(row["samples"])), *times))
-    said = []
-    for cache, limit, what in (("empty", NEW_S, "With nothing on the disk"), ("filled", DISK_S, "From the disk")):
-        if (took := new.get(cache)) is not None:
-            kept = f"{'under' if took < limit else 'over'} {limit * 1e3:.0f} ms"
-            said.append(f"{what} a call on a new problem takes {milliseconds(took)} ms ({kept}).")
-    return " ".join(said), table(("cache folder", "processes", *_FIRST.values()), rows, lead=1), FIRST
+    sentences = [
+        f"{words} a call on a new problem takes {milliseconds(took)} ms "
+        f"({'under' if took < limit else 'over'} {limit * 1e3:.0f} ms)."
+        for cache, limit, words in _NEW
+        if (took := new.get(cache)) is not None
+    ]
+    return " ".join(sentences), table(("cache folder", "processes", *_FIRST.values()), rows, lead=1), FIRST
 
 
 def choices_table(sheet: Sheet) -> Shown:
     """A row a level, over all cases and each suite at each batch."""
     timed = [row for row in sheet.rows if row.get("times")]
-    groups = {"all": timed} | {name: [row for row in timed if row["group"] == name] for name in
-                               dict.fromkeys(row["group"] for row in timed)}  # fmt: skip
     rows, shares = [], {}
-    for group, members in groups.items():
-        for level in LEVELS if members else ():
+    for group in ("all", *dict.fromkeys(row["group"] for row in timed)) if timed else ():
+        members = [row for row in timed if group in ("all", row["group"])]
+        for level in LEVELS:
             ratios = {row["case"]: over_best(row, level) for row in members}
             near, far, worst, case = spread_of(ratios)
             shares[group, level] = (near, far)
@@ -143,14 +139,19 @@ def choices_table(sheet: Sheet) -> Shown:
         notes.append(f"{left} cases were not reached: go on with `--resume`.")
     if early := sum(not row["whole"] for row in timed):
         notes.append(f"The full search of {early} cases ended with its budget, before its last candidate.")
-    if stale := [row["case"] for row in timed if _is_stale(sheet, row)]:
-        notes.append(f"Sources have changed since for {some(stale)}.")
+    facts, stale = sheet.machine["facts"], dict[str, None]()
+    for row in timed:
+        for t in row["times"]:
+            key = ("conv2d", row["backend"], t["algorithm"], row["problem"], t["config"])
+            if t["digest"] != current_digest(*key, facts):
+                stale[row["case"]] = None
+    notes += [f"Sources have changed since for {some(stale)}."] * bool(stale)
     sentence = "No case was timed."
     if timed:
         near, far = shares["all", "auto"][0], shares["all", "heuristic"][1]
+        goal = f"{'as' if near >= NEAR_SHARE else 'less than'} aimed at: {percent(NEAR_SHARE)}"
         sentence = (
-            f"auto is within 5 % of the best in {percent(near)} of {len(timed)} cases "
-            f"({'as' if near >= NEAR_SHARE else 'less than'} aimed at: {percent(NEAR_SHARE)}), the heuristic within "
+            f"auto is within 5 % of the best in {percent(near)} of {len(timed)} cases ({goal}), the heuristic within "
             f"1.5x in {percent(far)}."
         )
     columns = ("cases", "count", "level", "within 5 %", "within 1.5x", "the worst", "of case")
@@ -173,32 +174,23 @@ def spread_of(ratios: Mapping[str, float]) -> tuple[float, float, float, str]:
     return near, far, ratios[worst], worst
 
 
-def _is_stale(sheet: Sheet, row: Mapping[str, Any]) -> bool:
-    facts = sheet.machine["facts"]
-    return any(
-        t["digest"] != current_digest("conv2d", row["backend"], t["algorithm"], row["problem"], t["config"], facts)
-        for t in row["times"]
-    )
-
-
 def errors_table(sheet: Sheet) -> Shown:
     """A row a layer and kind of numbers, a column a way to compute it."""
     ways = list(dict.fromkeys(way for row in sheet.rows for way in row["errors"]))
     rows, faults = [], dict[str, list[str]]()
     for row in sheet.rows:
-        errors = row["errors"]
-        least = min((found["rms"] for found in errors.values()), default=None)
+        least = min((found["rms"] for found in row["errors"].values()), default=None)
         cells = {
             way: Cell(f"{error(found['rms'])} ({found['mean']:+.0e})", look="best" if found["rms"] == least else "")
-            for way, found in errors.items()
+            for way, found in row["errors"].items()
         }
         rows.append([row["problem"], row["data"], str(row["terms"]), *(cells.get(way, "") for way in ways)])
         for way, why in row["faults"].items():
             faults.setdefault(f"{way} has no result: {why}", []).append(row["problem"])
-    notes = [f"{what} ({some(layers)})." for what, layers in faults.items()]
-    said = [_below(sheet, other) for other in SPOKEN if other in ways]
+    notes = [f"{fault} ({some(layers)})." for fault, layers in faults.items()]
+    sentences = [_below(sheet, other) for other in SPOKEN if other in ways]
     shown = table(("layer", "numbers", "terms of a sum", *ways), rows, notes, lead=3)
-    return " ".join(said) or "Nothing was compared.", shown, ERRORS
+    return " ".join(sentences) or "Nothing was compared.", shown, ERRORS
 
 
 def _below(sheet: Sheet, other: str) -> str:
@@ -211,10 +203,8 @@ def _below(sheet: Sheet, other: str) -> str:
             compared += 1
             if max(split) >= rms[other]:
                 not_below.append(f"{row['problem']} ({row['data']})")
-    words = (
-        f"The error of `implicit_gemm_split` is below {SPOKEN[other]} in {compared - len(not_below)} of {compared} rows"
-    )
-    return f"{words}{f'; it is not in {some(not_below)}' if not_below else ''}."
+    below = f"below {SPOKEN[other]} in {compared - len(not_below)} of {compared} rows"
+    return f"The error of `implicit_gemm_split` is {below}{f'; it is not in {some(not_below)}' if not_below else ''}."
 
 
 def examples_table(sheet: Sheet) -> Shown:
@@ -224,8 +214,8 @@ def examples_table(sheet: Sheet) -> Shown:
         for row in sheet.rows
     ]
     failed = [row["example"] for row in sheet.rows if row["fault"]]
-    said = f"With an error: {some(failed)}." if failed else f"All {len(rows)} end well."
-    return said, table(("example", "s", "what it says"), rows, lead=1), EXAMPLES
+    sentence = f"With an error: {some(failed)}." if failed else f"All {len(rows)} end well."
+    return sentence, table(("example", "s", "last lines of its output"), rows, lead=1), EXAMPLES
 
 
 _TABLES: dict[str, Callable[[Sheet], Shown]] = {

@@ -6,27 +6,25 @@ whole after every row, so an interrupt loses no finished row, and the sheet can 
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from convforge.backends.cache import write_whole
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Run
-from convforge.timing import device_slug, machine_table, repository, versions
+from convforge.benchmark.store import begin_header, new_file
+from convforge.timing import device_slug
 
 SCHEMA = 1
 KINDS = ("host", "first", "choices", "models", "networks", "errors", "examples")
-_HEADER = ("started", "device", "machine", "versions", "commit", "dirty", "settings")
 
 
 @dataclass(slots=True)
 class Sheet:
-    """One stored sheet. The fields of :data:`_HEADER` are those of a :class:`Run`."""
+    """One stored sheet: the fields of its file, which are those of a :class:`Run`'s header, and its rows."""
 
     kind: str  # one of KINDS
     path: Path
@@ -37,8 +35,8 @@ class Sheet:
     commit: str | None
     dirty: bool
     settings: dict[str, Any]
-    rows: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = False  # every row was reached
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def begin(
@@ -46,20 +44,13 @@ class Sheet:
         more_versions: Mapping[str, str] | None = None,
     ) -> Sheet:  # fmt: skip
         """A new sheet in ``FOLDER/DEVICE/``; with `resume` the newest unfinished one of the same settings."""
-        device = device_slug(facts)
-        if resume:
-            for sheet in reversed(load_sheets(folder / device)):
-                if (sheet.kind, sheet.settings, sheet.complete) == (kind, dict(settings), False):
-                    return sheet
-        now, (commit, dirty) = datetime.now(UTC), repository()
-        stem = f"{kind}-{now:%Y%m%dT%H%M%SZ}"
-        names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
-        path = next(path for name in names if not (path := folder / device / f"{name}.json").exists())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sheet = cls(
-            kind, path, now.isoformat(timespec="seconds"), device, machine_table(facts),
-            {**versions(), **(more_versions or {})}, commit, dirty, dict(settings),
-        )  # fmt: skip
+        for sheet in reversed(load_sheets(folder / device_slug(facts))) if resume else ():
+            if (sheet.kind, sheet.settings, sheet.complete) == (kind, dict(settings), False):
+                return sheet
+        header = begin_header(kind, facts, settings)
+        path = new_file(folder / header["device"], header.pop("run"), ".json")
+        header["versions"] |= more_versions or {}
+        sheet = cls(header.pop("suite"), path, **header)
         sheet._write()
         return sheet
 
@@ -79,13 +70,19 @@ class Sheet:
 
     def as_run(self) -> Run:
         """The header as tables take it."""
-        header = {name: getattr(self, name) for name in _HEADER}
-        return Run.from_header({"run": self.path.stem, "suite": self.kind, **header}, self.path, complete=self.complete)
+        return Run.from_header(
+            {**self._table(), "run": self.path.stem, "suite": self.kind}, self.path, complete=self.complete
+        )
+
+    def _table(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _FIELDS}
 
     def _write(self) -> None:
-        table = {"kind": self.kind, "schema": SCHEMA, **{name: getattr(self, name) for name in _HEADER}}
-        table |= {"complete": self.complete, "rows": self.rows}
-        write_whole(self.path, (json.dumps(table, indent=1, allow_nan=False) + "\n").encode())
+        text = json.dumps({"schema": SCHEMA, **self._table()}, indent=1, allow_nan=False)
+        write_whole(self.path, f"{text}\n".encode())
+
+
+_FIELDS = tuple(field.name for field in fields(Sheet) if field.name != "path")
 
 
 def load_sheet(path: Path) -> Sheet:
@@ -94,8 +91,7 @@ def load_sheet(path: Path) -> Sheet:
         table = json.loads(path.read_bytes())
         if table["kind"] not in KINDS or table["schema"] != SCHEMA:
             raise ValueError(f"kind={table['kind']!r} of schema {table['schema']!r} is not known here")
-        header = {name: table[name] for name in _HEADER}
-        return Sheet(table["kind"], path, **header, rows=list(table["rows"]), complete=bool(table["complete"]))
+        return Sheet(path=path, **{name: table[name] for name in _FIELDS})
     except (KeyError, TypeError, ValueError) as fault:
         raise ValueError(f"{path} is no sheet of results: {type(fault).__name__}: {fault}") from None
 

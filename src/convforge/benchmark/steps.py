@@ -1,8 +1,8 @@
 """The steps of a plan, each timed by itself: where the time of a call goes.
 
 Steps of one name, such as the expansions of all chunks of im2col, are one timing: they run one after the other, in the
-plan's order and its way of sharing them out, without the steps that stand between them in a call. Their sum may differ
-from a call's time, as a step may find in the cache what the step before it left there, and on a CPU chunks overlap.
+plan's order and chunks, without the steps that are between them in a call. Their sum may differ from a call's time, as
+a step may find data of the step before it in the cache, and on a CPU chunks overlap.
 """
 
 from __future__ import annotations
@@ -49,15 +49,10 @@ def least_bytes(steps: Iterable[Step]) -> int | None:
 def measure_steps(
     rig: Rig, rule: StoppingRule, clock: Callable[[], float] = time.monotonic
 ) -> tuple[StepTime, ...]:  # fmt: skip
-    """Time each step of a plan of several on the slots of the ring; its weights are prepared already.
+    """Time each step of a plan of several on the slots of the ring, with prepared weights, in the budget of `rule`.
 
-    The plan was called before, so that every step finds in the workspace what a step before it wrote; which call's it
-    is makes no difference to its time. The outputs of the ring are of no use afterwards.
-
-    Parameters
-    ----------
-    rule : StoppingRule
-        Its budget is that of all steps together.
+    The plan was called before, so that every step finds in the workspace the output of a step before it; of which call
+    makes no difference to its time. The outputs of the ring are of no use afterwards.
     """
     plan, ring = rig.plan, rig.material.ring
     names = step_names(plan.steps)
@@ -69,24 +64,18 @@ def measure_steps(
     found = []
     for name in names:
         steps = only(plan.steps, name)
-        timing = measure(Cycle(len(ring.slots), _caller(rig, steps)), plan.runtime, share, clock=clock)
+
+        def call(i: int, steps: tuple[Step, ...] = steps) -> None:
+            slot, prepared = ring.slots[i], rig.prepared[i % len(rig.prepared)]
+            out = plan.runtime.writable(slot.out)
+            buffers = plan.buffers(slot.x, prepared, slot.operands, out, rig.workspace)
+            for step in steps:
+                step.run(buffers, None)
+
+        timing = measure(Cycle(len(ring.slots), call), plan.runtime, share, clock=clock)
         timing = replace(timing, ring=ring.size.slots, cold=cold)
         found.append(StepTime(name, timing, len(list(_flat(steps))), least_bytes(steps)))
     return tuple(found)
-
-
-def _caller(rig: Rig, steps: tuple[Step, ...]) -> Callable[[int], None]:
-    """Runs steps alone on the buffers of a slot."""
-    runtime, slots, prepared = rig.plan.runtime, rig.material.ring.slots, rig.prepared
-
-    def call(i: int) -> None:
-        slot = slots[i]
-        out = runtime.writable(slot.out)
-        buffers = rig.plan.buffers(slot.x, prepared[i % len(prepared)], slot.operands, out, rig.workspace)
-        for step in steps:
-            step.run(buffers, None)
-
-    return call
 
 
 def _flat(steps: Iterable[Step]) -> Iterator[Single]:

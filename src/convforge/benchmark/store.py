@@ -11,21 +11,22 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from convforge.benchmark.records import CopyTime, Finalists, Profile, Result, Run
-from convforge.benchmark.suites import suite_weights
+from convforge.backends.facts import DeviceFacts
+from convforge.benchmark.records import CopyTime, Finalists, Profile, Record, Result, Run
 from convforge.timing.ceilings import Ceilings
+from convforge.timing.machine import device_slug, machine_table, repository, versions
 
 SCHEMA = 1
+_KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in (Result, Finalists, CopyTime, Profile)}
 
 
-class Store:
-    """Appends records to a run's file. A context manager."""
+class Store(AbstractContextManager["Store"]):
+    """Appends records to a run's file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,29 +36,16 @@ class Store:
     def create(cls, folder: Path, header: Mapping[str, Any]) -> Store:
         """Begin a run in a new file of `folder`, named by the run's id; a number is added to an id that is taken.
 
-        Parameters
-        ----------
-        header : mapping
-            The fields of the first line, but for kind and schema; "run" is its id.
+        `header` has the fields of the first line, but for kind and schema; "run" is the id.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        for number in itertools.count(1):
-            run = header["run"] if number == 1 else f"{header['run']}-{number}"
-            path = folder / f"{run}.jsonl"
-            with contextlib.suppress(FileExistsError):
-                path.touch(exist_ok=False)
-                break
-        store = cls(path)
-        store.append({"kind": "run", "schema": SCHEMA, **header, "run": run})
+        store = cls(new_file(folder, header["run"], ".jsonl"))
+        store.append({"kind": "run", "schema": SCHEMA, **header, "run": store.path.stem})
         return store
 
     @classmethod
     def resume(cls, path: Path) -> Store:
         """Go on with a run's file; a torn last line is cut off first."""
-        whole = path.read_bytes()
-        end = whole.rfind(b"\n") + 1
-        if end < len(whole):
-            os.truncate(path, end)
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         return cls(path)
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -71,36 +59,42 @@ class Store:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def run_id(suite: str, started: datetime) -> str:
-    """Id of a run and stem of its file.
+def new_file(folder: Path, stem: str, suffix: str) -> Path:
+    """A new, empty file; a number is added to a name that is taken."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        path = folder / f"{stem}{f'-{number}' * (number > 1)}{suffix}"
+        with contextlib.suppress(FileExistsError):
+            path.touch(exist_ok=False)
+            break
+    return path
 
-    Examples
-    --------
-    >>> run_id("images", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
-    'images-20260102T030405Z'
-    """
+
+def run_id(suite: str, started: datetime) -> str:
+    """Id of a run and stem of its file: "images-20260102T030405Z"."""
     safe = "".join(c if c.isalnum() or c in "+-_" else "-" for c in suite)[:60]
     return f"{safe}-{started.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def begin_header(suite: str, facts: DeviceFacts, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The header of a run that begins now: id, time, device, versions, commit and settings."""
+    now, (commit, dirty) = datetime.now(UTC), repository()
+    return {
+        "run": run_id(suite, now), "started": now.isoformat(timespec="seconds"), "suite": suite,
+        "device": device_slug(facts), "machine": machine_table(facts), "versions": versions(),
+        "commit": commit, "dirty": dirty, "settings": dict(settings),
+    }  # fmt: skip
 
 
 def load_runs(path: Path | str) -> list[Run]:
     """Read a run's file, or every one in a folder and its folders, the oldest first.
 
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file or folder.
-    ValueError
-        A file is no run, or a line other than a torn last one is damaged; the text names file and line.
+    ``FileNotFoundError`` without such a file or folder; ``ValueError``, with file and line, if a file is no run, or a
+    line other than a torn last one is damaged.
     """
     path = Path(path)
     if path.is_dir():
@@ -111,34 +105,24 @@ def load_runs(path: Path | str) -> list[Run]:
 def load_run(path: Path) -> Run:
     """Read one run's file; of two records of one row the later one counts."""
     records = _records(path)
-    if not records or records[0].get("kind") != "run":
+    header = records[0] if records else {}
+    if header.get("kind") != "run":
         raise ValueError(f"{path} is not a run of convforge: its first line must be of kind 'run'")
-    if records[0].get("schema") != SCHEMA:
-        raise ValueError(f"{path} has schema {records[0].get('schema')}; this version reads {SCHEMA}")
-    results: dict[tuple[str, ...], Result] = {}
-    finals: dict[str, Finalists] = {}
+    if header.get("schema") != SCHEMA:
+        raise ValueError(f"{path} has schema {header.get('schema')}; this version reads {SCHEMA}")
+    found: dict[str, dict[Any, Any]] = {kind: {} for kind in _KINDS}
     ceilings: list[tuple[str, Ceilings]] = []
-    copies: dict[str, CopyTime] = {}
-    profile: Profile | None = None
     complete = False
     for number, record in enumerate(records[1:], 2):
-        kind = record.get("kind")
+        kind = str(record.get("kind"))
         try:
-            if kind == "result":
-                result = Result.from_record(record)
-                if not result.weights:  # written before results said so
-                    known = suite_weights(str(records[0].get("suite")))
-                    result = replace(result, weights=known.get((result.case, result.problem), ""))
-                results[result.key] = result
-                finals.pop(result.case, None)  # a verdict stands only as long as the rows before it
-            elif kind == "finalists":
-                final = Finalists.from_record(record)
-                finals[final.case] = final
-            elif kind == "copy":
-                copy = CopyTime.from_record(record)
-                copies[copy.case] = copy
-            elif kind == "profile":
-                profile = Profile.from_record(record)
+            if kind in _KINDS:
+                value: Any = _KINDS[kind].from_record(record)
+                if isinstance(value, Result):
+                    found["finalists"].pop(value.case, None)  # a verdict holds only as long as the rows before it
+                    found[kind][value.key] = value
+                else:
+                    found[kind][getattr(value, "case", None)] = value
             elif kind == "ceilings":
                 ceilings.append((record["when"], Ceilings(record["copy_bytes_per_s"], record["fma_flops_per_s"])))
             elif kind != "end":
@@ -146,9 +130,10 @@ def load_run(path: Path) -> Run:
         except (KeyError, TypeError, ValueError) as fault:
             raise ValueError(f"{path}, line {number}: {type(fault).__name__}: {fault}") from None
         complete = kind == "end" and bool(record["complete"])
+    results, finals, copies = (tuple(found[kind].values()) for kind in ("result", "finalists", "copy"))
     return Run.from_header(
-        records[0], path, results=tuple(results.values()), finals=tuple(finals.values()), ceilings=tuple(ceilings),
-        copies=tuple(copies.values()), profile=profile, complete=complete,
+        header, path, results=results, finals=finals, ceilings=tuple(ceilings), copies=copies,
+        profile=found["profile"].get(None), complete=complete,
     )  # fmt: skip
 
 
@@ -157,35 +142,30 @@ def unfinished(folder: Path, suite: str, settings: Mapping[str, Any]) -> Path | 
 
     A setting that a run does not name, as it is older than the setting, was not chosen.
     """
-    if not folder.is_dir():
-        return None
-    for run in reversed(load_runs(folder)):
-        if (
-            run.suite == suite
-            and not run.complete
-            and all((run.settings.get(name) or None) == (value or None) for name, value in settings.items())
-        ):
-            return run.path
-    return None
+
+    def resumable(run: Run) -> bool:
+        same = all((run.settings.get(name) or None) == (value or None) for name, value in settings.items())
+        return run.suite == suite and not run.complete and same
+
+    runs = reversed(load_runs(folder)) if folder.is_dir() else ()
+    return next((run.path for run in runs if resumable(run)), None)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_bytes().split(b"\n")
-    lines.pop()  # what follows the last line end: nothing, or a line that was not written whole
+    lines = path.read_bytes().split(b"\n")[:-1]  # the last is empty, or was not written whole
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line)
+            records.append(json.loads(line))
         except ValueError:
             raise ValueError(f"{path}, line {number} is damaged: {line[:60]!r}") from None
-        if not isinstance(record, dict):
+        if not isinstance(records[-1], dict):
             raise ValueError(f"{path}, line {number} is not a record: {line[:60]!r}")
-        records.append(record)
     return records
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: None stands for them."""
+    """JSON has no NaN and no infinity: None replaces them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

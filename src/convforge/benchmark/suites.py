@@ -1,20 +1,19 @@
-"""Suites: tables of cases (CSV) that the bench runs. A suite is named, is a path, or is a single problem's text form.
+"""Suites: tables of cases (CSV) of the benchmark. A suite is named, is a path, or is a single problem's text form.
 
 A suite has the columns name and source, then either `problem` (a text form) or a convolution's sizes:
-n,c,h,w,k,r,s,stride_h,stride_w,pad_h,pad_w,dil,groups. Further columns may say dtype, layout, precision, weights
-("normal", "gaussian" or "shared") and heavy (1: only run when asked for).
+n,c,h,w,k,r,s,stride_h,stride_w,pad_h,pad_w,dil,groups. Further columns may be dtype, layout, precision, weights
+("normal", "gaussian" or "shared") and heavy (1: runs only with --heavy).
 """
 
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from convforge.backends.sources import PACKAGE, on_disk
+from convforge.benchmark.formats import nearest
 from convforge.problem import DTYPES, Conv2dProblem, GemmProblem, Problem, parse_problem
 
 WEIGHTS = ("normal", "gaussian", "shared")
@@ -24,31 +23,19 @@ FURTHER_COLUMNS = ("dtype", "layout", "precision", "weights", "heavy")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of a suite.
+    """One row of a suite."""
 
-    Attributes
-    ----------
-    name : str
-        Unique in its suite.
-    problem : Problem
-    source : str
-        Where the sizes come from.
-    weights : {"normal", "gaussian", "shared"}
-        Random; or Gaussian and so of rank one, as blurs are; or one random filter of sum one for all channels, which
-        pictures are filtered with, and libraries that take but one.
-    heavy : bool
-        Run only when asked for.
-    """
-
-    name: str
+    name: str  # unique in its suite
     problem: Problem
-    source: str = ""
+    source: str = ""  # of the sizes
+    # "normal": random; "gaussian": of rank one, as blurs are; "shared": one random filter of sum one for all channels,
+    # by which images are filtered, and by libraries that take but one.
     weights: str = "normal"
-    heavy: bool = False
+    heavy: bool = False  # runs only with --heavy
 
 
 def suite_folder() -> Path:
-    """Folder of the named suites: beside this file when installed, ``benchmarks/`` in a checkout."""
+    """Folder of the named suites: beside this file in an installation, ``benchmarks/`` in a checkout."""
     try:
         return on_disk(PACKAGE / "benchmark" / "suites")
     except OSError:
@@ -56,61 +43,23 @@ def suite_folder() -> Path:
 
 
 def suite_names() -> list[str]:
-    """Names of the suites that come with convforge.
-
-    Examples
-    --------
-    >>> "smoke" in suite_names()
-    True
-    """
+    """Names of the suites that come with convforge."""
     return sorted(path.stem for path in suite_folder().glob("*.csv"))
 
 
-@cache
-def suite_weights(name: str) -> Mapping[tuple[str, str], str]:
-    """The weights of a named suite's cases, by name and problem; empty where no suite has the name.
-
-    Examples
-    --------
-    >>> suite_weights("filters")["blur_512_3x3", "n1c3h512w512_k3r3s3_st1_p1_g3_f32_nchw"]
-    'gaussian'
-    """
-    cases = load([name])[1] if name in suite_names() else []
-    return {(case.name, str(case.problem)): case.weights for case in cases}
-
-
 def load(targets: Sequence[str]) -> tuple[str, list[Case]]:
-    """Read suites and problems.
+    """Read suites and problems; return their names, joined by "+" ("problems" for problems alone), and the cases.
 
-    Parameters
-    ----------
-    targets : sequence of str
-        Each a suite's name, a path of a CSV, or a problem's text form.
-
-    Returns
-    -------
-    name : str
-        Of the suite, several joined by "+"; "problems" where only problems are named.
-    cases : list of Case
-
-    Raises
-    ------
-    ValueError
-        A target is none of these, or a row is at fault; the text names file, line and rule.
-
-    Examples
-    --------
-    >>> load(["n1c3h32w32_k1r3s3_st1_p1_f32_nchw"])[1][0].problem.flops
-    55296
+    A target is a suite's name, a path of a CSV, or a problem's text form. One that is none of these, or has a row at
+    fault, is a ValueError, whose text names file, line and rule.
     """
     if not targets:
         raise ValueError(f"name a suite ({', '.join(suite_names())}), a path of a CSV, or a problem")
-    names: list[str] = []
+    names: dict[str, None] = {}
     cases: dict[str, Case] = {}
     for target in targets:
         name, found = _load_one(target)
-        if name not in names:
-            names.append(name)
+        names[name] = None
         for case in found:
             if case.name in cases and cases[case.name] != case:
                 raise ValueError(f"two cases are called {case.name!r}; names must differ")
@@ -121,29 +70,27 @@ def load(targets: Sequence[str]) -> tuple[str, list[Case]]:
 def select(
     cases: Iterable[Case], *, sizes: Sequence[int] = (), strides: Sequence[int] = (), heavy: bool = False
 ) -> list[Case]:
-    """The cases of some sizes (height or width of a picture, M of a matrix product) and strides; heavy ones if asked.
+    """The cases of some sizes (height or width of an image, M of a matrix product) and strides; heavy ones if asked.
 
-    Raises
-    ------
-    ValueError
-        No case is left.
+    ``ValueError`` if no case is left.
     """
     every = list(cases)
-    kept = [
-        case
-        for case in every
-        if (heavy or not case.heavy)
-        and (not sizes or set(sizes) & set(sizes_of(case.problem)))
-        and (not strides or set(strides) & set(case.problem.stride))
-    ]
+    kept = [case for case in every if (heavy or not case.heavy) and fits(case.problem, sizes, strides)]
     if not kept:
         known_sizes = sorted({size for case in every for size in sizes_of(case.problem)})
         known_strides = sorted({stride for case in every for stride in case.problem.stride})
         raise ValueError(
-            f"no case has sizes {_said(sizes)} and strides {_said(strides)}; there are sizes {_said(known_sizes)} and "
-            f"strides {_said(known_strides)}" + ("" if heavy else "; heavy cases run with --heavy")
+            f"no case has sizes {_listed(sizes)} and strides {_listed(strides)}; there are sizes "
+            f"{_listed(known_sizes)} and strides {_listed(known_strides)}"
+            + ("" if heavy else "; heavy cases run with --heavy")
         )
     return kept
+
+
+def fits(problem: Problem, sizes: Iterable[int], strides: Iterable[int]) -> bool:
+    """True if a problem has one of some sizes and one of some strides; an empty choice takes all."""
+    pairs = ((set(sizes), sizes_of(problem)), (set(strides), problem.stride))
+    return all(not wanted or not wanted.isdisjoint(own) for wanted, own in pairs)
 
 
 def _load_one(target: str) -> tuple[str, list[Case]]:
@@ -156,29 +103,20 @@ def _load_one(target: str) -> tuple[str, list[Case]]:
     except ValueError as fault:
         if "is not a problem" not in str(fault):
             raise
-        near = difflib.get_close_matches(target, suite_names(), n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"{target!r} is no suite ({', '.join(suite_names())}), no CSV file and no problem's text form{hint}"
-        ) from None
+        known, hint = ", ".join(suite_names()), nearest(target, suite_names())
+        raise ValueError(f"{target!r} is no suite ({known}), no CSV file and no problem's text form{hint}") from None
     return "problems", [Case(str(problem), problem)]
 
 
 def read_suite(path: Path) -> list[Case]:
-    """The cases of a CSV file.
-
-    Raises
-    ------
-    ValueError
-        It is no such file; the text names the file, and the line.
-    """
+    """The cases of a CSV file; ``ValueError`` names the file, and the line, of one at fault."""
     try:
         # A byte order mark, which spreadsheets write, is none of the first column's name.
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text of UTF-8; a suite is a CSV file") from None
     reader = csv.DictReader(text.splitlines(keepends=True))
-    _check_columns(path, reader.fieldnames or ())
+    _check_columns(path, set(reader.fieldnames or ()))
     cases: dict[str, Case] = {}
     for row in reader:
         try:
@@ -195,9 +133,8 @@ def read_suite(path: Path) -> list[Case]:
     return list(cases.values())
 
 
-def _check_columns(path: Path, columns: Iterable[str]) -> None:
-    found = set(columns)
-    needed = {"name", "source", "problem"} if "problem" in found else {"name", "source", *SIZE_COLUMNS}
+def _check_columns(path: Path, found: set[str]) -> None:
+    needed = {"name", "source", *(["problem"] if "problem" in found else SIZE_COLUMNS)}
     if missing := needed - found:
         raise ValueError(
             f"{path} lacks the columns {', '.join(sorted(missing))}; a suite has cells parted by commas, of the "
@@ -208,9 +145,7 @@ def _check_columns(path: Path, columns: Iterable[str]) -> None:
 
 
 def _case(row: Mapping[str, str]) -> Case:
-    if row.get("problem") == "":
-        raise ValueError("problem is missing")
-    problem = parse_problem(row["problem"]) if "problem" in row else _convolution(row)
+    problem = parse_problem(row["problem"]) if row.get("problem") else _convolution(row)
     weights, heavy = row.get("weights") or "normal", row.get("heavy") or "0"
     if not row["name"]:
         raise ValueError("a case needs a name")
@@ -224,12 +159,12 @@ def _case(row: Mapping[str, str]) -> Case:
 
 
 def _convolution(row: Mapping[str, str]) -> Conv2dProblem:
-    size = {}
+    if row.get("problem") == "":
+        raise ValueError("problem is missing")
     for column in SIZE_COLUMNS:
-        try:
-            size[column] = int(row[column])
-        except ValueError:
-            raise ValueError(f"{column}={row[column]!r} must be a whole number") from None
+        if not row[column].strip().lstrip("+-").isdigit():
+            raise ValueError(f"{column}={row[column]!r} must be a whole number")
+    size = {column: int(row[column]) for column in SIZE_COLUMNS}
     text = "n{n}c{c}h{h}w{w}_k{k}r{r}s{s}_st{stride_h}x{stride_w}_p{pad_h}x{pad_w}_d{dil}_g{groups}".format_map(size)
     dtype = row.get("dtype") or "f32"
     if any(part not in DTYPES for part in dtype.split("-")):
@@ -240,9 +175,9 @@ def _convolution(row: Mapping[str, str]) -> Conv2dProblem:
 
 
 def sizes_of(problem: Problem) -> tuple[int, ...]:
-    """The sizes that a case is selected by: height and width of pictures, rows of a matrix product."""
+    """The sizes that select a case: height and width of images, rows of a matrix product."""
     return problem.sides[:1] if isinstance(problem, GemmProblem) else problem.sides
 
 
-def _said(values: Sequence[int]) -> str:
+def _listed(values: Sequence[int]) -> str:
     return ", ".join(map(str, values)) or "of any kind"

@@ -1,7 +1,8 @@
-"""A table without looks, and its writers: Markdown and a terminal. `course/report/macros.html.j2` writes it as HTML."""
+"""A table, and its writers: Markdown and a terminal. `course/report/macros.html.j2` writes it as HTML."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -53,11 +54,6 @@ class Table:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
-    @property
-    def texts(self) -> list[list[str]]:
-        """Texts of the cells, row by row."""
-        return [[cell.text for cell in row] for row in self.rows]
-
 
 def table(
     names: Sequence[str],
@@ -76,13 +72,14 @@ def table(
     return Table("", "", tuple(columns), tuple(cells), notes=tuple(notes))
 
 
-def markdown(run: Run, tables: Sequence[Table], legend: str) -> str:
-    """Tables of a run as Markdown, with where and when it was measured, and their notes."""
+def markdown(runs: Sequence[Run], tables: Sequence[Table], legend: str) -> str:
+    """Tables of some runs as Markdown, with where and when these were measured, and their notes."""
     lines: list[str] = []
     for shown in tables:
         lines += [*markdown_lines(shown), ""]
-    lines += [caption(run), ""]
-    lines += [f"- {escaped(note)}" for note in (legend, *doubts(run), *(n for shown in tables for n in shown.notes))]
+    lines += [*map(caption, runs), ""]
+    warnings = dict.fromkeys(doubt for run in runs for doubt in doubts(run))
+    lines += [f"- {escaped(note)}" for note in (legend, *warnings, *(n for shown in tables for n in shown.notes))]
     return "\n".join(lines) + "\n"
 
 
@@ -102,9 +99,7 @@ def markdown_line(cells: Iterable[str]) -> str:
 
 def escaped(text: str) -> str:
     """A text whose signs mean nothing in Markdown."""
-    for sign in "\\|*_`[]<>":
-        text = text.replace(sign, f"\\{sign}")
-    return text
+    return re.sub(r"[\\|*_`\[\]<>]", r"\\\g<0>", text)
 
 
 def rich_table(shown: Table, width: int) -> RenderableType:
@@ -126,10 +121,11 @@ def rich_table(shown: Table, width: int) -> RenderableType:
 
 
 def _blocks(shown: Table, width: int) -> Iterator[list[int]]:
-    """Indices of columns side by side: the leading columns of text, then as many others as the width holds."""
+    """Yield the columns of each block: the leading columns of text, then as many others as the width holds."""
     last = len(shown.columns) - 1
     lead = next((i for i, column in enumerate(shown.columns) if column.numeric), last)
-    widths = [max(map(len, texts)) + 3 for texts in zip(shown.names, *shown.texts, strict=True)]
+    texts = [shown.names, *([cell.text for cell in row] for row in shown.rows)]
+    widths = [max(map(len, column)) + 3 for column in zip(*texts, strict=True)]
     widths[last] = min(widths[last], 24)  # text that can be folded
     room = width - sum(widths[:lead])
     block: list[int] = []
@@ -143,8 +139,8 @@ def _blocks(shown: Table, width: int) -> Iterator[list[int]]:
 
 def doubts(run: Run) -> Iterator[str]:
     """Reasons to doubt the figures of a run."""
-    if words := run.moved:
-        yield f"The machine did not hold still: {words}. Measure again before you trust these figures."
+    if change := run.moved:
+        yield f"The machine did not hold still: {change}. Measure again before you trust these figures."
     if not run.complete:
         yield "The run is not complete."
 
@@ -153,10 +149,10 @@ def caption(run: Run) -> str:
     """Caption of a run's table: device, date, commit, and its ceilings."""
     facts, best = run.machine.get("facts", {}), run.best_ceilings
     cores = cores_in_words(facts.get("cores", "?"), facts.get("backend", ""))
-    said = [f"Measured {run.started[:10]} on {run.where}, {cores}, {run.tree or 'no commit known'}", searched(run)]
+    parts = [f"Measured {run.started[:10]} on {run.where}, {cores}, {run.tree or 'no commit known'}", searched(run)]
     if best is not None:
-        said.append(f"copy {best.copy_bytes_per_s / 1e9:.3g} GB/s, FMA {best.fma_flops_per_s / 1e9:.3g} GFLOP/s")
-    return f"{'; '.join(filter(None, said))}."
+        parts.append(f"copy {best.copy_bytes_per_s / 1e9:.3g} GB/s, FMA {best.fma_flops_per_s / 1e9:.3g} GFLOP/s")
+    return f"{'; '.join(filter(None, parts))}."
 
 
 def searched(run: Run) -> str:

@@ -6,12 +6,13 @@ whose sources have changed since.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from convforge.benchmark.formats import error, milliseconds, natural, percent, some, three
-from convforge.benchmark.frame import data_frame, each, frame, labeller, signs, stride_of
+from convforge.benchmark.frame import data_frame, each, frame, labeller, marked_ms, stride_of
 from convforge.benchmark.records import Result, Run, StepTime
 from convforge.benchmark.table import Cell, Table, caption, doubts, markdown, rich_table, table
 from convforge.benchmark.verdicts import TERMS, Verdict, judge
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _MARKS = (
-    "Bold: our best; italics: the best peer; ~ noisy; * sources changed since; a method with its arithmetic in "
-    "parentheses must be asked for by name and does not compete. " + TERMS
+    "Bold: our best; italics: the best peer; ~ noisy; * sources changed since. Methods with an arithmetic in "
+    "parentheses are less exact: they run only if you name them and are not ranked. " + TERMS
 )
 LEGEND = (
     "ms / nominal GFLOP/s (the direct method's operations, whatever the method does); weights prepared on every call. "
@@ -42,73 +43,50 @@ LONGEST_REASON = 260
 # Cases whose steps a note tells; the table of steps and the CSV have all.
 MOST_STEPPED = 3
 
-Shown = Literal["timing", "prepared_time", "transfer_time"]
 Label = Callable[[Result], str]
 
 
 def tables_of(
-    run: Run,
-    results: Sequence[Result] | None = None,
-    *,
-    best: bool = False,
-    prepared: bool = False,
-    transfer: bool = False,
-    copy: bool = False,
+    run: Run, results: Sequence[Result] | None = None, *, best: bool = False, copy: bool = False
 ) -> tuple[Table, ...]:
     """The tables of a run, one an operation.
 
-    Parameters
-    ----------
-    results : sequence of Result, optional
-        The run's results that make rows and columns, as :func:`convforge.benchmark.frame.select` gives; all by
-        default. All that the run has of a case decide who is fastest.
-    best : bool
-        Of a method's configs on a case, show the fastest alone.
-    prepared, transfer : bool
-        Show the times with weights prepared once, or from host arrays to a host array.
-    copy : bool
-        Show the share of a copy of the same bytes in place of GFLOP/s, and the copy itself.
+    `results` are those that make rows and columns, all by default; all of a case decide who is fastest. `best` shows
+    the fastest of a method's configs alone, `copy` the copy itself, and the share of it in place of GFLOP/s.
     """
-    if transfer and copy:
-        raise ValueError("transfer and copy exclude each other: a copy is timed on the device alone")
-    if prepared and transfer:
-        raise ValueError("prepared and transfer exclude each other: a time with transfer prepares the weights")
-    shown: Shown = "prepared_time" if prepared else "transfer_time" if transfer else "timing"
     found = frame(run, results)
     if best:
         found = found.sort_values("seconds", kind="stable").drop_duplicates(["case", "algorithm"]).sort_index()
-    return tuple(_table(run, rows, shown, copy) for _, rows in found.groupby("operation", sort=False))
+    return tuple(_table(run, rows, copy) for _, rows in found.groupby("operation", sort=False))
 
 
-def _table(run: Run, rows: DataFrame, shown: Shown, copy: bool) -> Table:
+def _table(run: Run, rows: DataFrame, copy: bool) -> Table:
     label = labeller(rows.result)
     rows = rows.assign(label=rows.result.map(label))
     timed = rows[rows.seconds.notna()]
     # Ours, then the peers, in the order of the file; the notes name methods without a time.
     labels = list(timed.sort_values("ours", ascending=False, kind="stable").label.unique())
-    transferred = shown != "transfer_time" and any(r.transfer_time for r in timed.result)
+    transferred = any(r.transfer_time for r in timed.result)
     lines: list[dict[str, str | Cell]] = []
     for case in sorted(rows.case.unique(), key=natural):
         of_case, verdict = rows[rows.case == case], judge(run, case)
-        cells = {r.label: _cell(run, r.result, verdict, shown, copy) for r in each(of_case)}
+        cells = {r.label: _cell(run, r.result, verdict, copy) for r in each(of_case)}
         lines.append(cells | {
             "case": case, "stride": stride_of(parse_problem(of_case.problem.iloc[0])), "a copy": _copy_text(run, case),
             "with transfer": _with_transfer(of_case.result, label), "fastest": verdict.words(label),
         })  # fmt: skip
     if lines:
-        rms = rows.groupby("label").rms.max().dropna()
-        errors = {name: error(rms[name]) if name in rms else "-" for name in labels}
-        lines.append({"case": "largest RMS error", **errors})
+        errors = rows.groupby("label").rms.max().dropna().map(error)
+        lines.append({"case": "largest RMS error", **dict.fromkeys(labels, "-"), **errors[errors.index.isin(labels)]})
     columns = ("case", "stride", *labels, *["a copy"] * copy, *["with transfer"] * transferred, "fastest")
-    notes = [TRANSFER] * (transferred or shown == "transfer_time")
-    notes += [*_step_notes(run, rows), *way_notes(rows.result, label)]
-    notes += [] if copy or shown == "transfer_time" else _copy_notes(run, timed)
+    notes = [*[TRANSFER] * transferred, *_step_notes(run, rows), *way_notes(rows.result, label)]
+    notes += [] if copy else _copy_notes(run, timed)
     return table(columns, lines, (*notes, *_notes(rows)))
 
 
-def markdown_table(run: Run, results: Sequence[Result] | None = None, *, copy: bool = False, **shown: bool) -> str:
+def markdown_table(run: Run, results: Sequence[Result] | None = None, *, best: bool = False, copy: bool = False) -> str:
     """The tables of :func:`tables_of` as Markdown, with where and when they were measured, and their notes."""
-    return markdown(run, tables_of(run, results, copy=copy, **shown), COPY_LEGEND if copy else LEGEND)
+    return markdown([run], tables_of(run, results, best=best, copy=copy), COPY_LEGEND if copy else LEGEND)
 
 
 def rich_tables(run: Run, width: int) -> RenderableType:
@@ -123,58 +101,52 @@ def rich_tables(run: Run, width: int) -> RenderableType:
     return Group(*blocks, Text(LEGEND, style="dim"), *notes, Text(caption(run)), *warnings)
 
 
-# Cells.
-
-
-def _cell(run: Run, r: Result, verdict: Verdict, shown: Shown, copy: bool) -> Cell:
-    timing = run.timing(r) if shown == "timing" else getattr(r, shown)
+def _cell(run: Run, r: Result, verdict: Verdict, copy: bool) -> Cell:
+    timing = run.timing(r)
     if timing is None:
         return Cell("-" if r.status == "ok" else r.status)
     share = run.of_copy(r, timing)
     beside = three(r.flops / timing.median_s / 1e9) if not copy else "-" if share is None else percent(share)
     look = "best" if r is verdict.best_ours else "rival" if r is verdict.best_peer else ""
-    return Cell(f"{signs(run, r, timing)}{milliseconds(timing.median_s)} / {beside}", look=look)
+    return Cell(f"{marked_ms(timing, stale=run.is_stale(r))} / {beside}", look=look)
 
 
 def _copy_text(run: Run, case: str) -> str:
     copy = run.copy_of(case)
-    if copy is None:
-        return "-"
-    return f"{'~' * copy.time.noisy}{milliseconds(copy.time.median_s)} / {three(copy.bytes_per_s / 1e9)} GB/s"
+    return "-" if copy is None else f"{marked_ms(copy.time)} / {three(copy.bytes_per_s / 1e9)} GB/s"
 
 
 def _with_transfer(results: Iterable[Result], label: Label) -> str:
     """The shortest time from host to host of a method of ours, and its name."""
     found = [(r.transfer_time, label(r)) for r in results if r.ours and r.transfer_time is not None]
-    if not found:
-        return "-"
-    timing, name = min(found, key=lambda pair: pair[0].median_s)
-    return f"{'~' * timing.noisy}{milliseconds(timing.median_s)} ({name})"
-
-
-# Notes.
+    timing, name = min(found, key=lambda pair: pair[0].median_s, default=(None, ""))
+    return "-" if timing is None else f"{marked_ms(timing)} ({name})"
 
 
 def _notes(rows: DataFrame) -> Iterator[str]:
-    """Notes on what was refused, failed or skipped, and on times of another kind."""
+    """Notes on refused, failed and skipped rows, and on times of another kind."""
     timed = [r for r in rows.result if r.time is not None]
     if hot := [r.case for r in timed if not r.time.cold]:
         yield f"Hot in the cache, too small to fill a ring: {some(hot)}."
     if few := [f"{r.case} {r.algorithm}" for r in timed if r.time.few]:
-        yield f"Fewer samples than asked for, as the budget ended: {some(few)}."
+        yield f"Fewer samples than the rule's, as the budget ended: {some(few)}."
     alike: dict[str, list[str]] = {}
     for (algorithm, status), found in rows[rows.status != "ok"].groupby(["algorithm", "status"], sort=False):
         reason, *others = found.reason.unique()
         more = f" (and {len(others)} more reasons: see the CSV)" if others else ""
         short = reason if len(reason) <= LONGEST_REASON else f"{reason[: LONGEST_REASON - 4]} ..."
         alike.setdefault(f"{status} on {some(found.case)}: {short}{more}", []).append(str(algorithm))
-    for said, algorithms in alike.items():
-        yield f"{', '.join(algorithms)} {said}"
+    yield from (f"{', '.join(algorithms)} {words}" for words, algorithms in alike.items())
 
 
 def _copy_notes(run: Run, timed: DataFrame) -> Iterator[str]:
-    """A note with every method's lowest and highest share of a copy, of the cases that memory bounds."""
-    bound = timed[[bound_by_memory(run, r) for r in timed.result]].dropna(subset=["of_copy"])
+    """A note with every method's lowest and highest share of a copy, of the cases that memory bounds.
+
+    Memory bounds a case if moving its bytes takes as long as the direct method's operations or longer.
+    """
+    best = run.best_ceilings
+    balance = best.fma_flops_per_s / best.copy_bytes_per_s if best else math.inf  # FLOPs a byte
+    bound = timed[[r.flops <= balance * r.least_bytes for r in timed.result]].dropna(subset=["of_copy"])
     each = []
     for name, shares in bound.groupby("label", sort=False).of_copy:
         low, high = percent(shares.min()), percent(shares.max())
@@ -183,29 +155,22 @@ def _copy_notes(run: Run, timed: DataFrame) -> Iterator[str]:
         yield f"Of a copy of the same bytes, where memory is the limit: {'; '.join(each)}."
 
 
-def bound_by_memory(run: Run, r: Result) -> bool:
-    """True where moving a case's bytes takes as long as the direct method's operations or longer, by the ceilings."""
-    best = run.best_ceilings
-    return best is None or r.flops / best.fma_flops_per_s <= r.least_bytes / best.copy_bytes_per_s
-
-
 def _step_notes(run: Run, rows: DataFrame) -> Iterator[str]:
     """A note for each method whose steps were timed, with its largest cases."""
+
+    def words(step: StepTime) -> str:
+        share, hot = run.copy_share(step), "" if step.time.cold else ", hot in the cache"
+        of = "" if share is None else f" ({percent(share)} of the copy ceiling{hot})"
+        return f"{step.name} {milliseconds(step.time.median_s)} ms{of}"
+
     for name, found in rows[rows.result.map(lambda r: bool(r.steps))].groupby("label", sort=False).result:
         largest = sorted(found, key=lambda r: r.flops, reverse=True)
         each = [
-            (f"on {r.case} " if len(found) > 1 else "") + ", ".join(_step_words(run, step) for step in r.steps)
-            for r in largest[:MOST_STEPPED]
-        ]
+            f"on {r.case} " * (len(found) > 1) + ", ".join(map(words, r.steps)) for r in largest[:MOST_STEPPED]
+        ]  # fmt: skip
         others = {r.case for r in largest[MOST_STEPPED:]}
         more = f"; and on {some(r.case for r in found if r.case in others)}" if others else ""
         yield f"{name}: {'; '.join(each)}{more}"
-
-
-def _step_words(run: Run, step: StepTime) -> str:
-    share, hot = run.copy_share(step), "" if step.time.cold else ", hot in the cache"
-    of = "" if share is None else f" ({percent(share)} of the copy ceiling{hot})"
-    return f"{step.name} {milliseconds(step.time.median_s)} ms{of}"
 
 
 def way_notes(results: Iterable[Result], label: Label) -> list[str]:
@@ -214,23 +179,20 @@ def way_notes(results: Iterable[Result], label: Label) -> list[str]:
     for r in results:
         if r.ways:
             methods.setdefault(label(r), []).append(r)
-    return [_way_note(name, found) for name, found in methods.items()]
+    notes = []
+    for name, found in methods.items():
+        ways = [way for r in found for way in r.ways]
+        count = Counter(outcome for _, outcome, _ in ways)
+        parts = [f"{count['run']} run"]
+        parts += [f"{count['large']} want more workspace than the limit"] * bool(count["large"])
+        if count["failed"]:
+            parts.append(f"{count['failed']} failed ({some(why for _, outcome, why in ways if outcome == 'failed')})")
+        excluded = f"; {count['excluded']} excluded for their arithmetic" if count["excluded"] else ""
+        cases = len({r.case for r in found})
+        total = f"{len(ways) - count['excluded']} on {cases} case{'s' * (cases > 1)}"
+        notes.append(f"{name}: the fastest of the library's own plans: {total}, {', '.join(parts)}{excluded}.")
+    return notes
 
-
-def _way_note(name: str, results: Sequence[Result]) -> str:
-    ways = [way for r in results for way in r.ways]
-    count = Counter(outcome for _, outcome, _ in ways)
-    said = [f"{count['run']} run"]
-    said += [f"{count['large']} want more workspace than the limit"] * bool(count["large"])
-    if count["failed"]:
-        said.append(f"{count['failed']} failed ({some(words for _, outcome, words in ways if outcome == 'failed')})")
-    excluded = f"; {count['excluded']} excluded for their arithmetic" if count["excluded"] else ""
-    cases = len({r.case for r in results})
-    total = f"{len(ways) - count['excluded']} on {cases} case{'s' * (cases > 1)}"
-    return f"{name}: the fastest of the library's own plans: {total}, {', '.join(said)}{excluded}."
-
-
-# CSV.
 
 CSV_COLUMNS = (
     "case", "problem", "operation", "stride", "algorithm", "config", "backend", "ours", "precision", "status", "reason",
@@ -248,28 +210,24 @@ def csv_table(run: Run) -> str:
 
 
 def _csv_row(run: Run, r: Result, verdict: Verdict) -> dict[str, Any]:
-    timing, copy, share = run.timing(r), run.copy_of(r.case), run.of_copy(r, run.timing(r))
+    timing, copy = run.timing(r), run.copy_of(r.case)
     row: dict[str, Any] = {name: getattr(r, name) for name in CSV_COLUMNS if hasattr(r, name)} | {
         "stride": stride_of(parse_problem(r.problem)), "stale": run.is_stale(r),
         "fastest": r in verdict.fastest, "too_noisy_to_rank": r in verdict.unsure,
-        "copy_ms": copy and _ms(copy.time.median_s), "of_copy": _six(share),
-        "first_call_ms": _ms(r.first_call_s), "prepare_ms": _ms(r.prepare_s),
-        "steps": " ".join(f"{step.name}={_ms(step.time.median_s)}" for step in r.steps),
+        "copy_ms": _six(copy.time.median_s if copy else None, 1e3), "of_copy": _six(run.of_copy(r, timing)),
+        "first_call_ms": _six(r.first_call_s, 1e3), "prepare_ms": _six(r.prepare_s, 1e3),
+        "steps": " ".join(f"{step.name}={_six(step.time.median_s, 1e3)}" for step in r.steps),
     }  # fmt: skip
     if r.error is not None:
         row |= {"rms_error": r.error.rms, "max_error": r.error.max, "bound_ratio": r.error.bound_ratio}
     for prefix, found in (("", timing), ("prepared_", r.prepared_time), ("transfer_", r.transfer_time)):
         if found is not None:
-            row |= {f"{prefix}ms": _ms(found.median_s), f"{prefix}spread": _six(found.spread)}
+            row |= {f"{prefix}ms": _six(found.median_s, 1e3), f"{prefix}spread": _six(found.spread)}
     if timing is not None:
         row |= {name: getattr(timing, name) for name in ("noisy", "cold", "ring")}
         row |= {"samples": len(timing.samples), "gflops": _six(r.flops / timing.median_s / 1e9)}
     return row
 
 
-def _ms(seconds: float | None) -> str | None:
-    return None if seconds is None else _six(1e3 * seconds)
-
-
-def _six(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}"
+def _six(value: float | None, scale: float = 1.0) -> str | None:
+    return None if value is None else f"{scale * value:.6g}"

@@ -1,4 +1,4 @@
-"""The verdict on a case, by the stored timings: the fastest, a tie, or what is too noisy to rank."""
+"""The verdict on a case, by the stored timings: the fastest, a tie, or too noisy to rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from convforge.benchmark.formats import ratio
 from convforge.benchmark.records import Result, Run
-from convforge.problem import parse_problem
 from convforge.timing.ranking import LEVEL, Order, order, rank
 
 TERMS = (
@@ -20,7 +19,7 @@ TERMS = (
 class Verdict:
     """The verdict on one case."""
 
-    fastest: tuple[Result, ...] = ()  # several where they tie; none where nothing was timed, or nothing can be told
+    fastest: tuple[Result, ...] = ()  # several where they tie; none where nothing was timed, or no order is sure
     unsure: tuple[Result, ...] = ()  # too noisy to rank among all, among ours, or among the peers; none of the fastest
     best_ours: Result | None = None  # the fastest that can be ranked; of those that were timed where none can
     best_peer: Result | None = None
@@ -28,28 +27,26 @@ class Verdict:
     order: Order | None = None  # of our best against the best peer
 
     def words(self, label: Callable[[Result], str] = lambda result: result.algorithm) -> str:
-        """The verdict in a few words; `label` names a result.
+        """The verdict in a few words, "-" for none; `label` names a result."""
 
-        Examples
-        --------
-        >>> Verdict().words()
-        '-'
-        """
-        doubtful = f"too noisy to rank: {_names(self.unsure, label)}" if self.unsure else ""
-        if not self.fastest:
-            return doubtful or "-"
-        return "; ".join(filter(None, (self._leader(label), doubtful)))
+        def names(results: Sequence[Result]) -> list[str]:
+            return list(dict.fromkeys(map(label, results)))
 
-    def _leader(self, label: Callable[[Result], str]) -> str:
-        names = _names(self.fastest, label)
-        if len({label(result) for result in self.fastest}) > 1:
-            return f"tie: {names}"
-        rival = self.best_peer if self.fastest[0].ours else self.best_ours
-        decided = self.order == ("faster" if self.fastest[0].ours else "slower")
-        if rival is None or self.ratio is None or not decided:
-            return names
-        ahead = self.ratio if self.fastest[0].ours else 1 / self.ratio
-        return f"{names}, {ratio(ahead)} ahead of {label(rival)}"
+        words = []
+        if len(leaders := names(self.fastest)) > 1:
+            words.append(f"tie: {', '.join(leaders)}")
+        elif leaders:
+            words.append(leaders[0] + self._lead(label))
+        if self.unsure:
+            words.append(f"too noisy to rank: {', '.join(names(self.unsure))}")
+        return "; ".join(words) or "-"
+
+    def _lead(self, label: Callable[[Result], str]) -> str:
+        ours = self.fastest[0].ours
+        rival = self.best_peer if ours else self.best_ours
+        if rival is None or self.ratio is None or self.order != ("faster" if ours else "slower"):
+            return ""
+        return f", {ratio(self.ratio if ours else 1 / self.ratio)} ahead of {label(rival)}"
 
 
 def judge(run: Run, case: str) -> Verdict:
@@ -58,8 +55,8 @@ def judge(run: Run, case: str) -> Verdict:
     Only methods compete whose arithmetic the problem allows: a narrower one, timed beside them, is never the winner.
     The timings of the final count where one was held.
     """
-    timed = [(run.timing(r), r) for r in run.results if r.case == case and _allowed(r)]
-    able = [(timing, r) for timing, r in timed if timing is not None]
+    timed = ((run.timing(r), r) for r in run.results if r.case == case)
+    able = [(timing, r) for timing, r in timed if timing and r.allowed]
     every = rank(able, lambda pair: pair[0])
     sides = [rank([pair for pair in able if pair[1].ours is own], lambda pair: pair[0]) for own in (True, False)]
     ours, peer = ((*side.leaders, *side.unsure, None)[0] for side in sides)
@@ -73,11 +70,3 @@ def judge(run: Run, case: str) -> Verdict:
         ratio=peer[0].median_s / ours[0].median_s if ours and peer else None,
         order=order(ours[0], peer[0]) if ours and peer else None,
     )
-
-
-def _names(results: Sequence[Result], label: Callable[[Result], str]) -> str:
-    return ", ".join(dict.fromkeys(label(result) for result in results))
-
-
-def _allowed(result: Result) -> bool:
-    return result.precision in ("strict", parse_problem(result.problem).precision)

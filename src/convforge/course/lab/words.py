@@ -155,7 +155,6 @@ def _name_of(what: str) -> str:
         "l1_hit": gettext("L1 hit rate"),
         "l2_hit": gettext("L2 hit rate"),
         "l1_bytes": gettext("bytes asked of L1"),
-        "l2_bytes": gettext("bytes through L2"),
         "dram_bytes": gettext("bytes to and from memory"),
     }
     return known.get(what) or what.replace("_", " ")

@@ -23,7 +23,6 @@ from convforge.errors import Reason
 # Field of Counters -> the profiler's metrics, which are added up.
 METRICS: Mapping[str, tuple[str, ...]] = {
     "dram_bytes": ("dram__bytes_read.sum", "dram__bytes_write.sum"),
-    "l2_bytes": ("lts__t_bytes.sum",),
     "l1_bytes": ("l1tex__t_bytes.sum",),
     "l1_hit": ("l1tex__t_sector_hit_rate.pct",),
     "l2_hit": ("lts__t_sector_hit_rate.pct",),

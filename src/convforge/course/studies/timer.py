@@ -14,7 +14,7 @@ from convforge.algorithms import find
 from convforge.algorithms.contract import Plan
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
-from convforge.benchmark.material import Material, checker
+from convforge.benchmark.material import Material
 from convforge.benchmark.records import Error, Run
 from convforge.benchmark.row import Row
 from convforge.benchmark.runner import QUICK
@@ -89,7 +89,7 @@ def mistakes(runtime: Runtime, store: Store, quick: bool) -> None:
             continue
         config = method.configs(case.problem, runtime.facts)[0]
         row = Row(case, case.problem, method, config, runtime.facts)
-        material = Material(case, runtime, checker())
+        material = Material(case, runtime)
         plan = method.plan(row.problem, config, runtime)
         error, reason = _checked(plan, material)
         if reason is not None:
