@@ -167,14 +167,14 @@ def test_findings_of_the_stored_runs_are_chinese(name: str) -> None:
     for one in STORED:
         for finding in study.findings(one):
             with in_language("zh"):
-                said, below = study.sentence(finding), study.details(finding)
+                said, below = finding.sentence, finding.details
             names = names_in([value for key, value in finding.values.items() if key not in WORDS])
             for text in (said, *below):
                 assert english(text, names) == set(), text
                 assert not re.search(r"[{}]|\bNone\b|\bnan\b|  ", text), text
             assert said.endswith("。"), said
-            assert said != study.sentence(finding)
-            assert len(below) == len(study.details(finding))
+            assert said != finding.sentence
+            assert len(below) == len(finding.details)
             seen += 1
     assert seen
 

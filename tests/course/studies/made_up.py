@@ -63,9 +63,9 @@ def found(study: str, made: Run, rule: str) -> list[Finding]:
     known = find_study(study)
     every = known.findings(made)
     for finding in every:
-        text = known.sentence(finding)
+        text = finding.sentence
         assert text.endswith("."), text
-        assert not any("{" in line for line in (text, *known.details(finding)))
+        assert not any("{" in line for line in (text, *finding.details))
         assert finding.data or not finding.supported, f"{finding.rule} rests on nothing"
     return [finding for finding in every if finding.rule == rule]
 
@@ -74,16 +74,6 @@ def one(study: str, made: Run, rule: str) -> Finding:
     """The only finding of a rule."""
     (finding,) = found(study, made, rule)
     return finding
-
-
-def sentence(study: str, finding: Finding) -> str:
-    """The sentence of a finding in English."""
-    return find_study(study).sentence(finding)
-
-
-def details(study: str, finding: Finding) -> list[str]:
-    """The lines below a finding in English."""
-    return find_study(study).details(finding)
 
 
 def error(rms: float, ratio: float = 0.5) -> Error:

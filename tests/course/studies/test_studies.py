@@ -62,7 +62,7 @@ def test_budgets_leave_room_to_compile(name: str) -> None:
 def test_every_study_reads_every_stored_run(name: str, stored: Run) -> None:
     study = STUDIES[name]
     for finding in study.findings(stored):
-        for text in (study.sentence(finding), *study.details(finding)):
+        for text in (finding.sentence, *finding.details):
             assert not re.search(r"[{}]|\bNone\b|\bnan\b|  | to ;", text), text
         assert finding.data or not finding.supported
         cases = set(stored.cases) | {""}

@@ -153,43 +153,11 @@ def length(run: Run) -> Iterator[Finding]:
     yield Finding("sum-length", f"length/{form}", values, _data([a, b]), supported=form != "same")
 
 
-ENGLISH = {
-    "bound/held": "All of {n:count result} are within their bound, the nearest at {ratio:percent} of it.",
-    "bound/tied": "All of {n:count result} are within their bound, the nearest at {ratio:percent} of it.",
-    "bound/failed": "{k:count result} failed the check: {failed:names}.",
-    "bound/none": "Nothing was checked.",
-    "strict/alike": "{dtype}: the errors of the strict methods differ by {ratio:times} at most.",
-    "strict/differs": "{dtype}: the errors of the strict methods differ by up to {ratio:times}.",
-    "narrower/more": "{method} is less exact than the strict methods on {n:each case}.",
-    "narrower/less": "{method} is more exact than the strict methods on {n:each case}.",
-    "narrower/alike": "{method} is as exact as the strict methods on {n:each case}.",
-    "narrower/mixed": "{method} has {span[least]:times} to {span[most]:times} the error of the strict methods.",
-    "types/ranked": "The largest error in {most} is {ratio:.3g} times that in {least}.",
-    "types/too-few": "{n:count type} cannot show how the error depends on the type.",
-    "length/grows": "The error of direct_naive in float32 grows with the length of its sums, by {ratio:times}.",
-    "length/falls": "The error of direct_naive in float32 falls with the length of its sums.",
-    "length/same": "The error of direct_naive in float32 does not change with the length of its sums.",
-    "length/too-few": "direct_naive was timed with fewer than two lengths of sums.",
-}
-FIGURES = {
-    "bound": ("nearest: {methods:names} on {near:names}", "cases: {cases:names}"),
-    "bound/tied": ("nearest, with the same error: {methods:names} on {near:names}",),
-    "strict": ("RMS errors on {case}: {best} {best_rms:tiny}, {worst} {worst_rms:tiny}", "alike: within {alike:times}"),
-    "narrower": ("error over that of the worst strict method, on {n:count case}: {span:span}",
-                 "alike: within {alike:times}"),
-    "types": ("largest RMS errors of the strict methods: {types:names}",),
-    "length": ("RMS error of {short} terms: {short_rms:tiny}", "RMS error of {long} terms: {long_rms:tiny}",
-               "ratio of the errors: {ratio:times}", "root of the ratio of the lengths: {root:times}",
-               "the same: within {within:percent}"),
-}  # fmt: skip
-
 STUDY = Study(
     "accuracy",
     "How exact is each method, by arithmetic and type, and how near does it come to its bound?",
     parts,
     (bound, spread, narrower, types, length),
-    ENGLISH,
-    FIGURES,
     gpu_s=40.0,
     cpu_s=90.0,
     timed=False,

@@ -13,7 +13,6 @@ from convforge.benchmark.config_tables import shape_of
 from convforge.benchmark.records import Run
 from convforge.benchmark.row import Row
 from convforge.benchmark.suites import load, select
-from convforge.course.studies import rules
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import (
     Comparison,
@@ -325,77 +324,11 @@ def _grid(r: Reading, threads: int) -> tuple[int, int] | None:
     return prod(launch["grid"]), max(round(share * threads / prod(launch["block"])), 1)
 
 
-ENGLISH = {
-    "shapes/all": "{shape} is the fastest shape of block, or level with it, in {k} of {n:count comparison}.",
-    "shapes/level": "The shape of the block makes no difference in {n:count comparison}.",
-    "shapes/unsure": "The times are too noisy to compare shapes of blocks.",
-    "shapes/apart": "No configs differ in the shape of their block alone, so shapes cannot be compared.",
-    "shapes/none": "No method was timed with several shapes of block.",
-    "shape/one": "{method}: {best} is the fastest shape, and {worst} takes {ratio:times} the time.",
-    "shape/same": "{method}: {shared:names} is the fastest shape, or level with it, on {n:each case}.",
-    "shape/changes": "{method}: the fastest shape changes with the case.",
-    "shape/level": "{method}: all shapes are level on {n:each case}.",
-    "shape/unsure": "{method}: the times are too noisy to name the fastest shape.",
-    "shape/left-out": "{method}: {left:names} left out, because some shapes were skipped there.",
-    "shape/cut": "{method}: some shapes were skipped on {left:names}, so another may be faster there.",
-    "defaults/best": "The default config is the fastest, or level with it, for {n:each method}.",
-    "defaults/some": "The default config is the fastest, or level with it, for {k} of {n:count method}.",
-    "defaults/beaten": "Another config is faster than the default for {n:each method}.",
-    "default/best": "{method}: the default config is the fastest, or level with it, on {n:each case}.",
-    "default/behind": "{method}: another config is faster than the default on {k} of {n:count case}.",
-    "default/untimed": "{method}: the default config has no time.",
-    "default/unsure": "{method}: the times are too noisy to judge the default config.",
-    "occupancies/all": "More occupancy goes with less time for {k} of {n:count group} of configs.",
-    "occupancies/some": "More occupancy goes with less time for {k} of {n:count group} of configs.",
-    "occupancies/none": "Too few shapes were timed to tell whether time follows occupancy.",
-    "occupancy/faster": "{method}: more occupancy goes with less time on {n:each case}.",
-    "occupancy/slower": "{method}: more occupancy goes with more time on {n:each case}.",
-    "occupancy/neither": "{method}: time does not follow occupancy on {n:each case}.",
-    "occupancy/mixed": "{method}: more occupancy goes with less time on {k} of {n:count case}.",
-    "occupancy/too-few": "{method}: too few shapes were timed to tell whether time follows occupancy.",
-    "width/faster": "{method}: blocks of 32 columns or more are faster than narrower ones on {n:each case}.",
-    "width/slower": "{method}: blocks of 32 columns or more are slower than narrower ones on {n:each case}.",
-    "width/level": "{method}: blocks of 32 columns or more and narrower ones are level on {n:each case}.",
-    "width/mixed": "{method}: blocks of 32 columns or more are faster than narrower ones on {wins} of {n} cases.",
-    "width/unsure": "{method}: the times are too noisy to compare blocks of 32 columns or more with narrower ones.",
-    "width/apart": "{method}: wide and narrow blocks differ in other things too, so they cannot be compared.",
-    "waves/full": "{method}: the grid of the fastest config fills all {cores} SMs {least:.1f} times or more.",
-    "waves/part": "{method}: the grid of the fastest config has {blocks:count block} for {cores} SMs, each of which "
-    "could hold more.",
-    "waves/below": "{method}: the grid of the fastest config has {blocks:count block} for {cores} SMs.",
-}
-FIGURES = {
-    "shapes": ("time of the slowest shape over the fastest: {span:span}",),
-    "shape": ("shapes: {shapes}", "fastest shape on each case: {each:groups}",
-              "slowest over fastest: {ratio:times} ({case}: {best} {best_s:time}, {worst} {worst_s:time})"),
-    "shape/one": ("shapes: {shapes}", "times on {case}: {best} {best_s:time}, {worst} {worst_s:time}"),
-    "defaults": ("gain of the fastest config: {costs:ratios}",),
-    "default": ("largest gain: {ratio:times} ({case}: {best} over {default})", "another is faster on: {behind:names}"),
-    "occupancies": ("less time with more occupancy: {related[faster]:names}",
-                    "more time with more occupancy: {related[slower]:names}",
-                    "no relation: {related[neither]:names}", "a relation that changes with the case: "
-                    "{related[mixed]:names}", "too few shapes: {untold:names}",
-                    "Kendall's tau of occupancy and time, level {level:percent}"),
-    "occupancies/none": ("a case needs {shapes} configs that differ in shape alone, with {shares} values of "
-                         "occupancy",),
-    "occupancy": ("Kendall's tau of occupancy and time: {tau:.2f} on {case}, level {level:percent}",
-                  "occupancy there: {best:percent} of the fastest config, {highest:percent} at most",
-                  "time at the highest occupancy over the fastest: {ratio:times}",
-                  *rules.SPLIT, "no relation: {where[neither]:names}"),
-    "occupancy/too-few": ("a case needs {shapes} configs that differ in shape alone, with {shares} values of "
-                          "occupancy",),
-    "width": rules.COMPARED,
-    "width/slower": ("gain of narrower blocks: {inverse:span}",),
-    "waves": ("waves at least: {least:.1f} ({case})", "blocks there: {blocks}, and an SM holds {room} at once"),
-}  # fmt: skip
-
 STUDY = Study(
     "block-size",
     "What does the shape of a block do to time and occupancy, and is the default well chosen?",
     parts,
     (overview, occupancies, defaults, shapes, default, occupancy, wide, waves),
-    ENGLISH,
-    FIGURES,
     gpu_s=70.0,
     view="blocks",
     answered_by=("shapes", "occupancies", "defaults"),

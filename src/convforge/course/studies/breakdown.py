@@ -121,43 +121,11 @@ def host(run: Run) -> Iterator[Finding]:
 
 
 PLACES = {"gpu": "On the GPU", "cpu": "On the CPU", "host": "On the GPU's host"}
-ENGLISH = {
-    "expansion/most": "{place:word} the expansion takes most of im2col's time on {n:each layer}.",
-    "expansion/less": "{place:word} the expansion takes less than half of im2col's time on {n:each layer}.",
-    "expansion/mixed": "{place:word} the expansion takes most of im2col's time on {k} of {n:count layer}.",
-    "expansion/none": "{place:word} the steps of im2col were not timed.",
-    "copying/near": "The expansion runs at the speed of memory.",
-    "copying/far": "The expansion does not reach the speed of memory.",
-    "copying/mixed": "The expansion reaches the speed of memory on some layers only.",
-    "copying/unknown": "The expansion's bytes are unknown, or its data stays in the cache, so its speed cannot be "
-    "compared with a copy.",
-    "rest/sum": "The call takes as long as the sum of its steps.",
-    "rest/more": "The call takes longer than the sum of its steps.",
-    "rest/less": "The call takes less time than the sum of its steps.",
-    "rest/mixed": "The call differs from the sum of its steps on {beyond:names}.",
-    "host/slower": "The expansion is slower on the host than on the GPU on {n:each layer}.",
-    "host/faster": "The expansion is faster on the host than on the GPU on {n:each layer}.",
-    "host/mixed": "The expansion is slower on the host than on the GPU on {k} of {n:count layer}.",
-    "host/none": "No layer's expansion was timed both on the host and on the GPU.",
-}
-_RATES = ("rate over that of a copy: {span:shares}", "speed of memory: from {near:percent} of a copy on",
-          "data in the cache on: {hot:names}")  # fmt: skip
-FIGURES = {
-    "expansion": ("share of the steps' time: {span:shares}",),
-    "expansion/mixed": ("share of the steps' time: {span:shares}", "more than half on: {above:names}"),
-    "copying": _RATES,
-    "copying/near": (*_RATES, "a better kernel cannot save much, not expanding can"),
-    "rest": ("time over the sum of the steps: {span:shares}", "equal: within {within:percent}"),
-    "host": ("time on the host over that on the GPU, without transfer: {span:span}",),
-}  # fmt: skip
-
 STUDY = Study(
     "breakdown",
     "Where does the time of im2col go, what does its expansion cost, and what does it cost on the CPU?",
     parts,
     (shares, copying, rest, implicit, host),
-    ENGLISH,
-    FIGURES,
     gpu_s=70.0,
     view="steps",
     answered_by=("expansion-share", "without-expansion", "host-expansion"),

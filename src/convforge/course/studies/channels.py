@@ -74,26 +74,11 @@ def rate(run: Run) -> Iterator[Finding]:
         yield Finding("rate", f"rate/{form}", values, data_of(best.values()), not within)
 
 
-ENGLISH = {
-    "rate/grows": "The best rate grows with the channels, by {times:times} from {few} to {many}{apart:apart}.",
-    "rate/falls": "The best rate falls with the channels from {few} to {many}{apart:apart}.",
-    "rate/level": "The best rate at {few} and at {many} channels is the same{apart:apart}.",
-    "rate/unsure": "The times are too noisy to compare the best rates at {few} and {many} channels{apart:apart}.",
-    "channels/none": "No two cases differ in their channels alone.",
-}
-FIGURES = {
-    "rate": ("rate at {few}: {few_rate:rate}", "rate at {many}: {many_rate:rate}",
-             "highest rate: {top_rate:rate} at {top} ({method})", "share of the FMA peak: {share:percent}",
-             rules.WORKLOAD),
-}  # fmt: skip
-
 STUDY = Study(
     "channels",
     "From how many channels on is convolution as a matrix product faster than direct convolution?",
     parts,
     (winners, crossover, rate),
-    ENGLISH,
-    FIGURES,
     gpu_s=60.0,
     answered_by=("direct-against-product", "winner-by-channels"),
 )

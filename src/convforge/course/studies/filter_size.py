@@ -62,28 +62,14 @@ def growth(run: Run) -> Iterator[Finding]:
             side, grown = large / small, b.seconds / a.seconds
             form = "taps" if grown >= side**2 else "between" if grown > side else "flat" if grown > 1 else "none"
             values = one.load | {"family": family, "side": side, "taps": side**2, "grown": grown}
-            yield rules.growth("growth", f"growth/{form}", ((small, a), (large, b)), values)
+            yield rules.growth("growth", f"filter-growth/{form}", ((small, a), (large, b)), values)
 
-
-ENGLISH = {
-    "growth/taps": "The best {family:word} time grows at least as much as the taps, by {grown:times}{apart:apart}.",
-    "growth/between": "The best {family:word} time grows more than the filter's side and less than its taps, by "
-    "{grown:times}{apart:apart}.",
-    "growth/flat": "The best {family:word} time grows no more than the filter's side, by {grown:times}{apart:apart}.",
-    "growth/none": "The best {family:word} time does not grow with the filter{apart:apart}.",
-}
-FIGURES = {
-    "growth": ("filter: {small}x{small} to {large}x{large}", "time: {small_s:time} to {large_s:time}",
-               "growth: side {side:times}, taps {taps:times}", rules.WORKLOAD),
-}  # fmt: skip
 
 STUDY = Study(
     "filter-size",
     "Up to which filter is direct convolution the best, and where do separable filters and the FFT begin to pay?",
     parts,
     (winners, crossovers, growth),
-    ENGLISH,
-    FIGURES,
     gpu_s=90.0,
     answered_by=("winner-by-filter", "crossover-separable", "crossover-fft"),
     suites=("filters",),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from convforge.course.studies import words
 from convforge.timing.timer import Timing
 
 
@@ -40,8 +41,7 @@ class Finding:
     rule : str
         Name of the rule that made it.
     form : str
-        The outcome, as ``family/outcome``: the key of its sentence in the study's table. The family is the key of its
-        details.
+        The outcome, as ``family/outcome``: the key of its sentence and details in sentences.toml.
     values : mapping
         The values of its sentence and details: numbers in SI units, names, and plain lists and tables of them. Under
         "unsure" the places that were too noisy to rank, of which the finding says nothing else.
@@ -57,9 +57,20 @@ class Finding:
     data: tuple[Datum, ...] = ()
     supported: bool = True
 
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence, in the language of this place."""
+        return words.say(words.template(self.form), self.values)
+
+    @property
+    def details(self) -> list[str]:
+        """The figures that the sentence does not show, a line each, in the language of this place."""
+        return words.details(self.form, self.values)
+
     def to_table(self) -> dict[str, Any]:
-        """The finding as JSON holds it."""
-        return dataclasses.asdict(self) | {"values": dict(self.values)}
+        """The finding as JSON holds it, with its sentence and details."""
+        said = {"values": dict(self.values), "sentence": self.sentence, "details": self.details}
+        return dataclasses.asdict(self) | said
 
 
 def undecided(rule: str, form: str, data: tuple[Datum, ...] = (), **values: Any) -> Finding:

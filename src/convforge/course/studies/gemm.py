@@ -119,34 +119,11 @@ def filling(run: Run) -> Iterator[Finding]:
     yield Finding("filling", form, values, data_of(best.values()))
 
 
-ENGLISH = {
-    "ladder/none": "No two neighbouring rungs have times of one size.",
-    "ladder/whole": "{top} has the largest gain of all rungs, {top_gain:times} over the one below it.",
-    "library/faster": "The fastest rung is faster than the best library at {n:each size}.",
-    "library/slower": "The fastest rung is slower than the best library at {n:each size}.",
-    "library/level": "The fastest rung is level with the best library at {n:each size}.",
-    "library/mixed": "The fastest rung is faster than the best library at {wins} of {n} sizes.",
-    "library/unsure": "The times are too noisy to compare the fastest rung with the best library.",
-    "library/none": "No size has times of both a rung and a library.",
-    "filling/from": "The best rate is within 10 % of its highest from a size of {near} on.",
-    "filling/all": "The best rate is within 10 % of its highest at every size from {first} on.",
-    "filling/too-few": "{n:count size} cannot show from which size on the device is full.",
-}
-FIGURES = {
-    "ladder": ("gain of each rung over the one below it, from {first} on, geometric mean: {gains:ratios}",),
-    "library": ("rate over that of the library: {span:span}", *rules.SPLIT, "rungs: {rungs:names}",
-                "libraries: {libraries:names}"),
-    "filling": ("highest rate: {top_rate:rate} at {top}", "rate at {near}: {near_rate:rate}",
-                "rate at {first}: {first_rate:rate}, {share:percent} of the highest"),
-}  # fmt: skip
-
 STUDY = Study(
     "gemm",
     "What does each rung of the matrix product bring, and how far is the last from the library and the peak?",
     parts,
     (ladder, rung, ahead, library, peak, filling),
-    ENGLISH,
-    FIGURES,
     gpu_s=80.0,
     answered_by=("ladder", "against-library", "share-of-peak"),
 )

@@ -220,45 +220,11 @@ def _counted(c: Counters, *names: str) -> tuple[Datum, ...]:
 
 
 FILTERS = {"5x5": "5x5 filters", "larger": "filters larger than 5x5"}
-_SHARED = "reads from shared memory are in no cache and are not counted"
-ENGLISH = {
-    "steps/turns": "{fast} is faster than {slow} on {wins} of {n} cases.",
-    "claim/confirmed": "The claim about shared memory holds for {filters:word} on {n:each case}.",
-    "claim/partly": "The claim about shared memory holds for {filters:word} on {k} of {n:count case}.",
-    "claim/refuted": "The claim about shared memory does not hold for {filters:word} on {n:count case}.",
-    "claim/untested": "The claim about shared memory was not tested for {filters:word}.",
-    "traffic/cached": "Caches or shared reads served at least {share:percent} of what {case} requests.",
-    "traffic/below": "The time of the naive kernel does not show whether caches served any of its requests.",
-    "traffic/unknown": "The naive kernel or the rate of a copy was not measured.",
-    "hit-rates/counted": "{method} finds {l1:percent} of its requests in L1 and {l2:percent} of the rest in L2.",
-    "hit-rates/kept": "{method} finds {l1:percent} of its requests in L1 and {l2:percent} of the rest in L2.",
-    "hit-rates/not-counted": "The hit rates of the caches are unknown: {reason:reason}.",
-    "hit-rates/none": "The hit rates of the caches are unknown, as the run has no profiler's counters.",
-    "asked/fewer": "{slow} requests {times:times} as many bytes from L1 as {fast}.",
-    "asked/more": "{fast} requests {inverse:times} as many bytes from L1 as {slow}.",
-}
-FIGURES = {
-    "steps": rules.COMPARED,
-    "claim": ("claimed gain: {low:.0f} to {high:.0f} times", "measured gain: {least:times} to {most:times}"),
-    "traffic": ("requested on {case}: {requested:megabytes}, {times:.0f} times the {least:megabytes} that must move",
-                "rate of the requests: {rate:bytes_rate} in {s:time}", "rate of a copy: {copy:bytes_rate}",
-                "requests faster than a copy on: {k} of {n} cases"),
-    "hit-rates/counted": ("case: {case}", "bytes to and from memory: {moved:megabytes}, {times:times} the "
-                          "{least:megabytes} that must move"),
-    "hit-rates/kept": ("case: {case}", "bytes to and from memory: {moved:megabytes}, less than the {least:megabytes} "
-                       "that must move: the rest of the output is in the last cache when the kernel ends"),
-    "hit-rates": ("what the findings say of caches follows from bytes and times",),
-    "asked": ("case: {case}", "{slow}: {slow_bytes:megabytes}", "{fast}: {fast_bytes:megabytes}", _SHARED),
-}  # fmt: skip
-FIGURES |= {f"{form}-shared": (*FIGURES[form], _SHARED) for form in ("hit-rates/counted", "hit-rates/kept")}
-
 STUDY = Study(
     "memory",
     "Which memory to use when: what do constant memory, shared memory and registers bring, by filter and channels?",
     parts,
     (steps, growth, claim, traffic, counters),
-    ENGLISH,
-    FIGURES,
     gpu_s=70.0,
     extra=profile,
     answered_by=(

@@ -12,7 +12,6 @@ from convforge.benchmark.config_tables import shape_of
 from convforge.benchmark.records import Run
 from convforge.benchmark.row import Row
 from convforge.benchmark.suites import load, select
-from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding, undecided
 from convforge.course.studies.readings import Reading, by_case, compare, data_of, device_backend, readings
 from convforge.course.studies.study import Part, Study
@@ -85,30 +84,11 @@ def _threads(r: Reading) -> int | None:
     return prod((*r.result.launches[0]["grid"], *r.result.launches[0]["block"])) if r.result.launches else None
 
 
-ENGLISH = {
-    "partition/all": "On average one {best:word} a thread is the fastest.",
-    "partition/slower": "A {partition:word} of outputs a thread is slower than one output on {n:each case}.",
-    "partition/faster": "A {partition:word} of outputs a thread is faster than one output on {n:each case}.",
-    "partition/level": "A {partition:word} of outputs a thread is level with one output on {n:each case}.",
-    "partition/mixed": "A {partition:word} of outputs a thread is faster than one output on {wins} of {n} cases.",
-    "partition/unsure": "The times are too noisy to compare a {partition:word} of outputs a thread with one output.",
-    "partition/none": "No case was timed with several partitions.",
-    "partition/host": "No method of the CPU lets one choose the outputs of a thread.",
-}
-FIGURES = {
-    "partition": ("time over that of one output a thread: {inverse:span}", *rules.SPLIT,
-                  "threads on {case}: {threads}, of one output a thread {pixel_threads}"),
-    "partition/faster": ("gain: {span:span}", "threads on {case}: {threads}, of one output a thread {pixel_threads}"),
-    "partition/all": ("time over that of one output a thread, geometric mean over {n:count case}: {costs:ratios}",),
-}  # fmt: skip
-
 STUDY = Study(
     "partition",
     "What should one thread compute: a pixel, a block, a row or a column of the output?",
     parts,
     (overview, partitions),
-    ENGLISH,
-    FIGURES,
     gpu_s=40.0,
     view="blocks",
     answered_by=("partitions",),

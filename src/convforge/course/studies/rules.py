@@ -223,10 +223,10 @@ def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak
     top = next(iter(best.values()))
     own = next((r for r in best.values() if r.result.ours), top)
     values: dict[str, Any] = {"peak": peak, "n": len(strict), "low": LOW_SHARE, "top_rate": top.flops_per_s}
-    for name, r in (("top", top), ("own", own)):
+    form = "low" if top.flops_per_s < LOW_SHARE * peak else "top" if own is top else "library"
+    for name, r in (("top", top), ("own", own))[: 2 if form == "library" else 1]:
         values |= {name: r.method, f"{name}_case": r.case, f"{name}_share": r.flops_per_s / peak}
     values["lowest_share"] = min(r.flops_per_s for r in strict) / peak
-    form = "low" if values["top_share"] < LOW_SHARE else "top" if own is top else "library"
     yield Finding(rule, f"peak/{form}", values, (*data_of(best.values()), Datum("", "", "", "fma_flops_per_s", peak)))
 
 
@@ -236,88 +236,3 @@ def growth(rule: str, form: str, ends: Iterable[tuple[int, Reading]], values: Ma
     about = {"small": small, "large": large, "small_s": a.seconds, "large_s": b.seconds, **values}
     told = order(a.timing, b.timing) != "unsure"
     return Finding(rule, form if told else "undecided/growth", about, data_of((a, b)), supported=told)
-
-
-ENGLISH = {
-    "quality/nothing-timed": "None of {rows:count row} has a time.",
-    "quality/skipped": "{rows} of {of} rows were skipped.",
-    "quality/failed": "{rows} of {of} rows failed the check.",
-    "quality/error": "{rows} of {of} rows ended with an error.",
-    "quality/no-spread": "{times} of {of} times have no spread, so small differences may be noise.",
-    "quality/noisy": "{times} of {of} times are noisy.",
-    "quality/moved": "The machine's speed changed during the run, so differences of that size say nothing.",
-    "ahead/all": "{method} is the fastest on {tried:each case}.",
-    "ahead/some": "{method} is the fastest on {n} of {tried} cases.",
-    "ahead/level": "{method} shares the lead on {shared} of {tried} cases and never leads alone.",
-    "ahead/never": "Never the fastest in {tried:count case}: {methods:names}.",
-    "ahead/too-few": "No case has two timed methods, so none is the fastest.",
-    "undecided/fastest": "On some cases the times are too noisy to name the fastest method.",
-    "undecided/growth": "The times at {small} and {large} are too noisy to compare{apart:apart}.",
-    "undecided/series": "The times are too noisy to name the fastest method by {axis:axis}{apart:apart}.",
-    "undecided/pair": "The times are too noisy to compare {fast} with {slow}.",
-    "undecided/families": "The times are too noisy to compare the best {after:word} method with the best "
-    "{before:word} method{apart:apart}.",
-    "winners/one": "{method} is the fastest at every {axis:axis}{apart:apart}.",
-    "winners/mostly": "{method} is the fastest, or level with it, at every {axis:axis}{apart:apart}.",
-    "winners/level": "No method is the fastest alone at any {axis:axis}{apart:apart}.",
-    "winners/changes": "The fastest method changes with the {axis:axis}: {begin:either} at {first}, {end:either} at "
-    "{last}{apart:apart}.",
-    "winners/too-few": "Fewer than two places have two timed methods, so there is no crossover{apart:apart}.",
-    "pair/all-faster": "{fast} is faster than {slow} on {n:each case}.",
-    "pair/all-slower": "{fast} is slower than {slow} on {n:each case}.",
-    "pair/all-level": "{fast} and {slow} are level on {n:each case}.",
-    "pair/mixed": "{fast} is faster than {slow} on {wins} of {n} cases.",
-    "pair/missing": "No case has times of both {fast} and {slow}.",
-    "crossover/at": "The best {after:word} method overtakes the best {before:word} method at a {axis:axis} between "
-    "{last_lost} and {crossover}{apart:apart}.",
-    "crossover/always": "The best {after:word} method is faster than the best {before:word} method at "
-    "{n:each place}{apart:apart}.",
-    "crossover/never-behind": "The best {after:word} method is never slower than the best {before:word} "
-    "method{apart:apart}.",
-    "crossover/never": "The best {after:word} method is at no {axis:axis} faster than the best {before:word} "
-    "method{apart:apart}.",
-    "crossover/level": "The best {after:word} and the best {before:word} method are level at "
-    "{n:each place}{apart:apart}.",
-    "crossover/back": "The best {after:word} method is faster than the best {before:word} method up to a {axis:axis} "
-    "of {last_won}{apart:apart}.",
-    "crossover/scattered": "There is no single {axis:axis} at which the best {after:word} method overtakes the best "
-    "{before:word} method{apart:apart}.",
-    "crossover/too-few": "Fewer than two places have times of both {after:word} and {before:word} "
-    "methods{apart:apart}.",
-    "trend/grows": "The gain of {fast} over {slow} grows with the {axis:axis}{apart:apart}.",
-    "trend/falls": "The gain of {fast} over {slow} falls with the {axis:axis}{apart:apart}.",
-    "trend/no-order": "The gain of {fast} over {slow} goes up and down with the {axis:axis}{apart:apart}.",
-    "trend/steady": "The gain of {fast} over {slow} does not change with the {axis:axis}{apart:apart}.",
-    "trend/unsure": "The times are too noisy to tell how the gain of {fast} over {slow} changes with the "
-    "{axis:axis}{apart:apart}.",
-    "trend/too-few": "{n:count place} cannot show how the gain of {fast} over {slow} changes with the "
-    "{axis:axis}{apart:apart}.",
-    "peak/low": "No method reaches {low:percent} of the FMA peak.",
-    "peak/top": "{top} reaches {top_share:percent} of the FMA peak, more than any other method.",
-    "peak/library": "{top} reaches {top_share:percent} of the FMA peak, and {own} {own_share:percent}.",
-    "peak/unknown": "The share of the FMA peak is unknown: no peak was measured, or nothing was timed.",
-}
-WORKLOAD = "cases: {workload:workload}"
-SPLIT = ("faster: {where[faster]:names}", "slower: {where[slower]:names}", "level: {where[level]:names}")
-COMPARED = ("gain: {span:span}", *SPLIT)
-PEAK = ("peak: {peak:rate}", "highest of {n:count time}: {top} on {top_case}, {top_rate:rate}, {top_share:percent}")
-FIGURES = {
-    "quality": ("methods: {methods:names}", "cases: {cases:names}", "largest spread: {spread:percent}",
-                "{words:reason}"),
-    "ahead": ("largest lead: {most:times} ({most_case})", "level with the fastest on: {level:names}"),
-    "ahead/some": ("largest lead: {most:times} ({most_case})", "fastest on: {cases:names}",
-                   "level with the fastest on: {level:names}"),
-    "undecided": ("time: {small_s:time} to {large_s:time}", WORKLOAD),
-    "winners": ("{axis:axis}: {first} to {last}", "fastest by {axis:axis}: {changes:stretches}",
-                "lead: {least:times} to {most:times}", "lead shared at: {level:names}",
-                "level with the fastest everywhere: {methods:names}", WORKLOAD),
-    "pair": COMPARED,
-    "pair/all-slower": ("time over that of {slow}: {inverse:span}",),
-    "crossover": ("gain by {axis:axis}: {gains:ratios}", *SPLIT, "methods at {last_lost}: {last_after}, {last_before}",
-                  WORKLOAD),
-    "trend": ("gain at {first}: {first_gain:times}", "gain at {last}: {last_gain:times}",
-              "gain: {least:times} to {most:times}", WORKLOAD),
-    "peak": (*PEAK, "lowest share: {lowest_share:percent}"),
-    "peak/library": (*PEAK, "highest that is no library's: {own} on {own_case}, {own_share:percent}",
-                     "lowest share: {lowest_share:percent}"),
-}  # fmt: skip

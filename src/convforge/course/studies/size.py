@@ -215,63 +215,12 @@ def _fall(host: dict[int, Reading]) -> dict[str, Any] | None:
 
 
 WAYS = {"time": "Without transfer", "transfer_time": "With transfer"}
-ENGLISH = {
-    "floor/flat": "Up to {last} pixels a side a call costs about the same, whatever the size{apart:apart}.",
-    "floor/all": "No size is large enough to show what pixels cost{apart:apart}.",
-    "floor/none": "Time grows with the size from the smallest picture on{apart:apart}.",
-    "floor/too-few": "Fewer than three sizes were timed, so the least cost of a call is unknown{apart:apart}.",
-    "growth/in-step": "The fastest time grows as the pixels do, by {growth:times} for {pixels:times}{apart:apart}.",
-    "growth/more": "The fastest time grows more than the pixels, by {growth:times} for {pixels:times}{apart:apart}.",
-    "growth/less": "The fastest time grows less than the pixels, by {growth:times} for {pixels:times}{apart:apart}.",
-    "transfer/most": "Copies and the host take most of the time from host to host at {n:each size}{apart:apart}.",
-    "transfer/little": "The call itself takes most of the time from host to host at {n:each size}{apart:apart}.",
-    "transfer/mixed": "Copies and the host take most of the time from host to host at {k} of {n} sizes{apart:apart}.",
-    "transfer/none": "No time from host to host was taken.",
-    "worth/always": "{way:word} the GPU is faster than its host at {n:each size}{apart:apart}.",
-    "worth/never": "{way:word} the GPU is faster than its host at no size{apart:apart}.",
-    "worth/from": "{way:word} the GPU is faster than its host from {crossover} pixels a side on{apart:apart}.",
-    "worth/scattered": "{way:word} there is no single size from which the GPU is faster than its host{apart:apart}.",
-    "worth/unsteady": "{way:word} it is unknown when the GPU pays off, as other work delayed the host{apart:apart}.",
-    "worth/kept-ahead": "{way:word} the GPU is faster than its host at {n:each size}, by an unknown factor, as other "
-    "work delayed the host{apart:apart}.",
-    "worth/kept-behind": "{way:word} the GPU is slower than its host at {behind:names} pixels a side{apart:apart}.",
-    "worth/missing": "The GPU has no such times, so it is unknown when it pays off.",
-    "worth/missing-time": "The same was not timed on the GPU's host, so it is unknown when the GPU pays off.",
-    "worth/missing-transfer_time": "The same was not timed on the GPU's host, so it is unknown when the GPU pays off.",
-    "worth/undecided": "{way:word} the times are too noisy to compare the GPU with its host{apart:apart}.",
-}
-_SHARE = ("share of copies and the host: {least:percent} at {least_size} to {most:percent} at {most_size}",)
-_DELAYED = (
-    "host at {slow}: {slow_s:time}",
-    "host at {quick}, which has more pixels: {quick_s:time}",
-    "least time of the host: {least_s:time} at {least}",
-    "longest time of the GPU: {most_s:time} at {most}",
-)
-FIGURES = {
-    "floor/none": ("growth from {first} to {next}: {next_growth:times}", "none: up to {flat:times}", rules.WORKLOAD),
-    "floor": ("{axis:axis}: {first} to {last}", "time: {first_s:time} to {last_s:time}",
-              "growth: {growth:times} for {pixels:.0f} times the pixels, {flat:times} counts as none",
-              "growth from {last} to {next}: {next_growth:times}", rules.WORKLOAD),
-    "growth": ("{axis:axis}: {small} to {large}", "time: {small_s:time} to {large_s:time}",
-               "in step: within {within:percent}", rules.WORKLOAD),
-    "transfer": (*_SHARE, rules.WORKLOAD),
-    "transfer/mixed": (*_SHARE, "more than half at: {where[above]:names}", "at most half at: {where[below]:names}",
-                       rules.WORKLOAD),
-    "worth": ("sizes: {sizes:names}", "gain by size: {gains:ratios}", "methods at {last}: {gpu}, {cpu}", *rules.SPLIT,
-              *_DELAYED, rules.WORKLOAD),
-    "worth/kept-ahead": ("sizes: {sizes:names}", *_DELAYED,
-                         "the host's least time did not vary, and larger pictures take no less", rules.WORKLOAD),
-    "worth/kept-behind": ("sizes: {sizes:names}", *_DELAYED, "other work delayed the host, so the rest is unknown",
-                          rules.WORKLOAD),
-}  # fmt: skip
 
 STUDY = Study(
     "size",
     "How does time grow with the picture, which method is fastest at which size, and when is a GPU worth it?",
     parts,
     (winners, ahead, floor, scaling, transfer, worth),
-    ENGLISH,
-    FIGURES,
     gpu_s=90.0,
     answered_by=("growth", "winner-by-size", "gpu-worth-it-with-transfer"),
     suites=("images",),

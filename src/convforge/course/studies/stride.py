@@ -149,51 +149,11 @@ def im2col(run: Run) -> Iterator[Finding]:
             yield undecided("im2col-against-direct", "im2col/unsure", **values)
 
 
-ENGLISH = {
-    "by-stride/same": "The stride changes the fastest method on none of {n:count picture}.",
-    "by-stride/changes": "The stride changes the fastest method on {changed} of {n:count picture}.",
-    "by-stride/too-few": "No picture was timed at two strides by two methods.",
-    "saves/in-step": "Stride {stride} makes the call {gain:times} as fast, as much as the outputs fall{apart:apart}.",
-    "saves/as-bytes": "Stride {stride} makes the call {gain:times} as fast, only as much as the bytes to move "
-    "fall{apart:apart}.",
-    "saves/part": "Stride {stride} makes the call {gain:times} as fast, less than the outputs fall and more than the "
-    "bytes to move{apart:apart}.",
-    "saves/less": "Stride {stride} makes the call only {gain:times} as fast, less than even the bytes to move "
-    "fall{apart:apart}.",
-    "saves/level": "Stride {stride} saves no time{apart:apart}.",
-    "saves/unsure": "The times are too noisy to tell what stride {stride} saves{apart:apart}.",
-    "saves/slower": "Stride {stride} makes the call slower: it takes {loss:times} the time{apart:apart}.",
-    "saves/too-few": "Strides 1 and above were not both timed{apart:apart}.",
-    "waste/some": "Stride {stride} does not make {idle:names} faster{apart:apart}.",
-    "waste/none": "Stride {stride} makes {n:each method} faster{apart:apart}.",
-    "waste/unsure": "The times are too noisy to tell what stride {stride} does to each method{apart:apart}.",
-    "im2col/all": "At stride {stride} im2col is faster than the best direct method on {n:each case}.",
-    "im2col/some": "At stride {stride} im2col is faster than the best direct method on {wins} of {n} cases.",
-    "im2col/level": "At stride {stride} im2col is at most level with the best direct method.",
-    "im2col/none": "At stride {stride} im2col is slower than the best direct method on {n:each case}.",
-    "im2col/unsure": "At stride {stride} the times are too noisy to compare im2col with the best direct method.",
-}
-_SAVED = ("outputs left: {share:percent}", "outputs fall by: {outputs:times}", "bytes to move fall by: {bytes:times}",
-          "gain: {gain:times}", "time at stride 1: {whole_s:time} ({whole})",
-          "time at stride {stride}: {strided_s:time} ({strided})", rules.WORKLOAD)  # fmt: skip
-FIGURES = {
-    "by-stride": ("fastest by stride, for instance: {who:groups} ({example:workload})",),
-    "saves": _SAVED,
-    "saves/as-bytes": (*_SAVED, "the picture must still be read"),
-    "saves/less": (*_SAVED, "neither outputs nor bytes decide the time"),
-    "waste/some": ("gain of the others: {span:span}", "a kernel that computes what it throws away shows this, or one "
-                   "that waits for bytes", rules.WORKLOAD),
-    "waste": ("gain: {span:span}", rules.WORKLOAD),
-    "im2col": rules.COMPARED,
-}  # fmt: skip
-
 STUDY = Study(
     "stride",
     "What does a stride save, and does it change which method is fastest?",
     parts,
     (ahead, winners, saves, wasted, im2col),
-    ENGLISH,
-    FIGURES,
     answered_by=("stride-saves", "winner-by-stride"),
     suites=("images",),
 )

@@ -1,8 +1,8 @@
-"""A study: a question, the parts that are measured for it, the rules that read the records, and their sentences."""
+"""A study: a question, the parts that are measured for it, and the rules that read the records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from convforge.benchmark.store import Store
 from convforge.benchmark.suites import Case
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding
-from convforge.course.studies.words import details, say, template
 from convforge.problem import Conv2dProblem
 
 Rule = Callable[[Run], Iterable[Finding]]
@@ -56,10 +55,6 @@ class Study:
         Facts of the device, and True for the small form -> what is measured.
     rules : sequence of callable
         Each reads a run and yields findings.
-    english : mapping
-        Form of a finding -> its sentence in English, with its values by name; see :func:`.words.template`.
-    figures : mapping
-        Form or family of findings -> the details below its sentence, in English.
     gpu_s, cpu_s : float
         Default budgets in seconds. Compiling is not of the budget, so they stay below the two and five minutes that a
         study may take.
@@ -81,8 +76,6 @@ class Study:
     asks: str
     parts: Callable[[DeviceFacts, bool], Sequence[Part]]
     rules: Sequence[Rule]
-    english: Mapping[str, str]
-    figures: Mapping[str, Sequence[str]]
     gpu_s: float = 75.0
     cpu_s: float = 200.0
     view: str = "time"
@@ -101,24 +94,3 @@ class Study:
         run = self.own(run)
         found = [finding for rule in self.rules for finding in rule(run)]
         return [*found, *rules.quality(run, times=self.timed)]
-
-    def sentence(self, finding: Finding) -> str:
-        """A finding in one sentence, in the language of this place; a finding of another study is a KeyError."""
-        return say(self.template(finding), finding.values)
-
-    def details(self, finding: Finding) -> list[str]:
-        """The figures of a finding that its sentence does not show, a line each, in the language of this place."""
-        known: dict[str, Sequence[str]] = {**rules.FIGURES, **self.figures}
-        try:
-            lines = template(known, finding.form)
-        except KeyError:
-            lines = known.get(finding.form.partition("/")[0], ())
-        return list(details(finding, self.template(finding), lines))
-
-    def to_table(self, finding: Finding) -> dict[str, Any]:
-        """A finding as JSON holds it, with its sentence and details."""
-        return finding.to_table() | {"sentence": self.sentence(finding), "details": self.details(finding)}
-
-    def template(self, finding: Finding) -> str:
-        """The sentence of a finding in English, with fields."""
-        return template({**rules.ENGLISH, **self.english}, finding.form)

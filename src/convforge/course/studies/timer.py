@@ -188,10 +188,9 @@ def clocks(run: Run) -> Iterator[Finding]:
             }
             form = {"faster": "less", "slower": "more"}.get(verdict, verdict)
             if name == "same_arrays" and form == "less" and not right.timing.cold:
-                form = "less-hot"
-            form, supported = f"{name}/{form}", verdict in ("faster", "slower")
-            yield Finding(name.replace("_", "-"), "clocks/unsure" if verdict == "unsure" else form, values,
-                          data_of((right, r)), supported)  # fmt: skip
+                form = "hot"
+            form = "clocks/unsure" if verdict == "unsure" else f"clocks/{name}-{form}"
+            yield Finding(name.replace("_", "-"), form, values, data_of((right, r)), verdict in ("faster", "slower"))
     if not any_found:
         yield undecided("clocks", "clocks/none")
 
@@ -209,50 +208,11 @@ def first_calls(run: Run) -> Iterator[Finding]:
         yield Finding("first-call", f"first/{form}", values, data)
 
 
-ENGLISH = {
-    "no_wait/less": "Without waiting for the device the clock shows only {ratio:percent} of the time.",
-    "no_wait/more": "Without waiting for the device the clock shows {ratio:times} the time.",
-    "no_wait/level": "Not waiting for the device makes no difference.",
-    "host_clock/less": "The host's clock, with a wait, shows only {ratio:percent} of the time.",
-    "host_clock/more": "The host's clock, with a wait, adds {difference_s:time} for launching and waiting.",
-    "host_clock/level": "The host's clock, with a wait, shows the right time.",
-    "allocating/less": "With the output's allocation inside, the clock shows only {ratio:percent} of the time without.",
-    "allocating/more": "Allocating the output inside the time adds {difference_s:time}.",
-    "allocating/level": "Allocating the output inside the time makes no difference.",
-    "planning/less": "With planning inside, the clock shows only {ratio:percent} of the time without.",
-    "planning/more": "Planning and preparing the weights inside the time adds {difference_s:time}.",
-    "planning/level": "Planning and preparing the weights inside the time makes no difference.",
-    "same_arrays/less": "On the same arrays again and again the clock shows only {ratio:percent} of the time.",
-    "same_arrays/more": "On the same arrays again and again a call takes {ratio:times} the time.",
-    "same_arrays/level": "Using the same arrays again and again makes no difference.",
-    "clocks/unsure": "The times are too noisy to judge this clock: {clock:clock}.",
-    "clocks/none": "The run has no mistaken times.",
-    "first/ours": "The first call of {method} takes {ratio:times} as long as a later one.",
-    "first/peer": "The first call of {method} takes {ratio:times} as long as a later one.",
-    "first/none": "The first call of {method} takes no longer than a later one.",
-}
-_CLOCK = ("clock: {wrong_s:time} ({clock:clock})", "right time: {right_s:time} ({right:clock})", "ratio: {ratio:times}",
-          "{method} on {case}", "no difference: within {margin:percent} or the spreads")  # fmt: skip
-FIGURES = dict.fromkeys(("host_clock", "allocating", "planning", "same_arrays", "clocks", "no_wait"), _CLOCK) | {
-    "no_wait/less": (*_CLOCK, "this is the time to hand over a call, not to run it"),
-    "no_wait/more": (*_CLOCK, "handing over a call takes the host longer than the call takes the device"),
-    "no_wait/level": (*_CLOCK, "a call has ended when it returns, or handing it over takes as long as it runs"),
-    "same_arrays/less": (*_CLOCK, "the right way takes turns on arrays that exceed the cache"),
-    "same_arrays/less-hot": (*_CLOCK, "the arrays of the right way fit the last cache too"),
-    "first": ("first call: {first_s:time} on {case}", "later call: {later_s:time}"),
-    "first/ours": ("first call: {first_s:time} on {case}", "later call: {later_s:time}",
-                   "the first call includes planning, compiling or loading, and preparing the weights"),
-    "first/peer": ("first call: {first_s:time} on {case}", "later call: {later_s:time}",
-                   "the first call includes all work that the library does only once"),
-}  # fmt: skip
-
 STUDY = Study(
     "timer",
     "What do mistakes of timing show: not waiting, first calls, allocation, planning, the same arrays again?",
     parts,
     (clocks, first_calls),
-    ENGLISH,
-    FIGURES,
     gpu_s=25.0,
     cpu_s=40.0,
     extra=mistakes,

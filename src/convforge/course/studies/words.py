@@ -1,59 +1,68 @@
 """From a finding to text: `str.format` with the field's units, lists and workloads as format specs.
 
-Sentences and details are in English beside their rules and are looked up in the catalogue of the language.
+Sentences and details are in English in sentences.toml and are looked up in the catalogue of the language.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
-from typing import Any, TypeVar
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, reduce
+from importlib import resources
+from typing import Any
 
 from convforge.benchmark.formats import three
 from convforge.benchmark.reasons import from_data
 from convforge.course.language import gettext, language, ngettext
-from convforge.course.studies.finding import Finding
 
 # A space between two Chinese letters, and the place between a Chinese letter and a Latin one or a digit.
 _BETWEEN = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _BESIDE = re.compile(r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?=[\u4e00-\u9fff])")
 # Names in one list; the rest are counted, and all are in the finding's values.
 MOST_NAMES = 6
-# The detail of every finding whose rule left places out.
-UNSURE = "too noisy to rank: {unsure:names}"
-
-Entry = TypeVar("Entry")
 
 
-def template(table: Mapping[str, Entry], form: str) -> Entry:
-    """The entry of a form in a table that may leave out the end of it, from a hyphen on.
+@cache
+def messages() -> dict[str, dict[str, Any]]:
+    """The sentences and details of all findings in English; see the file."""
+    return tomllib.loads(resources.files(__package__).joinpath("sentences.toml").read_text(encoding="utf-8"))
 
-    Raises
-    ------
-    KeyError
-        The table lacks it.
+
+def template(form: str) -> str:
+    """The sentence of a form in English, with fields; a KeyError where there is none.
 
     Examples
     --------
-    >>> template({"hit-rates/kept": "..."}, "hit-rates/kept-shared")
-    '...'
+    >>> template("hit-rates/kept-shared") == template("hit-rates/kept")
+    True
     """
-    short = form
-    while short not in table and "-" in short.partition("/")[2]:
-        short = short.rpartition("-")[0]
-    return table[short]
+    known = messages()["sentences"]
+    while form not in known and "-" in form.partition("/")[2]:
+        form = form.rpartition("-")[0]
+    return str(known[form])
 
 
-def details(finding: Finding, sentence: str, figures: Iterable[str]) -> Iterator[str]:
-    """The lines below a finding: of these templates those whose values it has and its sentence does not show."""
-    shown = set(_fields(sentence))
-    for text in (*figures, UNSURE):
-        fields = _fields(text)
-        new = not fields or not shown.issuperset(fields)
-        if new and all(_has(finding.values, field) for field in fields):
-            yield say(text, finding.values)
+def details(form: str, values: Mapping[str, Any]) -> list[str]:
+    """The details of a form whose values are known and that its sentence does not show."""
+    shown = set(_fields(template(form)))
+    return [
+        say(text, values)
+        for text in (*_lines(form), *_lines("every"))
+        if not (fields := _fields(text)) or not shown.issuperset(fields)
+        if all(_has(values, field) for field in fields)
+    ]
+
+
+def _lines(form: str) -> list[str]:
+    """The templates of a form: its own, else those of the form without its end, else of its family."""
+    own = messages()["details"].get(form, ["..."])
+    if own[:1] != ["..."]:
+        return list(own)
+    family, _, outcome = form.partition("/")
+    shorter = form.rpartition("-")[0] if "-" in outcome else family if outcome else ""
+    return [*(_lines(shorter) if shorter else []), *own[1:]]
 
 
 def say(text: str, values: Mapping[str, Any]) -> str:
