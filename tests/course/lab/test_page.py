@@ -49,8 +49,8 @@ def test_the_same_book_gives_the_same_page() -> None:
 def test_problems_are_named_in_the_language_of_the_page() -> None:
     book = bind({"size": books.pictures()})
     english, chinese = render(book), render(book, code="zh")
-    assert "RGB picture to 1 channel" in english
-    assert "RGB picture to 1 channel" not in chinese
+    assert "RGB image to 1 channel" in english
+    assert "RGB image to 1 channel" not in chinese
     assert "RGB 图像到 1 通道" in chinese
 
 
@@ -318,9 +318,7 @@ def test_methods_are_compared_under_the_roof_on_one_case() -> None:
     text = markdown(book, title="it", drawn={})
     section = text.split("## Roofline")[1].split("\n## ")[0].replace("\\", "")
     # 54 operations an output over 16 bytes, three read and one written, at 1 TB/s.
-    assert (
-        "On rgb_256_s1 (RGB picture to 1 channel, 3x3, 256x256, stride 1) the roof is 3375 GFLOP/s, set by" in section
-    )
+    assert "On rgb_256_s1 (RGB image to 1 channel, 3x3, 256x256, stride 1) the roof is 3375 GFLOP/s, set by" in section
     assert "copy bandwidth. Of 3 methods that do the direct method's operations direct_tiled comes nearest" in section
     assert "direct_naive comes least near" in section
     assert "Left out, as their factors are narrower than float32: cudnn_tf32." in section

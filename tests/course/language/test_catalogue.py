@@ -187,7 +187,7 @@ def test_the_formatter_knows_every_spec_of_every_sentence() -> None:
 
 def test_values_in_chinese() -> None:
     span = {"least": 1.5, "least_case": "a", "most": 120.0, "most_case": "b"}
-    load = {"n": 8, "pictures": "64x64", "c": 3, "k": 1, "groups": 1, "filter": "3x3", "stride": 2, "layout": "NHWC"}
+    load = {"n": 8, "images": "64x64", "c": 3, "k": 1, "groups": 1, "filter": "3x3", "stride": 2, "layout": "NHWC"}
     stretches = [{"methods": ["f", "g"], "first": 32, "last": 64, "level": [64]},
                  {"methods": ["h"], "first": 128, "last": 128, "level": []}]  # fmt: skip
     values: dict[str, Any] = {

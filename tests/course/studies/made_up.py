@@ -26,7 +26,7 @@ def timing(seconds: float, shape: Sequence[float] = STILL, **more: Any) -> Timin
 
 
 def rgb(size: int, stride: int = 1) -> str:
-    """The text form of an RGB picture to one channel, 3x3."""
+    """The text form of an RGB image to one channel, 3x3."""
     return f"n1c3h{size}w{size}_k1r3s3_st{stride}_p1_f32_nchw"
 
 
@@ -82,7 +82,7 @@ def error(rms: float, ratio: float = 0.5) -> Error:
 
 
 def table(method_times: Mapping[str, Mapping[int, float | None]], **more: Any) -> list[Result]:
-    """Method -> size -> seconds, as results of RGB pictures."""
+    """Method -> size -> seconds, as results of RGB images."""
     return [
         result(method, seconds, rgb(size), case=f"rgb_{size}", **more)
         for method, times in method_times.items()

@@ -34,8 +34,8 @@ def test_one_method_leads_throughout() -> None:
     finding = one("size", made, "winner-by-size")
     assert finding.form == "winners/one"
     assert (finding.values["method"], finding.values["least"], finding.values["most"]) == ("direct_tiled", 2.0, 4.0)
-    assert finding.sentence == "direct_tiled is the fastest at every picture size."
-    assert {"picture size: 32 to 64", "lead: 2.00x to 4.00x"} < set(finding.details)
+    assert finding.sentence == "direct_tiled is the fastest at every image size."
+    assert {"image size: 32 to 64", "lead: 2.00x to 4.00x"} < set(finding.details)
 
 
 def test_the_other_leads_when_the_times_are_exchanged() -> None:
@@ -48,7 +48,7 @@ def test_a_crossover_is_found_where_it_is() -> None:
     finding = one("size", made, "winner-by-size")
     assert finding.form == "winners/changes"
     assert "direct_naive at 32, direct_tiled at 128" in finding.sentence
-    assert "fastest by picture size: 32-64: direct_naive; 128: direct_tiled" in finding.details
+    assert "fastest by image size: 32-64: direct_naive; 128: direct_tiled" in finding.details
 
 
 @pytest.mark.parametrize(("shape", "form"), [(CALM, "winners/level"), (LOUD, "undecided/series")])

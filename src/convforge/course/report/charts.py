@@ -148,9 +148,9 @@ def timing_fields(timing: Timing) -> dict[str, Any]:
 
 
 def size_title(operation: str) -> str:
-    """The title of an axis of sizes: an operation's size is of pictures, matrices or arrays."""
+    """The title of an axis of sizes: an operation's size is of images, matrices or arrays."""
     titles = {"gemm": gettext("M = N = K, the sides of the matrices"), "relu": gettext("elements")}
-    return titles.get(operation, gettext("size of the picture, pixels a side"))
+    return titles.get(operation, gettext("size of the image, pixels a side"))
 
 
 def _series_panels(shown: View, ink: Ink, kind: Literal["time", "gflops"]) -> Iterator[tuple[str, Panel]]:

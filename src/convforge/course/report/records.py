@@ -1,6 +1,6 @@
 """The runs that a report shows, and each result beside what its problem says.
 
-A **family** is a problem without its picture's size and stride: "RGB picture to 1 channel, 3x3". Families with three
+A **family** is a problem without its image's size and stride: "RGB image to 1 channel, 3x3". Families with three
 or more sizes are drawn over size; every other case by itself.
 """
 
@@ -42,7 +42,7 @@ class Entry:
     family: str  # in words
     title: str  # the same without padding, types and layout; several families may share it
     stride: str  # "2", "2x1"; empty where the operation has none
-    size: int | None  # height and width of a square picture, M of a square matrix product
+    size: int | None  # height and width of a square image, M of a square matrix product
     size_text: str
     timing: Timing | None  # the one that counts
     label: str  # the method, with its config where the run has several of it
@@ -265,7 +265,7 @@ def _operands(problem: Problem) -> list[str]:
     if problem.groups > 1 and problem.groups == problem.c:
         words = gettext("{c} channels depthwise to {k}")
     elif problem.c == 3 and problem.groups == 1:
-        words = ngettext("RGB picture to {k} channel", "RGB picture to {k} channels", problem.k)
+        words = ngettext("RGB image to {k} channel", "RGB image to {k} channels", problem.k)
     elif problem.c == 1:
         words = ngettext("1 channel to {k} channel", "1 channel to {k} channels", problem.k)
     else:

@@ -24,8 +24,8 @@ from convforge.timing.ranking import Order
 
 Tone = Literal["ahead", "level", "behind", "alone", "unsure"]
 
-# Up to so many input channels a convolution is of a picture: grey, RGB, RGB with alpha.
-PICTURE_CHANNELS = 4
+# Up to so many input channels a convolution is of a image: grey, RGB, RGB with alpha.
+IMAGE_CHANNELS = 4
 
 # A number with its unit, or a problem's text form.
 NUMBER = re.compile(r"\bn\d+c\d+h\d+\S*|\bmax_n\d\S*|\bm\d+n\d\S*|\brelu\d\S*|\d+(\.\d+)?(e[+-]?\d+)?( [mµn]?s\b)?")
@@ -162,9 +162,9 @@ def _kind(entry: Entry) -> str:
         return {"gemm": gettext("matrix products"), "max_pool2d": gettext("max pooling")}.get(problem.operation, "ReLU")
     if problem.groups > 1 and problem.groups == problem.c:
         return gettext("depthwise convolutions")
-    if problem.c <= PICTURE_CHANNELS:
-        return gettext("pictures of up to {n} channels").format(n=PICTURE_CHANNELS)
-    return gettext("layers of more than {n} channels").format(n=PICTURE_CHANNELS)
+    if problem.c <= IMAGE_CHANNELS:
+        return gettext("images of up to {n} channels").format(n=IMAGE_CHANNELS)
+    return gettext("layers of more than {n} channels").format(n=IMAGE_CHANNELS)
 
 
 def arithmetic(precision: str) -> str:

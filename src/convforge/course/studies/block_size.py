@@ -39,12 +39,12 @@ SIGNIFICANT = 0.05
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """Every config of the ladder's kernels and of the products."""
     if quick:
-        pictures = select(load(["images"])[1], sizes=(64,), strides=(1,))
-        return [Part(pictures[:1], METHODS, all_configs=True, keep=_whole)]
-    pictures = select(load(["blocks"])[1], sizes=(1024, 2048) if facts.backend == "cuda" else (1024,))
+        images = select(load(["images"])[1], sizes=(64,), strides=(1,))
+        return [Part(images[:1], METHODS, all_configs=True, keep=_whole)]
+    images = select(load(["blocks"])[1], sizes=(1024, 2048) if facts.backend == "cuda" else (1024,))
     products = select(load(["gemm"])[1], sizes=(1024,))
     return [
-        Part(pictures, METHODS, all_configs=True, share=0.6, keep=_whole),
+        Part(images, METHODS, all_configs=True, share=0.6, keep=_whole),
         Part(products, PRODUCTS, all_configs=True, share=0.4),
     ]
 

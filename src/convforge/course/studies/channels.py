@@ -20,7 +20,7 @@ PRODUCT: rules.Family = ("matrix product", lambda r: r.result.algorithm in ("im2
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """As many filters as channels, 3x3, on a picture of 56x56."""
+    """As many filters as channels, 3x3, on a image of 56x56."""
     whole = COUNTS if facts.backend == "cuda" else COUNTS[:-1]
     counts, size = ((1, 4, 16), 14) if quick else (whole, 56)
     cases = [Case(f"channels_{count}", padded(size, count, count)) for count in counts]

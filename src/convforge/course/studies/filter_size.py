@@ -20,7 +20,7 @@ FAMILIES = {"strict": "strict", "FFT": "fft", "separable": "separable"}
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """One channel by filters of full rank, and an RGB picture blurred, each channel by itself."""
+    """One channel by filters of full rank, and an RGB image blurred, each channel by itself."""
     gpu = facts.backend == "cuda"
     sides, size = ((3, 7, 15), 64) if quick else (SIDES, 1024) if gpu else (CPU_SIDES, 256)
     full = [Case(f"full_{size}_{side}x{side}", padded(size, 1, 1, side)) for side in sides]

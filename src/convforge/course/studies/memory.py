@@ -1,4 +1,4 @@
-"""The gains of each memory: the filter in constant memory, the picture in shared memory, outputs in registers."""
+"""The gains of each memory: the filter in constant memory, the image in shared memory, outputs in registers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 
 def _small(case: Case, size: int = 64) -> Case:
-    """The case on a smaller picture."""
+    """The case on a smaller image."""
     assert isinstance(case.problem, Conv2dProblem)
     return replace(case, name=case.name.replace("2048", str(size)), problem=replace(case.problem, h=size, w=size))
 
@@ -161,13 +161,13 @@ def traffic(run: Run) -> Iterator[Finding]:
 
 
 def requested(r: Reading) -> int:
-    """Bytes that a kernel asks for which reads its whole window, picture and filter, for each output."""
+    """Bytes that a kernel asks for which reads its whole window, image and filter, for each output."""
     p: Conv2dProblem = r.problem
     return p.outputs * (p.taps * (itemsize(p.x_dtype) + itemsize(p.w_dtype)) + itemsize(p.out_dtype))
 
 
 def profile(runtime: Runtime, store: Store, quick: bool) -> None:
-    """On a GPU, a profiler's counters of every method on the pictures of three channels."""
+    """On a GPU, a profiler's counters of every method on the images of three channels."""
     if runtime.facts.backend != "cuda":
         return
     timed = [r for r in load_run(store.path).results if r.time is not None and r.ours]

@@ -145,7 +145,7 @@ def _table_d() -> Iterable[Result]:
 
 TABLES = {
     "A": Published(
-        "A", "RGB picture to one channel, 3x3, float32, ms; the GPU is not named",
+        "A", "RGB image to one channel, 3x3, float32, ms; the GPU is not named",
         (Doubt("direct and im2col ran without padding, cuDNN with a padding of 1 and a flipped filter",
                ("cudnn", "cudnn_second_run")),
          Doubt("these times, with the filter in constant memory, are not those of their own raw log: there im2col "

@@ -320,7 +320,7 @@ def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:
     """The parameters of a convolution, but for those that vary."""
     said: dict[str, Any] = {"n": p.n}
     if "h" not in free:
-        said["pictures"] = f"{p.h}x{p.w}"
+        said["images"] = f"{p.h}x{p.w}"
     if "c" not in free:
         said |= {"c": p.c, "k": p.k}
     elif "k" not in free:

@@ -1,4 +1,4 @@
-"""The size of the picture: the fastest method, the cost of a call and of copies, and when a GPU pays off."""
+"""The size of the image: the fastest method, the cost of a call and of copies, and when a GPU pays off."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FALLS = 2.0
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """RGB pictures to one channel, 3x3; on a GPU with transfer, and the same on its host."""
+    """RGB images to one channel, 3x3; on a GPU with transfer, and the same on its host."""
     gpu = facts.backend == "cuda"
     sizes = (32, 64, 128) if quick else SIZES if gpu else CPU_SIZES
     cases = [case for case in select(load(["images"])[1], sizes=sizes, strides=(1,)) if case.problem.k == 1]  # type: ignore[union-attr]
@@ -192,7 +192,7 @@ def _kept(rule: str, what: str, values: dict[str, Any], told: Comparison[int], d
     """The conclusion that holds although other work delayed the host: its times may be too long, never too short.
 
     So where it is ahead, it is. Where it is behind it may have been delayed; but not where its times did not vary, and
-    a picture with more pixels takes no less.
+    a image with more pixels takes no less.
     """
     least = min(told.pairs, key=lambda size: told.pairs[size][1].seconds)
     most = max(told.pairs, key=lambda size: told.pairs[size][0].seconds)
@@ -218,7 +218,7 @@ WAYS = {"time": "Without transfer", "transfer_time": "With transfer"}
 
 STUDY = Study(
     "size",
-    "How does time grow with the picture, which method is fastest at which size, and when is a GPU worth it?",
+    "How does time grow with the image, which method is fastest at which size, and when is a GPU worth it?",
     parts,
     (winners, ahead, floor, scaling, transfer, worth),
     gpu_s=90.0,

@@ -29,7 +29,7 @@ METHODS = ("direct_*", "im2col", "implicit_gemm", "cudnn", "torch_conv2d", "open
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """RGB pictures of a few sizes, by stride."""
+    """RGB images of a few sizes, by stride."""
     sizes = (64, 128) if quick else (256, 1024, 2048, 8192) if facts.backend == "cuda" else (128, 512, 2048)
     cases = select(load(["images"])[1], sizes=sizes)
     return [Part([case for case in cases if case.problem.k == 1], METHODS)]  # type: ignore[union-attr]
@@ -40,10 +40,10 @@ def _series(run: Run) -> list[Series]:
 
 
 def _largest(run: Run) -> list[Series]:
-    """Of each workload the series of its largest picture."""
+    """Of each workload the series of its largest image."""
     found: dict[str, Series] = {}
     for one in _series(run):
-        rest = str({name: value for name, value in one.workload.items() if name != "pictures"})
+        rest = str({name: value for name, value in one.workload.items() if name != "images"})
         if rest not in found or _pixels(one) > _pixels(found[rest]):
             found[rest] = one
     return list(found.values())
@@ -59,7 +59,7 @@ def ahead(run: Run) -> Iterator[Finding]:
 
 
 def winners(run: Run) -> Iterator[Finding]:
-    """On how many pictures another stride changes which method is the fastest."""
+    """On how many images another stride changes which method is the fastest."""
     changed, data, unsure, n = list[dict[str, Any]](), list[Datum](), list[str](), 0
     for one in _series(run):
         points = {s: [r for r in found if r.strict] for s, found in one.points.items()}
@@ -67,7 +67,7 @@ def winners(run: Run) -> Iterator[Finding]:
         if len(points) < 2:
             continue
         leaders, doubtful = ranked(points)
-        unsure += [f"{one.workload.get('pictures', '')} stride {place}".strip() for place in doubtful]
+        unsure += [f"{one.workload.get('images', '')} stride {place}".strip() for place in doubtful]
         if len(leaders) < 2:
             continue
         n += 1
@@ -83,7 +83,7 @@ def winners(run: Run) -> Iterator[Finding]:
 
 
 def saves(run: Run) -> Iterator[Finding]:
-    """By how much the fastest time falls with the stride, on the largest picture; the outputs fall by its square."""
+    """By how much the fastest time falls with the stride, on the largest image; the outputs fall by its square."""
     for one in _largest(run):
         best = one.best()
         if 1 not in best or len(best) < 2:
@@ -118,7 +118,7 @@ def _saves(one: Series, stride: int, whole: Reading, strided: Reading) -> Findin
 
 
 def wasted(run: Run) -> Iterator[Finding]:
-    """Methods that a stride does not make faster on the largest picture, although most outputs are gone."""
+    """Methods that a stride does not make faster on the largest image, although most outputs are gone."""
     for one in _largest(run):
         both = {m: (own[max(own)], own[1]) for m in one.methods if 1 in (own := one.method(m)) and len(own) > 1}
         told = compare(both)

@@ -39,7 +39,7 @@ class Part:
 
 
 def padded(size: int, c: int, k: int, side: int = 3, **more: Any) -> Conv2dProblem:
-    """A convolution of one square picture whose output has its size."""
+    """A convolution of one square image whose output has its size."""
     return Conv2dProblem(n=1, c=c, h=size, w=size, k=k, r=side, s=side, padding=(side // 2,) * 4, **more)
 
 

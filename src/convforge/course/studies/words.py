@@ -190,7 +190,7 @@ class Formatter(string.Formatter):
     def say_axis(self, axis: str) -> str:
         """The parameter that differs along a series."""
         return {
-            "size": gettext("picture size"),
+            "size": gettext("image size"),
             "stride": gettext("stride"),
             "filter": gettext("filter size"),
             "channels": gettext("number of channels"),
@@ -205,8 +205,8 @@ class Formatter(string.Formatter):
     def say_workload(self, load: Mapping[str, Any]) -> str:
         """The parameters that a series of cases has in common."""
         said = [gettext("batch {n}").format(n=load["n"])] if load.get("n", 1) != 1 else []
-        if "pictures" in load:
-            said.append(gettext("{size} pixels").format(size=load["pictures"]))
+        if "images" in load:
+            said.append(gettext("{size} pixels").format(size=load["images"]))
         if "c" in load:
             words = ngettext("{c} channel to {k}", "{c} channels to {k}", load["c"])
             said.append(words.format(c=load["c"], k=load["k"]))
