@@ -21,7 +21,7 @@ from babel.messages.pofile import read_po, write_po
 from convforge.algorithms import algorithms
 from convforge.algorithms.direct.naive import PARTITIONS
 from convforge.course import language
-from convforge.course.studies import STUDIES, breakdown, channels, filter_size, memory, size, words
+from convforge.course.studies import STUDIES, breakdown, crossovers, memory, size, words
 from convforge.course.studies.published import TABLES
 from convforge.course.studies.words import nouns
 from convforge.problem.types import PRECISIONS
@@ -59,11 +59,10 @@ def data() -> Iterator[tuple[str, Text]]:
         yield from (
             ("course/studies/published.py", text) for text in (table.about, *(doubt.words for doubt in table.doubts))
         )
-    families = {*filter_size.FAMILIES, channels.DIRECT[0], channels.PRODUCT[0]}
-    yield from (("course/studies/filter_size.py", word) for word in sorted(families))
+    yield from (("course/studies/crossovers.py", word) for word in (*crossovers.BY_FILTER, *crossovers.BY_CHANNELS))
     yield from (("course/studies/partition.py", word) for word in PARTITIONS)
     yield from (("course/studies/breakdown.py", word) for word in breakdown.PLACES.values())
-    yield from (("course/studies/memory.py", word) for word in memory.FILTERS.values())
+    yield from (("course/studies/memory.py", word) for word, *_ in memory.CLAIMS.values())
     yield from (("course/studies/size.py", word) for word in size.WAYS.values())
     yield from (("algorithms/__init__.py", method.summary) for method in algorithms())
     yield from (("problem/types.py", words) for words in PRECISIONS.values())

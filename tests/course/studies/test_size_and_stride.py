@@ -194,7 +194,7 @@ def test_what_holds_though_the_host_was_kept() -> None:
 def test_without_the_host_it_cannot_be_said() -> None:
     made = run(*worth({32: 0.1, 64: 0.1}, {}))
     finding = one("size", made, "gpu-worth-it")
-    assert (finding.form, finding.supported) == ("worth/missing-time", False)
+    assert (finding.form, finding.supported) == ("worth/missing-host", False)
     assert one("size", made, "transfer").form == "transfer/none"
 
 

@@ -16,12 +16,11 @@ from convforge.benchmark.suites import Case, load, select
 from convforge.course.studies import rules
 from convforge.course.studies.counters import Call, NoCounters, count
 from convforge.course.studies.finding import Datum, Finding, undecided
-from convforge.course.studies.readings import Reading, data_of, device_backend, named, pairs, readings, series, versus
+from convforge.course.studies.readings import Reading, data_of, device_backend, named, readings, series, versus
 from convforge.course.studies.study import Part, Study
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.problem.types import itemsize
 
-METHODS = ("direct_*",)
 # Steps of the ladder: rule -> the method before and the method with it.
 STEPS = {
     "constant-memory": ("direct_naive", "direct_constant"),
@@ -33,9 +32,9 @@ STEPS = {
 # The profiler sees the cases with this number of channels.
 PROFILED_CHANNELS = 3
 # A tutorial's claims of what shared memory brings: 2 to 4 times for 5x5, 3 to 7 times for larger filters.
-CLAIMS: dict[str, tuple[Callable[[Any], bool], float, float]] = {
-    "5x5": (lambda p: p.r == 5, 2.0, 4.0),
-    "larger": (lambda p: p.r > 5, 3.0, 7.0),
+CLAIMS: dict[str, tuple[str, Callable[[Any], bool], float, float]] = {
+    "5x5": ("5x5 filters", lambda p: p.r == 5, 2.0, 4.0),
+    "larger": ("filters larger than 5x5", lambda p: p.r > 5, 3.0, 7.0),
 }
 
 
@@ -43,10 +42,10 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """One channel to eight, filters from 3x3 to 15x15."""
     cases = load(["memory"])[1]
     if quick:
-        return [Part([_small(case) for case in cases[:3]], METHODS)]
+        return [Part([_small(case) for case in cases[:3]], ("direct_*",))]
     if facts.backend != "cuda":
-        return [Part([_small(case, 512) for case in select(cases) if case.problem.c < 8], METHODS)]  # type: ignore[union-attr]
-    return [Part(cases, METHODS)]
+        return [Part([_small(case, 512) for case in select(cases) if case.problem.c < 8], ("direct_*",))]  # type: ignore[union-attr]
+    return [Part(cases, ("direct_*",))]
 
 
 def _small(case: Case, size: int = 64) -> Case:
@@ -65,10 +64,8 @@ def steps(run: Run) -> Iterator[Finding]:
             continue
         for finding in rules.pair(found, slow, fast, rule):
             turns = _turns([r for r in found if r.method == fast], finding.values.get("where", {}))
-            turned: dict[str, Any] = (
-                {"form": "steps/turns", "values": {**finding.values, "where": turns}} if turns else {}
-            )
-            yield replace(finding, **turned)
+            turned = replace(finding, form="steps/turns", values={**finding.values, "where": turns})
+            yield turned if turns else finding
 
 
 def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -76,29 +73,28 @@ def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict
 
     `split` has the cases of each order; C is the number of channels.
     """
-    if not split:
-        return {}
     orders = {case: name for name, cases in split.items() for case in cases}
     problems = {r.case: r.problem for r in found if r.case in orders}
     places = {case: (p.c, p.r) for case, p in problems.items()}
     square = all(p.r == p.s and p.groups == 1 for p in problems.values())
-    if not square or len({(p.n, p.h, p.w, p.k, p.stride, p.x_dtype, p.x_layout) for p in problems.values()}) != 1:
+    kinds = {(p.n, p.h, p.w, p.k, p.stride, p.x_dtype, p.x_layout) for p in problems.values()}
+    if not square or len(kinds) != 1 or len(set(places.values())) < len(orders):
         return {}
-    if len(set(places.values())) < len(orders):
-        return {}
-    spans: dict[str, dict[int, list[str]]] = {}
+    # Order -> channels -> stretches of filters; then channels with the same stretches become one entry.
+    spans: dict[str, dict[int, str]] = {}
     ordered = sorted(places, key=lambda case: places[case])
     for (channels, name), cases in groupby(ordered, key=lambda case: (places[case][0], orders[case])):
         sides = [f"{places[case][1]}x{places[case][1]}" for case in cases]
-        words = sides[0] if len(sides) == 1 else f"{sides[0]}-{sides[-1]}"
-        spans.setdefault(name, {}).setdefault(channels, []).append(words)
-    turns: dict[str, list[str]] = {}
-    for name, by_channels in spans.items():
-        same: dict[str, list[str]] = {}
-        for channels, runs in by_channels.items():
-            same.setdefault(", ".join(runs), []).append(str(channels))
-        turns[name] = [f"C {', '.join(channels)}: {words}" for words, channels in same.items()]
-    return turns
+        words = "-".join(dict.fromkeys((sides[0], sides[-1])))
+        before = spans.setdefault(name, {}).get(channels)
+        spans[name][channels] = f"{before}, {words}" if before else words
+    return {
+        name: [
+            f"C {', '.join(str(c) for c, own in by_channels.items() if own == words)}: {words}"
+            for words in dict.fromkeys(by_channels.values())
+        ]
+        for name, by_channels in spans.items()
+    }
 
 
 def growth(run: Run) -> Iterator[Finding]:
@@ -108,8 +104,7 @@ def growth(run: Run) -> Iterator[Finding]:
     for axis in ("filter", "inputs"):
         for one in series(found, axis):
             if len(one.places) > 1:
-                both = pairs(one.points, named(slow), named(fast))
-                yield rules.trend(one, both, slow, fast, f"gain-by-{axis}")
+                yield rules.trend(one, slow, fast, f"gain-by-{axis}")
 
 
 def claim(run: Run) -> Iterator[Finding]:
@@ -118,10 +113,9 @@ def claim(run: Run) -> Iterator[Finding]:
     if device_backend(run) == "cpu":
         return
     told = versus(readings(run, "conv2d"), named(fast), named(slow))
-    for name, (wanted, low, high) in CLAIMS.items():
+    for name, (filters, wanted, low, high) in CLAIMS.items():
         gains = {case: told.gains[case] for case, (own, _) in told.pairs.items() if wanted(own.problem)}
-        values: dict[str, Any] = {"filters": FILTERS[name], "low": low, "high": high, "n": len(gains),
-                                  "unsure": told.unsure}  # fmt: skip
+        values: dict[str, Any] = {"filters": filters, "low": low, "high": high, "n": len(gains), "unsure": told.unsure}
         if not gains:
             yield undecided("published-claim", f"claim/untested-{name}", **values)
             continue
@@ -143,18 +137,10 @@ def traffic(run: Run) -> Iterator[Finding]:
     above = [case for case, rate in rates.items() if rate > best.copy_bytes_per_s]
     case = max(rates, key=lambda c: rates[c])
     top = found[case]
-    values = {
-        "n": len(found),
-        "k": len(above),
-        "case": case,
-        "requested": requested(top),
-        "least": top.result.least_bytes,
-        "times": requested(top) / top.result.least_bytes,
-        "rate": rates[case],
-        "copy": best.copy_bytes_per_s,
-        "share": 1 - best.copy_bytes_per_s / rates[case] if above else None,
-        "s": top.seconds,
-    }
+    values = {"n": len(found), "k": len(above), "case": case, "requested": requested(top), "s": top.seconds,
+              "least": top.result.least_bytes, "times": requested(top) / top.result.least_bytes, "rate": rates[case],
+              "copy": best.copy_bytes_per_s,
+              "share": 1 - best.copy_bytes_per_s / rates[case] if above else None}  # fmt: skip
     data = (*data_of(found.values()), Datum("", "", "", "copy_bytes_per_s", best.copy_bytes_per_s))
     form = "below" if not above else "cached" if len(found) > 1 else "cached-alone"
     yield Finding("traffic", f"traffic/{form}", values, data)
@@ -198,10 +184,10 @@ def counters(run: Run) -> Iterator[Finding]:
     for method, (c, r) in by_method.items():
         values = {"method": method, "case": c.case, "l1": c.l1_hit, "l2": c.l2_hit, "moved": c.dram_bytes,
                   "least": r.least_bytes, "times": c.dram_bytes / r.least_bytes}  # fmt: skip
-        form = "hit-rates/counted" if c.dram_bytes >= r.least_bytes else "hit-rates/kept"
+        form = "counted" if c.dram_bytes >= r.least_bytes else "kept"
         # What a kernel reads from shared memory passes no cache, so a hit rate tells nothing of it.
-        form += "-shared" if any(launch.get("scratch_bytes") for launch in r.launches) else ""
-        yield Finding("hit-rates", form, values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
+        shared = "-shared" if any(launch.get("scratch_bytes") for launch in r.launches) else ""
+        yield Finding("hit-rates", f"hit-rates/{form}{shared}", values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
     for rule in ("shared-memory", "registers"):
         both = [by_method[name][0] for name in STEPS[rule] if name in by_method]
         if len(both) < 2 or both[0].case != both[1].case or not all(c.l1_bytes for c in both):
@@ -219,7 +205,6 @@ def _counted(c: Counters, *names: str) -> tuple[Datum, ...]:
     return tuple(Datum(c.case, c.method, c.config, name, float(getattr(c, name))) for name in names)
 
 
-FILTERS = {"5x5": "5x5 filters", "larger": "filters larger than 5x5"}
 STUDY = Study(
     "memory",
     "Which memory to use when: what do constant memory, shared memory and registers bring, by filter and channels?",
@@ -227,12 +212,5 @@ STUDY = Study(
     (steps, growth, claim, traffic, counters),
     gpu_s=70.0,
     extra=profile,
-    answered_by=(
-        "constant-memory",
-        "shared-memory",
-        "registers",
-        "rows-in-cache",
-        "gain-by-filter",
-        "gain-by-inputs",
-    ),
+    answered_by=("constant-memory", "shared-memory", "registers", "rows-in-cache", "gain-by-filter", "gain-by-inputs"),
 )

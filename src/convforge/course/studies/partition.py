@@ -13,7 +13,7 @@ from convforge.benchmark.records import Run
 from convforge.benchmark.row import Row
 from convforge.benchmark.suites import load, select
 from convforge.course.studies.finding import Finding, undecided
-from convforge.course.studies.readings import Reading, by_case, compare, data_of, device_backend, readings
+from convforge.course.studies.readings import Reading, by_case, compare, data_of, device_backend, distinct, readings
 from convforge.course.studies.study import Part, Study
 
 METHOD = "direct_naive"
@@ -46,32 +46,21 @@ def by_partition(run: Run) -> dict[str, dict[str, Reading]]:
     return found
 
 
-def overview(run: Run) -> Iterator[Finding]:
-    """All partitions: the time of each over that of one output a thread, on average."""
+def partitions(run: Run) -> Iterator[Finding]:
+    """Each partition's time over that of one output a thread: on average, then case by case."""
     cases = by_partition(run)
     if not cases:
         yield undecided("partitions", "partition/host" if device_backend(run) == "cpu" else "partition/none")
         return
-    costs = {
-        name: geometric_mean(same[name].seconds / same["pixel"].seconds for same in cases.values() if name in same)
-        for name in _names(cases)
-    }
+    names = distinct(name for same in cases.values() for name in same if name != "pixel")
+    both = {name: {c: (same[name], same["pixel"]) for c, same in cases.items() if name in same} for name in names}
+    costs = {name: geometric_mean(a.seconds / b.seconds for a, b in found.values()) for name, found in both.items()}
     best = min(costs, key=lambda name: costs[name])
-    values = {"n": len(cases), "costs": costs, "best": "pixel" if costs[best] > 1 else best}
+    values: dict[str, Any] = {"n": len(cases), "costs": costs, "best": "pixel" if costs[best] > 1 else best}
     yield Finding("partitions", "partition/all", values, data_of(r for same in cases.values() for r in same.values()))
-
-
-def _names(cases: dict[str, dict[str, Reading]]) -> list[str]:
-    """The partitions but that of one output a thread."""
-    return list(dict.fromkeys(name for same in cases.values() for name in same if name != "pixel"))
-
-
-def partitions(run: Run) -> Iterator[Finding]:
-    """Each partition against one output a thread, case by case."""
-    cases = by_partition(run)
-    for name in _names(cases):
-        told = compare({case: (same[name], same["pixel"]) for case, same in cases.items() if name in same})
-        values: dict[str, Any] = {"partition": name}
+    for name, found in both.items():
+        told = compare(found)
+        values = {"partition": name}
         if told.pairs:
             case = told.values["inverse"]["most_case"]
             own, pixel = map(_threads, told.pairs[case])
@@ -88,7 +77,7 @@ STUDY = Study(
     "partition",
     "What should one thread compute: a pixel, a block, a row or a column of the output?",
     parts,
-    (overview, partitions),
+    (partitions,),
     gpu_s=40.0,
     view="blocks",
     answered_by=("partitions",),

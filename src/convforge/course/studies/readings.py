@@ -309,6 +309,11 @@ def series(found: Iterable[Reading], axis: str) -> list[Series]:
             for key, points in groups.items()]  # fmt: skip
 
 
+def along(run: Run, axis: str, **more: Any) -> list[Series]:
+    """The series of a run's convolutions along an axis; see :func:`readings` for `more`."""
+    return series(readings(run, "conv2d", **more), axis)
+
+
 def _apart(load: Mapping[str, Any], every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The entries of a workload that others do not share; channels and filters go together."""
     names = {name for name in load if any(other.get(name) != load[name] for other in every)}

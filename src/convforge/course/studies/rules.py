@@ -13,6 +13,7 @@ from convforge.course.studies.readings import (
     Holds,
     Reading,
     Series,
+    along,
     by_case,
     compare,
     data_of,
@@ -71,16 +72,9 @@ def ahead(found: Iterable[Reading], rule: str = "ahead") -> Iterator[Finding]:
             never += [method] if tried else []
             continue
         lead = {case: _lead(method, cases[case]) for case in alone}
-        values = {
-            "method": method,
-            "tried": len(tried),
-            "n": len(alone),
-            "cases": alone,
-            "level": level,
-            "shared": len(level),
-            "most": max(lead.values(), default=None),
-            "most_case": max(lead, key=lambda case: lead[case], default=""),
-        }
+        values = {"method": method, "tried": len(tried), "n": len(alone), "cases": alone, "level": level,
+                  "shared": len(level), "most": max(lead.values(), default=None),
+                  "most_case": max(lead, key=lambda case: lead[case], default="")}  # fmt: skip
         form = "level" if not alone else "all" if len(alone) == len(tried) else "some-level" if level else "some"
         data = tuple(datum for case in alone + level for datum in leading(cases[case]))
         yield Finding(rule, f"ahead/{form}", values, data)
@@ -97,44 +91,36 @@ def _lead(method: str, found: Sequence[Reading]) -> float:
     return min(r.seconds for r in found if r.method != method) / own
 
 
-def winners_along(one: Series, rule: str, *, strict: bool = True) -> Iterator[Finding]:
+def winners(run: Run, axis: str, *, strict: bool = True) -> Iterator[Finding]:
+    """The fastest methods along each series of an axis."""
+    for one in along(run, axis):
+        yield winner(one, f"winner-by-{axis}", strict=strict)
+
+
+def winner(one: Series, rule: str, *, strict: bool = True) -> Finding:
     """The fastest methods along a series: one for all, or stretches with their crossovers."""
     points = {place: [r for r in found if r.strict or not strict] for place, found in one.points.items()}
     points = {place: found for place, found in points.items() if len(found) > 1}
     if len(points) < 2:
-        yield undecided(rule, "winners/too-few", **one.load)
-        return
-    winners, unsure = ranked(points)
-    points = {place: points[place] for place in winners}
+        return undecided(rule, "winners/too-few", **one.load)
+    leaders, unsure = ranked(points)
     values = one.load | {"unsure": unsure}
-    if not points:
-        yield undecided(rule, "undecided/series", **values)
-        return
-    parts = stretches({place: [r.method for r in leaders] for place, leaders in winners.items()})
-    data = tuple(datum for found in points.values() for datum in leading(found))
-    values |= {
-        "stretches": parts,
-        "changes": parts if len(parts) > 1 else [],
-        "first": parts[0]["first"],
-        "last": parts[-1]["last"],
-        "level": [place for part in parts for place in part["level"]],
-        "begin": parts[0]["methods"],
-        "end": parts[-1]["methods"],
-    }
-    form = "changes"
-    if len(parts) == 1:
-        form, more = _one_winner(points, parts[0])
-        values |= more
-    yield Finding(rule, f"winners/{form}", values, data, supported=form != "level")
-
-
-def _one_winner(points: Mapping[int, list[Reading]], part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """One method leads a whole series: alone everywhere, at some places level with others, or never alone."""
-    method = part["methods"][0]
-    leads = [_lead(method, found) for place, found in points.items() if place not in part["level"]]
-    if not leads:
-        return "level", {"methods": part["methods"]}
-    return "mostly" if part["level"] else "one", {"method": method, "least": min(leads), "most": max(leads)}
+    if not leaders:
+        return undecided(rule, "undecided/series", **values)
+    parts = stretches({place: [r.method for r in found] for place, found in leaders.items()})
+    level = [place for part in parts for place in part["level"]]
+    values |= {"stretches": parts, "first": parts[0]["first"], "last": parts[-1]["last"], "level": level}
+    form, methods = "changes", parts[0]["methods"]
+    if len(parts) > 1:
+        values |= {"changes": parts, "begin": methods, "end": parts[-1]["methods"]}
+    elif leads := [_lead(methods[0], points[place]) for place in leaders if place not in level]:
+        form = "mostly" if level else "one"
+        values |= {"method": methods[0], "least": min(leads), "most": max(leads)}
+    else:
+        form = "level"
+        values |= {"methods": methods}
+    data = tuple(datum for place in leaders for datum in leading(points[place]))
+    return Finding(rule, f"winners/{form}", values, data, supported=form != "level")
 
 
 def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Iterator[Finding]:
@@ -148,22 +134,23 @@ def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Iterator[
     yield Finding(rule, f"pair/{form}", values, compared.data, supported=form != "all-level")
 
 
-def trend(one: Series, points: Mapping[int, tuple[Reading, Reading]], slow: str, fast: str, rule: str) -> Finding:
+def trend(one: Series, slow: str, fast: str, rule: str) -> Finding:
     """The course of the gain of a method over another along an axis; steps within the spreads count as none."""
+    points = pairs(one.points, named(slow), named(fast))
     values = one.load | {"slow": slow, "fast": fast, "n": len(points)}
     data = data_of(r for both in points.values() for r in both)
     if len(points) < 3:
         return undecided(rule, "trend/too-few", data, **values)
     gains = {place: a.seconds / b.seconds for place, (a, b) in points.items()}
     noise = {place: a.timing.spread + b.timing.spread for place, (a, b) in points.items()}
-    places = list(gains)
     steps = set()
-    for before, after in itertools.pairwise(places):
+    for before, after in itertools.pairwise(gains):
         change = gains[after] / gains[before] - 1
         steps.add(0 if abs(change) <= noise[before] + noise[after] else 1 if change > 0 else -1)
     least, most = min(gains.values()), max(gains.values())
-    values |= {"first": places[0], "last": places[-1], "first_gain": gains[places[0]], "last_gain": gains[places[-1]],
-               "least": least, "most": most}  # fmt: skip
+    (first, first_gain), *_, (last, last_gain) = gains.items()
+    values |= {"first": first, "last": last, "first_gain": first_gain, "last_gain": last_gain, "least": least,
+               "most": most}  # fmt: skip
     if steps == {0}:
         form = "steady" if most <= (1 + LEVEL) * least else "unsure"
         return undecided(rule, f"trend/{form}", data, **values)
@@ -171,16 +158,10 @@ def trend(one: Series, points: Mapping[int, tuple[Reading, Reading]], slow: str,
     return Finding(rule, f"trend/{form}", values, data)
 
 
-Family = tuple[str, Holds]
-
-
-def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
-    """From where along a series the best method of one family is faster than the best of another.
-
-    A family is a name for sentences, and a test of its readings.
-    """
-    both = pairs(one.points, after[1], before[1])
-    values = one.load | {"before": before[0], "after": after[0], "n": len(both)}
+def crossover(one: Series, families: Mapping[str, Holds], before: str, after: str, rule: str) -> Finding:
+    """From where along a series the best method of one family is faster than the best of another."""
+    both = pairs(one.points, families[after], families[before])
+    values = one.load | {"before": before, "after": after, "n": len(both)}
     data = data_of(r for own in both.values() for r in own)
     if len(both) < 2:
         return undecided(rule, "crossover/too-few", data, **values)
@@ -209,13 +190,12 @@ def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
     return Finding(rule, f"crossover/{form}", values, data, supported=form != "level")
 
 
-def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak") -> Iterator[Finding]:
+def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak") -> Finding:
     """The share of the FMA peak that the fastest reach, and whether everything stays far below the peak."""
     ceilings = run.best_ceilings
     strict = [r for r in found if r.strict and "f64" not in r.result.problem]
     if ceilings is None or not strict:
-        yield undecided(rule, "peak/unknown")
-        return
+        return undecided(rule, "peak/unknown")
     peak = ceilings.fma_flops_per_s
     best: dict[str, Reading] = {}
     for r in sorted(strict, key=lambda r: -r.flops_per_s):
@@ -227,7 +207,7 @@ def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak
     for name, r in (("top", top), ("own", own))[: 2 if form == "library" else 1]:
         values |= {name: r.method, f"{name}_case": r.case, f"{name}_share": r.flops_per_s / peak}
     values["lowest_share"] = min(r.flops_per_s for r in strict) / peak
-    yield Finding(rule, f"peak/{form}", values, (*data_of(best.values()), Datum("", "", "", "fma_flops_per_s", peak)))
+    return Finding(rule, f"peak/{form}", values, (*data_of(best.values()), Datum("", "", "", "fma_flops_per_s", peak)))
 
 
 def growth(rule: str, form: str, ends: Iterable[tuple[int, Reading]], values: Mapping[str, Any]) -> Finding:

@@ -13,15 +13,15 @@ from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import (
     Reading,
     Series,
+    along,
     compare,
     data_of,
     named,
     ranked,
     readings,
-    series,
     spanned,
     versus,
-)
+)  # fmt: skip
 from convforge.course.studies.study import Part, Study
 from convforge.timing.ranking import order
 
@@ -35,24 +35,6 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     return [Part([case for case in cases if case.problem.k == 1], METHODS)]  # type: ignore[union-attr]
 
 
-def _series(run: Run) -> list[Series]:
-    return series(readings(run, "conv2d"), "stride")
-
-
-def _largest(run: Run) -> list[Series]:
-    """Of each workload the series of its largest image."""
-    found: dict[str, Series] = {}
-    for one in _series(run):
-        rest = str({name: value for name, value in one.workload.items() if name != "images"})
-        if rest not in found or _pixels(one) > _pixels(found[rest]):
-            found[rest] = one
-    return list(found.values())
-
-
-def _pixels(one: Series) -> int:
-    return int(one.every[0].problem.h * one.every[0].problem.w)
-
-
 def ahead(run: Run) -> Iterator[Finding]:
     """On how many cases each method is the fastest, and which never are."""
     yield from rules.ahead(readings(run, "conv2d"))
@@ -61,7 +43,7 @@ def ahead(run: Run) -> Iterator[Finding]:
 def winners(run: Run) -> Iterator[Finding]:
     """On how many images another stride changes which method is the fastest."""
     changed, data, unsure, n = list[dict[str, Any]](), list[Datum](), list[str](), 0
-    for one in _series(run):
+    for one in along(run, "stride"):
         points = {s: [r for r in found if r.strict] for s, found in one.points.items()}
         points = {s: found for s, found in points.items() if len(found) > 1}
         if len(points) < 2:
@@ -82,6 +64,14 @@ def winners(run: Run) -> Iterator[Finding]:
     yield Finding("winner-by-stride", "by-stride/changes" if changed else "by-stride/same", values, tuple(data))
 
 
+def _largest(run: Run) -> list[Series]:
+    """Of each workload the series of its largest image."""
+    found: dict[str, Series] = {}
+    for one in sorted(along(run, "stride"), key=lambda one: one.every[0].problem.h * one.every[0].problem.w):
+        found[str({name: value for name, value in one.workload.items() if name != "images"})] = one
+    return list(found.values())
+
+
 def saves(run: Run) -> Iterator[Finding]:
     """By how much the fastest time falls with the stride, on the largest image; the outputs fall by its square."""
     for one in _largest(run):
@@ -96,18 +86,9 @@ def _saves(one: Series, stride: int, whole: Reading, strided: Reading) -> Findin
     outputs = whole.result.flops / strided.result.flops
     nbytes = whole.result.least_bytes / strided.result.least_bytes
     gain = whole.seconds / strided.seconds
-    values = one.load | {
-        "stride": stride,
-        "outputs": outputs,
-        "share": 1 / outputs,
-        "bytes": nbytes,
-        "gain": gain,
-        "loss": 1 / gain,
-        "whole": whole.method,
-        "strided": strided.method,
-        "whole_s": whole.seconds,
-        "strided_s": strided.seconds,
-    }
+    values = one.load | {"stride": stride, "outputs": outputs, "share": 1 / outputs, "bytes": nbytes, "gain": gain,
+                         "loss": 1 / gain, "whole": whole.method, "whole_s": whole.seconds,
+                         "strided": strided.method, "strided_s": strided.seconds}  # fmt: skip
     form: str = order(strided.timing, whole.timing)
     supported = form in ("faster", "slower")
     if form == "faster":
@@ -123,14 +104,13 @@ def wasted(run: Run) -> Iterator[Finding]:
         both = {m: (own[max(own)], own[1]) for m in one.methods if 1 in (own := one.method(m)) and len(own) > 1}
         told = compare(both)
         values = one.load | {"stride": max(one.places), "unsure": told.unsure}
-        if not told.pairs:
-            if told.unsure:
-                yield undecided("gain-by-method", "waste/unsure", **values)
-            continue
-        gaining = {method: told.gains[method] for method in told.split["faster"]}
-        values |= {"n": len(told.pairs), "idle": [method for method in told.pairs if method not in gaining],
-                   "span": spanned(gaining) if gaining else None}  # fmt: skip
-        yield Finding("gain-by-method", "waste/some" if values["idle"] else "waste/none", values, told.data)
+        if told.pairs:
+            gains = {method: told.gains[method] for method in told.split["faster"]}
+            idle = [method for method in told.pairs if method not in gains]
+            values |= {"n": len(told.pairs), "idle": idle, "span": spanned(gains) if gains else None}
+            yield Finding("gain-by-method", "waste/some" if idle else "waste/none", values, told.data)
+        elif told.unsure:
+            yield undecided("gain-by-method", "waste/unsure", **values)
 
 
 def im2col(run: Run) -> Iterator[Finding]:
