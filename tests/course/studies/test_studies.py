@@ -16,7 +16,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Run
 from convforge.benchmark.store import Store, load_run, load_runs
 from convforge.course.studies import STUDIES, find_study
-from convforge.course.studies.conduct import HostRows, conduct
+from convforge.course.studies.conduct import HostRows, conduct, methods
 from convforge.course.studies.published import TABLES
 from convforge.peers import every_algorithm
 
@@ -30,15 +30,13 @@ STORED = load_runs(ROOT / "benchmarks" / "results")
 @pytest.mark.parametrize("facts", [cpu_facts(), GPU], ids=["cpu", "cuda"])
 @pytest.mark.parametrize("name", STUDIES)
 def test_parts_have_cases_and_methods(name: str, facts: DeviceFacts, quick: bool) -> None:
-    from convforge.course.studies.conduct import _methods
-
     parts = STUDIES[name].parts(facts, quick)
     assert bool(parts) is not (name == "partition" and facts.backend == "cpu")
     names = [case.name for part in parts for case in part.cases]
     assert len(set(names)) == len(names)
     for part in parts:
         backend = "cpu" if part.host else facts.backend
-        found = {a.operation for a in _methods(part, backend)}
+        found = {a.operation for a in methods(part, backend)}
         assert {case.problem.operation for case in part.cases} <= found
 
 

@@ -41,12 +41,9 @@ def _expanded(run: Run, backend: str) -> list[Result]:
     return [r for r in found.values() if any(step.name in EXPANSION for step in r.steps)]
 
 
-def _expansion_s(r: Result) -> float:
-    return sum(s.time.median_s for s in r.steps if s.name in EXPANSION)
-
-
-def _steps_s(r: Result) -> float:
-    return sum(s.time.median_s for s in r.steps)
+def _seconds(r: Result, names: Sequence[str] = ()) -> float:
+    """The time of the steps of these names, or of all."""
+    return sum(s.time.median_s for s in r.steps if not names or s.name in names)
 
 
 def _data(found: Sequence[Result]) -> tuple[Datum, ...]:
@@ -62,7 +59,7 @@ def shares(run: Run) -> Iterator[Finding]:
         if not found:
             yield undecided("expansion-share", f"expansion/none-{where}", place=PLACES[where])
             continue
-        each = {r.case: _expansion_s(r) / _steps_s(r) for r in found}
+        each = {r.case: _seconds(r, EXPANSION) / _seconds(r) for r in found}
         above = [case for case, share in each.items() if share > 0.5]
         form = "most" if len(above) == len(each) else "mixed" if above else "less"
         values = {"place": PLACES[where], "n": len(each), "span": spanned(each), "above": above, "k": len(above)}
@@ -71,9 +68,8 @@ def shares(run: Run) -> Iterator[Finding]:
 
 def copying(run: Run) -> Iterator[Finding]:
     """The rate of the expansion over that of a copy of its bytes, which no kernel can exceed."""
-    best = run.best_ceilings
     found = [(r, s) for r in _expanded(run, device_backend(run)) for s in r.steps if s.name in EXPANSION]
-    rates = {r.case: s.bytes_per_s / best.copy_bytes_per_s for r, s in found if best and s.bytes_per_s and s.time.cold}
+    rates = {r.case: share for r, s in found if s.time.cold and (share := run.copy_share(s))}
     hot = [r.case for r, s in found if not s.time.cold]
     if not rates:
         yield undecided("expansion-against-copy", "copying/unknown", hot=hot)
@@ -87,7 +83,7 @@ def copying(run: Run) -> Iterator[Finding]:
 def rest(run: Run) -> Iterator[Finding]:
     """The time of the call against the sum of its steps."""
     found = _expanded(run, device_backend(run))
-    calls = {r.case: (call.median_s, _steps_s(r)) for r in found if (call := r.prepared_time or r.time) is not None}
+    calls = {r.case: (call.median_s, _seconds(r)) for r in found if (call := r.prepared_time or r.time) is not None}
     if not calls:
         return
     extra = {case: call_s / steps_s for case, (call_s, steps_s) in calls.items()}
@@ -114,7 +110,7 @@ def host(run: Run) -> Iterator[Finding]:
     if not both:
         yield undecided("host-expansion", "host/none")
         return
-    ratios = {own.case: _expansion_s(cpu) / _expansion_s(own) for cpu, own in both}
+    ratios = {own.case: _seconds(cpu, EXPANSION) / _seconds(own, EXPANSION) for cpu, own in both}
     form = "slower" if min(ratios.values()) > 1 else "faster" if max(ratios.values()) < 1 else "mixed"
     values = {"n": len(ratios), "span": spanned(ratios), "k": sum(ratio > 1 for ratio in ratios.values())}
     yield Finding("host-expansion", f"host/{form}", values, _data([r for ab in both for r in ab]))

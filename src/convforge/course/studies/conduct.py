@@ -58,11 +58,11 @@ def _measure(part: Part, runtime: Runtime, store: Store, budget_s: float, quick:
     device = runtime_of("cpu") if part.host else runtime
     settings = Settings(budget_s=budget_s, quick=quick, all_configs=part.all_configs, steps=part.steps,
                         transfer=part.transfer and device.facts.backend == "cuda")  # fmt: skip
-    methods = _methods(part, device.facts.backend)
     # Copies belong to a case of the device that the study is about.
-    copies: Any = _no_copies if part.host else Copies
+    copies: Any = (lambda _: None) if part.host else Copies
     target = HostRows(store.path) if part.host else store
-    runner = Runner(part.cases, methods, device, settings, target, watch=watch, copies=copies)
+    runner = Runner(part.cases, methods(part, device.facts.backend), device, settings, target, watch=watch,
+                    copies=copies)  # fmt: skip
     if part.keep is not None:
         runner.rows = [row for row in runner.rows if part.keep(row)]
     with nullcontext() if target is store else target:
@@ -78,14 +78,8 @@ class HostRows(Store):
             super().append(record)
 
 
-def _no_copies(runtime: Runtime) -> None:
-    """No copies are timed."""
-
-
-def _methods(part: Part, backend: str) -> list[AnyAlgorithm]:
-    """The methods of a part on a backend; a pattern without any is of another backend."""
-    return [
-        a
-        for a in every_algorithm()
-        if a.backend == backend and (not part.methods or any(fnmatch.fnmatchcase(a.name, p) for p in part.methods))
-    ]
+def methods(part: Part, backend: str) -> list[AnyAlgorithm]:
+    """The methods of a part on a backend."""
+    patterns = part.methods or ("*",)
+    own = [a for a in every_algorithm() if a.backend == backend]
+    return [a for a in own if any(fnmatch.fnmatchcase(a.name, p) for p in patterns)]

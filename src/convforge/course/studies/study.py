@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -21,21 +21,16 @@ Rule = Callable[[Run], Iterable[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some cases, by some methods, on one device.
-
-    `methods` are patterns of names, all where empty; those that no method of the device matches are passed over. With
-    `host` it is measured on the CPU, whatever device the study is about. `share` is of the study's budget. `keep`
-    chooses the rows to measure; the other fields are the bench's settings.
-    """
+    """Some cases, by some methods, on one device; fields without a comment are the bench's settings."""
 
     cases: Sequence[Case]
-    methods: tuple[str, ...] = ()
-    host: bool = False
-    share: float = 1.0
+    methods: tuple[str, ...] = ()  # patterns of names, all where empty; a pattern without any is of another backend
+    host: bool = False  # on the CPU, whatever device the study is about
+    share: float = 1.0  # of the study's budget
     all_configs: bool = False
     steps: bool = False
     transfer: bool = False
-    keep: Callable[[Row], bool] | None = None
+    keep: Callable[[Row], bool] | None = None  # which rows to measure
 
 
 def padded(size: int, c: int, k: int, side: int = 3, **more: Any) -> Conv2dProblem:
@@ -45,45 +40,23 @@ def padded(size: int, c: int, k: int, side: int = 3, **more: Any) -> Conv2dProbl
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study.
+    """A study: a question, what is measured for it, and the rules that read the records.
 
-    Attributes
-    ----------
-    name, asks : str
-        The name on the command line, and the question in a line, in English.
-    parts : callable
-        Facts of the device, and True for the small form -> what is measured.
-    rules : sequence of callable
-        Each reads a run and yields findings.
-    gpu_s, cpu_s : float
-        Default budgets in seconds. Compiling is not of the budget, so they stay below the two and five minutes that a
-        study may take.
-    view : str
-        The table to show: "time", "blocks" or "steps".
-    timed : bool
-        True if it is about times, so that noise makes it doubtful.
-    answered_by : tuple of str
-        Names of the rules that answer the question, one or more for each of its parts, in its order.
-    suites : tuple of str
-        Suites of the bench whose runs the rules can read too.
-    cut : callable or None
-        Of a run with more cases the one with those that the study is about.
-    extra : callable or None
-        Measures what the bench's runner does not, and appends it to the store, for a runtime and the small form or not.
+    Default budgets are without compiling, so they stay below the two and five minutes that a study may take.
     """
 
     name: str
-    asks: str
-    parts: Callable[[DeviceFacts, bool], Sequence[Part]]
+    asks: str  # the question in a line, in English
+    parts: Callable[[DeviceFacts, bool], Sequence[Part]]  # of a device, and True for the small form
     rules: Sequence[Rule]
     gpu_s: float = 75.0
     cpu_s: float = 200.0
-    view: str = "time"
-    timed: bool = True
-    answered_by: tuple[str, ...] = ()
-    suites: tuple[str, ...] = ()
-    cut: Callable[[Run], Run] | None = None
-    extra: Callable[[Runtime, Store, bool], None] | None = None
+    view: Literal["time", "blocks", "steps"] = "time"  # the table to show
+    timed: bool = True  # about times, so that noise makes it doubtful
+    answered_by: tuple[str, ...] = ()  # the rules that answer the question, for each of its parts in its order
+    suites: tuple[str, ...] = ()  # of the bench, whose runs the rules can read too
+    cut: Callable[[Run], Run] | None = None  # of a run with more cases those that the study is about
+    extra: Callable[[Runtime, Store, bool], None] | None = None  # measures what the bench's runner does not
 
     def own(self, run: Run) -> Run:
         """The part of a run that the study is about."""

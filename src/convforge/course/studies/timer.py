@@ -21,7 +21,7 @@ from convforge.benchmark.runner import QUICK
 from convforge.benchmark.store import Store
 from convforge.benchmark.suites import Case
 from convforge.course.studies.finding import Datum, Finding, undecided
-from convforge.course.studies.readings import Reading, by_case, data_of, readings
+from convforge.course.studies.readings import by_case, data_of, readings
 from convforge.course.studies.study import Part, Study, padded
 from convforge.errors import Reason
 from convforge.timing.ranking import order
@@ -125,49 +125,40 @@ def _timings(row: Row, plan: Plan, material: Material, rule: StoppingRule) -> di
     assert config is not None
     runtime = plan.runtime
 
+    def call(slot: Any, out: Any, workspace: Any) -> None:
+        plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, out, workspace))
+
     def room() -> Any:
         return runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
-
-    workspace = room()
-
-    def one(i: int) -> None:
-        slot = slots[0]
-        plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, slot.out, workspace))
-
-    def allocating(i: int) -> None:
-        slot = slots[i]
-        out = runtime.empty(problem.out_shape, slot.out.dtype)
-        plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, out, room()))
 
     def planning(i: int) -> None:
         slot, own = slots[i], method.plan(problem, config, runtime)
         own(own.buffers(slot.x, own.prepare(slot.w), slot.operands, slot.out))
 
+    def allocating(i: int) -> None:
+        call(slots[i], runtime.empty(problem.out_shape, slots[i].out.dtype), room())
+
+    workspace = room()
     calls, waiting = material.ring.calls(plan, workspace), HostClock(runtime, waits=True)
+    same = Cycle(1, lambda _: call(slots[0], slots[0].out, workspace))
     return {
         "right": measure(calls, runtime, rule),
         "no_wait": measure(calls, HostClock(runtime, waits=False), rule),
         "host_clock": measure(calls, waiting, rule),
         "allocating": measure(Cycle(len(slots), allocating), waiting, rule),
         "planning": measure(Cycle(len(slots), planning), waiting, rule),
-        "same_arrays": measure(Cycle(1, one), runtime, rule),
+        "same_arrays": measure(same, runtime, rule),
     }
-
-
-def _clocks(run: Run) -> Iterator[dict[str, Reading]]:
-    """Of each case the clocks' readings by name."""
-    found = [r for r in readings(run, "conv2d", every_config=True) if r.result.precision == MISTAKEN]
-    for rs in by_case(found).values():
-        names = {r.result.config.partition("=")[2]: r for r in rs}
-        if "right" in names:
-            yield names
 
 
 def clocks(run: Run) -> Iterator[Finding]:
     """Each mistake against the right time; what is done inside the time, against that clock without it."""
-    any_found = False
-    for names in _clocks(run):
-        any_found = True
+    mistaken = [r for r in readings(run, "conv2d", every_config=True) if r.result.precision == MISTAKEN]
+    cases = [{r.result.config.partition("=")[2]: r for r in rs} for rs in by_case(mistaken).values()]
+    cases = [names for names in cases if "right" in names]
+    if not cases:
+        yield undecided("clocks", "clocks/none")
+    for names in cases:
         for name, r in names.items():
             # What is read with the host's clock is compared with that clock: else its cost would count too.
             right = names.get("host_clock" if name in ON_HOST_CLOCK else "right")
@@ -175,24 +166,15 @@ def clocks(run: Run) -> Iterator[Finding]:
                 continue
             ratio = r.seconds / right.seconds
             verdict = order(r.timing, right.timing) if abs(ratio - 1) > MARGIN else "level"
-            values = {
-                "case": r.case,
-                "method": r.result.algorithm,
-                "clock": r.result.config,
-                "right": right.result.config,
-                "right_s": right.seconds,
-                "wrong_s": r.seconds,
-                "ratio": ratio,
-                "difference_s": abs(r.seconds - right.seconds),
-                "margin": MARGIN if verdict == "level" else None,
-            }
+            values = {"case": r.case, "method": r.result.algorithm, "clock": r.result.config,
+                      "right": right.result.config, "right_s": right.seconds, "wrong_s": r.seconds, "ratio": ratio,
+                      "difference_s": abs(r.seconds - right.seconds),
+                      "margin": MARGIN if verdict == "level" else None}  # fmt: skip
             form = {"faster": "less", "slower": "more"}.get(verdict, verdict)
             if name == "same_arrays" and form == "less" and not right.timing.cold:
                 form = "hot"
             form = "clocks/unsure" if verdict == "unsure" else f"clocks/{name}-{form}"
             yield Finding(name.replace("_", "-"), form, values, data_of((right, r)), verdict in ("faster", "slower"))
-    if not any_found:
-        yield undecided("clocks", "clocks/none")
 
 
 def first_calls(run: Run) -> Iterator[Finding]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from convforge.benchmark.config_tables import shape_of
 from convforge.benchmark.formats import natural
-from convforge.benchmark.records import Run
+from convforge.benchmark.records import Result, Run
 from convforge.course.studies.readings import Reading, readings
 
-OPERATIONS = ("conv2d", "gemm")
 # The keys of a config that give the shape of a block: of its threads, or of the tile that it computes.
 BLOCK_KEYS = (
     {"block_x", "block_y"},
@@ -24,28 +22,21 @@ BLOCK_KEYS = (
 Cases = dict[str, list[Reading]]
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
-    """Configs of a method that differ in the shape of their block alone.
-
-    `name` is the method with the part of their configs that other configs of the method do not have. `cases` has their
-    readings, two or more. `cut` names the cases on which a config was skipped; these are left out of `cases` if another
-    case has all configs.
-    """
+class Alike(NamedTuple):
+    """Configs of a method that differ in the shape of their block alone."""
 
     method: str
-    name: str
-    cases: Cases
-    cut: list[str]
+    name: str  # the method with the part of their configs that other configs of the method do not have
+    cases: Cases  # their readings, two or more; without those of `cut` if another case has all configs
+    cut: list[str]  # the cases on which a config was skipped
 
 
 def timed(run: Run) -> dict[str, Cases]:
-    """Method of ours -> case -> its readings, one a config, without partitions."""
+    """Method of ours -> case -> its readings, one a config, without partitions, which have a study of their own."""
     found: dict[str, Cases] = {}
-    for operation in OPERATIONS:
-        for r in readings(run, operation, every_config=True):
-            if r.result.ours and not partitioned(r.result.config):
-                found.setdefault(r.method, {}).setdefault(r.case, []).append(r)
+    for r in (r for operation in ("conv2d", "gemm") for r in readings(run, operation, every_config=True)):
+        if r.result.ours and not partitioned(r.result.config):
+            found.setdefault(r.method, {}).setdefault(r.case, []).append(r)
     return {m: dict(sorted(cases.items(), key=lambda c: natural(c[0]))) for m, cases in found.items()}
 
 
@@ -54,7 +45,7 @@ def tried(run: Run) -> dict[str, Cases]:
 
     A case on which some config was skipped is left out where another has them all: its fastest would be that of others.
     """
-    skipped = {(method, case) for method, case, _ in _skipped(run)}
+    skipped = {(r.algorithm, r.case) for r in _skipped(run)}
     found = {m: {case: rs for case, rs in cases.items() if len(rs) > 1} for m, cases in timed(run).items()}
     whole = {m: {c: rs for c, rs in cases.items() if (m, c) not in skipped} or cases for m, cases in found.items()}
     return {m: cases for m, cases in whole.items() if cases}
@@ -62,21 +53,20 @@ def tried(run: Run) -> dict[str, Cases]:
 
 def alike(run: Run) -> list[Alike]:
     """The groups of configs of which a run timed several shapes, all else equal."""
-    skipped = {(method, case, split(config)[1]) for method, case, config in _skipped(run)}
+    skipped = {(r.algorithm, r.case, split(r.config)[1]) for r in _skipped(run)}
     found = []
     for method, cases in timed(run).items():
         groups: dict[tuple[str, ...], Cases] = {}
-        for case, rs in cases.items():
-            for r in rs:
-                groups.setdefault(split(r.result.config)[1], {}).setdefault(case, []).append(r)
+        for r in (r for rs in cases.values() for r in rs):
+            groups.setdefault(split(r.result.config)[1], {}).setdefault(r.case, []).append(r)
         shared = set.intersection(*map(set, groups))
         for rest, own in groups.items():
             several = {case: rs for case, rs in own.items() if len(rs) > 1 and all(map(shape, rs))}
             if several:
                 said = ",".join(part for part in rest if part not in shared)
-                cut = [case for m, case, left in skipped if (m, left) == (method, rest)]
+                cut = sorted((case for m, case, left in skipped if (m, left) == (method, rest)), key=natural)
                 whole = {case: rs for case, rs in several.items() if case not in cut} or several
-                found.append(Alike(method, f"{method}[{said}]" if said else method, whole, sorted(cut, key=natural)))
+                found.append(Alike(method, f"{method}[{said}]" if said else method, whole, cut))
     return found
 
 
@@ -94,21 +84,17 @@ def split(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     >>> split("block_x=32,block_y=4,per_p=8")
     (('block_x=32', 'block_y=4'), ('per_p=8',))
     """
-    parts = config.split(",")
-    names = {part.partition("=")[0] for part in parts}
-    keys = next((keys for keys in BLOCK_KEYS if keys & names), set[str]())
-    block = tuple(part for part in parts if part.partition("=")[0] in keys)
+    parts = {part: part.partition("=")[0] for part in config.split(",")}
+    keys = next((keys for keys in BLOCK_KEYS if keys & set(parts.values())), set[str]())
+    block = tuple(part for part, name in parts.items() if name in keys)
     return block, tuple(part for part in parts if part not in block)
 
 
 def partitioned(config: str) -> bool:
-    """True if a thread computes something else than one output or a tile: those have a study of their own."""
+    """True if a thread computes something else than one output or a tile."""
     found = shape_of(config)
     return found is not None and bool(found.partition)
 
 
-def _skipped(run: Run) -> Iterator[tuple[str, str, str]]:
-    """Method, case and config of the rows that were skipped."""
-    for r in run.results:
-        if r.status == "skipped" and not partitioned(r.config):
-            yield r.algorithm, r.case, r.config
+def _skipped(run: Run) -> list[Result]:
+    return [r for r in run.results if r.status == "skipped" and not partitioned(r.config)]
