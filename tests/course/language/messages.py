@@ -54,7 +54,7 @@ def data() -> Iterator[tuple[str, Text]]:
     for path, text in sentences():
         yield path, text
         yield from ((path, nouns(noun)) for noun in counted(text))
-    yield from (("course/studies/__init__.py", study.asks) for study in STUDIES.values())
+    yield from (("course/studies/studies.toml", study.asks) for study in STUDIES.values())
     for table in TABLES.values():
         yield from (
             ("course/studies/published.py", text) for text in (table.about, *(doubt.words for doubt in table.doubts))
@@ -106,7 +106,7 @@ def sentences() -> Iterator[tuple[str, str]]:
     """The sentences of all findings and the details below them: file, and the English text."""
     known = words.messages()
     texts = dict.fromkeys([*known["sentences"].values(), *(t for lines in known["details"].values() for t in lines)])
-    yield from (("course/studies/sentences.toml", text) for text in texts if text != "...")
+    yield from (("course/studies/studies.toml", text) for text in texts if text != "...")
 
 
 def fields(text: str) -> list[tuple[str, str]]:

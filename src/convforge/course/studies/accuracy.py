@@ -10,7 +10,7 @@ from convforge.benchmark.records import Result, Run
 from convforge.benchmark.suites import Case
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import allowed, by_case, device_backend, distinct, spanned
-from convforge.course.studies.study import Part, Study, padded
+from convforge.course.studies.study import Part, padded, study
 from convforge.problem import parse_problem
 
 # Types that methods of float arithmetic are asked for.
@@ -138,14 +138,4 @@ def length(run: Run) -> Iterator[Finding]:
     yield Finding("sum-length", f"length/{form}", values, _data([a, b]), supported=form != "same")
 
 
-STUDY = Study(
-    "accuracy",
-    "How exact is each method, by arithmetic and type, and how near does it come to its bound?",
-    parts,
-    (bound, spread, narrower, types, length),
-    gpu_s=40.0,
-    cpu_s=90.0,
-    timed=False,
-    answered_by=("other-arithmetic", "by-type", "within-bound"),
-    suites=("images",),
-)
+STUDY = study("accuracy", parts, (bound, spread, narrower, types, length))

@@ -14,7 +14,7 @@ from convforge.benchmark.row import Row
 from convforge.benchmark.suites import load, select
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import Reading, compare, data_of, distinct, fastest, pairs, ranked, spanned
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.study import Part, study
 from convforge.course.studies.tried import Alike, Cases, alike, shape, tried
 
 METHODS = ("direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_rows")
@@ -222,13 +222,4 @@ def waves(run: Run) -> Iterator[Finding]:
         yield Finding("waves", f"waves/{form}", values, tuple(data))
 
 
-STUDY = Study(
-    "block-size",
-    "What does the shape of a block do to time and occupancy, and is the default well chosen?",
-    parts,
-    (shapes, occupancies, defaults, wide, waves),
-    gpu_s=70.0,
-    view="blocks",
-    answered_by=("shapes", "occupancies", "defaults"),
-    suites=("blocks",),
-)
+STUDY = study("block-size", parts, (shapes, occupancies, defaults, wide, waves))

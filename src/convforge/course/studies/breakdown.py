@@ -11,7 +11,7 @@ from convforge.benchmark.suites import Case, load
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import device_backend, readings, spanned
-from convforge.course.studies.study import Part, Study, padded
+from convforge.course.studies.study import Part, padded, study
 
 # From this share of a copy's rate on, the expansion runs at the speed of memory.
 NEAR = 0.7
@@ -117,13 +117,4 @@ def host(run: Run) -> Iterator[Finding]:
 
 
 PLACES = {"gpu": "On the GPU", "cpu": "On the CPU", "host": "On the GPU's host"}
-STUDY = Study(
-    "breakdown",
-    "Where does the time of im2col go, what does its expansion cost, and what does it cost on the CPU?",
-    parts,
-    (shares, copying, rest, implicit, host),
-    gpu_s=70.0,
-    view="steps",
-    answered_by=("expansion-share", "without-expansion", "host-expansion"),
-    suites=("layers-b32",),
-)
+STUDY = study("breakdown", parts, (shares, copying, rest, implicit, host))

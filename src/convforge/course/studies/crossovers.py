@@ -11,7 +11,7 @@ from convforge.benchmark.suites import Case
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding, undecided
 from convforge.course.studies.readings import Holds, along, data_of
-from convforge.course.studies.study import Part, Study, padded
+from convforge.course.studies.study import Part, padded, study
 from convforge.timing.ranking import LEVEL, WIDE
 
 
@@ -66,15 +66,8 @@ def taps(run: Run) -> Iterator[Finding]:
                 yield rules.growth("growth", f"filter-growth/{form}", ((small, a), (large, b)), values)
 
 
-FILTER_SIZE = Study(
-    "filter-size",
-    "Up to which filter is direct convolution the best, and where do separable filters and the FFT begin to pay?",
-    filters,
-    # Methods of other arithmetic are named with it in parentheses.
-    (partial(rules.winners, axis="filter", strict=False), fft_and_separable, taps),
-    gpu_s=90.0,
-    answered_by=("winner-by-filter", "crossover-separable", "crossover-fft"),
-    suites=("filters",),
+FILTER_SIZE = study(
+    "filter-size", filters, (partial(rules.winners, axis="filter", strict=False), fft_and_separable, taps)
 )
 
 
@@ -115,11 +108,4 @@ def rate(run: Run) -> Iterator[Finding]:
         yield Finding("rate", f"rate/{form}", values, data_of(best.values()), not within)
 
 
-CHANNELS = Study(
-    "channels",
-    "From how many channels on is convolution as a matrix product faster than direct convolution?",
-    channels,
-    (by_channels, rate),
-    gpu_s=60.0,
-    answered_by=("direct-against-product", "winner-by-channels"),
-)
+CHANNELS = study("channels", channels, (by_channels, rate))

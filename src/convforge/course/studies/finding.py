@@ -41,7 +41,7 @@ class Finding:
     rule : str
         Name of the rule that made it.
     form : str
-        The outcome, as ``family/outcome``: the key of its sentence and details in sentences.toml.
+        The outcome, as ``family/outcome``: the key of its sentence and details in studies.toml.
     values : mapping
         The values of its sentence and details: numbers in SI units, names, and plain lists and tables of them. Under
         "unsure" the places that were too noisy to rank, of which the finding says nothing else.

@@ -22,7 +22,7 @@ from convforge.course.studies.readings import (
     readings,
     versus,
 )
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.study import Part, study
 from convforge.problem import GemmProblem
 
 # The rungs in their order, by backend.
@@ -105,11 +105,4 @@ def filling(run: Run) -> Iterator[Finding]:
     yield Finding("filling", form, values, data_of(best.values()))
 
 
-STUDY = Study(
-    "gemm",
-    "What does each rung of the matrix product bring, and how far is the last from the library and the peak?",
-    parts,
-    (ladder, library, whole, filling),
-    gpu_s=80.0,
-    answered_by=("ladder", "against-library", "share-of-peak"),
-)
+STUDY = study("gemm", parts, (ladder, library, whole, filling))

@@ -17,7 +17,7 @@ from convforge.course.studies import rules
 from convforge.course.studies.counters import Call, NoCounters, count
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import Reading, data_of, device_backend, named, readings, series, versus
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.study import Part, study
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.problem.types import itemsize
 
@@ -205,12 +205,4 @@ def _counted(c: Counters, *names: str) -> tuple[Datum, ...]:
     return tuple(Datum(c.case, c.method, c.config, name, float(getattr(c, name))) for name in names)
 
 
-STUDY = Study(
-    "memory",
-    "Which memory to use when: what do constant memory, shared memory and registers bring, by filter and channels?",
-    parts,
-    (steps, growth, claim, traffic, counters),
-    gpu_s=70.0,
-    extra=profile,
-    answered_by=("constant-memory", "shared-memory", "registers", "rows-in-cache", "gain-by-filter", "gain-by-inputs"),
-)
+STUDY = study("memory", parts, (steps, growth, claim, traffic, counters), extra=profile)

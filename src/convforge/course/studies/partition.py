@@ -14,7 +14,7 @@ from convforge.benchmark.row import Row
 from convforge.benchmark.suites import load, select
 from convforge.course.studies.finding import Finding, undecided
 from convforge.course.studies.readings import Reading, by_case, compare, data_of, device_backend, distinct, readings
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.study import Part, study
 
 METHOD = "direct_naive"
 
@@ -73,12 +73,4 @@ def _threads(r: Reading) -> int | None:
     return prod((*r.result.launches[0]["grid"], *r.result.launches[0]["block"])) if r.result.launches else None
 
 
-STUDY = Study(
-    "partition",
-    "What should one thread compute: a pixel, a block, a row or a column of the output?",
-    parts,
-    (partitions,),
-    gpu_s=40.0,
-    view="blocks",
-    answered_by=("partitions",),
-)
+STUDY = study("partition", parts, (partitions,))

@@ -14,7 +14,7 @@ from convforge.benchmark.suites import load, select
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding, undecided
 from convforge.course.studies.readings import Comparison, Reading, along, compare, data_of, device_backend
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.study import Part, study
 from convforge.problem import parse_problem
 from convforge.timing.ranking import order
 from convforge.timing.timer import Timing
@@ -168,13 +168,6 @@ def _kept(told: Comparison[int]) -> tuple[str, dict[str, Any]] | None:
     return ("kept-behind", values | {"behind": behind}) if behind else ("unsteady", values)
 
 
-STUDY = Study(
-    "size",
-    "How does time grow with the image, which method is fastest at which size, and when is a GPU worth it?",
-    parts,
-    (partial(rules.winners, axis="size"), ahead, floor, scaling, transfer, worth),
-    gpu_s=90.0,
-    answered_by=("growth", "winner-by-size", "gpu-worth-it-with-transfer"),
-    suites=("images",),
-    cut=first_stride,
+STUDY = study(
+    "size", parts, (partial(rules.winners, axis="size"), ahead, floor, scaling, transfer, worth), cut=first_stride
 )

@@ -22,7 +22,7 @@ from convforge.course.studies.readings import (
     spanned,
     versus,
 )  # fmt: skip
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.study import Part, study
 from convforge.timing.ranking import order
 
 METHODS = ("direct_*", "im2col", "implicit_gemm", "cudnn", "torch_conv2d", "opencv_filter2d")
@@ -129,11 +129,4 @@ def im2col(run: Run) -> Iterator[Finding]:
             yield undecided("im2col-against-direct", "im2col/unsure", **values)
 
 
-STUDY = Study(
-    "stride",
-    "What does a stride save, and does it change which method is fastest?",
-    parts,
-    (ahead, winners, saves, wasted, im2col),
-    answered_by=("stride-saves", "winner-by-stride"),
-    suites=("images",),
-)
+STUDY = study("stride", parts, (ahead, winners, saves, wasted, im2col))

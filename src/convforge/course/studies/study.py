@@ -14,6 +14,7 @@ from convforge.benchmark.store import Store
 from convforge.benchmark.suites import Case
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding
+from convforge.course.studies.words import messages
 from convforge.problem import Conv2dProblem
 
 Rule = Callable[[Run], Iterable[Finding]]
@@ -40,21 +41,18 @@ def padded(size: int, c: int, k: int, side: int = 3, **more: Any) -> Conv2dProbl
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study: a question, what is measured for it, and the rules that read the records.
-
-    Default budgets are without compiling, so they stay below the two and five minutes that a study may take.
-    """
+    """A study: a question, what is measured for it, and the rules that read the records."""
 
     name: str
-    asks: str  # the question in a line, in English
     parts: Callable[[DeviceFacts, bool], Sequence[Part]]  # of a device, and True for the small form
     rules: Sequence[Rule]
-    gpu_s: float = 75.0
+    asks: str  # the question in a line, in English
+    gpu_s: float = 75.0  # budgets without compiling: below the two and five minutes that a study may take
     cpu_s: float = 200.0
     view: Literal["time", "blocks", "steps"] = "time"  # the table to show
     timed: bool = True  # about times, so that noise makes it doubtful
-    answered_by: tuple[str, ...] = ()  # the rules that answer the question, for each of its parts in its order
-    suites: tuple[str, ...] = ()  # of the bench, whose runs the rules can read too
+    answered_by: Sequence[str] = ()  # the rules that answer the question, for each of its parts in its order
+    suites: Sequence[str] = ()  # of the bench, whose runs the rules can read too
     cut: Callable[[Run], Run] | None = None  # of a run with more cases those that the study is about
     extra: Callable[[Runtime, Store, bool], None] | None = None  # measures what the bench's runner does not
 
@@ -67,3 +65,8 @@ class Study:
         run = self.own(run)
         found = [finding for rule in self.rules for finding in rule(run)]
         return [*found, *rules.quality(run, times=self.timed)]
+
+
+def study(name: str, parts: Callable[[DeviceFacts, bool], Sequence[Part]], rules: Sequence[Rule], **more: Any) -> Study:
+    """A study with its question, budgets and answers in studies.toml."""
+    return Study(name, parts, rules, **messages()["studies"][name], **more)

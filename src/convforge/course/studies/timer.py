@@ -22,7 +22,7 @@ from convforge.benchmark.store import Store
 from convforge.benchmark.suites import Case
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import by_case, data_of, readings
-from convforge.course.studies.study import Part, Study, padded
+from convforge.course.studies.study import Part, padded, study
 from convforge.errors import Reason
 from convforge.timing.ranking import order
 from convforge.timing.ring import Cycle
@@ -190,13 +190,4 @@ def first_calls(run: Run) -> Iterator[Finding]:
         yield Finding("first-call", f"first/{form}", values, data)
 
 
-STUDY = Study(
-    "timer",
-    "What do mistakes of timing show: not waiting, first calls, allocation, planning, the same arrays again?",
-    parts,
-    (clocks, first_calls),
-    gpu_s=25.0,
-    cpu_s=40.0,
-    extra=mistakes,
-    answered_by=("no-wait", "first-call", "allocating", "planning", "same-arrays"),
-)
+STUDY = study("timer", parts, (clocks, first_calls), extra=mistakes)

@@ -1,6 +1,6 @@
 """From a finding to text: `str.format` with the field's units, lists and workloads as format specs.
 
-Sentences and details are in English in sentences.toml and are looked up in the catalogue of the language.
+Sentences and details are in English in studies.toml and are looked up in the catalogue of the language.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_NAMES = 6
 @cache
 def messages() -> dict[str, dict[str, Any]]:
     """The sentences and details of all findings in English; see the file."""
-    return tomllib.loads(resources.files(__package__).joinpath("sentences.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(resources.files(__package__).joinpath("studies.toml").read_text(encoding="utf-8"))
 
 
 def template(form: str) -> str:
