@@ -54,7 +54,7 @@ def study(
             raise ValueError("--from measures nothing; leave out --budget and --quick")
         run = load_run(from_)
     else:
-        from convforge.course.studies.conduct import conduct
+        from convforge.course.studies.study import conduct
 
         budget_s = parse_seconds(budget) if budget else None
         runtime = timed_runtime(device)

@@ -254,12 +254,12 @@ def laddered(naive: float, shared: float, side: int = 5, channels: int = 1) -> l
 
 @pytest.mark.parametrize(
     "naive, shared, form",
-    [(3.0, 1.0, "all-faster"), (1.0, 3.0, "all-slower"), (1.0, 1.0, "all-level")],
+    [(3.0, 1.0, "faster"), (1.0, 3.0, "slower"), (1.0, 1.0, "level")],
 )
 def test_what_shared_memory_brings(naive: float, shared: float, form: str) -> None:
     finding = one("memory", run(*laddered(naive, shared)), "shared-memory")
     assert finding.form == f"pair/{form}"
-    assert finding.supported is (form != "all-level")
+    assert finding.supported is (form != "level")
 
 
 def test_where_what_shared_memory_brings_turns() -> None:
@@ -286,7 +286,7 @@ def test_pictures_of_two_sizes_show_no_turn() -> None:
 
 def test_a_step_without_its_other_side_is_not_judged() -> None:
     finding = one("memory", run(*laddered(3.0, 1.0)), "constant-memory")
-    assert (finding.form, finding.supported) == ("pair/missing", False)
+    assert (finding.form, finding.supported) == ("pair/none", False)
 
 
 @pytest.mark.parametrize("gain, form", [(3.0, "confirmed"), (1.5, "refuted"), (5.0, "refuted")])

@@ -25,10 +25,10 @@ def products(times: Mapping[str, Mapping[int, float]], **more: object) -> Run:
     return run(*rows, **more)
 
 
-@pytest.mark.parametrize("above, form", [(1.0, "all-faster"), (4.0, "all-slower"), (2.0, "all-level")])
+@pytest.mark.parametrize("above, form", [(1.0, "faster"), (4.0, "slower"), (2.0, "level")])
 def test_a_rung_against_the_one_below(above: float, form: str) -> None:
     finding = one("gemm", products({"gemm_naive": {512: 2.0}, "gemm_shared": {512: above}}), "ladder-step")
-    assert (finding.form, finding.supported) == (f"pair/{form}", form != "all-level")
+    assert (finding.form, finding.supported) == (f"pair/{form}", form != "level")
 
 
 def test_one_rung_is_no_ladder() -> None:
@@ -144,7 +144,7 @@ def test_the_expansion_on_the_host(host: float, form: str) -> None:
     assert one("breakdown", run(expanded(1.0, 1.0)), "host-expansion").form == "host/none"
 
 
-@pytest.mark.parametrize("own, form", [(1.0, "all-faster"), (4.0, "all-slower")])
+@pytest.mark.parametrize("own, form", [(1.0, "faster"), (4.0, "slower")])
 def test_implicit_gemm_against_im2col(own: float, form: str) -> None:
     made = run(expanded(1.0, 1.0), result("implicit_gemm", own, LAYER, case="a"))
     assert one("breakdown", made, "without-expansion").form == f"pair/{form}"

@@ -66,38 +66,20 @@ def _section(key: str, shown: View) -> dict[str, Any]:
     found = {kind: list(panels(shown, kind, ink)) for kind in KINDS}
     drawn = {kind: [panel for _, panel in own] for kind, own in found.items()}
     series = [
-        (
-            family,
-            [panel for row, panel in found["time"] if row == family],
-            [panel for row, panel in found["gflops"] if row == family],
-            tables.series_table(shown, family),
-        )
+        (family, *([panel for row, panel in found[kind] if row == family] for kind in ("time", "gflops")),
+         tables.series_table(shown, family))
         for family in shown.series
-    ]
-    machine_name = machine.machine_name(shown)
+    ]  # fmt: skip
+    name = machine.machine_name(shown)
     return {
-        "key": key,
-        "run": shown.run,
-        "ink": ink,
-        "methods": shown.methods,
-        "machine_name": machine_name,
-        "name": gettext("{suite} on {machine}").format(suite=shown.run.suite, machine=machine_name),
-        "headline": headline(shown),
-        "cautions": cautions(shown),
-        "summary": tables.summary_table(shown),
-        "ratios": drawn["ratio"],
-        "verdicts": tables.verdict_table(shown),
-        "series": series,
-        "cases": [(panel, tables.case_table(shown, panel.title)) for panel in drawn["cases"]],
-        "roofline": drawn["roofline"],
-        "roofline_table": tables.roofline_table(shown, roofline_entries(shown)),
-        "results": tables.result_table(shown),
-        "steps": tables.step_table(shown),
-        "error_table": tables.error_table(shown),
-        "errors": drawn["errors"],
-        "gates": gates(shown),
-        "troubles": tables.trouble_table(shown),
-        "facts": machine.facts(shown),
-        "ceilings": machine.ceiling_table(shown),
-        "ceiling_words": machine.ceiling_words(shown),
-    }
+        "key": key, "run": shown.run, "ink": ink, "methods": shown.methods, "machine_name": name,
+        "name": gettext("{suite} on {machine}").format(suite=shown.run.suite, machine=name),
+        "headline": headline(shown), "cautions": cautions(shown),
+        "summary": tables.summary_table(shown), "ratios": drawn["ratio"], "verdicts": tables.verdict_table(shown),
+        "series": series, "cases": [(panel, tables.case_table(shown, panel.title)) for panel in drawn["cases"]],
+        "roofline": drawn["roofline"], "roofline_table": tables.roofline_table(shown, roofline_entries(shown)),
+        "results": tables.result_table(shown), "steps": tables.step_table(shown),
+        "error_table": tables.error_table(shown), "errors": drawn["errors"], "gates": gates(shown),
+        "troubles": tables.trouble_table(shown), "facts": machine.facts(shown),
+        "ceilings": machine.ceiling_table(shown), "ceiling_words": machine.ceiling_words(shown),
+    }  # fmt: skip

@@ -10,9 +10,9 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from convforge.benchmark.records import Error
+from convforge.benchmark.frame import data_frame
 from convforge.course.language import gettext, ngettext
 from convforge.course.report import numbers
 from convforge.course.report.records import Entry, View
@@ -20,6 +20,9 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import PRECISIONS
 from convforge.timing.ranking import Order
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Tone = Literal["ahead", "level", "behind", "alone", "unsure"]
 
@@ -86,19 +89,6 @@ class Group(NamedTuple):
     def counts(self) -> tuple[int, int, int]:
         """Cases ahead, level, behind."""
         return counts(self.duels)
-
-
-class Accuracy(NamedTuple):
-    """Errors of one method in one class of arithmetic and type over its checked cases; None where none is finite."""
-
-    method: str
-    ours: bool
-    precision: str
-    types: str
-    checked: int
-    largest_rms: float | None
-    median_rms: float | None
-    largest_bound_ratio: float | None
 
 
 class Trouble(NamedTuple):
@@ -179,23 +169,22 @@ def counts(found: Iterable[Duel]) -> tuple[int, int, int]:
     return tones["ahead"], tones["level"], tones["behind"]
 
 
-def accuracies(view: View) -> list[Accuracy]:
-    """Errors by method, class and type, ours first, in the order of the file."""
-    rows: dict[tuple[str, bool, str, str], list[Error]] = {}
+def accuracies(view: View) -> DataFrame:
+    """Errors by method, class and type, ours first, in the order of the file; NaN where none is finite."""
+    rows = []
     for entry in view.entries:
         r = entry.result
         if r.error is not None:
-            types = dict.fromkeys(o.dtype for o in entry.problem.operands if o.role != "epilogue")
-            rows.setdefault((r.algorithm, r.ours, r.precision, " x ".join(types)), []).append(r.error)
+            types = " x ".join(dict.fromkeys(o.dtype for o in entry.problem.operands if o.role != "epilogue"))
+            rows.append((r.algorithm, r.ours, r.precision, types, r.error.rms, r.error.bound_ratio))
     # The types of a method are neighbours.
-    methods = list(dict.fromkeys(key[:3] for key in rows))
-    found = []
-    for key, errors in sorted(rows.items(), key=lambda row: (not row[0][1], methods.index(row[0][:3]))):
-        rms = [e.rms for e in errors if e.rms is not None]
-        bound = max((e.bound_ratio for e in errors if e.bound_ratio is not None), default=None)
-        median = statistics.median(rms) if rms else None
-        found.append(Accuracy(*key, len(errors), max(rms, default=None), median, bound))
-    return found
+    methods = list(dict.fromkeys(row[:3] for row in rows))
+    rows.sort(key=lambda row: (not row[1], methods.index(row[:3])))
+    names = ["method", "ours", "precision", "types"]
+    found = data_frame(rows, [*names, "rms", "bound"]).astype({"rms": float, "bound": float})
+    return found.groupby(names, sort=False, as_index=False).agg(
+        checked=("rms", "size"), largest=("rms", "max"), median=("rms", "median"), bound=("bound", "max")
+    )
 
 
 def gates(view: View) -> list[tuple[str, str]]:

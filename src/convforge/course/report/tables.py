@@ -11,7 +11,6 @@ from convforge.course.language import gettext, language
 from convforge.course.report import numbers
 from convforge.course.report.records import Entry, View
 from convforge.course.report.summary import (
-    Accuracy,
     Duel,
     Group,
     Trouble,
@@ -259,11 +258,10 @@ def step_table(view: View) -> Table:
 def series_table(view: View, family: str) -> Table:
     """The numbers behind a family's charts: a row for each stride and size, a column for each method."""
     members = [e for e in view.best if e.family == family and e.size is not None]
-    found = {(e.stride, e.size, e.result.algorithm): e for e in members}
     fields = (
         _stride(lambda place: place[0]),
         number(gettext("size"), lambda place: place[1]),
-        *_by_method(view, members, lambda place, method: found.get((*place, method))),
+        *_by_method(view, members, lambda e: (e.stride, e.size)),
     )
     caption = gettext("{what}: ms / GFLOP/s").format(what=family)
     places = sorted({(e.stride, e.size or 0) for e in members})
@@ -273,22 +271,20 @@ def series_table(view: View, family: str) -> Table:
 def case_table(view: View, operation: str) -> Table:
     """The numbers behind the chart of single cases."""
     members = [e for e in view.best if not view.is_series(e) and e.result.operation == operation]
-    found = {(e.result.case, e.result.algorithm): e for e in members}
-    fields = (
-        text(gettext("case"), str),
-        text(gettext("problem"), lambda case: next(e.result.problem for e in members if e.result.case == case)),
-        *_by_method(view, members, lambda case, method: found.get((case, method))),
-    )
+    problems = {e.result.case: e.result.problem for e in members}
+    by_method = _by_method(view, members, lambda e: e.result.case)
+    fields = (text(gettext("case"), str), text(gettext("problem"), problems.__getitem__), *by_method)
     caption = gettext("Single cases of {operation}: ms / GFLOP/s").format(operation=operation)
-    return table(f"cases-{operation}", caption, dict.fromkeys(e.result.case for e in members), fields)
+    return table(f"cases-{operation}", caption, problems, fields)
 
 
-def _by_method(view: View, members: Sequence[Entry], of: Callable[[Any, str], Entry | None]) -> Iterable[Field]:
+def _by_method(view: View, members: Sequence[Entry], place_of: Callable[[Entry], Any]) -> Iterable[Field]:
     """A column of times and rates for each method of some entries."""
-    for method in view.methods:
-        if any(e.result.algorithm == method for e in members):
-            column = Column(method, True, gettext("ms / GFLOP/s"))
-            yield column, lambda item, method=method: _time_and_rate(of(item, method))  # type: ignore[misc]
+    found = {(place_of(e), e.result.algorithm): e for e in members}
+    timed = {method for _, method in found}
+    for method in (method for method in view.methods if method in timed):
+        column = Column(method, True, gettext("ms / GFLOP/s"))
+        yield column, lambda place, method=method: _time_and_rate(found.get((place, method)))  # type: ignore[misc]
 
 
 def _time_and_rate(entry: Entry | None) -> Cell:
@@ -320,22 +316,18 @@ def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", 
 def error_table(view: View) -> Table:
     """A row for each method, class of arithmetic and type: errors of several types have no common scale."""
     meaning = gettext("largest error over its bound; above 100 % the result is refused")
-
-    def bound(a: Accuracy) -> Cell:
-        cell = optional(a.largest_bound_ratio, numbers.percent)
-        return replace(cell, look="behind" if (a.largest_bound_ratio or 0) > 1 else "")
-
     fields = (
         text(gettext("method"), lambda a: a.method),
         text(gettext("type"), lambda a: a.types),
-        number(gettext("RMS error, largest"), lambda a: a.largest_rms, numbers.tiny),
-        number(gettext("RMS error, median"), lambda a: a.median_rms, numbers.tiny),
-        (Column(gettext("of the elementwise bound"), True, meaning), bound),
+        number(gettext("RMS error, largest"), lambda a: a.largest, numbers.tiny),
+        number(gettext("RMS error, median"), lambda a: a.median, numbers.tiny),
+        (Column(gettext("of the elementwise bound"), True, meaning),
+         lambda a: replace(optional(a.bound, numbers.percent), look="behind" if a.bound > 1 else "")),
         text(gettext("arithmetic"), lambda a: arithmetic(a.precision)),
         number(gettext("checked"), lambda a: a.checked),
         text(gettext("whose"), lambda a: whose(a.ours)),
-    )
-    return table("errors", gettext("Errors by method"), accuracies(view), fields)
+    )  # fmt: skip
+    return table("errors", gettext("Errors by method"), accuracies(view).itertuples(), fields)
 
 
 def trouble_table(view: View) -> Table:

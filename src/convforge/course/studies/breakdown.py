@@ -98,7 +98,7 @@ def rest(run: Run) -> Iterator[Finding]:
 
 def implicit(run: Run) -> Iterator[Finding]:
     """Implicit GEMM, which never writes the expanded matrix, against im2col."""
-    yield from rules.pair(readings(run, "conv2d"), "im2col", "implicit_gemm", "without-expansion")
+    yield rules.pair(readings(run, "conv2d"), "im2col", "implicit_gemm", "without-expansion")
 
 
 def host(run: Run) -> Iterator[Finding]:

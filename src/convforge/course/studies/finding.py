@@ -13,18 +13,14 @@ from convforge.timing.timer import Timing
 
 @dataclass(frozen=True, slots=True)
 class Datum:
-    """One figure of a record that a finding rests on.
-
-    `what` is "time", "transfer_time", "occupancy", "bound_ratio" or another figure; times are in seconds, shares are
-    fractions. `spread` is half the interquartile range over the median, None for too few samples or no timing.
-    """
+    """One figure of a record that a finding rests on."""
 
     case: str
     method: str
     config: str
-    what: str
-    value: float
-    spread: float | None = None
+    what: str  # "time", "transfer_time", "occupancy", "bound_ratio" or another figure
+    value: float  # times in seconds, shares as fractions
+    spread: float | None = None  # half the interquartile range over the median; None: too few samples or no timing
 
     @classmethod
     def of(cls, case: str, method: str, config: str, timing: Timing, what: str = "time") -> Datum:
@@ -36,26 +32,15 @@ class Datum:
 class Finding:
     """The outcome of a rule on the records of a run.
 
-    Attributes
-    ----------
-    rule : str
-        Name of the rule that made it.
-    form : str
-        The outcome, as ``family/outcome``: the key of its sentence and details in studies.toml.
-    values : mapping
-        The values of its sentence and details: numbers in SI units, names, and plain lists and tables of them. Under
-        "unsure" the places that were too noisy to rank, of which the finding says nothing else.
-    data : tuple of Datum
-        The figures that it rests on.
-    supported : bool
-        False where the data does not support a conclusion; the sentence then says why.
+    Values are those of its sentence and details: numbers in SI units, names, and plain lists and tables of them. Under
+    "unsure" are the places that were too noisy to rank, of which the finding says nothing else.
     """
 
     rule: str
-    form: str
+    form: str  # the outcome, as ``family/outcome``: the key of its sentence and details in studies.toml
     values: Mapping[str, Any] = field(default_factory=dict)
-    data: tuple[Datum, ...] = ()
-    supported: bool = True
+    data: tuple[Datum, ...] = ()  # the figures that it rests on
+    supported: bool = True  # False where the data supports no conclusion; the sentence then says why
 
     @property
     def sentence(self) -> str:

@@ -73,7 +73,7 @@ def ladder(run: Run) -> Iterator[Finding]:
     else:
         yield undecided("ladder", "ladder/none", n=len(rungs))
     for below, above in pairwise(rungs):
-        yield from rules.pair(found, below, above, "ladder-step")
+        yield rules.pair(found, below, above, "ladder-step")
 
 
 def library(run: Run) -> Iterator[Finding]:

@@ -62,10 +62,10 @@ def steps(run: Run) -> Iterator[Finding]:
         # Rows in the cache are the CPU's step, the others a GPU's.
         if (rule == "rows-in-cache") != cpu or not {slow, fast} & timed or (cpu and fast not in timed):
             continue
-        for finding in rules.pair(found, slow, fast, rule):
-            turns = _turns([r for r in found if r.method == fast], finding.values.get("where", {}))
-            turned = replace(finding, form="steps/turns", values={**finding.values, "where": turns})
-            yield turned if turns else finding
+        finding = rules.pair(found, slow, fast, rule)
+        if turns := _turns([r for r in found if r.method == fast], finding.values.get("where", {})):
+            finding = replace(finding, form="steps/turns", values={**finding.values, "where": turns})
+        yield finding
 
 
 def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -11,10 +11,9 @@ from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.config_tables import shape_of
 from convforge.benchmark.records import Run
 from convforge.benchmark.row import Row
-from convforge.benchmark.suites import load, select
 from convforge.course.studies.finding import Finding, undecided
 from convforge.course.studies.readings import Reading, by_case, compare, data_of, device_backend, distinct, readings
-from convforge.course.studies.study import Part, study
+from convforge.course.studies.study import Part, rgb_to_1, study
 
 METHOD = "direct_naive"
 
@@ -24,8 +23,7 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     if facts.backend != "cuda":
         return []
     sizes = (64, 128) if quick else (256, 512, 1024, 2048)
-    cases = [case for case in select(load(["images"])[1], sizes=sizes, strides=(1,)) if case.problem.k == 1]  # type: ignore[union-attr]
-    return [Part(cases, (METHOD,), all_configs=True, keep=_same_block)]
+    return [Part(rgb_to_1(sizes, (1,)), (METHOD,), all_configs=True, keep=_same_block)]
 
 
 def _same_block(row: Row) -> bool:

@@ -55,12 +55,12 @@ def quality(run: Run, *, times: bool = True) -> Iterator[Finding]:
         yield undecided("quality", "quality/moved", words=to_data(run.moved))
 
 
-def ahead(found: Iterable[Reading], rule: str = "ahead") -> Iterator[Finding]:
+def ahead(found: Iterable[Reading]) -> Iterator[Finding]:
     """For each method the cases on which it is the fastest of those whose arithmetic the problem allows."""
     strict = [r for r in found if r.strict]
     cases = {case: rs for case, rs in by_case(strict).items() if len(rs) > 1}
     if not cases:
-        yield undecided(rule, "ahead/too-few")
+        yield undecided("ahead", "ahead/too-few")
         return
     winners, unsure = ranked(cases)
     never: list[str] = []
@@ -77,12 +77,12 @@ def ahead(found: Iterable[Reading], rule: str = "ahead") -> Iterator[Finding]:
                   "most_case": max(lead, key=lambda case: lead[case], default="")}  # fmt: skip
         form = "level" if not alone else "all" if len(alone) == len(tried) else "some-level" if level else "some"
         data = tuple(datum for case in alone + level for datum in leading(cases[case]))
-        yield Finding(rule, f"ahead/{form}", values, data)
+        yield Finding("ahead", f"ahead/{form}", values, data)
     if never:
         data = data_of(rs[0] for rs in winners.values())
-        yield Finding(rule, "ahead/never", {"methods": never, "tried": len(winners)}, data)
+        yield Finding("ahead", "ahead/never", {"methods": never, "tried": len(winners)}, data)
     if unsure:
-        yield undecided(rule, "undecided/fastest", unsure=unsure)
+        yield undecided("ahead", "undecided/fastest", unsure=unsure)
 
 
 def _lead(method: str, found: Sequence[Reading]) -> float:
@@ -123,15 +123,9 @@ def winner(one: Series, rule: str, *, strict: bool = True) -> Finding:
     return Finding(rule, f"winners/{form}", values, data, supported=form != "level")
 
 
-def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Iterator[Finding]:
+def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Finding:
     """Two methods, case by case: where the one that should be faster is so, by how much, and where not."""
-    compared = versus(found, named(fast), named(slow))
-    values = {"slow": slow, "fast": fast} | compared.values
-    if not compared.pairs:
-        yield undecided(rule, "undecided/pair" if compared.unsure else "pair/missing", **values)
-        return
-    form = compared.form if compared.form == "mixed" else f"all-{compared.form}"
-    yield Finding(rule, f"pair/{form}", values, compared.data, supported=form != "all-level")
+    return versus(found, named(fast), named(slow)).finding(rule, "pair", {"slow": slow, "fast": fast})
 
 
 def trend(one: Series, slow: str, fast: str, rule: str) -> Finding:
@@ -190,12 +184,12 @@ def crossover(one: Series, families: Mapping[str, Holds], before: str, after: st
     return Finding(rule, f"crossover/{form}", values, data, supported=form != "level")
 
 
-def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak") -> Finding:
+def share_of_peak(run: Run, found: Iterable[Reading]) -> Finding:
     """The share of the FMA peak that the fastest reach, and whether everything stays far below the peak."""
     ceilings = run.best_ceilings
     strict = [r for r in found if r.strict and "f64" not in r.result.problem]
     if ceilings is None or not strict:
-        return undecided(rule, "peak/unknown")
+        return undecided("share-of-peak", "peak/unknown")
     peak = ceilings.fma_flops_per_s
     best: dict[str, Reading] = {}
     for r in sorted(strict, key=lambda r: -r.flops_per_s):
@@ -207,7 +201,9 @@ def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak
     for name, r in (("top", top), ("own", own))[: 2 if form == "library" else 1]:
         values |= {name: r.method, f"{name}_case": r.case, f"{name}_share": r.flops_per_s / peak}
     values["lowest_share"] = min(r.flops_per_s for r in strict) / peak
-    return Finding(rule, f"peak/{form}", values, (*data_of(best.values()), Datum("", "", "", "fma_flops_per_s", peak)))
+    return Finding(
+        "share-of-peak", f"peak/{form}", values, (*data_of(best.values()), Datum("", "", "", "fma_flops_per_s", peak))
+    )
 
 
 def growth(rule: str, form: str, ends: Iterable[tuple[int, Reading]], values: Mapping[str, Any]) -> Finding:

@@ -10,11 +10,10 @@ from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Result, Run
-from convforge.benchmark.suites import load, select
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding, undecided
 from convforge.course.studies.readings import Comparison, Reading, along, compare, data_of, device_backend
-from convforge.course.studies.study import Part, study
+from convforge.course.studies.study import Part, rgb_to_1, study
 from convforge.problem import parse_problem
 from convforge.timing.ranking import order
 from convforge.timing.timer import Timing
@@ -36,7 +35,7 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """RGB images to one channel, 3x3; on a GPU with transfer, and the same on its host."""
     gpu = facts.backend == "cuda"
     sizes = (32, 64, 128) if quick else SIZES if gpu else CPU_SIZES
-    cases = [case for case in select(load(["images"])[1], sizes=sizes, strides=(1,)) if case.problem.k == 1]  # type: ignore[union-attr]
+    cases = rgb_to_1(sizes, (1,))
     # Beyond these sizes the host's truth alone takes seconds, and the GPU is faster for certain.
     host = [replace(case, name=f"{case.name}_host") for case in cases if case.problem.h in CPU_SIZES]  # type: ignore[union-attr]
     found = [Part(host, HOST_METHODS, host=True, share=0.4)] if gpu else []

@@ -7,7 +7,6 @@ from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Run
-from convforge.benchmark.suites import load, select
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import (
@@ -22,7 +21,7 @@ from convforge.course.studies.readings import (
     spanned,
     versus,
 )  # fmt: skip
-from convforge.course.studies.study import Part, study
+from convforge.course.studies.study import Part, rgb_to_1, study
 from convforge.timing.ranking import order
 
 METHODS = ("direct_*", "im2col", "implicit_gemm", "cudnn", "torch_conv2d", "opencv_filter2d")
@@ -31,8 +30,7 @@ METHODS = ("direct_*", "im2col", "implicit_gemm", "cudnn", "torch_conv2d", "open
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """RGB images of a few sizes, by stride."""
     sizes = (64, 128) if quick else (256, 1024, 2048, 8192) if facts.backend == "cuda" else (128, 512, 2048)
-    cases = select(load(["images"])[1], sizes=sizes)
-    return [Part([case for case in cases if case.problem.k == 1], METHODS)]  # type: ignore[union-attr]
+    return [Part(rgb_to_1(sizes), METHODS)]
 
 
 def ahead(run: Run) -> Iterator[Finding]:

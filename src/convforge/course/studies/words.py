@@ -20,6 +20,8 @@ from convforge.course.language import gettext, language, ngettext
 # A space between two Chinese letters, and the place between a Chinese letter and a Latin one or a digit.
 _BETWEEN = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _BESIDE = re.compile(r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?=[\u4e00-\u9fff])")
+# Parts of a workload that go without saying.
+ALONE = {("n", 1), ("groups", 1)}
 # Names in one list; the rest are counted, and all are in the finding's values.
 MOST_NAMES = 6
 
@@ -107,23 +109,17 @@ def clock_name(config: str) -> str:
 
 def workload_words(load: Mapping[str, Any]) -> str:
     """The parameters that a series of cases has in common, in the language of this place."""
-    said = [gettext("batch {n}").format(n=load["n"])] if load.get("n", 1) != 1 else []
-    if "images" in load:
-        said.append(gettext("{size} pixels").format(size=load["images"]))
-    if "c" in load:
-        words = ngettext("{c} channel to {k}", "{c} channels to {k}", load["c"])
-        said.append(words.format(c=load["c"], k=load["k"]))
-    elif "k" in load:
-        said.append(ngettext("{k} output channel", "{k} output channels", load["k"]).format(k=load["k"]))
-    if load.get("groups", 1) != 1:
-        said.append(gettext("{n} groups").format(n=load["groups"]))
-    if "filter" in load:
-        said.append(gettext("{size} filter").format(size=load["filter"]))
-    if "stride" in load:
-        said.append(gettext("stride {n}").format(n=load["stride"]))
-    said += [load["layout"]] if "layout" in load else []
-    said += [weights_words(load["weights"])] if load.get("weights") else []
-    return gettext(", ").join(said)
+    c, k = load.get("c"), load.get("k")
+    channels = ngettext("{k} output channel", "{k} output channels", k or 0)
+    if c is not None:
+        channels = ngettext("{c} channel to {k}", "{c} channels to {k}", c)
+    words = {
+        "n": gettext("batch {n}"), "images": gettext("{images} pixels"), "k": channels,
+        "groups": gettext("{groups} groups"), "filter": gettext("{filter} filter"),
+        "stride": gettext("stride {stride}"), "layout": "{layout}", "weights": weights_words(load.get("weights", "")),
+    }  # fmt: skip
+    said = [text for name, text in words.items() if load.get(name) and (name, load[name]) not in ALONE]
+    return gettext(", ").join(said).format_map(load)
 
 
 def nouns(noun: str) -> tuple[str, str]:
