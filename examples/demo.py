@@ -138,7 +138,7 @@ def main(out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("
     for device in devices():
         edges(device, out / "pictures", console)
         bench(["images"], sizes=SIZES, device=device, budget="50s", quick=True, out=out)
-    report([out / "results"], out=out / "report.html", pictures=out / "pictures")
+    report([out / "results"], out=out / "report.html", images=out / "pictures")
 
 
 if __name__ == "__main__":

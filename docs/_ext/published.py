@@ -29,12 +29,12 @@ def page_of(name: str, study: str, rules: list[str]) -> str:
     doubts = "\n".join(f"- {in_words(doubt.words)}" for doubt in published.doubts)
     mine = ours(published.run)
     parts = [f"**{in_words(published.about)}.** Doubts:\n\n{doubts}", beside(name, published.run, mine)]
-    parts.append(f"By the rules of `{study}`, theirs:\n\n{sentences(study, rules, theirs, supported=True)}")
+    parts.append(f"By the rules of `{study}`, theirs:\n\n{sentences(rules, theirs, supported=True)}")
     if any(finding.rule in rules and not finding.supported for finding in theirs):
-        parts.append(f"Resting on doubtful figures:\n\n{sentences(study, rules, theirs, supported=False)}")
+        parts.append(f"Resting on doubtful figures:\n\n{sentences(rules, theirs, supported=False)}")
     gpu = [run for run in mine if run.machine["facts"]["backend"] == "cuda"]
     if gpu:
-        parts.append(f"Ours, by the same rules:\n\n{sentences(study, rules, find_study(study).findings(gpu[0]))}")
+        parts.append(f"Ours, by the same rules:\n\n{sentences(rules, find_study(study).findings(gpu[0]))}")
     return "\n\n".join(parts)
 
 
@@ -125,11 +125,8 @@ def figure(result: Any, rate: bool) -> str:
     return three(result.gflops) if rate else milliseconds(result.time.median_s)
 
 
-def sentences(study: str, rules: list[str], findings: list[Any], supported: bool | None = None) -> str:
+def sentences(rules: list[str], findings: list[Any], supported: bool | None = None) -> str:
     """The findings of some rules with their details; only those that are supported, or are not, where asked."""
-    from convforge.course.studies import find_study
-
-    found = find_study(study)
     wanted = [f for f in findings if f.rule in rules and (supported is None or f.supported is supported)]
-    lines = [line for f in wanted for line in (f"- {found.sentence(f)}", *(f"  - {d}" for d in found.details(f)))]
+    lines = [line for f in wanted for line in (f"- {f.sentence}", *(f"  - {d}" for d in f.details))]
     return "\n".join(map(in_words, lines)) or "- Nothing."

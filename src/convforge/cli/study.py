@@ -54,7 +54,7 @@ def study(
             raise ValueError("--from measures nothing; leave out --budget and --quick")
         run = load_run(from_)
     else:
-        from convforge.course.studies.conduct import conduct
+        from convforge.course.studies.study import conduct
 
         budget_s = parse_seconds(budget) if budget else None
         runtime = timed_runtime(device)
@@ -65,7 +65,7 @@ def study(
     with in_language(language):
         found = chosen.findings(run)
         if json_:
-            tables = [chosen.to_table(finding) for finding in found]
+            tables = [finding.to_table() for finding in found]
             typer.echo(json.dumps({"study": name, "run": run.run, "findings": tables}, indent=1, ensure_ascii=False))
             return
         _show(chosen, run, found, trace)
@@ -105,9 +105,9 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
         if some:
             typer.echo(f"\n{title}\n")
         for finding in some:
-            lines = _folded(f"{chosen.sentence(finding)} [{finding.rule}]", 114)
+            lines = _folded(f"{finding.sentence} [{finding.rule}]", 114)
             typer.echo("- " + "\n  ".join(lines))
-            for line in chosen.details(finding):
+            for line in finding.details:
                 typer.echo("    " + "\n      ".join(_folded(line, 112)))
             for datum in finding.data if trace else ():
                 spread = "" if datum.spread is None else f" +- {100 * datum.spread:.1f} %"

@@ -18,7 +18,7 @@ from convforge.course.lab import bind, render
 from convforge.course.lab.charts import chapter_panels, ink_of, nearest_to_roof, roofline
 from convforge.course.lab.glossary import glossary
 from convforge.course.lab.page import markdown
-from convforge.course.lab.published import ORDERS, beside
+from convforge.course.lab.published import beside
 from convforge.course.lab.sources import kernels
 from convforge.course.language import in_language
 from convforge.course.pages.charts import panel_spec
@@ -49,8 +49,8 @@ def test_the_same_book_gives_the_same_page() -> None:
 def test_problems_are_named_in_the_language_of_the_page() -> None:
     book = bind({"size": books.pictures()})
     english, chinese = render(book), render(book, code="zh")
-    assert "RGB picture to 1 channel" in english
-    assert "RGB picture to 1 channel" not in chinese
+    assert "RGB image to 1 channel" in english
+    assert "RGB image to 1 channel" not in chinese
     assert "RGB 图像到 1 通道" in chinese
 
 
@@ -95,7 +95,7 @@ def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:
     figures = 0
     for chapter in books.stored().chapters:
         for finding in chapter.findings:
-            assert " ".join(chapter.study.sentence(finding).split()) in said()
+            assert " ".join(finding.sentence.split()) in said()
             assert f'<span class="rule">{finding.rule}</span>' in page()
             figures += len(finding.data)
     figures += sum(len(f.data) for found in beside(books.stored()) for f in (*found.theirs, *found.orders))
@@ -168,7 +168,7 @@ def test_published_figures_stand_open_and_what_is_doubtful_of_them_apart() -> No
         assert part.count("<details", 0, part.index(table)) == 0
         sound, _, doubtful = part.partition('<div class="doubtful">')
         for finding in found.theirs:
-            said = html.escape(found.study.sentence(finding), quote=False)
+            said = html.escape(finding.sentence, quote=False)
             assert said in html.unescape(sound if finding.supported else doubtful)
 
 
@@ -184,10 +184,8 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
 
     slower = [of(s, m, t) for s in (128, 2048) for m, t in (("direct_naive", 1e-5), ("im2col", 63e-6))]
     turned = found(*slower, *(of(s, "cudnn", 1e-6) for s in (128, 2048)))
-    assert (
-        ORDERS.sentence(turned["im2col", "direct_naive"]) == "im2col is faster than direct_naive there and slower here."
-    )
-    assert ORDERS.details(turned["im2col", "direct_naive"]) == [
+    assert turned["im2col", "direct_naive"].sentence == "im2col is faster than direct_naive there and slower here."
+    assert turned["im2col", "direct_naive"].details == [
         "there, im2col is faster on 2 of 2 cases",
         "here, the order is the same on 0, the other way round on 2, level on 0",
         "rgb_to_1_2048_s1, the largest: direct_naive takes 1.68x the time of im2col there, 0.16x here",
@@ -203,8 +201,8 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
     assert [values[name] for name in ("same", "turned", "level")] == [1, 1, 1]
     assert values["unsure"] == ["rgb_to_1_1024_s1"]
     noisy = found(*level[2:])["im2col", "direct_naive"]
-    assert ORDERS.sentence(noisy) == "The times here are too noisy to order im2col and direct_naive."
-    assert ORDERS.details(noisy) == ["too noisy to rank: rgb_to_1_1024_s1"]
+    assert noisy.sentence == "The times here are too noisy to order im2col and direct_naive."
+    assert noisy.details == ["too noisy to rank: rgb_to_1_1024_s1"]
     (host, *_) = [b for b in beside(books.stored()) if b.published.name == "A"]
     assert {row[3].text for row in host.table.rows if row[0].text.endswith("_host")} == {"–"}
     text = markdown(bind({"size": run(*slower)}), title="it", drawn={}).replace("\\", "")
@@ -320,9 +318,7 @@ def test_methods_are_compared_under_the_roof_on_one_case() -> None:
     text = markdown(book, title="it", drawn={})
     section = text.split("## Roofline")[1].split("\n## ")[0].replace("\\", "")
     # 54 operations an output over 16 bytes, three read and one written, at 1 TB/s.
-    assert (
-        "On rgb_256_s1 (RGB picture to 1 channel, 3x3, 256x256, stride 1) the roof is 3375 GFLOP/s, set by" in section
-    )
+    assert "On rgb_256_s1 (RGB image to 1 channel, 3x3, 256x256, stride 1) the roof is 3375 GFLOP/s, set by" in section
     assert "copy bandwidth. Of 3 methods that do the direct method's operations direct_tiled comes nearest" in section
     assert "direct_naive comes least near" in section
     assert "Left out, as their factors are narrower than float32: cudnn_tf32." in section

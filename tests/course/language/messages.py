@@ -10,7 +10,7 @@ import ast
 import io
 import json
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,9 @@ from babel.messages.pofile import read_po, write_po
 from convforge.algorithms import algorithms
 from convforge.algorithms.direct.naive import PARTITIONS
 from convforge.course import language
-from convforge.course.lab import published
-from convforge.course.studies import STUDIES, breakdown, channels, filter_size, memory, rules, size
+from convforge.course.studies import STUDIES, breakdown, crossovers, memory, size, words
 from convforge.course.studies.published import TABLES
-from convforge.course.studies.words import UNSURE, nouns
+from convforge.course.studies.words import nouns
 from convforge.problem.types import PRECISIONS
 
 SOURCES = Path(language.__file__).parents[2]
@@ -55,17 +54,15 @@ def data() -> Iterator[tuple[str, Text]]:
     for path, text in sentences():
         yield path, text
         yield from ((path, nouns(noun)) for noun in counted(text))
-    for study in STUDIES.values():
-        yield _path(study.rules[0].__module__), study.asks
+    yield from (("course/studies/studies.toml", study.asks) for study in STUDIES.values())
     for table in TABLES.values():
         yield from (
             ("course/studies/published.py", text) for text in (table.about, *(doubt.words for doubt in table.doubts))
         )
-    families = {*filter_size.FAMILIES, channels.DIRECT[0], channels.PRODUCT[0]}
-    yield from (("course/studies/filter_size.py", word) for word in sorted(families))
+    yield from (("course/studies/crossovers.py", word) for word in (*crossovers.BY_FILTER, *crossovers.BY_CHANNELS))
     yield from (("course/studies/partition.py", word) for word in PARTITIONS)
     yield from (("course/studies/breakdown.py", word) for word in breakdown.PLACES.values())
-    yield from (("course/studies/memory.py", word) for word in memory.FILTERS.values())
+    yield from (("course/studies/memory.py", word) for word, *_ in memory.CLAIMS.values())
     yield from (("course/studies/size.py", word) for word in size.WAYS.values())
     yield from (("algorithms/__init__.py", method.summary) for method in algorithms())
     yield from (("problem/types.py", words) for words in PRECISIONS.values())
@@ -106,15 +103,10 @@ def _forms(data: Any) -> Iterator[str]:
 
 
 def sentences() -> Iterator[tuple[str, str]]:
-    """The sentences of all studies and the details below them: file, and the English text."""
-    yield from (("course/studies/rules.py", text) for text in _texts(rules.ENGLISH, rules.FIGURES | {"": (UNSURE,)}))
-    yield from (("course/lab/published.py", text) for text in _texts(published.ENGLISH, published.FIGURES))
-    for study in STUDIES.values():
-        yield from ((_path(study.rules[0].__module__), text) for text in _texts(study.english, study.figures))
-
-
-def _texts(sentences: Mapping[str, str], figures: Mapping[str, Sequence[str]]) -> list[str]:
-    return list(dict.fromkeys([*sentences.values(), *(text for lines in figures.values() for text in lines)]))
+    """The sentences of all findings and the details below them: file, and the English text."""
+    known = words.messages()
+    texts = dict.fromkeys([*known["sentences"].values(), *(t for lines in known["details"].values() for t in lines)])
+    yield from (("course/studies/studies.toml", text) for text in texts if text != "...")
 
 
 def fields(text: str) -> list[tuple[str, str]]:
@@ -146,10 +138,6 @@ def updated(code: str) -> str:
 def _read(code: str) -> Catalog:
     with catalogue_path(code).open("rb") as file:
         return read_po(file, locale=code)
-
-
-def _path(module: str) -> str:
-    return module.removeprefix("convforge.").replace(".", "/") + ".py"
 
 
 def update(codes: Iterable[str]) -> None:

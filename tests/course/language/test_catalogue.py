@@ -167,27 +167,27 @@ def test_findings_of_the_stored_runs_are_chinese(name: str) -> None:
     for one in STORED:
         for finding in study.findings(one):
             with in_language("zh"):
-                said, below = study.sentence(finding), study.details(finding)
+                said, below = finding.sentence, finding.details
             names = names_in([value for key, value in finding.values.items() if key not in WORDS])
             for text in (said, *below):
                 assert english(text, names) == set(), text
                 assert not re.search(r"[{}]|\bNone\b|\bnan\b|  ", text), text
             assert said.endswith("。"), said
-            assert said != study.sentence(finding)
-            assert len(below) == len(study.details(finding))
+            assert said != finding.sentence
+            assert len(below) == len(finding.details)
             seen += 1
     assert seen
 
 
 def test_the_formatter_knows_every_spec_of_every_sentence() -> None:
     specs = {spec.partition(" ")[0] for _, text in sentences() for _, spec in fields(text)}
-    known = {name.removeprefix("say_") for name in dir(Formatter) if name.startswith("say_")} | set(words._PLAIN)
+    known = set(words.SPECS)
     assert {spec for spec in specs if spec and not re.fullmatch(r"\.\d[fg]", spec)} <= known
 
 
 def test_values_in_chinese() -> None:
     span = {"least": 1.5, "least_case": "a", "most": 120.0, "most_case": "b"}
-    load = {"n": 8, "pictures": "64x64", "c": 3, "k": 1, "groups": 1, "filter": "3x3", "stride": 2, "layout": "NHWC"}
+    load = {"n": 8, "images": "64x64", "c": 3, "k": 1, "groups": 1, "filter": "3x3", "stride": 2, "layout": "NHWC"}
     stretches = [{"methods": ["f", "g"], "first": 32, "last": 64, "level": [64]},
                  {"methods": ["h"], "first": 128, "last": 128, "level": []}]  # fmt: skip
     values: dict[str, Any] = {

@@ -16,7 +16,7 @@ def test_a_run_is_read_and_its_families_found(tmp_path: Path) -> None:
     assert not left_out
     found = view(shown[0])
     assert len(found.series) == 2
-    assert found.series[0] == "RGB picture to 1 channel, 3x3, padding 1, float32, NCHW"
+    assert found.series[0] == "RGB image to 1 channel, 3x3, padding 1, float32, NCHW"
     assert found.methods[:2] == ("direct_naive", "direct_rows")
     assert found.methods[-1] == "scipy_ndimage"
     assert "separable" not in found.methods  # refused everywhere

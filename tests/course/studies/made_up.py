@@ -26,7 +26,7 @@ def timing(seconds: float, shape: Sequence[float] = STILL, **more: Any) -> Timin
 
 
 def rgb(size: int, stride: int = 1) -> str:
-    """The text form of an RGB picture to one channel, 3x3."""
+    """The text form of an RGB image to one channel, 3x3."""
     return f"n1c3h{size}w{size}_k1r3s3_st{stride}_p1_f32_nchw"
 
 
@@ -63,9 +63,9 @@ def found(study: str, made: Run, rule: str) -> list[Finding]:
     known = find_study(study)
     every = known.findings(made)
     for finding in every:
-        text = known.sentence(finding)
+        text = finding.sentence
         assert text.endswith("."), text
-        assert not any("{" in line for line in (text, *known.details(finding)))
+        assert not any("{" in line for line in (text, *finding.details))
         assert finding.data or not finding.supported, f"{finding.rule} rests on nothing"
     return [finding for finding in every if finding.rule == rule]
 
@@ -76,23 +76,13 @@ def one(study: str, made: Run, rule: str) -> Finding:
     return finding
 
 
-def sentence(study: str, finding: Finding) -> str:
-    """The sentence of a finding in English."""
-    return find_study(study).sentence(finding)
-
-
-def details(study: str, finding: Finding) -> list[str]:
-    """The lines below a finding in English."""
-    return find_study(study).details(finding)
-
-
 def error(rms: float, ratio: float = 0.5) -> Error:
     """An error."""
     return Error(rms, 10 * rms, ratio)
 
 
 def table(method_times: Mapping[str, Mapping[int, float | None]], **more: Any) -> list[Result]:
-    """Method -> size -> seconds, as results of RGB pictures."""
+    """Method -> size -> seconds, as results of RGB images."""
     return [
         result(method, seconds, rgb(size), case=f"rgb_{size}", **more)
         for method, times in method_times.items()

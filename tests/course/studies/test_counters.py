@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.backends.emulated import needs_emulator
-from tests.course.studies.made_up import details, launch, one, result, run, sentence
+from tests.course.studies.made_up import launch, one, result, run
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Counters, Profile, Run
@@ -141,8 +141,8 @@ def test_hit_rates_are_said_with_what_moves() -> None:
     finding = one("memory", made, "hit-rates")
     assert (finding.form, finding.supported) == ("hit-rates/counted", True)
     assert finding.values["moved"] / made.results[0].least_bytes == finding.values["times"]
-    assert "finds 80 % of its requests in L1 and 25 % of the rest in L2" in sentence("memory", finding)
-    assert any(line.startswith("bytes to and from memory: 4.00 MB") for line in details("memory", finding))
+    assert "finds 80 % of its requests in L1 and 25 % of the rest in L2" in finding.sentence
+    assert any(line.startswith("bytes to and from memory: 4.00 MB") for line in finding.details)
     assert {datum.what: datum.value for datum in finding.data} == {"l1_hit": 0.8, "l2_hit": 0.25, "dram_bytes": 4e6}
 
 
@@ -150,7 +150,7 @@ def test_what_stays_in_the_cache_is_no_byte_saved() -> None:
     made = memory_run(counted("direct_naive", 9e6, dram_bytes=10.0))
     finding = one("memory", made, "hit-rates")
     assert finding.form == "hit-rates/kept"
-    assert any("the rest of the output is in the last cache" in line for line in details("memory", finding))
+    assert any("the rest of the output is in the last cache" in line for line in finding.details)
 
 
 @pytest.mark.parametrize("shared, form", [(3e6, "fewer"), (9e6, "more"), (12e6, "more")])
@@ -160,20 +160,20 @@ def test_what_shared_memory_asks_of_l1(shared: float, form: str) -> None:
     assert finding.form == f"asked/{form}"
     times = f"{shared / 9e6:.2f}x"
     says = "direct_naive requests 3.00x as many" if form == "fewer" else f"direct_shared requests {times} as many"
-    assert says in sentence("memory", finding)
+    assert says in finding.sentence
 
 
 @pytest.mark.parametrize("dram_bytes, form", [(4e6, "counted"), (10.0, "kept")])
 def test_a_hit_rate_says_nothing_of_shared_memory(dram_bytes: float, form: str) -> None:
     finding = one("memory", memory_run(counted("direct_shared", 9e6, dram_bytes), scratch=4096), "hit-rates")
     assert finding.form == f"hit-rates/{form}-shared"
-    assert "reads from shared memory are in no cache and are not counted" in details("memory", finding)
+    assert "reads from shared memory are in no cache and are not counted" in finding.details
 
 
 def test_without_counters_the_reason_is_said() -> None:
     finding = one("memory", memory_run(reason=Reason("NVIDIA's profiler ncu is not installed")), "hit-rates")
     assert (finding.form, finding.supported) == ("hit-rates/not-counted", False)
-    assert "ncu is not installed" in sentence("memory", finding)
+    assert "ncu is not installed" in finding.sentence
     assert one("memory", run(result("direct_naive", 1e-3, PROBLEM)), "hit-rates").form == "hit-rates/none"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.course.studies.made_up import details, found, one, sentence
+from tests.course.studies.made_up import found, one
 
 from convforge.course.studies import STUDIES
 from convforge.course.studies.published import TABLES, Doubt
@@ -20,8 +20,8 @@ def test_table_d_does_not_say_that_im2col_is_never_the_best() -> None:
     assert own.values["cases"] == ["rgb_to_3_128_s2", "rgb_to_3_128_s3"]
     assert own.values["tried"] == 15
     assert own.values["most"] == pytest.approx(1.74 / 1.46)
-    assert sentence("stride", own) == "im2col is the fastest on 2 of 15 cases."
-    assert "fastest on: rgb_to_3_128_s2 and rgb_to_3_128_s3" in details("stride", own)
+    assert own.sentence == "im2col is the fastest on 2 of 15 cases."
+    assert "fastest on: rgb_to_3_128_s2 and rgb_to_3_128_s3" in own.details
     assert not [f for f in findings if "im2col" in f.values.get("methods", ())]
 
 
@@ -44,17 +44,17 @@ def test_table_b_stays_under_a_tenth_of_the_peak() -> None:
     assert finding.values["n"] == 15
     assert (finding.values["top"], finding.values["top_case"]) == ("gemm_shared", "square_8192")
     assert finding.values["top_share"] == pytest.approx(7750 / 82600, rel=1e-3)
-    assert sentence("gemm", finding) == "No method reaches 10 % of the FMA peak."
-    assert details("gemm", finding)[0] == "peak: 82.6 TFLOP/s"
+    assert finding.sentence == "No method reaches 10 % of the FMA peak."
+    assert finding.details[0] == "peak: 82.6 TFLOP/s"
 
 
 def test_kernels_of_others_are_not_called_ours() -> None:
     finding = one("gemm", B, "against-library")
-    assert sentence("gemm", finding).startswith("The fastest rung is faster than the best library")
-    assert {"rungs: gemm_shared", "libraries: cublas"} < set(details("gemm", finding))
+    assert finding.sentence.startswith("The fastest rung is faster than the best library")
+    assert {"rungs: gemm_shared", "libraries: cublas"} < set(finding.details)
     for name, table in TABLES.items():
         findings = STUDIES["gemm" if name == "B" else "stride"].findings(table.run)
-        assert not [f.form for f in findings if " ours" in STUDIES["gemm" if name == "B" else "stride"].sentence(f)]
+        assert not [f.form for f in findings if " ours" in f.sentence]
 
 
 def test_what_rests_on_doubtful_figures_is_doubtful() -> None:
@@ -89,4 +89,4 @@ def test_the_tables_are_whole() -> None:
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("table", TABLES)
 def test_every_study_reads_every_table(name: str, table: str) -> None:
-    assert [STUDIES[name].sentence(f) for f in STUDIES[name].findings(TABLES[table].run)]
+    assert [f.sentence for f in STUDIES[name].findings(TABLES[table].run)]

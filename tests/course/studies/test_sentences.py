@@ -98,12 +98,12 @@ def test_findings_follow_their_tables(study: str, made: Run) -> None:
     known = find_study(study)
     for rule in RULES[study]:
         for finding in found_of(study, made, rule):
-            below = "\n".join(known.details(finding))
+            below = "\n".join(finding.details)
             CHECKS.get(finding.form.partition("/")[0], lambda *_: None)(finding, made, known.own(made))
             for left_out in list(finding.values.get("unsure", ()))[: MOST_NAMES - 1]:
                 assert str(left_out) in below, "what was left out is named"
             with in_language("zh"):
-                assert not any("{" in text for text in (known.sentence(finding), *known.details(finding)))
+                assert not any("{" in text for text in (finding.sentence, *finding.details))
 
 
 def _ahead(finding: Finding, made: Run, own: Run) -> None:

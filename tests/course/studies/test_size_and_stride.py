@@ -9,13 +9,11 @@ from tests.course.studies.made_up import (
     CALM,
     LOUD,
     STILL,
-    details,
     found,
     one,
     result,
     rgb,
     run,
-    sentence,
     table,
     timing,
 )
@@ -36,8 +34,8 @@ def test_one_method_leads_throughout() -> None:
     finding = one("size", made, "winner-by-size")
     assert finding.form == "winners/one"
     assert (finding.values["method"], finding.values["least"], finding.values["most"]) == ("direct_tiled", 2.0, 4.0)
-    assert sentence("size", finding) == "direct_tiled is the fastest at every picture size."
-    assert {"picture size: 32 to 64", "lead: 2.00x to 4.00x"} < set(details("size", finding))
+    assert finding.sentence == "direct_tiled is the fastest at every image size."
+    assert {"image size: 32 to 64", "lead: 2.00x to 4.00x"} < set(finding.details)
 
 
 def test_the_other_leads_when_the_times_are_exchanged() -> None:
@@ -49,8 +47,8 @@ def test_a_crossover_is_found_where_it_is() -> None:
     made = run(*pair_of({32: 1.0, 64: 2.0, 128: 6.0}, {32: 2.0, 64: 3.0, 128: 4.0}))
     finding = one("size", made, "winner-by-size")
     assert finding.form == "winners/changes"
-    assert "direct_naive at 32, direct_tiled at 128" in sentence("size", finding)
-    assert "fastest by picture size: 32-64: direct_naive; 128: direct_tiled" in details("size", finding)
+    assert "direct_naive at 32, direct_tiled at 128" in finding.sentence
+    assert "fastest by image size: 32-64: direct_naive; 128: direct_tiled" in finding.details
 
 
 @pytest.mark.parametrize(("shape", "form"), [(CALM, "winners/level"), (LOUD, "undecided/series")])
@@ -150,8 +148,8 @@ def test_when_a_gpu_is_worth_it(gpu: dict[int, float], form: str) -> None:
 def test_the_crossover_is_named_with_its_figures() -> None:
     made = run(*worth({32: 2.0, 64: 1.0, 128: 1.0}, {32: 1.0, 64: 2.0, 128: 8.0}))
     finding = one("size", made, "gpu-worth-it")
-    assert "faster than its host from 64 pixels a side on" in sentence("size", finding)
-    assert "gain by size: 32: 0.50x, 64: 2.00x and 128: 8.00x" in details("size", finding)
+    assert "faster than its host from 64 pixels a side on" in finding.sentence
+    assert "gain by size: 32: 0.50x, 64: 2.00x and 128: 8.00x" in finding.details
 
 
 def test_transfer_may_turn_it_round() -> None:
@@ -166,7 +164,7 @@ def test_a_host_whose_time_falls_as_pixels_grow_says_nothing_of_the_crossover() 
     gpu = {32: 1.0, 64: 1.0, 128: 1.0}
     finding = one("size", run(*worth(gpu, {32: 1.0, 64: 8.0, 128: 2.0})), "gpu-worth-it")
     assert (finding.form, finding.supported) == ("worth/unsteady-time", False)
-    assert {"host at 64: 8.00 s", "host at 128, which has more pixels: 2.00 s"} < set(details("size", finding))
+    assert {"host at 64: 8.00 s", "host at 128, which has more pixels: 2.00 s"} < set(finding.details)
     finding = one("size", run(*worth({32: 2.0, 64: 1.0, 128: 1.0}, {32: 1.0, 64: 3.0, 128: 2.0})), "gpu-worth-it")
     assert (finding.form, finding.supported) == ("worth/from-time", True)
 
@@ -176,12 +174,12 @@ def test_what_holds_though_the_host_was_kept() -> None:
     host = {32: 1.0, 64: 8.0, 128: 2.0}
     finding = one("size", run(*worth({32: 0.1, 64: 0.2, 128: 0.3}, host)), "gpu-worth-it")
     assert (finding.form, finding.supported) == ("worth/kept-ahead-time", True)
-    below = set(details("size", finding))
+    below = set(finding.details)
     assert {"least time of the host: 1.00 s at 32", "longest time of the GPU: 300 ms at 128"} < below
     assert {"host at 64: 8.00 s", "host at 128, which has more pixels: 2.00 s"} < below
     finding = one("size", run(*worth({32: 2.0, 64: 0.2, 128: 0.3}, host)), "gpu-worth-it")
     assert (finding.form, finding.supported) == ("worth/kept-behind-time", True)
-    assert "slower than its host at 32 pixels a side" in sentence("size", finding)
+    assert "slower than its host at 32 pixels a side" in finding.sentence
     finding = one("size", run(*worth({32: 0.9, 64: 1.2, 128: 1.5}, host)), "gpu-worth-it")
     assert (finding.form, finding.supported) == ("worth/unsteady-time", False)
     kept = [
@@ -196,7 +194,7 @@ def test_what_holds_though_the_host_was_kept() -> None:
 def test_without_the_host_it_cannot_be_said() -> None:
     made = run(*worth({32: 0.1, 64: 0.1}, {}))
     finding = one("size", made, "gpu-worth-it")
-    assert (finding.form, finding.supported) == ("worth/missing-time", False)
+    assert (finding.form, finding.supported) == ("worth/missing-host", False)
     assert one("size", made, "transfer").form == "transfer/none"
 
 
@@ -237,7 +235,7 @@ def test_who_is_level_is_not_said_never_to_win() -> None:
     noisy = run(*table({"direct_naive": {32: 0.9}, "direct_tiled": {32: 0.93}}, shape=LOUD))
     finding = one("size", noisy, "ahead")
     assert finding.form == "undecided/fastest"
-    assert "(direct_naive, direct_tiled)" in details("size", finding)[-1]
+    assert "(direct_naive, direct_tiled)" in finding.details[-1]
 
 
 def test_a_spread_that_hides_a_factor_of_five_makes_no_tie() -> None:
@@ -247,12 +245,12 @@ def test_a_spread_that_hides_a_factor_of_five_makes_no_tie() -> None:
     rows.append(result("im2col", 1.61e-4, rgb(64, 2), case="rgb_to_1_64_s2", shape=(0.1, 0.2, 1.0, 3.4, 5.0)))
     (undecided,) = found("stride", run(*rows), "im2col-against-direct")
     said = "At stride 2 the times are too noisy to compare im2col with the best direct method."
-    assert sentence("stride", undecided) == said
-    assert details("stride", undecided) == ["too noisy to rank: rgb_to_1_64_s2"]
+    assert undecided.sentence == said
+    assert undecided.details == ["too noisy to rank: rgb_to_1_64_s2"]
     rows.append(result("im2col", 1.61e-4, rgb(128, 2), case="rgb_to_1_128_s2"))
     (behind,) = found("stride", run(*rows), "im2col-against-direct")
-    assert sentence("stride", behind) == "At stride 2 im2col is slower than the best direct method on 1 case."
-    assert details("stride", behind) == ["gain: 0.19x (rgb_to_1_128_s2)", "too noisy to rank: rgb_to_1_64_s2"]
+    assert behind.sentence == "At stride 2 im2col is slower than the best direct method on 1 case."
+    assert behind.details == ["gain: 0.19x (rgb_to_1_128_s2)", "too noisy to rank: rgb_to_1_64_s2"]
 
 
 # Strides.
@@ -270,7 +268,7 @@ def test_what_a_stride_saves(second: float, form: str) -> None:
     finding = one("stride", run(*strided({1: 1.0, 2: second})), "stride-saves")
     assert finding.form == f"saves/{form}"
     assert finding.values["outputs"] == 4.0
-    assert "outputs left: 25 %" in details("stride", finding)
+    assert "outputs left: 25 %" in finding.details
     assert finding.supported is (form != "level")
 
 

@@ -16,8 +16,8 @@ from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Run
 from convforge.benchmark.store import Store, load_run, load_runs
 from convforge.course.studies import STUDIES, find_study
-from convforge.course.studies.conduct import HostRows, conduct
 from convforge.course.studies.published import TABLES
+from convforge.course.studies.study import HostRows, conduct, methods
 from convforge.peers import every_algorithm
 
 ROOT = Path(__file__).parents[3]
@@ -30,15 +30,13 @@ STORED = load_runs(ROOT / "benchmarks" / "results")
 @pytest.mark.parametrize("facts", [cpu_facts(), GPU], ids=["cpu", "cuda"])
 @pytest.mark.parametrize("name", STUDIES)
 def test_parts_have_cases_and_methods(name: str, facts: DeviceFacts, quick: bool) -> None:
-    from convforge.course.studies.conduct import _methods
-
     parts = STUDIES[name].parts(facts, quick)
     assert bool(parts) is not (name == "partition" and facts.backend == "cpu")
     names = [case.name for part in parts for case in part.cases]
     assert len(set(names)) == len(names)
     for part in parts:
         backend = "cpu" if part.host else facts.backend
-        found = {a.operation for a in _methods(part, backend)}
+        found = {a.operation for a in methods(part, backend)}
         assert {case.problem.operation for case in part.cases} <= found
 
 
@@ -62,7 +60,7 @@ def test_budgets_leave_room_to_compile(name: str) -> None:
 def test_every_study_reads_every_stored_run(name: str, stored: Run) -> None:
     study = STUDIES[name]
     for finding in study.findings(stored):
-        for text in (study.sentence(finding), *study.details(finding)):
+        for text in (finding.sentence, *finding.details):
             assert not re.search(r"[{}]|\bNone\b|\bnan\b|  | to ;", text), text
         assert finding.data or not finding.supported
         cases = set(stored.cases) | {""}
@@ -85,7 +83,7 @@ def test_the_h200_s_stored_results() -> None:
     """Figures that the stored files show: a change of a rule that alters what is said of them is seen here."""
     stored = {one.suite: one for one in STORED if one.device.startswith("nvidia-h200")}
     (shared,) = [f for f in find_study("memory").findings(stored["memory"]) if f.rule == "shared-memory"]
-    assert shared.form == "pair/all-faster"
+    assert shared.form == "pair/faster"
     assert shared.values["n"] == 15
     gains = {r.case: r for r in stored["memory"].results if r.algorithm == "direct_shared"}
     naive = {r.case: r for r in stored["memory"].results if r.algorithm == "direct_naive"}

@@ -33,7 +33,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     summary = "implicit GEMM of 16-bit types on the tensor cores of Hopper, fed by its tensor memory accelerator; sm_90"
     since = "implicit_gemm_mma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
-    look = Mark("teal", "star")
+    look = Mark("teal", "triangle-left")
     path, kernel, struct = "algorithms/implicit_gemm/wgmma.cu", "implicit_gemm_wgmma", "Wgmma"
     fewest, why = 16, "16 bits and many channels: tensor cores, whose tiles come by themselves"
 

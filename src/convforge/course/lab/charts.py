@@ -44,10 +44,10 @@ from convforge.course.report.charts import (
 from convforge.course.report.headline import largest_case
 from convforge.course.report.records import Entry
 from convforge.course.report.tables import step_name
+from convforge.course.studies.block_size import alike
 from convforge.course.studies.partition import by_partition
 from convforge.course.studies.readings import Reading, Series, by_case, device_backend, readings, series
 from convforge.course.studies.timer import MISTAKEN
-from convforge.course.studies.tried import alike
 from convforge.course.studies.words import clock_name, workload_words
 
 # Series of one study that are drawn: those with the most places, of equals the largest.

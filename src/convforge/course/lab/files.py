@@ -21,7 +21,6 @@ from convforge.course.pages.charts import png, svg, themed, unvalidated
 from convforge.course.pages.looks import FONT
 from convforge.course.pages.page import write
 from convforge.course.report.headline import headline
-from convforge.course.studies import Finding, Study
 
 # Pixels of a chart's plot in a file.
 WIDTH = 560
@@ -111,21 +110,17 @@ def to_table(book: Book) -> dict[str, Any]:
         "headline": {"figure": first.figure, "caption": first.caption, "sentences": list(first.sentences)},
         "studies": [
             {"study": chapter.study.name, "asks": chapter.study.asks, "run": chapter.run.run, "answer": answer(chapter),
-             "findings": _findings(chapter.study, chapter.findings)}
+             "findings": [f.to_table() for f in chapter.findings]}
             for chapter in book.chapters
         ],
         "published": [
             {"name": found.published.name, "about": found.published.about,
              "doubts": [dataclasses.asdict(doubt) for doubt in found.published.doubts],
-             "findings": _findings(found.study, found.theirs),
-             "orders": _findings(published.ORDERS, found.orders)}
+             "findings": [f.to_table() for f in found.theirs],
+             "orders": [f.to_table() for f in found.orders]}
             for found in published.beside(book)
         ],
     }  # fmt: skip
-
-
-def _findings(study: Study, findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    return [study.to_table(finding) for finding in findings]
 
 
 @cache

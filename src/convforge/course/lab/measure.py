@@ -9,7 +9,7 @@ from convforge.backends.runtime import Runtime
 from convforge.benchmark.records import Run
 from convforge.benchmark.runner import Watch as WatchRows
 from convforge.course.studies import STUDIES, Study
-from convforge.course.studies.conduct import conduct
+from convforge.course.studies.study import conduct
 
 Watch = Callable[[Study], WatchRows | None]
 

@@ -115,16 +115,15 @@ def _contents(book: Book) -> dict[str, Any]:
 
 
 def _chapter(chapter: Chapter) -> dict[str, Any]:
-    study = chapter.study
     return {
         "key": f"study-{chapter.study.name}",
         "study": chapter.study.name,
         "name": study_name(chapter.study.name),
         "asks": gettext(chapter.study.asks),
         "answer": answer(chapter),
-        "answers": said(study, chapter.answers),
-        "supported": said(study, chapter.supported),
-        "doubtful": said(study, chapter.doubtful),
+        "answers": said(chapter.answers),
+        "supported": said(chapter.supported),
+        "doubtful": said(chapter.doubtful),
     }
 
 
@@ -172,8 +171,8 @@ def _row(entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
 
 def _beside(found: published.Beside) -> dict[str, Any]:
     orders, theirs = (
-        {sound: said(study, [f for f in findings if f.supported is sound]) for sound in (True, False)}
-        for study, findings in ((published.ORDERS, found.orders), (found.study, found.theirs))
+        {sound: said(f for f in findings if f.supported is sound) for sound in (True, False)}
+        for findings in (found.orders, found.theirs)
     )
     return {
         "name": found.published.name,

@@ -28,23 +28,6 @@ READ_BY = {"A": "size", "B": "gemm", "C": "stride", "D": "stride"}
 IN_RATES = frozenset({"D"})
 
 RULE = "order-here"
-ENGLISH = {
-    "order/holds": "{a} is faster than {b} there and here.",
-    "order/turns": "{a} is faster than {b} there and slower here.",
-    "order/mixed": "{a} is faster than {b} there and on a part of the cases here.",
-    "order/unsure": "The times here are too noisy to order {a} and {b}.",
-}
-FIGURES = {
-    "order": (
-        "there, {a} is faster on {led} of {n:count case}",
-        "here, the order is the same on {same}, the other way round on {turned}, level on {level}",
-        "{case}, the largest: {b} takes {theirs:times} the time of {a} there, {here:times} here",
-    ),
-}
-
-
-# Puts the findings of orders into words.
-ORDERS = Study("order", "", parts=lambda facts, small: (), rules=(), english=ENGLISH, figures=FIGURES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from convforge.course.report.machine import machine_name
 from convforge.course.report.records import NARROW
 from convforge.course.report.summary import cautions
 from convforge.course.report.table import Table
-from convforge.course.studies import Datum, Finding, Study
+from convforge.course.studies import Datum, Finding
 from convforge.course.studies.words import clock_name
 
 # Figures without a unit, and shares of one; all others that are no bytes or rates are seconds.
@@ -33,12 +33,9 @@ class Said:
     figures: list[tuple[str, str, str, str]]
 
 
-def said(study: Study, findings: Iterable[Finding]) -> list[Said]:
-    """Findings in the language of this place, in the words of their study."""
-    return [
-        Said(study.sentence(finding), study.details(finding), finding.rule, [_figure(d) for d in finding.data])
-        for finding in findings
-    ]
+def said(findings: Iterable[Finding]) -> list[Said]:
+    """Findings in the language of this place."""
+    return [Said(f.sentence, f.details, f.rule, [_figure(d) for d in f.data]) for f in findings]
 
 
 def title_of(book: Book) -> str:
@@ -50,7 +47,7 @@ def answer(chapter: Chapter) -> str:
     """A chapter's answer in a sentence or two."""
     if not chapter.answers:
         return gettext("The records say nothing about this.")
-    return " ".join(chapter.study.sentence(finding) for finding in chapter.answers)
+    return " ".join(finding.sentence for finding in chapter.answers)
 
 
 def stale_words(stale: Iterable[bool]) -> str:

@@ -43,7 +43,7 @@ class Figure:
         return names if len(self.captions) == 1 else same.format(names=names)
 
 
-def find_pictures(folder: Path) -> list[tuple[str, Path]]:
+def find_images(folder: Path) -> list[tuple[str, Path]]:
     """The pictures of a folder: the photograph, then the others by name, each with its stem as caption.
 
     Raises

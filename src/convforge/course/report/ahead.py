@@ -18,17 +18,9 @@ COLOURS = ("#0067b1", "#2f93c8", "#9ccbe6")
 
 
 def ahead_png(run: Run, *, scale: float = 2.0) -> bytes:
-    """The chart as PNG, offline; `scale` is pixels of the file per pixel of the chart.
+    """The chart of a run of an image workload as PNG, offline; `scale` is pixels of the file per pixel of the chart.
 
-    Parameters
-    ----------
-    run : Run
-        Of an image workload: its cases differ in the image's size, the stride and the output channels.
-
-    Raises
-    ------
-    ValueError
-        No case has both a method of ours and a peer.
+    A run in which no case has both a method of ours and a peer is a ValueError.
     """
     return png(ahead_spec(run), scale)
 

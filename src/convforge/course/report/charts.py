@@ -14,7 +14,6 @@ from convforge.course.pages.charts import (
     ROW,
     Datasets,
     Panel,
-    Rows,
     Spec,
     around,
     dots,
@@ -43,7 +42,7 @@ from convforge.timing.timer import Timing
 
 Kind = Literal["ratio", "time", "gflops", "cases", "roofline", "errors"]
 KINDS: tuple[Kind, ...] = ("ratio", "time", "gflops", "cases", "roofline", "errors")
-STRIDE_LOOKS = {"1": ("circle", ()), "2": ("square", (6, 3)), "3": ("triangle-up", (2, 2))}
+STRIDE_LOOKS = {"1": ("circle", [1, 0]), "2": ("square", [6, 3]), "3": ("triangle-up", [2, 2])}
 TIME_FIELDS = ("method", "size", "time", "spread", "rate", "of_the_roof", "error", "note")
 RATIO_FIELDS = ("case", "stride", "ours", "our_time", "best_peer", "peer_time", "verdict")
 
@@ -81,10 +80,9 @@ def chart_spec(run: Run, kind: Kind, *, theme: Theme = "light", language: str = 
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(KINDS)}")
     with in_language(language), unvalidated():
-        shown = view(run)
+        shown, data = view(run), Datasets()
         ink = ink_of(shown, theme)
         families: dict[str, list[Panel]] = {}
-        data = Datasets()
         for family, panel in panels(shown, kind, ink):
             families.setdefault(family, []).append(panel)
             data.update(panel.data)
@@ -109,30 +107,24 @@ def panels(shown: View, kind: Kind, ink: Ink) -> Iterator[tuple[str, Panel]]:
     """The panels of a kind, each with the title of the row that holds it."""
     if kind == "time" or kind == "gflops":
         yield from _series_panels(shown, ink, kind)
-    else:
-        make = {"ratio": _ratio_panels, "cases": _case_panels, "roofline": _roofline_panels, "errors": _error_panels}
-        yield from (("", panel) for panel in make[kind](shown, ink))
+        return
+    make = {"ratio": _ratio_panels, "cases": _case_panels, "roofline": _roofline_panels, "errors": _error_panels}
+    yield from (("", panel) for panel in make[kind](shown, ink))
 
 
 def point(shown: View, entry: Entry) -> dict[str, Any]:
     """The row of a timed entry: words for the tooltip, numbers for its position."""
-    timing, r = entry.timing, entry.result
+    timing, r, rate, share = entry.timing, entry.result, entry.gflops, shown.of_the_roof(entry)
     assert timing is not None
-    roof, rate = shown.roof(entry), entry.gflops
-    notes = [gettext("noisy")] if timing.noisy else []
-    notes += [] if timing.cold else [gettext("hot in the cache")]
-    notes += [gettext("GFLOP/s nominal")] if entry.nominal else []
+    notes = {gettext("noisy"): timing.noisy, gettext("hot in the cache"): not timing.cold,
+             gettext("GFLOP/s nominal"): entry.nominal}  # fmt: skip
     return {
-        "method": r.algorithm,
-        "case": r.case,
-        "size": entry.size_text,
-        **timing_fields(timing),
-        "gflops": rate,
+        "method": r.algorithm, "case": r.case, "size": entry.size_text, **timing_fields(timing), "gflops": rate,
         "rate": numbers.MISSING if rate is None else f"{numbers.three(rate)} GFLOP/s",
-        "of_the_roof": numbers.MISSING if not roof or rate is None else numbers.percent(rate / roof),
+        "of_the_roof": numbers.MISSING if share is None else numbers.percent(share),
         "error": numbers.MISSING if r.error is None or r.error.rms is None else numbers.tiny(r.error.rms),
-        "note": gettext(", ").join(notes) or "–",
-    }
+        "note": gettext(", ").join(note for note, said in notes.items() if said) or numbers.MISSING,
+    }  # fmt: skip
 
 
 def timing_fields(timing: Timing) -> dict[str, Any]:
@@ -148,9 +140,9 @@ def timing_fields(timing: Timing) -> dict[str, Any]:
 
 
 def size_title(operation: str) -> str:
-    """The title of an axis of sizes: an operation's size is of pictures, matrices or arrays."""
+    """The title of an axis of sizes: an operation's size is of images, matrices or arrays."""
     titles = {"gemm": gettext("M = N = K, the sides of the matrices"), "relu": gettext("elements")}
-    return titles.get(operation, gettext("size of the picture, pixels a side"))
+    return titles.get(operation, gettext("size of the image, pixels a side"))
 
 
 def _series_panels(shown: View, ink: Ink, kind: Literal["time", "gflops"]) -> Iterator[tuple[str, Panel]]:
@@ -197,83 +189,62 @@ def _limit(data: Datasets, shown: View, ink: Ink, chosen: Iterable[Entry], x: An
 
 
 def _ratio_panels(shown: View, ink: Ink) -> Iterator[Panel]:
+    import altair as alt
+
     found = duels(shown)
-    if not found:
-        return
     domain = around([0.8, 1.25, *(d.ratio for d in found)], 1.08)
-    title = gettext("time of the best peer ÷ ours")
-    y = log_axis("y", "ratio", title, domain, "ratio")
-    for number, family in enumerate(shown.series):
+    axis = ("ratio", gettext("time of the best peer ÷ ours"), domain, "ratio")
+    for n, family in enumerate(shown.series):
         own = [d for d in found if d.ours.family == family and d.ours.size is not None]
         if own:
             text = gettext("ratio to the best peer by size, {problem}, a line a stride; above 1 ours is ahead")
-            rows = [_ratio_row(d) for d in own]
-            x = place_axis(size_title(own[0].ours.result.operation), rows)
-            yield _ratio_lines(f"ratio-{number}", shown.short(family), text.format(problem=family), rows, x, y, ink)
+            yield _ratio_lines(f"ratio-{n}", shown.short(family), text.format(problem=family), own, axis, ink)
     single = sorted((d for d in found if not shown.is_series(d.ours)), key=lambda d: -d.ratio)
     if single:
-        x = log_axis("x", "ratio", title, domain, "ratio", above=True)
+        data, x = Datasets(), log_axis("x", *axis, above=True)
+        y = name_axis("case", [d.case for d in single])
+        points = _ratio_points(data.chart([_ratio_row(d) for d in single]), ink).encode(x=x, y=y)
         text = gettext("ratio to the best peer by case; right of 1 ours is ahead")
-        rows = [_ratio_row(d) for d in single]
-        yield _ratio_dots("ratio-cases", gettext("single cases"), text, rows, x, ink)
+        chart = alt.layer(level_line(data, ink, x=x), points).properties(height=ROW * len(single))
+        yield Panel("ratio-cases", gettext("single cases"), text, chart, data, by_method=False)
 
 
 def _ratio_row(d: Duel) -> dict[str, Any]:
     return {
-        "case": d.ours.result.case,
-        "place": d.ours.size,
-        "stride": d.ours.stride,
-        "ratio": d.ratio,
-        "ours": d.ours.label,
-        "our_time": numbers.seconds(d.ours.seconds or 0.0),
-        "best_peer": d.peer.label,
-        "peer_time": numbers.seconds(d.peer.seconds or 0.0),
-        "verdict": d.words,
-        "tie": d.tone == "level",
-    }
+        "case": d.case, "place": d.ours.size, "stride": d.ours.stride, "ratio": d.ratio, "verdict": d.words,
+        "ours": d.ours.label, "our_time": numbers.seconds(d.ours.seconds or 0.0), "tie": d.tone == "level",
+        "best_peer": d.peer.label, "peer_time": numbers.seconds(d.peer.seconds or 0.0),
+    }  # fmt: skip
 
 
 def _ratio_points(base: Any, ink: Ink) -> Any:
     """Points, hollow where the two tie."""
     import altair as alt
 
+    fill = alt.condition("datum.tie", alt.value(ink("paper")), alt.value(ink("accent")))
     return base.mark_point(size=58, strokeWidth=1.7, opacity=1).encode(
-        color=alt.value(ink("accent")),
-        fill=alt.condition("datum.tie", alt.value(ink("paper")), alt.value(ink("accent"))),
-        tooltip=tooltips(RATIO_FIELDS),
+        color=alt.value(ink("accent")), fill=fill, tooltip=tooltips(RATIO_FIELDS)
     )
 
 
-def _ratio_lines(key: str, title: str, text: str, rows: Rows, x: Any, y: Any, ink: Ink) -> Panel:
+def _ratio_lines(key: str, title: str, text: str, found: Sequence[Duel], axis: Any, ink: Ink) -> Panel:
     """A line a stride."""
     import altair as alt
 
-    data = Datasets()
-    base = data.chart(rows)
+    data, rows, accent = Datasets(), [_ratio_row(d) for d in found], ink("accent")
+    base, y = data.chart(rows), log_axis("y", *axis)
+    x = place_axis(size_title(found[0].ours.result.operation), rows)
     strides = sorted({row["stride"] for row in rows})
-    found = [STRIDE_LOOKS.get(stride, ("circle", ())) for stride in strides]
-    accent = ink("accent")
+    shapes, dashes = zip(*(STRIDE_LOOKS.get(stride, ("circle", [1, 0])) for stride in strides), strict=True)
     legend: Any = None
     if len(strides) > 1:
         legend = alt.Legend(title=gettext("stride"), orient="top", direction="horizontal",
                             symbolFillColor=accent, symbolStrokeColor=accent)  # fmt: skip
-    dashes = alt.Scale(domain=strides[::-1], range=[list(dash) or [1, 0] for _, dash in found][::-1])
-    shapes = alt.Scale(domain=strides, range=[shape for shape, _ in found])
-    line = base.mark_line(strokeWidth=1.8).encode(
-        x=x, y=y, color=alt.value(accent), strokeDash=alt.StrokeDash("stride:N", scale=dashes, legend=None)
-    )
-    points = _ratio_points(base, ink).encode(x=x, y=y, shape=alt.Shape("stride:N", scale=shapes, legend=legend))
+    dash = alt.StrokeDash("stride:N", scale=alt.Scale(domain=strides[::-1], range=dashes[::-1]), legend=None)
+    shape = alt.Shape("stride:N", scale=alt.Scale(domain=strides, range=shapes), legend=legend)
+    line = base.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=alt.value(accent), strokeDash=dash)
+    points = _ratio_points(base, ink).encode(x=x, y=y, shape=shape)
     chart = alt.layer(level_line(data, ink, y=y), line, points).properties(height=HEIGHT)
-    return Panel(key, title, text, chart, data, by_method=False)
-
-
-def _ratio_dots(key: str, title: str, text: str, rows: Rows, x: Any, ink: Ink) -> Panel:
-    """A row a case."""
-    import altair as alt
-
-    data = Datasets()
-    points = _ratio_points(data.chart(rows), ink).encode(x=x, y=name_axis("case", [row["case"] for row in rows]))
-    chart = alt.layer(level_line(data, ink, x=x), points).properties(height=ROW * len(rows))
     return Panel(key, title, text, chart, data, by_method=False)
 
 
@@ -294,17 +265,16 @@ def roofline_entries(shown: View) -> list[Entry]:
     able = [e for e in shown.best if e.gflops and e.intensity and e.result.precision not in NARROW]
     largest: dict[tuple[str, str], int] = {}
     for e in able:
-        key = (e.family, e.stride)
-        largest[key] = max(largest.get(key, 0), e.result.least_bytes)
-    return [e for e in able if e.result.least_bytes == largest[(e.family, e.stride)]]
+        largest[e.family, e.stride] = max(largest.get((e.family, e.stride), 0), e.result.least_bytes)
+    return [e for e in able if e.result.least_bytes == largest[e.family, e.stride]]
 
 
 def _roofline_panels(shown: View, ink: Ink) -> Iterator[Panel]:
     text = gettext(
         "roofline: GFLOP/s against FLOPs a byte, every method at its largest cases, under the measured ceilings"
     )
-    panel = roofline_panel(shown, roofline_entries(shown), ink, text)
-    yield from [] if panel is None else [panel]
+    if panel := roofline_panel(shown, roofline_entries(shown), ink, text):
+        yield panel
 
 
 def roofline_panel(shown: View, chosen: Sequence[Entry], ink: Ink, text: str) -> Panel | None:
@@ -315,22 +285,16 @@ def roofline_panel(shown: View, chosen: Sequence[Entry], ink: Ink, text: str) ->
     if ceilings is None or not chosen:
         return None
     bandwidth, peak = ceilings.copy_bytes_per_s / 1e9, ceilings.fma_flops_per_s / 1e9
-    ridge = peak / bandwidth
     rows = [
-        point(shown, e)
-        | {"problem": e.family, "stride": e.stride or "–"}
-        | {"intensity": e.intensity, "FLOPs_a_byte": numbers.three(e.intensity or 0.0)}
+        point(shown, e) | {"problem": e.family, "stride": e.stride or numbers.MISSING, "intensity": e.intensity,
+                           "FLOPs_a_byte": numbers.three(e.intensity or 0.0)}
         for e in chosen
     ]  # fmt: skip
-    left = min(ridge, *(row["intensity"] for row in rows)) / 1.6
-    right = max(ridge, *(row["intensity"] for row in rows)) * 1.9
-    low = min(bandwidth * left / 1.3, min(row["gflops"] for row in rows) / 1.6)
-    high = max(peak, *(row["gflops"] for row in rows)) * 1.5
+    ridge, rates, found = peak / bandwidth, [row["gflops"] for row in rows], [row["intensity"] for row in rows]
+    left, right = min(ridge, *found) / 1.6, max(ridge, *found) * 1.9
+    low, high = min(bandwidth * left / 1.3, min(rates) / 1.6), max(peak, *rates) * 1.5
     title = gettext("FLOPs a byte, at least (direct method's FLOPs; x, w and out moved once)")
-    at = {
-        "x": log_axis("x", "intensity", title, [left, right]),
-        "y": log_axis("y", "gflops", "GFLOP/s", [low, high]),
-    }
+    at = {"x": log_axis("x", "intensity", title, [left, right]), "y": log_axis("y", "gflops", "GFLOP/s", [low, high])}
     data = Datasets()
     corners = [{"intensity": i, "gflops": min(bandwidth * i, peak)} for i in (left, ridge, right)]
     roof = data.chart(corners).mark_line(color=ink("ink"), strokeWidth=1.6).encode(**at)

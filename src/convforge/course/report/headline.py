@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from convforge.course.language import gettext
 from convforge.course.report import numbers
 from convforge.course.report.records import Entry, View
 from convforge.course.report.summary import Duel, Group, Tone, arithmetic, counts, duels, every_duel, kinds, weight
 from convforge.course.studies.readings import allowed
-from convforge.problem import parse_problem
 from convforge.timing.ranking import LEVEL, order
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """The first figure of a page, what it is, and the sentences below.
+class Headline(NamedTuple):
+    """The first figure of a page, what it is, and the sentences below."""
 
-    The tone "alone": nothing to compare with; "unsure": the machine did not hold still.
-    """
-
-    tone: Tone
+    tone: Tone  # "alone": nothing to compare with; "unsure": the machine did not hold still
     figure: str
     caption: str
     sentences: tuple[str, ...]
@@ -40,8 +35,11 @@ def headline(view: View) -> Headline:
         "level": gettext("the two are level, within {share}").format(share=numbers.percent(LEVEL)),
         "behind": gettext("ours is behind"),
     }[tone]
+    competing = gettext("both in the arithmetic that the case allows")
+    if {d.ours.problem.precision for d in first.duels} == {"strict"}:
+        competing = gettext("both in strict arithmetic")
     caption = gettext("the speed of {peer} on {kind}, {over}, in the same run, {competing}: {words}.").format(
-        peer=_rival(view, first), kind=first.family, over=_over(first), competing=_competing(first.duels), words=result
+        peer=_rival(view, first), kind=first.family, over=_over(first), competing=competing, words=result
     )
     ordered = [first, *(kind for kind in found if kind is not first)] if len(found) > 1 else []
     sentences = (*(_of_kind(view, kind) for kind in ordered), *_sentences(view, duels(view)))
@@ -54,7 +52,7 @@ def headline(view: View) -> Headline:
 def largest_case(view: View) -> str | None:
     """The case of the headline: the largest that ours and a peer were timed on, else that ours was."""
     if found := duels(view):
-        return max(found, key=weight).ours.result.case
+        return max(found, key=weight).case
     top = _largest_ours(view)
     return None if top is None else top.result.case
 
@@ -66,34 +64,28 @@ def where(view: View, entry: Entry) -> str:
 
 
 def _allowed(entry: Entry) -> bool:
-    return allowed(entry.result, parse_problem(entry.result.problem))
+    return allowed(entry.result, entry.problem)
 
 
-def _rivals(view: View, kind: Group) -> dict[str, set[str]]:
+def _rivals(view: View, kind: Group) -> list[set[str]]:
     """The peers that competed on each case of a kind."""
-    cases: dict[str, set[str]] = {d.ours.result.case: set() for d in kind.duels}
+    cases: dict[str, set[str]] = {d.case: set() for d in kind.duels}
     for e in view.timed:
         if e.result.case in cases and not e.result.ours and _allowed(e):
             cases[e.result.case].add(e.result.algorithm)
-    return cases
+    return list(cases.values())
 
 
 def _rival(view: View, kind: Group) -> str:
     """The best peer; by its name where on most cases there is no other."""
-    cases = _rivals(view, kind).values()
-    [(name, alone)] = Counter(next(iter(names)) for names in cases if len(names) == 1).most_common(1) or [("", 0)]
+    cases = _rivals(view, kind)
+    [(name, alone)] = Counter(min(names) for names in cases if len(names) == 1).most_common(1) or [("", 0)]
     words = gettext("the best peer ({peer}, the only one timed on {n} of {all} cases)")
     if 2 * alone <= len(cases):
         words = gettext("the best peer")
     elif alone == len(cases):
         words = gettext("{peer}, the only peer timed,")
     return words.format(peer=name, n=alone, all=len(cases))
-
-
-def _competing(found: Iterable[Duel]) -> str:
-    if {parse_problem(d.ours.result.problem).precision for d in found} == {"strict"}:
-        return gettext("both in strict arithmetic")
-    return gettext("both in the arithmetic that the case allows")
 
 
 def _over(kind: Group) -> str:
@@ -110,7 +102,7 @@ def _of_kind(view: View, kind: Group) -> str:
     )
     return words.format(
         kind=kind.family, ratio=numbers.ratio(kind.mean), over=_over(kind), ahead=ahead, level=level, behind=behind,
-        peers=_listed(Counter(name for names in _rivals(view, kind).values() for name in sorted(names))),
+        peers=_listed(Counter(name for names in _rivals(view, kind) for name in sorted(names))),
     )  # fmt: skip
 
 
@@ -172,7 +164,7 @@ def _beyond(view: View, d: Duel, *, ours: bool) -> Entry | None:
 
     None where it is not faster than d's by more than the spreads.
     """
-    found = [e for e in view.timed if (e.result.case, e.result.ours) == (d.ours.result.case, ours) and not _allowed(e)]
+    found = [e for e in view.timed if (e.result.case, e.result.ours) == (d.case, ours) and not _allowed(e)]
     fastest = min(found, key=lambda e: e.seconds or 0.0, default=None)
     if fastest is None or fastest.timing is None or d.ours.timing is None:
         return None
@@ -181,22 +173,19 @@ def _beyond(view: View, d: Duel, *, ours: bool) -> Entry | None:
 
 def _noisy(view: View) -> list[str]:
     """The cases that are not counted because their order cannot be told."""
-    names = [d.ours.result.case for d in every_duel(view) if d.tone == "unsure"]
+    names = [d.case for d in every_duel(view) if d.tone == "unsure"]
     words = gettext("Too noisy to rank, not counted: {names}.")
     return [words.format(names=gettext(", ").join(names))] if names else []
 
 
 def _ends(view: View, found: Sequence[Duel]) -> Iterable[str]:
     """The best and the worst case. Where a peer of another arithmetic wins, ours is best at nothing."""
-    others = {d.ours.result.case: e for d in found if (e := _beyond(view, d, ours=False)) is not None}
+    others = {d.case: e for d in found if (e := _beyond(view, d, ours=False)) is not None}
     mine = sum(_beyond(view, d, ours=True) is not None for d in found)
-    won = [d for d in found if d.ours.result.case not in others]
-    worst = _end(view, min(found, key=lambda d: d.ratio))
-    if won:
-        ends = gettext("Best: {best}. Worst: {worst}.")
-        yield ends.format(best=_end(view, max(won, key=lambda d: d.ratio)), worst=worst)
-    else:
-        yield gettext("Worst: {worst}.").format(worst=worst)
+    won = [d for d in found if d.case not in others]
+    best, worst = max(won, key=lambda d: d.ratio, default=None), min(found, key=lambda d: d.ratio)
+    ends = gettext("Worst: {worst}.") if best is None else gettext("Best: {best}. Worst: {worst}.")
+    yield ends.format(best=_end(view, best or worst), worst=_end(view, worst))
     if others:
         words = gettext(
             "Arithmetic that a case does not allow is not counted: with it a peer is faster than our best on {n} of "

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from convforge.benchmark.records import Run
 from convforge.course.language import gettext, ngettext
 from convforge.course.report import numbers
 from convforge.course.report.records import View
-from convforge.course.report.table import Cell, Column, Table
+from convforge.course.report.table import Table, number, table, text
 
 Pair = tuple[str, str]
 
@@ -18,7 +19,7 @@ def facts(view: View) -> list[tuple[str, list[Pair]]]:
     return [
         (gettext("Machine"), list(_machine(view.run.machine))),
         (gettext("Libraries"), list(_libraries(view))),
-        (gettext("Run"), list(_run(view))),
+        (gettext("Run"), list(_run(view.run))),
     ]
 
 
@@ -36,23 +37,19 @@ def machine_name(view: View) -> str:
 
 def _machine(machine: dict[str, Any]) -> Iterator[Pair]:
     known = _mapping(machine.get("facts"))
-    on_gpu = known.get("backend") == "cuda"
-    silent = gettext("the system does not say")
-    labels = {
-        "name": gettext("device"),
-        "architecture": gettext("architecture"),
-        "cores": gettext("SMs") if on_gpu else gettext("cores"),
-    }
-    yield from ((label, str(known[name])) for name, label in labels.items() if known.get(name))
+    on_gpu, silent = known.get("backend") == "cuda", gettext("the system does not say")
+    cores = gettext("SMs") if on_gpu else gettext("cores")
+    for name, label in {"name": gettext("device"), "architecture": gettext("architecture"), "cores": cores}.items():
+        if known.get(name):
+            yield label, str(known[name])
     sizes = {"l1_bytes": "L1", "l2_bytes": "L2", "l3_bytes": "L3", "memory_bytes": gettext("memory")}
-    for name, label in sizes.items():
-        if isinstance(known.get(name), int | float) and known[name]:
-            yield label, numbers.byte_count(known[name])
+    known_numbers = {name: value for name, value in known.items() if isinstance(value, int | float) and value}
+    yield from ((label, numbers.byte_count(known_numbers[n])) for n, label in sizes.items() if n in known_numbers)
     if known.get("vector_bytes"):
         label = gettext("widest load of a thread") if on_gpu else gettext("vectors")
         yield label, gettext("{n} bytes").format(n=known["vector_bytes"])
-    if on_gpu and isinstance(known.get("clock_hz"), int | float) and known["clock_hz"]:
-        yield gettext("clock"), f"{known['clock_hz'] / 1e6:.0f} MHz"
+    if on_gpu and "clock_hz" in known_numbers:
+        yield gettext("clock"), f"{known_numbers['clock_hz'] / 1e6:.0f} MHz"
     words, load = silent, machine.get("load")
     if isinstance(load, list) and load:
         words = gettext("{load} (1, 5, 15 minutes)").format(load=" / ".join(map(str, load)))
@@ -80,8 +77,7 @@ def _libraries(view: View) -> Iterator[Pair]:
     yield from ((str(name), str(version)) for name, version in found.items())
 
 
-def _run(view: View) -> Iterator[Pair]:
-    run = view.run
+def _run(run: Run) -> Iterator[Pair]:
     commit = gettext("not known: installed, or no git")
     if run.commit is not None:
         words = gettext("{commit}, with uncommitted changes") if run.dirty else gettext("{commit}, no changes")
@@ -92,17 +88,11 @@ def _run(view: View) -> Iterator[Pair]:
     yield gettext("commit"), commit
     yield gettext("finished"), gettext("yes") if run.complete else gettext("no")
     known = {
-        "methods": gettext("methods"),
-        "sizes": gettext("sizes"),
-        "strides": gettext("strides"),
-        "budget_s": gettext("budget, s"),
-        "all_configs": gettext("all configs"),
-        "workspace_limit": gettext("workspace limit"),
-        "quick": gettext("quick"),
-        "heavy": gettext("heavy"),
-        "transfer": gettext("transfer"),
+        "methods": gettext("methods"), "sizes": gettext("sizes"), "strides": gettext("strides"),
+        "budget_s": gettext("budget, s"), "all_configs": gettext("all configs"), "quick": gettext("quick"),
+        "workspace_limit": gettext("workspace limit"), "heavy": gettext("heavy"), "transfer": gettext("transfer"),
         "steps": gettext("steps"),
-    }
+    }  # fmt: skip
     for name, value in run.settings.items():
         if value not in (None, [], False, ""):
             words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -112,23 +102,18 @@ def _run(view: View) -> Iterator[Pair]:
 
 def ceiling_table(view: View) -> Table | None:
     """The ceilings as they were measured, before and after; None where none was."""
-    if not view.run.ceilings:
-        return None
-    columns = (
-        Column(gettext("measured")),
-        Column(gettext("copy, GB/s"), True),
-        Column(gettext("float32 FMA, GFLOP/s"), True),
-    )
     words = {"before": gettext("before"), "after": gettext("after")}
-    rows = tuple(
-        (Cell(words.get(when, when)), _giga(c.copy_bytes_per_s), _giga(c.fma_flops_per_s))
-        for when, c in view.run.ceilings
+    fields = (
+        text(gettext("measured"), lambda c: words.get(c[0], c[0])),
+        number(gettext("copy, GB/s"), lambda c: c[1].copy_bytes_per_s, _giga),
+        number(gettext("float32 FMA, GFLOP/s"), lambda c: c[1].fma_flops_per_s, _giga),
     )
-    return Table("ceilings", gettext("Ceilings of the machine"), columns, rows)
+    found = view.run.ceilings
+    return table("ceilings", gettext("Ceilings of the machine"), found, fields) if found else None
 
 
-def _giga(value: float) -> Cell:
-    return Cell(numbers.three(value / 1e9), value)
+def _giga(value: float) -> str:
+    return numbers.three(value / 1e9)
 
 
 def ceiling_words(view: View) -> str:

@@ -22,7 +22,7 @@ def render(
     runs: Sequence[Run],
     *,
     title: str | None = None,
-    pictures: Sequence[tuple[str, Path]] = (),
+    images: Sequence[tuple[str, Path]] = (),
     left_out: Sequence[Run] = (),
     language: str = "en",
 ) -> str:
@@ -34,7 +34,7 @@ def render(
         One or more, the most important first.
     title : str, optional
         Of the page; by default the suite and the machine.
-    pictures : sequence of (caption, path)
+    images : sequence of (caption, path)
         Shown after the first run's summary.
     left_out : sequence of Run
         Older runs, named at the end.
@@ -55,7 +55,7 @@ def render(
             {f"#{section['key']}": section["ink"] for section in sections},
             title=title or " · ".join(dict.fromkeys(section["name"] for section in sections)),
             sections=sections,
-            figures=figures(pictures),
+            figures=figures(images),
             left_out=left_out,
         )
 
@@ -66,38 +66,20 @@ def _section(key: str, shown: View) -> dict[str, Any]:
     found = {kind: list(panels(shown, kind, ink)) for kind in KINDS}
     drawn = {kind: [panel for _, panel in own] for kind, own in found.items()}
     series = [
-        (
-            family,
-            [panel for row, panel in found["time"] if row == family],
-            [panel for row, panel in found["gflops"] if row == family],
-            tables.series_table(shown, family),
-        )
+        (family, *([panel for row, panel in found[kind] if row == family] for kind in ("time", "gflops")),
+         tables.series_table(shown, family))
         for family in shown.series
-    ]
-    machine_name = machine.machine_name(shown)
+    ]  # fmt: skip
+    name = machine.machine_name(shown)
     return {
-        "key": key,
-        "run": shown.run,
-        "ink": ink,
-        "methods": shown.methods,
-        "machine_name": machine_name,
-        "name": gettext("{suite} on {machine}").format(suite=shown.run.suite, machine=machine_name),
-        "headline": headline(shown),
-        "cautions": cautions(shown),
-        "summary": tables.summary_table(shown),
-        "ratios": drawn["ratio"],
-        "verdicts": tables.verdict_table(shown),
-        "series": series,
-        "cases": [(panel, tables.case_table(shown, panel.title)) for panel in drawn["cases"]],
-        "roofline": drawn["roofline"],
-        "roofline_table": tables.roofline_table(shown, roofline_entries(shown)),
-        "results": tables.result_table(shown),
-        "steps": tables.step_table(shown),
-        "error_table": tables.error_table(shown),
-        "errors": drawn["errors"],
-        "gates": gates(shown),
-        "troubles": tables.trouble_table(shown),
-        "facts": machine.facts(shown),
-        "ceilings": machine.ceiling_table(shown),
-        "ceiling_words": machine.ceiling_words(shown),
-    }
+        "key": key, "run": shown.run, "ink": ink, "methods": shown.methods, "machine_name": name,
+        "name": gettext("{suite} on {machine}").format(suite=shown.run.suite, machine=name),
+        "headline": headline(shown), "cautions": cautions(shown),
+        "summary": tables.summary_table(shown), "ratios": drawn["ratio"], "verdicts": tables.verdict_table(shown),
+        "series": series, "cases": [(panel, tables.case_table(shown, panel.title)) for panel in drawn["cases"]],
+        "roofline": drawn["roofline"], "roofline_table": tables.roofline_table(shown, roofline_entries(shown)),
+        "results": tables.result_table(shown), "steps": tables.step_table(shown),
+        "error_table": tables.error_table(shown), "errors": drawn["errors"], "gates": gates(shown),
+        "troubles": tables.trouble_table(shown), "facts": machine.facts(shown),
+        "ceilings": machine.ceiling_table(shown), "ceiling_words": machine.ceiling_words(shown),
+    }  # fmt: skip

@@ -1,6 +1,6 @@
 """The runs that a report shows, and each result beside what its problem says.
 
-A **family** is a problem without its picture's size and stride: "RGB picture to 1 channel, 3x3". Families with three
+A **family** is a problem without its image's size and stride: "RGB image to 1 channel, 3x3". Families with three
 or more sizes are drawn over size; every other case by itself.
 """
 
@@ -39,14 +39,32 @@ class Entry:
     """One result, and what its problem says."""
 
     result: Result
+    problem: Problem
     family: str  # in words
     title: str  # the same without padding, types and layout; several families may share it
-    stride: str  # "2", "2x1"; empty where the operation has none
-    size: int | None  # height and width of a square picture, M of a square matrix product
-    size_text: str
     timing: Timing | None  # the one that counts
     label: str  # the method, with its config where the run has several of it
     stale: bool  # the sources of the result have changed since
+
+    @property
+    def stride(self) -> str:
+        """ "2", "2x1"; empty where the operation has none."""
+        return stride_of(self.problem)
+
+    @property
+    def size(self) -> int | None:
+        """Height and width of a square image, M of a square matrix product."""
+        return self.problem.sides[0] if len(set(self.problem.sides)) == 1 else None
+
+    @property
+    def size_text(self) -> str:
+        """All sides, such as "64x32"."""
+        return "x".join(map(str, self.problem.sides))
+
+    @property
+    def is_noisy(self) -> bool:
+        """True where its time is less certain than was asked for."""
+        return self.timing is not None and self.timing.noisy
 
     @property
     def seconds(self) -> float | None:
@@ -119,11 +137,6 @@ class View:
                 sizes.setdefault(entry.family, set()).add(entry.size)
         return tuple(family for family, found in sizes.items() if len(found) >= SERIES)
 
-    @cached_property
-    def by_case(self) -> dict[str, Entry]:
-        """One entry of each case, for what the problem says."""
-        return {entry.result.case: entry for entry in reversed(self.entries)}
-
     def short(self, family: str) -> str:
         """A family's title without padding, types and layout, where that still names it alone."""
         title = next((e.title for e in self.entries if e.family == family), family)
@@ -144,6 +157,11 @@ class View:
         if ceilings is None or intensity is None or entry.result.precision in NARROW:
             return None
         return roof(ceilings, intensity)
+
+    def of_the_roof(self, entry: Entry) -> float | None:
+        """The share of the roof that an entry reaches; None where either is not known."""
+        limit = self.roof(entry)
+        return entry.gflops / limit if entry.gflops and limit else None
 
     def is_series(self, entry: Entry) -> bool:
         """True where its family is drawn over size."""
@@ -170,26 +188,22 @@ def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
     """
     if not paths:
         raise ValueError("name a file of results (*.jsonl) or a folder of them")
-    shown: list[Run] = []
-    found: list[Run] = []
+    named, found = list[Run](), list[Run]()
     for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist; convforge bench writes out/results/DEVICE/RUN.jsonl")
         runs = load_runs(path)
         if not runs:
             raise ValueError(f"{path} holds no results (*.jsonl); convforge bench writes them")
-        (found if path.is_dir() else shown).extend(runs)
-    if not any(run.results for run in shown + found) or any(not run.results for run in shown):
-        empty = next(run for run in shown + found if not run.results)
-        raise ValueError(f"{empty.path} holds no result: the run ended before its first row was done")
-    named = {run.path.resolve() for run in shown}
-    newest: dict[str, Run] = {}
-    for run in sorted((r for r in found if r.results), key=lambda r: (r.complete, r.started, r.run)):
-        newest[_kind(run)] = run
-    shown += [run for run in newest.values() if run.path.resolve() not in named]
-    unique = {run.path.resolve(): run for run in shown}
-    shown = sorted(unique.values(), key=lambda run: (-len(run.results), run.started, run.run))
-    return shown, [run for run in found if run.path.resolve() not in unique]
+        (found if path.is_dir() else named).extend(runs)
+    full = [run for run in found if run.results]
+    if empty := [run for run in (*named, *(() if named or full else found)) if not run.results]:
+        raise ValueError(f"{empty[0].path} holds no result: the run ended before its first row was done")
+    newest = {_kind(run): run for run in sorted(full, key=lambda run: (run.complete, run.started, run.run))}
+    # What a path names twice, or a folder holds too, is shown once.
+    shown = {run.path.resolve(): run for run in (*newest.values(), *named)}
+    ordered = sorted(shown.values(), key=lambda run: (-len(run.results), run.started, run.run))
+    return ordered, [run for run in found if run.path.resolve() not in shown]
 
 
 def _kind(run: Run) -> str:
@@ -206,26 +220,20 @@ def view(run: Run) -> View:
     several = with_configs(run.results)
     entries = []
     for result in run.results:
+        place = f"{run.path}, case {result.case!r}"
         try:
             problem = parse_problem(result.problem)
         except ValueError as fault:
-            raise ValueError(f"{run.path}, case {result.case!r}: {fault}") from None
+            raise ValueError(f"{place}: {fault}") from None
         timing = run.timing(result) if result.status == "ok" else None
-        steps = [step.time for step in result.steps]
-        for found in (timing, result.prepared_time, result.transfer_time, *steps):
+        for found in (timing, result.prepared_time, result.transfer_time, *(step.time for step in result.steps)):
             if found is not None and not _positive(found):
-                raise ValueError(
-                    f"{run.path}, case {result.case!r}: {result.algorithm} has a time that is not positive"
-                )
+                raise ValueError(f"{place}: {result.algorithm} has a time that is not positive")
         copy = run.copy_of(result.case)
         if copy is not None and not _positive(copy.time):
-            raise ValueError(f"{run.path}, case {result.case!r}: the copy has a time that is not positive")
-        size, size_text = _size(problem)
+            raise ValueError(f"{place}: the copy has a time that is not positive")
         label = result.label if result.algorithm in several else result.algorithm
-        family, title = _family(problem)
-        entries.append(
-            Entry(result, family, title, stride_of(problem), size, size_text, timing, label, run.is_stale(result))
-        )
+        entries.append(Entry(result, problem, *_family(problem), timing, label, run.is_stale(result)))
     return View(run, tuple(entries))
 
 
@@ -234,23 +242,23 @@ def _positive(timing: Timing) -> bool:
     return bool(samples) and all(s is not None and 0 < s < math.inf for s in samples)
 
 
-def _size(problem: Problem) -> tuple[int | None, str]:
-    sides = problem.sides
-    return (sides[0] if len(set(sides)) == 1 else None), "x".join(map(str, sides))
-
-
 def _family(problem: Problem) -> tuple[str, str]:
     """A problem in words without size and stride, and the same without padding and what follows it.
 
     Two problems share the first only where they differ in size and stride alone.
     """
-    rest, shown = _rest(str(problem))
-    first = _operands(problem)
-    return _listed([*first, *rest]), _listed([*first, *rest[:shown]])
-
-
-def _listed(words: Sequence[str]) -> str:
-    return gettext(", ").join(words)
+    names = {short: long for long, short in SHORT_NAMES.items()}
+    kinds = {"p": gettext("padding {n}"), "d": gettext("dilation {n}"), "g": gettext("{n} groups")}
+    words, title, comma = _operands(problem), "", gettext(", ")
+    for token in str(problem).split("_"):
+        if re.match(r"(max|n\d+c|m\d+n|relu\d|k\d+r|r\d+s|st\d)", token):
+            continue
+        if re.fullmatch(r"[pd][\dx]+|g\d+", token):
+            title = title or (comma.join(words) if token[0] == "p" else "")
+            words.append(kinds[token[0]].format(n=token[1:]))
+        else:
+            words.append(names.get(token, token.upper() if token in ("nchw", "nhwc") else token))
+    return comma.join(words), title or comma.join(words)
 
 
 def _operands(problem: Problem) -> list[str]:
@@ -265,30 +273,9 @@ def _operands(problem: Problem) -> list[str]:
     if problem.groups > 1 and problem.groups == problem.c:
         words = gettext("{c} channels depthwise to {k}")
     elif problem.c == 3 and problem.groups == 1:
-        words = ngettext("RGB picture to {k} channel", "RGB picture to {k} channels", problem.k)
+        words = ngettext("RGB image to {k} channel", "RGB image to {k} channels", problem.k)
     elif problem.c == 1:
         words = ngettext("1 channel to {k} channel", "1 channel to {k} channels", problem.k)
     else:
         words = ngettext("{c} channels to {k} channel", "{c} channels to {k} channels", problem.k)
     return [batch + words.format(c=problem.c, k=problem.k), window]
-
-
-def _rest(text: str) -> tuple[list[str], int]:
-    """The tokens of a text form behind its sizes, in words where they have any, without the stride.
-
-    And how many of them stand before the padding.
-    """
-    names = {short: long for long, short in SHORT_NAMES.items()}
-    kinds = {"p": gettext("padding {n}"), "d": gettext("dilation {n}"), "g": gettext("{n} groups")}
-    words: list[str] = []
-    shown: int | None = None
-    for token in text.split("_"):
-        if re.match(r"(max|n\d+c|m\d+n|relu\d|k\d+r|r\d+s|st\d)", token):
-            continue
-        if re.fullmatch(r"[pd][\dx]+|g\d+", token):
-            if token[0] == "p" and shown is None:
-                shown = len(words)
-            words.append(kinds[token[0]].format(n=token[1:]))
-        else:
-            words.append(names.get(token, token.upper() if token in ("nchw", "nhwc") else token))
-    return words, len(words) if shown is None else shown

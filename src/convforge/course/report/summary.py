@@ -10,53 +10,55 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from convforge.benchmark.records import Error
+from convforge.benchmark.frame import data_frame
 from convforge.course.language import gettext, ngettext
 from convforge.course.report import numbers
 from convforge.course.report.records import Entry, View
 from convforge.errors import Reason
-from convforge.problem import Conv2dProblem, Problem, parse_problem
+from convforge.problem import Conv2dProblem
 from convforge.problem.types import PRECISIONS
 from convforge.timing.ranking import Order
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 Tone = Literal["ahead", "level", "behind", "alone", "unsure"]
 
-# Up to so many input channels a convolution is of a picture: grey, RGB, RGB with alpha.
-PICTURE_CHANNELS = 4
+# Up to so many input channels a convolution is of an image: grey, RGB, RGB with alpha.
+IMAGE_CHANNELS = 4
 
 # A number with its unit, or a problem's text form.
 NUMBER = re.compile(r"\bn\d+c\d+h\d+\S*|\bmax_n\d\S*|\bm\d+n\d\S*|\brelu\d\S*|\d+(\.\d+)?(e[+-]?\d+)?( [mµn]?s\b)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Duel:
-    """Our best against the best peer on one case.
-
-    The ratio is the peer's time over ours: above 1, ours is ahead. The tone "level" is a tie, "unsure" is too noisy to
-    rank; see :mod:`convforge.timing.ranking`.
-    """
+class Duel(NamedTuple):
+    """Our best against the best peer on one case."""
 
     ours: Entry
     peer: Entry
-    ratio: float
-    tone: Tone
+    ratio: float  # the peer's time over ours: above 1, ours is ahead
+    tone: Tone  # "level" is a tie, "unsure" too noisy to rank
+
+    @property
+    def case(self) -> str:
+        """Name of the case."""
+        return self.ours.result.case
 
     @property
     def words(self) -> str:
         """The verdict in a word or two."""
-        if self.tone == "level":
-            return gettext("tie")
-        if self.tone == "unsure":
-            return gettext("too noisy to rank")
-        words = gettext("{ratio} ahead") if self.tone == "ahead" else gettext("{ratio} behind")
+        words = {
+            "ahead": gettext("{ratio} ahead"),
+            "behind": gettext("{ratio} behind"),
+            "level": gettext("tie"),
+            "unsure": gettext("too noisy to rank"),
+        }[self.tone]
         return words.format(ratio=numbers.ratio(max(self.ratio, 1 / self.ratio)))
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """All duels of one family and stride, or of the cases of one kind, whose stride is empty, in the file's order."""
 
     family: str
@@ -89,22 +91,7 @@ class Group:
         return counts(self.duels)
 
 
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Errors of one method in one class of arithmetic and type over its checked cases; None where none is finite."""
-
-    method: str
-    ours: bool
-    precision: str
-    types: str
-    checked: int
-    largest_rms: float | None
-    median_rms: float | None
-    largest_bound_ratio: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(NamedTuple):
     """Rows without a time, for one reason, or for `reasons` that differ in their numbers alone."""
 
     method: str
@@ -137,13 +124,11 @@ def kinds(view: View) -> list[Group]:
 
 def groups(view: View) -> list[Group]:
     """Duels by family and stride; of families that are not drawn over size, by kind."""
-
-    def key(d: Duel) -> tuple[str, str]:
-        if view.is_series(d.ours):
-            return d.ours.family, d.ours.stride
-        return gettext("single cases: {kind}").format(kind=_kind(d.ours)), ""
-
-    found = _grouped(duels(view), key)
+    single = gettext("single cases: {kind}")
+    found = _grouped(
+        duels(view),
+        lambda d: (d.ours.family, d.ours.stride) if view.is_series(d.ours) else (single.format(kind=_kind(d.ours)), ""),
+    )
     order = list(dict.fromkeys(group.family for group in found))
     return sorted(found, key=lambda group: (order.index(group.family), group.stride))
 
@@ -152,19 +137,20 @@ def _grouped(found: Iterable[Duel], key: Callable[[Duel], tuple[str, str]]) -> l
     members: dict[tuple[str, str], list[Duel]] = {}
     for d in found:
         members.setdefault(key(d), []).append(d)
-    return [Group(family, stride, tuple(own)) for (family, stride), own in members.items()]
+    return [Group(*names, tuple(own)) for names, own in members.items()]
 
 
 def _kind(entry: Entry) -> str:
     """The kind of a case, in words."""
-    problem = parse_problem(entry.result.problem)
+    problem = entry.problem
     if not isinstance(problem, Conv2dProblem):
         return {"gemm": gettext("matrix products"), "max_pool2d": gettext("max pooling")}.get(problem.operation, "ReLU")
     if problem.groups > 1 and problem.groups == problem.c:
         return gettext("depthwise convolutions")
-    if problem.c <= PICTURE_CHANNELS:
-        return gettext("pictures of up to {n} channels").format(n=PICTURE_CHANNELS)
-    return gettext("layers of more than {n} channels").format(n=PICTURE_CHANNELS)
+    words = gettext("layers of more than {n} channels")
+    if problem.c <= IMAGE_CHANNELS:
+        words = gettext("images of up to {n} channels")
+    return words.format(n=IMAGE_CHANNELS)
 
 
 def arithmetic(precision: str) -> str:
@@ -183,53 +169,43 @@ def counts(found: Iterable[Duel]) -> tuple[int, int, int]:
     return tones["ahead"], tones["level"], tones["behind"]
 
 
-def accuracies(view: View) -> list[Accuracy]:
-    """Errors by method, class and type, ours first, in the order of the file."""
-    rows: dict[tuple[str, bool, str, str], list[Error]] = {}
+def accuracies(view: View) -> DataFrame:
+    """Errors by method, class and type, ours first, in the order of the file; NaN where none is finite."""
+    rows = []
     for entry in view.entries:
         r = entry.result
         if r.error is not None:
-            key = (r.algorithm, r.ours, r.precision, _types(parse_problem(r.problem)))
-            rows.setdefault(key, []).append(r.error)
+            types = " x ".join(dict.fromkeys(o.dtype for o in entry.problem.operands if o.role != "epilogue"))
+            rows.append((r.algorithm, r.ours, r.precision, types, r.error.rms, r.error.bound_ratio))
     # The types of a method are neighbours.
-    methods = list(dict.fromkeys(key[:3] for key in rows))
-    found = []
-    for key, errors in sorted(rows.items(), key=lambda row: (not row[0][1], methods.index(row[0][:3]))):
-        rms = [e.rms for e in errors if e.rms is not None]
-        bound = max((e.bound_ratio for e in errors if e.bound_ratio is not None), default=None)
-        median = statistics.median(rms) if rms else None
-        found.append(Accuracy(*key, len(errors), max(rms, default=None), median, bound))
-    return found
-
-
-def _types(problem: Problem) -> str:
-    """The type of a problem's factors; of both where they differ."""
-    return " x ".join(dict.fromkeys(o.dtype for o in problem.operands if o.role != "epilogue"))
+    methods = list(dict.fromkeys(row[:3] for row in rows))
+    rows.sort(key=lambda row: (not row[1], methods.index(row[:3])))
+    names = ["method", "ours", "precision", "types"]
+    found = data_frame(rows, [*names, "rms", "bound"]).astype({"rms": float, "bound": float})
+    return found.groupby(names, sort=False, as_index=False).agg(
+        checked=("rms", "size"), largest=("rms", "max"), median=("rms", "median"), bound=("bound", "max")
+    )
 
 
 def gates(view: View) -> list[tuple[str, str]]:
     """The classes of arithmetic that were checked, each with its rules and the check's gate for it."""
     classes = dict.fromkeys(e.result.precision for e in view.entries if e.result.error is not None)
-    return [(arithmetic(precision), _allowed(precision)) for precision in classes]
+    return [(arithmetic(precision), _gate(precision)) for precision in classes]
 
 
-def _allowed(precision: str) -> str:
+def _gate(precision: str) -> str:
     from convforge.verify.factors import ROUNDINGS
     from convforge.verify.gate import ALLOWED
 
     known = PRECISIONS.get(precision)
-    words = gettext(known) if known else gettext("a class that this version does not know")
-    if precision == "strict":
-        return words
-    if precision in ALLOWED:
+    words, gate = gettext(known) if known else gettext("a class that this version does not know"), "{words}"
+    if precision in ALLOWED and precision != "strict":
         gate = gettext("{words}; RMS error at most {n:g} times a sequential FMA loop's")
-        return gate.format(words=words, n=ALLOWED[precision])
-    if precision == "fft":
-        return gettext("{words}; RMS error within the FFT's own bound").format(words=words)
-    if precision in ROUNDINGS:
+    elif precision == "fft":
+        gate = gettext("{words}; RMS error within the FFT's own bound")
+    elif precision in ROUNDINGS and precision != "strict":
         gate = gettext("{words}; RMS error of the sums as in float32, the factors' rounding left out")
-        return gate.format(words=words)
-    return words
+    return gate.format(words=words, n=ALLOWED.get(precision, 0))
 
 
 def troubles(view: View) -> list[Trouble]:
@@ -242,12 +218,11 @@ def troubles(view: View) -> list[Trouble]:
             # Forecasts and shares of a budget differ from row to row; faults differ by their words.
             alike = NUMBER.sub("#", str(reason)) if r.status in ("skipped", "refused") else str(reason)
             gathered.setdefault((entry.label, r.ours, r.status, alike), []).append((reason, r.case))
-    order = ("failed", "error", "skipped", "refused")
     found = []
     for (method, ours, status, _), members in gathered.items():
-        reasons = tuple(dict.fromkeys(reason for reason, _ in members))
-        cases = tuple(dict.fromkeys(case for _, case in members))
+        reasons, cases = (tuple(dict.fromkeys(column)) for column in zip(*members, strict=True))
         found.append(Trouble(method, ours, status, reasons[0], len(reasons), cases))
+    order = ("failed", "error", "skipped", "refused")
     return sorted(found, key=lambda t: (order.index(t.status), -len(t.cases)))
 
 
@@ -259,18 +234,16 @@ def cautions(view: View) -> list[str]:
         found.append(words.format(what=run.moved.render(gettext)))
     if not run.complete:
         found.append(gettext("The run did not finish: what follows is only what was stored until then."))
-    if failed := sum(1 for e in view.entries if e.result.status == "failed"):
+    if failed := sum(e.result.status == "failed" for e in view.entries):
         words = ngettext("{n} result was wrong and got no time.", "{n} results were wrong and got no time.", failed)
         found.append(words.format(n=failed))
     if run.dirty:
         found.append(gettext("The sources had uncommitted changes when this was measured."))
-    if stale := sum(1 for e in view.timed if e.stale):
-        words = gettext("{n} of {all} times are stale, marked *: the method's sources differ from this version's.")
-        found.append(words.format(n=stale, all=len(view.timed)))
-    if noisy := sum(1 for e in view.timed if e.timing is not None and e.timing.noisy):
-        words = gettext("{n} of {all} times are noisy, marked ~: their median is less certain than was asked for.")
-        found.append(words.format(n=noisy, all=len(view.timed)))
-    if len({e.result.problem for e in view.timed}) and not any(when == "after" for when, _ in run.ceilings):
+    stale = gettext("{n} of {all} times are stale, marked *: the method's sources differ from this version's.")
+    noisy = gettext("{n} of {all} times are noisy, marked ~: their median is less certain than was asked for.")
+    numbers_of = {stale: sum(e.stale for e in view.timed), noisy: sum(e.is_noisy for e in view.timed)}
+    found += [words.format(n=n, all=len(view.timed)) for words, n in numbers_of.items() if n]
+    if view.timed and not any(when == "after" for when, _ in run.ceilings):
         found.append(
             gettext("The machine's ceilings were not measured again after the run: whether it held still is not known.")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -41,4 +42,4 @@ def optional(value: float | None, write: Callable[[float], str]) -> Cell:
     >>> optional(0.5, "{:.0%}".format).text, optional(None, str).text
     ('50%', '–')
     """
-    return Cell(MISSING) if value is None else Cell(write(value), float(value))
+    return Cell(MISSING) if value is None or math.isnan(value) else Cell(write(value), float(value))

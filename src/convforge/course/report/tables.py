@@ -11,7 +11,6 @@ from convforge.course.language import gettext, language
 from convforge.course.report import numbers
 from convforge.course.report.records import Entry, View
 from convforge.course.report.summary import (
-    Accuracy,
     Duel,
     Group,
     Trouble,
@@ -36,45 +35,29 @@ NO_VERDICT = Verdict()
 # Columns that several tables have.
 
 
-def of_a_copy() -> str:
-    """Meaning of the column "of a copy"."""
-    return gettext(
-        "the bytes that the case must move over the time, over what a copy of as many moves in a second, half of them "
-        "read and half written, over a ring like the case's"
-    )
-
-
-def host_to_host() -> str:
-    """Meaning of the column "host to host, ms"."""
-    return gettext(
-        "from host arrays to a host array in pageable memory, by the host's clock: both copies, preparation, call"
-    )
-
-
 def occupied() -> Column:
     """The column of occupancy."""
     meaning = gettext("resident warps over the most that one can hold, in the launch whose threads take most registers")
     return Column(gettext("occupancy"), True, meaning)
 
 
-def _cases(entry_of: Callable[[Any], Entry] = lambda entry: entry) -> Iterable[Field]:
-    """The columns that name an item's case."""
-    yield text(gettext("case"), lambda item: entry_of(item).result.case)
-    yield from _sizes(entry_of)
-
-
-def _sizes(entry_of: Callable[[Any], Entry] = lambda entry: entry) -> Iterable[Field]:
-    size, stride = Column(gettext("size"), True), Column(gettext("stride"), True)
+def _cases(entry_of: Callable[[Any], Entry] = lambda entry: entry, *, named: bool = True) -> Iterable[Field]:
+    """The columns that name an item's case, its size and its stride."""
+    if named:
+        yield text(gettext("case"), lambda item: entry_of(item).result.case)
+    size = Column(gettext("size"), True)
     yield size, lambda item: Cell(entry_of(item).size_text, entry_of(item).result.least_bytes)
-    yield stride, lambda item: _stride_cell(entry_of(item).stride)
+    yield _stride(lambda item: entry_of(item).stride)
 
 
-def _stride_cell(stride: str) -> Cell:
-    """A stride, sorted by its first axis, then its second."""
-    if not stride:
-        return Cell(numbers.MISSING)
-    first, _, second = stride.partition("x")
-    return Cell(stride, float(first) + float(second or first) / 1e6)
+def _stride(of: Callable[[Any], str]) -> Field:
+    """A column of strides, sorted by the first axis, then the second."""
+
+    def cell(item: Any) -> Cell:
+        steps = [int(step) for step in of(item).split("x") if step]
+        return Cell(of(item) or numbers.MISSING, steps[0] + steps[-1] / 1e6 if steps else None)
+
+    return Column(gettext("stride"), True), cell
 
 
 def _spread(timing_of: Callable[[Any], Timing]) -> Field:
@@ -83,17 +66,16 @@ def _spread(timing_of: Callable[[Any], Timing]) -> Field:
 
 
 def _copied(view: View) -> list[Field]:
-    if not view.run.copies:
-        return []
-    return [number(gettext("of a copy"), lambda e: view.run.of_copy(e.result, e.timing), numbers.percent, of_a_copy())]
+    meaning = gettext(
+        "the bytes that the case must move over the time, over what a copy of as many moves in a second, half of them "
+        "read and half written, over a ring like the case's"
+    )
+    column = number(gettext("of a copy"), lambda e: view.run.of_copy(e.result, e.timing), numbers.percent, meaning)
+    return [column] if view.run.copies else []
 
 
 def _of_the_roof(view: View, meaning: str = "") -> Field:
-    def share(e: Entry) -> float | None:
-        limit = view.roof(e)
-        return e.gflops / limit if e.gflops and limit else None
-
-    return number(gettext("of the roof"), share, numbers.percent, meaning)
+    return number(gettext("of the roof"), view.of_the_roof, numbers.percent, meaning)
 
 
 def _time(entry: Entry) -> str:
@@ -134,34 +116,30 @@ def summary_table(view: View) -> Table:
     """A row for each family and stride, and for the single cases of each kind."""
     counted = gettext("level: a tie, medians within 5 % and closer than the spreads")
     mean = gettext("geometric mean of the best peer's time over our best time; above 1 ours is ahead")
+    at_largest = gettext("{case}: {time} / {peer_time} ({peer})")
 
     def lowest(g: Group) -> Cell:
         worst = g.worst
-        case = worst.ours.size_text if view.is_series(worst.ours) else worst.ours.result.case
+        case = worst.ours.size_text if view.is_series(worst.ours) else worst.case
         return Cell(f"{numbers.ratio(worst.ratio)} ({case})", worst.ratio, worst.tone)
 
     def largest(g: Group) -> Cell:
-        top = g.largest
-        words = gettext("{case}: {time} / {peer_time} ({peer})").format(
-            case=top.ours.result.case, time=_time(top.ours), peer_time=_time(top.peer), peer=top.peer.label
-        )
+        top, ours, peer = g.largest, _time(g.largest.ours), _time(g.largest.peer)
+        words = at_largest.format(case=top.case, time=ours, peer_time=peer, peer=top.peer.label)
         return Cell(words, top.ours.seconds)
-
-    def counts(g: Group) -> Cell:
-        ahead, level, behind = g.counts
-        return Cell(f"{ahead} / {level} / {behind}", ahead - behind)
 
     fields = (
         text(gettext("problem"), lambda g: view.short(g.family), wide=True),
-        (Column(gettext("stride"), True), lambda g: _stride_cell(g.stride)),
+        _stride(lambda g: g.stride),
         number(gettext("cases"), lambda g: len(g.duels)),
         (Column(gettext("ratio, mean"), True, mean), lambda g: Cell(numbers.ratio(g.mean), g.mean, "strong")),
         (Column(gettext("lowest"), True, gettext("the case where ours does worst")), lowest),
-        (Column(gettext("ahead / level / behind"), True, counted), counts),
+        (Column(gettext("ahead / level / behind"), True, counted),
+         lambda g: Cell(" / ".join(map(str, g.counts)), g.counts[0] - g.counts[2])),
         text(gettext("our best, most often"), lambda g: g.usual),
         (Column(gettext("at the largest case, ours / peer"), wide=True), largest),
         (Column(gettext("verdict there")), lambda g: _verdict(g.largest)),
-    )
+    )  # fmt: skip
     return table("summary", gettext("Our best against the best peer, by stride"), groups(view), fields)
 
 
@@ -198,33 +176,34 @@ def result_table(view: View, *, occupancy: bool = False) -> Table:
     def prepared(e: Entry) -> float | None:
         return None if e.result.prepared_time is None else 1e3 * e.result.prepared_time.median_s
 
-    filters = [text(gettext("filters"), lambda e: weights_words(e.result.weights))]
-    occupancies: list[Field] = [(occupied(), lambda e: optional(e.occupancy, numbers.percent))]
-    transfers: list[Field] = [
-        (Column(gettext("host to host, ms"), True, host_to_host()), lambda e: _marked(e.result.transfer_time))
-    ]
     time = gettext("median of a call, weights prepared inside; ~ noisy, * sources changed since")
     nominal = gettext("operations of the direct method over the time; nominal for Winograd, FFT, separable")
     first = gettext("plan, compile or load from the cache, prepare, call; in no time")
-    rms = gettext("over the RMS of the float64 truth")
-    fields: list[Field] = [
-        *_cases(),
-        *(filters if weighted else []),
-        (Column(gettext("method")), lambda e: Cell(_method(e), look=look(e))),
-        text(gettext("whose"), lambda e: whose(e.result.ours)),
-        (Column(gettext("time, ms"), True, time), lambda e: _marked(e.timing, stale=e.stale, look=look(e))),
-        _spread(lambda e: e.timing),
-        number("GFLOP/s", lambda e: e.gflops, numbers.three, nominal),
-        _of_the_roof(view, gettext("share of what copy bandwidth and FMA peak allow at this intensity")),
-        *_copied(view),
-        *(occupancies if occupancy else []),
-        number(gettext("prepared, ms"), prepared, numbers.three, gettext("weights prepared once, before")),
-        *(transfers if transferred else []),
-        number(gettext("RMS error"), lambda e: e.result.error and e.result.error.rms, numbers.tiny, rms),
-        number(gettext("workspace"), lambda e: e.result.workspace_bytes, numbers.byte_count),
-        number(gettext("first call"), lambda e: e.result.first_call_s, numbers.seconds, first),
-        text(gettext("remarks"), lambda e: gettext("; ").join(_remarks(view, e)), wide=True),
-    ]
+    from_host = gettext(
+        "from host arrays to a host array in pageable memory, by the host's clock: both copies, preparation, call"
+    )
+    # Each column, and whether the run has it.
+    columns: list[tuple[Field, bool]] = [
+        *((field, True) for field in _cases()),
+        (text(gettext("filters"), lambda e: weights_words(e.result.weights)), weighted),
+        ((Column(gettext("method")), lambda e: Cell(_method(e), look=look(e))), True),
+        (text(gettext("whose"), lambda e: whose(e.result.ours)), True),
+        ((Column(gettext("time, ms"), True, time), lambda e: _marked(e.timing, stale=e.stale, look=look(e))), True),
+        (_spread(lambda e: e.timing), True),
+        (number("GFLOP/s", lambda e: e.gflops, numbers.three, nominal), True),
+        (_of_the_roof(view, gettext("share of what copy bandwidth and FMA peak allow at this intensity")), True),
+        *((field, True) for field in _copied(view)),
+        ((occupied(), lambda e: optional(e.occupancy, numbers.percent)), occupancy),
+        (number(gettext("prepared, ms"), prepared, numbers.three, gettext("weights prepared once, before")), True),
+        ((Column(gettext("host to host, ms"), True, from_host), lambda e: _marked(e.result.transfer_time)),
+         transferred),
+        (number(gettext("RMS error"), lambda e: e.result.error and e.result.error.rms, numbers.tiny,
+                gettext("over the RMS of the float64 truth")), True),
+        (number(gettext("workspace"), lambda e: e.result.workspace_bytes, numbers.byte_count), True),
+        (number(gettext("first call"), lambda e: e.result.first_call_s, numbers.seconds, first), True),
+        (text(gettext("remarks"), lambda e: gettext("; ").join(_remarks(view, e)), wide=True), True),
+    ]  # fmt: skip
+    fields = [field for field, there in columns if there]
     return table("results", gettext("Every time that was measured"), view.timed, fields, filtered=True)
 
 
@@ -279,11 +258,10 @@ def step_table(view: View) -> Table:
 def series_table(view: View, family: str) -> Table:
     """The numbers behind a family's charts: a row for each stride and size, a column for each method."""
     members = [e for e in view.best if e.family == family and e.size is not None]
-    found = {(e.stride, e.size, e.result.algorithm): e for e in members}
     fields = (
-        (Column(gettext("stride"), True), lambda place: _stride_cell(place[0])),
+        _stride(lambda place: place[0]),
         number(gettext("size"), lambda place: place[1]),
-        *_by_method(view, members, lambda place, method: found.get((*place, method))),
+        *_by_method(view, members, lambda e: (e.stride, e.size)),
     )
     caption = gettext("{what}: ms / GFLOP/s").format(what=family)
     places = sorted({(e.stride, e.size or 0) for e in members})
@@ -293,22 +271,20 @@ def series_table(view: View, family: str) -> Table:
 def case_table(view: View, operation: str) -> Table:
     """The numbers behind the chart of single cases."""
     members = [e for e in view.best if not view.is_series(e) and e.result.operation == operation]
-    found = {(e.result.case, e.result.algorithm): e for e in members}
-    fields = (
-        text(gettext("case"), str),
-        text(gettext("problem"), lambda case: view.by_case[case].result.problem),
-        *_by_method(view, members, lambda case, method: found.get((case, method))),
-    )
+    problems = {e.result.case: e.result.problem for e in members}
+    by_method = _by_method(view, members, lambda e: e.result.case)
+    fields = (text(gettext("case"), str), text(gettext("problem"), problems.__getitem__), *by_method)
     caption = gettext("Single cases of {operation}: ms / GFLOP/s").format(operation=operation)
-    return table(f"cases-{operation}", caption, dict.fromkeys(e.result.case for e in members), fields)
+    return table(f"cases-{operation}", caption, problems, fields)
 
 
-def _by_method(view: View, members: Sequence[Entry], of: Callable[[Any, str], Entry | None]) -> Iterable[Field]:
+def _by_method(view: View, members: Sequence[Entry], place_of: Callable[[Entry], Any]) -> Iterable[Field]:
     """A column of times and rates for each method of some entries."""
-    for method in view.methods:
-        if any(e.result.algorithm == method for e in members):
-            column = Column(method, True, gettext("ms / GFLOP/s"))
-            yield column, lambda item, method=method: _time_and_rate(of(item, method))  # type: ignore[misc]
+    found = {(place_of(e), e.result.algorithm): e for e in members}
+    timed = {method for _, method in found}
+    for method in (method for method in view.methods if method in timed):
+        column = Column(method, True, gettext("ms / GFLOP/s"))
+        yield column, lambda place, method=method: _time_and_rate(found.get((place, method)))  # type: ignore[misc]
 
 
 def _time_and_rate(entry: Entry | None) -> Cell:
@@ -323,7 +299,7 @@ def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", 
     fields = (
         text(gettext("method"), lambda e: e.label),
         text(gettext("problem"), lambda e: e.family, wide=True),
-        *_sizes(),
+        *_cases(named=False),
         number(gettext("FLOPs a byte"), lambda e: e.intensity, numbers.three),
         number("GFLOP/s", lambda e: e.gflops, numbers.three),
         number(gettext("roof, GFLOP/s"), view.roof, numbers.three),
@@ -339,24 +315,19 @@ def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", 
 
 def error_table(view: View) -> Table:
     """A row for each method, class of arithmetic and type: errors of several types have no common scale."""
-    bound = gettext("of the elementwise bound")
     meaning = gettext("largest error over its bound; above 100 % the result is refused")
-
-    def bound_cell(a: Accuracy) -> Cell:
-        cell = optional(a.largest_bound_ratio, numbers.percent)
-        return replace(cell, look="behind" if (a.largest_bound_ratio or 0) > 1 else "")
-
     fields = (
         text(gettext("method"), lambda a: a.method),
         text(gettext("type"), lambda a: a.types),
-        number(gettext("RMS error, largest"), lambda a: a.largest_rms, numbers.tiny),
-        number(gettext("RMS error, median"), lambda a: a.median_rms, numbers.tiny),
-        (Column(bound, True, meaning), bound_cell),
+        number(gettext("RMS error, largest"), lambda a: a.largest, numbers.tiny),
+        number(gettext("RMS error, median"), lambda a: a.median, numbers.tiny),
+        (Column(gettext("of the elementwise bound"), True, meaning),
+         lambda a: replace(optional(a.bound, numbers.percent), look="behind" if a.bound > 1 else "")),
         text(gettext("arithmetic"), lambda a: arithmetic(a.precision)),
         number(gettext("checked"), lambda a: a.checked),
         text(gettext("whose"), lambda a: whose(a.ours)),
-    )
-    return table("errors", gettext("Errors by method"), accuracies(view), fields)
+    )  # fmt: skip
+    return table("errors", gettext("Errors by method"), accuracies(view).itertuples(), fields)
 
 
 def trouble_table(view: View) -> Table:

@@ -8,8 +8,7 @@ from convforge.course.studies import (
     accuracy,
     block_size,
     breakdown,
-    channels,
-    filter_size,
+    crossovers,
     gemm,
     memory,
     partition,
@@ -22,20 +21,18 @@ from convforge.course.studies.study import Part, Study
 
 # In the order in which they are read.
 STUDIES: dict[str, Study] = {
-    room.STUDY.name: room.STUDY
-    for room in (size, stride, block_size, filter_size, memory, channels, partition, gemm, breakdown, accuracy, timer)
-}
+    study.name: study
+    for study in (
+        size.STUDY, stride.STUDY, block_size.STUDY, crossovers.FILTER_SIZE, memory.STUDY, crossovers.CHANNELS,
+        partition.STUDY, gemm.STUDY, breakdown.STUDY, accuracy.STUDY, timer.STUDY,
+    )
+}  # fmt: skip
 
 __all__ = ["STUDIES", "Datum", "Finding", "Part", "Study", "find_study"]
 
 
 def find_study(name: str) -> Study:
-    """The study of this name.
-
-    Raises
-    ------
-    ValueError
-        There is none; the text names the nearest.
+    """The study of this name; a ValueError names the nearest where there is none.
 
     Examples
     --------

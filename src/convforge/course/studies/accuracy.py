@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Result, Run
 from convforge.benchmark.suites import Case
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import allowed, by_case, device_backend, distinct, spanned
-from convforge.course.studies.study import Part, Study, padded
+from convforge.course.studies.study import Part, padded, study
 from convforge.problem import parse_problem
 
 # Types that methods of float arithmetic are asked for.
@@ -39,12 +40,10 @@ def _checked(run: Run) -> list[Result]:
 
 
 def _rms(r: Result) -> float:
-    assert r.error is not None
-    assert r.error.rms is not None
-    return r.error.rms
+    return float(r.error.rms)  # type: ignore[union-attr, arg-type]
 
 
-def _data(found: Sequence[Result], what: str = "rms") -> tuple[Datum, ...]:
+def _data(found: Iterable[Result], what: str = "rms") -> tuple[Datum, ...]:
     return tuple(Datum(r.case, r.algorithm, r.config, what, float(getattr(r.error, what))) for r in found)
 
 
@@ -54,42 +53,39 @@ def _type(r: Result) -> str:
 
 def bound(run: Run) -> Iterator[Finding]:
     """The errors against the elementwise bounds, and the nearest to its bound."""
-    found = [r for r in _checked(run) if r.error is not None and r.error.bound_ratio is not None]
-    failed = [r for r in run.results if r.status == "failed" and r.operation == "conv2d"]
-    if not found and not failed:
-        yield undecided("within-bound", "bound/none")
-        return
-    data = _data(found, "bound_ratio")
-    if failed:
+    data = _data((r for r in _checked(run) if r.error and r.error.bound_ratio is not None), "bound_ratio")
+    values: dict[str, Any]
+    if failed := [r for r in run.results if r.status == "failed" and r.operation == "conv2d"]:
         values = {"k": len(failed), "failed": sorted({r.algorithm for r in failed}),
                   "cases": distinct(r.case for r in failed)}  # fmt: skip
         yield Finding("within-bound", "bound/failed", values, data)
-        return
-    ratio = max(datum.value for datum in data)
-    # Methods that add in the same order have the same error, to the last bit.
-    top = [datum for datum in data if datum.value == ratio]
-    methods, near = distinct(datum.method for datum in top), distinct(datum.case for datum in top)
-    form = "held" if len(methods) == 1 else "tied"
-    values = {"n": len(found), "ratio": ratio, "methods": methods, "near": near}
-    yield Finding("within-bound", f"bound/{form}", values, data)
+    elif data:
+        ratio = max(datum.value for datum in data)
+        # Methods that add in the same order have the same error, to the last bit.
+        top = [datum for datum in data if datum.value == ratio]
+        methods, near = distinct(datum.method for datum in top), distinct(datum.case for datum in top)
+        values = {"n": len(data), "ratio": ratio, "methods": methods, "near": near}
+        yield Finding("within-bound", "bound/held" if len(methods) == 1 else "bound/tied", values, data)
+    else:
+        yield undecided("within-bound", "bound/none")
 
 
 def spread(run: Run) -> Iterator[Finding]:
     """The differences between the methods of strict arithmetic, by type."""
     strict = [r for r in _checked(run) if allowed(r, parse_problem(r.problem)) and _rms(r) > 0]
-    for dtype in dict.fromkeys(map(_type, strict)):
-        cases = by_case([r for r in strict if _type(r) == dtype])
-        several = {case: rs for case, rs in cases.items() if len({r.algorithm for r in rs}) > 1}
+    for dtype in distinct(map(_type, strict)):
+        cases = by_case(r for r in strict if _type(r) == dtype)
+        several = {case: sorted(rs, key=_rms) for case, rs in cases.items() if len({r.algorithm for r in rs}) > 1}
         if not several:
             continue
-        ends = {case: (min(rs, key=_rms), max(rs, key=_rms)) for case, rs in several.items()}
-        ratios = {case: _rms(worst) / _rms(best) for case, (best, worst) in ends.items()}
+        ratios = {case: _rms(rs[-1]) / _rms(rs[0]) for case, rs in several.items()}
         case = max(ratios, key=lambda c: ratios[c])
-        best, worst = ends[case]
+        # The first of those with the largest error.
+        best, worst = several[case][0], max(cases[case], key=_rms)
         values = {"dtype": dtype, "ratio": ratios[case], "case": case, "best": best.algorithm, "best_rms": _rms(best),
                   "worst": worst.algorithm, "worst_rms": _rms(worst), "alike": ALIKE}  # fmt: skip
         form = "alike" if ratios[case] <= ALIKE else "differs"
-        yield Finding("strict-methods", f"strict/{form}", values, _data([r for rs in several.values() for r in rs]))
+        yield Finding("strict-methods", f"strict/{form}", values, _data(r for case in several for r in cases[case]))
 
 
 def narrower(run: Run) -> Iterator[Finding]:
@@ -103,44 +99,33 @@ def narrower(run: Run) -> Iterator[Finding]:
     for algorithm, both in found.items():
         precision = both[0][0].precision
         span = spanned({r.case: _rms(r) / _rms(worst) for r, worst in both})
-        values = {
-            "method": algorithm if precision in algorithm else f"{algorithm} ({precision})",
-            "n": len(both),
-            "alike": ALIKE,
-            "span": span,
-        }
         low, high = span["least"], span["most"]
         form = "more" if low > ALIKE else "less" if high < 1 / ALIKE else "alike"
         form = "mixed" if form == "alike" and (low < 1 / ALIKE or high > ALIKE) else form
-        yield Finding("other-arithmetic", f"narrower/{form}", values, _data([r for ab in both for r in ab]))
+        values = {"method": algorithm if precision in algorithm else f"{algorithm} ({precision})", "n": len(both),
+                  "alike": ALIKE, "span": span}  # fmt: skip
+        yield Finding("other-arithmetic", f"narrower/{form}", values, _data(r for ab in both for r in ab))
 
 
 def types(run: Run) -> Iterator[Finding]:
     """The growth of the error from type to type, by the largest error of the strict methods."""
-    strict = [r for r in _checked(run) if r.precision == "strict" and _rms(r) > 0]
+    strict = [r for r in _checked(run) if r.precision == "strict" and _rms(r) > 0 and _type(r) in TYPES]
     worst: dict[str, Result] = {}
     for r in sorted(strict, key=_rms, reverse=True):
         worst.setdefault(_type(r), r)
-    ordered = sorted((r for dtype, r in worst.items() if dtype in TYPES), key=_rms)
+    ordered = sorted(worst.values(), key=_rms)
     if len(ordered) < 2:
         yield undecided("by-type", "types/too-few", n=len(ordered))
         return
-    values = {
-        "types": [f"{_type(r)} {_rms(r):.1e}" for r in ordered],
-        "least": _type(ordered[0]),
-        "most": _type(ordered[-1]),
-        "ratio": _rms(ordered[-1]) / _rms(ordered[0]),
-    }
+    values = {"types": [f"{_type(r)} {_rms(r):.1e}" for r in ordered], "least": _type(ordered[0]),
+              "most": _type(ordered[-1]), "ratio": _rms(ordered[-1]) / _rms(ordered[0])}  # fmt: skip
     yield Finding("by-type", "types/ranked", values, _data(ordered))
 
 
 def length(run: Run) -> Iterator[Finding]:
     """The growth of the error of the plainest method with the length of its sums."""
-    found: dict[int, Result] = {}
-    for r in _checked(run):
-        p = parse_problem(r.problem)
-        if r.algorithm == "direct_naive" and p.input.dtype == "float32" and _rms(r) > 0:
-            found[p.taps] = r
+    naive = [r for r in _checked(run) if r.algorithm == "direct_naive" and _type(r) == "float32" and _rms(r) > 0]
+    found = {parse_problem(r.problem).taps: r for r in naive}
     if len(found) < 2:
         yield undecided("sum-length", "length/too-few", n=len(found))
         return
@@ -153,46 +138,4 @@ def length(run: Run) -> Iterator[Finding]:
     yield Finding("sum-length", f"length/{form}", values, _data([a, b]), supported=form != "same")
 
 
-ENGLISH = {
-    "bound/held": "All of {n:count result} are within their bound, the nearest at {ratio:percent} of it.",
-    "bound/tied": "All of {n:count result} are within their bound, the nearest at {ratio:percent} of it.",
-    "bound/failed": "{k:count result} failed the check: {failed:names}.",
-    "bound/none": "Nothing was checked.",
-    "strict/alike": "{dtype}: the errors of the strict methods differ by {ratio:times} at most.",
-    "strict/differs": "{dtype}: the errors of the strict methods differ by up to {ratio:times}.",
-    "narrower/more": "{method} is less exact than the strict methods on {n:each case}.",
-    "narrower/less": "{method} is more exact than the strict methods on {n:each case}.",
-    "narrower/alike": "{method} is as exact as the strict methods on {n:each case}.",
-    "narrower/mixed": "{method} has {span[least]:times} to {span[most]:times} the error of the strict methods.",
-    "types/ranked": "The largest error in {most} is {ratio:.3g} times that in {least}.",
-    "types/too-few": "{n:count type} cannot show how the error depends on the type.",
-    "length/grows": "The error of direct_naive in float32 grows with the length of its sums, by {ratio:times}.",
-    "length/falls": "The error of direct_naive in float32 falls with the length of its sums.",
-    "length/same": "The error of direct_naive in float32 does not change with the length of its sums.",
-    "length/too-few": "direct_naive was timed with fewer than two lengths of sums.",
-}
-FIGURES = {
-    "bound": ("nearest: {methods:names} on {near:names}", "cases: {cases:names}"),
-    "bound/tied": ("nearest, with the same error: {methods:names} on {near:names}",),
-    "strict": ("RMS errors on {case}: {best} {best_rms:tiny}, {worst} {worst_rms:tiny}", "alike: within {alike:times}"),
-    "narrower": ("error over that of the worst strict method, on {n:count case}: {span:span}",
-                 "alike: within {alike:times}"),
-    "types": ("largest RMS errors of the strict methods: {types:names}",),
-    "length": ("RMS error of {short} terms: {short_rms:tiny}", "RMS error of {long} terms: {long_rms:tiny}",
-               "ratio of the errors: {ratio:times}", "root of the ratio of the lengths: {root:times}",
-               "the same: within {within:percent}"),
-}  # fmt: skip
-
-STUDY = Study(
-    "accuracy",
-    "How exact is each method, by arithmetic and type, and how near does it come to its bound?",
-    parts,
-    (bound, spread, narrower, types, length),
-    ENGLISH,
-    FIGURES,
-    gpu_s=40.0,
-    cpu_s=90.0,
-    timed=False,
-    answered_by=("other-arithmetic", "by-type", "within-bound"),
-    suites=("images",),
-)
+STUDY = study("accuracy", parts, (bound, spread, narrower, types, length))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.config_tables import shape_of
-from convforge.benchmark.records import Run
+from convforge.benchmark.formats import natural
+from convforge.benchmark.records import Result, Run
 from convforge.benchmark.row import Row
 from convforge.benchmark.suites import load, select
-from convforge.course.studies import rules
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import (
-    Comparison,
     Reading,
     compare,
     data_of,
@@ -24,29 +22,38 @@ from convforge.course.studies.readings import (
     fastest,
     pairs,
     ranked,
-    slowest,
+    readings,
     spanned,
-)
-from convforge.course.studies.study import Part, Study
-from convforge.course.studies.tried import Alike, Cases, alike, shape, tried
+)  # fmt: skip
+from convforge.course.studies.study import Part, study
 
 METHODS = ("direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_rows")
-PRODUCTS = ("gemm_*",)
 # Fewer shapes, or fewer values of occupancy, say nothing about a relation.
 FEWEST: dict[str, Any] = {"shapes": 6, "shares": 3}
 SIGNIFICANT = 0.05
+# The keys of a config that give the shape of a block: of its threads, or of the tile that it computes.
+BLOCK_KEYS = (
+    {"block_x", "block_y"},
+    {"block"},
+    {"block_m", "block_n"},
+    {"strips", "lanes"},
+    {"tile_p", "tile_q"},
+    {"tile_m", "tile_n"},
+)
+
+Cases = dict[str, list[Reading]]
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """Every config of the ladder's kernels and of the products."""
     if quick:
-        pictures = select(load(["images"])[1], sizes=(64,), strides=(1,))
-        return [Part(pictures[:1], METHODS, all_configs=True, keep=_whole)]
-    pictures = select(load(["blocks"])[1], sizes=(1024, 2048) if facts.backend == "cuda" else (1024,))
+        images = select(load(["images"])[1], sizes=(64,), strides=(1,))
+        return [Part(images[:1], METHODS, all_configs=True, keep=_whole)]
+    images = select(load(["blocks"])[1], sizes=(1024, 2048) if facts.backend == "cuda" else (1024,))
     products = select(load(["gemm"])[1], sizes=(1024,))
     return [
-        Part(pictures, METHODS, all_configs=True, share=0.6, keep=_whole),
-        Part(products, PRODUCTS, all_configs=True, share=0.4),
+        Part(images, METHODS, all_configs=True, share=0.6, keep=_whole),
+        Part(products, ("gemm_*",), all_configs=True, share=0.4),
     ]
 
 
@@ -55,70 +62,134 @@ def _whole(row: Row) -> bool:
     return getattr(row.config, "partition", "pixel") == "pixel"
 
 
-# The shape.
+class Alike(NamedTuple):
+    """Configs of a method that differ in the shape of their block alone."""
+
+    method: str
+    name: str  # the method with the part of their configs that other configs of the method do not have
+    cases: Cases  # their readings, two or more; without those of `cut` if another case has all configs
+    cut: list[str]  # the cases on which a config was skipped
 
 
-def overview(run: Run) -> Iterator[Finding]:
-    """All methods: by how much the shape matters, and which shape is the fastest most often."""
-    groups = alike(run)
+def timed(run: Run) -> dict[str, Cases]:
+    """Method of ours -> case -> its readings, one a config, without partitions, which have a study of their own."""
+    found: dict[str, Cases] = {}
+    for r in (r for operation in ("conv2d", "gemm") for r in readings(run, operation, every_config=True)):
+        if r.result.ours and not partitioned(r.result.config):
+            found.setdefault(r.method, {}).setdefault(r.case, []).append(r)
+    return {m: dict(sorted(cases.items(), key=lambda c: natural(c[0]))) for m, cases in found.items()}
+
+
+def tried(run: Run) -> dict[str, Cases]:
+    """As :func:`timed`, of methods and cases with several configs.
+
+    A case on which some config was skipped is left out where another has them all: its fastest would be that of others.
+    """
+    skipped = {(r.algorithm, r.case) for r in _skipped(run)}
+    found = {m: {case: rs for case, rs in cases.items() if len(rs) > 1} for m, cases in timed(run).items()}
+    whole = {m: {c: rs for c, rs in cases.items() if (m, c) not in skipped} or cases for m, cases in found.items()}
+    return {m: cases for m, cases in whole.items() if cases}
+
+
+def alike(run: Run) -> list[Alike]:
+    """The groups of configs of which a run timed several shapes, all else equal."""
+    skipped = {(r.algorithm, r.case, split(r.config)[1]) for r in _skipped(run)}
+    found = []
+    for method, cases in timed(run).items():
+        groups: dict[tuple[str, ...], Cases] = {}
+        for r in (r for rs in cases.values() for r in rs):
+            groups.setdefault(split(r.result.config)[1], {}).setdefault(r.case, []).append(r)
+        shared = set.intersection(*map(set, groups))
+        for rest, own in groups.items():
+            several = {case: rs for case, rs in own.items() if len(rs) > 1 and all(map(shape, rs))}
+            if several:
+                said = ",".join(part for part in rest if part not in shared)
+                cut = sorted((case for m, case, left in skipped if (m, left) == (method, rest)), key=natural)
+                whole = {case: rs for case, rs in several.items() if case not in cut} or several
+                found.append(Alike(method, f"{method}[{said}]" if said else method, whole, cut))
+    return found
+
+
+def shape(reading: Reading) -> str:
+    """The shape of a reading's block; empty where its config names none."""
+    config = reading.result.config
+    return str(shape_of(config) or ",".join(split(config)[0]))
+
+
+def split(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The parts of a config's text that give the shape of its block, and the rest.
+
+    Examples
+    --------
+    >>> split("block_x=32,block_y=4,per_p=8")
+    (('block_x=32', 'block_y=4'), ('per_p=8',))
+    """
+    parts = {part: part.partition("=")[0] for part in config.split(",")}
+    keys = next((keys for keys in BLOCK_KEYS if keys & set(parts.values())), set[str]())
+    block = tuple(part for part, name in parts.items() if name in keys)
+    return block, tuple(part for part in parts if part not in block)
+
+
+def partitioned(config: str) -> bool:
+    """True if a thread computes something else than one output or a tile."""
+    found = shape_of(config)
+    return found is not None and bool(found.partition)
+
+
+def _skipped(run: Run) -> list[Result]:
+    return [r for r in run.results if r.status == "skipped" and not partitioned(r.config)]
+
+
+def shapes(run: Run) -> Iterator[Finding]:
+    """By how much the shape matters, and which is the fastest most often: of all methods, then of each."""
+    groups = [(group, *ranked(group.cases)) for group in alike(run)]
+    unsure = [f"{group.name} on {case}" for group, _, doubtful in groups for case in doubtful]
+    told = [found for _, leaders, _ in groups for found in leaders.values()]
     if not groups:
         several = any(len(set(map(shape, rs))) > 1 for cases in tried(run).values() for rs in cases.values())
         yield undecided("shapes", "shapes/apart" if several else "shapes/none")
-        return
-    ratios, leads, even, n = dict[str, float](), Counter[str](), True, 0
-    unsure: list[str] = []
-    for group in groups:
-        winners, doubtful = ranked(group.cases)
-        unsure += [f"{group.name} on {case}" for case in doubtful]
-        for case, leaders in winners.items():
-            found = group.cases[case]
-            leads.update(map(shape, leaders))
-            ratios[group.name] = max(_ratio(found), ratios.get(group.name, 0.0))
-            even, n = even and len(leaders) == len(found), n + 1
-    if not n:
+    elif not told:
         yield undecided("shapes", "shapes/unsure", unsure=unsure)
-        return
-    best, times = leads.most_common(1)[0]
-    values = {"n": n, "span": spanned(ratios), "shape": best, "k": times, "unsure": unsure}
-    data = data_of(r for group in groups for found in group.cases.values() for r in found)
-    yield Finding("shapes", "shapes/level" if even else "shapes/all", values, data, supported=not even)
+    else:
+        best, times = Counter(shape(r) for found in told for r in found).most_common(1)[0]
+        most = {g.name: max(_ratio(g.cases[case]) for case in leaders) for g, leaders, _ in groups if leaders}
+        even = all(_even(g.cases, leaders) for g, leaders, _ in groups)
+        values = {"n": len(told), "span": spanned(most), "shape": best, "k": times, "unsure": unsure}
+        data = data_of(r for group, *_ in groups for found in group.cases.values() for r in found)
+        yield Finding("shapes", "shapes/level" if even else "shapes/all", values, data, supported=not even)
+    for group, leaders, doubtful in groups:
+        yield _best_shape(group, leaders, doubtful)
+        if group.cut and leaders:
+            form = "left-out" if set(group.cut).isdisjoint(group.cases) else "cut"
+            yield undecided("best-shape", f"shape/{form}", method=group.name, left=group.cut)
+
+
+def _best_shape(group: Alike, leaders: Mapping[str, Sequence[Reading]], unsure: list[str]) -> Finding:
+    """Of configs that differ in the shape alone: by how much it matters, and whether one is the fastest throughout."""
+    if not leaders:
+        return undecided("best-shape", "shape/unsure", method=group.name, unsure=unsure)
+    top = max(leaders, key=lambda case: _ratio(group.cases[case]))
+    best, worst = leaders[top][0], max(group.cases[top], key=lambda r: r.seconds)
+    shared = set.intersection(*(set(map(shape, found)) for found in leaders.values()))
+    each: dict[str, list[str]] = {}
+    for case, found in leaders.items() if not shared else ():
+        each.setdefault(shape(found[0]), []).append(case)
+    every = [r for found in group.cases.values() for r in found]
+    values = {"method": group.name, "n": len(leaders), "unsure": unsure, "shapes": len(set(map(shape, every))),
+              "shared": sorted(shared), "each": each, "case": top, "ratio": _ratio(group.cases[top]),
+              "best": shape(best), "best_s": best.seconds, "worst": shape(worst), "worst_s": worst.seconds}  # fmt: skip
+    even = _even(group.cases, leaders)
+    form = "level" if even else "changes" if not shared else "one" if len(leaders) == 1 else "same"
+    return Finding("best-shape", f"shape/{form}", values, data_of(every), supported=not even)
 
 
 def _ratio(found: Sequence[Reading]) -> float:
     """The time of the slowest over that of the fastest."""
-    return slowest(found).seconds / fastest(found).seconds
+    return max(r.seconds for r in found) / fastest(found).seconds
 
 
-def shapes(run: Run) -> Iterator[Finding]:
-    """Of configs that differ in the shape alone: by how much it matters, and whether one is the fastest throughout."""
-    for group in alike(run):
-        leaders, unsure = ranked(group.cases)
-        if not leaders:
-            yield undecided("best-shape", "shape/unsure", method=group.name, unsure=unsure)
-            continue
-        top = max(leaders, key=lambda case: _ratio(group.cases[case]))
-        best, worst = leaders[top][0], slowest(group.cases[top])
-        shared = set.intersection(*(set(map(shape, found)) for found in leaders.values()))
-        each: dict[str, list[str]] = {}
-        for case, found in leaders.items():
-            each.setdefault(shape(found[0]), []).append(case)
-        values = {
-            "method": group.name,
-            "n": len(leaders),
-            "unsure": unsure,
-            "shapes": len({shape(r) for found in group.cases.values() for r in found}),
-            "shared": sorted(shared),
-            "each": each if not shared else {},
-        }
-        values |= {"case": top, "ratio": worst.seconds / fastest(group.cases[top]).seconds, "best": shape(best),
-                   "best_s": best.seconds, "worst": shape(worst), "worst_s": worst.seconds}  # fmt: skip
-        even = all(len(found) == len(group.cases[case]) for case, found in leaders.items())
-        form = "level" if even else "changes" if not shared else "one" if len(leaders) == 1 else "same"
-        data = data_of(r for found in group.cases.values() for r in found)
-        yield Finding("best-shape", f"shape/{form}", values, data, supported=not even)
-        if group.cut:
-            form = "left-out" if set(group.cut).isdisjoint(group.cases) else "cut"
-            yield undecided("best-shape", f"shape/{form}", method=group.name, left=group.cut)
+def _even(cases: Cases, leaders: Mapping[str, Sequence[Reading]]) -> bool:
+    return all(len(found) == len(cases[case]) for case, found in leaders.items())
 
 
 def wide(run: Run) -> Iterator[Finding]:
@@ -143,99 +214,82 @@ def _columns(r: Reading) -> int:
     return found.first if found is not None and found.kind == "threads" else 0
 
 
-# The default.
-
-
-def _defaults(run: Run) -> Iterator[tuple[str, Comparison[str]]]:
-    """Of each method the fastest config against the first, where that one was not skipped."""
-    first = {(r.case, r.algorithm): r.config for r in reversed(run.results)}
-    for method, cases in tried(run).items():
-        both = {}
-        for case, found in cases.items():
-            own = next((r for r in found if r.result.config == first[case, r.result.algorithm]), None)
-            if own is not None:
-                both[case] = (fastest(found), own)
-        yield method, compare(both)
-
-
 def defaults(run: Run) -> Iterator[Finding]:
-    """All methods: for how many the default config is the fastest."""
-    found = {method: told for method, told in _defaults(run) if told.pairs}
-    if not found:
-        return
-    costs = {m: max(told.gains[c] for c in told.split["faster"]) for m, told in found.items() if told.split["faster"]}
-    costs = dict(sorted(costs.items(), key=lambda pair: -pair[1]))
-    unsure = [f"{method} on {case}" for method, told in found.items() for case in told.unsure]
-    values = {"n": len(found), "k": len(found) - len(costs), "costs": costs, "unsure": unsure}
-    form = "best" if not costs else "beaten" if len(costs) == len(found) else "some"
-    yield Finding("defaults", f"defaults/{form}", values, tuple(d for told in found.values() for d in told.data))
-
-
-def default(run: Run) -> Iterator[Finding]:
-    """The default config of each method against the fastest."""
-    for method, told in _defaults(run):
+    """For how many methods the default config, their first, is the fastest; then each method's against the fastest."""
+    first = {(r.case, r.algorithm): r.config for r in reversed(run.results)}
+    each = []
+    for method, cases in tried(run).items():
+        own = {
+            case: [r for r in rs if r.result.config == first[case, r.result.algorithm]] for case, rs in cases.items()
+        }
+        told = compare({case: (fastest(rs), own[case][0]) for case, rs in cases.items() if own[case]})
         behind = told.split["faster"]
         values: dict[str, Any] = {"method": method, "n": len(told.pairs), "k": len(behind), "unsure": told.unsure}
-        if not told.pairs:
-            yield undecided("default-config", "default/unsure" if told.unsure else "default/untimed", **values)
-            continue
         if behind:
             case = max(behind, key=lambda case: told.gains[case])
-            best, own = told.pairs[case]
-            values |= {"ratio": told.gains[case], "case": case, "best": best.result.config,
-                       "default": own.result.config, "behind": behind}  # fmt: skip
-        yield Finding("default-config", "default/behind" if behind else "default/best", values, told.data)
+            values |= {"ratio": told.gains[case], "case": case, "best": told.pairs[case][0].result.config,
+                       "default": told.pairs[case][1].result.config, "behind": behind}  # fmt: skip
+        form = "behind" if behind else "best" if told.pairs else "unsure" if told.unsure else "untimed"
+        each.append(Finding("default-config", f"default/{form}", values, told.data, supported=bool(told.pairs)))
+    if known := [f for f in each if f.supported]:
+        beaten = sorted((f for f in known if "ratio" in f.values), key=lambda f: -f.values["ratio"])
+        costs = {f.values["method"]: f.values["ratio"] for f in beaten}
+        unsure = [f"{f.values['method']} on {case}" for f in known for case in f.values["unsure"]]
+        values = {"n": len(known), "k": len(known) - len(costs), "costs": costs, "unsure": unsure}
+        form = "best" if not costs else "beaten" if len(costs) == len(known) else "some"
+        yield Finding("defaults", f"defaults/{form}", values, tuple(d for f in known for d in f.data))
+    yield from each
 
 
-# Occupancy.
+def occupancies(run: Run) -> Iterator[Finding]:
+    """Faster, slower or neither with more occupancy, where blocks differ in shape alone: all methods, then each."""
+    found = [(group, f) for group in alike(run) if (f := _related(group)) is not None]
+    told = [f for _, f in found if f.data]
+    enough = {group.method for group, f in found if f.data}
+    untold = distinct(group.method for group, _ in found if group.method not in enough)
+    if found:
+        related = {form: [f.values["method"] for f in told if f.form.startswith(f"occupancy/{form}")]
+                   for form in ("faster", "slower", "neither", "mixed")}  # fmt: skip
+        values = {"related": related, "untold": untold, "k": len(related["faster"]), "n": len(told)} | FEWEST
+        form = "none" if not told else "some" if untold else "all"
+        yield Finding("occupancies", f"occupancies/{form}", values | {"level": SIGNIFICANT},
+                      tuple(d for f in told for d in f.data), len(told) > len(related["neither"]))  # fmt: skip
+    yield from (undecided("occupancy", "occupancy/too-few", method=method, **FEWEST) for method in untold)
+    yield from told
 
 
-@dataclass(frozen=True, slots=True)
-class Related:
-    """The relation of time and occupancy in a group of configs, by Kendall's tau on each case.
+def _related(group: Alike) -> Finding | None:
+    """The relation of time and occupancy, by Kendall's tau on each case.
 
-    `split` has the cases that are "faster", "slower" or "neither" with more occupancy. `most` has for each case the
-    occupancy of the fastest config, the highest occupancy, and the time there over the fastest's.
+    None where no occupancy is known; without figures where there are too few configs.
     """
-
-    group: Alike
-    split: dict[str, list[str]]
-    taus: dict[str, float]
-    most: dict[str, tuple[float, float, float]]
-    data: tuple[Datum, ...]
-
-    @property
-    def form(self) -> str:
-        """One of the split's, "mixed", or "unknown" where there are too few configs."""
-        if not self.taus:
-            return "unknown"
-        return next((name for name, cases in self.split.items() if len(cases) == len(self.taus)), "mixed")
-
-
-def _related(run: Run) -> Iterator[Related]:
-    """The relation in each group whose occupancy is known."""
     from scipy.stats import kendalltau
 
-    for group in alike(run):
-        split: dict[str, list[str]] = {"faster": [], "slower": [], "neither": []}
-        taus, data, most, seen = {}, list[Datum](), {}, False
-        for case, found in group.cases.items():
-            known = [(r, share) for r in found if (share := _occupancy(r)) is not None]
-            seen = seen or bool(known)
-            shares = [share for _, share in known]
-            if len(known) < FEWEST["shapes"] or len(set(shares)) < FEWEST["shares"]:
-                continue
-            tau = kendalltau(shares, [r.seconds for r, _ in known])
-            name = "neither" if tau.pvalue > SIGNIFICANT else "faster" if tau.statistic < 0 else "slower"
-            split[name].append(case)
-            taus[case] = float(tau.statistic)
-            best, share = min(known, key=lambda pair: pair[0].seconds)
-            full = fastest(r for r, share in known if share == max(shares))
-            most[case] = (share, max(shares), full.seconds / best.seconds)
-            for r, share in known:
-                data += [r.datum(), Datum(r.case, r.method, r.result.config, "occupancy", share)]
-        if seen:
-            yield Related(group, split, taus, most, tuple(data))
+    where: dict[str, list[str]] = {"faster": [], "slower": [], "neither": []}
+    taus, data, known_of = {}, list[Datum](), {}
+    for case, found in group.cases.items():
+        known = [(r, share) for r in found if (share := _occupancy(r)) is not None]
+        known_of[case] = known
+        shares = [share for _, share in known]
+        if len(known) < FEWEST["shapes"] or len(set(shares)) < FEWEST["shares"]:
+            continue
+        tau = kendalltau(shares, [r.seconds for r, _ in known])
+        where["neither" if tau.pvalue > SIGNIFICANT else "faster" if tau.statistic < 0 else "slower"].append(case)
+        taus[case] = float(tau.statistic)
+        for r, share in known:
+            data += [r.datum(), Datum(r.case, r.method, r.result.config, "occupancy", share)]
+    if not taus:
+        return undecided("occupancy", "occupancy/too-few") if any(known_of.values()) else None
+    case = max(taus, key=lambda c: abs(taus[c]))
+    highest = max(share for _, share in known_of[case])
+    best, share = min(known_of[case], key=lambda pair: pair[0].seconds)
+    full = fastest(r for r, share in known_of[case] if share == highest)
+    form = next((name for name, cases in where.items() if len(cases) == len(taus)), "mixed")
+    values = {"method": group.name, "n": len(taus), "k": len(where["faster"]), "case": case, "tau": taus[case],
+              "best": share, "highest": highest, "ratio": full.seconds / best.seconds, "level": SIGNIFICANT,
+              "where": where if form == "mixed" else {}}  # fmt: skip
+    top = "-top" if form != "mixed" and share >= highest else ""
+    return Finding("occupancy", f"occupancy/{form}{top}", values, tuple(data), supported=form != "neither")
 
 
 def _occupancy(r: Reading) -> float | None:
@@ -243,68 +297,19 @@ def _occupancy(r: Reading) -> float | None:
     return r.result.launches[0].get("occupancy") if r.result.launches else None
 
 
-def _untold(found: Sequence[Related]) -> list[str]:
-    """Methods of which no group has enough configs."""
-    told = {one.group.method for one in found if one.taus}
-    return distinct(one.group.method for one in found if one.group.method not in told)
-
-
-def occupancies(run: Run) -> Iterator[Finding]:
-    """All methods: faster, slower or neither with more occupancy."""
-    found = list(_related(run))
-    if not found:
-        return
-    related = {form: [one.group.name for one in found if one.form == form]
-               for form in ("faster", "slower", "neither", "mixed")}  # fmt: skip
-    untold = _untold(found)
-    values: dict[str, Any] = {"related": related, "untold": untold, "level": SIGNIFICANT, **FEWEST}
-    values |= {"k": len(related["faster"]), "n": sum(map(len, related.values()))}
-    form = "none" if not values["n"] else "some" if untold else "all"
-    supported = values["n"] > len(related["neither"])
-    data = tuple(datum for one in found for datum in one.data)
-    yield Finding("occupancies", f"occupancies/{form}", values, data, supported)
-
-
-def occupancy(run: Run) -> Iterator[Finding]:
-    """The relation of time and occupancy, by method, where blocks differ in shape alone."""
-    every = list(_related(run))
-    for method in _untold(every):
-        yield undecided("occupancy", "occupancy/too-few", method=method, **FEWEST)
-    for found in every:
-        if not found.taus:
-            continue
-        case = max(found.taus, key=lambda c: abs(found.taus[c]))
-        best, highest, ratio = found.most[case]
-        top = found.form != "mixed" and best >= highest
-        values = {
-            "method": found.group.name,
-            "n": len(found.taus),
-            "k": len(found.split["faster"]),
-            "case": case,
-            "tau": found.taus[case],
-            "best": best,
-            "highest": highest,
-            "ratio": ratio,
-            "where": found.split if found.form == "mixed" else {},
-            "level": SIGNIFICANT,
-        }
-        form = f"occupancy/{found.form}{'-top' if top else ''}"
-        yield Finding("occupancy", form, values, found.data, supported=found.form != "neither")
-
-
 def waves(run: Run) -> Iterator[Finding]:
     """The waves of each method's fastest config: blocks over those that the card holds at once."""
     facts = run.machine.get("facts", {})
-    if not facts.get("threads"):
-        return
-    cores = int(facts["cores"])
-    for method, cases in tried(run).items():
+    threads, cores = int(facts.get("threads") or 0), int(facts.get("cores") or 0)
+    for method, cases in tried(run).items() if threads else ():
+        # Case -> blocks of the launch, and how many an SM holds at once.
         grids, data = dict[str, tuple[int, int]](), list[Datum]()
         for case, rs in cases.items():
             best = fastest(rs)
-            if (grid := _grid(best, int(facts["threads"]))) is not None:
-                grids[case] = grid
-                data.append(Datum(case, method, best.result.config, "waves", grid[0] / grid[1] / cores))
+            if share := _occupancy(best):
+                launch = best.result.launches[0]
+                grids[case] = prod(launch["grid"]), max(round(share * threads / prod(launch["block"])), 1)
+                data.append(Datum(case, method, best.result.config, "waves", grids[case][0] / grids[case][1] / cores))
         if not grids:
             continue
         count = {case: blocks / room / cores for case, (blocks, room) in grids.items()}
@@ -316,88 +321,4 @@ def waves(run: Run) -> Iterator[Finding]:
         yield Finding("waves", f"waves/{form}", values, tuple(data))
 
 
-def _grid(r: Reading, threads: int) -> tuple[int, int] | None:
-    """Blocks of a launch, and how many an SM holds at once; None where its occupancy is not known."""
-    share = _occupancy(r)
-    if not share:
-        return None
-    launch = r.result.launches[0]
-    return prod(launch["grid"]), max(round(share * threads / prod(launch["block"])), 1)
-
-
-ENGLISH = {
-    "shapes/all": "{shape} is the fastest shape of block, or level with it, in {k} of {n:count comparison}.",
-    "shapes/level": "The shape of the block makes no difference in {n:count comparison}.",
-    "shapes/unsure": "The times are too noisy to compare shapes of blocks.",
-    "shapes/apart": "No configs differ in the shape of their block alone, so shapes cannot be compared.",
-    "shapes/none": "No method was timed with several shapes of block.",
-    "shape/one": "{method}: {best} is the fastest shape, and {worst} takes {ratio:times} the time.",
-    "shape/same": "{method}: {shared:names} is the fastest shape, or level with it, on {n:each case}.",
-    "shape/changes": "{method}: the fastest shape changes with the case.",
-    "shape/level": "{method}: all shapes are level on {n:each case}.",
-    "shape/unsure": "{method}: the times are too noisy to name the fastest shape.",
-    "shape/left-out": "{method}: {left:names} left out, because some shapes were skipped there.",
-    "shape/cut": "{method}: some shapes were skipped on {left:names}, so another may be faster there.",
-    "defaults/best": "The default config is the fastest, or level with it, for {n:each method}.",
-    "defaults/some": "The default config is the fastest, or level with it, for {k} of {n:count method}.",
-    "defaults/beaten": "Another config is faster than the default for {n:each method}.",
-    "default/best": "{method}: the default config is the fastest, or level with it, on {n:each case}.",
-    "default/behind": "{method}: another config is faster than the default on {k} of {n:count case}.",
-    "default/untimed": "{method}: the default config has no time.",
-    "default/unsure": "{method}: the times are too noisy to judge the default config.",
-    "occupancies/all": "More occupancy goes with less time for {k} of {n:count group} of configs.",
-    "occupancies/some": "More occupancy goes with less time for {k} of {n:count group} of configs.",
-    "occupancies/none": "Too few shapes were timed to tell whether time follows occupancy.",
-    "occupancy/faster": "{method}: more occupancy goes with less time on {n:each case}.",
-    "occupancy/slower": "{method}: more occupancy goes with more time on {n:each case}.",
-    "occupancy/neither": "{method}: time does not follow occupancy on {n:each case}.",
-    "occupancy/mixed": "{method}: more occupancy goes with less time on {k} of {n:count case}.",
-    "occupancy/too-few": "{method}: too few shapes were timed to tell whether time follows occupancy.",
-    "width/faster": "{method}: blocks of 32 columns or more are faster than narrower ones on {n:each case}.",
-    "width/slower": "{method}: blocks of 32 columns or more are slower than narrower ones on {n:each case}.",
-    "width/level": "{method}: blocks of 32 columns or more and narrower ones are level on {n:each case}.",
-    "width/mixed": "{method}: blocks of 32 columns or more are faster than narrower ones on {wins} of {n} cases.",
-    "width/unsure": "{method}: the times are too noisy to compare blocks of 32 columns or more with narrower ones.",
-    "width/apart": "{method}: wide and narrow blocks differ in other things too, so they cannot be compared.",
-    "waves/full": "{method}: the grid of the fastest config fills all {cores} SMs {least:.1f} times or more.",
-    "waves/part": "{method}: the grid of the fastest config has {blocks:count block} for {cores} SMs, each of which "
-    "could hold more.",
-    "waves/below": "{method}: the grid of the fastest config has {blocks:count block} for {cores} SMs.",
-}
-FIGURES = {
-    "shapes": ("time of the slowest shape over the fastest: {span:span}",),
-    "shape": ("shapes: {shapes}", "fastest shape on each case: {each:groups}",
-              "slowest over fastest: {ratio:times} ({case}: {best} {best_s:time}, {worst} {worst_s:time})"),
-    "shape/one": ("shapes: {shapes}", "times on {case}: {best} {best_s:time}, {worst} {worst_s:time}"),
-    "defaults": ("gain of the fastest config: {costs:ratios}",),
-    "default": ("largest gain: {ratio:times} ({case}: {best} over {default})", "another is faster on: {behind:names}"),
-    "occupancies": ("less time with more occupancy: {related[faster]:names}",
-                    "more time with more occupancy: {related[slower]:names}",
-                    "no relation: {related[neither]:names}", "a relation that changes with the case: "
-                    "{related[mixed]:names}", "too few shapes: {untold:names}",
-                    "Kendall's tau of occupancy and time, level {level:percent}"),
-    "occupancies/none": ("a case needs {shapes} configs that differ in shape alone, with {shares} values of "
-                         "occupancy",),
-    "occupancy": ("Kendall's tau of occupancy and time: {tau:.2f} on {case}, level {level:percent}",
-                  "occupancy there: {best:percent} of the fastest config, {highest:percent} at most",
-                  "time at the highest occupancy over the fastest: {ratio:times}",
-                  *rules.SPLIT, "no relation: {where[neither]:names}"),
-    "occupancy/too-few": ("a case needs {shapes} configs that differ in shape alone, with {shares} values of "
-                          "occupancy",),
-    "width": rules.COMPARED,
-    "width/slower": ("gain of narrower blocks: {inverse:span}",),
-    "waves": ("waves at least: {least:.1f} ({case})", "blocks there: {blocks}, and an SM holds {room} at once"),
-}  # fmt: skip
-
-STUDY = Study(
-    "block-size",
-    "What does the shape of a block do to time and occupancy, and is the default well chosen?",
-    parts,
-    (overview, occupancies, defaults, shapes, default, occupancy, wide, waves),
-    ENGLISH,
-    FIGURES,
-    gpu_s=70.0,
-    view="blocks",
-    answered_by=("shapes", "occupancies", "defaults"),
-    suites=("blocks",),
-)
+STUDY = study("block-size", parts, (shapes, occupancies, defaults, wide, waves))

@@ -11,7 +11,7 @@ from convforge.benchmark.suites import Case, load
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import device_backend, readings, spanned
-from convforge.course.studies.study import Part, Study, padded
+from convforge.course.studies.study import Part, padded, study
 
 # From this share of a copy's rate on, the expansion runs at the speed of memory.
 NEAR = 0.7
@@ -41,12 +41,9 @@ def _expanded(run: Run, backend: str) -> list[Result]:
     return [r for r in found.values() if any(step.name in EXPANSION for step in r.steps)]
 
 
-def _expansion_s(r: Result) -> float:
-    return sum(s.time.median_s for s in r.steps if s.name in EXPANSION)
-
-
-def _steps_s(r: Result) -> float:
-    return sum(s.time.median_s for s in r.steps)
+def _seconds(r: Result, names: Sequence[str] = ()) -> float:
+    """The time of the steps of these names, or of all."""
+    return sum(s.time.median_s for s in r.steps if not names or s.name in names)
 
 
 def _data(found: Sequence[Result]) -> tuple[Datum, ...]:
@@ -62,7 +59,7 @@ def shares(run: Run) -> Iterator[Finding]:
         if not found:
             yield undecided("expansion-share", f"expansion/none-{where}", place=PLACES[where])
             continue
-        each = {r.case: _expansion_s(r) / _steps_s(r) for r in found}
+        each = {r.case: _seconds(r, EXPANSION) / _seconds(r) for r in found}
         above = [case for case, share in each.items() if share > 0.5]
         form = "most" if len(above) == len(each) else "mixed" if above else "less"
         values = {"place": PLACES[where], "n": len(each), "span": spanned(each), "above": above, "k": len(above)}
@@ -71,9 +68,8 @@ def shares(run: Run) -> Iterator[Finding]:
 
 def copying(run: Run) -> Iterator[Finding]:
     """The rate of the expansion over that of a copy of its bytes, which no kernel can exceed."""
-    best = run.best_ceilings
     found = [(r, s) for r in _expanded(run, device_backend(run)) for s in r.steps if s.name in EXPANSION]
-    rates = {r.case: s.bytes_per_s / best.copy_bytes_per_s for r, s in found if best and s.bytes_per_s and s.time.cold}
+    rates = {r.case: share for r, s in found if s.time.cold and (share := run.copy_share(s))}
     hot = [r.case for r, s in found if not s.time.cold]
     if not rates:
         yield undecided("expansion-against-copy", "copying/unknown", hot=hot)
@@ -87,7 +83,7 @@ def copying(run: Run) -> Iterator[Finding]:
 def rest(run: Run) -> Iterator[Finding]:
     """The time of the call against the sum of its steps."""
     found = _expanded(run, device_backend(run))
-    calls = {r.case: (call.median_s, _steps_s(r)) for r in found if (call := r.prepared_time or r.time) is not None}
+    calls = {r.case: (call.median_s, _seconds(r)) for r in found if (call := r.prepared_time or r.time) is not None}
     if not calls:
         return
     extra = {case: call_s / steps_s for case, (call_s, steps_s) in calls.items()}
@@ -102,7 +98,7 @@ def rest(run: Run) -> Iterator[Finding]:
 
 def implicit(run: Run) -> Iterator[Finding]:
     """Implicit GEMM, which never writes the expanded matrix, against im2col."""
-    yield from rules.pair(readings(run, "conv2d"), "im2col", "implicit_gemm", "without-expansion")
+    yield rules.pair(readings(run, "conv2d"), "im2col", "implicit_gemm", "without-expansion")
 
 
 def host(run: Run) -> Iterator[Finding]:
@@ -114,52 +110,11 @@ def host(run: Run) -> Iterator[Finding]:
     if not both:
         yield undecided("host-expansion", "host/none")
         return
-    ratios = {own.case: _expansion_s(cpu) / _expansion_s(own) for cpu, own in both}
+    ratios = {own.case: _seconds(cpu, EXPANSION) / _seconds(own, EXPANSION) for cpu, own in both}
     form = "slower" if min(ratios.values()) > 1 else "faster" if max(ratios.values()) < 1 else "mixed"
     values = {"n": len(ratios), "span": spanned(ratios), "k": sum(ratio > 1 for ratio in ratios.values())}
     yield Finding("host-expansion", f"host/{form}", values, _data([r for ab in both for r in ab]))
 
 
 PLACES = {"gpu": "On the GPU", "cpu": "On the CPU", "host": "On the GPU's host"}
-ENGLISH = {
-    "expansion/most": "{place:word} the expansion takes most of im2col's time on {n:each layer}.",
-    "expansion/less": "{place:word} the expansion takes less than half of im2col's time on {n:each layer}.",
-    "expansion/mixed": "{place:word} the expansion takes most of im2col's time on {k} of {n:count layer}.",
-    "expansion/none": "{place:word} the steps of im2col were not timed.",
-    "copying/near": "The expansion runs at the speed of memory.",
-    "copying/far": "The expansion does not reach the speed of memory.",
-    "copying/mixed": "The expansion reaches the speed of memory on some layers only.",
-    "copying/unknown": "The expansion's bytes are unknown, or its data stays in the cache, so its speed cannot be "
-    "compared with a copy.",
-    "rest/sum": "The call takes as long as the sum of its steps.",
-    "rest/more": "The call takes longer than the sum of its steps.",
-    "rest/less": "The call takes less time than the sum of its steps.",
-    "rest/mixed": "The call differs from the sum of its steps on {beyond:names}.",
-    "host/slower": "The expansion is slower on the host than on the GPU on {n:each layer}.",
-    "host/faster": "The expansion is faster on the host than on the GPU on {n:each layer}.",
-    "host/mixed": "The expansion is slower on the host than on the GPU on {k} of {n:count layer}.",
-    "host/none": "No layer's expansion was timed both on the host and on the GPU.",
-}
-_RATES = ("rate over that of a copy: {span:shares}", "speed of memory: from {near:percent} of a copy on",
-          "data in the cache on: {hot:names}")  # fmt: skip
-FIGURES = {
-    "expansion": ("share of the steps' time: {span:shares}",),
-    "expansion/mixed": ("share of the steps' time: {span:shares}", "more than half on: {above:names}"),
-    "copying": _RATES,
-    "copying/near": (*_RATES, "a better kernel cannot save much, not expanding can"),
-    "rest": ("time over the sum of the steps: {span:shares}", "equal: within {within:percent}"),
-    "host": ("time on the host over that on the GPU, without transfer: {span:span}",),
-}  # fmt: skip
-
-STUDY = Study(
-    "breakdown",
-    "Where does the time of im2col go, what does its expansion cost, and what does it cost on the CPU?",
-    parts,
-    (shares, copying, rest, implicit, host),
-    ENGLISH,
-    FIGURES,
-    gpu_s=70.0,
-    view="steps",
-    answered_by=("expansion-share", "without-expansion", "host-expansion"),
-    suites=("layers-b32",),
-)
+STUDY = study("breakdown", parts, (shares, copying, rest, implicit, host))

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from convforge.benchmark.records import Counters
 from convforge.errors import Reason
@@ -42,8 +42,7 @@ class NoCounters(RuntimeError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A call to profile: of a method in one of its configs, by its text, on a problem in its text form."""
 
     case: str
@@ -55,13 +54,7 @@ class Call:
 
 
 def find_profiler() -> str:
-    """The profiler's program.
-
-    Raises
-    ------
-    NoCounters
-        There is none.
-    """
+    """The profiler's program; :class:`NoCounters` where there is none."""
     if named := shutil.which("ncu"):
         return named
     found = [str(path) for place in PLACES for path in sorted(Path("/").glob(place.removeprefix("/")), reverse=True)]
@@ -73,10 +66,7 @@ def find_profiler() -> str:
 def count(calls: Sequence[Call], device: str) -> list[Counters]:
     """The counters of calls on a device such as "cuda:1", one entry a launch in the order of the calls.
 
-    Raises
-    ------
-    NoCounters
-        There is no profiler, it may not read the counters, it took too long, or it saw other launches.
+    :class:`NoCounters`: there is no profiler, it may not read the counters, it took too long or saw other launches.
     """
     program = find_profiler()
     wanted = [(call, kernel) for call in calls for kernel in call.kernels]
@@ -85,7 +75,7 @@ def count(calls: Sequence[Call], device: str) -> list[Counters]:
     names = "|".join(dict.fromkeys(kernel for _, kernel in wanted))
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job.json"
-        job.write_text(json.dumps({"device": device, "calls": [asdict(call) for call in calls]}), encoding="utf-8")
+        job.write_text(json.dumps({"device": device, "calls": [call._asdict() for call in calls]}), encoding="utf-8")
         command = [
             program, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--metrics", ",".join(metric for metrics in METRICS.values() for metric in metrics),
@@ -93,14 +83,15 @@ def count(calls: Sequence[Call], device: str) -> list[Counters]:
         ]  # fmt: skip
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-                                 env=environment)  # fmt: skip
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment)
         except subprocess.TimeoutExpired:
             raise NoCounters(Reason("ncu did not end within {limit}", limit=f"{TIMEOUT_S:.0f} s")) from None
         except OSError as fault:
             raise NoCounters(Reason("ncu cannot be run: {fault}", fault=str(fault))) from None
     if ran.returncode:
-        said = _last_words(ran.stdout + ran.stderr)
+        # The last line that the profiler marks as an error, else the last line.
+        lines = [line.strip() for line in (ran.stdout + ran.stderr).splitlines() if line.strip()] or ["no word"]
+        said = next((line for line in reversed(lines) if line.startswith("==ERROR==")), lines[-1])
         raise NoCounters(Reason("ncu ended with {code}: {fault}", code=ran.returncode, fault=said))
     launches = list(_launches(ran.stdout.splitlines()))
     if [name for name, _ in launches] != [kernel for _, kernel in wanted]:
@@ -131,12 +122,6 @@ def _value(row: Mapping[str, str], name: str) -> float:
     except (KeyError, ValueError):
         raise NoCounters(Reason("ncu has no {metrics} on this GPU", metrics=" or ".join(METRICS[name]))) from None
     return total / 100 if name.endswith("_hit") else total
-
-
-def _last_words(text: str) -> str:
-    """The last line that the profiler marks as an error, else the last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if line.startswith("==ERROR==")), lines[-1] if lines else "no word")
 
 
 def make_calls(job: str) -> None:

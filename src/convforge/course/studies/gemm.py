@@ -22,7 +22,7 @@ from convforge.course.studies.readings import (
     readings,
     versus,
 )
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.study import Part, study
 from convforge.problem import GemmProblem
 
 # The rungs in their order, by backend.
@@ -47,44 +47,33 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 def _square(run: Run) -> list[Reading]:
     """Square float32 products, neither matrix transposed: the cases that differ in size alone."""
-    found = []
-    for r in readings(run, "gemm"):
-        p: GemmProblem = r.problem
-        if p.m == p.n == p.k and p.dtype == "float32" and not (p.transpose_a or p.transpose_b):
-            found.append(r)
-    return sorted(found, key=lambda r: int(r.problem.m))
 
+    def plain(p: GemmProblem) -> bool:
+        return p.m == p.n == p.k and p.dtype == "float32" and not (p.transpose_a or p.transpose_b)
 
-def _rungs(run: Run, found: Sequence[Reading]) -> list[str]:
-    """The rungs that have times, in their order."""
-    timed = {r.method for r in found}
-    return [name for name in RUNGS.get(device_backend(run), ()) if name in timed]
+    return sorted((r for r in readings(run, "gemm") if plain(r.problem)), key=lambda r: int(r.problem.m))
 
 
 def ladder(run: Run) -> Iterator[Finding]:
-    """The gain of each rung over the one below it, on average over the sizes that both have."""
+    """The gain of each rung over the one below it: on average over the sizes that both have, then each rung's."""
     found = _square(run)
-    rungs = _rungs(run, found)
-    gains: dict[str, float] = {}
-    used: dict[int, Reading] = {}
-    for below, above in pairwise(rungs):
-        both = pairs(by_case(found), named(below), named(above))
-        if both:
-            gains[above] = geometric_mean(slow.seconds / fast.seconds for slow, fast in both.values())
-            used |= {id(r): r for ab in both.values() for r in ab}
-    if not gains:
+    timed = {r.method for r in found}
+    rungs = [name for name in RUNGS.get(device_backend(run), ()) if name in timed]
+    steps = {up: pairs(by_case(found), named(below), named(up)) for below, up in pairwise(rungs)}
+    gains = {
+        name: geometric_mean(slow.seconds / fast.seconds for slow, fast in both.values())
+        for name, both in steps.items()
+        if both
+    }
+    if gains:
+        used = {id(r): r for both in steps.values() for ab in both.values() for r in ab}
+        top = max(gains, key=lambda name: gains[name])
+        values = {"gains": gains, "first": rungs[0], "top": top, "top_gain": gains[top]}
+        yield Finding("ladder", "ladder/whole", values, data_of(used.values()))
+    else:
         yield undecided("ladder", "ladder/none", n=len(rungs))
-        return
-    top = max(gains, key=lambda name: gains[name])
-    values = {"gains": gains, "first": rungs[0], "top": top, "top_gain": gains[top]}
-    yield Finding("ladder", "ladder/whole", values, data_of(used.values()))
-
-
-def rung(run: Run) -> Iterator[Finding]:
-    """Each rung against the one below it."""
-    found = _square(run)
-    for below, above in pairwise(_rungs(run, found)):
-        yield from rules.pair(found, below, above, "ladder-step")
+    for below, above in pairwise(rungs):
+        yield rules.pair(found, below, above, "ladder-step")
 
 
 def library(run: Run) -> Iterator[Finding]:
@@ -94,14 +83,11 @@ def library(run: Run) -> Iterator[Finding]:
     yield told.finding("against-library", "library", {"rungs": rungs, "libraries": libraries})
 
 
-def peak(run: Run) -> Iterator[Finding]:
-    """The share of the FMA peak that the products reach."""
-    yield from rules.share_of_peak(run, _square(run))
-
-
-def ahead(run: Run) -> Iterator[Finding]:
-    """On which sizes each method is the fastest."""
-    yield from rules.ahead(_square(run))
+def whole(run: Run) -> Iterator[Finding]:
+    """On which sizes each method is the fastest, and the share of the FMA peak that the products reach."""
+    found = _square(run)
+    yield from rules.ahead(found)
+    yield rules.share_of_peak(run, found)
 
 
 def filling(run: Run) -> Iterator[Finding]:
@@ -119,34 +105,4 @@ def filling(run: Run) -> Iterator[Finding]:
     yield Finding("filling", form, values, data_of(best.values()))
 
 
-ENGLISH = {
-    "ladder/none": "No two neighbouring rungs have times of one size.",
-    "ladder/whole": "{top} has the largest gain of all rungs, {top_gain:times} over the one below it.",
-    "library/faster": "The fastest rung is faster than the best library at {n:each size}.",
-    "library/slower": "The fastest rung is slower than the best library at {n:each size}.",
-    "library/level": "The fastest rung is level with the best library at {n:each size}.",
-    "library/mixed": "The fastest rung is faster than the best library at {wins} of {n} sizes.",
-    "library/unsure": "The times are too noisy to compare the fastest rung with the best library.",
-    "library/none": "No size has times of both a rung and a library.",
-    "filling/from": "The best rate is within 10 % of its highest from a size of {near} on.",
-    "filling/all": "The best rate is within 10 % of its highest at every size from {first} on.",
-    "filling/too-few": "{n:count size} cannot show from which size on the device is full.",
-}
-FIGURES = {
-    "ladder": ("gain of each rung over the one below it, from {first} on, geometric mean: {gains:ratios}",),
-    "library": ("rate over that of the library: {span:span}", *rules.SPLIT, "rungs: {rungs:names}",
-                "libraries: {libraries:names}"),
-    "filling": ("highest rate: {top_rate:rate} at {top}", "rate at {near}: {near_rate:rate}",
-                "rate at {first}: {first_rate:rate}, {share:percent} of the highest"),
-}  # fmt: skip
-
-STUDY = Study(
-    "gemm",
-    "What does each rung of the matrix product bring, and how far is the last from the library and the peak?",
-    parts,
-    (ladder, rung, ahead, library, peak, filling),
-    ENGLISH,
-    FIGURES,
-    gpu_s=80.0,
-    answered_by=("ladder", "against-library", "share-of-peak"),
-)
+STUDY = study("gemm", parts, (ladder, library, whole, filling))

@@ -1,4 +1,4 @@
-"""The gains of each memory: the filter in constant memory, the picture in shared memory, outputs in registers."""
+"""The gains of each memory: the filter in constant memory, the image in shared memory, outputs in registers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from convforge.benchmark.suites import Case, load, select
 from convforge.course.studies import rules
 from convforge.course.studies.counters import Call, NoCounters, count
 from convforge.course.studies.finding import Datum, Finding, undecided
-from convforge.course.studies.readings import Reading, data_of, device_backend, named, pairs, readings, series, versus
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.readings import Reading, data_of, device_backend, named, readings, series, versus
+from convforge.course.studies.study import Part, study
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.problem.types import itemsize
 
-METHODS = ("direct_*",)
 # Steps of the ladder: rule -> the method before and the method with it.
 STEPS = {
     "constant-memory": ("direct_naive", "direct_constant"),
@@ -33,9 +32,9 @@ STEPS = {
 # The profiler sees the cases with this number of channels.
 PROFILED_CHANNELS = 3
 # A tutorial's claims of what shared memory brings: 2 to 4 times for 5x5, 3 to 7 times for larger filters.
-CLAIMS: dict[str, tuple[Callable[[Any], bool], float, float]] = {
-    "5x5": (lambda p: p.r == 5, 2.0, 4.0),
-    "larger": (lambda p: p.r > 5, 3.0, 7.0),
+CLAIMS: dict[str, tuple[str, Callable[[Any], bool], float, float]] = {
+    "5x5": ("5x5 filters", lambda p: p.r == 5, 2.0, 4.0),
+    "larger": ("filters larger than 5x5", lambda p: p.r > 5, 3.0, 7.0),
 }
 
 
@@ -43,14 +42,14 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     """One channel to eight, filters from 3x3 to 15x15."""
     cases = load(["memory"])[1]
     if quick:
-        return [Part([_small(case) for case in cases[:3]], METHODS)]
+        return [Part([_small(case) for case in cases[:3]], ("direct_*",))]
     if facts.backend != "cuda":
-        return [Part([_small(case, 512) for case in select(cases) if case.problem.c < 8], METHODS)]  # type: ignore[union-attr]
-    return [Part(cases, METHODS)]
+        return [Part([_small(case, 512) for case in select(cases) if case.problem.c < 8], ("direct_*",))]  # type: ignore[union-attr]
+    return [Part(cases, ("direct_*",))]
 
 
 def _small(case: Case, size: int = 64) -> Case:
-    """The case on a smaller picture."""
+    """The case on a smaller image."""
     assert isinstance(case.problem, Conv2dProblem)
     return replace(case, name=case.name.replace("2048", str(size)), problem=replace(case.problem, h=size, w=size))
 
@@ -63,12 +62,10 @@ def steps(run: Run) -> Iterator[Finding]:
         # Rows in the cache are the CPU's step, the others a GPU's.
         if (rule == "rows-in-cache") != cpu or not {slow, fast} & timed or (cpu and fast not in timed):
             continue
-        for finding in rules.pair(found, slow, fast, rule):
-            turns = _turns([r for r in found if r.method == fast], finding.values.get("where", {}))
-            turned: dict[str, Any] = (
-                {"form": "steps/turns", "values": {**finding.values, "where": turns}} if turns else {}
-            )
-            yield replace(finding, **turned)
+        finding = rules.pair(found, slow, fast, rule)
+        if turns := _turns([r for r in found if r.method == fast], finding.values.get("where", {})):
+            finding = replace(finding, form="steps/turns", values={**finding.values, "where": turns})
+        yield finding
 
 
 def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -76,29 +73,28 @@ def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict
 
     `split` has the cases of each order; C is the number of channels.
     """
-    if not split:
-        return {}
     orders = {case: name for name, cases in split.items() for case in cases}
     problems = {r.case: r.problem for r in found if r.case in orders}
     places = {case: (p.c, p.r) for case, p in problems.items()}
     square = all(p.r == p.s and p.groups == 1 for p in problems.values())
-    if not square or len({(p.n, p.h, p.w, p.k, p.stride, p.x_dtype, p.x_layout) for p in problems.values()}) != 1:
+    kinds = {(p.n, p.h, p.w, p.k, p.stride, p.x_dtype, p.x_layout) for p in problems.values()}
+    if not square or len(kinds) != 1 or len(set(places.values())) < len(orders):
         return {}
-    if len(set(places.values())) < len(orders):
-        return {}
-    spans: dict[str, dict[int, list[str]]] = {}
+    # Order -> channels -> stretches of filters; then channels with the same stretches become one entry.
+    spans: dict[str, dict[int, str]] = {}
     ordered = sorted(places, key=lambda case: places[case])
     for (channels, name), cases in groupby(ordered, key=lambda case: (places[case][0], orders[case])):
         sides = [f"{places[case][1]}x{places[case][1]}" for case in cases]
-        words = sides[0] if len(sides) == 1 else f"{sides[0]}-{sides[-1]}"
-        spans.setdefault(name, {}).setdefault(channels, []).append(words)
-    turns: dict[str, list[str]] = {}
-    for name, by_channels in spans.items():
-        same: dict[str, list[str]] = {}
-        for channels, runs in by_channels.items():
-            same.setdefault(", ".join(runs), []).append(str(channels))
-        turns[name] = [f"C {', '.join(channels)}: {words}" for words, channels in same.items()]
-    return turns
+        words = "-".join(dict.fromkeys((sides[0], sides[-1])))
+        before = spans.setdefault(name, {}).get(channels)
+        spans[name][channels] = f"{before}, {words}" if before else words
+    return {
+        name: [
+            f"C {', '.join(str(c) for c, own in by_channels.items() if own == words)}: {words}"
+            for words in dict.fromkeys(by_channels.values())
+        ]
+        for name, by_channels in spans.items()
+    }
 
 
 def growth(run: Run) -> Iterator[Finding]:
@@ -108,8 +104,7 @@ def growth(run: Run) -> Iterator[Finding]:
     for axis in ("filter", "inputs"):
         for one in series(found, axis):
             if len(one.places) > 1:
-                both = pairs(one.points, named(slow), named(fast))
-                yield rules.trend(one, both, slow, fast, f"gain-by-{axis}")
+                yield rules.trend(one, slow, fast, f"gain-by-{axis}")
 
 
 def claim(run: Run) -> Iterator[Finding]:
@@ -118,10 +113,9 @@ def claim(run: Run) -> Iterator[Finding]:
     if device_backend(run) == "cpu":
         return
     told = versus(readings(run, "conv2d"), named(fast), named(slow))
-    for name, (wanted, low, high) in CLAIMS.items():
+    for name, (filters, wanted, low, high) in CLAIMS.items():
         gains = {case: told.gains[case] for case, (own, _) in told.pairs.items() if wanted(own.problem)}
-        values: dict[str, Any] = {"filters": FILTERS[name], "low": low, "high": high, "n": len(gains),
-                                  "unsure": told.unsure}  # fmt: skip
+        values: dict[str, Any] = {"filters": filters, "low": low, "high": high, "n": len(gains), "unsure": told.unsure}
         if not gains:
             yield undecided("published-claim", f"claim/untested-{name}", **values)
             continue
@@ -143,31 +137,23 @@ def traffic(run: Run) -> Iterator[Finding]:
     above = [case for case, rate in rates.items() if rate > best.copy_bytes_per_s]
     case = max(rates, key=lambda c: rates[c])
     top = found[case]
-    values = {
-        "n": len(found),
-        "k": len(above),
-        "case": case,
-        "requested": requested(top),
-        "least": top.result.least_bytes,
-        "times": requested(top) / top.result.least_bytes,
-        "rate": rates[case],
-        "copy": best.copy_bytes_per_s,
-        "share": 1 - best.copy_bytes_per_s / rates[case] if above else None,
-        "s": top.seconds,
-    }
+    values = {"n": len(found), "k": len(above), "case": case, "requested": requested(top), "s": top.seconds,
+              "least": top.result.least_bytes, "times": requested(top) / top.result.least_bytes, "rate": rates[case],
+              "copy": best.copy_bytes_per_s,
+              "share": 1 - best.copy_bytes_per_s / rates[case] if above else None}  # fmt: skip
     data = (*data_of(found.values()), Datum("", "", "", "copy_bytes_per_s", best.copy_bytes_per_s))
     form = "below" if not above else "cached" if len(found) > 1 else "cached-alone"
     yield Finding("traffic", f"traffic/{form}", values, data)
 
 
 def requested(r: Reading) -> int:
-    """Bytes that a kernel asks for which reads its whole window, picture and filter, for each output."""
+    """Bytes that a kernel asks for which reads its whole window, image and filter, for each output."""
     p: Conv2dProblem = r.problem
     return p.outputs * (p.taps * (itemsize(p.x_dtype) + itemsize(p.w_dtype)) + itemsize(p.out_dtype))
 
 
 def profile(runtime: Runtime, store: Store, quick: bool) -> None:
-    """On a GPU, a profiler's counters of every method on the pictures of three channels."""
+    """On a GPU, a profiler's counters of every method on the images of three channels."""
     if runtime.facts.backend != "cuda":
         return
     timed = [r for r in load_run(store.path).results if r.time is not None and r.ours]
@@ -198,10 +184,10 @@ def counters(run: Run) -> Iterator[Finding]:
     for method, (c, r) in by_method.items():
         values = {"method": method, "case": c.case, "l1": c.l1_hit, "l2": c.l2_hit, "moved": c.dram_bytes,
                   "least": r.least_bytes, "times": c.dram_bytes / r.least_bytes}  # fmt: skip
-        form = "hit-rates/counted" if c.dram_bytes >= r.least_bytes else "hit-rates/kept"
+        form = "counted" if c.dram_bytes >= r.least_bytes else "kept"
         # What a kernel reads from shared memory passes no cache, so a hit rate tells nothing of it.
-        form += "-shared" if any(launch.get("scratch_bytes") for launch in r.launches) else ""
-        yield Finding("hit-rates", form, values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
+        shared = "-shared" if any(launch.get("scratch_bytes") for launch in r.launches) else ""
+        yield Finding("hit-rates", f"hit-rates/{form}{shared}", values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
     for rule in ("shared-memory", "registers"):
         both = [by_method[name][0] for name in STEPS[rule] if name in by_method]
         if len(both) < 2 or both[0].case != both[1].case or not all(c.l1_bytes for c in both):
@@ -219,54 +205,4 @@ def _counted(c: Counters, *names: str) -> tuple[Datum, ...]:
     return tuple(Datum(c.case, c.method, c.config, name, float(getattr(c, name))) for name in names)
 
 
-FILTERS = {"5x5": "5x5 filters", "larger": "filters larger than 5x5"}
-_SHARED = "reads from shared memory are in no cache and are not counted"
-ENGLISH = {
-    "steps/turns": "{fast} is faster than {slow} on {wins} of {n} cases.",
-    "claim/confirmed": "The claim about shared memory holds for {filters:word} on {n:each case}.",
-    "claim/partly": "The claim about shared memory holds for {filters:word} on {k} of {n:count case}.",
-    "claim/refuted": "The claim about shared memory does not hold for {filters:word} on {n:count case}.",
-    "claim/untested": "The claim about shared memory was not tested for {filters:word}.",
-    "traffic/cached": "Caches or shared reads served at least {share:percent} of what {case} requests.",
-    "traffic/below": "The time of the naive kernel does not show whether caches served any of its requests.",
-    "traffic/unknown": "The naive kernel or the rate of a copy was not measured.",
-    "hit-rates/counted": "{method} finds {l1:percent} of its requests in L1 and {l2:percent} of the rest in L2.",
-    "hit-rates/kept": "{method} finds {l1:percent} of its requests in L1 and {l2:percent} of the rest in L2.",
-    "hit-rates/not-counted": "The hit rates of the caches are unknown: {reason:reason}.",
-    "hit-rates/none": "The hit rates of the caches are unknown, as the run has no profiler's counters.",
-    "asked/fewer": "{slow} requests {times:times} as many bytes from L1 as {fast}.",
-    "asked/more": "{fast} requests {inverse:times} as many bytes from L1 as {slow}.",
-}
-FIGURES = {
-    "steps": rules.COMPARED,
-    "claim": ("claimed gain: {low:.0f} to {high:.0f} times", "measured gain: {least:times} to {most:times}"),
-    "traffic": ("requested on {case}: {requested:megabytes}, {times:.0f} times the {least:megabytes} that must move",
-                "rate of the requests: {rate:bytes_rate} in {s:time}", "rate of a copy: {copy:bytes_rate}",
-                "requests faster than a copy on: {k} of {n} cases"),
-    "hit-rates/counted": ("case: {case}", "bytes to and from memory: {moved:megabytes}, {times:times} the "
-                          "{least:megabytes} that must move"),
-    "hit-rates/kept": ("case: {case}", "bytes to and from memory: {moved:megabytes}, less than the {least:megabytes} "
-                       "that must move: the rest of the output is in the last cache when the kernel ends"),
-    "hit-rates": ("what the findings say of caches follows from bytes and times",),
-    "asked": ("case: {case}", "{slow}: {slow_bytes:megabytes}", "{fast}: {fast_bytes:megabytes}", _SHARED),
-}  # fmt: skip
-FIGURES |= {f"{form}-shared": (*FIGURES[form], _SHARED) for form in ("hit-rates/counted", "hit-rates/kept")}
-
-STUDY = Study(
-    "memory",
-    "Which memory to use when: what do constant memory, shared memory and registers bring, by filter and channels?",
-    parts,
-    (steps, growth, claim, traffic, counters),
-    ENGLISH,
-    FIGURES,
-    gpu_s=70.0,
-    extra=profile,
-    answered_by=(
-        "constant-memory",
-        "shared-memory",
-        "registers",
-        "rows-in-cache",
-        "gain-by-filter",
-        "gain-by-inputs",
-    ),
-)
+STUDY = study("memory", parts, (steps, growth, claim, traffic, counters), extra=profile)

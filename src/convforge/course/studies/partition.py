@@ -11,11 +11,9 @@ from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.config_tables import shape_of
 from convforge.benchmark.records import Run
 from convforge.benchmark.row import Row
-from convforge.benchmark.suites import load, select
-from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding, undecided
-from convforge.course.studies.readings import Reading, by_case, compare, data_of, device_backend, readings
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.readings import Reading, by_case, compare, data_of, device_backend, distinct, readings
+from convforge.course.studies.study import Part, rgb_to_1, study
 
 METHOD = "direct_naive"
 
@@ -25,8 +23,7 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
     if facts.backend != "cuda":
         return []
     sizes = (64, 128) if quick else (256, 512, 1024, 2048)
-    cases = [case for case in select(load(["images"])[1], sizes=sizes, strides=(1,)) if case.problem.k == 1]  # type: ignore[union-attr]
-    return [Part(cases, (METHOD,), all_configs=True, keep=_same_block)]
+    return [Part(rgb_to_1(sizes, (1,)), (METHOD,), all_configs=True, keep=_same_block)]
 
 
 def _same_block(row: Row) -> bool:
@@ -47,32 +44,21 @@ def by_partition(run: Run) -> dict[str, dict[str, Reading]]:
     return found
 
 
-def overview(run: Run) -> Iterator[Finding]:
-    """All partitions: the time of each over that of one output a thread, on average."""
+def partitions(run: Run) -> Iterator[Finding]:
+    """Each partition's time over that of one output a thread: on average, then case by case."""
     cases = by_partition(run)
     if not cases:
         yield undecided("partitions", "partition/host" if device_backend(run) == "cpu" else "partition/none")
         return
-    costs = {
-        name: geometric_mean(same[name].seconds / same["pixel"].seconds for same in cases.values() if name in same)
-        for name in _names(cases)
-    }
+    names = distinct(name for same in cases.values() for name in same if name != "pixel")
+    both = {name: {c: (same[name], same["pixel"]) for c, same in cases.items() if name in same} for name in names}
+    costs = {name: geometric_mean(a.seconds / b.seconds for a, b in found.values()) for name, found in both.items()}
     best = min(costs, key=lambda name: costs[name])
-    values = {"n": len(cases), "costs": costs, "best": "pixel" if costs[best] > 1 else best}
+    values: dict[str, Any] = {"n": len(cases), "costs": costs, "best": "pixel" if costs[best] > 1 else best}
     yield Finding("partitions", "partition/all", values, data_of(r for same in cases.values() for r in same.values()))
-
-
-def _names(cases: dict[str, dict[str, Reading]]) -> list[str]:
-    """The partitions but that of one output a thread."""
-    return list(dict.fromkeys(name for same in cases.values() for name in same if name != "pixel"))
-
-
-def partitions(run: Run) -> Iterator[Finding]:
-    """Each partition against one output a thread, case by case."""
-    cases = by_partition(run)
-    for name in _names(cases):
-        told = compare({case: (same[name], same["pixel"]) for case, same in cases.items() if name in same})
-        values: dict[str, Any] = {"partition": name}
+    for name, found in both.items():
+        told = compare(found)
+        values = {"partition": name}
         if told.pairs:
             case = told.values["inverse"]["most_case"]
             own, pixel = map(_threads, told.pairs[case])
@@ -85,31 +71,4 @@ def _threads(r: Reading) -> int | None:
     return prod((*r.result.launches[0]["grid"], *r.result.launches[0]["block"])) if r.result.launches else None
 
 
-ENGLISH = {
-    "partition/all": "On average one {best:word} a thread is the fastest.",
-    "partition/slower": "A {partition:word} of outputs a thread is slower than one output on {n:each case}.",
-    "partition/faster": "A {partition:word} of outputs a thread is faster than one output on {n:each case}.",
-    "partition/level": "A {partition:word} of outputs a thread is level with one output on {n:each case}.",
-    "partition/mixed": "A {partition:word} of outputs a thread is faster than one output on {wins} of {n} cases.",
-    "partition/unsure": "The times are too noisy to compare a {partition:word} of outputs a thread with one output.",
-    "partition/none": "No case was timed with several partitions.",
-    "partition/host": "No method of the CPU lets one choose the outputs of a thread.",
-}
-FIGURES = {
-    "partition": ("time over that of one output a thread: {inverse:span}", *rules.SPLIT,
-                  "threads on {case}: {threads}, of one output a thread {pixel_threads}"),
-    "partition/faster": ("gain: {span:span}", "threads on {case}: {threads}, of one output a thread {pixel_threads}"),
-    "partition/all": ("time over that of one output a thread, geometric mean over {n:count case}: {costs:ratios}",),
-}  # fmt: skip
-
-STUDY = Study(
-    "partition",
-    "What should one thread compute: a pixel, a block, a row or a column of the output?",
-    parts,
-    (overview, partitions),
-    ENGLISH,
-    FIGURES,
-    gpu_s=40.0,
-    view="blocks",
-    answered_by=("partitions",),
-)
+STUDY = study("partition", parts, (partitions,))

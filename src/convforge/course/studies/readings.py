@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from convforge.benchmark.records import Result, Run
 from convforge.course.studies.finding import Datum, Finding
 from convforge.problem import Conv2dProblem, Problem, parse_problem
-from convforge.timing.ranking import Order, order, rank
+from convforge.timing.ranking import order, rank
 from convforge.timing.timer import Timing
 
 Place = TypeVar("Place")
@@ -18,15 +18,12 @@ Place = TypeVar("Place")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A timed result.
-
-    `method` is the algorithm, with its arithmetic if that must be asked for by name and is not in the algorithm's.
-    """
+    """A timed result."""
 
     result: Result
     problem: Any
     timing: Timing
-    method: str
+    method: str  # the algorithm, with its arithmetic if that must be asked for by name and is not in the algorithm's
 
     @property
     def case(self) -> str:
@@ -113,18 +110,13 @@ def fastest(found: Iterable[Reading]) -> Reading:
     return min(found, key=lambda r: r.seconds)
 
 
-def slowest(found: Iterable[Reading]) -> Reading:
-    """The reading with the largest median."""
-    return max(found, key=lambda r: r.seconds)
-
-
 def data_of(found: Iterable[Reading]) -> tuple[Datum, ...]:
     """The times of readings as figures."""
     return tuple(r.datum() for r in found)
 
 
 def leading(found: Iterable[Reading]) -> tuple[Datum, ...]:
-    """The times of the two fastest, as figures."""
+    """The times of the two fastest as figures."""
     return data_of(sorted(found, key=lambda r: r.seconds)[:2])
 
 
@@ -170,18 +162,10 @@ def pairs(points: Mapping[Place, Sequence[Reading]], own: Holds, other: Holds) -
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Generic[Place]):
-    """One kind of readings against another, place by place.
+    """One kind of readings against another, place by place."""
 
-    `pairs` has the own and the other reading where their order can be told; `unsure` names the other places.
-    """
-
-    pairs: dict[Place, tuple[Reading, Reading]]
-    unsure: list[str]
-
-    @property
-    def orders(self) -> dict[Place, Order]:
-        """The order of the own time: "faster", "slower" or "level"."""
-        return {place: order(own.timing, other.timing) for place, (own, other) in self.pairs.items()}
+    pairs: dict[Place, tuple[Reading, Reading]]  # the own and the other reading where their order can be told
+    unsure: list[str]  # the other places
 
     @property
     def gains(self) -> dict[Place, float]:
@@ -191,7 +175,7 @@ class Comparison(Generic[Place]):
     @property
     def split(self) -> dict[str, list[Place]]:
         """The places where the own is faster, slower and level."""
-        orders = self.orders
+        orders = {place: order(own.timing, other.timing) for place, (own, other) in self.pairs.items()}
         return {name: [p for p, o in orders.items() if o == name] for name in ("faster", "slower", "level")}
 
     @property
@@ -207,19 +191,17 @@ class Comparison(Generic[Place]):
     def finding(self, rule: str, family: str, values: Mapping[str, Any]) -> Finding:
         """A finding of the form "faster", "slower", "level" or "mixed", else "unsure" or "none"."""
         form = self.form if self.pairs else "unsure" if self.unsure else "none"
-        return Finding(
-            rule, f"{family}/{form}", {**values, **self.values}, self.data, form in ("faster", "slower", "mixed")
-        )
+        supported = form in ("faster", "slower", "mixed")
+        return Finding(rule, f"{family}/{form}", {**values, **self.values}, self.data, supported)
 
     @property
     def values(self) -> dict[str, Any]:
         """The values of a finding about the comparison; `where` is the split of a mixed one."""
-        gains = {str(place): gain for place, gain in self.gains.items()}
-        split = self.split
+        gains, split = {str(place): gain for place, gain in self.gains.items()}, self.split
         values = {"n": len(gains), "unsure": self.unsure, "split": split, "wins": len(split["faster"])}
         if gains:
-            values |= {"where": split if self.form == "mixed" else {}}
-            values |= {"span": spanned(gains), "inverse": spanned({case: 1 / gain for case, gain in gains.items()})}
+            values |= {"where": split if self.form == "mixed" else {}, "span": spanned(gains),
+                       "inverse": spanned({case: 1 / gain for case, gain in gains.items()})}  # fmt: skip
         return values
 
 
@@ -236,17 +218,12 @@ def compare(both: Mapping[Place, tuple[Reading, Reading]]) -> Comparison[Place]:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Cases that differ along one axis alone.
+    """Cases that differ along one axis alone."""
 
-    `axis` is "size", "stride", "filter", "channels" (as many filters as channels) or "inputs" (channels of the input).
-    `workload` has the parameters that they share, and `apart` those of them that other series of the run do not have.
-    `points` has the readings at each place, in the axis' order.
-    """
-
-    axis: str
-    workload: dict[str, Any]
-    points: dict[int, list[Reading]]
-    apart: dict[str, Any]
+    axis: str  # "size", "stride", "filter", "channels" (as many filters as channels) or "inputs" (channels alone)
+    workload: dict[str, Any]  # the parameters that they share
+    points: dict[int, list[Reading]]  # the readings at each place, in the axis' order
+    apart: dict[str, Any]  # those of the workload that other series of the run do not have
 
     @property
     def places(self) -> list[int]:
@@ -309,6 +286,11 @@ def series(found: Iterable[Reading], axis: str) -> list[Series]:
             for key, points in groups.items()]  # fmt: skip
 
 
+def along(run: Run, axis: str, **more: Any) -> list[Series]:
+    """The series of a run's convolutions along an axis; see :func:`readings` for `more`."""
+    return series(readings(run, "conv2d", **more), axis)
+
+
 def _apart(load: Mapping[str, Any], every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The entries of a workload that others do not share; channels and filters go together."""
     names = {name for name in load if any(other.get(name) != load[name] for other in every)}
@@ -318,21 +300,12 @@ def _apart(load: Mapping[str, Any], every: Iterable[Mapping[str, Any]]) -> dict[
 
 def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:
     """The parameters of a convolution, but for those that vary."""
-    said: dict[str, Any] = {"n": p.n}
-    if "h" not in free:
-        said["pictures"] = f"{p.h}x{p.w}"
-    if "c" not in free:
-        said |= {"c": p.c, "k": p.k}
-    elif "k" not in free:
-        said["k"] = p.k
-    said["groups"] = p.groups
-    if "r" not in free:
-        said["filter"] = f"{p.r}x{p.s}"
-    if "stride" not in free:
-        said["stride"] = p.stride[0] if p.stride[0] == p.stride[1] else f"{p.stride[0]}x{p.stride[1]}"
-    if p.x_layout != "NCHW":
-        said["layout"] = p.x_layout
-    return said
+    stride = p.stride[0] if p.stride[0] == p.stride[1] else f"{p.stride[0]}x{p.stride[1]}"
+    # Name -> the field that varies with it, and what is said.
+    said = {"n": ("n", p.n), "images": ("h", f"{p.h}x{p.w}"), "c": ("c", p.c), "k": ("k", p.k),
+            "groups": ("groups", p.groups), "filter": ("r", f"{p.r}x{p.s}"), "stride": ("stride", stride),
+            "layout": ("x_layout", p.x_layout)}  # fmt: skip
+    return {name: value for name, (field, value) in said.items() if field not in free and value != "NCHW"}
 
 
 def stretches(winners: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:

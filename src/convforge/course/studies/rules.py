@@ -13,6 +13,7 @@ from convforge.course.studies.readings import (
     Holds,
     Reading,
     Series,
+    along,
     by_case,
     compare,
     data_of,
@@ -54,12 +55,12 @@ def quality(run: Run, *, times: bool = True) -> Iterator[Finding]:
         yield undecided("quality", "quality/moved", words=to_data(run.moved))
 
 
-def ahead(found: Iterable[Reading], rule: str = "ahead") -> Iterator[Finding]:
+def ahead(found: Iterable[Reading]) -> Iterator[Finding]:
     """For each method the cases on which it is the fastest of those whose arithmetic the problem allows."""
     strict = [r for r in found if r.strict]
     cases = {case: rs for case, rs in by_case(strict).items() if len(rs) > 1}
     if not cases:
-        yield undecided(rule, "ahead/too-few")
+        yield undecided("ahead", "ahead/too-few")
         return
     winners, unsure = ranked(cases)
     never: list[str] = []
@@ -71,24 +72,17 @@ def ahead(found: Iterable[Reading], rule: str = "ahead") -> Iterator[Finding]:
             never += [method] if tried else []
             continue
         lead = {case: _lead(method, cases[case]) for case in alone}
-        values = {
-            "method": method,
-            "tried": len(tried),
-            "n": len(alone),
-            "cases": alone,
-            "level": level,
-            "shared": len(level),
-            "most": max(lead.values(), default=None),
-            "most_case": max(lead, key=lambda case: lead[case], default=""),
-        }
+        values = {"method": method, "tried": len(tried), "n": len(alone), "cases": alone, "level": level,
+                  "shared": len(level), "most": max(lead.values(), default=None),
+                  "most_case": max(lead, key=lambda case: lead[case], default="")}  # fmt: skip
         form = "level" if not alone else "all" if len(alone) == len(tried) else "some-level" if level else "some"
         data = tuple(datum for case in alone + level for datum in leading(cases[case]))
-        yield Finding(rule, f"ahead/{form}", values, data)
+        yield Finding("ahead", f"ahead/{form}", values, data)
     if never:
         data = data_of(rs[0] for rs in winners.values())
-        yield Finding(rule, "ahead/never", {"methods": never, "tried": len(winners)}, data)
+        yield Finding("ahead", "ahead/never", {"methods": never, "tried": len(winners)}, data)
     if unsure:
-        yield undecided(rule, "undecided/fastest", unsure=unsure)
+        yield undecided("ahead", "undecided/fastest", unsure=unsure)
 
 
 def _lead(method: str, found: Sequence[Reading]) -> float:
@@ -97,73 +91,60 @@ def _lead(method: str, found: Sequence[Reading]) -> float:
     return min(r.seconds for r in found if r.method != method) / own
 
 
-def winners_along(one: Series, rule: str, *, strict: bool = True) -> Iterator[Finding]:
+def winners(run: Run, axis: str, *, strict: bool = True) -> Iterator[Finding]:
+    """The fastest methods along each series of an axis."""
+    for one in along(run, axis):
+        yield winner(one, f"winner-by-{axis}", strict=strict)
+
+
+def winner(one: Series, rule: str, *, strict: bool = True) -> Finding:
     """The fastest methods along a series: one for all, or stretches with their crossovers."""
     points = {place: [r for r in found if r.strict or not strict] for place, found in one.points.items()}
     points = {place: found for place, found in points.items() if len(found) > 1}
     if len(points) < 2:
-        yield undecided(rule, "winners/too-few", **one.load)
-        return
-    winners, unsure = ranked(points)
-    points = {place: points[place] for place in winners}
+        return undecided(rule, "winners/too-few", **one.load)
+    leaders, unsure = ranked(points)
     values = one.load | {"unsure": unsure}
-    if not points:
-        yield undecided(rule, "undecided/series", **values)
-        return
-    parts = stretches({place: [r.method for r in leaders] for place, leaders in winners.items()})
-    data = tuple(datum for found in points.values() for datum in leading(found))
-    values |= {
-        "stretches": parts,
-        "changes": parts if len(parts) > 1 else [],
-        "first": parts[0]["first"],
-        "last": parts[-1]["last"],
-        "level": [place for part in parts for place in part["level"]],
-        "begin": parts[0]["methods"],
-        "end": parts[-1]["methods"],
-    }
-    form = "changes"
-    if len(parts) == 1:
-        form, more = _one_winner(points, parts[0])
-        values |= more
-    yield Finding(rule, f"winners/{form}", values, data, supported=form != "level")
+    if not leaders:
+        return undecided(rule, "undecided/series", **values)
+    parts = stretches({place: [r.method for r in found] for place, found in leaders.items()})
+    level = [place for part in parts for place in part["level"]]
+    values |= {"stretches": parts, "first": parts[0]["first"], "last": parts[-1]["last"], "level": level}
+    form, methods = "changes", parts[0]["methods"]
+    if len(parts) > 1:
+        values |= {"changes": parts, "begin": methods, "end": parts[-1]["methods"]}
+    elif leads := [_lead(methods[0], points[place]) for place in leaders if place not in level]:
+        form = "mostly" if level else "one"
+        values |= {"method": methods[0], "least": min(leads), "most": max(leads)}
+    else:
+        form = "level"
+        values |= {"methods": methods}
+    data = tuple(datum for place in leaders for datum in leading(points[place]))
+    return Finding(rule, f"winners/{form}", values, data, supported=form != "level")
 
 
-def _one_winner(points: Mapping[int, list[Reading]], part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """One method leads a whole series: alone everywhere, at some places level with others, or never alone."""
-    method = part["methods"][0]
-    leads = [_lead(method, found) for place, found in points.items() if place not in part["level"]]
-    if not leads:
-        return "level", {"methods": part["methods"]}
-    return "mostly" if part["level"] else "one", {"method": method, "least": min(leads), "most": max(leads)}
-
-
-def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Iterator[Finding]:
+def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Finding:
     """Two methods, case by case: where the one that should be faster is so, by how much, and where not."""
-    compared = versus(found, named(fast), named(slow))
-    values = {"slow": slow, "fast": fast} | compared.values
-    if not compared.pairs:
-        yield undecided(rule, "undecided/pair" if compared.unsure else "pair/missing", **values)
-        return
-    form = compared.form if compared.form == "mixed" else f"all-{compared.form}"
-    yield Finding(rule, f"pair/{form}", values, compared.data, supported=form != "all-level")
+    return versus(found, named(fast), named(slow)).finding(rule, "pair", {"slow": slow, "fast": fast})
 
 
-def trend(one: Series, points: Mapping[int, tuple[Reading, Reading]], slow: str, fast: str, rule: str) -> Finding:
+def trend(one: Series, slow: str, fast: str, rule: str) -> Finding:
     """The course of the gain of a method over another along an axis; steps within the spreads count as none."""
+    points = pairs(one.points, named(slow), named(fast))
     values = one.load | {"slow": slow, "fast": fast, "n": len(points)}
     data = data_of(r for both in points.values() for r in both)
     if len(points) < 3:
         return undecided(rule, "trend/too-few", data, **values)
     gains = {place: a.seconds / b.seconds for place, (a, b) in points.items()}
     noise = {place: a.timing.spread + b.timing.spread for place, (a, b) in points.items()}
-    places = list(gains)
     steps = set()
-    for before, after in itertools.pairwise(places):
+    for before, after in itertools.pairwise(gains):
         change = gains[after] / gains[before] - 1
         steps.add(0 if abs(change) <= noise[before] + noise[after] else 1 if change > 0 else -1)
     least, most = min(gains.values()), max(gains.values())
-    values |= {"first": places[0], "last": places[-1], "first_gain": gains[places[0]], "last_gain": gains[places[-1]],
-               "least": least, "most": most}  # fmt: skip
+    (first, first_gain), *_, (last, last_gain) = gains.items()
+    values |= {"first": first, "last": last, "first_gain": first_gain, "last_gain": last_gain, "least": least,
+               "most": most}  # fmt: skip
     if steps == {0}:
         form = "steady" if most <= (1 + LEVEL) * least else "unsure"
         return undecided(rule, f"trend/{form}", data, **values)
@@ -171,16 +152,10 @@ def trend(one: Series, points: Mapping[int, tuple[Reading, Reading]], slow: str,
     return Finding(rule, f"trend/{form}", values, data)
 
 
-Family = tuple[str, Holds]
-
-
-def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
-    """From where along a series the best method of one family is faster than the best of another.
-
-    A family is a name for sentences, and a test of its readings.
-    """
-    both = pairs(one.points, after[1], before[1])
-    values = one.load | {"before": before[0], "after": after[0], "n": len(both)}
+def crossover(one: Series, families: Mapping[str, Holds], before: str, after: str, rule: str) -> Finding:
+    """From where along a series the best method of one family is faster than the best of another."""
+    both = pairs(one.points, families[after], families[before])
+    values = one.load | {"before": before, "after": after, "n": len(both)}
     data = data_of(r for own in both.values() for r in own)
     if len(both) < 2:
         return undecided(rule, "crossover/too-few", data, **values)
@@ -209,13 +184,12 @@ def crossover(one: Series, before: Family, after: Family, rule: str) -> Finding:
     return Finding(rule, f"crossover/{form}", values, data, supported=form != "level")
 
 
-def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak") -> Iterator[Finding]:
+def share_of_peak(run: Run, found: Iterable[Reading]) -> Finding:
     """The share of the FMA peak that the fastest reach, and whether everything stays far below the peak."""
     ceilings = run.best_ceilings
     strict = [r for r in found if r.strict and "f64" not in r.result.problem]
     if ceilings is None or not strict:
-        yield undecided(rule, "peak/unknown")
-        return
+        return undecided("share-of-peak", "peak/unknown")
     peak = ceilings.fma_flops_per_s
     best: dict[str, Reading] = {}
     for r in sorted(strict, key=lambda r: -r.flops_per_s):
@@ -223,11 +197,13 @@ def share_of_peak(run: Run, found: Iterable[Reading], rule: str = "share-of-peak
     top = next(iter(best.values()))
     own = next((r for r in best.values() if r.result.ours), top)
     values: dict[str, Any] = {"peak": peak, "n": len(strict), "low": LOW_SHARE, "top_rate": top.flops_per_s}
-    for name, r in (("top", top), ("own", own)):
+    form = "low" if top.flops_per_s < LOW_SHARE * peak else "top" if own is top else "library"
+    for name, r in (("top", top), ("own", own))[: 2 if form == "library" else 1]:
         values |= {name: r.method, f"{name}_case": r.case, f"{name}_share": r.flops_per_s / peak}
     values["lowest_share"] = min(r.flops_per_s for r in strict) / peak
-    form = "low" if values["top_share"] < LOW_SHARE else "top" if own is top else "library"
-    yield Finding(rule, f"peak/{form}", values, (*data_of(best.values()), Datum("", "", "", "fma_flops_per_s", peak)))
+    return Finding(
+        "share-of-peak", f"peak/{form}", values, (*data_of(best.values()), Datum("", "", "", "fma_flops_per_s", peak))
+    )
 
 
 def growth(rule: str, form: str, ends: Iterable[tuple[int, Reading]], values: Mapping[str, Any]) -> Finding:
@@ -236,88 +212,3 @@ def growth(rule: str, form: str, ends: Iterable[tuple[int, Reading]], values: Ma
     about = {"small": small, "large": large, "small_s": a.seconds, "large_s": b.seconds, **values}
     told = order(a.timing, b.timing) != "unsure"
     return Finding(rule, form if told else "undecided/growth", about, data_of((a, b)), supported=told)
-
-
-ENGLISH = {
-    "quality/nothing-timed": "None of {rows:count row} has a time.",
-    "quality/skipped": "{rows} of {of} rows were skipped.",
-    "quality/failed": "{rows} of {of} rows failed the check.",
-    "quality/error": "{rows} of {of} rows ended with an error.",
-    "quality/no-spread": "{times} of {of} times have no spread, so small differences may be noise.",
-    "quality/noisy": "{times} of {of} times are noisy.",
-    "quality/moved": "The machine's speed changed during the run, so differences of that size say nothing.",
-    "ahead/all": "{method} is the fastest on {tried:each case}.",
-    "ahead/some": "{method} is the fastest on {n} of {tried} cases.",
-    "ahead/level": "{method} shares the lead on {shared} of {tried} cases and never leads alone.",
-    "ahead/never": "Never the fastest in {tried:count case}: {methods:names}.",
-    "ahead/too-few": "No case has two timed methods, so none is the fastest.",
-    "undecided/fastest": "On some cases the times are too noisy to name the fastest method.",
-    "undecided/growth": "The times at {small} and {large} are too noisy to compare{apart:apart}.",
-    "undecided/series": "The times are too noisy to name the fastest method by {axis:axis}{apart:apart}.",
-    "undecided/pair": "The times are too noisy to compare {fast} with {slow}.",
-    "undecided/families": "The times are too noisy to compare the best {after:word} method with the best "
-    "{before:word} method{apart:apart}.",
-    "winners/one": "{method} is the fastest at every {axis:axis}{apart:apart}.",
-    "winners/mostly": "{method} is the fastest, or level with it, at every {axis:axis}{apart:apart}.",
-    "winners/level": "No method is the fastest alone at any {axis:axis}{apart:apart}.",
-    "winners/changes": "The fastest method changes with the {axis:axis}: {begin:either} at {first}, {end:either} at "
-    "{last}{apart:apart}.",
-    "winners/too-few": "Fewer than two places have two timed methods, so there is no crossover{apart:apart}.",
-    "pair/all-faster": "{fast} is faster than {slow} on {n:each case}.",
-    "pair/all-slower": "{fast} is slower than {slow} on {n:each case}.",
-    "pair/all-level": "{fast} and {slow} are level on {n:each case}.",
-    "pair/mixed": "{fast} is faster than {slow} on {wins} of {n} cases.",
-    "pair/missing": "No case has times of both {fast} and {slow}.",
-    "crossover/at": "The best {after:word} method overtakes the best {before:word} method at a {axis:axis} between "
-    "{last_lost} and {crossover}{apart:apart}.",
-    "crossover/always": "The best {after:word} method is faster than the best {before:word} method at "
-    "{n:each place}{apart:apart}.",
-    "crossover/never-behind": "The best {after:word} method is never slower than the best {before:word} "
-    "method{apart:apart}.",
-    "crossover/never": "The best {after:word} method is at no {axis:axis} faster than the best {before:word} "
-    "method{apart:apart}.",
-    "crossover/level": "The best {after:word} and the best {before:word} method are level at "
-    "{n:each place}{apart:apart}.",
-    "crossover/back": "The best {after:word} method is faster than the best {before:word} method up to a {axis:axis} "
-    "of {last_won}{apart:apart}.",
-    "crossover/scattered": "There is no single {axis:axis} at which the best {after:word} method overtakes the best "
-    "{before:word} method{apart:apart}.",
-    "crossover/too-few": "Fewer than two places have times of both {after:word} and {before:word} "
-    "methods{apart:apart}.",
-    "trend/grows": "The gain of {fast} over {slow} grows with the {axis:axis}{apart:apart}.",
-    "trend/falls": "The gain of {fast} over {slow} falls with the {axis:axis}{apart:apart}.",
-    "trend/no-order": "The gain of {fast} over {slow} goes up and down with the {axis:axis}{apart:apart}.",
-    "trend/steady": "The gain of {fast} over {slow} does not change with the {axis:axis}{apart:apart}.",
-    "trend/unsure": "The times are too noisy to tell how the gain of {fast} over {slow} changes with the "
-    "{axis:axis}{apart:apart}.",
-    "trend/too-few": "{n:count place} cannot show how the gain of {fast} over {slow} changes with the "
-    "{axis:axis}{apart:apart}.",
-    "peak/low": "No method reaches {low:percent} of the FMA peak.",
-    "peak/top": "{top} reaches {top_share:percent} of the FMA peak, more than any other method.",
-    "peak/library": "{top} reaches {top_share:percent} of the FMA peak, and {own} {own_share:percent}.",
-    "peak/unknown": "The share of the FMA peak is unknown: no peak was measured, or nothing was timed.",
-}
-WORKLOAD = "cases: {workload:workload}"
-SPLIT = ("faster: {where[faster]:names}", "slower: {where[slower]:names}", "level: {where[level]:names}")
-COMPARED = ("gain: {span:span}", *SPLIT)
-PEAK = ("peak: {peak:rate}", "highest of {n:count time}: {top} on {top_case}, {top_rate:rate}, {top_share:percent}")
-FIGURES = {
-    "quality": ("methods: {methods:names}", "cases: {cases:names}", "largest spread: {spread:percent}",
-                "{words:reason}"),
-    "ahead": ("largest lead: {most:times} ({most_case})", "level with the fastest on: {level:names}"),
-    "ahead/some": ("largest lead: {most:times} ({most_case})", "fastest on: {cases:names}",
-                   "level with the fastest on: {level:names}"),
-    "undecided": ("time: {small_s:time} to {large_s:time}", WORKLOAD),
-    "winners": ("{axis:axis}: {first} to {last}", "fastest by {axis:axis}: {changes:stretches}",
-                "lead: {least:times} to {most:times}", "lead shared at: {level:names}",
-                "level with the fastest everywhere: {methods:names}", WORKLOAD),
-    "pair": COMPARED,
-    "pair/all-slower": ("time over that of {slow}: {inverse:span}",),
-    "crossover": ("gain by {axis:axis}: {gains:ratios}", *SPLIT, "methods at {last_lost}: {last_after}, {last_before}",
-                  WORKLOAD),
-    "trend": ("gain at {first}: {first_gain:times}", "gain at {last}: {last_gain:times}",
-              "gain: {least:times} to {most:times}", WORKLOAD),
-    "peak": (*PEAK, "lowest share: {lowest_share:percent}"),
-    "peak/library": (*PEAK, "highest that is no library's: {own} on {own_case}, {own_share:percent}",
-                     "lowest share: {lowest_share:percent}"),
-}  # fmt: skip

@@ -1,30 +1,22 @@
-"""The size of the picture: the fastest method, the cost of a call and of copies, and when a GPU pays off."""
+"""The size of the image: the fastest method, the cost of a call and of copies, and when a GPU pays off."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 from convforge.backends.facts import DeviceFacts
-from convforge.benchmark.records import Run
-from convforge.benchmark.suites import load, select
+from convforge.benchmark.records import Result, Run
 from convforge.course.studies import rules
-from convforge.course.studies.finding import Datum, Finding, undecided
-from convforge.course.studies.readings import (
-    Comparison,
-    Reading,
-    Series,
-    compare,
-    data_of,
-    device_backend,
-    readings,
-    series,
-)
-from convforge.course.studies.study import Part, Study
+from convforge.course.studies.finding import Finding, undecided
+from convforge.course.studies.readings import Comparison, Reading, along, compare, data_of, device_backend
+from convforge.course.studies.study import Part, rgb_to_1, study
 from convforge.problem import parse_problem
 from convforge.timing.ranking import order
+from convforge.timing.timer import Timing
 
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CPU_SIZES = SIZES[:-2]
@@ -36,13 +28,14 @@ FLAT = 1.5
 IN_STEP = 1.15
 # Other work delayed a host that takes so many times as long for fewer pixels.
 FALLS = 2.0
+WAYS = {"time": "Without transfer", "transfer_time": "With transfer"}
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """RGB pictures to one channel, 3x3; on a GPU with transfer, and the same on its host."""
+    """RGB images to one channel, 3x3; on a GPU with transfer, and the same on its host."""
     gpu = facts.backend == "cuda"
     sizes = (32, 64, 128) if quick else SIZES if gpu else CPU_SIZES
-    cases = [case for case in select(load(["images"])[1], sizes=sizes, strides=(1,)) if case.problem.k == 1]  # type: ignore[union-attr]
+    cases = rgb_to_1(sizes, (1,))
     # Beyond these sizes the host's truth alone takes seconds, and the GPU is faster for certain.
     host = [replace(case, name=f"{case.name}_host") for case in cases if case.problem.h in CPU_SIZES]  # type: ignore[union-attr]
     found = [Part(host, HOST_METHODS, host=True, share=0.4)] if gpu else []
@@ -56,100 +49,72 @@ def first_stride(run: Run) -> Run:
     return replace(run, results=tuple(r for r in run.results if strides[r.problem] in ((), first)))
 
 
-def _series(run: Run, **more: object) -> list[Series]:
-    return series(readings(run, "conv2d", **more), "size")  # type: ignore[arg-type]
-
-
-def winners(run: Run) -> Iterator[Finding]:
-    """Find the fastest method for each size."""
-    for one in _series(run):
-        yield from rules.winners_along(one, "winner-by-size")
-
-
 def ahead(run: Run) -> Iterator[Finding]:
     """On how many cases each method is the fastest, and which never are."""
-    yield from rules.ahead([r for one in _series(run) for r in one.every])
+    yield from rules.ahead([r for one in along(run, "size") for r in one.every])
 
 
 def floor(run: Run) -> Iterator[Finding]:
     """The largest size up to which the fastest time hardly grows: there the cost of a call decides."""
-    for one in _series(run):
+    for one in along(run, "size"):
         best = one.best()
         if len(best) < 3:
             yield undecided("call-floor", "floor/too-few", **one.load)
             continue
         times = {size: r.seconds for size, r in best.items()}
-        first, *_ = times.values()
+        first = next(iter(times.values()))
         after = next((size for size, seconds in times.items() if seconds > FLAT * first), None)
         flat = [size for size in times if after is None or size < after]
-        last = flat[-1]
-        values = one.load | {
-            "flat": FLAT,
-            "first": one.places[0],
-            "last": last,
-            "first_s": first,
-            "last_s": times[last],
-            "growth": times[last] / first,
-            "pixels": (last / one.places[0]) ** 2,
-            "next": after,
-            "next_growth": after and times[after] / times[last],
-        }
+        last, begin = flat[-1], one.places[0]
+        values = one.load | {"flat": FLAT, "first": begin, "last": last, "first_s": first, "last_s": times[last],
+                             "growth": times[last] / first, "pixels": (last / begin) ** 2, "next": after,
+                             "next_growth": after and times[after] / times[last]}  # fmt: skip
         form = "none" if len(flat) == 1 else "flat" if after else "all"
         yield Finding("call-floor", f"floor/{form}", values, data_of(best.values()))
 
 
 def scaling(run: Run) -> Iterator[Finding]:
     """The growth of the fastest time between the two largest sizes, against that of the pixels."""
-    for one in _series(run):
-        best = one.best()
-        if len(best) < 2:
-            continue
-        (small, a), (large, b) = ends = list(best.items())[-2:]
-        pixels, grown = (large / small) ** 2, b.seconds / a.seconds
-        form = "more" if grown > IN_STEP * pixels else "less" if grown * IN_STEP < pixels else "in-step"
-        values = one.load | {"pixels": pixels, "growth": grown, "within": IN_STEP - 1}
-        yield rules.growth("growth", f"growth/{form}", ends, values)
+    for one in along(run, "size"):
+        ends = list(one.best().items())[-2:]
+        if len(ends) == 2:
+            (small, a), (large, b) = ends
+            pixels, grown = (large / small) ** 2, b.seconds / a.seconds
+            form = "more" if grown > IN_STEP * pixels else "less" if grown * IN_STEP < pixels else "in-step"
+            values = one.load | {"pixels": pixels, "growth": grown, "within": IN_STEP - 1}
+            yield rules.growth("growth", f"growth/{form}", ends, values)
+
+
+def _from_host(run: Run, result: Result) -> Timing | None:
+    return result.transfer_time
 
 
 def transfer(run: Run) -> Iterator[Finding]:
     """The share of the time from host to host that is outside the call, of the method that is fastest over it."""
-    timed = _series(run, pick=lambda run, r: r.transfer_time)
+    timed = along(run, "size", pick=_from_host)
     if not timed and device_backend(run) != "cpu":
         yield undecided("transfer", "transfer/none")
     for one in timed:
         best = one.best()
-        calls = {size: _call(run, r) for size, r in best.items()}
-        shares = {size: 1 - calls[size].seconds / r.seconds for size, r in best.items()}
+        calls = {s: replace(r, timing=timing) for s, r in best.items() if (timing := run.timing(r.result)) is not None}
+        shares = {s: 1 - calls[s].seconds / r.seconds for s, r in best.items()}
         most, least = max(shares, key=lambda s: shares[s]), min(shares, key=lambda s: shares[s])
         above = [s for s, share in shares.items() if share > 0.5]
-        values = one.load | {
-            "least": shares[least],
-            "least_size": least,
-            "most": shares[most],
-            "most_size": most,
-            "n": len(shares),
-            "k": len(above),
-            "where": {"above": above, "below": [s for s in shares if s not in above]},
-        }
+        values = one.load | {"least": shares[least], "least_size": least, "most": shares[most], "most_size": most,
+                             "n": len(shares), "k": len(above),
+                             "where": {"above": above, "below": [s for s in shares if s not in above]}}  # fmt: skip
         form = "most" if len(above) == len(shares) else "mixed" if above else "little"
         data = tuple(d for size, r in best.items() for d in (r.datum("transfer_time"), calls[size].datum()))
         yield Finding("transfer", f"transfer/{form}", values, data)
-
-
-def _call(run: Run, reading: Reading) -> Reading:
-    """The call alone, of a reading from host to host."""
-    timing = run.timing(reading.result)
-    assert timing is not None
-    return replace(reading, timing=timing)
 
 
 def worth(run: Run) -> Iterator[Finding]:
     """From which size the GPU is faster than its host, with and without transfer."""
     if device_backend(run) != "cuda":
         return
-    host = {r.result.problem: r for one in _series(run, backend="cpu") for r in one.best().values()}
+    host = {r.result.problem: r for one in along(run, "size", backend="cpu") for r in one.best().values()}
     for rule, what in (("gpu-worth-it", "time"), ("gpu-worth-it-with-transfer", "transfer_time")):
-        found = _series(run, pick=None if what == "time" else lambda run, r: r.transfer_time)
+        found = along(run, "size", pick=None if what == "time" else _from_host)
         for one in found:
             both = {s: (r, host[r.result.problem]) for s, r in one.best().items() if r.result.problem in host}
             yield _worth(rule, what, one.load | {"way": WAYS[what]}, both)
@@ -159,7 +124,7 @@ def worth(run: Run) -> Iterator[Finding]:
 
 def _worth(rule: str, what: str, values: dict[str, Any], both: dict[int, tuple[Reading, Reading]]) -> Finding:
     if not both:
-        return undecided(rule, f"worth/missing-{what}", **values)
+        return undecided(rule, "worth/missing-host", **values)
     told = compare(both)
     values |= {"unsure": told.unsure}
     pairs = told.pairs or both
@@ -168,112 +133,40 @@ def _worth(rule: str, what: str, values: dict[str, Any], both: dict[int, tuple[R
         return undecided(rule, "worth/undecided", data, **values)
     gains, won = told.gains, told.split["faster"]
     first, last = next(iter(pairs)), list(pairs)[-1]
-    values |= {
-        "n": len(pairs),
-        "sizes": list(pairs),
-        "first": first,
-        "last": last,
-        "gains": {first: gains[first], last: gains[last]},
-        "where": told.values["where"],
-        "gpu": pairs[last][0].method,
-        "cpu": pairs[last][1].method,
-    }
-    if (fall := _fall({size: cpu for size, (_, cpu) in pairs.items()})) is not None:
-        del values["gains"], values["where"]
-        return _kept(rule, what, values | fall, told, data)
+    values |= {"n": len(pairs), "sizes": list(pairs), "first": first, "last": last, "gpu": pairs[last][0].method,
+               "cpu": pairs[last][1].method}  # fmt: skip
+    if kept := _kept(told):
+        form, more = kept
+        return Finding(rule, f"worth/{form}-{what}", values | more, data, form != "unsteady")
     form = "always" if len(won) == len(pairs) else "scattered" if won else "never"
+    marks = [first, last]
     if form == "scattered" and won == list(pairs)[-len(won) :]:
-        form = "from"
-        values |= {"crossover": won[0], "gains": {size: gains[size] for size in (first, won[0], last)}}
+        form, marks = "from", [first, won[0], last]
+        values |= {"crossover": won[0]}
+    values |= {"gains": {size: gains[size] for size in marks}, "where": told.values["where"]}
     return Finding(rule, f"worth/{form}-{what}", values, data)
 
 
-def _kept(rule: str, what: str, values: dict[str, Any], told: Comparison[int], data: tuple[Datum, ...]) -> Finding:
-    """The conclusion that holds although other work delayed the host: its times may be too long, never too short.
+def _kept(told: Comparison[int]) -> tuple[str, dict[str, Any]] | None:
+    """The conclusion that holds if other work delayed the host; None if its time never falls though pixels grow.
 
-    So where it is ahead, it is. Where it is behind it may have been delayed; but not where its times did not vary, and
-    a picture with more pixels takes no less.
+    Its times may be too long, never too short, so where it is ahead, it is. Where it is behind it may have been
+    delayed; but not where its times did not vary, and an image with more pixels takes no less.
     """
-    least = min(told.pairs, key=lambda size: told.pairs[size][1].seconds)
-    most = max(told.pairs, key=lambda size: told.pairs[size][0].seconds)
-    bound, longest, behind = told.pairs[least][1], told.pairs[most][0], told.split["slower"]
-    values |= {"least": least, "least_s": bound.seconds, "most": most, "most_s": longest.seconds}
-    if least == min(told.pairs) and not bound.timing.noisy and order(longest.timing, bound.timing) == "faster":
-        return Finding(rule, f"worth/kept-ahead-{what}", values, data)
-    if behind:
-        return Finding(rule, f"worth/kept-behind-{what}", values | {"behind": behind}, data)
-    return undecided(rule, f"worth/unsteady-{what}", data, **values)
-
-
-def _fall(host: dict[int, Reading]) -> dict[str, Any] | None:
-    """The two sizes between which a host's time falls most though pixels grow; None if it never does."""
+    host = {size: cpu for size, (_, cpu) in told.pairs.items()}
     falls = [(host[a].seconds / host[b].seconds, a, b) for a, b in combinations(sorted(host), 2)]
-    most, slow, quick = max(falls, default=(0.0, 0, 0))
-    if most <= FALLS:
+    fall, slow, quick = max(falls, default=(0.0, 0, 0))
+    if fall <= FALLS:
         return None
-    return {"slow": slow, "slow_s": host[slow].seconds, "quick": quick, "quick_s": host[quick].seconds}
+    least, most = min(host, key=lambda s: host[s].seconds), max(told.pairs, key=lambda s: told.pairs[s][0].seconds)
+    bound, longest, behind = host[least], told.pairs[most][0], told.split["slower"]
+    values = {"slow": slow, "slow_s": host[slow].seconds, "quick": quick, "quick_s": host[quick].seconds,
+              "least": least, "least_s": bound.seconds, "most": most, "most_s": longest.seconds}  # fmt: skip
+    if least == min(host) and not bound.timing.noisy and order(longest.timing, bound.timing) == "faster":
+        return "kept-ahead", values
+    return ("kept-behind", values | {"behind": behind}) if behind else ("unsteady", values)
 
 
-WAYS = {"time": "Without transfer", "transfer_time": "With transfer"}
-ENGLISH = {
-    "floor/flat": "Up to {last} pixels a side a call costs about the same, whatever the size{apart:apart}.",
-    "floor/all": "No size is large enough to show what pixels cost{apart:apart}.",
-    "floor/none": "Time grows with the size from the smallest picture on{apart:apart}.",
-    "floor/too-few": "Fewer than three sizes were timed, so the least cost of a call is unknown{apart:apart}.",
-    "growth/in-step": "The fastest time grows as the pixels do, by {growth:times} for {pixels:times}{apart:apart}.",
-    "growth/more": "The fastest time grows more than the pixels, by {growth:times} for {pixels:times}{apart:apart}.",
-    "growth/less": "The fastest time grows less than the pixels, by {growth:times} for {pixels:times}{apart:apart}.",
-    "transfer/most": "Copies and the host take most of the time from host to host at {n:each size}{apart:apart}.",
-    "transfer/little": "The call itself takes most of the time from host to host at {n:each size}{apart:apart}.",
-    "transfer/mixed": "Copies and the host take most of the time from host to host at {k} of {n} sizes{apart:apart}.",
-    "transfer/none": "No time from host to host was taken.",
-    "worth/always": "{way:word} the GPU is faster than its host at {n:each size}{apart:apart}.",
-    "worth/never": "{way:word} the GPU is faster than its host at no size{apart:apart}.",
-    "worth/from": "{way:word} the GPU is faster than its host from {crossover} pixels a side on{apart:apart}.",
-    "worth/scattered": "{way:word} there is no single size from which the GPU is faster than its host{apart:apart}.",
-    "worth/unsteady": "{way:word} it is unknown when the GPU pays off, as other work delayed the host{apart:apart}.",
-    "worth/kept-ahead": "{way:word} the GPU is faster than its host at {n:each size}, by an unknown factor, as other "
-    "work delayed the host{apart:apart}.",
-    "worth/kept-behind": "{way:word} the GPU is slower than its host at {behind:names} pixels a side{apart:apart}.",
-    "worth/missing": "The GPU has no such times, so it is unknown when it pays off.",
-    "worth/missing-time": "The same was not timed on the GPU's host, so it is unknown when the GPU pays off.",
-    "worth/missing-transfer_time": "The same was not timed on the GPU's host, so it is unknown when the GPU pays off.",
-    "worth/undecided": "{way:word} the times are too noisy to compare the GPU with its host{apart:apart}.",
-}
-_SHARE = ("share of copies and the host: {least:percent} at {least_size} to {most:percent} at {most_size}",)
-_DELAYED = (
-    "host at {slow}: {slow_s:time}",
-    "host at {quick}, which has more pixels: {quick_s:time}",
-    "least time of the host: {least_s:time} at {least}",
-    "longest time of the GPU: {most_s:time} at {most}",
-)
-FIGURES = {
-    "floor/none": ("growth from {first} to {next}: {next_growth:times}", "none: up to {flat:times}", rules.WORKLOAD),
-    "floor": ("{axis:axis}: {first} to {last}", "time: {first_s:time} to {last_s:time}",
-              "growth: {growth:times} for {pixels:.0f} times the pixels, {flat:times} counts as none",
-              "growth from {last} to {next}: {next_growth:times}", rules.WORKLOAD),
-    "growth": ("{axis:axis}: {small} to {large}", "time: {small_s:time} to {large_s:time}",
-               "in step: within {within:percent}", rules.WORKLOAD),
-    "transfer": (*_SHARE, rules.WORKLOAD),
-    "transfer/mixed": (*_SHARE, "more than half at: {where[above]:names}", "at most half at: {where[below]:names}",
-                       rules.WORKLOAD),
-    "worth": ("sizes: {sizes:names}", "gain by size: {gains:ratios}", "methods at {last}: {gpu}, {cpu}", *rules.SPLIT,
-              *_DELAYED, rules.WORKLOAD),
-    "worth/kept-ahead": ("sizes: {sizes:names}", *_DELAYED,
-                         "the host's least time did not vary, and larger pictures take no less", rules.WORKLOAD),
-    "worth/kept-behind": ("sizes: {sizes:names}", *_DELAYED, "other work delayed the host, so the rest is unknown",
-                          rules.WORKLOAD),
-}  # fmt: skip
-
-STUDY = Study(
-    "size",
-    "How does time grow with the picture, which method is fastest at which size, and when is a GPU worth it?",
-    parts,
-    (winners, ahead, floor, scaling, transfer, worth),
-    ENGLISH,
-    FIGURES,
-    gpu_s=90.0,
-    answered_by=("growth", "winner-by-size", "gpu-worth-it-with-transfer"),
-    suites=("images",),
-    cut=first_stride,
+STUDY = study(
+    "size", parts, (partial(rules.winners, axis="size"), ahead, floor, scaling, transfer, worth), cut=first_stride
 )

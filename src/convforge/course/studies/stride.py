@@ -7,50 +7,30 @@ from typing import Any
 
 from convforge.backends.facts import DeviceFacts
 from convforge.benchmark.records import Run
-from convforge.benchmark.suites import load, select
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import (
     Reading,
     Series,
+    along,
     compare,
     data_of,
     named,
     ranked,
     readings,
-    series,
     spanned,
     versus,
-)
-from convforge.course.studies.study import Part, Study
+)  # fmt: skip
+from convforge.course.studies.study import Part, rgb_to_1, study
 from convforge.timing.ranking import order
 
 METHODS = ("direct_*", "im2col", "implicit_gemm", "cudnn", "torch_conv2d", "opencv_filter2d")
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """RGB pictures of a few sizes, by stride."""
+    """RGB images of a few sizes, by stride."""
     sizes = (64, 128) if quick else (256, 1024, 2048, 8192) if facts.backend == "cuda" else (128, 512, 2048)
-    cases = select(load(["images"])[1], sizes=sizes)
-    return [Part([case for case in cases if case.problem.k == 1], METHODS)]  # type: ignore[union-attr]
-
-
-def _series(run: Run) -> list[Series]:
-    return series(readings(run, "conv2d"), "stride")
-
-
-def _largest(run: Run) -> list[Series]:
-    """Of each workload the series of its largest picture."""
-    found: dict[str, Series] = {}
-    for one in _series(run):
-        rest = str({name: value for name, value in one.workload.items() if name != "pictures"})
-        if rest not in found or _pixels(one) > _pixels(found[rest]):
-            found[rest] = one
-    return list(found.values())
-
-
-def _pixels(one: Series) -> int:
-    return int(one.every[0].problem.h * one.every[0].problem.w)
+    return [Part(rgb_to_1(sizes), METHODS)]
 
 
 def ahead(run: Run) -> Iterator[Finding]:
@@ -59,15 +39,15 @@ def ahead(run: Run) -> Iterator[Finding]:
 
 
 def winners(run: Run) -> Iterator[Finding]:
-    """On how many pictures another stride changes which method is the fastest."""
+    """On how many images another stride changes which method is the fastest."""
     changed, data, unsure, n = list[dict[str, Any]](), list[Datum](), list[str](), 0
-    for one in _series(run):
+    for one in along(run, "stride"):
         points = {s: [r for r in found if r.strict] for s, found in one.points.items()}
         points = {s: found for s, found in points.items() if len(found) > 1}
         if len(points) < 2:
             continue
         leaders, doubtful = ranked(points)
-        unsure += [f"{one.workload.get('pictures', '')} stride {place}".strip() for place in doubtful]
+        unsure += [f"{one.workload.get('images', '')} stride {place}".strip() for place in doubtful]
         if len(leaders) < 2:
             continue
         n += 1
@@ -82,8 +62,16 @@ def winners(run: Run) -> Iterator[Finding]:
     yield Finding("winner-by-stride", "by-stride/changes" if changed else "by-stride/same", values, tuple(data))
 
 
+def _largest(run: Run) -> list[Series]:
+    """Of each workload the series of its largest image."""
+    found: dict[str, Series] = {}
+    for one in sorted(along(run, "stride"), key=lambda one: one.every[0].problem.h * one.every[0].problem.w):
+        found[str({name: value for name, value in one.workload.items() if name != "images"})] = one
+    return list(found.values())
+
+
 def saves(run: Run) -> Iterator[Finding]:
-    """By how much the fastest time falls with the stride, on the largest picture; the outputs fall by its square."""
+    """By how much the fastest time falls with the stride, on the largest image; the outputs fall by its square."""
     for one in _largest(run):
         best = one.best()
         if 1 not in best or len(best) < 2:
@@ -96,18 +84,9 @@ def _saves(one: Series, stride: int, whole: Reading, strided: Reading) -> Findin
     outputs = whole.result.flops / strided.result.flops
     nbytes = whole.result.least_bytes / strided.result.least_bytes
     gain = whole.seconds / strided.seconds
-    values = one.load | {
-        "stride": stride,
-        "outputs": outputs,
-        "share": 1 / outputs,
-        "bytes": nbytes,
-        "gain": gain,
-        "loss": 1 / gain,
-        "whole": whole.method,
-        "strided": strided.method,
-        "whole_s": whole.seconds,
-        "strided_s": strided.seconds,
-    }
+    values = one.load | {"stride": stride, "outputs": outputs, "share": 1 / outputs, "bytes": nbytes, "gain": gain,
+                         "loss": 1 / gain, "whole": whole.method, "whole_s": whole.seconds,
+                         "strided": strided.method, "strided_s": strided.seconds}  # fmt: skip
     form: str = order(strided.timing, whole.timing)
     supported = form in ("faster", "slower")
     if form == "faster":
@@ -118,19 +97,18 @@ def _saves(one: Series, stride: int, whole: Reading, strided: Reading) -> Findin
 
 
 def wasted(run: Run) -> Iterator[Finding]:
-    """Methods that a stride does not make faster on the largest picture, although most outputs are gone."""
+    """Methods that a stride does not make faster on the largest image, although most outputs are gone."""
     for one in _largest(run):
         both = {m: (own[max(own)], own[1]) for m in one.methods if 1 in (own := one.method(m)) and len(own) > 1}
         told = compare(both)
         values = one.load | {"stride": max(one.places), "unsure": told.unsure}
-        if not told.pairs:
-            if told.unsure:
-                yield undecided("gain-by-method", "waste/unsure", **values)
-            continue
-        gaining = {method: told.gains[method] for method in told.split["faster"]}
-        values |= {"n": len(told.pairs), "idle": [method for method in told.pairs if method not in gaining],
-                   "span": spanned(gaining) if gaining else None}  # fmt: skip
-        yield Finding("gain-by-method", "waste/some" if values["idle"] else "waste/none", values, told.data)
+        if told.pairs:
+            gains = {method: told.gains[method] for method in told.split["faster"]}
+            idle = [method for method in told.pairs if method not in gains]
+            values |= {"n": len(told.pairs), "idle": idle, "span": spanned(gains) if gains else None}
+            yield Finding("gain-by-method", "waste/some" if idle else "waste/none", values, told.data)
+        elif told.unsure:
+            yield undecided("gain-by-method", "waste/unsure", **values)
 
 
 def im2col(run: Run) -> Iterator[Finding]:
@@ -149,51 +127,4 @@ def im2col(run: Run) -> Iterator[Finding]:
             yield undecided("im2col-against-direct", "im2col/unsure", **values)
 
 
-ENGLISH = {
-    "by-stride/same": "The stride changes the fastest method on none of {n:count picture}.",
-    "by-stride/changes": "The stride changes the fastest method on {changed} of {n:count picture}.",
-    "by-stride/too-few": "No picture was timed at two strides by two methods.",
-    "saves/in-step": "Stride {stride} makes the call {gain:times} as fast, as much as the outputs fall{apart:apart}.",
-    "saves/as-bytes": "Stride {stride} makes the call {gain:times} as fast, only as much as the bytes to move "
-    "fall{apart:apart}.",
-    "saves/part": "Stride {stride} makes the call {gain:times} as fast, less than the outputs fall and more than the "
-    "bytes to move{apart:apart}.",
-    "saves/less": "Stride {stride} makes the call only {gain:times} as fast, less than even the bytes to move "
-    "fall{apart:apart}.",
-    "saves/level": "Stride {stride} saves no time{apart:apart}.",
-    "saves/unsure": "The times are too noisy to tell what stride {stride} saves{apart:apart}.",
-    "saves/slower": "Stride {stride} makes the call slower: it takes {loss:times} the time{apart:apart}.",
-    "saves/too-few": "Strides 1 and above were not both timed{apart:apart}.",
-    "waste/some": "Stride {stride} does not make {idle:names} faster{apart:apart}.",
-    "waste/none": "Stride {stride} makes {n:each method} faster{apart:apart}.",
-    "waste/unsure": "The times are too noisy to tell what stride {stride} does to each method{apart:apart}.",
-    "im2col/all": "At stride {stride} im2col is faster than the best direct method on {n:each case}.",
-    "im2col/some": "At stride {stride} im2col is faster than the best direct method on {wins} of {n} cases.",
-    "im2col/level": "At stride {stride} im2col is at most level with the best direct method.",
-    "im2col/none": "At stride {stride} im2col is slower than the best direct method on {n:each case}.",
-    "im2col/unsure": "At stride {stride} the times are too noisy to compare im2col with the best direct method.",
-}
-_SAVED = ("outputs left: {share:percent}", "outputs fall by: {outputs:times}", "bytes to move fall by: {bytes:times}",
-          "gain: {gain:times}", "time at stride 1: {whole_s:time} ({whole})",
-          "time at stride {stride}: {strided_s:time} ({strided})", rules.WORKLOAD)  # fmt: skip
-FIGURES = {
-    "by-stride": ("fastest by stride, for instance: {who:groups} ({example:workload})",),
-    "saves": _SAVED,
-    "saves/as-bytes": (*_SAVED, "the picture must still be read"),
-    "saves/less": (*_SAVED, "neither outputs nor bytes decide the time"),
-    "waste/some": ("gain of the others: {span:span}", "a kernel that computes what it throws away shows this, or one "
-                   "that waits for bytes", rules.WORKLOAD),
-    "waste": ("gain: {span:span}", rules.WORKLOAD),
-    "im2col": rules.COMPARED,
-}  # fmt: skip
-
-STUDY = Study(
-    "stride",
-    "What does a stride save, and does it change which method is fastest?",
-    parts,
-    (ahead, winners, saves, wasted, im2col),
-    ENGLISH,
-    FIGURES,
-    answered_by=("stride-saves", "winner-by-stride"),
-    suites=("images",),
-)
+STUDY = study("stride", parts, (ahead, winners, saves, wasted, im2col))

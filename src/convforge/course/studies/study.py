@@ -1,96 +1,72 @@
-"""A study: a question, the parts that are measured for it, the rules that read the records, and their sentences."""
+"""A study: a question, the parts that are measured for it into a stored run, and the rules that read the records."""
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.benchmark.records import Run
-from convforge.benchmark.row import Row
-from convforge.benchmark.store import Store
-from convforge.benchmark.suites import Case
+from convforge.benchmark.row import AnyAlgorithm, Row
+from convforge.benchmark.runner import Runner, Settings, Watch, begin
+from convforge.benchmark.store import Store, load_run
+from convforge.benchmark.suites import Case, load, select
+from convforge.call.dispatch import runtime_of
 from convforge.course.studies import rules
 from convforge.course.studies.finding import Finding
-from convforge.course.studies.words import details, say, template
+from convforge.course.studies.words import messages
+from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem
+from convforge.timing.copies import Copies
 
 Rule = Callable[[Run], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some cases, by some methods, on one device.
-
-    `methods` are patterns of names, all where empty; those that no method of the device matches are passed over. With
-    `host` it is measured on the CPU, whatever device the study is about. `share` is of the study's budget. `keep`
-    chooses the rows to measure; the other fields are the bench's settings.
-    """
+    """Some cases, by some methods, on one device; fields without a comment are the bench's settings."""
 
     cases: Sequence[Case]
-    methods: tuple[str, ...] = ()
-    host: bool = False
-    share: float = 1.0
+    methods: tuple[str, ...] = ()  # patterns of names, all where empty; a pattern without any is of another backend
+    host: bool = False  # on the CPU, whatever device the study is about
+    share: float = 1.0  # of the study's budget
     all_configs: bool = False
     steps: bool = False
     transfer: bool = False
-    keep: Callable[[Row], bool] | None = None
+    keep: Callable[[Row], bool] | None = None  # which rows to measure
 
 
 def padded(size: int, c: int, k: int, side: int = 3, **more: Any) -> Conv2dProblem:
-    """A convolution of one square picture whose output has its size."""
+    """A convolution of one square image whose output has its size."""
     return Conv2dProblem(n=1, c=c, h=size, w=size, k=k, r=side, s=side, padding=(side // 2,) * 4, **more)
+
+
+def rgb_to_1(sizes: Sequence[int], strides: Sequence[int] = ()) -> list[Case]:
+    """The cases of one output channel of the suite of images."""
+    return [c for c in select(load(["images"])[1], sizes=sizes, strides=strides) if getattr(c.problem, "k", 0) == 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study.
-
-    Attributes
-    ----------
-    name, asks : str
-        The name on the command line, and the question in a line, in English.
-    parts : callable
-        Facts of the device, and True for the small form -> what is measured.
-    rules : sequence of callable
-        Each reads a run and yields findings.
-    english : mapping
-        Form of a finding -> its sentence in English, with its values by name; see :func:`.words.template`.
-    figures : mapping
-        Form or family of findings -> the details below its sentence, in English.
-    gpu_s, cpu_s : float
-        Default budgets in seconds. Compiling is not of the budget, so they stay below the two and five minutes that a
-        study may take.
-    view : str
-        The table to show: "time", "blocks" or "steps".
-    timed : bool
-        True if it is about times, so that noise makes it doubtful.
-    answered_by : tuple of str
-        Names of the rules that answer the question, one or more for each of its parts, in its order.
-    suites : tuple of str
-        Suites of the bench whose runs the rules can read too.
-    cut : callable or None
-        Of a run with more cases the one with those that the study is about.
-    extra : callable or None
-        Measures what the bench's runner does not, and appends it to the store, for a runtime and the small form or not.
-    """
+    """A study: a question, what is measured for it, and the rules that read the records."""
 
     name: str
-    asks: str
-    parts: Callable[[DeviceFacts, bool], Sequence[Part]]
+    parts: Callable[[DeviceFacts, bool], Sequence[Part]]  # of a device, and True for the small form
     rules: Sequence[Rule]
-    english: Mapping[str, str]
-    figures: Mapping[str, Sequence[str]]
-    gpu_s: float = 75.0
+    asks: str  # the question in a line, in English
+    gpu_s: float = 75.0  # budgets without compiling: below the two and five minutes that a study may take
     cpu_s: float = 200.0
-    view: str = "time"
-    timed: bool = True
-    answered_by: tuple[str, ...] = ()
-    suites: tuple[str, ...] = ()
-    cut: Callable[[Run], Run] | None = None
-    extra: Callable[[Runtime, Store, bool], None] | None = None
+    view: Literal["time", "blocks", "steps"] = "time"  # the table to show
+    timed: bool = True  # about times, so that noise makes it doubtful
+    answered_by: Sequence[str] = ()  # the rules that answer the question, for each of its parts in its order
+    suites: Sequence[str] = ()  # of the bench, whose runs the rules can read too
+    cut: Callable[[Run], Run] | None = None  # of a run with more cases those that the study is about
+    extra: Callable[[Runtime, Store, bool], None] | None = None  # measures what the bench's runner does not
 
     def own(self, run: Run) -> Run:
         """The part of a run that the study is about."""
@@ -102,23 +78,68 @@ class Study:
         found = [finding for rule in self.rules for finding in rule(run)]
         return [*found, *rules.quality(run, times=self.timed)]
 
-    def sentence(self, finding: Finding) -> str:
-        """A finding in one sentence, in the language of this place; a finding of another study is a KeyError."""
-        return say(self.template(finding), finding.values)
 
-    def details(self, finding: Finding) -> list[str]:
-        """The figures of a finding that its sentence does not show, a line each, in the language of this place."""
-        known: dict[str, Sequence[str]] = {**rules.FIGURES, **self.figures}
-        try:
-            lines = template(known, finding.form)
-        except KeyError:
-            lines = known.get(finding.form.partition("/")[0], ())
-        return list(details(finding, self.template(finding), lines))
+def study(name: str, parts: Callable[[DeviceFacts, bool], Sequence[Part]], rules: Sequence[Rule], **more: Any) -> Study:
+    """A study with its question, budgets and answers in studies.toml."""
+    return Study(name, parts, rules, **messages()["studies"][name], **more)
 
-    def to_table(self, finding: Finding) -> dict[str, Any]:
-        """A finding as JSON holds it, with its sentence and details."""
-        return finding.to_table() | {"sentence": self.sentence(finding), "details": self.details(finding)}
 
-    def template(self, finding: Finding) -> str:
-        """The sentence of a finding in English, with fields."""
-        return template({**rules.ENGLISH, **self.english}, finding.form)
+def conduct(
+    study: Study,
+    runtime: Runtime,
+    folder: Path,
+    *,
+    budget_s: float | None = None,
+    quick: bool = False,
+    watch: Watch | None = None,
+) -> Run:
+    """Measure a study into a new file ``<device>/<study>-<time>.jsonl`` below a folder.
+
+    `budget_s` is for the whole, without compiling; by default the study's own. `quick` is the small form: few and small
+    cases, few samples, in seconds. A study that has nothing for this device is a ValueError.
+    """
+    parts = study.parts(runtime.facts, quick)
+    if not parts:
+        raise ValueError(f"the study {study.name} has nothing to measure on {runtime.facts.backend}; it needs a GPU")
+    total = budget_s or (10.0 if quick else study.gpu_s if runtime.facts.backend == "cuda" else study.cpu_s)
+    whole = sum(part.share for part in parts)
+    about = Settings(budget_s=total, quick=quick, all_configs=any(part.all_configs for part in parts),
+                     transfer=any(part.transfer for part in parts) and runtime.facts.backend == "cuda",
+                     steps=any(part.steps for part in parts))  # fmt: skip
+    with begin(folder, study.name, runtime, about) as store:
+        for part in parts:
+            _measure(part, runtime, store, total * part.share / whole, quick, watch)
+        if study.extra is not None:
+            study.extra(runtime, store, quick)
+    return load_run(store.path)
+
+
+def _measure(part: Part, runtime: Runtime, store: Store, budget_s: float, quick: bool, watch: Watch | None) -> None:
+    device = runtime_of("cpu") if part.host else runtime
+    settings = Settings(budget_s=budget_s, quick=quick, all_configs=part.all_configs, steps=part.steps,
+                        transfer=part.transfer and device.facts.backend == "cuda")  # fmt: skip
+    # Copies belong to a case of the device that the study is about.
+    copies: Any = (lambda _: None) if part.host else Copies
+    target = HostRows(store.path) if part.host else store
+    runner = Runner(part.cases, methods(part, device.facts.backend), device, settings, target, watch=watch,
+                    copies=copies)  # fmt: skip
+    if part.keep is not None:
+        runner.rows = [row for row in runner.rows if part.keep(row)]
+    with nullcontext() if target is store else target:
+        runner.run()
+
+
+class HostRows(Store):
+    """The host's rows in a run of another device, whose ceilings are not the host's."""
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """See :class:`Store`."""
+        if record["kind"] != "ceilings":
+            super().append(record)
+
+
+def methods(part: Part, backend: str) -> list[AnyAlgorithm]:
+    """The methods of a part on a backend."""
+    patterns = part.methods or ("*",)
+    own = [a for a in every_algorithm() if a.backend == backend]
+    return [a for a in own if any(fnmatch.fnmatchcase(a.name, p) for p in patterns)]

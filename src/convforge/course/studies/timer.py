@@ -21,8 +21,8 @@ from convforge.benchmark.runner import QUICK
 from convforge.benchmark.store import Store
 from convforge.benchmark.suites import Case
 from convforge.course.studies.finding import Datum, Finding, undecided
-from convforge.course.studies.readings import Reading, by_case, data_of, readings
-from convforge.course.studies.study import Part, Study, padded
+from convforge.course.studies.readings import by_case, data_of, readings
+from convforge.course.studies.study import Part, padded, study
 from convforge.errors import Reason
 from convforge.timing.ranking import order
 from convforge.timing.ring import Cycle
@@ -125,49 +125,40 @@ def _timings(row: Row, plan: Plan, material: Material, rule: StoppingRule) -> di
     assert config is not None
     runtime = plan.runtime
 
+    def call(slot: Any, out: Any, workspace: Any) -> None:
+        plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, out, workspace))
+
     def room() -> Any:
         return runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None
-
-    workspace = room()
-
-    def one(i: int) -> None:
-        slot = slots[0]
-        plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, slot.out, workspace))
-
-    def allocating(i: int) -> None:
-        slot = slots[i]
-        out = runtime.empty(problem.out_shape, slot.out.dtype)
-        plan(plan.buffers(slot.x, plan.borrow(slot.w), slot.operands, out, room()))
 
     def planning(i: int) -> None:
         slot, own = slots[i], method.plan(problem, config, runtime)
         own(own.buffers(slot.x, own.prepare(slot.w), slot.operands, slot.out))
 
+    def allocating(i: int) -> None:
+        call(slots[i], runtime.empty(problem.out_shape, slots[i].out.dtype), room())
+
+    workspace = room()
     calls, waiting = material.ring.calls(plan, workspace), HostClock(runtime, waits=True)
+    same = Cycle(1, lambda _: call(slots[0], slots[0].out, workspace))
     return {
         "right": measure(calls, runtime, rule),
         "no_wait": measure(calls, HostClock(runtime, waits=False), rule),
         "host_clock": measure(calls, waiting, rule),
         "allocating": measure(Cycle(len(slots), allocating), waiting, rule),
         "planning": measure(Cycle(len(slots), planning), waiting, rule),
-        "same_arrays": measure(Cycle(1, one), runtime, rule),
+        "same_arrays": measure(same, runtime, rule),
     }
-
-
-def _clocks(run: Run) -> Iterator[dict[str, Reading]]:
-    """Of each case the clocks' readings by name."""
-    found = [r for r in readings(run, "conv2d", every_config=True) if r.result.precision == MISTAKEN]
-    for rs in by_case(found).values():
-        names = {r.result.config.partition("=")[2]: r for r in rs}
-        if "right" in names:
-            yield names
 
 
 def clocks(run: Run) -> Iterator[Finding]:
     """Each mistake against the right time; what is done inside the time, against that clock without it."""
-    any_found = False
-    for names in _clocks(run):
-        any_found = True
+    mistaken = [r for r in readings(run, "conv2d", every_config=True) if r.result.precision == MISTAKEN]
+    cases = [{r.result.config.partition("=")[2]: r for r in rs} for rs in by_case(mistaken).values()]
+    cases = [names for names in cases if "right" in names]
+    if not cases:
+        yield undecided("clocks", "clocks/none")
+    for names in cases:
         for name, r in names.items():
             # What is read with the host's clock is compared with that clock: else its cost would count too.
             right = names.get("host_clock" if name in ON_HOST_CLOCK else "right")
@@ -175,25 +166,15 @@ def clocks(run: Run) -> Iterator[Finding]:
                 continue
             ratio = r.seconds / right.seconds
             verdict = order(r.timing, right.timing) if abs(ratio - 1) > MARGIN else "level"
-            values = {
-                "case": r.case,
-                "method": r.result.algorithm,
-                "clock": r.result.config,
-                "right": right.result.config,
-                "right_s": right.seconds,
-                "wrong_s": r.seconds,
-                "ratio": ratio,
-                "difference_s": abs(r.seconds - right.seconds),
-                "margin": MARGIN if verdict == "level" else None,
-            }
+            values = {"case": r.case, "method": r.result.algorithm, "clock": r.result.config,
+                      "right": right.result.config, "right_s": right.seconds, "wrong_s": r.seconds, "ratio": ratio,
+                      "difference_s": abs(r.seconds - right.seconds),
+                      "margin": MARGIN if verdict == "level" else None}  # fmt: skip
             form = {"faster": "less", "slower": "more"}.get(verdict, verdict)
             if name == "same_arrays" and form == "less" and not right.timing.cold:
-                form = "less-hot"
-            form, supported = f"{name}/{form}", verdict in ("faster", "slower")
-            yield Finding(name.replace("_", "-"), "clocks/unsure" if verdict == "unsure" else form, values,
-                          data_of((right, r)), supported)  # fmt: skip
-    if not any_found:
-        yield undecided("clocks", "clocks/none")
+                form = "hot"
+            form = "clocks/unsure" if verdict == "unsure" else f"clocks/{name}-{form}"
+            yield Finding(name.replace("_", "-"), form, values, data_of((right, r)), verdict in ("faster", "slower"))
 
 
 def first_calls(run: Run) -> Iterator[Finding]:
@@ -209,52 +190,4 @@ def first_calls(run: Run) -> Iterator[Finding]:
         yield Finding("first-call", f"first/{form}", values, data)
 
 
-ENGLISH = {
-    "no_wait/less": "Without waiting for the device the clock shows only {ratio:percent} of the time.",
-    "no_wait/more": "Without waiting for the device the clock shows {ratio:times} the time.",
-    "no_wait/level": "Not waiting for the device makes no difference.",
-    "host_clock/less": "The host's clock, with a wait, shows only {ratio:percent} of the time.",
-    "host_clock/more": "The host's clock, with a wait, adds {difference_s:time} for launching and waiting.",
-    "host_clock/level": "The host's clock, with a wait, shows the right time.",
-    "allocating/less": "With the output's allocation inside, the clock shows only {ratio:percent} of the time without.",
-    "allocating/more": "Allocating the output inside the time adds {difference_s:time}.",
-    "allocating/level": "Allocating the output inside the time makes no difference.",
-    "planning/less": "With planning inside, the clock shows only {ratio:percent} of the time without.",
-    "planning/more": "Planning and preparing the weights inside the time adds {difference_s:time}.",
-    "planning/level": "Planning and preparing the weights inside the time makes no difference.",
-    "same_arrays/less": "On the same arrays again and again the clock shows only {ratio:percent} of the time.",
-    "same_arrays/more": "On the same arrays again and again a call takes {ratio:times} the time.",
-    "same_arrays/level": "Using the same arrays again and again makes no difference.",
-    "clocks/unsure": "The times are too noisy to judge this clock: {clock:clock}.",
-    "clocks/none": "The run has no mistaken times.",
-    "first/ours": "The first call of {method} takes {ratio:times} as long as a later one.",
-    "first/peer": "The first call of {method} takes {ratio:times} as long as a later one.",
-    "first/none": "The first call of {method} takes no longer than a later one.",
-}
-_CLOCK = ("clock: {wrong_s:time} ({clock:clock})", "right time: {right_s:time} ({right:clock})", "ratio: {ratio:times}",
-          "{method} on {case}", "no difference: within {margin:percent} or the spreads")  # fmt: skip
-FIGURES = dict.fromkeys(("host_clock", "allocating", "planning", "same_arrays", "clocks", "no_wait"), _CLOCK) | {
-    "no_wait/less": (*_CLOCK, "this is the time to hand over a call, not to run it"),
-    "no_wait/more": (*_CLOCK, "handing over a call takes the host longer than the call takes the device"),
-    "no_wait/level": (*_CLOCK, "a call has ended when it returns, or handing it over takes as long as it runs"),
-    "same_arrays/less": (*_CLOCK, "the right way takes turns on arrays that exceed the cache"),
-    "same_arrays/less-hot": (*_CLOCK, "the arrays of the right way fit the last cache too"),
-    "first": ("first call: {first_s:time} on {case}", "later call: {later_s:time}"),
-    "first/ours": ("first call: {first_s:time} on {case}", "later call: {later_s:time}",
-                   "the first call includes planning, compiling or loading, and preparing the weights"),
-    "first/peer": ("first call: {first_s:time} on {case}", "later call: {later_s:time}",
-                   "the first call includes all work that the library does only once"),
-}  # fmt: skip
-
-STUDY = Study(
-    "timer",
-    "What do mistakes of timing show: not waiting, first calls, allocation, planning, the same arrays again?",
-    parts,
-    (clocks, first_calls),
-    ENGLISH,
-    FIGURES,
-    gpu_s=25.0,
-    cpu_s=40.0,
-    extra=mistakes,
-    answered_by=("no-wait", "first-call", "allocating", "planning", "same-arrays"),
-)
+STUDY = study("timer", parts, (clocks, first_calls), extra=mistakes)

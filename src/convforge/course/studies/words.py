@@ -1,59 +1,70 @@
 """From a finding to text: `str.format` with the field's units, lists and workloads as format specs.
 
-Sentences and details are in English beside their rules and are looked up in the catalogue of the language.
+Sentences and details are in English in studies.toml and are looked up in the catalogue of the language.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
-from typing import Any, TypeVar
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial, reduce
+from importlib import resources
+from typing import Any
 
 from convforge.benchmark.formats import three
 from convforge.benchmark.reasons import from_data
 from convforge.course.language import gettext, language, ngettext
-from convforge.course.studies.finding import Finding
 
 # A space between two Chinese letters, and the place between a Chinese letter and a Latin one or a digit.
 _BETWEEN = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _BESIDE = re.compile(r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?=[\u4e00-\u9fff])")
+# Parts of a workload that go without saying.
+ALONE = {("n", 1), ("groups", 1)}
 # Names in one list; the rest are counted, and all are in the finding's values.
 MOST_NAMES = 6
-# The detail of every finding whose rule left places out.
-UNSURE = "too noisy to rank: {unsure:names}"
-
-Entry = TypeVar("Entry")
 
 
-def template(table: Mapping[str, Entry], form: str) -> Entry:
-    """The entry of a form in a table that may leave out the end of it, from a hyphen on.
+@cache
+def messages() -> dict[str, dict[str, Any]]:
+    """The sentences and details of all findings in English; see the file."""
+    return tomllib.loads(resources.files(__package__).joinpath("studies.toml").read_text(encoding="utf-8"))
 
-    Raises
-    ------
-    KeyError
-        The table lacks it.
+
+def template(form: str) -> str:
+    """The sentence of a form in English, with fields; a KeyError where there is none.
 
     Examples
     --------
-    >>> template({"hit-rates/kept": "..."}, "hit-rates/kept-shared")
-    '...'
+    >>> template("hit-rates/kept-shared") == template("hit-rates/kept")
+    True
     """
-    short = form
-    while short not in table and "-" in short.partition("/")[2]:
-        short = short.rpartition("-")[0]
-    return table[short]
+    known = messages()["sentences"]
+    while form not in known and "-" in form.partition("/")[2]:
+        form = form.rpartition("-")[0]
+    return str(known[form])
 
 
-def details(finding: Finding, sentence: str, figures: Iterable[str]) -> Iterator[str]:
-    """The lines below a finding: of these templates those whose values it has and its sentence does not show."""
-    shown = set(_fields(sentence))
-    for text in (*figures, UNSURE):
-        fields = _fields(text)
-        new = not fields or not shown.issuperset(fields)
-        if new and all(_has(finding.values, field) for field in fields):
-            yield say(text, finding.values)
+def details(form: str, values: Mapping[str, Any]) -> list[str]:
+    """The details of a form whose values are known and that its sentence does not show."""
+    shown = set(_fields(template(form)))
+    return [
+        say(text, values)
+        for text in (*_lines(form), *_lines("every"))
+        if not (fields := _fields(text)) or not shown.issuperset(fields)
+        if all(_has(values, field) for field in fields)
+    ]
+
+
+def _lines(form: str) -> list[str]:
+    """The templates of a form: its own, else those of the form without its end, else of its family."""
+    own = messages()["details"].get(form, ["..."])
+    if own[:1] != ["..."]:
+        return list(own)
+    family, _, outcome = form.partition("/")
+    shorter = form.rpartition("-")[0] if "-" in outcome else family if outcome else ""
+    return [*(_lines(shorter) if shorter else []), *own[1:]]
 
 
 def say(text: str, values: Mapping[str, Any]) -> str:
@@ -71,11 +82,6 @@ def _has(values: Mapping[str, Any], field: str) -> bool:
     except KeyError:
         return False
     return value is not None and value not in ("", [], (), {})
-
-
-def workload_words(load: Mapping[str, Any]) -> str:
-    """The parameters that a series of cases has in common, in the language of this place."""
-    return Formatter().say_workload(load)
 
 
 def weights_words(weights: str) -> str:
@@ -101,20 +107,138 @@ def clock_name(config: str) -> str:
     return known.get(config, config)
 
 
-# Specs without a method of their own.
-_PLAIN: dict[str, Callable[[Any], str]] = {
-    "rate": lambda rate: f"{three(rate / 1e12)} TFLOP/s" if rate >= 1e12 else f"{three(rate / 1e9)} GFLOP/s",
+def workload_words(load: Mapping[str, Any]) -> str:
+    """The parameters that a series of cases has in common, in the language of this place."""
+    c, k = load.get("c"), load.get("k")
+    channels = ngettext("{k} output channel", "{k} output channels", k or 0)
+    if c is not None:
+        channels = ngettext("{c} channel to {k}", "{c} channels to {k}", c)
+    words = {
+        "n": gettext("batch {n}"), "images": gettext("{images} pixels"), "k": channels,
+        "groups": gettext("{groups} groups"), "filter": gettext("{filter} filter"),
+        "stride": gettext("stride {stride}"), "layout": "{layout}", "weights": weights_words(load.get("weights", "")),
+    }  # fmt: skip
+    said = [text for name, text in words.items() if load.get(name) and (name, load[name]) not in ALONE]
+    return gettext(", ").join(said).format_map(load)
+
+
+def nouns(noun: str) -> tuple[str, str]:
+    """The messages for one and for many of a thing.
+
+    Examples
+    --------
+    >>> nouns("case"), nouns("entry")
+    (('{n} case', '{n} cases'), ('{n} entry', '{n} entries'))
+    """
+    return f"{{n}} {noun}", f"{{n}} {noun[:-1]}ies" if noun.endswith("y") else f"{{n}} {noun}s"
+
+
+def _count(n: int, noun: str) -> str:
+    return ngettext(*nouns(noun), n).format(n=n)
+
+
+def _each(n: int, noun: str) -> str:
+    things = _count(n, noun)
+    return things if n == 1 else gettext("each of {things}").format(things=things)
+
+
+def _time(value: float) -> str:
+    unit, factor = ("s", 1.0) if value >= 1 else ("ms", 1e3) if value >= 1e-3 else ("us", 1e6)
+    return f"{three(value * factor)} {unit}"
+
+
+def _times(ratio: float) -> str:
+    digits = 2 if ratio < 9.995 else 1 if ratio < 99.5 else 0
+    return gettext("{ratio}x").format(ratio=f"{ratio:.{digits}f}")
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    if percent >= 99.5 and share < 1:
+        said = f"{min(percent, 99.9):.1f}"
+    else:
+        said = f"{percent:.0f}" if percent >= 10 else f"{percent:.1f}" if percent >= 0.1 else f"{percent:.1g}"
+    return gettext("{share} %").format(share=said)
+
+
+def _rate(flops_per_s: float) -> str:
+    factor, unit = (1e12, "TFLOP/s") if flops_per_s >= 1e12 else (1e9, "GFLOP/s")
+    return f"{three(flops_per_s / factor)} {unit}"
+
+
+def _names(names: Sequence[object]) -> str:
+    """A list, cut at `MOST_NAMES`; an empty one is an error."""
+    if not names:
+        raise ValueError("a sentence names what an empty list holds: its finding should have another form")
+    words = [str(name) for name in names]
+    if len(words) == 1:
+        return words[0]
+    more = len(words) - MOST_NAMES + 1 if len(words) > MOST_NAMES else 0
+    first = reduce(lambda a, b: gettext("{first}, {second}").format(first=a, second=b),
+                   words[: MOST_NAMES - 1] if more else words[:-1])  # fmt: skip
+    if more:
+        return gettext("{names} and {n} more").format(names=first, n=more)
+    return gettext("{names} and {last}").format(names=first, last=words[-1])
+
+
+def _axis(axis: str) -> str:
+    return {
+        "size": gettext("image size"),
+        "stride": gettext("stride"),
+        "filter": gettext("filter size"),
+        "channels": gettext("number of channels"),
+        "inputs": gettext("number of input channels"),
+    }[axis]
+
+
+def _reason(data: Any) -> str:
+    reason = from_data(data)
+    return "" if reason is None else reason.render(gettext)
+
+
+def _apart(load: Mapping[str, Any]) -> str:
+    """The parameters that tell a series from others, in brackets; empty if it is the only one."""
+    words = workload_words(load)
+    return gettext(" ({words})").format(words=words) if words else ""
+
+
+def _stretches(stretches: Sequence[Mapping[str, Any]]) -> str:
+    ends = [(part["first"], part["last"], "/".join(part["methods"])) for part in stretches]
+    return gettext("; ").join(_named(f"{a}" if a == b else f"{a}-{b}", methods) for a, b, methods in ends)
+
+
+def _span(span: Mapping[str, Any], figure: Callable[[float], str] = _times) -> str:
+    """The least and the most of ratios or shares, each with its case."""
+    ends = [(figure(span[end]), span[f"{end}_case"]) for end in ("least", "most")]
+    first, last = (gettext("{figure} ({case})").format(figure=figure, case=case) for figure, case in ends)
+    return first if ends[0][1] == ends[1][1] else gettext("{least} to {most}").format(least=first, most=last)
+
+
+def _ratios(ratios: Mapping[Any, float]) -> str:
+    return _names([_named(gettext(str(name)), _times(ratio)) for name, ratio in ratios.items()])
+
+
+def _groups(groups: Mapping[Any, Sequence[str]]) -> str:
+    return gettext("; ").join(_named(name, _names(own)) for name, own in groups.items())
+
+
+def _named(name: object, words: str) -> str:
+    return gettext("{name}: {words}").format(name=name, words=words)
+
+
+# Spec of a field -> what writes its value; after "count" and "each" stands a noun.
+SPECS: Mapping[str, Callable[..., str]] = {
+    "count": _count, "each": _each, "time": _time, "times": _times, "percent": _percent, "rate": _rate,
+    "names": _names, "axis": _axis, "reason": _reason, "workload": workload_words, "apart": _apart,
+    "stretches": _stretches, "span": _span, "shares": partial(_span, figure=_percent), "ratios": _ratios,
+    "groups": _groups, "either": "/".join, "word": gettext, "clock": clock_name, "tiny": "{:.1e}".format,
     "bytes_rate": lambda bytes_per_s: f"{three(bytes_per_s / 1e9)} GB/s",
     "megabytes": lambda nbytes: f"{three(nbytes / 1e6)} MB",
-    "tiny": lambda error: f"{error:.1e}",
-    "either": "/".join,
-    "word": gettext,
-    "clock": clock_name,
-}
+}  # fmt: skip
 
 
 class Formatter(string.Formatter):
-    """Formats a finding's values in the language of this place; a spec is a name above or of a method without "say_".
+    """Formats a finding's values in the language of this place; a spec is one of `SPECS` or Python's.
 
     Examples
     --------
@@ -129,134 +253,8 @@ class Formatter(string.Formatter):
         return said if language() == "en" else _BESIDE.sub(" ", _BETWEEN.sub("", said))
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """A value by one of the specs, with its noun if it has one; other specs are Python's."""
+        """A value by one of the specs, with its noun if it has one."""
         name, _, noun = format_spec.partition(" ")
-        say: Any = _PLAIN.get(name) or getattr(self, f"say_{name}", None)
-        if say is None:
+        if name not in SPECS:
             return str(super().format_field(value, format_spec))
-        return str(say(value, noun) if noun else say(value))
-
-    def say_count(self, n: int, noun: str) -> str:
-        """A number of things; nouns are in the catalogue with their number."""
-        return ngettext(*nouns(noun), n).format(n=n)
-
-    def say_each(self, n: int, noun: str) -> str:
-        """Each of several things."""
-        things = self.say_count(n, noun)
-        return things if n == 1 else gettext("each of {things}").format(things=things)
-
-    def say_time(self, seconds: float) -> str:
-        """A time with its unit."""
-        unit, factor = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
-        return f"{three(seconds * factor)} {unit}"
-
-    def say_times(self, ratio: float) -> str:
-        """A ratio."""
-        digits = 2 if ratio < 9.995 else 1 if ratio < 99.5 else 0
-        return gettext("{ratio}x").format(ratio=f"{ratio:.{digits}f}")
-
-    def say_percent(self, share: float) -> str:
-        """A share of one."""
-        percent = 100 * share
-        if percent >= 99.5 and share < 1:
-            said = f"{min(percent, 99.9):.1f}"
-        else:
-            said = f"{percent:.0f}" if percent >= 10 else f"{percent:.1f}" if percent >= 0.1 else f"{percent:.1g}"
-        return gettext("{share} %").format(share=said)
-
-    def say_names(self, names: Sequence[object]) -> str:
-        """A list, cut at `MOST_NAMES`; an empty one is an error."""
-        if not names:
-            raise ValueError("a sentence names what an empty list holds: its finding should have another form")
-        words = [str(name) for name in names]
-        if len(words) == 1:
-            return words[0]
-        more = len(words) - MOST_NAMES + 1 if len(words) > MOST_NAMES else 0
-        first = reduce(lambda a, b: gettext("{first}, {second}").format(first=a, second=b),
-                       words[: MOST_NAMES - 1] if more else words[:-1])  # fmt: skip
-        if more:
-            return gettext("{names} and {n} more").format(names=first, n=more)
-        return gettext("{names} and {last}").format(names=first, last=words[-1])
-
-    def say_axis(self, axis: str) -> str:
-        """The parameter that differs along a series."""
-        return {
-            "size": gettext("picture size"),
-            "stride": gettext("stride"),
-            "filter": gettext("filter size"),
-            "channels": gettext("number of channels"),
-            "inputs": gettext("number of input channels"),
-        }[axis]
-
-    def say_reason(self, data: Any) -> str:
-        """A reason as JSON holds it."""
-        reason = from_data(data)
-        return "" if reason is None else reason.render(gettext)
-
-    def say_workload(self, load: Mapping[str, Any]) -> str:
-        """The parameters that a series of cases has in common."""
-        said = [gettext("batch {n}").format(n=load["n"])] if load.get("n", 1) != 1 else []
-        if "pictures" in load:
-            said.append(gettext("{size} pixels").format(size=load["pictures"]))
-        if "c" in load:
-            words = ngettext("{c} channel to {k}", "{c} channels to {k}", load["c"])
-            said.append(words.format(c=load["c"], k=load["k"]))
-        elif "k" in load:
-            said.append(ngettext("{k} output channel", "{k} output channels", load["k"]).format(k=load["k"]))
-        if load.get("groups", 1) != 1:
-            said.append(gettext("{n} groups").format(n=load["groups"]))
-        if "filter" in load:
-            said.append(gettext("{size} filter").format(size=load["filter"]))
-        if "stride" in load:
-            said.append(gettext("stride {n}").format(n=load["stride"]))
-        if "layout" in load:
-            said.append(load["layout"])
-        if load.get("weights"):
-            said.append(weights_words(load["weights"]))
-        return gettext(", ").join(said)
-
-    def say_apart(self, load: Mapping[str, Any]) -> str:
-        """The parameters that tell a series from others, in brackets; empty if it is the only one."""
-        words = self.say_workload(load)
-        return gettext(" ({words})").format(words=words) if words else ""
-
-    def say_stretches(self, stretches: Sequence[Mapping[str, Any]]) -> str:
-        """The fastest methods along an axis, in its order."""
-        ends = [(part["first"], part["last"], "/".join(part["methods"])) for part in stretches]
-        return gettext("; ").join(_named(f"{a}" if a == b else f"{a}-{b}", methods) for a, b, methods in ends)
-
-    def say_span(self, span: Mapping[str, Any]) -> str:
-        """The least and the most of ratios, each with its case."""
-        return self._between(span, self.say_times(span["least"]), self.say_times(span["most"]))
-
-    def say_shares(self, span: Mapping[str, Any]) -> str:
-        """The least and the most of shares, each with its case."""
-        return self._between(span, self.say_percent(span["least"]), self.say_percent(span["most"]))
-
-    def _between(self, span: Mapping[str, Any], least: str, most: str) -> str:
-        ends = [(least, span["least_case"]), (most, span["most_case"])]
-        first, last = (gettext("{figure} ({case})").format(figure=figure, case=case) for figure, case in ends)
-        return first if ends[0][1] == ends[1][1] else gettext("{least} to {most}").format(least=first, most=last)
-
-    def say_ratios(self, ratios: Mapping[Any, float]) -> str:
-        """Names, each with its ratio."""
-        return self.say_names([_named(gettext(str(name)), self.say_times(ratio)) for name, ratio in ratios.items()])
-
-    def say_groups(self, groups: Mapping[Any, Sequence[str]]) -> str:
-        """Names, and what belongs to each."""
-        return gettext("; ").join(_named(name, self.say_names(own)) for name, own in groups.items())
-
-
-def _named(name: object, words: str) -> str:
-    return gettext("{name}: {words}").format(name=name, words=words)
-
-
-def nouns(noun: str) -> tuple[str, str]:
-    """The messages for one and for many of a thing.
-
-    Examples
-    --------
-    >>> nouns("case"), nouns("entry")
-    (('{n} case', '{n} cases'), ('{n} entry', '{n} entries'))
-    """
-    return f"{{n}} {noun}", f"{{n}} {noun[:-1]}ies" if noun.endswith("y") else f"{{n}} {noun}s"
+        return SPECS[name](value, noun) if noun else SPECS[name](value)
