@@ -12,7 +12,7 @@ from tests.backends.emulated import needs_emulator
 from tests.course.grader.kernels import EXAMPLES, NAIVE, PLANTED, PLANTED_SHARED, SHARED, planted
 
 from convforge.course.grader import DEFAULT, Limits, Report, check_kernel
-from convforge.course.grader.advice import advice
+from convforge.course.grader.report import advice
 
 pytestmark = needs_emulator
 

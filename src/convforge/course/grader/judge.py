@@ -55,14 +55,14 @@ class CaseResult:
     first: WrongOutput | None = None  # None if no output is wrong, or the shape is wrong
 
 
-def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None) -> CaseResult:
-    """Judge the outputs of a kernel's runs; see :data:`~convforge.course.grader.calls.BEFORE`."""
+def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None = None) -> CaseResult:
+    """Judge a program's output, or those of a kernel's runs; see :data:`~convforge.course.grader.worker.BEFORE`."""
     verdicts = [case.judge.verdict("strict", out) for out in runs]
-    if all(verdict.ok for verdict in verdicts):
+    wrong = next((i for i, verdict in enumerate(verdicts) if not verdict.ok), None)
+    if wrong is None:
         return CaseResult(case, "right", rms=verdicts[0].rms, bound_ratio=verdicts[0].bound_ratio)
-    wrong = next(out for out, verdict in zip(runs, verdicts, strict=True) if not verdict.ok)
-    faults = _of_runs(case, runs) or _of_output(case, wrong, launch)
-    return _wrong(case, wrong, faults, next(verdict for verdict in verdicts if not verdict.ok))
+    faults = (_of_runs(case, runs) if len(runs) > 1 else []) or _of_output(case, runs[wrong], launch)
+    return _wrong(case, runs[wrong], faults, verdicts[wrong])
 
 
 def judge_output(case: Case, out: Any) -> CaseResult:
@@ -72,10 +72,7 @@ def judge_output(case: Case, out: Any) -> CaseResult:
         return CaseResult(case, "wrong", _of_shape(out, case.problem),
                           f"the output is {out.dtype} of shape {out.shape}; it must be float32 of shape {shape} = "
                           "(N, K, P, Q), with P = (H + top + bottom - R) // stride + 1 and Q alike")  # fmt: skip
-    verdict = case.judge.verdict("strict", out)
-    if verdict.ok:
-        return CaseResult(case, "right", rms=verdict.rms, bound_ratio=verdict.bound_ratio)
-    return _wrong(case, out, _of_output(case, out, None), verdict)
+    return judge_runs(case, [out])
 
 
 def _of_shape(out: Any, problem: Conv2dProblem) -> tuple[str, ...]:
@@ -86,14 +83,9 @@ def _of_shape(out: Any, problem: Conv2dProblem) -> tuple[str, ...]:
         return ("swapped H and W of the output",)
     if problem.stride != (1, 1) and out.shape == problem.replace(stride=(1, 1)).out_shape:
         return ("stride ignored",)
-    if out.shape[2:] == tuple((size - taps) // stride + 1 for size, taps, stride in _axes(problem)):
+    if out.shape[2:] == problem.replace(padding=(0, 0, 0, 0)).out_shape[2:]:
         return ("padding ignored",)
     return ()
-
-
-def _axes(problem: Conv2dProblem) -> tuple[tuple[int, int, int], ...]:
-    """Size, taps and stride of each axis."""
-    return (problem.h, problem.r, problem.stride[0]), (problem.w, problem.s, problem.stride[1])
 
 
 def _of_runs(case: Case, runs: Sequence[Floats]) -> list[str]:
@@ -125,18 +117,27 @@ def _unwritten(problem: Conv2dProblem, left: NDArray[np.bool_]) -> str:
     rows, columns = border_of(problem)
     if np.array_equal(left, np.broadcast_to(np.logical_or.outer(rows, columns), left.shape)):
         return "border skipped: outputs there are not written"
-    for axis, name in ((0, "pictures"), (1, "filters"), (2, "rows"), (3, "columns")):
-        places: NDArray[np.bool_] = np.asarray(left.any(axis=tuple(other for other in range(4) if other != axis)))
-        alone = left.sum() * left.shape[axis] == places.sum() * left.size
-        if alone and places[-1] and np.diff(places.astype(int)).sum() == 1 and np.abs(np.diff(places)).sum() == 1:
+    for axis, name in enumerate(("images", "filters", "rows", "columns")):
+        places = _places(left, axis)
+        whole = left.sum() * left.shape[axis] == places.size * left.size
+        if whole and places[-1] == left.shape[axis] - 1 and np.ptp(places) == places.size - 1:
             return f"not written: the last {name}"
     return "not written: some outputs"
 
 
+def _places(mask: NDArray[np.bool_], axis: int) -> NDArray[np.int64]:
+    """Indices along an axis at which anything is marked."""
+    return np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+
+
 def _of_output(case: Case, got: Floats, launch: LaunchInfo | None) -> list[str]:
-    """Faults whose result is this output."""
     judge, problem = case.judge, case.problem
-    faults = [_general(name, problem) for name in matching_faults(problem, got, judge.truth, judge.inputs)]
+    general = {  # names that are independent of the problem's size
+        f"ignored channel {problem.c - 1}": "the last channel is ignored",
+        f"one filter for all outputs: that of channel {problem.k - 1}": "one filter for all outputs: the last",
+    }
+    found = matching_faults(problem, got, judge.truth, judge.inputs)
+    faults = [general.get(name, name.replace("that of channel", "that of filter")) for name in found]
     if problem.c == 1 and not got.any():
         faults.append("the last channel is ignored")
     values = got.astype(np.float64)
@@ -150,22 +151,13 @@ def _of_output(case: Case, got: Floats, launch: LaunchInfo | None) -> list[str]:
     return list(dict.fromkeys(faults))
 
 
-def _general(name: str, problem: Conv2dProblem) -> str:
-    """Turn a fault's name into one that is independent of the problem's size."""
-    if name == f"ignored channel {problem.c - 1}":
-        return "the last channel is ignored"
-    if name == f"one filter for all outputs: that of channel {problem.k - 1}":
-        return "one filter for all outputs: the last"
-    return name.replace("that of channel", "that of filter")
-
-
 def _more(
     problem: Conv2dProblem, inputs: Inputs, launch: LaunchInfo | None
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     """Typical faults of learners, in addition to those of :mod:`convforge.verify.faults`."""
     truth = conv2d_truth(problem, inputs).value
-    for name, seen in _misread(inputs.x):
-        yield name, conv2d_truth(problem, dataclasses.replace(inputs, x=np.ascontiguousarray(seen))).value
+    for name, x in _misread(inputs.x):
+        yield name, conv2d_truth(problem, dataclasses.replace(inputs, x=np.ascontiguousarray(x))).value
     if problem.k > 1:
         yield "NHWC instead of NCHW", truth.transpose(0, 2, 3, 1).reshape(truth.shape)
     for axis, name in ((2, "row"), (3, "column")):
@@ -175,14 +167,11 @@ def _more(
             yield f"not written: {words} {name} of the outputs, which is 0", cut
     if launch is not None and problem.stride == (1, 1):
         block_x, block_y = (*launch.block, 1)[:2]
-        yield (
-            "halo missing: pixels outside of the block's own count as 0",
-            _without_halo(problem, inputs, block_y, block_x),
-        )
+        name = "halo missing: pixels outside of the block's own count as 0"
+        yield name, _without_halo(problem, inputs, block_y, block_x)
 
 
 def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The images read through a wrong index."""
     n, c, h, w = x.shape
     if h != w:
         yield "swapped H and W of the picture", x.reshape(n, c, w, h).transpose(0, 1, 3, 2)
@@ -219,16 +208,15 @@ def _region(mask: NDArray[np.bool_]) -> str:
     'row 3 (the last)'
     """
     words = []
-    for axis, name in enumerate(("picture", "filter", "row", "column")):
-        places = np.flatnonzero(mask.any(axis=tuple(other for other in range(4) if other != axis)))
+    for axis, name in enumerate(("image", "filter", "row", "column")):
+        places = _places(mask, axis)
         if places.size < mask.shape[axis]:
-            last = " (the last)" if places[-1] == mask.shape[axis] - 1 else ""
-            several = places.size > 1
-            run = f"{places[0]} to {places[-1]}" if several and np.ptp(places) == places.size - 1 else None
-            listed = run or ", ".join(map(str, places[:6])) + (", ..." if places.size > 6 else "")
-            words.append(f"{name}{'s' * several} {listed}{last if not several or run else ''}")
-    share = f"{int(mask.sum())} of {mask.size} outputs"
-    return "; ".join(words) if words else share
+            joined = np.ptp(places) == places.size - 1
+            ends = f"{places[0]} to {places[-1]}" if places.size > 1 else f"{places[0]}"
+            listed = ends if joined else ", ".join(map(str, places[:6])) + ", ..." * (places.size > 6)
+            last = " (the last)" if joined and places[-1] == mask.shape[axis] - 1 else ""
+            words.append(f"{name}{'s' * (places.size > 1)} {listed}{last}")
+    return "; ".join(words) or f"{int(mask.sum())} of {mask.size} outputs"
 
 
 def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> CaseResult:
@@ -236,19 +224,19 @@ def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> 
     wrong = ~case.judge.near_enough("strict", got)
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
-        said, place = f"{int(wrong.sum())} of {wrong.size} outputs are wrong", "the first"
+        count = f"{int(wrong.sum())} of {wrong.size} outputs are wrong, the first"
     else:
-        wrong, index, said = _inexact(case, got)
-        place = "the worst"
+        wrong, index, excess = _inexact(case, got)
+        count = f"each output is nearly right, but the {excess}, the worst"
     first = WrongOutput(index, float(case.judge.truth.value[index]), float(got[index]))
-    lines = [f"{said}, {place} {first}"]
+    lines = [f"{count} {first}"]
     if not faults:
         lines.append(f"no known fault gives this; wrong are {_region(wrong)}")
     return CaseResult(case, "wrong", tuple(faults), "\n".join(lines), verdict.rms, verdict.bound_ratio, first)
 
 
 def _inexact(case: Case, got: Floats) -> tuple[NDArray[np.bool_], tuple[int, ...], str]:
-    """The band that fails the gate on RMS errors, the index of its worst output, and the gate's sentence."""
+    """The band that fails the gate on RMS errors, the index of its worst output, and the excess."""
     gate = case.judge.gate
     excess = None if gate is None else gate.excess("strict", got)
     if excess is None:
@@ -256,4 +244,4 @@ def _inexact(case: Case, got: Floats) -> tuple[NDArray[np.bool_], tuple[int, ...
     band = rows_of(case.problem).outputs_in(excess.band, excess.channel)
     error = np.where(band, np.abs(got - case.judge.truth.value), -1.0)
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
-    return band, index, f"each output is nearly right, but the {excess}"
+    return band, index, str(excess)

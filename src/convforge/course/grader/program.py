@@ -12,10 +12,12 @@ from statistics import median
 
 import numpy as np
 
+from convforge.backends.cuda.absent import why_absent
 from convforge.course.grader.cases import Case
 from convforge.course.grader.judge import CaseResult, judge_output
-from convforge.course.grader.process import Ended, Limits, run_limited
+from convforge.course.grader.process import Limits, run_limited
 from convforge.course.grader.report import Report, Time
+from convforge.course.grader.worker import time_ladder
 from convforge.problem import Conv2dProblem
 
 # Timed runs, whose median counts.
@@ -41,9 +43,7 @@ def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None =
     if report.status != "right" or not timed:
         return report
     times = [_time(command, *row, limits) for row in (("your program", timed), ("of which start-up, about", SMALLEST))]
-    from convforge.course.grader.calls import ladder_device, time_ladder
-
-    times += time_ladder(timed, device := ladder_device())
+    times += time_ladder(timed, device := "cuda" if why_absent() is None else "cpu")
     notes = ("a program's time is that of its process: start-up, reading and writing files included",
              f"convforge's own are calls on {device} with arrays in place")  # fmt: skip
     return Report(target, "program", "process", results, times=times, timed=timed, notes=notes)
@@ -96,25 +96,21 @@ def _run_case(command: Sequence[str], case: Case, limits: Limits) -> tuple[CaseR
         try:
             ended = run_limited(words, limits)
         except OSError as fault:
-            said = f"{words[0]} cannot be started: {fault.strerror}"
-            return CaseResult(case, "crash", ("it cannot be started",), said), 0.0
-        return _stopped(case, ended, limits) or _read(case, y), ended.seconds
-
-
-def _stopped(case: Case, ended: Ended, limits: Limits) -> CaseResult | None:
-    """The result of a program that failed, or None."""
-    said = f"\nit said: {_last_lines(ended.said)}" if ended.said else ""
-    if words := limits.words(ended):
+            message = f"{words[0]} cannot be started: {fault.strerror}"
+            return CaseResult(case, "crash", ("it cannot be started",), message), 0.0
+        if not (why := limits.words(ended)) and not ended.code:
+            return _read(case, y), ended.seconds
+    lines = [line.strip() for line in ended.output.splitlines() if line.strip()][-3:]
+    output = f"\nit said: {' | '.join(lines)}" if lines else ""
+    if why:
         name = {"time": "it does not end", "memory": "too much memory"}.get(ended.limit, f"crash: {ended.crash}")
-        return CaseResult(case, ended.limit or "crash", (name,), words + said)
-    if ended.code:
-        words = f"it ended with exit code {ended.code}; 0 says that the output is written"
-        return CaseResult(case, "crash", (f"exit code {ended.code}",), words + said)
-    return None
+    else:
+        why = f"it ended with exit code {ended.code}; 0 says that the output is written"
+        name = f"exit code {ended.code}"
+    return CaseResult(case, ended.limit or "crash", (name,), why + output), ended.seconds
 
 
 def _read(case: Case, y: Path) -> CaseResult:
-    """Judge the program's output file."""
     if not y.exists():
         words = "it ended, and wrote no output: the third argument is the file to write, as np.save(y, out) does"
         return CaseResult(case, "no output", ("no output file",), words)
@@ -129,12 +125,7 @@ def _read(case: Case, y: Path) -> CaseResult:
     return judge_output(case, np.array(out) if out.shape == case.problem.out_shape else out)
 
 
-def _last_lines(text: str, count: int = 3) -> str:
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
-
-
 def _time(command: Sequence[str], name: str, text: str, limits: Limits) -> Time:
-    """The median of a few runs on a problem."""
     case, seconds = Case(name, text, "normal"), []
     for _ in range(TIMED_RUNS):
         result, taken = _run_case(command, case, limits)
