@@ -16,7 +16,7 @@ from tests.course.pages.test_page import HOSTILE, picture
 from tests.course.report import runs
 
 from convforge.course.pages.page import chart_script
-from convforge.course.report import find_pictures, load, render
+from convforge.course.report import find_images, load, render
 
 
 class Reader(HTMLParser):
@@ -136,7 +136,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     machine["facts"]["name"] = HOSTILE
     shown, _ = load([runs.write(tmp_path / "a.jsonl", lines)])
     shown_picture = picture(tmp_path / "p.png")
-    page = render(shown, title=HOSTILE, pictures=[(HOSTILE, shown_picture)], left_out=shown)
+    page = render(shown, title=HOSTILE, images=[(HOSTILE, shown_picture)], left_out=shown)
     reader = Reader(page)
     assert len([1 for attrs, _ in reader.scripts if attrs.get("type") != "application/json"]) == 2
     assert not any(name.startswith("on") for _, attrs in reader.elements for name in attrs)
@@ -277,23 +277,23 @@ def test_pictures_are_shrunk_in_shape_and_in_order(tmp_path: Path) -> None:
     for name, shape in (("b_edges.png", (600, 900, 3)), ("a.PNG", (64, 32))):
         picture(tmp_path / name, shape)
     (tmp_path / "notes.txt").write_text("no picture")
-    found = find_pictures(tmp_path)
+    found = find_images(tmp_path)
     assert [caption for caption, _ in found] == ["a", "b_edges"]
     shown, _ = load([runs.write(tmp_path / "r" / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])])
-    images = [a for t, a in Reader(render(shown, pictures=found)).elements if t == "img"]
+    images = [a for t, a in Reader(render(shown, images=found)).elements if t == "img"]
     assert [(a["width"], a["height"]) for a in images] == [("32", "64"), ("480", "320")]
 
 
 def test_pictures_that_are_none_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no folder"):
-        find_pictures(tmp_path / "none")
-    with pytest.raises(ValueError, match="holds no picture"):
-        find_pictures(tmp_path)
+        find_images(tmp_path / "none")
+    with pytest.raises(ValueError, match="holds no image"):
+        find_images(tmp_path)
     (tmp_path / "bad.png").write_bytes(b"no picture")
     shown, _ = load([runs.write(tmp_path / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])])
-    with pytest.raises(ValueError, match=r"bad\.png is no picture"):
-        render(shown, pictures=find_pictures(tmp_path))
+    with pytest.raises(ValueError, match=r"bad\.png is no image"):
+        render(shown, images=find_images(tmp_path))
     whole = picture(tmp_path / "bad.png").read_bytes()
     (tmp_path / "bad.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"bad\.png is no picture"):
-        render(shown, pictures=find_pictures(tmp_path))
+    with pytest.raises(ValueError, match=r"bad\.png is no image"):
+        render(shown, images=find_images(tmp_path))

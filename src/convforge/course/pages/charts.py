@@ -12,13 +12,14 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import altair as alt
+import vl_convert
+from altair.utils.schemapi import debug_mode
 
 from convforge.course.language import gettext
 from convforge.course.pages.looks import FONT, Ink
-
-if TYPE_CHECKING:
-    import altair as alt
 
 Spec = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
@@ -49,9 +50,6 @@ class Datasets(dict[str, list[dict[str, Any]]]):
     """
 
     def chart(self, rows: Rows) -> alt.Chart:
-        """A chart over rows."""
-        import altair as alt
-
         name = "rows-" + hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
         self[name] = list(rows)
         return alt.Chart(alt.NamedData(name=name))
@@ -59,18 +57,14 @@ class Datasets(dict[str, list[dict[str, Any]]]):
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart and its rows, without theme and width.
+    """One chart and its rows, without theme and width."""
 
-    The key is unique in its run or chapter; the title tells it from its neighbours, such as "stride 2"; the description
-    is for readers who cannot see it. `by_method`: the page's legend hides and shows its marks.
-    """
-
-    key: str
-    title: str
-    description: str
+    key: str  # unique in its run or chapter
+    title: str  # tells it from its neighbours, such as "stride 2"
+    description: str  # for readers who cannot see it
     chart: Any
     data: Datasets
-    by_method: bool = True
+    by_method: bool = True  # the page's legend hides and shows its marks
 
     @property
     def names(self) -> list[str]:
@@ -91,23 +85,16 @@ def panel_spec(panel: Panel, ink: Ink) -> Spec:
 
 def unvalidated() -> AbstractContextManager[None]:
     """Altair without its schema checks, which take seconds a page; the tests check the same specs."""
-    from altair.utils.schemapi import debug_mode
-
-    found: AbstractContextManager[None] = debug_mode(False)
-    return found
+    return debug_mode(False)
 
 
 def svg(spec: Spec) -> str:
     """A chart as SVG, offline."""
-    import vl_convert
-
     return str(vl_convert.vegalite_to_svg(spec))
 
 
 def png(spec: Spec, scale: float = 2.0) -> bytes:
     """A chart as PNG, offline; `scale` is pixels of the file per pixel of the chart."""
-    import vl_convert
-
     return bytes(vl_convert.vegalite_to_png(spec, scale=scale))
 
 
@@ -146,8 +133,6 @@ def log_axis(
     above: bool = False, **more: Any,
 ) -> Any:  # fmt: skip
     """A logarithmic axis of values with few, round ticks; `above` the chart, or below it or at its left."""
-    import altair as alt
-
     more |= {"orient": "top", "titleAnchor": "end"} if above else {}
     encoding: Any = {"x": alt.X, "y": alt.Y}[channel]
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
@@ -157,8 +142,6 @@ def log_axis(
 
 def linear_axis(field: str, title: str, values: Iterable[float]) -> Any:
     """A vertical axis from 0 to a little more than the largest value."""
-    import altair as alt
-
     scale = alt.Scale(domain=[0.0, 1.06 * max(values)], nice=False)
     return alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6))
 
@@ -170,8 +153,6 @@ def time_axis(rows: Rows) -> Any:
 
 def place_axis(title: str, rows: Rows, *, log: bool = True) -> Any:
     """The horizontal axis of the field "place", a tick a place."""
-    import altair as alt
-
     found = sorted({int(row["place"]) for row in rows})
     if log:
         scale = alt.Scale(type="log", base=2, domain=around(found, 1.15), nice=False)
@@ -183,8 +164,6 @@ def place_axis(title: str, rows: Rows, *, log: bool = True) -> Any:
 
 def name_axis(field: str, order: Sequence[str], **more: Any) -> Any:
     """The vertical axis of names, a row a name."""
-    import altair as alt
-
     return alt.Y(f"{field}:N", sort=list(order), title=None, axis=alt.Axis(labelLimit=190, **({"grid": True} | more)))
 
 
@@ -197,7 +176,6 @@ def log_ticks(domain: Sequence[float]) -> list[float]:
     ([0.01, 0.1, 1.0, 10.0, 100.0], [1.0, 1.5, 2.0, 3.0])
     """
     low, high = math.floor(math.log10(domain[0])), math.ceil(math.log10(domain[1]))
-    found: list[float] = []
     for mantissas in MANTISSAS:
         found = [float(f"{m}e{e}") for e in range(low, high + 1) for m in mantissas]
         found = [tick for tick in found if domain[0] <= tick <= domain[1]]
@@ -215,20 +193,9 @@ def lines(
 ) -> Panel:  # fmt: skip
     """A line a method over places.
 
-    Parameters
-    ----------
-    x, y : altair encodings
-    fields : sequence of str
-        Of the tooltip.
-    joined : bool
-        Points are joined by lines.
-    quartiles : bool
-        Each point has a bar from its field "low" to "high".
-    data : Datasets
-        Rows of the charts in `below`, which are drawn first.
+    `fields` are those of the tooltip; with `joined`, lines join the points; with `quartiles` each point has a bar from
+    its field "low" to "high". `data` holds the rows of the charts in `below`, which are drawn first.
     """
-    import altair as alt
-
     data = Datasets() if data is None else data
     base, scales = data.chart(rows), method_scales(ink, rows)
     layers = []
@@ -249,8 +216,6 @@ def dots(
     data: Datasets | None = None, below: Sequence[Any] = (),
 ) -> Panel:  # fmt: skip
     """A row a case or a method, in the order of `rows`, with a point a method; see :func:`lines`."""
-    import altair as alt
-
     data = Datasets() if data is None else data
     names = list(dict.fromkeys(str(row[by]) for row in rows))
     points = method_points(data.chart(rows), method_scales(ink, rows), fields).encode(x=x, y=name_axis(by, names))
@@ -266,9 +231,8 @@ def level_line(data: Datasets, ink: Ink, **axis: Any) -> Any:
 
 def method_scales(ink: Ink, rows: Rows) -> dict[str, Any]:
     """Colour, fill, dash and shape by the methods of rows; in files with one legend, on the page with none."""
-    import altair as alt
-
-    there = {row["method"] for row in rows}
+    there = dict.fromkeys(row["method"] for row in rows)
+    ink.add(there)
     names = [name for name in ink.methods if name in there]
     found, colours = [ink.methods[name] for name in names], [ink.method(name) for name in names]
     fills = [colour if look.ours else ink("paper") for colour, look in zip(colours, found, strict=True)]
@@ -293,8 +257,6 @@ def method_points(base: Any, scales: dict[str, Any], fields: Sequence[str]) -> A
 
 def shown_only(ink: Ink, chart: Any) -> Any:
     """A chart whose methods a reader of the page can hide: the legend there sets the parameter."""
-    import altair as alt
-
     if ink.theme != "page":
         return chart
     return chart.transform_filter("indexof(hidden, datum.method) < 0").add_params(alt.param(name="hidden", value=[]))
@@ -302,8 +264,6 @@ def shown_only(ink: Ink, chart: Any) -> Any:
 
 def tooltips(fields: Sequence[str]) -> list[alt.Tooltip]:
     """Fields of a row as a tooltip, each with its name for readers."""
-    import altair as alt
-
     titles = {
         "method": gettext("method"),
         "case": gettext("case"),

@@ -9,8 +9,8 @@ from typing import Any
 from convforge.benchmark.records import Run
 from convforge.course.language import gettext, in_language
 from convforge.course.pages.charts import unvalidated
+from convforge.course.pages.images import figures
 from convforge.course.pages.page import html
-from convforge.course.pages.pictures import figures
 from convforge.course.report import machine, tables
 from convforge.course.report.charts import KINDS, ink_of, panels, roofline_entries
 from convforge.course.report.headline import headline
@@ -22,7 +22,7 @@ def render(
     runs: Sequence[Run],
     *,
     title: str | None = None,
-    pictures: Sequence[tuple[str, Path]] = (),
+    images: Sequence[tuple[str, Path]] = (),
     left_out: Sequence[Run] = (),
     language: str = "en",
 ) -> str:
@@ -34,7 +34,7 @@ def render(
         One or more, the most important first.
     title : str, optional
         Of the page; by default the suite and the machine.
-    pictures : sequence of (caption, path)
+    images : sequence of (caption, path)
         Shown after the first run's summary.
     left_out : sequence of Run
         Older runs, named at the end.
@@ -55,7 +55,7 @@ def render(
             {f"#{section['key']}": section["ink"] for section in sections},
             title=title or " · ".join(dict.fromkeys(section["name"] for section in sections)),
             sections=sections,
-            figures=figures(pictures),
+            figures=figures(images),
             left_out=left_out,
         )
 
