@@ -13,8 +13,8 @@ import pytest
 from tests.course.grader.kernels import EXAMPLES
 
 from convforge.course.grader import Report, cases_of, check_program
+from convforge.course.grader.check import command_of
 from convforge.course.grader.process import Limits, resident_bytes, run_limited
-from convforge.course.grader.program import command_of
 
 PROGRAM = (EXAMPLES / "student_conv.py").read_text(encoding="utf-8")
 SAVE = "np.save(options.y, y)"

@@ -1,19 +1,23 @@
-"""Judgement of a case's outputs: right, or wrong with the known faults that give exactly these outputs."""
+"""Cases for a reader's convolution, and the judgement of outputs: right, or wrong with the known faults that give them.
+
+The cases are small problems on which no two common faults give the same results.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.backends.runtime import LaunchInfo
-from convforge.course.grader.cases import Case
-from convforge.problem import Conv2dProblem
-from convforge.verify import Inputs, Verdict
+from convforge.problem import Conv2dProblem, parse_problem
+from convforge.verify import Inputs, Judge, Verdict, make_inputs
 from convforge.verify.faults import agrees, matching_faults
 from convforge.verify.plans import POISONS
 from convforge.verify.rows import border_of, rows_of
@@ -21,21 +25,80 @@ from convforge.verify.truth import conv2d_truth
 
 Floats = NDArray[np.float32]
 
+# Timed by default: an image of three channels to eight, 3x3.
+TIMED = "n1c3h512w512_k8r3s3_st1_p1_f32_nchw"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem and its kind of inputs."""
+
+    name: str  # purpose of the case
+    text: str  # the problem's text form
+    kind: str = "integers"  # a key of :data:`convforge.verify.KINDS`
+
+    @cached_property
+    def problem(self) -> Conv2dProblem:
+        return plain_problem(self.text)
+
+    @cached_property
+    def judge(self) -> Judge:
+        """The inputs and the truth on them."""
+        return Judge(self.problem, make_inputs(self.problem, self.kind))
+
+
+DEFAULT = (
+    Case("an impulse, filter 1 to 9", "n1c1h7w9_k1r3s3_st1_p1_f32_nchw", "impulse"),
+    Case("one channel", "n1c1h10w17_k1r3s3_st1_p1_f32_nchw"),
+    Case("no padding, filter 2 x 5", "n1c1h11w20_k1r2s5_st1_p0_f32_nchw"),
+    Case("several channels", "n1c3h9w12_k1r3s3_st1_p1_f32_nchw"),
+    Case("several filters", "n1c3h9w12_k3r3s3_st1_p1_f32_nchw"),
+    Case("a batch", "n3c2h8w11_k2r3s3_st1_p1_f32_nchw"),
+    Case("stride 2", "n1c2h19w24_k2r3s3_st2_p1_f32_nchw"),
+    Case("stride 3, filter 5 x 5", "n1c1h20w26_k2r5s5_st3_p2_f32_nchw"),
+    Case("many blocks, ragged", "n1c1h39w53_k1r3s3_st1_p1_f32_nchw"),
+    Case("fractions", "n2c3h18w35_k4r3s3_st1_p1_f32_nchw", "normal"),
+)
+
+
+def cases_of(problem: str) -> tuple[Case, ...]:
+    """The cases of one problem, with whole numbers and fractions; :data:`DEFAULT` for an empty text.
+
+    Examples
+    --------
+    >>> [case.kind for case in cases_of("n1c1h5w5_k1r3s3_st1_p1_f32_nchw")]
+    ['integers', 'normal']
+    """
+    if not problem:
+        return DEFAULT
+    text = str(plain_problem(problem))
+    return Case("whole numbers", text), Case("fractions", text, "normal")
+
+
+def plain_problem(text: str) -> Conv2dProblem:
+    """Read a convolution that a reader's kernel can compute; ``ValueError`` for any other problem."""
+    problem = parse_problem(text)
+    if not isinstance(problem, Conv2dProblem):
+        raise ValueError(f"--problem {text!r} is no convolution; write one, as in {TIMED}")
+    sizes = {name: getattr(problem, name) for name in ("n", "c", "h", "w", "k", "r", "s", "stride", "padding")}
+    if problem != Conv2dProblem(**sizes):
+        raise ValueError(
+            f"--problem {text!r}: what is checked is float32, NCHW, borders of zeros, without dilation, groups, flip "
+            "or epilogue; leave out the other tokens"
+        )
+    return problem
+
+
 # Value of an emulated variable before it is set: 0xFE in every byte.
 UNSET = float(np.frombuffer(b"\xfe" * 4, np.float32)[0])
 
 
-@dataclass(frozen=True)
-class WrongOutput:
+class WrongOutput(NamedTuple):
     """A wrong output: the first that breaks the bound; if only the RMS error is too large, the worst of the band."""
 
     index: tuple[int, ...]  # [n, k, p, q]
     expected: float
     got: float
-
-    def __str__(self) -> str:
-        # Nine digits tell any two float32 numbers apart.
-        return f"at [n, k, p, q] = {list(self.index)}: expected {self.expected:.9g}, got {self.got:.9g}"
 
 
 @dataclass(frozen=True)
@@ -182,19 +245,13 @@ def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def _without_halo(problem: Conv2dProblem, inputs: Inputs, high: int, wide: int) -> NDArray[np.float64]:
     """The result if a block reads only the block of pixels at its own position."""
-    assert inputs.w is not None
-    x, w = inputs.x.astype(np.float64), inputs.w.astype(np.float64)
-    total = np.zeros(problem.out_shape)
-    p, q = np.arange(problem.p), np.arange(problem.q)
-    for r in range(problem.r):
-        rows = p - problem.padding[0] + r
-        rows_seen = (rows >= 0) & (rows < problem.h) & (rows // high == p // high)
-        for s in range(problem.s):
-            columns = q - problem.padding[2] + s
-            seen = (columns >= 0) & (columns < problem.w) & (columns // wide == q // wide) & rows_seen[:, None]
-            pixels = x[:, :, np.clip(rows, 0, problem.h - 1)][..., np.clip(columns, 0, problem.w - 1)]
-            total += np.einsum("ncpq,kc->nkpq", np.where(seen, pixels, 0.0), w[:, :, r, s])
-    return total
+    found = np.zeros(problem.out_shape)
+    for p, q in itertools.product(range(0, problem.p, high), range(0, problem.q, wide)):
+        block = (..., slice(p, p + high), slice(q, q + wide))
+        x = np.zeros_like(inputs.x)
+        x[block] = inputs.x[block]
+        found[block] = conv2d_truth(problem, dataclasses.replace(inputs, x=x)).value[block]
+    return found
 
 
 def _region(mask: NDArray[np.bool_]) -> str:
@@ -221,27 +278,22 @@ def _region(mask: NDArray[np.bool_]) -> str:
 
 def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> CaseResult:
     """The result of a case with wrong output: number, first one and positions of the wrong outputs."""
-    wrong = ~case.judge.near_enough("strict", got)
+    truth, wrong = case.judge.truth.value, ~case.judge.near_enough("strict", got)
     if wrong.any():
-        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        place = int(np.argmax(wrong))
         count = f"{int(wrong.sum())} of {wrong.size} outputs are wrong, the first"
-    else:
-        wrong, index, excess = _inexact(case, got)
+    else:  # a band of outputs fails the gate on RMS errors
+        gate = case.judge.gate
+        if gate is None or (excess := gate.excess("strict", got)) is None:
+            raise AssertionError(f"{case.text}: a wrong output passes the bound and the gate")
+        wrong = rows_of(case.problem).outputs_in(excess.band, excess.channel)
+        place = int(np.argmax(np.where(wrong, np.abs(got - truth), -1.0)))
         count = f"each output is nearly right, but the {excess}, the worst"
-    first = WrongOutput(index, float(case.judge.truth.value[index]), float(got[index]))
-    lines = [f"{count} {first}"]
+    index = tuple(int(i) for i in np.unravel_index(place, got.shape))
+    first = WrongOutput(index, float(truth[index]), float(got[index]))
+    # Nine digits tell any two float32 numbers apart.
+    numbers = f"expected {first.expected:.9g}, got {first.got:.9g}"
+    lines = [f"{count} at [n, k, p, q] = {list(index)}: {numbers}"]
     if not faults:
         lines.append(f"no known fault gives this; wrong are {_region(wrong)}")
     return CaseResult(case, "wrong", tuple(faults), "\n".join(lines), verdict.rms, verdict.bound_ratio, first)
-
-
-def _inexact(case: Case, got: Floats) -> tuple[NDArray[np.bool_], tuple[int, ...], str]:
-    """The band that fails the gate on RMS errors, the index of its worst output, and the excess."""
-    gate = case.judge.gate
-    excess = None if gate is None else gate.excess("strict", got)
-    if excess is None:
-        raise AssertionError(f"{case.text}: a wrong output passes the bound and the gate")
-    band = rows_of(case.problem).outputs_in(excess.band, excess.channel)
-    error = np.where(band, np.abs(got - case.judge.truth.value), -1.0)
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
-    return band, index, str(excess)

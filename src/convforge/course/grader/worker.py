@@ -20,7 +20,7 @@ from convforge.backends.cuda.arrays import address
 from convforge.backends.emulator import EmulatorError, emulator_runtime
 from convforge.backends.runtime import LaunchInfo
 from convforge.call.dispatch import find_plan, runtime_of
-from convforge.course.grader.cases import plain_problem
+from convforge.course.grader.judge import plain_problem
 from convforge.course.grader.report import Time
 from convforge.course.grader.source import Arguments, OwnKernel, read_kernel, sizes_of
 from convforge.errors import UnsupportedProblem
