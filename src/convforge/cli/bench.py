@@ -30,8 +30,7 @@ def bench(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same.")] = False,
     all_configs: Annotated[bool, typer.Option("--all-configs", help="Every config, not the default alone.")] = False,
     search: Annotated[
-        int,
-        typer.Option(min=0, help="Of each of our methods the fastest of its first N configs, as auto finds it."),
+        int, typer.Option(min=0, help="Of each of our methods the fastest of its first N configs, as auto finds it.")
     ] = 0,
     workspace_limit: WorkspaceLimit = "",
     heavy: Annotated[bool, typer.Option("--heavy", help="The suite's heavy cases too.")] = False,

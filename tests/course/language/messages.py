@@ -22,6 +22,7 @@ from convforge.algorithms import algorithms
 from convforge.algorithms.direct.naive import PARTITIONS
 from convforge.course import language
 from convforge.course.lab import published
+from convforge.course.pages.charts import TOOLTIPS
 from convforge.course.studies import STUDIES, breakdown, channels, filter_size, memory, rules, size
 from convforge.course.studies.published import TABLES
 from convforge.course.studies.words import UNSURE, nouns
@@ -63,6 +64,7 @@ def data() -> Iterator[tuple[str, Text]]:
         )
     families = {*filter_size.FAMILIES, channels.DIRECT[0], channels.PRODUCT[0]}
     yield from (("course/studies/filter_size.py", word) for word in sorted(families))
+    yield from (("course/pages/charts.py", word) for word in TOOLTIPS.values())
     yield from (("course/studies/partition.py", word) for word in PARTITIONS)
     yield from (("course/studies/breakdown.py", word) for word in breakdown.PLACES.values())
     yield from (("course/studies/memory.py", word) for word in memory.FILTERS.values())

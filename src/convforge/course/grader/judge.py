@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,8 @@ def plain_problem(text: str) -> Conv2dProblem:
 UNSET = float(np.frombuffer(b"\xfe" * 4, np.float32)[0])
 
 
-class WrongOutput(NamedTuple):
+@dataclass(frozen=True)
+class WrongOutput:
     """A wrong output: the first that breaks the bound; if only the RMS error is too large, the worst of the band."""
 
     index: tuple[int, ...]  # [n, k, p, q]

@@ -95,15 +95,15 @@ def _wait(
             for kind, size in sizes.items():
                 resource.prlimit(process.pid, kind, (size, size))
     since, allowed = time.monotonic(), max(limits.seconds, first_s)
-    seen = progress() if progress else None
+    last = progress() if progress else None
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_S)
             return ""
         if os.name == "posix" and resident_bytes(process.pid) > limits.memory_bytes:
             return "memory"
-        if progress is not None and (now := progress()) != seen:
-            since, seen, allowed = time.monotonic(), now, limits.seconds
+        if progress is not None and (now := progress()) != last:
+            since, last, allowed = time.monotonic(), now, limits.seconds
         if time.monotonic() - since > allowed:
             return "time"
 

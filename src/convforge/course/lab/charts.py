@@ -146,10 +146,7 @@ def _blocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
 
     Of configs that differ in their block alone; where a method has several such groups, of the largest.
     """
-    titles = {
-        "conv2d": gettext("threads of a block"),
-        "gemm": gettext("threads, or elements of the tile, of a block"),
-    }
+    titles = {"conv2d": gettext("threads of a block"), "gemm": gettext("threads, or elements of the tile, of a block")}
     for operation, title in titles.items():
         groups: dict[str, dict[str, list[Reading]]] = {}
         for one in alike(chapter.shown.run):

@@ -31,7 +31,7 @@ from convforge.course.studies.words import clock_name
 
 # Rows of a table of the Markdown; the page and the data hold all.
 MOST_ROWS = 40
-# Cases of a method beside its source: the largest.
+# Cases of a method next to its source: the largest.
 MOST_CASES = 6
 
 
@@ -53,7 +53,7 @@ def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tup
             ink=ink,
             chapters=[_chapter(chapter) | _numbers(chapter, ink) for chapter in book.chapters],
             absent=[words.study_name(study.name) for study in book.absent],
-            # Single cases have a row each, and so a chart that is not beside others.
+            # Single cases have a row each, and so a chart that is not next to others.
             ratios=[[p for p in ratios if p.key != "ratio-cases"], [p for p in ratios if p.key == "ratio-cases"]],
             verdicts=tables.verdict_table(book.whole),
             roofline=charts.roofline(book, ink),
@@ -130,10 +130,7 @@ def _times(chapter: Chapter) -> dict[str, Any]:
         *_time(gettext("time, ms"), lambda seconds: numbers.three(1e3 * seconds)),
         *([_occupancy()] if blocks else []),
     ]
-    return {
-        "stale": words.stale_words(entry.stale for entry in entries),
-        "times": table("times", "", entries, fields),
-    }
+    return {"stale": words.stale_words(entry.stale for entry in entries), "times": table("times", "", entries, fields)}
 
 
 def _time(name: str, write: Callable[[float], str]) -> list[Field]:
@@ -204,7 +201,7 @@ def _runs(book: Book) -> Table:
     return table("runs", gettext("The runs behind this page"), book.chapters, fields)
 
 
-# The kernels of the package, each beside its measured times.
+# The kernels of the package, each next to its measured times.
 
 
 class Kernel(NamedTuple):

@@ -1,4 +1,4 @@
-"""The published tables A to D beside this machine's figures: what the same rules find in both, and where orders differ.
+"""The published tables A to D next to this machine's figures: what the rules find in both, and where orders differ.
 
 The order of each two methods of a table is compared with theirs here, case by case.
 """
@@ -39,7 +39,7 @@ FIGURES = {
         "there, {a} is faster on {led} of {n:count case}",
         "here, the order is the same on {same}, the other way round on {turned}, level on {level}",
         "{case}, the largest: {b} takes {theirs:times} the time of {a} there, {here:times} here",
-    ),
+    )
 }
 
 
@@ -49,7 +49,7 @@ ORDERS = Study("order", "", parts=lambda facts, small: (), rules=(), english=ENG
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A published table beside this machine's figures, read by the rules of a study."""
+    """A published table next to this machine's figures, read by the rules of a study."""
 
     published: Published
     study: Study
@@ -94,7 +94,7 @@ class Pair(NamedTuple):
 
 
 def comparisons(book: Book) -> list[Comparison]:
-    """Every published table beside this machine's figures."""
+    """Every published table next to this machine's figures."""
     return [_comparison(book, published) for published in TABLES.values()]
 
 

@@ -41,6 +41,14 @@ LABELS = {
     "power": "format(datum.value, '~e')",
     "thousands": "format(datum.value, ',')",
 }
+# Field of a tooltip -> its name for readers.
+_NAMES = (
+    "method", "case", "problem", "size", "stride", "time", "spread", "rate", "of the roof", "note", "what", "ours",
+    "our time", "best peer", "peer time", "verdict", "FLOPs a byte", "share of the bound", "status", "config",
+    "occupancy", "registers", "by", "of all steps",
+)  # fmt: skip
+TOOLTIPS = {name.replace(" ", "_"): name for name in _NAMES}
+TOOLTIPS |= {"error": "RMS error", "class": "arithmetic", "shape": "shape of the block"}
 
 
 class Datasets(dict[str, list[dict[str, Any]]]):
@@ -264,33 +272,4 @@ def shown_only(ink: Ink, chart: Any) -> Any:
 
 def tooltips(fields: Sequence[str]) -> list[alt.Tooltip]:
     """Fields of a row as a tooltip, each with its name for readers."""
-    titles = {
-        "method": gettext("method"),
-        "case": gettext("case"),
-        "problem": gettext("problem"),
-        "size": gettext("size"),
-        "stride": gettext("stride"),
-        "time": gettext("time"),
-        "spread": gettext("spread"),
-        "rate": gettext("rate"),
-        "of_the_roof": gettext("of the roof"),
-        "error": gettext("RMS error"),
-        "note": gettext("note"),
-        "what": gettext("what"),
-        "ours": gettext("ours"),
-        "our_time": gettext("our time"),
-        "best_peer": gettext("best peer"),
-        "peer_time": gettext("peer time"),
-        "verdict": gettext("verdict"),
-        "FLOPs_a_byte": gettext("FLOPs a byte"),
-        "class": gettext("arithmetic"),
-        "share_of_the_bound": gettext("share of the bound"),
-        "status": gettext("status"),
-        "config": gettext("config"),
-        "shape": gettext("shape of the block"),
-        "occupancy": gettext("occupancy"),
-        "registers": gettext("registers"),
-        "by": gettext("by"),
-        "of_all_steps": gettext("of all steps"),
-    }
-    return [alt.Tooltip(f"{field}:N", title=titles[field]) for field in fields]
+    return [alt.Tooltip(f"{field}:N", title=gettext(TOOLTIPS[field])) for field in fields]

@@ -77,15 +77,17 @@ def template(name: str) -> Any:
     return _environment().get_template(name)
 
 
-def resource(room: str, name: str) -> str:
-    """The text of a file beside the code of a room."""
-    return resources.files(f"convforge.course.{room}").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+def resource(package: str, name: str) -> str:
+    """The text of a file of a package of the course."""
+    return (
+        resources.files(f"convforge.course.{package}").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+    )
 
 
 @cache
 def _environment() -> Any:
     environment: Any = Environment(
-        loader=ChoiceLoader([PackageLoader("convforge.course", room) for room in ("pages", "report", "lab")]),
+        loader=ChoiceLoader([PackageLoader("convforge.course", name) for name in ("pages", "report", "lab")]),
         autoescape=select_autoescape(disabled_extensions=("md.j2",), default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
