@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +21,6 @@ from convforge.cli.values import Device, finite, one_of
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
-    from convforge.errors import UnsupportedProblem
     from convforge.imaging.image import Image
     from convforge.imaging.kernels import Kernel
     from convforge.imaging.pipeline.folder import Listing, Share, Written
@@ -125,14 +125,19 @@ def filter_command(
 
 
 @contextmanager
-def _failing(*bad_use: type[Exception]) -> Iterator[None]:
-    """Turn an error about a file into a failure, except those of `bad_use`."""
-    from convforge.imaging.files import ImageError
+def _failing(source: Path, recipe: Recipe) -> Iterator[None]:
+    """Turn an error about a file into a failure; axes that are not named, and what a method refuses, are wrong use."""
+    from convforge.errors import UnsupportedProblem
+    from convforge.imaging.files import AxesError, ImageError
 
     try:
         yield
-    except bad_use:
+    except AxesError:
         raise
+    except UnsupportedProblem as error:
+        raise ValueError(_reason(error, recipe)) from error
+    except MemoryError as error:
+        raise Failure(f"{source}: there is not enough memory to filter it; cut it into parts first") from error
     except ImageError as error:
         raise Failure(str(error)) from error
 
@@ -142,17 +147,18 @@ def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> 
     from convforge.imaging.pipeline.lanes import Clock
     from convforge.imaging.replacing import interrupts
 
-    clock, written = Clock(), False
+    clock, written, failing = Clock(), False, partial(_failing, source, recipe)
     files.load_decoders(source, target)
-    with _failing() if target.suffix.lower() in files.WRITABLE_SUFFIXES else nullcontext():
+    with failing() if target.suffix.lower() in files.WRITABLE_SUFFIXES else nullcontext():
         files.check_writable(target, np.uint8)
-    with clock("read"), _failing(files.AxesError):
+    with clock("read"), failing():
         image = recipe.read(source)
     recipe.check_target(target, image)
-    result, convolved = _filtered(source, image, recipe, clock)
+    with failing():
+        result, convolved = recipe(image, clock)
     try:
         with clock("write"), interrupts() as interrupted:
-            with _failing():
+            with failing():
                 files.write_image(target, result)
             written = True
             if interrupted():
@@ -177,18 +183,6 @@ def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> 
 
 def _line(name: str, text: str) -> None:
     typer.echo(f"{name:<11} {text}")
-
-
-def _filtered(source: Path, image: Image, recipe: Recipe, clock: Clock) -> tuple[Image, Convolved]:
-    from convforge.errors import UnsupportedProblem
-
-    try:
-        with _failing():
-            return recipe(image, clock)
-    except UnsupportedProblem as error:
-        raise ValueError(_refusal_text(recipe, error)) from error
-    except MemoryError as error:
-        raise Failure(f"{source}: there is not enough memory to filter it; cut it into parts first") from error
 
 
 def _print_method(convolved: Convolved, recipe: Recipe) -> None:
@@ -220,11 +214,6 @@ def _kernel_text(kernel: Kernel, recipe: Recipe) -> str:
         "constant": f"constant {recipe.cval:g}",
     }.get(recipe.border, recipe.border)
     return f"{kernel.name}, {rows}x{columns}, {bands}, border {border}{steps}"
-
-
-def _refusal_text(recipe: Recipe, error: UnsupportedProblem) -> str:
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in error.reasons.items())
-    return f"--method {recipe.algorithm} cannot filter this image ({reasons})"
 
 
 # A folder: a progress bar, then a table and the failures.
@@ -304,7 +293,8 @@ def _reason(error: Exception, recipe: Recipe) -> str:
     from convforge.errors import UnsupportedProblem
 
     if isinstance(error, UnsupportedProblem):
-        return _refusal_text(recipe, error)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in error.reasons.items())
+        return f"--method {recipe.algorithm} cannot filter this image ({reasons})"
     if isinstance(error, MemoryError):
         return "there is not enough memory to filter it; take fewer --jobs, or cut it into parts first"
     if isinstance(error, OSError):
