@@ -23,7 +23,6 @@ from convforge.course.grader.process import Ended, Limits, run_limited
 from convforge.course.grader.report import Report, Time, known_error, quoted_line
 from convforge.course.grader.source import OwnKernel, read_kernel
 from convforge.course.grader.worker import BEFORE, time_ladder
-from convforge.problem import Conv2dProblem
 
 # Time limit of a process until its kernel is compiled, if larger than that of a launch.
 COMPILE_S = 120.0
@@ -203,23 +202,6 @@ def command_of(target: str) -> list[str]:
     raise ValueError(f"{target}: there is no such file")
 
 
-def options_of(problem: Conv2dProblem) -> list[str]:
-    """Options of a program: one number if all are equal, else as in a problem's text form.
-
-    Examples
-    --------
-    >>> from convforge.problem import parse_problem
-    >>> options_of(parse_problem("n1c1h9w9_k1r3s3_st2_p1"))
-    ['--stride', '2', '--padding', '1']
-    >>> options_of(parse_problem("n1c1h9w9_k1r3s3_st2x1_p1x0x2x2"))
-    ['--stride', '2x1', '--padding', '1x0x2x2']
-    """
-    words = []
-    for name, sizes in (("--stride", problem.stride), ("--padding", problem.padding)):
-        words += [name, str(sizes[0]) if len(set(sizes)) == 1 else "x".join(map(str, sizes))]
-    return words
-
-
 def _run_case(command: Sequence[str], case: Case, limits: Limits) -> tuple[CaseResult, float]:
     """Run a case once; return its result and its seconds."""
     inputs = case.judge.inputs
@@ -228,7 +210,10 @@ def _run_case(command: Sequence[str], case: Case, limits: Limits) -> tuple[CaseR
         x, w, y = (Path(folder) / f"{name}.npy" for name in "xwy")
         np.save(x, inputs.x)
         np.save(w, inputs.w)
-        words = [*command, str(x), str(w), str(y), *options_of(case.problem)]
+        words = [*command, str(x), str(w), str(y)]
+        for option, sizes in (("--stride", case.problem.stride), ("--padding", case.problem.padding)):
+            # One number if all are equal, else as in a problem's text form.
+            words += [option, str(sizes[0]) if len(set(sizes)) == 1 else "x".join(map(str, sizes))]
         try:
             ended = run_limited(words, limits)
         except OSError as fault:

@@ -125,14 +125,7 @@ def css_variables(inks: Mapping[str, Ink]) -> str:
 
 
 def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
-    """The look of each method, given by name and whether it is ours; no two have the same colour, dash and shape.
-
-    Examples
-    --------
-    >>> found = looks([("direct_rows", True), ("torch_conv2d", False)])
-    >>> found["direct_rows"].dash, found["torch_conv2d"].dash
-    ((), (7, 3))
-    """
+    """The look of each method, given by name and whether it is ours; no two have the same colour, dash and shape."""
     named = dict(methods)
     stated = {(a.name, a.ours): a.look for a in every_algorithm() if a.look is not None}
     found = {name: _look(*stated[name, ours], ours) for name, ours in named.items() if (name, ours) in stated}

@@ -59,13 +59,7 @@ def write(path: Path, text: str) -> int:
 
 
 def json_for_html(value: Any) -> str:
-    r"""JSON for a script element: no text in it can end that element.
-
-    Examples
-    --------
-    >>> print(json_for_html({"name": "</script>"}))
-    {"name":"\u003c/script\u003e"}
-    """
+    r"""JSON for a script element: no text in it can end that element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
