@@ -5,7 +5,7 @@ With an NVIDIA GPU, the GPU's methods follow those of the CPU.
     python examples/demo.py --out out
 
 It runs for at most two minutes on two cores; the first time, half a minute of that is compiling. It writes
-out/pictures/*.png, out/results/*/*.jsonl, out/report.html.
+out/images/*.png, out/results/*/*.jsonl, out/report.html.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ def main(out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("
     console = Console()
     compile_all()
     for device in devices():
-        edges(device, out / "pictures", console)
+        edges(device, out / "images", console)
         bench(["images"], sizes=SIZES, device=device, budget="50s", quick=True, out=out)
-    report([out / "results"], out=out / "report.html", images=out / "pictures")
+    report([out / "results"], out=out / "report.html", images=out / "images")
 
 
 if __name__ == "__main__":

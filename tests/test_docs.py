@@ -310,8 +310,6 @@ def command_line() -> Any:
 
     from convforge.cli import app
 
-    if not app.app.registered_commands:
-        app._register()
     return typer.main.get_command(app.app)
 
 

@@ -84,11 +84,10 @@ from pathlib import Path
 import numpy as np
 from numba.core import event
 import demo
-from convforge.cli.app import _register, app
+from convforge.cli.app import app
 
 for kernel in demo.KERNELS:
     demo.filter_once(kernel)
-_register()
 with event.install_recorder("numba:compile") as recorder:
     for dtype in demo.SAMPLES:
         for shape in ((70, 90), (70, 90, 3)):

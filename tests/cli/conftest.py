@@ -18,7 +18,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def command(*words: object) -> Ran:
         monkeypatch.setattr(sys, "argv", ["convforge", *map(str, words)])
-        monkeypatch.setattr(application.app, "registered_commands", [])
         code: Any = 0
         try:
             application.main()

@@ -20,7 +20,6 @@ from convforge.backends.cpu.facts import cpu_facts
 from convforge.backends.recording import Recording
 from convforge.backends.runtime import LaunchInfo
 from convforge.call.dispatch import find_plan
-from convforge.cli import explain as shown
 from convforge.cli import survey
 from convforge.timing.ceilings import Ceilings
 
@@ -342,9 +341,9 @@ def test_registers_and_occupancy_of_a_gpus_launches() -> None:
     spilling = replace(plain, kernel="second", registers=255, spills=96, occupancy=0.125)
     plan: Any = type("Planned", (), {"launches": (plain, plain, spilling)})
     entry = survey.Entry(None, None, plan)  # type: ignore[arg-type]
-    assert shown._registers(entry) == "255 +96 B", "the most, and what spills"
-    assert shown._occupancy(entry) == "12 %", "the least"
-    assert shown._distinct(plan.launches, "cuda") == [
+    assert survey._registers(entry) == "255 +96 B", "the most, and what spills"
+    assert survey._occupancy(entry) == "12 %", "the least"
+    assert survey.launch_lines(plan.launches, "cuda") == [
         "2 x first: grid 4 x 2, block 32 x 8, 1.02 kB of shared memory, 40 registers, 0 B spilled, occupancy 75 %",
         "second: grid 4 x 2, block 32 x 8, 1.02 kB of shared memory, 255 registers, 96 B spilled, occupancy 12 %",
     ]

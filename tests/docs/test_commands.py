@@ -84,7 +84,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def command(words: list[str]) -> tuple[Any, str]:
         monkeypatch.setattr(sys, "argv", ["convforge", *words])
-        monkeypatch.setattr(application.app, "registered_commands", [])
         code: Any = 0
         try:
             application.main()

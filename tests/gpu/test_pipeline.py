@@ -99,7 +99,6 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_image(place / name, Image(pixels))
     words = ["convforge", "filter", str(place), str(out), "--kernel", "sobel-x", "--device", "cuda"]
     monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setattr(application.app, "registered_commands", [])
     application.main()
     for name, pixels in images.items():
         expected = convforge.filter(pixels, "sobel-x", device="cuda")

@@ -233,15 +233,13 @@ def test_a_row_of_the_bench_keeps_every_plan(installed: Any) -> None:
 def test_explain_shows_the_count_and_each_plan_where_more_is_asked(installed: Any) -> None:
     from rich.console import Console
 
-    from convforge.cli.explain import _print_details, _print_notes
-    from convforge.cli.survey import Entry
+    from convforge.cli.survey import Entry, notes, print_details
 
     installed(*PLANS)
     entry = Entry(peer(), PROBLEM, peer().plan(PROBLEM, cudnn_peer.CudnnConfig(), ClockRuntime()))
+    assert f"cudnn: {WORDS}" in notes(PROBLEM, [entry], None, None, [], FACTS.backend)
     console = Console(file=io.StringIO(), width=1000)
-    _print_notes(console, PROBLEM, [entry], None, None, [], FACTS)
-    assert f"cudnn: {WORDS}" in console.file.getvalue()  # type: ignore[attr-defined]
-    _print_details(console, [entry], None, None)
+    print_details(console, entry)
     assert f"3: eng3: wants {gib(LIMIT + 9)} of workspace" in console.file.getvalue()  # type: ignore[attr-defined]
 
 

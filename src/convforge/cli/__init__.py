@@ -1,7 +1,5 @@
 """The `convforge` command: one module per subcommand; heavy modules are imported only when a subcommand runs."""
 
-from __future__ import annotations
-
 from convforge.cli.app import main
 
 __all__ = ["main"]

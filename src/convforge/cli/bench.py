@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from convforge.cli import values
 from convforge.cli.output import progress
-from convforge.cli.values import (
-    Device,
-    Out,
-    Targets,
-    WorkspaceLimit,
-    parse_bytes,
-    parse_seconds,
-    timed_runtime,
-    words_of,
-)
+from convforge.cli.values import Device, Out, Targets, WorkspaceLimit
 
 if TYPE_CHECKING:
     from convforge.backends.runtime import Runtime
@@ -39,8 +30,7 @@ def bench(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same.")] = False,
     all_configs: Annotated[bool, typer.Option("--all-configs", help="Every config, not the default alone.")] = False,
     search: Annotated[
-        int,
-        typer.Option(min=0, help="Of each of our methods the fastest of its first N configs, as auto finds it."),
+        int, typer.Option(min=0, help="Of each of our methods the fastest of its first N configs, as auto finds it.")
     ] = 0,
     workspace_limit: WorkspaceLimit = "",
     heavy: Annotated[bool, typer.Option("--heavy", help="The suite's heavy cases too.")] = False,
@@ -60,42 +50,36 @@ def bench(
     if all_configs and search:
         raise ValueError("--all-configs and --search exclude each other")
     from convforge.benchmark import suites
-
-    wanted_sizes, wanted_strides = _numbers(sizes, "--sizes"), _numbers(strides, "--strides")
-    budget_s = parse_seconds(budget) if budget else None
-    limit = parse_bytes(workspace_limit) if workspace_limit else None
-    suite, cases = suites.load(targets)
-    cases = suites.select(cases, sizes=wanted_sizes, strides=wanted_strides, heavy=heavy)
     from convforge.benchmark.compiling import compile_rows
     from convforge.benchmark.runner import Runner, Settings, choose
+    from convforge.benchmark.store import load_run
     from convforge.peers import every_algorithm
 
-    runtime = timed_runtime(device)
+    settings = Settings(
+        methods=values.words_of(methods), sizes=_numbers(sizes, "--sizes"), strides=_numbers(strides, "--strides"),
+        budget_s=values.parse_seconds(budget) if budget else None, all_configs=all_configs, search=search,
+        workspace_limit=values.parse_bytes(workspace_limit) if workspace_limit else None, quick=quick, heavy=heavy,
+        transfer=transfer, steps=steps,
+    )  # fmt: skip
+    suite, cases = suites.load(targets)
+    cases = suites.select(cases, sizes=settings.sizes, strides=settings.strides, heavy=heavy)
+    runtime = values.timed_runtime(device)
     if transfer and runtime.facts.backend != "cuda":
         raise ValueError(f"--transfer goes with --device cuda; on {device} nothing is transferred")
-    settings = Settings(
-        methods=words_of(methods), sizes=wanted_sizes, strides=wanted_strides, budget_s=budget_s,
-        all_configs=all_configs, search=search, workspace_limit=limit, quick=quick, heavy=heavy, transfer=transfer,
-        steps=steps,
-    )  # fmt: skip
-    chosen = choose(
-        settings.methods, runtime.facts.backend, {case.problem.operation for case in cases}, every_algorithm()
-    )
+    operations = {case.problem.operation for case in cases}
+    chosen = choose(settings.methods, runtime.facts.backend, operations, every_algorithm())
+    interrupted = False
     with _open(out / "results", suite, runtime, settings, resume=resume) as store, progress() as watch:
-        interrupted = False
         try:
             runner = Runner(cases, chosen, runtime, settings, store, watch=watch)
             compile_rows(runner.rows, runtime.facts)
             runner.run()
         except KeyboardInterrupt:
             interrupted = True
-    from convforge.benchmark.store import load_run
-
-    run = load_run(store.path)
-    show(run, csv=csv, markdown=markdown)
+    show(load_run(store.path), csv=csv, markdown=markdown)
     typer.echo(f"stored in {store.path}", err=True)
     if interrupted:
-        typer.echo(f"interrupted; to go on: {_again(targets, settings, device, out)}", err=True)
+        typer.echo("interrupted; run the same command with --resume to go on", err=True)
         raise typer.Exit(130)
 
 
@@ -107,13 +91,13 @@ def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, res
 
     if not resume:
         return begin(folder, suite, runtime, settings)
-    path = unfinished(folder / device_slug(runtime.facts), suite, settings.choice())
-    if path is None:
-        raise ValueError(
-            f"{folder / device_slug(runtime.facts)} holds no unfinished run of {suite} with the same methods, sizes, "
-            "strides, configs and limits; leave out --resume to begin one"
-        )
-    return Store.resume(path)
+    folder /= device_slug(runtime.facts)
+    if path := unfinished(folder, suite, settings.choice()):
+        return Store.resume(path)
+    raise ValueError(
+        f"{folder} holds no unfinished run of {suite} with the same methods, sizes, strides, configs and limits; leave "
+        "out --resume to begin one"
+    )
 
 
 def show(run: Run, *, csv: bool = False, markdown: bool = False) -> None:
@@ -130,27 +114,8 @@ def show(run: Run, *, csv: bool = False, markdown: bool = False) -> None:
         console.print(tables.rich_tables(run, console.width))
 
 
-def _again(targets: list[str], settings: Settings, device: str, out: Path) -> str:
-    """Write the command that resumes an interrupted run."""
-    limit = settings.workspace_limit
-    values: dict[str, object] = {  # None, 0 and empty values are omitted
-        "--methods": ",".join(settings.methods),
-        "--sizes": ",".join(map(str, settings.sizes)),
-        "--strides": ",".join(map(str, settings.strides)),
-        "--device": None if device == "cpu" else device,
-        "--budget": None if settings.budget_s is None else f"{settings.budget_s:g}s",
-        "--out": None if out == Path("out") else out,
-        "--search": settings.search,
-        "--workspace-limit": None if limit is None else f"{limit}B",
-    }
-    words = [str(word) for pair in values.items() if pair[1] for word in pair]
-    flags = [name for name in ("all_configs", "heavy", "transfer", "steps", "quick") if getattr(settings, name)]
-    words += [f"--{name.replace('_', '-')}" for name in (*flags, "resume")]
-    return shlex.join(["convforge", "bench", *targets, *words])
-
-
 def _numbers(text: str, option: str) -> tuple[int, ...]:
-    words = words_of(text)
+    words = values.words_of(text)
     if any(not word.isdecimal() or int(word) < 1 for word in words):
         raise ValueError(f"{option} {text!r} must be whole numbers of at least 1, joined by commas")
     return tuple(int(word) for word in words)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json as json_
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from convforge.cli.values import parse_bytes, parse_seconds
-
-if TYPE_CHECKING:
-    from convforge.course.grader import Report
 
 
 def check(
@@ -53,7 +50,9 @@ def check(
             if value:
                 raise ValueError(f"{name} {value!r} goes with a kernel's file, NAME.cu; {target} is run as a program")
         report = check_program(target, cases, timed=timed, limits=limits)
-    _show(report, json=json)
+    typer.echo(json_.dumps(report.to_table(), indent=1) if json else report.to_text(), nl=json)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
 
 
 def _device(device: str) -> tuple[str, str]:
@@ -65,9 +64,3 @@ def _device(device: str) -> tuple[str, str]:
     if chosen != "emulator" and chosen.partition(":")[0] != "cuda":
         raise ValueError(f"--device {device!r}: a kernel runs on emulator, cuda, cuda:1, ...")
     return chosen, (why_no_emulator() if chosen == "emulator" else why_no_gpu()) or ""
-
-
-def _show(report: Report, *, json: bool) -> None:
-    typer.echo(json_.dumps(report.to_table(), indent=1) if json else report.to_text(), nl=json)
-    if report.exit_code:
-        raise typer.Exit(report.exit_code)

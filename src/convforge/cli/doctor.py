@@ -45,40 +45,34 @@ def doctor(
     """Show what is installed, what is missing with the line that installs it, and the caches."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from convforge import __version__
     from convforge.backends.cpu import cpu_facts
+    from convforge.benchmark.formats import byte_count
 
-    console = Console()
     facts = cpu_facts()
     machine = Table("machine", "", title=f"convforge {__version__}", title_justify="left")
     machine.add_row("Python", f"{platform.python_version()} on {platform.platform()}")
     machine.add_row("CPU", f"{facts.name}, {facts.cores} cores in use, vectors of {facts.vector_bytes} bytes")
-    machine.add_row("caches", f"L1 {_size(facts.l1_bytes)}, L2 {_size(facts.l2_bytes)}, L3 {_size(facts.l3_bytes)}")
-    machine.add_row("memory", _size(facts.memory_bytes))
-    machine.add_row("GPU", Text(_gpu()))
+    sizes = {"L1": facts.l1_bytes, "L2": facts.l2_bytes, "L3": facts.l3_bytes}
+    machine.add_row("caches", ", ".join(f"{name} {byte_count(size)}" for name, size in sizes.items()))
+    machine.add_row("memory", byte_count(facts.memory_bytes))
+    machine.add_row("GPU", _gpu())
+    packages = Table("package", "version", "for", "to get it")
+    needed = {name: (purpose, name) for name, purpose in _NEEDED.items()}
+    for name, (purpose, wanted) in {**needed, **_OPTIONAL}.items():
+        version = _version(name) or (name.startswith("opencv") and _version("opencv-python"))
+        packages.add_row(name, version or ("missing" if name in _NEEDED else "not installed"), purpose,
+                         "" if version else f"pip install {wanted}")  # fmt: skip
+    console = Console(markup=False)
     console.print(machine)
-    console.print(_packages())
+    console.print(packages)
     _caches(clear_cache)
-
-
-def _packages() -> object:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("package", "version", "for", "to get it")
-    for name, purpose in _NEEDED.items():
-        version = _version(name)
-        table.add_row(name, version or "[red]missing[/red]", purpose, "" if version else f"pip install {name}")
-    for name, (purpose, wanted) in _OPTIONAL.items():
-        version = _version(name) or (name.startswith("opencv") and _version("opencv-python")) or None
-        table.add_row(name, version or "not installed", purpose, "" if version else Text(f"pip install {wanted}"))
-    return table
 
 
 def _caches(clear: bool) -> None:
     from convforge.backends.cache import cache_folder, cache_root, file_sizes, remove_folder
+    from convforge.benchmark.formats import byte_count
 
     folders = {kind: cache_folder(kind) for kind in ("cuda", "emulator", "numba", "tuned")}
     if None in folders.values():  # already reported
@@ -88,7 +82,7 @@ def _caches(clear: bool) -> None:
     compiled = [folder for kind, folder in there.items() if kind != "tuned"]
     for folder in compiled or [cache_root() / "numba"]:
         sizes = file_sizes(folder)
-        typer.echo(f"compiled kernels: {folder}, {len(sizes)} files, {_size(sum(sizes))}")
+        typer.echo(f"compiled kernels: {folder}, {len(sizes)} files, {byte_count(sum(sizes))}")
     if (tuned := there.get("tuned")) is not None:
         typer.echo(f"tuned choices: {tuned}, {len(list(tuned.glob('*/*.json')))} buckets")
     if clear and there:
@@ -105,21 +99,12 @@ def _version(name: str) -> str | None:
 
 
 def _gpu() -> str:
-    """Describe the first GPU, or say why none can be used."""
     from convforge.backends.cuda import why_absent
+    from convforge.backends.cuda.facts import cuda_facts
+    from convforge.benchmark.formats import byte_count
 
     if (reason := why_absent()) is not None:
         return f"none to use: {reason}"
-    from convforge.backends.cuda.facts import cuda_facts
-
     facts = cuda_facts()
-    words = f"{facts.name}, {facts.cores} SMs, {facts.architecture}, {_size(facts.memory_bytes)}"
+    words = f"{facts.name}, {facts.cores} SMs, {facts.architecture}, {byte_count(facts.memory_bytes)}"
     return f"{words}; {facts.no_fft}" if facts.no_fft else words
-
-
-def _size(nbytes: int) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}"
-        nbytes = nbytes // 1024 if nbytes % 1024 == 0 else round(nbytes / 1024)
-    return f"{nbytes} GiB"

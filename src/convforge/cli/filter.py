@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -16,11 +17,10 @@ import numpy as np
 import typer
 
 from convforge.cli.output import Failure, plain_table, progress
-from convforge.cli.values import Device, at_least_1, finite, one_of
+from convforge.cli.values import Device, finite, one_of
 from convforge.imaging.image import MAX_PIXELS
 
 if TYPE_CHECKING:
-    from convforge.errors import UnsupportedProblem
     from convforge.imaging.image import Image
     from convforge.imaging.kernels import Kernel
     from convforge.imaging.pipeline.folder import Listing, Share, Written
@@ -31,19 +31,9 @@ SAMPLE_TYPES = tuple(
     np.dtype(kind + size).name for kind, sizes in (("u", "1248"), ("i", "1248"), ("f", "248")) for size in sizes
 )
 
-# Parts of the clock in the order of the report, with their notes.
-_PARTS = {
-    "read": "",
-    "gray": "",
-    "widen": " (to float64)",
-    "plan": "",
-    "first call": " (kernels compiled or read from the cache; in no other time)",
-    "upload": "",
-    "filter": "",
-    "download": "",
-    "convert": "",
-    "write": "",
-}
+# Parts of the clock in the order of the report, and their notes.
+_PARTS = ("read", "gray", "widen", "plan", "first call", "upload", "filter", "download", "convert", "write")
+_NOTES = {"widen": " (to float64)", "first call": " (kernels compiled or read from the cache; in no other time)"}
 
 
 def filter_command(
@@ -82,14 +72,16 @@ def filter_command(
             "images, such as ZYX or TZYXC. A stack is filtered plane by plane; one whose axes are unclear needs this.",
         ),
     ] = None,
-    max_pixels: Annotated[int, typer.Option(help="Most pixels that IN may declare, pages counted.")] = MAX_PIXELS,
+    max_pixels: Annotated[
+        int, typer.Option(min=1, help="Most pixels that IN may declare, pages counted.")
+    ] = MAX_PIXELS,
     device: Device = "cpu",
     recursive: Annotated[bool, typer.Option("--recursive", help="A folder's sub-folders too.")] = False,
     format_: Annotated[
         str | None, typer.Option("--format", metavar="png|jpg|tif|npy", help="Of a folder's results. [default: IN's]")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Threads that read and write a folder's files. [default: the cores]")
+        int | None, typer.Option(min=1, help="Threads that read and write a folder's files. [default: the cores]")
     ] = None,
 ) -> None:
     """Filter an image or a folder: edges, blur, any kernel; alpha, resolution and description are kept.
@@ -97,6 +89,7 @@ def filter_command(
     Cross-correlation, the kernel's centre over each pixel. Integers round and saturate once, at the end. A folder's
     images go to the folder OUT, which is made, under the same names; those that fail are listed at the end.
     """
+    from convforge.backends.cpu import cpu_facts
     from convforge.imaging.axes import Axes
     from convforge.imaging.kernels import load_kernel
     from convforge.imaging.pipeline.recipe import Recipe
@@ -114,11 +107,11 @@ def filter_command(
         scale=finite(scale, "--scale"),
         gray=gray,
         device=device,
-        max_pixels=at_least_1(max_pixels, "--max-pixels"),
+        max_pixels=max_pixels,
         axes=None if axes is None else Axes(axes.upper()).letters,
     )
-    threads = _threads(jobs)
     if source.is_dir():
+        threads = jobs or max(cpu_facts().cores, 2)  # at least two, so that reads and writes overlap
         _filter_folder(source, target, chosen, recipe, recursive=recursive, suffix=_suffix(format_), jobs=threads)
         return
     for name, given in (("--recursive", recursive), ("--format", format_ is not None), ("--jobs", jobs is not None)):
@@ -132,14 +125,19 @@ def filter_command(
 
 
 @contextmanager
-def _failing(*bad_use: type[Exception]) -> Iterator[None]:
-    """Turn an error about a file into a failure, except those of `bad_use`."""
-    from convforge.imaging.files import ImageError
+def _failing(source: Path, recipe: Recipe) -> Iterator[None]:
+    """Turn an error about a file into a failure; axes that are not named, and what a method refuses, are wrong use."""
+    from convforge.errors import UnsupportedProblem
+    from convforge.imaging.files import AxesError, ImageError
 
     try:
         yield
-    except bad_use:
+    except AxesError:
         raise
+    except UnsupportedProblem as error:
+        raise ValueError(_reason(error, recipe)) from error
+    except MemoryError as error:
+        raise Failure(f"{source}: there is not enough memory to filter it; cut it into parts first") from error
     except ImageError as error:
         raise Failure(str(error)) from error
 
@@ -149,17 +147,18 @@ def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> 
     from convforge.imaging.pipeline.lanes import Clock
     from convforge.imaging.replacing import interrupts
 
-    clock, written = Clock(), False
+    clock, written, failing = Clock(), False, partial(_failing, source, recipe)
     files.load_decoders(source, target)
-    with _failing() if target.suffix.lower() in files.WRITABLE_SUFFIXES else nullcontext():
+    with failing() if target.suffix.lower() in files.WRITABLE_SUFFIXES else nullcontext():
         files.check_writable(target, np.uint8)
-    with clock("read"), _failing(files.AxesError):
+    with clock("read"), failing():
         image = recipe.read(source)
     recipe.check_target(target, image)
-    result, convolved = _filtered(source, image, recipe, clock)
+    with failing():
+        result, convolved = recipe(image, clock)
     try:
         with clock("write"), interrupts() as interrupted:
-            with _failing():
+            with failing():
                 files.write_image(target, result)
             written = True
             if interrupted():
@@ -167,36 +166,26 @@ def _filter_file(source: Path, target: Path, kernel: Kernel, recipe: Recipe) -> 
     except KeyboardInterrupt as stop:
         typer.echo(f"convforge: interrupted; {target} {'is complete' if written else 'was not written'}", err=True)
         raise typer.Exit(130) from stop
-    typer.echo(f"in          {source}: {_size(image)}")
+    _line("in", f"{source}: {_size(image)}")
     if image.pages:
-        typer.echo(f"stack       {image.axes[0] or 'pages'}: each of the {image.page_count} planes by itself")
+        _line("stack", f"{image.axes[0] or 'pages'}: each of the {image.page_count} planes by itself")
     elif image.axes[0]:
-        typer.echo(f"axes        {image.axes[0]}: one plane")
-    typer.echo(f"out         {target}: {_size(result)}")
-    typer.echo(f"kernel      {_kernel_text(kernel, recipe)}")
+        _line("axes", f"{image.axes[0]}: one plane")
+    _line("out", f"{target}: {_size(result)}")
+    _line("kernel", _kernel_text(kernel, recipe))
     _print_method(convolved, recipe)
-    for name, what in _PARTS.items():
-        if name in clock.seconds:
-            taken = clock.seconds[name]
-            typer.echo(f"{name:<11} {f'{taken * 1e3:.3g} ms' if taken < 0.9995 else f'{taken:.3g} s'}{what}")
+    for name in _PARTS:
+        if (taken := clock.seconds.get(name)) is not None:
+            _line(name, (f"{taken * 1e3:.3g} ms" if taken < 0.9995 else f"{taken:.3g} s") + _NOTES.get(name, ""))
     if lost := files.not_kept(target, result):
         typer.echo(f"convforge: {target}: not kept: {', '.join(lost)}", err=True)
 
 
-def _filtered(source: Path, image: Image, recipe: Recipe, clock: Clock) -> tuple[Image, Convolved]:
-    from convforge.errors import UnsupportedProblem
-
-    try:
-        with _failing():
-            return recipe(image, clock)
-    except UnsupportedProblem as error:
-        raise ValueError(_refusal_text(recipe, error)) from error
-    except MemoryError as error:
-        raise Failure(f"{source}: there is not enough memory to filter it; cut it into parts first") from error
+def _line(name: str, text: str) -> None:
+    typer.echo(f"{name:<11} {text}")
 
 
 def _print_method(convolved: Convolved, recipe: Recipe) -> None:
-    """Print the method and the reason for it, its arithmetic and its workspace."""
     from convforge.tuning import decide, with_peers
 
     plan, why = convolved.plan, "asked for by name"
@@ -204,16 +193,15 @@ def _print_method(convolved: Convolved, recipe: Recipe) -> None:
         why = decide(plan.problem, plan.runtime, peers=with_peers()).reason
     config = f" [{plan.config}]" if str(plan.config) else ""
     note = f"; {convolved.prepared.note}" if convolved.prepared.note else ""
-    typer.echo(f"method      {plan.algorithm.name}{config}: {why}{note}")
-    typer.echo(f"arithmetic  {plan.problem.x_dtype} times {plan.problem.w_dtype}, summed in {plan.problem.acc_dtype}")
-    typer.echo(f"workspace   {plan.workspace_bytes} bytes")
+    _line("method", f"{plan.algorithm.name}{config}: {why}{note}")
+    _line("arithmetic", f"{plan.problem.x_dtype} times {plan.problem.w_dtype}, summed in {plan.problem.acc_dtype}")
+    _line("workspace", f"{plan.workspace_bytes} bytes")
 
 
 def _size(image: Image) -> str:
-    bands = f"{image.bands} band{'s' if image.bands > 1 else ''}"
     alpha = " and alpha" if image.alpha is not None else ""
     pages = f", {image.page_count} pages" if image.pages else ""
-    return f"{image.width} x {image.height} pixels, {bands}{alpha}{pages}, {image.pixels.dtype}"
+    return f"{image.width} x {image.height} pixels, {_count(image.bands, 'band')}{alpha}{pages}, {image.pixels.dtype}"
 
 
 def _kernel_text(kernel: Kernel, recipe: Recipe) -> str:
@@ -226,11 +214,6 @@ def _kernel_text(kernel: Kernel, recipe: Recipe) -> str:
         "constant": f"constant {recipe.cval:g}",
     }.get(recipe.border, recipe.border)
     return f"{kernel.name}, {rows}x{columns}, {bands}, border {border}{steps}"
-
-
-def _refusal_text(recipe: Recipe, error: UnsupportedProblem) -> str:
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in error.reasons.items())
-    return f"--method {recipe.algorithm} cannot filter this image ({reasons})"
 
 
 # A folder: a progress bar, then a table and the failures.
@@ -247,22 +230,27 @@ def _filter_folder(
     if out.suffix.lower() in WRITABLE_SUFFIXES and not out.exists():
         raise ValueError(f"{folder} is a folder, so OUT must name one; {out} names an image")
     listing = list_folder(folder, out, recursive=recursive, suffix=suffix)
+    left = f"{_count(listing.left_alone, 'other file')} left alone"
     if not listing.jobs:
         for error in listing.unreadable:
             raise Failure(_reason(error, recipe)) from error
         deeper = "" if recursive else "; --recursive looks into its sub-folders"
-        raise Failure(f"{folder}: holds no image ({_count(listing.left_alone, 'other file')} left alone){deeper}")
-    _make_folder(out)
+        raise Failure(f"{folder}: holds no image ({left}){deeper}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(f"{out}: cannot be made ({error.strerror}); choose another place") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise Failure(f"{out}: cannot be written, no permission; choose another folder")
     load_decoders(*(path for job in listing.jobs for path in (job.source, job.target)))
     clock, jobs = Clock(), min(jobs, len(listing.jobs))
     begin = perf_counter()
     written, failed = _run(listing, recipe, clock, jobs)
     seconds = perf_counter() - begin
     shares = shares_of(clock.seconds, seconds, {FILES: jobs, LANES: len(lanes_of(runtime_of(recipe.device)))})
-    left = f"; {_count(listing.left_alone, 'other file')} left alone" if listing.left_alone else ""
-    typer.echo(f"in          {folder}: {_count(len(listing.jobs), 'image')}{left}")
-    typer.echo(f"out         {out}: {_count(len(written), 'image')}{f'; {len(failed)} failed' if failed else ''}")
-    typer.echo(f"kernel      {_kernel_text(kernel, recipe)}")
+    _line("in", f"{folder}: {_count(len(listing.jobs), 'image')}{f'; {left}' if listing.left_alone else ''}")
+    _line("out", f"{out}: {_count(len(written), 'image')}{f'; {len(failed)} failed' if failed else ''}")
+    _line("kernel", _kernel_text(kernel, recipe))
     _print_folder(folder, written, seconds, shares)
     failures = [(str(error.filename), _reason(error, recipe)) for error in listing.unreadable]
     failures += [(str(path), reason) for path, reason in sorted(failed.items())]
@@ -270,15 +258,6 @@ def _filter_folder(
         typer.echo(f"convforge: {reason if name in reason else f'{name}: {reason}'}", err=True)
     if failures:
         raise typer.Exit(1)
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Failure(f"{out}: cannot be made ({error.strerror}); choose another place") from error
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise Failure(f"{out}: cannot be written, no permission; choose another folder")
 
 
 def _run(listing: Listing, recipe: Recipe, clock: Clock, jobs: int) -> tuple[dict[Path, Written], dict[Path, str]]:
@@ -311,11 +290,11 @@ def _run(listing: Listing, recipe: Recipe, clock: Clock, jobs: int) -> tuple[dic
 
 
 def _reason(error: Exception, recipe: Recipe) -> str:
-    """Say in one line why an image failed."""
     from convforge.errors import UnsupportedProblem
 
     if isinstance(error, UnsupportedProblem):
-        return _refusal_text(recipe, error)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in error.reasons.items())
+        return f"--method {recipe.algorithm} cannot filter this image ({reasons})"
     if isinstance(error, MemoryError):
         return "there is not enough memory to filter it; take fewer --jobs, or cut it into parts first"
     if isinstance(error, OSError):
@@ -324,7 +303,6 @@ def _reason(error: Exception, recipe: Recipe) -> str:
 
 
 def _print_folder(folder: Path, written: dict[Path, Written], seconds: float, shares: Sequence[Share]) -> None:
-    """Print methods, bytes, rates, lost metadata, and the busy seconds of every stage."""
     from rich.console import Console
     from rich.filesize import decimal
 
@@ -332,23 +310,22 @@ def _print_folder(folder: Path, written: dict[Path, Written], seconds: float, sh
 
     done = written.values()
     pixels_in, pixels_out = sum(one.pixels_in for one in done), sum(one.pixels_out for one in done)
+    files_in, files_out = sum(one.file_in for one in done), sum(one.file_out for one in done)
     methods = [f"{name} ({_count(n, 'image')})" for name, n in Counter(one.method for one in done).most_common()]
+    gigabytes = (pixels_in + pixels_out) / 1e9 / seconds
+    _line("method", ", ".join(methods) or "none")
+    _line("pixels", f"{decimal(pixels_in)} in, {decimal(pixels_out)} out")
+    _line("files", f"{decimal(files_in)} in, {decimal(files_out)} out")
+    _line("time", f"{seconds:.3g} s")
+    _line("rate", f"{len(done) / seconds:.3g} images/s, {gigabytes:.3g} GB/s of pixels, in and out")
+    _line("limit", limit_of(shares))
     lost: dict[tuple[str, ...], list[str]] = {}
     for path in sorted(written):
         lost.setdefault(written[path].lost, []).append(str(path.relative_to(folder)))
-    images, gigabytes = f"{len(done) / seconds:.3g} images/s", f"{(pixels_in + pixels_out) / 1e9 / seconds:.3g} GB/s"
-    typer.echo(f"method      {', '.join(methods) or 'none'}")
-    typer.echo(f"pixels      {decimal(pixels_in)} in, {decimal(pixels_out)} out")
-    files_in, files_out = sum(one.file_in for one in done), sum(one.file_out for one in done)
-    typer.echo(f"files       {decimal(files_in)} in, {decimal(files_out)} out")
-    typer.echo(f"time        {seconds:.3g} s")
-    typer.echo(f"rate        {images}, {gigabytes} of pixels, in and out")
-    typer.echo(f"limit       {limit_of(shares)}")
     for words, names in lost.items():
         if words:
-            some = names if len(names) <= 3 else [*names[:2]]
             more = f" and {len(names) - 2} more" if len(names) > 3 else ""
-            typer.echo(f"not kept    {', '.join(words)} of {', '.join(some)}{more}")
+            _line("not kept", f"{', '.join(words)} of {', '.join(names[:2] if more else names)}{more}")
     typer.echo()
     table = plain_table()
     table.add_column("stage", no_wrap=True)
@@ -404,10 +381,3 @@ def _suffix(word: str | None) -> str | None:
         return None
     known = [suffix.removeprefix(".") for suffix in WRITABLE_SUFFIXES]
     return f".{one_of(word.lower().removeprefix('.'), known, '--format')}"
-
-
-def _threads(jobs: int | None) -> int:
-    """Return the number of file threads: by default one per core, at least two, so that reads and writes overlap."""
-    from convforge.backends.cpu import cpu_facts
-
-    return max(cpu_facts().cores, 2) if jobs is None else at_least_1(jobs, "--jobs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,6 @@ from convforge.cli.values import Device, Out, parse_seconds, timed_runtime, word
 if TYPE_CHECKING:
     from convforge.backends.facts import DeviceFacts
     from convforge.benchmark.row import Row
-    from convforge.errors import Reason
 
 
 def gemm(
@@ -45,9 +45,8 @@ def gemm(
         raise ValueError(f"--save {save} is a file; give a folder")
     problem = GemmProblem(m=m, n=n, k=k, dtype=dtype, precision=precision)
     runtime = timed_runtime(device)
-    names = words_of(methods)
-    settings = Settings(methods=names, budget_s=parse_seconds(budget))
-    chosen = choose(names, runtime.facts.backend, {"gemm"}, every_algorithm())
+    settings = Settings(methods=words_of(methods), budget_s=parse_seconds(budget))
+    chosen = choose(settings.methods, runtime.facts.backend, {"gemm"}, every_algorithm())
     case = Case(str(problem), problem)
     rows = list(rows_of(case, chosen, runtime, settings))
     if tiles:
@@ -66,10 +65,9 @@ def _tiles(text: str) -> list[tuple[int, int]]:
     """Parse (rows, columns) pairs such as "32x512, 64x256"."""
     tiles = []
     for word in (word.strip() for word in text.split(",") if text):
-        sides = word.split("x")
-        if len(sides) != 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+        if (sides := re.fullmatch(r"(0*[1-9]\d*)x(0*[1-9]\d*)", word, re.ASCII)) is None:
             raise ValueError(f"--block {word!r} is no tile; write rows x columns, as in 32x512")
-        tiles.append((int(sides[0]), int(sides[1])))
+        tiles.append((int(sides[1]), int(sides[2])))
     return tiles
 
 
@@ -79,34 +77,32 @@ def _tiled_rows(rows: list[Row], tiles: list[tuple[int, int]], facts: DeviceFact
     from convforge.errors import Reason
 
     found: list[Row] = []
-    lacking: dict[str, Reason] = {}
+    refusals: list[str] = []
     any_tile = False
     for row in rows:
         if row.config is None or not has_tiles(row.config):
             found.append(row)
             continue
         problem: Any = row.problem
-        configs, reasons = row.algorithm.configs(problem, facts), dict[Reason, list[str]]()
+        configs, missing = row.algorithm.configs(problem, facts), dict[Reason, list[str]]()
         for high, wide in tiles:
             fitting = configs_of_tile(row.algorithm, problem, configs, high, wide)
             if isinstance(fitting, Reason):
-                reasons.setdefault(fitting, []).append(f"{high}x{wide}")
+                missing.setdefault(fitting, []).append(f"{high}x{wide}")
             else:
                 any_tile = True
                 found += [dataclasses.replace(row, config=config) for config in fitting]
-        said = [Reason("it has no tile {tiles}: {why}", tiles=", ".join(ts), why=why) for why, ts in reasons.items()]
-        if (refusal := Reason.joined(said)) is not None:
-            lacking[row.algorithm.name] = refusal
+        reasons = [Reason("it has no tile {tiles}: {why}", tiles=", ".join(ts), why=why) for why, ts in missing.items()]
+        if (refusal := Reason.joined(reasons)) is not None:
+            refusals.append(f"{row.algorithm.name}: {refusal}")
             found.append(dataclasses.replace(row, config=None, refusal=refusal))
     if not any_tile:
-        why = "; ".join(f"{name}: {said}" for name, said in lacking.items())
-        raise ValueError(f"--block: none of {', '.join(row.algorithm.name for row in rows)} has "
-                         + (f"such tiles; {why}" if why else "tiles"))  # fmt: skip
+        tried, why = ", ".join(row.algorithm.name for row in rows), "; ".join(refusals)
+        raise ValueError(f"--block: none of {tried} has {f'such tiles; {why}' if why else 'tiles'}")
     return found
 
 
 def _save(problem: Any, device: str, folder: Path) -> None:
-    """Save the matrices of the check, and their product by the device's default rung."""
     import numpy as np
 
     from convforge import gemm as product

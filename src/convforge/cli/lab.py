@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +14,7 @@ from convforge.cli.values import Device, Quick, parse_seconds, timed_runtime
 
 if TYPE_CHECKING:
     from convforge.benchmark.records import Run
-    from convforge.benchmark.runner import Watch as WatchRows
-    from convforge.course.lab import Watch
+    from convforge.benchmark.runner import Watch
     from convforge.course.studies import Study
 
 
@@ -40,9 +38,9 @@ def lab(
     ),
 ) -> None:
     """Measure every study and write one report: page, Markdown, charts, data."""
+    from convforge.benchmark.formats import byte_count
     from convforge.course.lab import bind, find_runs, write_lab
     from convforge.course.language import LANGUAGES
-    from convforge.course.report.numbers import byte_count
 
     codes = tuple(dict.fromkeys(language.split(",")))
     for code in codes:
@@ -51,7 +49,7 @@ def lab(
     if from_:
         if budget or quick or studies:
             raise ValueError("--from measures nothing; leave out the studies, --budget and --quick")
-        runs: Mapping[str, Run] = find_runs(from_)
+        runs = find_runs(from_)
     else:
         runs = _measure(studies or [], device, parse_seconds(budget) if budget else None, out, quick=quick)
     written = write_lab(bind(runs), out / "lab", title=title, codes=codes)
@@ -68,24 +66,18 @@ def lab(
         )
 
 
-def _measure(names: list[str], device: str, budget_s: float | None, out: Path, *, quick: bool) -> Mapping[str, Run]:
+def _measure(names: list[str], device: str, budget_s: float | None, out: Path, *, quick: bool) -> dict[str, Run]:
+    """Measure studies; print each on standard error, with a progress bar of its rows on a terminal."""
     from convforge.course.lab import conduct_all
     from convforge.course.studies import find_study
 
     chosen = [find_study(name).name for name in names]
     runtime = timed_runtime(device)
-    with _progress() as watch:
-        return conduct_all(runtime, out / "results", studies=chosen, budget_s=budget_s, quick=quick, watch=watch)
-
-
-@contextmanager
-def _progress() -> Iterator[Watch]:
-    """Print each study on standard error, with a progress bar of its rows on a terminal."""
     with ExitStack() as stack:
 
-        def watch(study: Study) -> WatchRows:
+        def watch(study: Study) -> Watch:
             stack.close()
             print(f"{study.name}: {study.asks}", file=sys.stderr, flush=True)
             return stack.enter_context(progress())
 
-        yield watch
+        return conduct_all(runtime, out / "results", watch, studies=chosen, budget_s=budget_s, quick=quick)

@@ -1,4 +1,4 @@
-"""Output of several commands: failures, tables, a progress bar, times, and numbers with a prefix."""
+"""Output of several commands: failures, tables, a progress bar, and numbers with a prefix."""
 
 from __future__ import annotations
 
@@ -31,40 +31,26 @@ def progress(*, measuring: bool = True) -> Iterator[Watch]:
     While `measuring` it is drawn only between rows, because a drawing thread would slow the measurement. Else it is
     drawn all the time, with the remaining time.
     """
+    from rich import progress as columns
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(stderr=True)
-    last = TextColumn("{task.description}") if measuring else TimeRemainingColumn()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), last)
-    options = {"auto_refresh": False} if measuring else {"refresh_per_second": 4}
-    with Progress(*columns, console=console, disable=not console.is_terminal, **options) as bar:
+    with columns.Progress(
+        columns.BarColumn(),
+        columns.MofNCompleteColumn(),
+        columns.TimeElapsedColumn(),
+        columns.TextColumn("{task.description}") if measuring else columns.TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        auto_refresh=not measuring,
+        refresh_per_second=4,
+    ) as bar:
         task = bar.add_task("", total=None)
 
         def watch(done: int, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=label, refresh=measuring)
 
         yield watch
-
-
-def seconds_text(value: float) -> str:
-    """Write a time with three digits.
-
-    Examples
-    --------
-    >>> seconds_text(22.25e-6), seconds_text(0.98), seconds_text(12.0)
-    ('22.2 us', '980 ms', '12 s')
-    """
-    if value >= 1:
-        return f"{value:.3g} s"
-    return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} us"
 
 
 def si_text(value: float, unit: str) -> str:

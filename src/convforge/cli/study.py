@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,19 +36,19 @@ def study(
     language: Annotated[str, typer.Option(metavar="en|zh", help="Language of questions and findings.")] = "en",
 ) -> None:
     """Measure what a question asks, and say what follows from it."""
-    from convforge.course.language import in_language
+    from convforge.benchmark.store import load_run
+    from convforge.course.language import gettext, in_language
     from convforge.course.studies import STUDIES, find_study
 
     with in_language(language):  # Refuse a wrong language before any measurement.
         if list_:
-            _list(STUDIES.values())
+            for known in STUDIES.values():
+                typer.echo(f"{known.name:12} {gettext(known.asks)}")
             return
     if not name:
         raise ValueError(f"name a study: {', '.join(STUDIES)}; --list says what each asks")
     chosen = find_study(name)
     if from_ is not None:
-        from convforge.benchmark.store import load_run
-
         if budget or quick:
             raise ValueError("--from measures nothing; leave out --budget and --quick")
         run = load_run(from_)
@@ -71,18 +70,11 @@ def study(
         _show(chosen, run, found, trace)
 
 
-def _list(studies: Iterable[Study]) -> None:
-    from convforge.course.language import gettext
-
-    for known in studies:
-        typer.echo(f"{known.name:12} {gettext(known.asks)}")
-
-
 def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
-    """Print the table and the findings, first those that the data support."""
     from rich.console import Console
 
     from convforge.benchmark.config_tables import block_tables, step_tables
+    from convforge.benchmark.formats import percent
     from convforge.benchmark.table import caption, rich_table
     from convforge.cli.bench import show
     from convforge.course.language import gettext
@@ -96,11 +88,8 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
         typer.echo(caption(run))
     elif run.results:
         show(run)
-    titles = {
-        True: gettext("Findings:"),
-        False: gettext("What the data does not support, and what to be wary of:"),
-    }
-    for supported, title in titles.items():
+    doubts = gettext("What the data does not support, and what to be wary of:")
+    for supported, title in ((True, gettext("Findings:")), (False, doubts)):
         some = [finding for finding in found if finding.supported is supported]
         if some:
             typer.echo(f"\n{title}\n")
@@ -110,7 +99,7 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
             for line in finding.details:
                 typer.echo("    " + "\n      ".join(_folded(line, 112)))
             for datum in finding.data if trace else ():
-                spread = "" if datum.spread is None else f" +- {100 * datum.spread:.1f} %"
+                spread = "" if datum.spread is None else f" +- {percent(datum.spread)}"
                 where = " ".join(word for word in (datum.case, datum.method, datum.config) if word)
                 typer.echo(f"      {where}: {datum.what} {datum.value:.6g}{spread}")
 

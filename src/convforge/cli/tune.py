@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from convforge.cli.output import plain_table, progress, seconds_text
+from convforge.cli.output import plain_table, progress
 from convforge.cli.values import Device, Targets, WorkspaceLimit, parse_bytes, parse_seconds, timed_runtime
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ def tune(
     budget: Annotated[str, typer.Option(help="For each bucket, such as 5s; the level's own by default.")] = "",
     workspace_limit: WorkspaceLimit = "",
     peers: Annotated[bool, typer.Option("--peers", help="Other libraries are candidates too.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Measure what is remembered, too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure what is stored, too.")] = False,
     heavy: Annotated[bool, typer.Option("--heavy", help="The suites' heavy cases too.")] = False,
 ) -> None:
-    """Measure what is fastest for suites or problems, remember it, and write it to a file."""
+    """Measure what is fastest for suites or problems, store it, and write it to a file."""
     from dataclasses import replace
 
     from convforge.benchmark import suites
@@ -58,11 +58,12 @@ def tune(
 
 
 def _show(found: list[tuple[Case, Remembered | None]]) -> None:
-    """Print a line for each bucket, then the faults."""
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from convforge.benchmark.formats import seconds
+
+    console = Console(highlight=False, markup=False)
     table = plain_table()
     for name in ("bucket", "chosen", "time", "tried"):
         table.add_column(name, overflow="fold", justify="right" if name in ("time", "tried") else "left")
@@ -71,7 +72,7 @@ def _show(found: list[tuple[Case, Remembered | None]]) -> None:
         timed = [] if one is None else [t for t in one.tried if t.seconds is not None]
         best = timed[0] if timed else None
         chosen = "by rule" if best is None else " ".join(filter(None, (best.algorithm, best.config)))
-        taken = "-" if best is None or best.seconds is None else seconds_text(best.seconds)
+        taken = "-" if best is None or best.seconds is None else seconds(best.seconds)
         bucket = case.name if one is None else one.bucket.key
         table.add_row(Text(bucket), Text(chosen), taken, str(0 if one is None else len(one.tried)))
         if one is None:
@@ -82,4 +83,4 @@ def _show(found: list[tuple[Case, Remembered | None]]) -> None:
             notes += [f"{bucket}: {t.algorithm} {t.config}: {t.fault}" for t in one.tried if t.fault]
     console.print(table)
     for note in notes:
-        console.print(Text(note))
+        console.print(note)

@@ -69,12 +69,6 @@ def finite(value: float, option: str) -> float:
     return value
 
 
-def at_least_1(value: int, option: str) -> int:
-    if value < 1:
-        raise ValueError(f"{option} {value} must be at least 1")
-    return value
-
-
 def timed_runtime(device: str) -> Runtime:
     """Return the runtime of a device with meaningful times; ``ValueError`` for the emulator."""
     from convforge.call.dispatch import runtime_of

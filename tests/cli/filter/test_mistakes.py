@@ -47,7 +47,7 @@ from convforge.imaging.files import read_image
         (("--kernel", "box:3", "--scale", "nan"), ("--scale nan", "finite")),
         (("--kernel", "box:3", "--scale", "inf"), ("--scale inf", "finite")),
         (("--kernel", "box:3", "--scale", "two"), ("--scale", "number")),
-        (("--kernel", "box:3", "--max-pixels", "0"), ("--max-pixels 0", "at least 1")),
+        (("--kernel", "box:3", "--max-pixels", "0"), ("--max-pixels", "greater than or equal to 1")),
         (("--kernel", "box:3", "--device", "tpu"), ("tpu", "cpu")),
         (("--kernel", "box:3", "--method", "gemm_1x1"), ("gemm_1x1", "3x3")),
         (("--kernel", "box:3", "--out-dtype", "float32"), ("b.png", "float32", ".tif")),

@@ -10,8 +10,8 @@ import pytest
 from tests.algorithms.compiling import compiled as nvrtc
 
 from convforge.backends.runtime import LaunchInfo
-from convforge.course.grader.calls import launcher
 from convforge.course.grader.source import NAMES, Arguments
+from convforge.course.grader.worker import launcher
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, status: str) -> list[tuple[Any, ...]]:

@@ -13,8 +13,8 @@ import pytest
 from tests.course.grader.kernels import EXAMPLES
 
 from convforge.course.grader import Report, cases_of, check_program
+from convforge.course.grader.check import command_of
 from convforge.course.grader.process import Limits, resident_bytes, run_limited
-from convforge.course.grader.program import command_of
 
 PROGRAM = (EXAMPLES / "student_conv.py").read_text(encoding="utf-8")
 SAVE = "np.save(options.y, y)"
@@ -140,6 +140,15 @@ def test_a_compiled_program_is_run(tmp_path: Path) -> None:
 
 def test_a_command_of_several_words_is_run() -> None:
     assert command_of("python own.py --fast") == ["python", "own.py", "--fast"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [("st2_p1", "--stride 2 --padding 1"), ("st2x1_p1x0x2x2", "--stride 2x1 --padding 1x0x2x2")],
+)
+def test_sizes_that_are_equal_are_one_number(tmp_path: Path, problem: str, words: str) -> None:
+    report = checked(tmp_path, "import sys; sys.exit(' '.join(sys.argv[4:]))", f"n1c1h9w9_k1r3s3_{problem}")
+    assert f"it said: {words}" in report.to_text()
 
 
 def test_what_cannot_be_executed_is_refused(tmp_path: Path) -> None:

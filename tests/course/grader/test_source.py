@@ -8,7 +8,7 @@ import pytest
 from tests.algorithms.compiling import compiled as nvrtc
 from tests.course.grader.kernels import NAIVE, SHARED
 
-from convforge.course.grader.cases import plain_problem
+from convforge.course.grader.judge import plain_problem
 from convforge.course.grader.source import parse_launch, read_kernel
 
 PROBLEM = plain_problem("n2c3h20w35_k4r3s5_st2_p1_f32_nchw")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.backends.emulated import needs_emulator
 from tests.course.grader.kernels import NAIVE, PLANTED, planted
 
 from convforge.backends.emulator import emulator_runtime
-from convforge.course.grader import Report, calls
+from convforge.course.grader import Report, worker
 from convforge.course.grader.judge import CaseResult
 from convforge.course.grader.report import Time
 from convforge.course.grader.source import read_kernel
@@ -20,18 +19,11 @@ PROBLEM = "n1c1h6w7_k1r3s3_st1_p1_f32_nchw"
 
 
 def timed(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> list[Time]:
-    monkeypatch.setitem(calls.LADDER, "emulator", ("direct_naive", "gemm_1x1"))
-    monkeypatch.setattr(calls, "RULE", StoppingRule(samples=3, patience_s=0.0, budget_s=0.1))
+    monkeypatch.setitem(worker.LADDER, "emulator", ("direct_naive", "gemm_1x1"))
+    monkeypatch.setattr(worker, "RULE", StoppingRule(samples=3, patience_s=0.0, budget_s=0.1))
     (folder / "own.cu").write_text(text, encoding="utf-8")
     own, runtime = read_kernel(folder / "own.cu"), emulator_runtime()
-    said: list[Time] = []
-
-    def say(event: str, **fields: Any) -> None:
-        assert event == "time"
-        said.append(Time(**fields["time"]))
-
-    calls.time_kernel(own, "emulator", runtime, runtime.compile(own.source), PROBLEM, say)
-    return said
+    return list(worker.time_kernel(own, "emulator", runtime, runtime.compile(own.source), PROBLEM))
 
 
 @needs_emulator
@@ -59,5 +51,5 @@ def test_times_are_in_text_and_json() -> None:
 
     times = (Time("your kernel", 2e-3, 0.01), Time("cudnn", None, note="there is none"))
     report = Report("own.cu", "kernel", "cuda", (CaseResult(DEFAULT[0], "right"),), times=times, timed=PROBLEM)
-    assert "  your kernel  2 ms +- 1 %\n  cudnn        no time: there is none\n" in report.to_text()
+    assert "  your kernel  2.00 ms +- 1.0 %\n  cudnn        no time: there is none\n" in report.to_text()
     assert report.to_table()["times"][0] == {"name": "your kernel", "seconds": 2e-3, "spread": 0.01, "note": ""}

@@ -16,10 +16,9 @@ from convforge.benchmark.digests import current_digest
 from convforge.benchmark.records import Result
 from convforge.course.lab import bind, render
 from convforge.course.lab.charts import chapter_panels, ink_of, nearest_to_roof, roofline
-from convforge.course.lab.glossary import glossary
-from convforge.course.lab.page import markdown
-from convforge.course.lab.published import beside
-from convforge.course.lab.sources import kernels
+from convforge.course.lab.page import kernels, markdown
+from convforge.course.lab.published import comparisons
+from convforge.course.lab.words import glossary
 from convforge.course.language import in_language
 from convforge.course.pages.charts import panel_spec
 from convforge.course.report.tables import result_table
@@ -98,7 +97,7 @@ def test_every_finding_is_said_with_its_rule_and_all_its_figures() -> None:
             assert " ".join(finding.sentence.split()) in said()
             assert f'<span class="rule">{finding.rule}</span>' in page()
             figures += len(finding.data)
-    figures += sum(len(f.data) for found in beside(books.stored()) for f in (*found.theirs, *found.orders))
+    figures += sum(len(f.data) for found in comparisons(books.stored()) for f in (*found.theirs, *found.orders))
     rows = re.findall(r'<tr><td>[^<]*</td><td>[^<]*</td><td class="n">[^<]+</td><td class="n">[^<]*</td></tr>', page())
     assert len(rows) == figures > 1000
 
@@ -146,7 +145,7 @@ def test_every_kernel_stands_beside_its_times() -> None:
 
 
 def test_published_figures_stand_as_they_were_published() -> None:
-    tables = {found.published.name: found for found in beside(books.stored())}
+    tables = {found.published.name: found for found in comparisons(books.stored())}
     assert set(tables) == set(TABLES)
     rows = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in tables["B"].table.rows}
     assert rows[("square_4096", "gemm_shared")][:2] == ["18.6", "1.00x"]
@@ -163,7 +162,7 @@ def test_published_figures_stand_open_and_what_is_doubtful_of_them_apart() -> No
     section = page().split('<section id="published">')[1].split("</section>")[0]
     parts = section.split("<h3>")[1:]
     assert len(parts) == len(TABLES)
-    for part, found in zip(parts, beside(books.stored()), strict=True):
+    for part, found in zip(parts, comparisons(books.stored()), strict=True):
         table = f'<table id="published-published-{found.published.name}"'
         assert part.count("<details", 0, part.index(table)) == 0
         sound, _, doubtful = part.partition('<div class="doubtful">')
@@ -179,7 +178,7 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
         return result(method, seconds, rgb(size), case=f"rgb_to_1_{size}_s1", shape=shape)
 
     def found(*rows: Result) -> dict[tuple[str, str], Finding]:
-        (a,) = [b for b in beside(bind({"size": run(*rows)})) if b.published.name == "A"]
+        (a,) = [b for b in comparisons(bind({"size": run(*rows)})) if b.published.name == "A"]
         return {(f.values["a"], f.values["b"]): f for f in a.orders}
 
     slower = [of(s, m, t) for s in (128, 2048) for m, t in (("direct_naive", 1e-5), ("im2col", 63e-6))]
@@ -203,7 +202,7 @@ def test_the_order_of_two_published_methods_is_held_against_ours() -> None:
     noisy = found(*level[2:])["im2col", "direct_naive"]
     assert noisy.sentence == "The times here are too noisy to order im2col and direct_naive."
     assert noisy.details == ["too noisy to rank: rgb_to_1_1024_s1"]
-    (host, *_) = [b for b in beside(books.stored()) if b.published.name == "A"]
+    (host, *_) = [b for b in comparisons(books.stored()) if b.published.name == "A"]
     assert {row[3].text for row in host.table.rows if row[0].text.endswith("_host")} == {"–"}
     text = markdown(bind({"size": run(*slower)}), title="it", drawn={}).replace("\\", "")
     assert "the other way round on 2" in text
@@ -236,13 +235,13 @@ def test_chinese_has_colons_and_brackets_of_its_own() -> None:
     book = books.stored()
     with in_language("zh"):
         text = markdown(book, title="它", drawn={})
-        labels = [row[1].text for found in beside(book) for row in found.table.rows]
+        labels = [row[1].text for found in comparisons(book) for row in found.table.rows]
     assert "direct_naive（主机）" in labels
     assert re.findall(r"[\u4e00-\u9fff]: ?$|[\u4e00-\u9fff]: | （", text, flags=re.MULTILINE) == []
 
 
 def test_ours_beside_the_published_come_from_this_machine() -> None:
-    (table,) = [found for found in beside(books.stored()) if found.published.name == "B"]
+    (table,) = [found for found in comparisons(books.stored()) if found.published.name == "B"]
     whole = books.stored().whole
     best = {(e.result.case, e.result.algorithm): e.seconds for e in whole.best}
     checked = 0
@@ -257,7 +256,7 @@ def test_ours_beside_the_published_come_from_this_machine() -> None:
 
 def test_a_machine_without_the_published_cases_says_so() -> None:
     book = bind({"gemm": run(result("direct_tiled", 1e-3, rgb(64)))})
-    assert all(found.matched == 0 for found in beside(book))
+    assert all(found.matched == 0 for found in comparisons(book))
     assert "None of its cases was timed here." in render(book)
 
 

@@ -21,6 +21,7 @@ from babel.messages.pofile import read_po, write_po
 from convforge.algorithms import algorithms
 from convforge.algorithms.direct.naive import PARTITIONS
 from convforge.course import language
+from convforge.course.pages.charts import TOOLTIPS
 from convforge.course.studies import STUDIES, breakdown, crossovers, memory, size, words
 from convforge.course.studies.published import TABLES
 from convforge.course.studies.words import nouns
@@ -60,6 +61,7 @@ def data() -> Iterator[tuple[str, Text]]:
             ("course/studies/published.py", text) for text in (table.about, *(doubt.words for doubt in table.doubts))
         )
     yield from (("course/studies/crossovers.py", word) for word in (*crossovers.BY_FILTER, *crossovers.BY_CHANNELS))
+    yield from (("course/pages/charts.py", word) for word in TOOLTIPS.values())
     yield from (("course/studies/partition.py", word) for word in PARTITIONS)
     yield from (("course/studies/breakdown.py", word) for word in breakdown.PLACES.values())
     yield from (("course/studies/memory.py", word) for word, *_ in memory.CLAIMS.values())

@@ -6,7 +6,7 @@ import pytest
 from tests.course.report import runs
 
 from convforge.course.pages.charts import log_ticks
-from convforge.course.pages.looks import INKS, looks, named_looks
+from convforge.course.pages.looks import INKS, Ink, looks
 from convforge.peers import every_algorithm
 
 
@@ -72,6 +72,8 @@ def test_however_many_new_methods_there_are_none_looks_like_another() -> None:
 
 
 def test_what_a_chart_tells_apart_differs_in_colour_and_shape_and_dash() -> None:
-    found = named_looks([f"clock {i}" for i in range(8)]).values()
+    ink = Ink("light", {})
+    ink.add(f"clock {i}" for i in range(8))
+    found = ink.methods.values()
     for sign in ("light", "dark", "shape", "dash"):
         assert len({getattr(look, sign) for look in found}) == 8, sign

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convforge.course.pages.images import SHARE_BYTES, figures, find_images
 from convforge.course.pages.page import json_for_html, write
-from convforge.course.pages.pictures import SHARE_BYTES, figures, find_images
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}\u2028<!--"
 
@@ -32,8 +32,8 @@ def test_files_of_the_same_bytes_are_shown_once_with_every_name(tmp_path: Path) 
     for name, seed in (("photograph", 1), ("edges-fft", 0), ("edges-im2col", 0), ("a", 2)):
         picture(tmp_path / f"{name}.png", (40, 40), seed)
     found = figures(find_images(tmp_path))
-    assert [f.captions for f in found] == [("photograph",), ("a",), ("edges-fft", "edges-im2col")]
-    assert found[2].caption.endswith("the same picture, to the byte")
+    same = "edges-fft, edges-im2col: the same image, to the byte"
+    assert [f.caption for f in found] == ["photograph", "a", same]
 
 
 def test_many_large_pictures_are_shrunk_further_and_the_page_stays_small(tmp_path: Path) -> None:

@@ -53,14 +53,14 @@ def test_a_file_that_is_no_picture_is_named_and_a_link_to_nothing_is_passed_over
     (shown / "gone.png").symlink_to(tmp_path / "nothing.png")
     (shown / "empty.png").write_bytes(b"")
     done = CliRunner().invoke(app, [str(source), "--images", str(shown), "--out", str(tmp_path / "p.html")])
-    assert str(done.exception) == f"{shown / 'empty.png'} is no picture that the page can show; mend it, or move it"
+    assert str(done.exception) == f"{shown / 'empty.png'} is no image that the page can show; mend it, or move it"
 
 
 def test_a_folder_without_pictures_is_named(tmp_path: Path) -> None:
     source = runs.write(tmp_path / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])
     done = CliRunner().invoke(app, [str(source), "--images", str(tmp_path), "--out", str(tmp_path / "p.html")])
     assert isinstance(done.exception, ValueError)
-    assert "holds no picture" in str(done.exception)
+    assert "holds no image" in str(done.exception)
 
 
 def test_the_page_is_written_in_the_language_that_is_asked_for(tmp_path: Path) -> None:

@@ -287,13 +287,13 @@ def test_pictures_are_shrunk_in_shape_and_in_order(tmp_path: Path) -> None:
 def test_pictures_that_are_none_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no folder"):
         find_images(tmp_path / "none")
-    with pytest.raises(ValueError, match="holds no picture"):
+    with pytest.raises(ValueError, match="holds no image"):
         find_images(tmp_path)
     (tmp_path / "bad.png").write_bytes(b"no picture")
     shown, _ = load([runs.write(tmp_path / "a.jsonl", [runs.header(), *runs.results(sizes=(32,))])])
-    with pytest.raises(ValueError, match=r"bad\.png is no picture"):
+    with pytest.raises(ValueError, match=r"bad\.png is no image"):
         render(shown, images=find_images(tmp_path))
     whole = picture(tmp_path / "bad.png").read_bytes()
     (tmp_path / "bad.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"bad\.png is no picture"):
+    with pytest.raises(ValueError, match=r"bad\.png is no image"):
         render(shown, images=find_images(tmp_path))

@@ -16,9 +16,7 @@ from convforge.algorithms import ON_DEVICE, find, make_config
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime, emulator_runtime
 from convforge.backends.emulator.library import Error, scheduler
 from convforge.course import traces
-from convforge.course.traces import runtime as traced_runtime
-from convforge.course.traces import trace, traced
-from convforge.course.traces.runtime import TracingRuntime
+from convforge.course.traces import TracingRuntime, trace, tracing
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.verify import make_inputs
 from convforge.verify.inputs import output_dtype
@@ -265,13 +263,13 @@ def test_what_a_method_refuses_is_not_traced() -> None:
 
 
 def test_more_accesses_than_can_be_kept_are_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traced_runtime, "MOST_ACCESSES", 1000)
+    monkeypatch.setattr(tracing, "MOST_ACCESSES", 1000)
     with pytest.raises(ValueError, match="of which 1000 can be kept; trace a smaller problem"):
         trace(parse_problem("m16n16k16_f32"), "gemm_naive")
 
 
 def test_the_example_in_the_docstring_is_true() -> None:
-    assert doctest.testmod(traced) == doctest.TestResults(failed=0, attempted=4)
+    assert doctest.testmod(tracing) == doctest.TestResults(failed=0, attempted=4)
 
 
 def test_a_launch_knows_what_it_was() -> None:

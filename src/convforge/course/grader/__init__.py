@@ -1,9 +1,8 @@
 """Checks a reader's kernel or program: runs it under limits, compares it with the truth, names faults, times it."""
 
-from convforge.course.grader.cases import DEFAULT, TIMED, Case, cases_of
-from convforge.course.grader.kernel import check_kernel
+from convforge.course.grader.check import check_kernel, check_program
+from convforge.course.grader.judge import DEFAULT, TIMED, Case, cases_of
 from convforge.course.grader.process import Limits
-from convforge.course.grader.program import check_program
 from convforge.course.grader.report import Report
 
 __all__ = ["DEFAULT", "TIMED", "Case", "Limits", "Report", "cases_of", "check_kernel", "check_program"]

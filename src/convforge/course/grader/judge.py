@@ -1,25 +1,93 @@
-"""Judgement of a case's outputs: right, or wrong with the known faults that give exactly these outputs."""
+"""Cases for a reader's convolution, and the judgement of outputs: right, or wrong with the known faults that give them.
+
+The cases are small problems on which no two common faults give the same results.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.backends.runtime import LaunchInfo
-from convforge.course.grader.cases import Case
-from convforge.problem import Conv2dProblem
-from convforge.verify import Inputs, Verdict
+from convforge.problem import Conv2dProblem, parse_problem
+from convforge.verify import Inputs, Judge, Verdict, make_inputs
 from convforge.verify.faults import agrees, matching_faults
 from convforge.verify.plans import POISONS
 from convforge.verify.rows import border_of, rows_of
 from convforge.verify.truth import conv2d_truth
 
 Floats = NDArray[np.float32]
+
+# Timed by default: an image of three channels to eight, 3x3.
+TIMED = "n1c3h512w512_k8r3s3_st1_p1_f32_nchw"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem and its kind of inputs."""
+
+    name: str  # purpose of the case
+    text: str  # the problem's text form
+    kind: str = "integers"  # a key of :data:`convforge.verify.KINDS`
+
+    @cached_property
+    def problem(self) -> Conv2dProblem:
+        return plain_problem(self.text)
+
+    @cached_property
+    def judge(self) -> Judge:
+        """The inputs and the truth on them."""
+        return Judge(self.problem, make_inputs(self.problem, self.kind))
+
+
+DEFAULT = (
+    Case("an impulse, filter 1 to 9", "n1c1h7w9_k1r3s3_st1_p1_f32_nchw", "impulse"),
+    Case("one channel", "n1c1h10w17_k1r3s3_st1_p1_f32_nchw"),
+    Case("no padding, filter 2 x 5", "n1c1h11w20_k1r2s5_st1_p0_f32_nchw"),
+    Case("several channels", "n1c3h9w12_k1r3s3_st1_p1_f32_nchw"),
+    Case("several filters", "n1c3h9w12_k3r3s3_st1_p1_f32_nchw"),
+    Case("a batch", "n3c2h8w11_k2r3s3_st1_p1_f32_nchw"),
+    Case("stride 2", "n1c2h19w24_k2r3s3_st2_p1_f32_nchw"),
+    Case("stride 3, filter 5 x 5", "n1c1h20w26_k2r5s5_st3_p2_f32_nchw"),
+    Case("many blocks, ragged", "n1c1h39w53_k1r3s3_st1_p1_f32_nchw"),
+    Case("fractions", "n2c3h18w35_k4r3s3_st1_p1_f32_nchw", "normal"),
+)
+
+
+def cases_of(problem: str) -> tuple[Case, ...]:
+    """The cases of one problem, with whole numbers and fractions; :data:`DEFAULT` for an empty text.
+
+    Examples
+    --------
+    >>> [case.kind for case in cases_of("n1c1h5w5_k1r3s3_st1_p1_f32_nchw")]
+    ['integers', 'normal']
+    """
+    if not problem:
+        return DEFAULT
+    text = str(plain_problem(problem))
+    return Case("whole numbers", text), Case("fractions", text, "normal")
+
+
+def plain_problem(text: str) -> Conv2dProblem:
+    """Read a convolution that a reader's kernel can compute; ``ValueError`` for any other problem."""
+    problem = parse_problem(text)
+    if not isinstance(problem, Conv2dProblem):
+        raise ValueError(f"--problem {text!r} is no convolution; write one, as in {TIMED}")
+    sizes = {name: getattr(problem, name) for name in ("n", "c", "h", "w", "k", "r", "s", "stride", "padding")}
+    if problem != Conv2dProblem(**sizes):
+        raise ValueError(
+            f"--problem {text!r}: what is checked is float32, NCHW, borders of zeros, without dilation, groups, flip "
+            "or epilogue; leave out the other tokens"
+        )
+    return problem
+
 
 # Value of an emulated variable before it is set: 0xFE in every byte.
 UNSET = float(np.frombuffer(b"\xfe" * 4, np.float32)[0])
@@ -32,10 +100,6 @@ class WrongOutput:
     index: tuple[int, ...]  # [n, k, p, q]
     expected: float
     got: float
-
-    def __str__(self) -> str:
-        # Nine digits tell any two float32 numbers apart.
-        return f"at [n, k, p, q] = {list(self.index)}: expected {self.expected:.9g}, got {self.got:.9g}"
 
 
 @dataclass(frozen=True)
@@ -55,14 +119,14 @@ class CaseResult:
     first: WrongOutput | None = None  # None if no output is wrong, or the shape is wrong
 
 
-def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None) -> CaseResult:
-    """Judge the outputs of a kernel's runs; see :data:`~convforge.course.grader.calls.BEFORE`."""
+def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None = None) -> CaseResult:
+    """Judge a program's output, or those of a kernel's runs; see :data:`~convforge.course.grader.worker.BEFORE`."""
     verdicts = [case.judge.verdict("strict", out) for out in runs]
-    if all(verdict.ok for verdict in verdicts):
+    wrong = next((i for i, verdict in enumerate(verdicts) if not verdict.ok), None)
+    if wrong is None:
         return CaseResult(case, "right", rms=verdicts[0].rms, bound_ratio=verdicts[0].bound_ratio)
-    wrong = next(out for out, verdict in zip(runs, verdicts, strict=True) if not verdict.ok)
-    faults = _of_runs(case, runs) or _of_output(case, wrong, launch)
-    return _wrong(case, wrong, faults, next(verdict for verdict in verdicts if not verdict.ok))
+    faults = (_of_runs(case, runs) if len(runs) > 1 else []) or _of_output(case, runs[wrong], launch)
+    return _wrong(case, runs[wrong], faults, verdicts[wrong])
 
 
 def judge_output(case: Case, out: Any) -> CaseResult:
@@ -72,10 +136,7 @@ def judge_output(case: Case, out: Any) -> CaseResult:
         return CaseResult(case, "wrong", _of_shape(out, case.problem),
                           f"the output is {out.dtype} of shape {out.shape}; it must be float32 of shape {shape} = "
                           "(N, K, P, Q), with P = (H + top + bottom - R) // stride + 1 and Q alike")  # fmt: skip
-    verdict = case.judge.verdict("strict", out)
-    if verdict.ok:
-        return CaseResult(case, "right", rms=verdict.rms, bound_ratio=verdict.bound_ratio)
-    return _wrong(case, out, _of_output(case, out, None), verdict)
+    return judge_runs(case, [out])
 
 
 def _of_shape(out: Any, problem: Conv2dProblem) -> tuple[str, ...]:
@@ -86,14 +147,9 @@ def _of_shape(out: Any, problem: Conv2dProblem) -> tuple[str, ...]:
         return ("swapped H and W of the output",)
     if problem.stride != (1, 1) and out.shape == problem.replace(stride=(1, 1)).out_shape:
         return ("stride ignored",)
-    if out.shape[2:] == tuple((size - taps) // stride + 1 for size, taps, stride in _axes(problem)):
+    if out.shape[2:] == problem.replace(padding=(0, 0, 0, 0)).out_shape[2:]:
         return ("padding ignored",)
     return ()
-
-
-def _axes(problem: Conv2dProblem) -> tuple[tuple[int, int, int], ...]:
-    """Size, taps and stride of each axis."""
-    return (problem.h, problem.r, problem.stride[0]), (problem.w, problem.s, problem.stride[1])
 
 
 def _of_runs(case: Case, runs: Sequence[Floats]) -> list[str]:
@@ -125,18 +181,27 @@ def _unwritten(problem: Conv2dProblem, left: NDArray[np.bool_]) -> str:
     rows, columns = border_of(problem)
     if np.array_equal(left, np.broadcast_to(np.logical_or.outer(rows, columns), left.shape)):
         return "border skipped: outputs there are not written"
-    for axis, name in ((0, "pictures"), (1, "filters"), (2, "rows"), (3, "columns")):
-        places: NDArray[np.bool_] = np.asarray(left.any(axis=tuple(other for other in range(4) if other != axis)))
-        alone = left.sum() * left.shape[axis] == places.sum() * left.size
-        if alone and places[-1] and np.diff(places.astype(int)).sum() == 1 and np.abs(np.diff(places)).sum() == 1:
+    for axis, name in enumerate(("images", "filters", "rows", "columns")):
+        places = _places(left, axis)
+        whole = left.sum() * left.shape[axis] == places.size * left.size
+        if whole and places[-1] == left.shape[axis] - 1 and np.ptp(places) == places.size - 1:
             return f"not written: the last {name}"
     return "not written: some outputs"
 
 
+def _places(mask: NDArray[np.bool_], axis: int) -> NDArray[np.int64]:
+    """Indices along an axis at which anything is marked."""
+    return np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+
+
 def _of_output(case: Case, got: Floats, launch: LaunchInfo | None) -> list[str]:
-    """Faults whose result is this output."""
     judge, problem = case.judge, case.problem
-    faults = [_general(name, problem) for name in matching_faults(problem, got, judge.truth, judge.inputs)]
+    general = {  # names that are independent of the problem's size
+        f"ignored channel {problem.c - 1}": "the last channel is ignored",
+        f"one filter for all outputs: that of channel {problem.k - 1}": "one filter for all outputs: the last",
+    }
+    found = matching_faults(problem, got, judge.truth, judge.inputs)
+    faults = [general.get(name, name.replace("that of channel", "that of filter")) for name in found]
     if problem.c == 1 and not got.any():
         faults.append("the last channel is ignored")
     values = got.astype(np.float64)
@@ -150,22 +215,13 @@ def _of_output(case: Case, got: Floats, launch: LaunchInfo | None) -> list[str]:
     return list(dict.fromkeys(faults))
 
 
-def _general(name: str, problem: Conv2dProblem) -> str:
-    """Turn a fault's name into one that is independent of the problem's size."""
-    if name == f"ignored channel {problem.c - 1}":
-        return "the last channel is ignored"
-    if name == f"one filter for all outputs: that of channel {problem.k - 1}":
-        return "one filter for all outputs: the last"
-    return name.replace("that of channel", "that of filter")
-
-
 def _more(
     problem: Conv2dProblem, inputs: Inputs, launch: LaunchInfo | None
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     """Typical faults of learners, in addition to those of :mod:`convforge.verify.faults`."""
     truth = conv2d_truth(problem, inputs).value
-    for name, seen in _misread(inputs.x):
-        yield name, conv2d_truth(problem, dataclasses.replace(inputs, x=np.ascontiguousarray(seen))).value
+    for name, x in _misread(inputs.x):
+        yield name, conv2d_truth(problem, dataclasses.replace(inputs, x=np.ascontiguousarray(x))).value
     if problem.k > 1:
         yield "NHWC instead of NCHW", truth.transpose(0, 2, 3, 1).reshape(truth.shape)
     for axis, name in ((2, "row"), (3, "column")):
@@ -175,14 +231,11 @@ def _more(
             yield f"not written: {words} {name} of the outputs, which is 0", cut
     if launch is not None and problem.stride == (1, 1):
         block_x, block_y = (*launch.block, 1)[:2]
-        yield (
-            "halo missing: pixels outside of the block's own count as 0",
-            _without_halo(problem, inputs, block_y, block_x),
-        )
+        name = "halo missing: pixels outside of the block's own count as 0"
+        yield name, _without_halo(problem, inputs, block_y, block_x)
 
 
 def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The images read through a wrong index."""
     n, c, h, w = x.shape
     if h != w:
         yield "swapped H and W of the picture", x.reshape(n, c, w, h).transpose(0, 1, 3, 2)
@@ -193,19 +246,13 @@ def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def _without_halo(problem: Conv2dProblem, inputs: Inputs, high: int, wide: int) -> NDArray[np.float64]:
     """The result if a block reads only the block of pixels at its own position."""
-    assert inputs.w is not None
-    x, w = inputs.x.astype(np.float64), inputs.w.astype(np.float64)
-    total = np.zeros(problem.out_shape)
-    p, q = np.arange(problem.p), np.arange(problem.q)
-    for r in range(problem.r):
-        rows = p - problem.padding[0] + r
-        rows_seen = (rows >= 0) & (rows < problem.h) & (rows // high == p // high)
-        for s in range(problem.s):
-            columns = q - problem.padding[2] + s
-            seen = (columns >= 0) & (columns < problem.w) & (columns // wide == q // wide) & rows_seen[:, None]
-            pixels = x[:, :, np.clip(rows, 0, problem.h - 1)][..., np.clip(columns, 0, problem.w - 1)]
-            total += np.einsum("ncpq,kc->nkpq", np.where(seen, pixels, 0.0), w[:, :, r, s])
-    return total
+    found = np.zeros(problem.out_shape)
+    for p, q in itertools.product(range(0, problem.p, high), range(0, problem.q, wide)):
+        block = (..., slice(p, p + high), slice(q, q + wide))
+        x = np.zeros_like(inputs.x)
+        x[block] = inputs.x[block]
+        found[block] = conv2d_truth(problem, dataclasses.replace(inputs, x=x)).value[block]
+    return found
 
 
 def _region(mask: NDArray[np.bool_]) -> str:
@@ -219,41 +266,35 @@ def _region(mask: NDArray[np.bool_]) -> str:
     'row 3 (the last)'
     """
     words = []
-    for axis, name in enumerate(("picture", "filter", "row", "column")):
-        places = np.flatnonzero(mask.any(axis=tuple(other for other in range(4) if other != axis)))
+    for axis, name in enumerate(("image", "filter", "row", "column")):
+        places = _places(mask, axis)
         if places.size < mask.shape[axis]:
-            last = " (the last)" if places[-1] == mask.shape[axis] - 1 else ""
-            several = places.size > 1
-            run = f"{places[0]} to {places[-1]}" if several and np.ptp(places) == places.size - 1 else None
-            listed = run or ", ".join(map(str, places[:6])) + (", ..." if places.size > 6 else "")
-            words.append(f"{name}{'s' * several} {listed}{last if not several or run else ''}")
-    share = f"{int(mask.sum())} of {mask.size} outputs"
-    return "; ".join(words) if words else share
+            joined = np.ptp(places) == places.size - 1
+            ends = f"{places[0]} to {places[-1]}" if places.size > 1 else f"{places[0]}"
+            listed = ends if joined else ", ".join(map(str, places[:6])) + ", ..." * (places.size > 6)
+            last = " (the last)" if joined and places[-1] == mask.shape[axis] - 1 else ""
+            words.append(f"{name}{'s' * (places.size > 1)} {listed}{last}")
+    return "; ".join(words) or f"{int(mask.sum())} of {mask.size} outputs"
 
 
 def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> CaseResult:
     """The result of a case with wrong output: number, first one and positions of the wrong outputs."""
-    wrong = ~case.judge.near_enough("strict", got)
+    truth, wrong = case.judge.truth.value, ~case.judge.near_enough("strict", got)
     if wrong.any():
-        index = tuple(int(i) for i in np.argwhere(wrong)[0])
-        said, place = f"{int(wrong.sum())} of {wrong.size} outputs are wrong", "the first"
-    else:
-        wrong, index, said = _inexact(case, got)
-        place = "the worst"
-    first = WrongOutput(index, float(case.judge.truth.value[index]), float(got[index]))
-    lines = [f"{said}, {place} {first}"]
+        place = int(np.argmax(wrong))
+        count = f"{int(wrong.sum())} of {wrong.size} outputs are wrong, the first"
+    else:  # a band of outputs fails the gate on RMS errors
+        gate = case.judge.gate
+        if gate is None or (excess := gate.excess("strict", got)) is None:
+            raise AssertionError(f"{case.text}: a wrong output passes the bound and the gate")
+        wrong = rows_of(case.problem).outputs_in(excess.band, excess.channel)
+        place = int(np.argmax(np.where(wrong, np.abs(got - truth), -1.0)))
+        count = f"each output is nearly right, but the {excess}, the worst"
+    index = tuple(int(i) for i in np.unravel_index(place, got.shape))
+    first = WrongOutput(index, float(truth[index]), float(got[index]))
+    # Nine digits tell any two float32 numbers apart.
+    numbers = f"expected {first.expected:.9g}, got {first.got:.9g}"
+    lines = [f"{count} at [n, k, p, q] = {list(index)}: {numbers}"]
     if not faults:
         lines.append(f"no known fault gives this; wrong are {_region(wrong)}")
     return CaseResult(case, "wrong", tuple(faults), "\n".join(lines), verdict.rms, verdict.bound_ratio, first)
-
-
-def _inexact(case: Case, got: Floats) -> tuple[NDArray[np.bool_], tuple[int, ...], str]:
-    """The band that fails the gate on RMS errors, the index of its worst output, and the gate's sentence."""
-    gate = case.judge.gate
-    excess = None if gate is None else gate.excess("strict", got)
-    if excess is None:
-        raise AssertionError(f"{case.text}: a wrong output passes the bound and the gate")
-    band = rows_of(case.problem).outputs_in(excess.band, excess.channel)
-    error = np.where(band, np.abs(got - case.judge.truth.value), -1.0)
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
-    return band, index, f"each output is nearly right, but the {excess}"

@@ -26,17 +26,15 @@ class Ended:
     code: int  # exit code; negative for a signal
     limit: str  # "time" or "memory" if it passed a limit; else empty
     seconds: float  # by the wall clock, start-up included
-    said: str  # end of its standard error, or of its standard output
+    output: str  # end of its standard error, or of its standard output
 
     @property
     def crash(self) -> str:
         """Name of the signal of a crash, or empty."""
         if self.code >= 0 or self.limit:
             return ""
-        try:
-            return signal.Signals(-self.code).name
-        except ValueError:
-            return f"signal {-self.code}"
+        known = -self.code in signal.valid_signals()
+        return signal.Signals(-self.code).name if known else f"signal {-self.code}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +72,40 @@ def run_limited(
         )
         try:
             limit = _wait(process, limits, progress, first_s)
-        finally:
-            _end(process)
-        taken = time.monotonic() - begin
-        return Ended(process.returncode, limit, taken, _tail(err) or _tail(out))
+        finally:  # kill its whole group
+            if os.name == "posix":
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            process.wait()
+        return Ended(process.returncode, limit, time.monotonic() - begin, _tail(err) or _tail(out))
 
 
 def _wait(
     process: subprocess.Popen[bytes], limits: Limits, progress: Callable[[], object] | None, first_s: float
 ) -> str:
     """Wait for the end; return the exceeded limit, or an empty string."""
-    if sys.platform == "linux":
-        _limit_files(process.pid, limits.memory_bytes)
+    if sys.platform == "linux":  # no core files, no larger files: an endless output must not fill the disk
+        import resource
+
+        sizes = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: limits.memory_bytes}
+        # It may have ended, or have a lower limit already.
+        with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
+            for kind, size in sizes.items():
+                resource.prlimit(process.pid, kind, (size, size))
     since, allowed = time.monotonic(), max(limits.seconds, first_s)
-    seen = progress() if progress else None
+    last = progress() if progress else None
     while True:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_S)
             return ""
-        except subprocess.TimeoutExpired:
-            pass
         if os.name == "posix" and resident_bytes(process.pid) > limits.memory_bytes:
             return "memory"
-        if progress is not None and (now := progress()) != seen:
-            since, seen, allowed = time.monotonic(), now, limits.seconds
+        if progress is not None and (now := progress()) != last:
+            since, last, allowed = time.monotonic(), now, limits.seconds
         if time.monotonic() - since > allowed:
             return "time"
-
-
-def _limit_files(pid: int, nbytes: int) -> None:
-    """Forbid core files and larger files: an endless output must not fill the disk."""
-    import resource
-
-    try:
-        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (nbytes, nbytes))
-    except (ProcessLookupError, PermissionError, ValueError):  # it has ended, or has a lower limit already
-        return
 
 
 def resident_bytes(session: int) -> int:
@@ -123,16 +118,6 @@ def resident_bytes(session: int) -> int:
             if os.getsid(process.pid) == session:
                 total += process.memory_info().rss
     return total
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and its whole group."""
-    if os.name == "posix":
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    process.wait()
 
 
 def _tail(file: IO[bytes]) -> str:

@@ -1,14 +1,17 @@
-"""The report on a reader's kernel or program: text for the reader, JSON and an exit code for a grader."""
+"""The report on a reader's kernel or program, with advice: text for the reader, JSON and an exit code for a grader."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from convforge.course.grader.advice import advice
+from convforge.benchmark import formats
 from convforge.course.grader.judge import CaseResult
 
 SCHEMA = 1
@@ -24,6 +27,12 @@ class Time:
     spread: float = 0.0
     note: str = ""
 
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"no time: {self.note}"
+        spread = f" +- {formats.percent(self.spread)}" if self.spread else ""
+        return f"{formats.seconds(self.seconds)}{spread}{f', {self.note}' if self.note else ''}"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -36,14 +45,14 @@ class Report:
     error: str = ""  # reason why nothing could be run, or empty
     times: Sequence[Time] = ()
     timed: str = ""  # the problem of the times
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
 
     @property
     def status(self) -> str:
         """One of "right", "wrong" and "not run"."""
         if self.error or not self.results:
             return "not run"
-        return "right" if all(result.status == "right" for result in self.results) else "wrong"
+        return "right" if self.passed == len(self.results) else "wrong"
 
     @property
     def exit_code(self) -> int:
@@ -58,46 +67,35 @@ class Report:
     def faults(self) -> list[str]:
         """The faults that explain the most cases; several if they explain equally many."""
         counts = Counter(fault for result in self.results for fault in result.faults)
-        most = max(counts.values(), default=0)
-        return [fault for fault, count in counts.items() if count == most]
+        return [fault for fault, count in counts.items() if count == max(counts.values())]
 
     def to_table(self) -> dict[str, Any]:
         """The report for JSON."""
         return {
-            "schema": SCHEMA,
-            "target": self.target,
-            "kind": self.kind,
-            "device": self.device,
-            "status": self.status,
-            "passed": self.passed,
-            "cases": len(self.results),
-            "faults": self.faults,
-            "advice": {fault: words for fault in self.faults if (words := advice(fault))},
-            "error": self.error,
-            "results": [_row(result) for result in self.results],
-            "timed": self.timed,
-            "times": [{"name": t.name, "seconds": t.seconds, "spread": t.spread, "note": t.note} for t in self.times],
-            "notes": list(self.notes),
-        }
+            "schema": SCHEMA, "target": self.target, "kind": self.kind, "device": self.device, "status": self.status,
+            "passed": self.passed, "cases": len(self.results), "faults": self.faults,
+            "advice": {fault: words for fault in self.faults if (words := advice(fault))}, "error": self.error,
+            "results": [_row(result) for result in self.results], "timed": self.timed,
+            "times": [dataclasses.asdict(time) for time in self.times], "notes": list(self.notes),
+        }  # fmt: skip
 
     def to_text(self) -> str:
         """The report for a reader."""
         lines = [f"{self.target}: {self._headline()}"]
-        told: set[tuple[str, ...]] = set()
+        explained: set[tuple[str, ...]] = set()
         for result in self.results:
             named = f": {' | '.join(result.faults)}" if result.faults else ""
             lines.append(f"  {result.status:<9} {result.case.name} ({result.case.text}){named}")
-            said = result.message.splitlines()
-            if result.faults and result.faults in told:  # details once for each fault
-                said = said[:1] if result.status == "wrong" else []
-            lines += [f"      {line}" for line in said]
-            told.add(result.faults)
-        if self.error:
-            lines += [f"  {line}" for line in self.error.splitlines()]
+            details = result.message.splitlines()
+            if result.faults and result.faults in explained:  # details once for each fault
+                details = details[:1] if result.status == "wrong" else []
+            lines += [f"      {line}" for line in details]
+            explained.add(result.faults)
+        lines += [f"  {line}" for line in self.error.splitlines()]
         if self.times:
             lines.append(f"times on {self.timed}:")
             wide = max(len(time.name) for time in self.times)
-            lines += [f"  {time.name:<{wide}}  {_seconds(time)}" for time in self.times]
+            lines += [f"  {time.name:<{wide}}  {time}" for time in self.times]
         return "\n".join([*lines, *self.notes]) + "\n"
 
     def _headline(self) -> str:
@@ -113,40 +111,115 @@ class Report:
         which = (
             "likely one of these, which these cases do not tell apart" if same else "likely faults, each of some cases"
         )
-        named = [f"\n  {which}:", *faults] if faults else []
-        return f"wrong: {right}" + "\n    ".join(named)
+        return f"wrong: {right}" + (f"\n  {which}:" + "".join(f"\n    {fault}" for fault in faults) if faults else "")
 
 
 def _row(result: CaseResult) -> dict[str, Any]:
+    """A result for JSON, which lacks infinities and NaN."""
+    wrong = None
+    if (first := result.first) is not None:
+        expected, got = (value if math.isfinite(value) else str(value) for value in (first.expected, first.got))
+        wrong = {"index": list(first.index), "expected": expected, "got": got}
+    rms, bound_ratio = (
+        value if value is not None and math.isfinite(value) else None for value in (result.rms, result.bound_ratio)
+    )
     return {
-        "case": result.case.name,
-        "problem": result.case.text,
-        "inputs": result.case.kind,
-        "status": result.status,
-        "faults": list(result.faults),
-        "message": result.message,
-        "first_wrong": _first_wrong(result),
-        "rms": _finite(result.rms),
-        "bound_ratio": _finite(result.bound_ratio),
-    }
+        "case": result.case.name, "problem": result.case.text, "inputs": result.case.kind, "status": result.status,
+        "faults": list(result.faults), "message": result.message, "first_wrong": wrong, "rms": rms,
+        "bound_ratio": bound_ratio,
+    }  # fmt: skip
 
 
-def _first_wrong(result: CaseResult) -> dict[str, Any] | None:
-    """The first wrong output; infinities and NaN as "inf", "-inf" and "nan"."""
-    if (first := result.first) is None:
-        return None
-    expected, got = (value if math.isfinite(value) else str(value) for value in (first.expected, first.got))
-    return {"index": list(first.index), "expected": expected, "got": got}
+# Beginning of a fault's name -> advice; the first match counts.
+ADVICE = {
+    "flipped filter": "that is convolution; asked for is cross-correlation, where w[r][s] meets "
+    "x[p*stride + r - pad][q*stride + s - pad]: read the filter forwards",
+    "filter flipped": "one axis of the filter is read backwards",
+    "swapped H and W of the filter": "the index of a weight is ((k*C + c)*R + r)*S + s",
+    "swapped H and W of the picture": "the index of a pixel is ((n*C + c)*H + h)*W + w: a row has W pixels",
+    "swapped H and W of the output": "the index of an output is ((n*K + k)*P + p)*Q + q: a row has Q outputs",
+    "swapped K and C": "the index of a weight is ((k*C + c)*R + r)*S + s: all channels of a filter lie together",
+    "one filter for all": "filter k begins at w[k*C*R*S]; is k part of the index, and does it change?",
+    "one filter channel": "each channel has weights of its own: c is part of the index of w",
+    "only the first channel": "sum over all channels: is there a loop over c, and is the sum set to 0 outside of it?",
+    "the last channel is ignored": "the loop over channels ends too early: c < C",
+    "ignored channel": "does the loop over channels begin at 0 and end at c < C?",
+    "last row of the filter": "the loop over the filter's rows ends too early: r < R",
+    "last column of the filter": "the loop over the filter's columns ends too early: s < S",
+    "first row of the filter": "the loop over the filter's rows begins too late: r = 0",
+    "first column of the filter": "the loop over the filter's columns begins too late: s = 0",
+    "NCHW read as NHWC": "the channels of an image lie one after the other, each whole: ((n*C + c)*H + h)*W + w",
+    "one picture for the whole batch": "n is part of the index of x: image n begins at x[n*C*H*W]",
+    "stride ignored": "output p begins at row p*stride_h - pad_top, and a tile reads stride times as many rows",
+    "stride applied to the padding": "the row is p*stride_h + r - pad_top; the padding is not multiplied",
+    "padding ignored": "output p begins at row p*stride_h - pad_top",
+    "one pixel off": "output p begins at row p*stride_h - pad_top, column q*stride_w - pad_left; is a 1 too many?",
+    "border reads neighbouring memory": "check both 0 <= h < H and 0 <= w < W before a pixel is read",
+    "border skipped": "outputs at the border are computed too, with zeros outside of the image",
+    "border taken as": "pixels outside of the image are 0",
+    "halo": "the tile in shared memory needs the pixels around it too: (block - 1)*stride + R rows; who loads them?",
+    "the sum is not set to 0": "write `float sum = 0.0f;` before the loops",
+    "the output is added to": "y holds anything before the call: write the sum with =, not with +=",
+    "all outputs are zero": "is the sum written to y, and is any product in it?",
+    "nothing is written": "does the launch cover the output, and does a thread return before it writes?",
+    "not written": "does the grid cover the output, ragged edges too: ceil(Q/block), ceil(P/block), N*K?",
+    "errors larger": "is a sum or a product taken in a narrower type, or in fast-math?",
+    "scaled by a constant": "is a sum divided or multiplied once too often, or taken more than once?",
+    "the result depends on the order": "a __syncthreads() is missing, or two threads write to one place",
+    "NaN": "they are made of memory that nobody wrote: shared memory that no thread loaded, or pixels outside of x",
+    "NHWC": "y is N x K x P x Q: all columns of a row, all rows, then the next filter",
+}
 
 
-def _finite(value: float | None) -> float | None:
-    """The value; None for infinities and NaN, which JSON lacks."""
-    return value if value is not None and abs(value) < float("inf") else None
+def advice(fault: str) -> str:
+    """Advice on a fault, or an empty string."""
+    return next((words for start, words in ADVICE.items() if fault.startswith(start)), "")
 
 
-def _seconds(time: Time) -> str:
-    if time.seconds is None:
-        return f"no time: {time.note}"
-    number = f"{1e3 * time.seconds:.4g} ms"
-    spread = f" +- {100 * time.spread:.0f} %" if time.spread else ""
-    return f"{number}{spread}{f', {time.note}' if time.note else ''}"
+_BEYOND = "address outside of all memory"
+
+# Part of a message of the emulator or a GPU -> the error's name, without numbers, and advice.
+_ERRORS = {
+    "divergent barrier": (
+        "divergent barrier: not all threads come to it",
+        "every thread of a block must come to the same __syncthreads(): move it out of the `if`, and let no thread "
+        "return before it",
+    ),
+    "is outside of": (
+        "index outside of an array",
+        "is the tile as large as the block and its halo, (block - 1)*stride + R?",
+    ),
+    "is used outside": ("index outside of an array", "the pointer's index goes past the end of the array"),
+    "dynamic shared memory has": (
+        "index outside of dynamic shared memory", "ask for more by shared=BYTES in the launch, or check the index",
+    ),
+    "dynamic shared memory; a block has": ("too much shared memory", "use a smaller tile"),
+    "where there is no memory": (_BEYOND, "a pointer's index is far outside of x, w or y"),
+    "ILLEGAL_ADDRESS": (_BEYOND, "an index is outside of x, w or y; --device emulator says more"),
+    "made of poison": ("an address made of unset memory", "an index or a pointer was used before it was set"),
+    "divided by zero": ("an integer divided by zero", "check the divisor"),
+    "local memory": ("too much memory in one thread", "use smaller arrays in a thread"),
+    "is not a multiple of": (
+        "misaligned address", "vectors such as float4 need an address that is a multiple of their size",
+    ),
+    "must be 1 to": ("a launch that no GPU makes", "change the block of the launch"),
+    "must be 0 to": ("a launch that no GPU makes", "change the grid of the launch"),
+    "threads, of which a block": ("a launch that no GPU makes", "use a smaller block"),
+    "the GPU refuses the launch": (
+        "a launch that this GPU does not make", "use a smaller block, or less shared memory",
+    ),
+}  # fmt: skip
+
+
+def known_error(what: str) -> tuple[str, str]:
+    """The name of an error of the emulator or of a GPU, without numbers, and advice or an empty string."""
+    return next((known for part, known in _ERRORS.items() if part in what), (what.split(",")[0], ""))
+
+
+def quoted_line(text: str, file: Path) -> str:
+    """The line of a file that a message names as name:line; empty without one."""
+    found = re.search(rf"{re.escape(file.name)}:(\d+)", text)
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    if found is None or not 1 <= int(found[1]) <= len(lines):
+        return ""
+    return f"line {found[1]}: {lines[int(found[1]) - 1].strip()}"

@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 import ctypes
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
 from pathlib import Path
-from typing import Any
 
 from convforge.backends.kernel import KernelSource
 from convforge.backends.runtime import LaunchInfo
@@ -44,6 +43,9 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<][^">\n]*[">])', re.MULTI
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
 _KERNEL = re.compile(rf"__global__\s+{_BOUNDS}void\s+{_BOUNDS}(\w+)\s*\(([^)]*)\)")
+_POINTER = r"(?:const )?float(?: const)? ?(?:\* ?(?:const ?|__restrict(?:__)? ?)*\w*|\w+ ?\[ ?\])"
+_INT = r"(?:const )?int(?: const)?(?: \w+)?"
+_PARAMETERS = re.compile(rf" ?{_POINTER} ?(?:, ?{_POINTER} ?){{2}}(?:, ?{_INT} ?){{{len(NAMES)}}}")
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?(\w[\w ]*?)\s+(\w+)\s*\[\s*\]")
 _LAUNCH = re.compile(r"//\s*convforge:\s*(.+)")
 
@@ -62,7 +64,7 @@ class OwnKernel:
 
     source: OwnSource
     rule: LaunchRule
-    said: bool  # the file, or the caller, gives the rule
+    has_rule: bool  # the file, or the caller, gives the rule
 
 
 def read_kernel(path: Path, name: str = "", launch: str = "") -> OwnKernel:
@@ -81,45 +83,8 @@ def read_kernel(path: Path, name: str = "", launch: str = "") -> OwnKernel:
     name, parameters = _find(path, bare, name)
     found = _LAUNCH.search(body)
     rule = parse_launch(launch or (found[1] if found else DEFAULT))
-    lines = (*_prelude(name, parameters), f'#line 1 "{path.name}"', _adapted(path, body, bare))
-    source = OwnSource(str(path.resolve()), name, lines, Arguments, STRUCT)
-    return OwnKernel(source, rule, bool(launch or found))
-
-
-def _find(path: Path, bare: str, name: str) -> tuple[str, str]:
-    """The kernel's name and its parameters as written."""
-    there = {match[1]: " ".join(match[2].split()) for match in _KERNEL.finditer(bare)}
-    if not there:
-        raise ValueError(f'{path}: there is no kernel in it; write extern "C" __global__ void conv2d({SIGNATURE})')
-    chosen = name or ("conv2d" if "conv2d" in there else next(iter(there)))
-    if chosen not in there or (not name and "conv2d" not in there and len(there) > 1):
-        wanted = f"no kernel {name!r}" if name else f"{len(there)} kernels, and none is called conv2d"
-        raise ValueError(f"{path}: there is {wanted}; it has {', '.join(there)}; name one by --kernel")
-    kinds = [_kind(parameter) for parameter in there[chosen].split(",")]
-    if kinds != ["float *"] * 3 + ["int"] * len(NAMES):
-        raise ValueError(f"{path}: {chosen}({there[chosen]}) must take ({SIGNATURE}), in this order")
-    return chosen, there[chosen]
-
-
-def _kind(parameter: str) -> str:
-    """The type of a parameter, without its name and without const and __restrict__.
-
-    Examples
-    --------
-    >>> _kind("const float *__restrict__ x"), _kind("const int pad_top"), _kind("float y[]")
-    ('float *', 'int', 'float *')
-    """
-    words = re.findall(r"\w+|\*|\[\]", parameter)
-    words = ["*" if word == "[]" else word for word in words if word not in ("const", "__restrict__", "__restrict")]
-    pointers = words.count("*")
-    names = [word for word in words if word != "*"]
-    return " ".join([*names[:-1], *["*"] * pointers])
-
-
-def _prelude(name: str, parameters: str) -> tuple[str, ...]:
-    """Lines before the file's first line."""
     fields = ", ".join(f"args.{field}" for field in ("x", "w", "y", *NAMES))
-    return (
+    lines = (
         f"struct {STRUCT} {{ float *x, *w, *y; int {', '.join(NAMES)}; }};",
         f'static_assert(sizeof({STRUCT}) == {ctypes.sizeof(Arguments)}, "size of {STRUCT}");',
         f'extern "C" __global__ void {name}({parameters});',
@@ -129,7 +94,24 @@ def _prelude(name: str, parameters: str) -> tuple[str, ...]:
         "#define CONVFORGE_SHARED(type, name) type *const name = reinterpret_cast<type *>(emulator::here()->dynamic)",
         f"inline void {name}(const {STRUCT} &args) {{ {name}({fields}); }}",
         "#endif",
+        f'#line 1 "{path.name}"',
+        _adapted(path, body, bare),
     )
+    source = OwnSource(str(path.resolve()), name, lines, Arguments, STRUCT)
+    return OwnKernel(source, rule, bool(launch or found))
+
+
+def _find(path: Path, bare: str, name: str) -> tuple[str, str]:
+    there = {match[1]: " ".join(match[2].split()) for match in _KERNEL.finditer(bare)}
+    if not there:
+        raise ValueError(f'{path}: there is no kernel in it; write extern "C" __global__ void conv2d({SIGNATURE})')
+    chosen = name or ("conv2d" if "conv2d" in there else next(iter(there)))
+    if chosen not in there or (not name and "conv2d" not in there and len(there) > 1):
+        wanted = f"no kernel {name!r}" if name else f"{len(there)} kernels, and none is called conv2d"
+        raise ValueError(f"{path}: there is {wanted}; it has {', '.join(there)}; name one by --kernel")
+    if not _PARAMETERS.fullmatch(there[chosen]):
+        raise ValueError(f"{path}: {chosen}({there[chosen]}) must take ({SIGNATURE}), in this order")
+    return chosen, there[chosen]
 
 
 def _refuse_host_code(path: Path, bare: str) -> None:
@@ -160,30 +142,34 @@ def _adapted(path: Path, body: str, bare: str) -> str:
 
 
 _KEY = re.compile(r"\b(block|grid|shared)\s*=")
-_OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: Fraction(a // b),
-    ast.Mod: lambda a, b: a % b,
-}
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"ceil": ceil, "floor": floor, "min": min, "max": max}
+# The parts of a rule, so that its text can be evaluated.
+_ARITHMETIC = (
+    ast.Expression, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Constant, ast.Load,
+    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub,
+)  # fmt: skip
+_FUNCTIONS = {"ceil": ceil, "floor": floor, "min": min, "max": max, "Fraction": Fraction}
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRule:
-    """Rules for one launch; every entry is arithmetic over :data:`NAMES`."""
+    """Rules for one launch: arithmetic over :data:`NAMES`."""
 
-    block: tuple[str, ...]  # one to three entries, x first
-    grid: tuple[str, ...]  # one to three entries, x first
+    block: str  # one to three entries, x first
+    grid: str  # one to three entries, x first
     shared: str = "0"  # bytes of dynamic shared memory
 
     def info(self, kernel: str, problem: Conv2dProblem) -> LaunchInfo:
         """The launch for a problem; ``ValueError`` if an entry's value is no whole number."""
-        sizes = sizes_of(problem)
-        block, grid = (tuple(_value(text, sizes) for text in rule) for rule in (self.block, self.grid))
-        return LaunchInfo(kernel, grid, block, _value(self.shared, sizes))
+        found = []
+        for text in (self.block, self.grid, self.shared):
+            found.append(_values(text, sizes_of(problem)))
+            for value in found[-1]:
+                if value.denominator != 1:
+                    raise ValueError(
+                        f"{text!r} gives {float(value):g}, no whole number; write ceil(...) around the division"
+                    )
+        block, grid, (shared, *_) = (tuple(map(int, values)) for values in found)
+        return LaunchInfo(kernel, grid, block, shared)
 
 
 def sizes_of(problem: Conv2dProblem) -> dict[str, int]:
@@ -209,48 +195,27 @@ def parse_launch(text: str) -> LaunchRule:
     if pieces[0].strip() or not {"block", "grid"} <= set(rules):
         raise ValueError(f"the launch {text.strip()!r} is not understood; write it like {DEFAULT} shared=0")
     block = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", rules["block"])
-    rule = LaunchRule(_entries(block), _entries(rules["grid"]), rules.get("shared", "0"))
-    for entry in (*rule.block, *rule.grid, rule.shared):
-        _value(entry, dict.fromkeys(NAMES, 1), whole=False)  # refuses anything but arithmetic
+    rule = LaunchRule(block, rules["grid"], rules.get("shared", "0"))
+    for rule_text in (rule.block, rule.grid, rule.shared):
+        _values(rule_text, dict.fromkeys(NAMES, 1))  # refuses anything but arithmetic
     return rule
 
 
-def _entries(text: str) -> tuple[str, ...]:
-    """One to three entries, separated by commas; a text that is no Python is one, which :func:`_value` refuses."""
+def _values(text: str, sizes: Mapping[str, int]) -> tuple[Fraction, ...]:
+    """The values of one to three entries; divisions are exact, and only `ceil` and `floor` round."""
     try:
-        body = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return (text,)
-    entries = body.elts if isinstance(body, ast.Tuple) else [body]
-    if len(entries) > 3:
-        raise ValueError(f"{text!r} has {len(entries)} sizes; a block or grid has at most 3")
-    return tuple(ast.get_source_segment(text, entry) or "" for entry in entries)
-
-
-def _value(text: str, sizes: Mapping[str, int], *, whole: bool = True) -> int:
-    """The value of one entry; divisions are exact, and only `ceil` and `floor` round."""
-    try:
-        value = Fraction(_computed(ast.parse(text, mode="eval").body, sizes))
+        tree = ast.parse(re.sub(r"\b\d+\b", r"Fraction(\g<0>)", text), mode="eval")
+        if not all(isinstance(node, _ARITHMETIC) for node in ast.walk(tree)):
+            raise SyntaxError
+        names = _FUNCTIONS | {name: Fraction(size) for name, size in sizes.items()}
+        found = eval(compile(tree, "rule", "eval"), {"__builtins__": {}}, names)
+        values = tuple(map(Fraction, found if isinstance(found, tuple) else (found,)))
     except ZeroDivisionError:
         raise ValueError(f"{text!r} divides by zero for these sizes") from None
-    except (SyntaxError, TypeError, RecursionError):
+    except (SyntaxError, TypeError, NameError, ValueError, RecursionError):
         raise ValueError(
             f"{text!r} is no rule; write arithmetic (+ - * / // %) and ceil, floor, min, max over {', '.join(NAMES)}"
         ) from None
-    if whole and value.denominator != 1:
-        raise ValueError(f"{text!r} gives {float(value):g}, no whole number; write ceil(...) around the division")
-    return int(value)
-
-
-def _computed(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return Fraction(node.value)
-    if isinstance(node, ast.Name) and node.id in sizes:
-        return Fraction(sizes[node.id])
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_computed(node.operand, sizes)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        return Fraction(_OPERATIONS[type(node.op)](_computed(node.left, sizes), _computed(node.right, sizes)))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and node.args:
-        return Fraction(_FUNCTIONS[node.func.id](*(_computed(part, sizes) for part in node.args)))
-    raise SyntaxError
+    if not 1 <= len(values) <= 3:
+        raise ValueError(f"{text!r} has {len(values)} sizes; a block or grid has at most 3")
+    return values

@@ -1,10 +1,7 @@
 """The lab: all studies in one report, as a page, Markdown, charts and data, in English and Chinese."""
 
-from convforge.course.lab.book import Book, Chapter, bind, find_runs
+from convforge.course.lab.book import Book, Chapter, bind, conduct_all, find_runs
 from convforge.course.lab.files import Written, to_table, write_lab
-from convforge.course.lab.measure import Watch, conduct_all
 from convforge.course.lab.page import render
 
-__all__ = [
-    "Book", "Chapter", "Watch", "Written", "bind", "conduct_all", "find_runs", "render", "to_table", "write_lab",
-]  # fmt: skip
+__all__ = ["Book", "Chapter", "Written", "bind", "conduct_all", "find_runs", "render", "to_table", "write_lab"]

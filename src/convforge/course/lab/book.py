@@ -6,16 +6,19 @@ Times that are compared come from one run: where several studies time the same c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from convforge.backends.runtime import Runtime
 from convforge.benchmark.records import Result, Run
+from convforge.benchmark.runner import Watch
 from convforge.benchmark.store import load_runs
 from convforge.course.report.records import View, view
 from convforge.course.studies import STUDIES, Finding, Study
 from convforge.course.studies.readings import device_backend
+from convforge.course.studies.study import conduct
 from convforge.course.studies.timer import MISTAKEN
 
 
@@ -72,13 +75,7 @@ class Book:
 
 
 def bind(runs: Mapping[str, Run]) -> Book:
-    """A book of runs by study.
-
-    Raises
-    ------
-    ValueError
-        There is none, they are of several devices, or one has no result.
-    """
+    """A book of runs by study; ``ValueError`` for no run, runs of several devices, or one without a result."""
     chapters = [_chapter(study, study.own(runs[name])) for name, study in STUDIES.items() if name in runs]
     if not chapters:
         raise ValueError("a lab needs the run of at least one study; convforge lab measures them")
@@ -97,10 +94,7 @@ def in_this_language(book: Book) -> Book:
 def find_runs(paths: Iterable[Path]) -> dict[str, Run]:
     """Of the runs in files and folders the newest of each study; else the newest of a suite that its rules can read.
 
-    Raises
-    ------
-    ValueError
-        One of them does not exist, or a line is damaged.
+    ``ValueError`` if one of them does not exist, or a line is damaged.
     """
     found: list[Run] = []
     for path in paths:
@@ -110,6 +104,27 @@ def find_runs(paths: Iterable[Path]) -> dict[str, Run]:
     newest = {run.suite: run for run in sorted(found, key=lambda run: (run.complete, run.started, run.run))}
     chosen = {name: [newest[s] for s in (name, *study.suites) if s in newest] for name, study in STUDIES.items()}
     return {name: runs[0] for name, runs in chosen.items() if runs}
+
+
+def conduct_all(
+    runtime: Runtime, folder: Path, watch: Callable[[Study], Watch | None] = lambda study: None, *,
+    studies: Sequence[str] = (), budget_s: float | None = None, quick: bool = False,
+) -> dict[str, Run]:  # fmt: skip
+    """Measure the studies of these names, or all, that have something to measure on a device; returns the run of each.
+
+    Each goes to a new file ``DEVICE/STUDY-TIME.jsonl`` below `folder`. `watch` is called with each study before it
+    begins, and returns the watcher of its rows. `budget_s` is for all of them without compiling, shared as their own
+    budgets are. `quick` is the small form of each.
+    """
+    gpu = runtime.facts.backend == "cuda"
+    chosen = [study for name, study in STUDIES.items() if not studies or name in studies]
+    budgets = {study.name: study.gpu_s if gpu else study.cpu_s for study in chosen if study.parts(runtime.facts, quick)}
+    found = {}
+    for name, own in budgets.items():
+        share = None if budget_s is None else budget_s * own / sum(budgets.values())
+        study = STUDIES[name]
+        found[name] = conduct(study, runtime, folder, budget_s=share, quick=quick, watch=watch(study))
+    return found
 
 
 def merged(runs: Sequence[Run]) -> Run:
@@ -123,11 +138,8 @@ def merged(runs: Sequence[Run]) -> Run:
     for run in runs:
         fresh: dict[str, str] = {}
         for r in run.results:
-            if r.case not in fresh:
-                if r.case not in problems:
-                    fresh[r.case] = r.case
-                elif problems[r.case] != r.problem:
-                    fresh[r.case] = f"{r.case} ({run.suite})"
+            if problems.get(r.case) != r.problem:
+                fresh.setdefault(r.case, f"{r.case} ({run.suite})" if r.case in problems else r.case)
         problems |= {r.case: r.problem for r in run.results if fresh.get(r.case) == r.case}
         results += [replace(r, case=fresh[r.case]) for r in _fastest(run) if r.case in fresh]
         finals += [replace(final, case=fresh[final.case]) for final in run.finals if final.case in fresh]
@@ -147,14 +159,15 @@ def merged(runs: Sequence[Run]) -> Run:
 
 def _fastest(run: Run) -> list[Result]:
     """Of each method on a case the fastest config; one without a time where none has any."""
-    found: dict[tuple[str, str, str], tuple[float, Result]] = {}
+    found: dict[tuple[str, str, str], list[Result]] = {}
     for r in run.results:
+        found.setdefault((r.case, r.backend, r.algorithm), []).append(r)
+
+    def seconds(r: Result) -> float:
         timing = run.timing(r)
-        seconds = math.inf if timing is None else timing.median_s
-        key = (r.case, r.backend, r.algorithm)
-        if key not in found or seconds < found[key][0]:
-            found[key] = (seconds, r)
-    return [r for _, r in found.values()]
+        return math.inf if timing is None else timing.median_s
+
+    return [min(results, key=seconds) for results in found.values()]
 
 
 def _chapter(study: Study, run: Run) -> Chapter:
@@ -165,6 +178,5 @@ def _chapter(study: Study, run: Run) -> Chapter:
 
 
 def _on_device(run: Run) -> tuple[Result, ...]:
-    """The results of the device that a run is about."""
     backend = device_backend(run)
     return tuple(r for r in run.results if r.backend == backend)

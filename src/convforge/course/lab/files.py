@@ -6,10 +6,9 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from convforge.benchmark.tables import csv_table
 from convforge.course.lab import charts, published
@@ -26,13 +25,12 @@ from convforge.course.report.headline import headline
 WIDTH = 560
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """The files of a lab; `without_png`: charts are SVG alone, for no font here has the language's glyphs."""
 
-    pages: tuple[Path, ...]
-    charts: tuple[Path, ...]
-    data: tuple[Path, ...]
+    pages: list[Path]
+    charts: list[Path]
+    data: list[Path]
     without_png: bool
 
 
@@ -40,32 +38,25 @@ def write_lab(book: Book, folder: Path, *, title: str = "", codes: Sequence[str]
     """Write a lab into a folder, in one language or several.
 
     The page and the Markdown of the first language are ``lab.html`` and ``lab.md``, of another ``lab-zh.html`` and so
-    on; charts go to ``charts/`` or ``charts-zh/``, the data, which has no language, to ``data/``.
-
-    Raises
-    ------
-    ValueError
-        There is no such language.
-    OSError
-        A file cannot be written.
+    on; charts go to ``charts/`` or ``charts-zh/``, the data, which has no language, to ``data/``. ``ValueError`` for an
+    unknown language, ``OSError`` if a file cannot be written.
     """
     endings = {code: "" if i == 0 else f"-{code}" for i, code in enumerate(codes)}
     pages: list[Path] = []
     drawn: list[Path] = []
     for code, ending in endings.items():
         with in_language(code), unvalidated():
-            told = in_this_language(book)
-            own_title = title or title_of(told)
+            translated = in_this_language(book)
+            own_title = title or title_of(translated)
             others = [(LANGUAGES[other], f"lab{endings[other]}.html") for other in codes if other != code]
             page = render(book, title=own_title, code=code, pages=others)
-            addresses, paths = _write_charts(told, folder / f"charts{ending}")
-            text = markdown(told, title=own_title, drawn=addresses)
+            addresses, paths = _write_charts(translated, folder / f"charts{ending}")
+            text = markdown(translated, title=own_title, drawn=addresses)
         drawn += paths
         pages += [folder / f"lab{ending}.html", folder / f"lab{ending}.md"]
         write(pages[-2], page)
         write(pages[-1], text)
-    without_png = not all(map(_has_glyphs, codes))
-    return Written(tuple(pages), tuple(drawn), tuple(_write_data(book, folder / "data")), without_png)
+    return Written(pages, drawn, _write_data(book, folder / "data"), not all(map(_has_glyphs, codes)))
 
 
 def _write_charts(book: Book, folder: Path) -> tuple[dict[str, list[tuple[str, str]]], list[Path]]:
@@ -118,7 +109,7 @@ def to_table(book: Book) -> dict[str, Any]:
              "doubts": [dataclasses.asdict(doubt) for doubt in found.published.doubts],
              "findings": [f.to_table() for f in found.theirs],
              "orders": [f.to_table() for f in found.orders]}
-            for found in published.beside(book)
+            for found in published.comparisons(book)
         ],
     }  # fmt: skip
 

@@ -6,68 +6,54 @@ Both have the same contents: the answers first, then how each was found.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from convforge.course.lab import charts, published
+from convforge.algorithms import algorithms
+from convforge.backends.facts import DeviceFacts
+from convforge.backends.sources import PACKAGE, read_file
+from convforge.benchmark.digests import code_files, stored_problem
+from convforge.course.lab import charts, published, words
 from convforge.course.lab.book import Book, Chapter, in_this_language
-from convforge.course.lab.glossary import glossary
-from convforge.course.lab.sources import kernels
-from convforge.course.lab.words import (
-    answer,
-    caution_words,
-    roofline_tables,
-    roofline_words,
-    said,
-    stale_words,
-    study_name,
-    title_of,
-)
 from convforge.course.language import gettext, in_language
 from convforge.course.pages.charts import Panel, unvalidated
 from convforge.course.pages.looks import Ink
 from convforge.course.pages.page import html, resource, template
 from convforge.course.report import machine, numbers, tables
 from convforge.course.report.headline import headline
-from convforge.course.report.records import Entry
+from convforge.course.report.records import Entry, View
 from convforge.course.report.summary import gates
-from convforge.course.report.table import Cell, Column, Table, optional
+from convforge.course.report.table import Cell, Column, Field, Table, number, optional, table, text
+from convforge.course.studies.readings import device_backend
 from convforge.course.studies.timer import MISTAKEN
 from convforge.course.studies.words import clock_name
 
 # Rows of a table of the Markdown; the page and the data hold all.
 MOST_ROWS = 40
+# Cases of a method next to its source: the largest.
+MOST_CASES = 6
 
 
 def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tuple[str, str]] = ()) -> str:
-    """The page as text; the same book gives the same text.
+    """The page as text, in the language `code`; the same book gives the same text.
 
-    Parameters
-    ----------
-    book : Book
-    title : str
-        Of the page; by default it names the device.
-    code : {"en", "zh"}
-        The language of all its texts and charts.
-    pages : sequence of (name, address)
-        The same page in other languages.
+    The title names the device by default. `pages` are names and addresses of the same page in other languages.
     """
     with in_language(code), unvalidated():
         book = in_this_language(book)
         ink = charts.ink_of(book, "page")
         ratios = charts.whole_panels(book, "ratio", ink)
-        chapters = [_chapter(chapter) | _numbers(chapter, ink) for chapter in book.chapters]
         return html(
             "lab.html.j2",
             {":root": ink},
             css=resource("lab", "lab.css") + _code_colours(),
-            title=title or title_of(book),
+            title=title or words.title_of(book),
             pages=pages,
             ink=ink,
-            chapters=chapters,
-            absent=[study_name(study.name) for study in book.absent],
-            # Single cases have a row each, and so a chart that is not beside others.
+            chapters=[_chapter(chapter) | _numbers(chapter, ink) for chapter in book.chapters],
+            absent=[words.study_name(study.name) for study in book.absent],
+            # Single cases have a row each, and so a chart that is not next to others.
             ratios=[[p for p in ratios if p.key != "ratio-cases"], [p for p in ratios if p.key == "ratio-cases"]],
             verdicts=tables.verdict_table(book.whole),
             roofline=charts.roofline(book, ink),
@@ -83,15 +69,7 @@ def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tup
 
 
 def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    """The report in the language of this place.
-
-    Parameters
-    ----------
-    book : Book
-    title : str
-    drawn : mapping
-        Study, or "roofline", -> captions and addresses of its charts.
-    """
+    """The report in the current language; `drawn` has the captions and addresses of charts, by study or "roofline"."""
     chapters = [_chapter(chapter) | _times(chapter) for chapter in book.chapters]
     text = template("lab.md.j2").render(
         title=title, chapters=chapters, drawn=drawn, most_rows=MOST_ROWS, **_contents(book)
@@ -103,34 +81,34 @@ def _contents(book: Book) -> dict[str, Any]:
     """The parts that page and Markdown share, but for the chapters."""
     return {
         "headline": headline(book.whole),
-        "cautions": caution_words(book),
+        "cautions": words.cautions_of(book),
         "summary": tables.summary_table(book.whole),
-        "roofline_words": roofline_words(book),
-        "roofline_tables": roofline_tables(book),
-        "beside": [_beside(found) for found in published.beside(book)],
+        "roofline_words": words.roofline_words(book),
+        "roofline_tables": words.roofline_tables(book),
+        "comparisons": [_comparison(found) for found in published.comparisons(book)],
         "error_table": tables.error_table(book.whole),
         "facts": machine.facts(book.whole)[:2],
-        "glossary": glossary(book),
+        "glossary": words.glossary(book),
     }
 
 
 def _chapter(chapter: Chapter) -> dict[str, Any]:
+    study = chapter.study
     return {
-        "key": f"study-{chapter.study.name}",
-        "study": chapter.study.name,
-        "name": study_name(chapter.study.name),
-        "asks": gettext(chapter.study.asks),
-        "answer": answer(chapter),
-        "answers": said(chapter.answers),
-        "supported": said(chapter.supported),
-        "doubtful": said(chapter.doubtful),
+        "key": f"study-{study.name}",
+        "study": study.name,
+        "name": words.study_name(study.name),
+        "asks": gettext(study.asks),
+        "answer": words.answer(chapter),
+        "answers": words.finding_texts(chapter.answers),
+        "supported": words.finding_texts(chapter.supported),
+        "doubtful": words.finding_texts(chapter.doubtful),
     }
 
 
 def _numbers(chapter: Chapter, ink: Ink) -> dict[str, Any]:
-    """Charts and tables of a chapter of the page."""
     return {
-        "stale": stale_words(entry.stale for entry in chapter.listed.timed),
+        "stale": words.stale_words(entry.stale for entry in chapter.listed.timed),
         "charts": charts.chapter_panels(chapter, ink),
         "results": tables.result_table(chapter.listed, occupancy=chapter.study.view == "blocks"),
         "steps": tables.step_table(chapter.shown),
@@ -145,33 +123,38 @@ def _times(chapter: Chapter) -> dict[str, Any]:
     blocks = chapter.study.view == "blocks"
     clocks = [entry for entry in chapter.listed.timed if entry.result.precision == MISTAKEN]
     entries = [*(chapter.shown.timed if blocks else chapter.shown.best), *clocks]
-    columns = (
-        Column(gettext("case")), Column(gettext("method")), Column(gettext("config")),
-        Column(gettext("time, ms"), True), Column(gettext("spread"), True), Column("GFLOP/s", True),
-        *([tables.occupied()] if blocks else []),
-    )  # fmt: skip
-    rows = tuple(_row(entry, blocks) for entry in entries)
-    return {"stale": stale_words(entry.stale for entry in entries), "times": Table("times", "", columns, rows)}
+    fields = [
+        text(gettext("case"), lambda e: e.result.case),
+        text(gettext("method"), lambda e: e.result.algorithm),
+        text(gettext("config"), lambda e: clock_name(e.result.config)),
+        *_time(gettext("time, ms"), lambda seconds: numbers.three(1e3 * seconds)),
+        *([_occupancy()] if blocks else []),
+    ]
+    return {"stale": words.stale_words(entry.stale for entry in entries), "times": table("times", "", entries, fields)}
 
 
-def _row(entry: Entry, occupancy: bool) -> tuple[Cell, ...]:
-    r, timing = entry.result, entry.timing
-    assert timing is not None
-    signs = ("~" if timing.noisy else "") + ("*" if entry.stale else "")
-    return (
-        Cell(r.case),
-        Cell(r.algorithm),
-        Cell(clock_name(r.config)),
-        Cell(signs + numbers.three(1e3 * timing.median_s), timing.median_s),
-        Cell(f"±{numbers.percent(timing.spread)}", timing.spread),
-        optional(entry.gflops, numbers.three),
-        *([optional(entry.occupancy, numbers.percent)] if occupancy else []),
-    )
+def _time(name: str, write: Callable[[float], str]) -> list[Field]:
+    """The columns of an entry's time, its spread and its rate."""
+
+    def time(entry: Entry) -> Cell:
+        assert entry.timing is not None
+        signs = "~" * entry.timing.noisy + "*" * entry.stale
+        return Cell(signs + write(entry.timing.median_s), entry.timing.median_s)
+
+    return [
+        (Column(name, True), time),
+        number(gettext("spread"), lambda e: e.timing.spread, lambda spread: f"±{numbers.percent(spread)}"),
+        number("GFLOP/s", lambda e: e.gflops, numbers.three),
+    ]
 
 
-def _beside(found: published.Beside) -> dict[str, Any]:
-    orders, theirs = (
-        {sound: said(f for f in findings if f.supported is sound) for sound in (True, False)}
+def _occupancy() -> Field:
+    return tables.occupied(), lambda e: optional(e.occupancy, numbers.percent)
+
+
+def _comparison(found: published.Comparison) -> dict[str, Any]:
+    (orders, doubtful_orders), (theirs, doubtful) = (
+        [words.finding_texts(f for f in findings if f.supported is sound) for sound in (True, False)]
         for findings in (found.orders, found.theirs)
     )
     return {
@@ -180,9 +163,9 @@ def _beside(found: published.Beside) -> dict[str, Any]:
         "doubts": found.doubts,
         "table": found.table,
         "matched": found.matched,
-        "orders": orders[True],
-        "supported": theirs[True],
-        "doubtful": orders[False] + theirs[False],
+        "orders": orders,
+        "supported": theirs,
+        "doubtful": doubtful_orders + doubtful,
     }
 
 
@@ -191,41 +174,97 @@ def _names(panels: Iterable[Panel]) -> set[str]:
 
 
 def _runs(book: Book) -> Table:
-    columns = (
-        Column(gettext("study")), Column(gettext("run")), Column(gettext("started")),
-        Column(gettext("rows"), True), Column(gettext("timed"), True), Column(gettext("finished")),
-        Column(gettext("copy, GB/s"), True, gettext("before / after the run")),
-        Column(gettext("float32 FMA, GFLOP/s"), True, gettext("before / after the run")),
-        Column(gettext("commit"), meaning=gettext("+: with uncommitted changes")),
-    )  # fmt: skip
-    rows = []
-    for chapter in book.chapters:
-        run, timed = chapter.run, sum(r.time is not None for r in chapter.run.results)
-        commit = gettext("not known") if run.commit is None else run.commit[:10] + (" +" if run.dirty else "")
-        rows.append(
-            (
-                Cell(chapter.study.name),
-                Cell(run.run),
-                Cell(run.started[:16].replace("T", " ")),
-                Cell(str(len(run.results)), len(run.results)),
-                Cell(str(timed), timed),
-                Cell(gettext("yes") if run.complete else gettext("no")),
-                _ceilings([c.copy_bytes_per_s for _, c in run.ceilings]),
-                _ceilings([c.fma_flops_per_s for _, c in run.ceilings]),
-                Cell(commit),
+    def ceilings(name: str, of: str) -> Field:
+        """Those measured before a run and after it, in 1e9 a second."""
+
+        def cell(chapter: Chapter) -> Cell:
+            found = [getattr(ceilings, of) for _, ceilings in chapter.run.ceilings]
+            return Cell(" / ".join(numbers.three(v / 1e9) for v in found) or numbers.MISSING, max(found, default=None))
+
+        return Column(name, True, gettext("before / after the run")), cell
+
+    def commit(chapter: Chapter) -> Cell:
+        run = chapter.run
+        return Cell(gettext("not known") if run.commit is None else run.commit[:10] + " +" * run.dirty)
+
+    fields = (
+        text(gettext("study"), lambda c: c.study.name),
+        text(gettext("run"), lambda c: c.run.run),
+        text(gettext("started"), lambda c: c.run.started[:16].replace("T", " ")),
+        number(gettext("rows"), lambda c: len(c.run.results)),
+        number(gettext("timed"), lambda c: sum(r.time is not None for r in c.run.results)),
+        text(gettext("finished"), lambda c: gettext("yes") if c.run.complete else gettext("no")),
+        ceilings(gettext("copy, GB/s"), "copy_bytes_per_s"),
+        ceilings(gettext("float32 FMA, GFLOP/s"), "fma_flops_per_s"),
+        (Column(gettext("commit"), meaning=gettext("+: with uncommitted changes")), commit),
+    )
+    return table("runs", gettext("The runs behind this page"), book.chapters, fields)
+
+
+# The kernels of the package, each next to its measured times.
+
+
+class Kernel(NamedTuple):
+    """A method of ours, and a table of its largest cases; it is stale where some of their times are of an older text.
+
+    Each of its files has a name within the package and a text; code that all methods share is not among them.
+    """
+
+    name: str
+    summary: str
+    files: tuple[tuple[str, str], ...]
+    measured: Table
+    stale: bool
+
+
+def kernels(book: Book) -> list[Kernel]:
+    """Every method of ours that has a time, in the order of the list of methods."""
+    backend, facts = device_backend(book.run), DeviceFacts.from_table(book.run.machine["facts"])
+    timed: dict[tuple[str, str, str], list[Entry]] = {}
+    for entry in book.whole.best:
+        timed.setdefault((backend, entry.result.operation, entry.result.algorithm), []).append(entry)
+    found = []
+    for method in algorithms():
+        if entries := timed.get((method.backend, method.operation, method.name)):
+            shown = sorted(entries, key=lambda e: (-e.result.least_bytes, -e.result.flops))[:MOST_CASES]
+            code = code_files(method, [stored_problem(method, entry.result.problem) for entry in shown], facts)
+            files = tuple(
+                (file.relative_to(PACKAGE).as_posix(), read_file(file).decode().replace("\r\n", "\n")) for file in code
             )
-        )
-    return Table("runs", gettext("The runs behind this page"), columns, tuple(rows))
+            measured, stale = _measured(book.whole, method.name, shown), any(entry.stale for entry in shown)
+            found.append(Kernel(method.name, gettext(method.summary), files, measured, stale))
+    return found
 
 
-def _ceilings(found: Sequence[float]) -> Cell:
-    """The ceilings measured before a run and after it, in 1e9 a second."""
-    text = " / ".join(numbers.three(value / 1e9) for value in found)
-    return Cell(text, max(found)) if found else Cell(numbers.MISSING)
+def _measured(view: View, name: str, entries: list[Entry]) -> Table:
+    def share(entry: Entry) -> float | None:
+        limit = view.roof(entry)
+        return entry.gflops / limit if entry.gflops and limit else None
+
+    def registers(entry: Entry) -> float | None:
+        # Weights may be copied or packed in a launch of their own, before.
+        return max((launch.get("registers") or 0 for launch in entry.result.launches), default=0) or None
+
+    def over_best(entry: Entry) -> float | None:
+        fastest = view.verdicts[entry.result.case].fastest
+        best = view.run.timing(fastest[0]) if fastest else None
+        return None if best is None or entry.seconds is None else entry.seconds / best.median_s
+
+    roof = gettext("share of what copy bandwidth and FMA peak allow at this intensity")
+    fastest = gettext("its time over that of the fastest method on the case")
+    fields = (
+        text(gettext("case"), lambda e: e.result.case),
+        *_time(gettext("time"), numbers.seconds),
+        number(gettext("of the roof"), share, numbers.percent, roof),
+        number(gettext("registers"), registers, "{:.0f}".format, gettext("of a thread, in the launch that takes most")),
+        _occupancy(),
+        number(gettext("against the fastest"), over_best, numbers.ratio, fastest),
+        text(gettext("config"), lambda e: e.result.config or numbers.MISSING, wide=True),
+    )
+    return table(f"kernel-{name}", gettext("Times of {method}").format(method=name), entries, fields)
 
 
 def _highlighted(files: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Source files as HTML with classes for their colours, each with its name."""
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import CudaLexer, PythonLexer

@@ -1,14 +1,14 @@
-"""The published tables A to D beside this machine's figures: what the same rules find in both, and where orders differ.
+"""The published tables A to D next to this machine's figures: what the rules find in both, and where orders differ.
 
 The order of each two methods of a table is compared with theirs here, case by case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import NamedTuple
 
 from convforge.benchmark.records import Result
 from convforge.course.lab.book import Book
@@ -31,36 +31,29 @@ RULE = "order-here"
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """A published table beside ours, read by the rules of a study.
-
-    `theirs` are findings of the published figures: those that rest on doubtful ones are not supported. `orders` are
-    findings of each two methods, there and here. So many cases as `matched` were timed here too.
-    """
+class Comparison:
+    """A published table next to this machine's figures, read by the rules of a study."""
 
     published: Published
     study: Study
     table: Table
-    theirs: tuple[Finding, ...]
-    orders: tuple[Finding, ...]
-    matched: int
+    theirs: list[Finding]  # of the published figures; those that rest on doubtful ones are not supported
+    orders: list[Finding]  # of each two methods, there and here
+    matched: int  # cases that were timed here too
 
     @property
     def doubts(self) -> list[str]:
         """The doubts about the table, each with the methods whose figures are doubtful."""
-        words = gettext("{doubt} ({methods})")
-        return [
-            words.format(doubt=gettext(doubt.words), methods=gettext(", ").join(doubt.methods))
-            for doubt in self.published.doubts
-        ]
+        words, comma = gettext("{doubt} ({methods})"), gettext(", ")
+        doubts = self.published.doubts
+        return [words.format(doubt=gettext(d.words), methods=comma.join(d.methods)) for d in doubts]
 
 
-@dataclass(frozen=True, slots=True)
-class Both:
+class Pair(NamedTuple):
     """Two methods on one case, in the published table and here."""
 
-    theirs: tuple[Result, Result]
-    here: tuple[Entry, Entry]
+    theirs: Sequence[Result]
+    here: Sequence[Entry]
 
     @property
     def ratios(self) -> tuple[float, float]:
@@ -83,12 +76,12 @@ class Both:
         return "same" if (verdict == "faster") == (there > 1) else "turned"
 
 
-def beside(book: Book) -> list[Beside]:
-    """Every published table beside this machine's figures."""
-    return [_beside(book, published) for published in TABLES.values()]
+def comparisons(book: Book) -> list[Comparison]:
+    """Every published table next to this machine's figures."""
+    return [_comparison(book, published) for published in TABLES.values()]
 
 
-def _beside(book: Book, published: Published) -> Beside:
+def _comparison(book: Book, published: Published) -> Comparison:
     study = STUDIES[READ_BY[published.name]]
     backend, unit = device_backend(book.run), "GFLOP/s" if published.name in IN_RATES else "ms"
     columns = (
@@ -101,20 +94,23 @@ def _beside(book: Book, published: Published) -> Beside:
         Column(gettext("over the fastest here"), True,
                gettext("time over that of the fastest method of the case, in one run")),
     )  # fmt: skip
+    here: dict[Problem, dict[str, Entry]] = {}  # shape of a problem -> method -> its fastest entry
+    for entry in sorted(book.whole.best, key=lambda e: e.seconds or 0.0):
+        shape = _shape(parse_problem(entry.result.problem))
+        here.setdefault(shape, {}).setdefault(entry.result.algorithm, entry)
     # Case -> its published results, and those of this machine by method.
     both: dict[str, tuple[list[Result], dict[str, Entry]]] = {}
-    here = _by_problem(book)
     for r in published.run.results:
         found = here.get(_shape(parse_problem(r.problem)), {}) if r.backend == backend else {}
         both.setdefault(r.case, ([], found))[0].append(r)
     rows = [row for theirs, found in both.values() for row in _rows(theirs, found, rates=unit == "GFLOP/s")]
     caption = gettext("Published table {name} beside this machine").format(name=published.name)
-    return Beside(
+    return Comparison(
         published,
         study,
         Table(f"published-{published.name}", caption, columns, tuple(rows), filtered=True),
-        theirs=tuple(published.findings(study)),
-        orders=tuple(_orders(both, {method for doubt in published.doubts for method in doubt.methods})),
+        theirs=list(published.findings(study)),
+        orders=list(_orders(both, {method for doubt in published.doubts for method in doubt.methods})),
         matched=sum(bool(found) for _, found in both.values()),
     )
 
@@ -145,15 +141,6 @@ def _rows(theirs: list[Result], here: Mapping[str, Entry], *, rates: bool) -> It
         )
 
 
-def _by_problem(book: Book) -> dict[Problem, dict[str, Entry]]:
-    """Shape of a problem -> method -> its fastest entry."""
-    found: dict[Problem, dict[str, Entry]] = {}
-    for entry in sorted(book.whole.best, key=lambda e: e.seconds or 0.0):
-        shape = _shape(parse_problem(entry.result.problem))
-        found.setdefault(shape, {}).setdefault(entry.result.algorithm, entry)
-    return found
-
-
 def _shape(problem: Problem) -> Problem:
     """A problem without its padding, which the published figures have or lack without saying why."""
     return replace(problem, padding=(0, 0, 0, 0)) if isinstance(problem, Conv2dProblem) else problem
@@ -167,42 +154,35 @@ def _orders(cases: Mapping[str, tuple[list[Result], Mapping[str, Entry]]], doubt
         for case, (theirs, here) in cases.items():
             there = {r.algorithm: r for r in theirs}
             if all(name in there and name in here for name in pair):
-                found[case] = Both((there[pair[0]], there[pair[1]]), (here[pair[0]], here[pair[1]]))
+                found[case] = Pair([there[name] for name in pair], [here[name] for name in pair])
         if found:
             yield _order(found, supported=doubted.isdisjoint(pair))
 
 
-def _order(found: Mapping[str, Both], *, supported: bool) -> Finding:
-    unsure = [case for case, both in found.items() if both.order == "unsure"]
-    told = {case: both for case, both in found.items() if case not in unsure}
-    found = told or found
-    led = sum(both.ratios[0] > 1 for both in found.values())
+def _order(found: Mapping[str, Pair], *, supported: bool) -> Finding:
+    unsure = [case for case, pair in found.items() if pair.order == "unsure"]
+    sure = {case: pair for case, pair in found.items() if case not in unsure}
+    found = sure or found
+    led = sum(pair.ratios[0] > 1 for pair in found.values())
     if 2 * led < len(found):  # the method that is faster on most cases is named first
-        found = {case: Both(both.theirs[::-1], both.here[::-1]) for case, both in found.items()}
-        led = sum(both.ratios[0] > 1 for both in found.values())
-    first = next(iter(found.values()))
-    about: dict[str, Any] = {"a": first.theirs[0].algorithm, "b": first.theirs[1].algorithm, "unsure": unsure}
-    if not told:
-        return Finding(RULE, "order/unsure", about, supported=False)
-    every = [both.order for both in found.values()]
+        found = {case: Pair(pair.theirs[::-1], pair.here[::-1]) for case, pair in found.items()}
+        led = sum(pair.ratios[0] > 1 for pair in found.values())
+    a, b = (r.algorithm for r in next(iter(found.values())).theirs)
+    if not sure:
+        return Finding(RULE, "order/unsure", {"a": a, "b": b, "unsure": unsure}, supported=False)
+    every = [pair.order for pair in found.values()]
     form = {"same": "holds", "turned": "turns"}.get(every[0], "mixed") if len(set(every)) == 1 else "mixed"
     case = max(found, key=lambda name: found[name].theirs[0].least_bytes)
     theirs, here = found[case].ratios
-    values = about | {
-        "led": led, "n": len(found),
-        "case": case, "theirs": theirs, "here": here,
+    values = {
+        "a": a, "b": b, "unsure": unsure, "led": led, "n": len(found), "case": case, "theirs": theirs, "here": here,
         **{name: every.count(name) for name in ("same", "turned", "level")},
     }  # fmt: skip
-    data = [datum for case, both in found.items() for datum in _data(case, both)]
+    data = []
+    for name, pair in found.items():
+        data += [Datum(name, r.algorithm, r.config, "published_time", _seconds(r)) for r in pair.theirs]
+        data += [Datum.of(name, e.result.algorithm, e.result.config, e.timing) for e in pair.here if e.timing]
     return Finding(RULE, f"order/{form}", values, tuple(data), supported)
-
-
-def _data(case: str, both: Both) -> Iterator[Datum]:
-    for r in both.theirs:
-        yield Datum(case, r.algorithm, r.config, "published_time", _seconds(r))
-    for entry in both.here:
-        assert entry.timing is not None
-        yield Datum.of(case, entry.result.algorithm, entry.result.config, entry.timing)
 
 
 def _seconds(r: Result) -> float:

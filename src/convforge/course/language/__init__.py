@@ -26,14 +26,7 @@ def language() -> str:
 
 @contextmanager
 def in_language(code: str) -> Iterator[None]:
-    """Set the language of texts inside the block; ``ValueError`` for an unknown code.
-
-    Examples
-    --------
-    >>> with in_language("zh"):
-    ...     print(gettext("method"))
-    方法
-    """
+    """Set the language of texts inside the block; ``ValueError`` for an unknown code."""
     if code not in LANGUAGES:
         raise ValueError(f"language={code!r} is unknown; choose one of {', '.join(LANGUAGES)}")
     token = _language.set(code)

@@ -1,1 +1,1 @@
-"""The machinery of pages: charts, the looks of methods, pictures, and HTML files that need no network."""
+"""The machinery of pages: charts, the looks of methods, images, and HTML files that need no network."""

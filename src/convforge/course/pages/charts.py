@@ -12,13 +12,14 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import altair as alt
+import vl_convert
+from altair.utils.schemapi import debug_mode
 
 from convforge.course.language import gettext
 from convforge.course.pages.looks import FONT, Ink
-
-if TYPE_CHECKING:
-    import altair as alt
 
 Spec = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
@@ -40,6 +41,14 @@ LABELS = {
     "power": "format(datum.value, '~e')",
     "thousands": "format(datum.value, ',')",
 }
+# Field of a tooltip -> its name for readers.
+_NAMES = (
+    "method", "case", "problem", "size", "stride", "time", "spread", "rate", "of the roof", "note", "what", "ours",
+    "our time", "best peer", "peer time", "verdict", "FLOPs a byte", "share of the bound", "status", "config",
+    "occupancy", "registers", "by", "of all steps",
+)  # fmt: skip
+TOOLTIPS = {name.replace(" ", "_"): name for name in _NAMES}
+TOOLTIPS |= {"error": "RMS error", "class": "arithmetic", "shape": "shape of the block"}
 
 
 class Datasets(dict[str, list[dict[str, Any]]]):
@@ -49,9 +58,6 @@ class Datasets(dict[str, list[dict[str, Any]]]):
     """
 
     def chart(self, rows: Rows) -> alt.Chart:
-        """A chart over rows."""
-        import altair as alt
-
         name = "rows-" + hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
         self[name] = list(rows)
         return alt.Chart(alt.NamedData(name=name))
@@ -59,18 +65,14 @@ class Datasets(dict[str, list[dict[str, Any]]]):
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart and its rows, without theme and width.
+    """One chart and its rows, without theme and width."""
 
-    The key is unique in its run or chapter; the title tells it from its neighbours, such as "stride 2"; the description
-    is for readers who cannot see it. `by_method`: the page's legend hides and shows its marks.
-    """
-
-    key: str
-    title: str
-    description: str
+    key: str  # unique in its run or chapter
+    title: str  # tells it from its neighbours, such as "stride 2"
+    description: str  # for readers who cannot see it
     chart: Any
     data: Datasets
-    by_method: bool = True
+    by_method: bool = True  # the page's legend hides and shows its marks
 
     @property
     def names(self) -> list[str]:
@@ -91,23 +93,16 @@ def panel_spec(panel: Panel, ink: Ink) -> Spec:
 
 def unvalidated() -> AbstractContextManager[None]:
     """Altair without its schema checks, which take seconds a page; the tests check the same specs."""
-    from altair.utils.schemapi import debug_mode
-
-    found: AbstractContextManager[None] = debug_mode(False)
-    return found
+    return debug_mode(False)
 
 
 def svg(spec: Spec) -> str:
     """A chart as SVG, offline."""
-    import vl_convert
-
     return str(vl_convert.vegalite_to_svg(spec))
 
 
 def png(spec: Spec, scale: float = 2.0) -> bytes:
     """A chart as PNG, offline; `scale` is pixels of the file per pixel of the chart."""
-    import vl_convert
-
     return bytes(vl_convert.vegalite_to_png(spec, scale=scale))
 
 
@@ -146,8 +141,6 @@ def log_axis(
     above: bool = False, **more: Any,
 ) -> Any:  # fmt: skip
     """A logarithmic axis of values with few, round ticks; `above` the chart, or below it or at its left."""
-    import altair as alt
-
     more |= {"orient": "top", "titleAnchor": "end"} if above else {}
     encoding: Any = {"x": alt.X, "y": alt.Y}[channel]
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
@@ -157,8 +150,6 @@ def log_axis(
 
 def linear_axis(field: str, title: str, values: Iterable[float]) -> Any:
     """A vertical axis from 0 to a little more than the largest value."""
-    import altair as alt
-
     scale = alt.Scale(domain=[0.0, 1.06 * max(values)], nice=False)
     return alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6))
 
@@ -170,8 +161,6 @@ def time_axis(rows: Rows) -> Any:
 
 def place_axis(title: str, rows: Rows, *, log: bool = True) -> Any:
     """The horizontal axis of the field "place", a tick a place."""
-    import altair as alt
-
     found = sorted({int(row["place"]) for row in rows})
     if log:
         scale = alt.Scale(type="log", base=2, domain=around(found, 1.15), nice=False)
@@ -183,21 +172,12 @@ def place_axis(title: str, rows: Rows, *, log: bool = True) -> Any:
 
 def name_axis(field: str, order: Sequence[str], **more: Any) -> Any:
     """The vertical axis of names, a row a name."""
-    import altair as alt
-
     return alt.Y(f"{field}:N", sort=list(order), title=None, axis=alt.Axis(labelLimit=190, **({"grid": True} | more)))
 
 
 def log_ticks(domain: Sequence[float]) -> list[float]:
-    """Three to eight round numbers inside a logarithmic axis.
-
-    Examples
-    --------
-    >>> log_ticks([0.004, 700]), log_ticks([0.8, 3.3])
-    ([0.01, 0.1, 1.0, 10.0, 100.0], [1.0, 1.5, 2.0, 3.0])
-    """
+    """Three to eight round numbers inside a logarithmic axis."""
     low, high = math.floor(math.log10(domain[0])), math.ceil(math.log10(domain[1]))
-    found: list[float] = []
     for mantissas in MANTISSAS:
         found = [float(f"{m}e{e}") for e in range(low, high + 1) for m in mantissas]
         found = [tick for tick in found if domain[0] <= tick <= domain[1]]
@@ -215,20 +195,9 @@ def lines(
 ) -> Panel:  # fmt: skip
     """A line a method over places.
 
-    Parameters
-    ----------
-    x, y : altair encodings
-    fields : sequence of str
-        Of the tooltip.
-    joined : bool
-        Points are joined by lines.
-    quartiles : bool
-        Each point has a bar from its field "low" to "high".
-    data : Datasets
-        Rows of the charts in `below`, which are drawn first.
+    `fields` are those of the tooltip; with `joined`, lines join the points; with `quartiles` each point has a bar from
+    its field "low" to "high". `data` holds the rows of the charts in `below`, which are drawn first.
     """
-    import altair as alt
-
     data = Datasets() if data is None else data
     base, scales = data.chart(rows), method_scales(ink, rows)
     layers = []
@@ -249,8 +218,6 @@ def dots(
     data: Datasets | None = None, below: Sequence[Any] = (),
 ) -> Panel:  # fmt: skip
     """A row a case or a method, in the order of `rows`, with a point a method; see :func:`lines`."""
-    import altair as alt
-
     data = Datasets() if data is None else data
     names = list(dict.fromkeys(str(row[by]) for row in rows))
     points = method_points(data.chart(rows), method_scales(ink, rows), fields).encode(x=x, y=name_axis(by, names))
@@ -266,9 +233,8 @@ def level_line(data: Datasets, ink: Ink, **axis: Any) -> Any:
 
 def method_scales(ink: Ink, rows: Rows) -> dict[str, Any]:
     """Colour, fill, dash and shape by the methods of rows; in files with one legend, on the page with none."""
-    import altair as alt
-
-    there = {row["method"] for row in rows}
+    there = dict.fromkeys(row["method"] for row in rows)
+    ink.add(there)
     names = [name for name in ink.methods if name in there]
     found, colours = [ink.methods[name] for name in names], [ink.method(name) for name in names]
     fills = [colour if look.ours else ink("paper") for colour, look in zip(colours, found, strict=True)]
@@ -293,8 +259,6 @@ def method_points(base: Any, scales: dict[str, Any], fields: Sequence[str]) -> A
 
 def shown_only(ink: Ink, chart: Any) -> Any:
     """A chart whose methods a reader of the page can hide: the legend there sets the parameter."""
-    import altair as alt
-
     if ink.theme != "page":
         return chart
     return chart.transform_filter("indexof(hidden, datum.method) < 0").add_params(alt.param(name="hidden", value=[]))
@@ -302,35 +266,4 @@ def shown_only(ink: Ink, chart: Any) -> Any:
 
 def tooltips(fields: Sequence[str]) -> list[alt.Tooltip]:
     """Fields of a row as a tooltip, each with its name for readers."""
-    import altair as alt
-
-    titles = {
-        "method": gettext("method"),
-        "case": gettext("case"),
-        "problem": gettext("problem"),
-        "size": gettext("size"),
-        "stride": gettext("stride"),
-        "time": gettext("time"),
-        "spread": gettext("spread"),
-        "rate": gettext("rate"),
-        "of_the_roof": gettext("of the roof"),
-        "error": gettext("RMS error"),
-        "note": gettext("note"),
-        "what": gettext("what"),
-        "ours": gettext("ours"),
-        "our_time": gettext("our time"),
-        "best_peer": gettext("best peer"),
-        "peer_time": gettext("peer time"),
-        "verdict": gettext("verdict"),
-        "FLOPs_a_byte": gettext("FLOPs a byte"),
-        "class": gettext("arithmetic"),
-        "share_of_the_bound": gettext("share of the bound"),
-        "status": gettext("status"),
-        "config": gettext("config"),
-        "shape": gettext("shape of the block"),
-        "occupancy": gettext("occupancy"),
-        "registers": gettext("registers"),
-        "by": gettext("by"),
-        "of_all_steps": gettext("of all steps"),
-    }
-    return [alt.Tooltip(f"{field}:N", title=titles[field]) for field in fields]
+    return [alt.Tooltip(f"{field}:N", title=gettext(TOOLTIPS[field])) for field in fields]

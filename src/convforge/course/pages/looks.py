@@ -8,8 +8,8 @@ tells, for eyes and printers that see no colour. A method states its look beside
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain, count
+from dataclasses import dataclass, field
+from itertools import chain, count, cycle
 from typing import Literal
 
 from convforge.peers import every_algorithm
@@ -66,7 +66,7 @@ _SPARE = ("mauve", "crimson", "indigo", "moss", "brown", "pink", "teal")
 _SPARE_PEERS = ("cupy", "cudnn", "cublas", "npp")
 _SPARE_DASHES = ((5, 2), (4, 2), (3, 4), (9, 4))
 
-# Looks of lines that are no methods, such as partitions or clocks: no chart of methods holds them.
+# Looks of lines that are no methods, such as partitions or clocks.
 _NAMED: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("blue", ()), ("amber", (8, 3)), ("green", (2, 2)), ("vermillion", (8, 3, 2, 3)), ("purple", (4, 4)),
     ("sky", (12, 3)), ("pink", (6, 2, 2, 2)), ("olive", (1, 3)), ("indigo", (12, 3, 2, 3, 2, 3)),
@@ -84,7 +84,7 @@ class Look:
     ours: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ink:
     """The colours of one theme.
 
@@ -93,7 +93,14 @@ class Ink:
     """
 
     theme: Theme
-    methods: Mapping[str, Look]
+    methods: dict[str, Look]
+    _named: Iterator[Look] = field(default_factory=lambda: _named_looks(), init=False, repr=False, compare=False)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Give each name of a line that is no method, such as a clock, a colour, shape and dash of its own."""
+        for name in names:
+            if name not in self.methods:
+                self.methods[name] = next(self._named)
 
     def __call__(self, name: str) -> str:
         """A page colour."""
@@ -118,14 +125,7 @@ def css_variables(inks: Mapping[str, Ink]) -> str:
 
 
 def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
-    """The look of each method, given by name and whether it is ours; no two have the same colour, dash and shape.
-
-    Examples
-    --------
-    >>> found = looks([("direct_rows", True), ("torch_conv2d", False)])
-    >>> found["direct_rows"].dash, found["torch_conv2d"].dash
-    ((), (7, 3))
-    """
+    """The look of each method, given by name and whether it is ours; no two have the same colour, dash and shape."""
     named = dict(methods)
     stated = {(a.name, a.ours): a.look for a in every_algorithm() if a.look is not None}
     found = {name: _look(*stated[name, ours], ours) for name, ours in named.items() if (name, ours) in stated}
@@ -136,20 +136,9 @@ def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
     return {name: found[name] for name in named}
 
 
-def named_looks(names: Iterable[str]) -> dict[str, Look]:
-    """The looks of a chart's lines that are no methods: each has its own colour, shape and dash.
-
-    Examples
-    --------
-    >>> found = named_looks(["pixel", "row"])
-    >>> found["pixel"].shape, found["row"].shape, found["row"].dash
-    ('circle', 'square', (8, 3))
-    """
-    found = {}
-    for i, name in enumerate(dict.fromkeys(names)):
-        hue, dash = _NAMED[i % len(_NAMED)]
-        found[name] = _look(hue, SHAPES[i % len(SHAPES)], dash)
-    return found
+def _named_looks() -> Iterator[Look]:
+    kinds = zip(cycle(_NAMED), cycle(SHAPES), strict=False)
+    return (_look(hue, shape, dash) for (hue, dash), shape in kinds)
 
 
 def _look(hue: str, shape: str, dash: tuple[int, ...] = (), ours: bool = True) -> Look:
@@ -157,10 +146,7 @@ def _look(hue: str, shape: str, dash: tuple[int, ...] = (), ours: bool = True) -
 
 
 def _spare(ours: bool) -> Iterator[Look]:
-    """Looks for methods without one, neighbours far apart; ever more dashes once colours and shapes are used up."""
+    """Looks for methods without one; ever more dashes once colours and shapes are used up."""
+    dashes = chain(((), *_SPARE_DASHES) if ours else _SPARE_DASHES, ((n, n) for n in count(5)))
     hues = _SPARE if ours else _SPARE_PEERS
-    dashes = ((), *_SPARE_DASHES) if ours else _SPARE_DASHES
-    for dash in chain(dashes, ((n, n) for n in count(5))):
-        for turn in range(len(SHAPES)):
-            for i, hue in enumerate(hues):
-                yield _look(hue, SHAPES[(i + turn) % len(SHAPES)], dash, ours)
+    return (_look(hue, shape, dash, ours) for dash in dashes for shape in SHAPES for hue in hues)

@@ -15,9 +15,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import vl_convert
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from convforge.benchmark.table import escaped, markdown_line
 from convforge.course.language import gettext, language, ngettext
-from convforge.course.pages.charts import Panel, panel_spec
+from convforge.course.pages.charts import panel_spec
 from convforge.course.pages.looks import Ink, css_variables
+from convforge.imaging.replacing import replacing
 
 # Outlines of Vega's symbols in a square from -1 to 1.
 OUTLINES = {
@@ -33,36 +38,19 @@ OUTLINES = {
 
 
 def html(name: str, inks: Mapping[str, Ink], *, css: str = "", **shown: Any) -> str:
-    """A page as text.
+    """A page as text, of the template `name` and its values `shown`.
 
-    Parameters
-    ----------
-    name : str
-        Of its template.
-    inks : mapping
-        Selector -> the ink whose methods have their colours below it.
-    css : str
-        Added to the stylesheet of all pages.
-    shown : dict
-        Values of the template.
+    `inks` maps a selector to the ink whose methods have their colours below it; `css` is added to the stylesheet.
     """
     scripts = [chart_script(), resource("pages", "page.js")]
     style = css_variables(inks) + resource("pages", "page.css") + css
-    digests = " ".join(f"'{_digest(script)}'" for script in scripts)
-    page: str = template(name).render(style=style, scripts=scripts, digests=digests, **shown)
-    return page
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    digests = " ".join(f"'sha256-{digest}'" for digest in hashes)  # names of scripts in the page's security policy
+    return str(template(name).render(style=style, scripts=scripts, digests=digests, **shown))
 
 
 def write(path: Path, text: str) -> int:
-    """Write a file in a folder that is made; an older file stays until the new one is complete. Returns its bytes.
-
-    Raises
-    ------
-    OSError
-        The folder cannot be made, or the file not written.
-    """
-    from convforge.imaging.replacing import replacing
-
+    """Write a file in a folder that is made; an older file stays until the new one is complete. Returns its bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(21, "is a folder; name a file, such as report.html", str(path))
@@ -71,13 +59,7 @@ def write(path: Path, text: str) -> int:
 
 
 def json_for_html(value: Any) -> str:
-    r"""JSON for a script element: no text in it can end that element.
-
-    Examples
-    --------
-    >>> print(json_for_html({"name": "</script>"}))
-    {"name":"\u003c/script\u003e"}
-    """
+    r"""JSON for a script element: no text in it can end that element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -89,45 +71,34 @@ def template(name: str) -> Any:
     return _environment().get_template(name)
 
 
-def resource(room: str, name: str) -> str:
-    """The text of a file beside the code of a room."""
-    return resources.files(f"convforge.course.{room}").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+def resource(package: str, name: str) -> str:
+    """The text of a file of a package of the course."""
+    return (
+        resources.files(f"convforge.course.{package}").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+    )
 
 
 @cache
 def _environment() -> Any:
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
-
-    from convforge.benchmark.table import escaped, markdown_line
-
     environment: Any = Environment(
-        loader=ChoiceLoader([PackageLoader("convforge.course", room) for room in ("pages", "report", "lab")]),
+        loader=ChoiceLoader([PackageLoader("convforge.course", name) for name in ("pages", "report", "lab")]),
         autoescape=select_autoescape(disabled_extensions=("md.j2",), default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.i18n"],
     )
-    environment.globals |= {"language": language, "outlines": OUTLINES, "spec": _spec}
+    environment.globals |= {
+        "language": language, "outlines": OUTLINES, "spec": lambda panel, ink: json_for_html(panel_spec(panel, ink)),
+    }  # fmt: skip
     environment.filters |= {"escaped": escaped, "line": markdown_line}
     environment.install_gettext_callables(gettext, ngettext, newstyle=True)
     return environment
 
 
-def _spec(panel: Panel, ink: Ink) -> str:
-    return json_for_html(panel_spec(panel, ink))
-
-
 @cache
 def chart_script() -> str:
     """Vega, Vega-Lite and Vega-Embed in one script that defines ``vegaEmbed``; it comes with vl-convert."""
-    import vl_convert
-
     script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("\r\n", "\n")
     # What would end the element early, or open a comment in it.
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _digest(script: str) -> str:
-    """The name of a script in the page's security policy."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

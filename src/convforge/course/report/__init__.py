@@ -1,7 +1,7 @@
 """The report: one HTML page of stored runs that works offline, and its charts as SVG and PNG."""
 
+from convforge.course.pages.images import find_images
 from convforge.course.pages.page import write
-from convforge.course.pages.pictures import find_images
 from convforge.course.report.ahead import ahead_png
 from convforge.course.report.charts import KINDS, Kind, chart_png, chart_spec, chart_svg
 from convforge.course.report.page import render

@@ -9,8 +9,8 @@ from typing import Any
 from convforge.benchmark.records import Run
 from convforge.course.language import gettext, in_language
 from convforge.course.pages.charts import unvalidated
+from convforge.course.pages.images import figures
 from convforge.course.pages.page import html
-from convforge.course.pages.pictures import figures
 from convforge.course.report import machine, tables
 from convforge.course.report.charts import KINDS, ink_of, panels, roofline_entries
 from convforge.course.report.headline import headline

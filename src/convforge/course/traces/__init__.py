@@ -1,6 +1,5 @@
 """Traces of kernels on the emulator: the reads and writes of each thread."""
 
-from convforge.course.traces.runtime import SharedUse, TracedLaunch, TracingRuntime
-from convforge.course.traces.traced import Touched, Trace, trace
+from convforge.course.traces.tracing import SharedUse, Touched, Trace, TracedLaunch, TracingRuntime, trace
 
 __all__ = ["SharedUse", "Touched", "Trace", "TracedLaunch", "TracingRuntime", "trace"]
