@@ -141,9 +141,9 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         if "uint16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
             return Reason("PyTorch converts no {dtype} on a GPU; cast to float32", dtype="uint16")
         if explicit_padding(problem) and pad_mode(problem) is None:
-            sizes = {"padding": str(problem.padding), "h": problem.h, "w": problem.w}
+            mode, padding = problem.padding_mode, str(problem.padding)
             return Reason("PyTorch's pad has no {padding_mode} border of {padding} on {h}x{w}",
-                          padding_mode=problem.padding_mode, **sizes)  # fmt: skip
+                          padding_mode=mode, padding=padding, h=problem.h, w=problem.w)  # fmt: skip
         if not problem.n:
             return Reason("PyTorch is asked for no empty batch")
         return _border_refusal(problem) or missing_cuda()

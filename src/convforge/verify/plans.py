@@ -19,7 +19,7 @@ from convforge.verify.host_memory import PIECE, HostMemory, filled, same
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
 from convforge.verify.rows import only_border
 from convforge.verify.truth import truth
-from convforge.verify.verdict import Judge, Verdict, reproduction, within
+from convforge.verify.verdict import RIGHT, Judge, Verdict, reproduction, within
 
 # Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
 POISONS = (0xFF, 0x5A)
@@ -36,11 +36,11 @@ TILE_REACH = 16
 
 
 def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter | None = None) -> Verdict:
-    """Run a plan several times and compare it with the truth.
+    """Run a plan several times and compare it with the truth; the verdict is that of the first run or failure.
 
-    Two different poisons of the output show unwritten elements. Guard bands around output and workspace show writes
-    outside of them. The runs are: the inputs, twice; other inputs, for which a stored result is wrong; the first again,
-    into an output with gaps. The inputs must not change.
+    Two poisons of the output show unwritten elements; guard bands around output and workspace show writes outside of
+    them. The runs are: the inputs, twice; other inputs, for which a stored result is wrong; the first again, into an
+    output with gaps. The inputs must not change.
 
     Parameters
     ----------
@@ -49,16 +49,10 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
         Judges the plan's problem and holds the inputs; by default, random normal ones.
     prepared : PreparedFilter, optional
         Of the judge's weights; by default, the plan prepares them.
-
-    Returns
-    -------
-    Verdict
-        That of the first run, or of the first failure.
     """
     problem: Problem = plan.problem
-    judge = Judge(problem, make_inputs(problem)) if judge is None else judge
-    inputs = judge.inputs
-    bench = _Bench(plan, judge.memory)
+    judge = judge or Judge(problem, make_inputs(problem))
+    inputs, bench = judge.inputs, _Bench(plan, judge.memory)
     there = bench.upload(inputs)
     prepared = plan.prepare(there.w) if prepared is None else prepared
 
@@ -86,21 +80,15 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
 
 
 def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
-    """Plant a NaN or an Inf in the middle of x, and check which outputs it reaches.
+    """Plant a NaN or an Inf (`kind` "nan" or "inf") in the middle of x, and check which outputs it reaches.
 
     Outputs whose window holds it must not be finite where the truth is not. All others must be right, unless the
-    method's `nan_spread` excuses them: "tile", those within :data:`TILE_REACH`; "picture", those of its image.
-
-    Parameters
-    ----------
-    plan : Plan
-        Plans for integers pass, because integers hold no NaN.
-    kind : {"nan", "inf"}
-    seed : int
+    method's `nan_spread` excuses them: "tile", those within :data:`TILE_REACH`; "picture", those of its image. Plans
+    for integers pass.
     """
     problem: Problem = plan.problem
     if is_integer(problem.input.dtype) or not problem.outputs:
-        return Verdict(True, 0.0, 0.0, 0.0)
+        return RIGHT
     inputs = make_inputs(problem, kind, seed)
     right = truth(problem, inputs)
     runtime, there = plan.runtime, upload_inputs(plan.runtime, inputs)
@@ -114,7 +102,7 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
     planted = ~np.isfinite(right.value) if problem.multiplies else np.isnan(right.value)
     wrong = ~good & ~(_excused(problem, spread, planted) & ~planted)
     if not wrong.any():
-        return Verdict(True, 0.0, 0.0, 0.0)
+        return RIGHT
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
     fault = f"{kind} does not arrive" if planted[index] else f"{kind} spreads beyond {spread!r}"
     values = f"expected {float(right.value[index])!r}, got {got[index].item()!r}"
@@ -156,19 +144,14 @@ def _on_other_inputs(
 
 def _judge(plan: Plan, got: NDArray[Any], judge: Judge) -> Verdict:
     verdict = judge.verdict(plan.algorithm.precision, got)
-    if verdict.ok:
-        return verdict
-    return dataclasses.replace(verdict, message=f"{plan.algorithm.name} [{plan.config}] {verdict.message}")
+    message = f"{plan.algorithm.name} [{plan.config}] {verdict.message}"
+    return verdict if verdict.ok else dataclasses.replace(verdict, message=message)
 
 
 def _failed(plan: Plan, inputs: Inputs, fault: str, detail: str = "") -> Verdict:
     message = f"{plan.algorithm.name} [{plan.config}] {plan.problem}: {detail or fault}"
     message += f"\n  looks like: {fault}\n  reproduce: {reproduction(plan.problem, inputs)}"
     return Verdict(False, math.inf, math.inf, math.inf, fault, message)
-
-
-def _arrays(inputs: Inputs) -> dict[str, Any]:
-    return {"x": inputs.x, "w": inputs.w, **inputs.operands}
 
 
 class _Bench:
@@ -186,13 +169,13 @@ class _Bench:
 
     def changed(self, there: Inputs, inputs: Inputs) -> list[str]:
         """Names of the inputs that differ from what was uploaded."""
-        pairs = ((name, _arrays(there)[name], array) for name, array in _arrays(inputs).items() if array is not None)
-        return [name for name, a, b in pairs if not same(self.memory.bring(self.runtime, a, "gaps"), b)]
+        uploaded = {"x": there.x, "w": there.w, **there.operands}
+        pairs = ((n, uploaded[n], b) for n, b in {"x": inputs.x, "w": inputs.w, **inputs.operands}.items())
+        return [n for n, a, b in pairs if b is not None and not same(self.memory.bring(self.runtime, a, "gaps"), b)]
 
     def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, piece: str) -> NDArray[Any]:
         """Call the plan and download the output into this buffer of host memory."""
-        size = math.prod(self.shape) * self.dtype.itemsize
-        inner = self._guarded("output", size, poison)
+        inner = self._guarded("output", math.prod(self.shape) * self.dtype.itemsize, poison)
         out = inner.view(self.dtype).reshape(self.shape)
         self._call(inputs, prepared, out, poison)
         return self.memory.bring(self.runtime, out, piece)
@@ -214,9 +197,8 @@ class _Bench:
         return result
 
     def _call(self, inputs: Inputs, prepared: PreparedFilter, out: Any, poison: int) -> None:
-        workspace = None
-        if self.plan.workspace_bytes:
-            workspace = self._guarded("workspace", self.plan.workspace_bytes, poison)
+        nbytes = self.plan.workspace_bytes
+        workspace = self._guarded("workspace", nbytes, poison) if nbytes else None
         self.plan(self.plan.buffers(inputs.x, prepared, inputs.operands, out, workspace))
         self.runtime.synchronize()
 
@@ -238,16 +220,16 @@ class _Bench:
 
 def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_] | None:
     """Elements that hold the poison of both runs; None if there are none."""
-    bits = np.dtype(f"u{first.itemsize}")
+    bits, step = np.dtype(f"u{first.itemsize}"), PIECE // first.itemsize
     poisons = [np.frombuffer(bytes([poison]) * first.itemsize, bits)[0] for poison in POISONS]
-    whole = first.view(bits), again.view(bits)
-    flat = [array.reshape(-1) for array in whole]
-    step = PIECE // first.itemsize
-    for begin in range(0, first.size, step):
-        part = slice(begin, begin + step)
-        if ((flat[0][part] == poisons[0]) & (flat[1][part] == poisons[1])).any():
-            return np.asarray((whole[0] == poisons[0]) & (whole[1] == poisons[1]))
-    return None
+
+    def poisoned(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.asarray((a == poisons[0]) & (b == poisons[1]))
+
+    a, b = first.view(bits), again.view(bits)
+    x, y = a.reshape(-1), b.reshape(-1)
+    found = any(poisoned(x[i : i + step], y[i : i + step]).any() for i in range(0, x.size, step))
+    return poisoned(a, b) if found else None
 
 
 def _excused(problem: Problem, spread: str, planted: NDArray[np.bool_]) -> NDArray[np.bool_]:

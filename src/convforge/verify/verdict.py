@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,53 +21,29 @@ from convforge.verify.rows import rows_of
 from convforge.verify.truth import Floats, Truth, launch
 from convforge.verify.truth import truth as compute_truth
 
-# Elements of one step of a comparison: few enough for the cache.
-BLOCK = 1 << 14
-# From this many outputs on, and for these types, the passes of scans.py are worth compiling.
+# From this many outputs on, the passes of scans.py are worth compiling.
 LARGE = 1 << 21
-SCANNED = ("float32", "float64", "uint8", "int8", "int32")
+
+Figures = tuple[float, float, float]  # relative RMS error, largest error, largest error over its bound
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check.
-
-    Attributes
-    ----------
-    ok : bool
-    rms : float
-        RMS error over the RMS of the truth; Inf where an output is not finite but should be.
-    max_error : float
-        Largest absolute error.
-    bound_ratio : float
-        Largest error over its elementwise bound, rounding of the result included; above 1 where it exceeds the bound.
-    fault : str or None
-        Name of the fault, such as "flipped filter"; None if the result is right.
-    message : str
-        Index, expected and got, and the line that reproduces it; empty if the result is right.
-    """
+    """The result of a check."""
 
     ok: bool
-    rms: float
-    max_error: float
-    bound_ratio: float
-    fault: str | None = None
-    message: str = ""
+    rms: float  # RMS error over the RMS of the truth; Inf where an output is not finite but should be
+    max_error: float  # absolute
+    bound_ratio: float  # largest error over its bound, rounding of the result included; above 1 if it exceeds the bound
+    fault: str | None = None  # name of the fault, such as "flipped filter"
+    message: str = ""  # index, expected and got, and the line that reproduces it
 
 
-def _of_one_rank_with(w: NDArray[Any], seed: int) -> NDArray[np.float64]:
-    """Weights (K, C, R, S) of the same ranks: scales every row and column, in all filters alike."""
-    rng = np.random.default_rng(seed)
-    rows, columns = rng.uniform(0.5, 1.5, (w.shape[2], 1)), rng.uniform(0.5, 1.5, w.shape[3])
-    return np.asarray(rows * columns * w, np.float64)
+RIGHT = Verdict(True, 0.0, 0.0, 0.0)
 
 
 class Judge:
-    """Judges results of a problem on one set of inputs; computes the truth once for all results.
-
-    `truth` is that of the inputs, if known; `runtime` may be a GPU's, to compute it there
-    (:func:`convforge.verify.truth`).
-    """
+    """Judges results of a problem on one set of inputs; computes the truth once, if not given, perhaps on a GPU."""
 
     def __init__(
         self, problem: Problem, inputs: Inputs, truth: Truth | None = None, runtime: Runtime | None = None
@@ -76,21 +52,22 @@ class Judge:
         self.memory = HostMemory()
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
-        self._limits: dict[str, _Limits | None] = {}
+        self._limits: dict[str, _Limits | None] = {}  # of large results: those of strict arithmetic and the last class
         self.gate = Gate(problem, inputs, self.truth) if problem.multiplies else None  # None: nothing is summed
 
     @cached_property
     def other_inputs(self) -> Inputs:
         """Inputs of the same kind with other numbers, for which a stored result is wrong.
 
-        A filter shared by all channels is replaced by another shared one, because some methods accept nothing else.
-        Float weights that were chosen for their rank are replaced by others of the same rank.
+        Filters stay shared by all channels, and float weights that were chosen for their rank keep it, because some
+        methods accept nothing else.
         """
-        kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
-        others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
+        kind, seed = "normal" if self.inputs.kind == "given" else self.inputs.kind, self.inputs.seed + 1
+        others, w = make_inputs(self.problem, kind, seed), self.inputs.w
         if w is not None and others.w is not None and w.ndim == 4 and w.size:
             if self.inputs.own_weights and not is_integer(others.w.dtype.name):
-                others.w[...] = _of_one_rank_with(w, self.inputs.seed + 1)
+                rng = np.random.default_rng(seed)  # scales every row and column, in all filters alike
+                others.w[...] = rng.uniform(0.5, 1.5, (w.shape[2], 1)) * rng.uniform(0.5, 1.5, w.shape[3]) * w
             elif (w == w[:1, :1]).all():
                 others.w[...] = others.w[:1, :1].copy()
         return others
@@ -103,23 +80,27 @@ class Judge:
         """Compare a result of the output's shape, layout and type with the truth.
 
         Every element must be between the truth less its bound and the truth plus its bound, both rounded to the
-        output's type: a bound of zero requires the correctly rounded truth. Then the RMS errors must pass the gate of
-        the class `precision`, a key of :data:`convforge.problem.PRECISIONS`.
+        output's type. Then the RMS errors must pass the gate of the class `precision`, a key of
+        :data:`convforge.problem.PRECISIONS`.
         """
         shape = self.problem.out_shape
         if got.shape != shape or got.dtype != self._dtype:
             message = f"{self.problem}: got {got.dtype}{list(got.shape)}, expected {self._dtype}{list(shape)}"
             return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type", message)
         if not got.size:
-            return Verdict(True, 0.0, 0.0, 0.0)
-        if precision not in self._limits:
-            # They are large, so keep those of strict arithmetic, the most frequent, and of the last class.
-            self._limits = {name: kept for name, kept in self._limits.items() if name == "strict"}
-            self._limits[precision] = _limits(self.problem, precision, self.truth, self.inputs)
-        figures = _scan(got, self._limits[precision])
+            return RIGHT
+        figures = self._scanned(precision, got) if got.size >= LARGE else None
         if figures is not None and (self.gate is None or self.gate.excess(precision, got) is None):
             return Verdict(True, *figures)
         return self._in_full(precision, got)
+
+    def _scanned(self, precision: str, got: NDArray[Any]) -> Figures | None:
+        """Figures of a large result; None where only :meth:`_in_full` can say whether it is right."""
+        if precision not in self._limits:
+            bound = bound_of(self.problem, precision, self.truth, self.inputs)
+            limits = _limits(bound, self.truth, self._dtype, _largest_sum(self.problem))
+            self._limits = {name: kept for name, kept in self._limits.items() if name == "strict"} | {precision: limits}
+        return _scan(got, self._limits[precision])
 
     def near_enough(self, precision: str, got: NDArray[Any]) -> NDArray[np.bool_]:
         """Mask of the elements of a result that are within their bound."""
@@ -127,7 +108,7 @@ class Judge:
         return within(self.problem, precision, got.astype(np.float64), self.truth, bound)
 
     def _in_full(self, precision: str, got: NDArray[Any]) -> Verdict:
-        """The verdict on a result that is wrong, or that holds infinities and NaNs which may be right."""
+        """The verdict on a result of any size, right or wrong, also with infinities and NaNs."""
         problem, truth = self.problem, self.truth
         bound = error_bound(problem, precision, truth, self.inputs)
         values = got.astype(np.float64)
@@ -150,7 +131,7 @@ class Judge:
 
 
 def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
-    """Compare one result with the truth, as :meth:`Judge.verdict` does.
+    """Compare one result with the truth.
 
     Examples
     --------
@@ -174,117 +155,69 @@ def reproduction(problem: Problem, inputs: Inputs) -> str:
     return f'make_inputs(parse_problem("{problem}"), "{inputs.kind}", seed={inputs.seed})'
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """Limits of the elements of a result, all flat."""
+class _Limits(NamedTuple):
+    """Limits of the elements of a large result, all flat."""
 
-    low: NDArray[Any]  # in the output's type
+    low: NDArray[Any]  # in the output's type; for 16-bit floats in float32
     high: NDArray[Any]
     expected: Floats  # the truth, within the output type's range
     slack: NDArray[Any]  # bound plus rounding of the result
     size: float  # RMS of the truth
 
 
-def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _Limits | None:
-    """The limits of a class of arithmetic; None where infinities or NaNs may be right, which needs :func:`within`."""
-    dtype = output_dtype(problem)
-    if is_scanned(problem):
-        return _limits_of_large(bound_of(problem, precision, truth, inputs), truth, dtype, _largest_sum(problem))
-    if _may_overflow(problem, truth) is not None:
-        return None
-    bound = np.ascontiguousarray(error_bound(problem, precision, truth, inputs)).ravel()
-    expected, low, high, slack = _flat(truth, dtype)
-    squares = 0.0
-    for begin in range(0, expected.size, BLOCK):
-        part = slice(begin, begin + BLOCK)
-        value, margin = expected[part], bound[part]
-        with np.errstate(invalid="ignore", over="ignore"):
-            low[part], high[part] = rounded(value - margin, dtype), rounded(value + margin, dtype)
-            if not (np.isfinite(low[part]).all() and np.isfinite(high[part]).all() and np.isfinite(value).all()):
-                return None
-        slack[part] = margin + half_spacing(value, dtype)
-        squares += float(value @ value)
-    return _Limits(low, high, within_range(expected, dtype), slack, _size(squares, expected))
-
-
-def _flat(truth: Truth, dtype: np.dtype[Any]) -> tuple[Floats, NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The truth's values, and empty arrays for `low`, `high` and `slack`."""
-    value = np.ascontiguousarray(truth.value).ravel()
-    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
-    return value, np.empty(value.size, dtype), np.empty(value.size, dtype), slack
-
-
-def _size(squares: float, value: Floats) -> float:
-    """RMS of values; 1 if all are 0, which makes relative errors absolute."""
-    return math.sqrt(squares / value.size) or 1.0
-
-
-def is_scanned(problem: Problem) -> bool:
-    """True if the compiled passes compare results of this problem."""
-    return problem.outputs >= LARGE and output_dtype(problem).name in SCANNED
-
-
-def warm_up(problem: Problem) -> None:
-    """Compile the passes that compare results of a problem, if any; takes seconds, once on a machine."""
-    if is_scanned(problem):
-        dtype, few = output_dtype(problem), np.ones(1)
-        limits = _limits_of_large(Bound(0.0, 0.0), Truth(few, few), dtype, math.inf)
-        assert limits is not None
-        _scan_of_large(few.astype(dtype), limits)
-
-
-def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_sum: float) -> _Limits | None:
-    """The limits in one pass, on all cores."""
+def _limits(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_sum: float) -> _Limits | None:
+    """The limits by a compiled pass; None where infinities or NaNs may be right, which needs :func:`within`."""
     from convforge.verify import scans
 
-    value, low, high, slack = _flat(truth, dtype)
-    magnitude = np.ascontiguousarray(truth.magnitude).ravel()
+    value, magnitude = (np.ascontiguousarray(array).ravel() for array in (truth.value, truth.magnitude))
     more = np.empty(0) if bound.more is None else np.broadcast_to(bound.more, truth.value.shape).reshape(-1).copy()
-    whole = is_integer(dtype.name)
+    whole, halves = is_integer(dtype.name), _is_half(dtype)
+    low, high = (np.empty(value.size, np.float64 if halves else dtype) for _ in range(2))
+    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
     least, most = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if whole else (-math.inf, math.inf)
     rounding = (0.0, 0.5) if whole else (float(finfo(dtype).eps) / 2, float(finfo(dtype).smallest_subnormal))
     squares = np.empty(-(-value.size // scans.BLOCK))
     args = (value, magnitude, more, float(bound.factor), float(bound.constant), largest_sum, whole, least, most,
             *rounding, low, high, slack, squares)  # fmt: skip
     launch(scans.limits, squares.size, value.size, args)
+    if halves:  # which no compiled pass rounds to
+        low, high = (rounded(limit, dtype).astype(np.float32) for limit in (low, high))
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            return None
     if np.isnan(total := float(squares.sum())):
         return None
-    return _Limits(low, high, within_range(value, dtype), slack, _size(total, value))
+    return _Limits(low, high, within_range(value, dtype), slack, _size(total, value.size))
 
 
-def _scan_of_large(got: NDArray[Any], limits: _Limits) -> tuple[float, float, float] | None:
-    """The result of :func:`_scan`, in one pass on all cores."""
+def _scan(got: NDArray[Any], limits: _Limits | None) -> Figures | None:
+    """Figures of a large result by a compiled pass; None where an element is outside its limits."""
     from convforge.verify import scans
 
+    if limits is None:
+        return None
     flat = np.ascontiguousarray(got).reshape(-1)
+    flat = flat.astype(np.float32) if _is_half(got.dtype) else flat
     figures = np.empty((-(-flat.size // scans.BLOCK), 3))
-    args = (flat, limits.low, limits.high, limits.expected, limits.slack, figures)
-    launch(scans.compare, len(figures), flat.size, args)
+    launch(scans.compare, len(figures), flat.size, (flat, *limits[:4], figures))
     if np.isnan(total := float(figures[:, 0].sum())):
         return None
     return math.sqrt(total / flat.size) / limits.size, float(figures[:, 1].max()), float(figures[:, 2].max())
 
 
-def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, float] | None:
-    """Relative RMS error, largest error and largest ratio to the bound; None where an element is outside its limits."""
-    if limits is None:
-        return None
-    if got.size >= LARGE and got.dtype.name in SCANNED:
-        return _scan_of_large(got, limits)
-    flat, squares, largest, ratio = got.ravel(), 0.0, 0.0, 0.0
-    for begin in range(0, flat.size, BLOCK):
-        part = slice(begin, begin + BLOCK)
-        values = flat[part]
-        with np.errstate(invalid="ignore"):  # ml_dtypes warns about NaN
-            inside = (limits.low[part] <= values) & (values <= limits.high[part])
-        if not inside.all():
-            return None
-        errors = np.abs(values - limits.expected[part])
-        squares += float(errors @ errors)
-        largest = max(largest, float(errors.max()))
-        errors /= limits.slack[part]
-        ratio = max(ratio, float(errors.max()))
-    return math.sqrt(squares / flat.size) / limits.size, largest, ratio
+def warm_up(problem: Problem) -> None:
+    """Compile the passes that compare results of a large problem; takes seconds, once on a machine."""
+    if problem.outputs >= LARGE:
+        dtype, few = output_dtype(problem), np.ones(1)
+        _scan(few.astype(dtype), _limits(Bound(0.0, 0.0), Truth(few, few), dtype, math.inf))
+
+
+def _is_half(dtype: np.dtype[Any]) -> bool:
+    return dtype.itemsize == 2 and not is_integer(dtype.name)
+
+
+def _size(squares: float, count: int) -> float:
+    """RMS of values; 1 if all are 0, which makes relative errors absolute."""
+    return math.sqrt(squares / count) or 1.0
 
 
 def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
@@ -332,12 +265,9 @@ def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
     return np.where(same | ~np.isfinite(expected), 0.0, np.where(np.isnan(errors), np.inf, errors))
 
 
-def _figures(
-    errors: Floats, truth: Truth, bound: Floats, good: NDArray[np.bool_], dtype: np.dtype[Any]
-) -> tuple[float, float, float]:
-    """Relative RMS error, largest error, largest error over its bound."""
+def _figures(errors: Floats, truth: Truth, bound: Floats, good: NDArray[np.bool_], dtype: np.dtype[Any]) -> Figures:
     finite = np.where(np.isfinite(truth.value), truth.value, 0.0)
-    rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite)
+    rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite.size)
     slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
     ratio = float(np.max(errors / slack))
     if not good.all():
