@@ -21,6 +21,7 @@ from convforge.verify.truth import (
     activate,
     conv2d_sums,
     epilogue,
+    epilogue_steps,
     from_rows,
     gemm_sums,
     some_rows,
@@ -66,8 +67,7 @@ class ConvolutionRows:
 
     def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
         """Rows by one style of sums, epilogue included, before a narrower output rounds them; expected variances."""
-        problem, ends, operands = self._problem, self._problem.epilogue, inputs.operands
-        dtype = np.dtype(problem.acc_dtype)
+        problem, ends, dtype = self._problem, self._problem.epilogue, np.dtype(self._problem.acc_dtype)
         unit = ROUNDING_VARIANCE * unit_roundoff(problem.acc_dtype) ** 2
         sums, squares = conv2d_sums(problem, inputs, items, style, backward=backward)
         value: NDArray[Any] = sums.astype(dtype)
@@ -77,18 +77,10 @@ class ConvolutionRows:
             return unit * value.astype(np.float64) ** 2
 
         with np.errstate(all="ignore"):
-            if ends.divisor != 1:
-                value = value / dtype.type(ends.divisor)
-                variance = variance / ends.divisor**2 + 2 * rounding()
-            if ends.scale != "none":
-                scale = np.asarray(operands["scale"], dtype).reshape(-1, 1)
-                value = value * scale
-                variance = variance * scale.astype(np.float64) ** 2 + 2 * rounding()
-            if ends.bias:
-                value = value + np.asarray(operands["bias"], dtype).reshape(-1, 1)
-                variance = variance + 2 * rounding()
-            if ends.residual:
-                value = value + some_rows(problem, np.asarray(operands["residual"]), items).astype(dtype)
+            for apply, operand in epilogue_steps(problem, inputs, items, dtype):
+                value = apply(value, operand)
+                if apply is not np.add:
+                    variance = apply(variance, operand.astype(np.float64) ** 2)
                 variance = variance + 2 * rounding()
             if ends.activation not in ("identity", "relu", "clipped_relu"):
                 variance = variance * 1.3 + ACTIVATION_ROUNDINGS * rounding()

@@ -6,6 +6,7 @@ without the rest. On a GPU, truth.cu computes the same sums of large problems, b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,26 +138,30 @@ def epilogue(
 
     An activation multiplies errors by at most its largest slope; sigmoid and tanh add rounding errors relative to 1.
     """
-    ends = problem.epilogue
-    operands = [inputs.operands.get(name) for name in ("scale", "bias", "residual")]
-    value = sums
-    if ends.divisor != 1:
-        value, magnitude = value / ends.divisor, magnitude / ends.divisor
-    if ends.scale != "none":
-        scale = np.asarray(operands[0], np.float64).reshape(-1, 1)
-        value, magnitude = value * scale, magnitude * np.abs(scale)
-    if ends.bias:
-        bias = np.asarray(operands[1], np.float64).reshape(-1, 1)
-        value, magnitude = value + bias, magnitude + np.abs(bias)
-    if ends.residual:
-        residual = some_rows(problem, np.asarray(operands[2]), items).astype(np.float64)
-        value, magnitude = value + residual, magnitude + np.abs(residual)
+    value, ends = sums, problem.epilogue
+    for apply, operand in epilogue_steps(problem, inputs, items, np.dtype(np.float64)):
+        value, magnitude = apply(value, operand), apply(magnitude, np.abs(operand))
     slope, floor = SLOPES[ends.activation]
     if ends.activation == "leaky_relu":
         slope = max(1.0, abs(ends.alpha or 0.0))
     if (slope, floor) != (1.0, 0.0):
         magnitude = magnitude * slope + floor
     return activate(value, ends.activation, ends.alpha), magnitude
+
+
+def epilogue_steps(
+    problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], dtype: np.dtype[Any]
+) -> Iterator[tuple[np.ufunc, NDArray[Any]]]:
+    """The operations on rows of sums before the activation, with their operand in a type."""
+    ends, operands = problem.epilogue, inputs.operands
+    if ends.divisor != 1:
+        yield np.divide, np.asarray(ends.divisor, dtype)
+    if ends.scale != "none":
+        yield np.multiply, np.asarray(operands["scale"], dtype).reshape(-1, 1)
+    if ends.bias:
+        yield np.add, np.asarray(operands["bias"], dtype).reshape(-1, 1)
+    if ends.residual:
+        yield np.add, some_rows(problem, np.asarray(operands["residual"]), items).astype(dtype)
 
 
 # Activation -> its largest slope, and the size of its inner terms that are rounded whatever y is.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.backends.runtime import Runtime
 from convforge.problem import Problem
-from convforge.problem.types import finfo, is_integer
-from convforge.verify.bounds import Bound, bound_of, error_bound, half_spacing, rounded, within_range
+from convforge.problem.types import finfo, is_integer, limits
+from convforge.verify.bounds import EXACT, Bound, bound_of, error_bound, half_spacing, rounded, within_range
 from convforge.verify.gate import Gate
 from convforge.verify.host_memory import HostMemory
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
@@ -21,7 +21,7 @@ from convforge.verify.rows import rows_of
 from convforge.verify.truth import Floats, Truth, launch
 from convforge.verify.truth import truth as compute_truth
 
-# From this many outputs on, the passes of scans.py are worth compiling.
+# From this many outputs on, the pass of scans.py is worth compiling.
 LARGE = 1 << 21
 
 Figures = tuple[float, float, float]  # relative RMS error, largest error, largest error over its bound
@@ -52,7 +52,7 @@ class Judge:
         self.memory = HostMemory()
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
-        self._limits: dict[str, _Limits | None] = {}  # of large results: those of strict arithmetic and the last class
+        self._bounds: dict[str, Bound] = {}  # of large results: those of strict arithmetic and the last class
         self.gate = Gate(problem, inputs, self.truth) if problem.multiplies else None  # None: nothing is summed
 
     @cached_property
@@ -96,11 +96,12 @@ class Judge:
 
     def _scanned(self, precision: str, got: NDArray[Any]) -> Figures | None:
         """Figures of a large result; None where only :meth:`_in_full` can say whether it is right."""
-        if precision not in self._limits:
+        if precision not in self._bounds:
             bound = bound_of(self.problem, precision, self.truth, self.inputs)
-            limits = _limits(bound, self.truth, self._dtype, _largest_sum(self.problem))
-            self._limits = {name: kept for name, kept in self._limits.items() if name == "strict"} | {precision: limits}
-        return _scan(got, self._limits[precision])
+            if bound.more is not None:
+                bound = bound._replace(more=np.broadcast_to(bound.more, got.shape).copy())
+            self._bounds = {name: kept for name, kept in self._bounds.items() if name == "strict"} | {precision: bound}
+        return _scan(got, self.truth, self._bounds[precision], _largest_sum(self.problem))
 
     def near_enough(self, precision: str, got: NDArray[Any]) -> NDArray[np.bool_]:
         """Mask of the elements of a result that are within their bound."""
@@ -155,64 +156,33 @@ def reproduction(problem: Problem, inputs: Inputs) -> str:
     return f'make_inputs(parse_problem("{problem}"), "{inputs.kind}", seed={inputs.seed})'
 
 
-class _Limits(NamedTuple):
-    """Limits of the elements of a large result, all flat."""
-
-    low: NDArray[Any]  # in the output's type; for 16-bit floats in float32
-    high: NDArray[Any]
-    expected: Floats  # the truth, within the output type's range
-    slack: NDArray[Any]  # bound plus rounding of the result
-    size: float  # RMS of the truth
-
-
-def _limits(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_sum: float) -> _Limits | None:
-    """The limits by a compiled pass; None where infinities or NaNs may be right, which needs :func:`within`."""
+def _scan(got: NDArray[Any], truth: Truth, bound: Bound, largest_sum: float) -> Figures | None:
+    """Figures of a result by a compiled pass; None where an element is outside its bound, or not finite."""
     from convforge.verify import scans
 
-    value, magnitude = (np.ascontiguousarray(array).ravel() for array in (truth.value, truth.magnitude))
-    more = np.empty(0) if bound.more is None else np.broadcast_to(bound.more, truth.value.shape).reshape(-1).copy()
-    whole, halves = is_integer(dtype.name), _is_half(dtype)
-    low, high = (np.empty(value.size, np.float64 if halves else dtype) for _ in range(2))
-    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
-    least, most = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if whole else (-math.inf, math.inf)
-    rounding = (0.0, 0.5) if whole else (float(finfo(dtype).eps) / 2, float(finfo(dtype).smallest_subnormal))
-    squares = np.empty(-(-value.size // scans.BLOCK))
-    args = (value, magnitude, more, float(bound.factor), float(bound.constant), largest_sum, whole, least, most,
-            *rounding, low, high, slack, squares)  # fmt: skip
-    launch(scans.limits, squares.size, value.size, args)
-    if halves:  # which no compiled pass rounds to
-        low, high = (rounded(limit, dtype).astype(np.float32) for limit in (low, high))
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            return None
-    if np.isnan(total := float(squares.sum())):
+    more = np.empty(0) if bound.more is None else bound.more
+    flat, value, magnitude, more = (np.ascontiguousarray(a).reshape(-1) for a in (got, *truth, more))
+    if is_integer(got.dtype.name):
+        form, rounding = (0, 0, *map(float, limits(got.dtype.name))), (0.0, 0.5)
+    else:
+        info = finfo(got.dtype)
+        form = (int(info.nmant), int(info.minexp), -float(info.max), float(info.max))
+        rounding = (float(info.eps) / 2, float(info.smallest_subnormal))
+        flat = flat.astype(np.float32) if got.itemsize == 2 else flat
+    figures = np.empty((-(-flat.size // scans.BLOCK), 4))
+    args = (flat, value, magnitude, more, float(bound.factor), float(bound.constant), largest_sum, form, *rounding)
+    launch(scans.compare, len(figures), flat.size, (*args, figures))
+    squares, size = (float(total) for total in figures[:, :2].sum(axis=0))
+    if np.isnan(squares):
         return None
-    return _Limits(low, high, within_range(value, dtype), slack, _size(total, value.size))
-
-
-def _scan(got: NDArray[Any], limits: _Limits | None) -> Figures | None:
-    """Figures of a large result by a compiled pass; None where an element is outside its limits."""
-    from convforge.verify import scans
-
-    if limits is None:
-        return None
-    flat = np.ascontiguousarray(got).reshape(-1)
-    flat = flat.astype(np.float32) if _is_half(got.dtype) else flat
-    figures = np.empty((-(-flat.size // scans.BLOCK), 3))
-    launch(scans.compare, len(figures), flat.size, (flat, *limits[:4], figures))
-    if np.isnan(total := float(figures[:, 0].sum())):
-        return None
-    return math.sqrt(total / flat.size) / limits.size, float(figures[:, 1].max()), float(figures[:, 2].max())
+    return math.sqrt(squares / flat.size) / _size(size, flat.size), *map(float, figures[:, 2:].max(axis=0))  # type: ignore[return-value]
 
 
 def warm_up(problem: Problem) -> None:
-    """Compile the passes that compare results of a large problem; takes seconds, once on a machine."""
+    """Compile the pass that compares results of a large problem; takes seconds, once on a machine."""
     if problem.outputs >= LARGE:
-        dtype, few = output_dtype(problem), np.ones(1)
-        _scan(few.astype(dtype), _limits(Bound(0.0, 0.0), Truth(few, few), dtype, math.inf))
-
-
-def _is_half(dtype: np.dtype[Any]) -> bool:
-    return dtype.itemsize == 2 and not is_integer(dtype.name)
+        few = np.ones(1)
+        _scan(few.astype(output_dtype(problem)), Truth(few, few), EXACT, math.inf)
 
 
 def _size(squares: float, count: int) -> float:
