@@ -199,7 +199,6 @@ def missing_library(name: str, *symbols: str) -> Reason | None:
 
 
 def signature(library: Any, name: str, *arguments: Any, result: Any = ctypes.c_int) -> Any:
-    """A function of a library with its argument types."""
     function = getattr(library, name)
     function.argtypes, function.restype = arguments, result
     return function

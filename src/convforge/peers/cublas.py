@@ -45,8 +45,6 @@ _CALLS = {
 
 
 class Typed(NamedTuple):
-    """Type arguments of cublasGemmEx."""
-
     factors: int  # cudaDataType
     result: int  # cudaDataType
     compute: int  # cublasComputeType
@@ -63,8 +61,6 @@ BYTES_OF_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class ColumnMajor:
-    """Arguments of a column-major gemm."""
-
     first: str  # our matrix, "a" or "b", that is the first factor
     second: str
     op_first: str  # "N" or "T"
@@ -116,8 +112,6 @@ def leading_dimension(array: Any, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CublasConfig(Config):
-    """Arithmetic of cuBLAS."""
-
     math: str = "default"  # a key of MATH
 
 
@@ -208,7 +202,6 @@ class _Handle:
         self._check("cublasCreate", signature(library, "cublasCreate_v2", c_void_p)(ctypes.byref(self._handle)))
 
     def gemm(self, problem: GemmProblem, math: int, buffers: Buffers, runtime: Any, stream: Any) -> None:
-        """out = op(A) op(B) on a stream, in the call's workspace."""
         a, b, out, workspace = buffers["a"], buffers["b"].tensors["b"], buffers["c"], buffers["workspace"]
         call = column_major(
             problem, leading_dimension(a, "A"), leading_dimension(b, "B"), leading_dimension(out, "the output")
@@ -246,5 +239,4 @@ def _make_current(device: int) -> None:
 
 @cache
 def _handle(device: int) -> _Handle:
-    """The only handle of a GPU in this process."""
     return _Handle(device)

@@ -169,7 +169,6 @@ class _Graph:
         self._found: ShortList | None = None
 
     def _described(self, problem: Conv2dProblem, precision: str) -> Any:
-        """The graph of the convolution, with its plans."""
         import cudnn
 
         kind = getattr(cudnn.data_type, _TYPES[problem.x_dtype])
@@ -228,7 +227,6 @@ class _Graph:
                 self._graph.execute_plan_at_index(places, workspace, number, self._handle)
 
     def best(self, problem: Conv2dProblem, runtime: Runtime) -> ShortList:
-        """Try and time all plans, once."""
         if self._found is None:
             self._found = short_list(
                 problem, runtime, [f"{number}: {self.name(number)}" for number in range(self.count)],
@@ -257,7 +255,6 @@ def _graph(problem: Conv2dProblem, precision: str) -> _Graph:
 
 
 def _strides(shape: tuple[int, ...], channels_last: bool) -> list[int]:
-    """Strides of a packed tensor, in the order of `shape`."""
     _, c, h, w = shape
     return [c * h * w, 1, w * c, c] if channels_last else [c * h * w, h * w, w, 1]
 
@@ -272,8 +269,6 @@ class Excluded(LibraryFault):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of the library."""
-
     name: str
     outcome: Outcome
     reason: str = ""  # for a way that did not run
@@ -287,8 +282,6 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class ShortList:
-    """All ways of a library, and the fastest."""
-
     ways: tuple[Way, ...]
     best: int | None  # index of the fastest; None if none runs
     noun: str  # the library's name for its ways, in the plural
@@ -324,7 +317,6 @@ class ShortList:
         return Reason("{first}; {rest}", first=said, rest=excluded)
 
     def table(self) -> tuple[tuple[str, str, str], ...]:
-        """Name, outcome, and time or reason of each way."""
         return tuple((way.name, way.outcome, way.words) for way in self.ways)
 
 
@@ -421,5 +413,4 @@ def _slots(problem: Conv2dProblem, runtime: Runtime) -> list[tuple[Any, Any, Any
 
 
 def _line(fault: BaseException) -> str:
-    """A library's message on one line."""
     return " ".join(str(fault).split()) or type(fault).__name__

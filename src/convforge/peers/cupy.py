@@ -101,8 +101,6 @@ def sums_type(problem: Conv2dProblem) -> str:
 
 
 class _Stream:
-    """A stream's handle under the protocol by which libraries exchange streams."""
-
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
@@ -111,7 +109,6 @@ class _Stream:
 
 
 def current_stream(runtime: Any, stream: Any) -> Any:
-    """A context in which CuPy uses the caller's stream."""
     import cupy
 
     handle = runtime.stream_handle(stream)
@@ -161,7 +158,6 @@ def _filter_image(problem: Conv2dProblem, where: Placement, image: Any, w: Any, 
 
 
 def _correlate(problem: Conv2dProblem, where: Placement, plane: Any, kernel: Any, target: Any) -> None:
-    """Filter one plane into `target` of the same size."""
     from cupyx.scipy import ndimage
 
     mode = "constant" if where.pads else BORDERS[problem.padding_mode].ndimage

@@ -194,7 +194,6 @@ def channels(problem: Conv2dProblem) -> int:
 
 
 def function_name(problem: Conv2dProblem) -> str:
-    """NPP's function for the problem's pixels."""
     kinds = BY_INTEGERS if is_integer(problem.x_dtype) else BY_FLOATS
     return f"{kinds[problem.x_dtype]}_C{channels(problem)}R_Ctx"
 
@@ -245,7 +244,6 @@ def _properties(device: int) -> tuple[int, ...]:
 
 
 def _function(name: str) -> Callable[..., int]:
-    """A filter of NPP with its argument types."""
     divisor = (c_int,) if any(name.startswith(f"{known}_C") for known in BY_INTEGERS.values()) else ()
     image = (c_void_p, c_int, Size)
     found: Callable[..., int] = signature(

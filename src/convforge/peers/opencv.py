@@ -331,7 +331,6 @@ def _target(array: Plane) -> Plane | None:
 
 
 def _understood(array: Plane) -> bool:
-    """True if rows do not overlap and pixels are contiguous."""
     item = array.itemsize
     pixel = item if array.ndim == 2 else item * array.shape[2]
     side_by_side = array.strides[1] == pixel and (array.ndim == 2 or array.strides[2] == item)

@@ -72,8 +72,6 @@ class Terms:
 
 
 class PlaneFilter(Algorithm[Conv2dProblem, Config]):
-    """Convolution by a library that filters planes."""
-
     operation = "conv2d"
     ours = False
     configs = one_config
@@ -171,7 +169,6 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         np.copyto(target, np.pad(plane, ((top, bottom), (left, right)), mode, **values))
 
     def split(self, picture: Plane, targets: Plane) -> None:
-        """Copy the channels of an (H, W, C) image into (C, H, W) planes."""
         np.copyto(targets, picture.transpose(2, 0, 1))
 
     def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
@@ -196,7 +193,6 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         np.copyto(target, plane, casting="unsafe")
 
     def merge(self, planes: Plane, target: Plane) -> None:
-        """Copy (K, P, Q) planes into a (P, Q, K) image."""
         np.copyto(target, planes.transpose(1, 2, 0))
 
 
@@ -327,7 +323,6 @@ class Pictures:
 
 
 def _kept(problem: Conv2dProblem, filtered: Plane) -> Plane:
-    """The outputs in a filtered plane: a view."""
     return filtered[:: problem.stride[0], :: problem.stride[1]][: problem.p, : problem.q]
 
 

@@ -19,8 +19,6 @@ SKIPPED = float(np.finfo(np.float64).eps)
 
 
 class Scipy(PlaneFilter):
-    """Shared parts of both methods."""
-
     def missing(self) -> Reason | None:
         return absence("scipy", "SciPy", "scipy")
 

@@ -38,7 +38,6 @@ PAD_MODES = {
 
 
 def missing() -> Reason | None:
-    """The refusal of an absent PyTorch."""
     return absence("torch", "PyTorch", "torch")
 
 
@@ -215,7 +214,6 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
 
 
 def epilogue_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of an epilogue that PyTorch's conv2d lacks."""
     epilogue = problem.epilogue
     if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point or epilogue.divisor != 1:
         return Reason("conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}",
@@ -259,7 +257,6 @@ def padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def activated(problem: Conv2dProblem, y: Any) -> Any:
-    """Apply the activation, in place where PyTorch can."""
     import torch
 
     name, alpha = problem.epilogue.activation, problem.epilogue.alpha

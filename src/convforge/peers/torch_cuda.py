@@ -185,7 +185,6 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         )
 
     def _is_last(self, problem: Conv2dProblem) -> bool:
-        """True if conv2d sees channels_last."""
         return self.channels_last or problem.x_layout == "NHWC"
 
     def _keeps(self, problem: Conv2dProblem) -> bool:
@@ -213,8 +212,6 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
 
 
 class TorchConv2dCudaTf32(TorchConv2dCuda):
-    """``conv2d`` with TF32 allowed."""
-
     name = "torch_conv2d_tf32"
     summary = "PyTorch's conv2d, factors rounded to TF32"
     since = "torch_conv2d"
@@ -233,8 +230,6 @@ class TorchConv2dCudaChannelsLast(TorchConv2dCuda):
 
 
 class TorchConv2dCudaChannelsLastTf32(TorchConv2dCudaTf32):
-    """channels_last with TF32 allowed."""
-
     name = "torch_conv2d_channels_last_tf32"
     summary = "PyTorch's conv2d in the channels_last memory format, factors rounded to TF32"
     since = "torch_conv2d_channels_last"
@@ -276,7 +271,6 @@ class TorchConv2dCudaNchw(TorchConv2dCuda):
 
 
 def _turned(array: DeviceArray) -> DeviceArray:
-    """A view of an NCHW array as NHWC."""
     return array.transpose(0, 2, 3, 1)
 
 
@@ -386,8 +380,6 @@ class TorchMatmulCuda(TorchMatmul):
 
 
 class TorchMatmulCudaTf32(TorchMatmulCuda):
-    """``torch.matmul`` with TF32 allowed."""
-
     name = "torch_matmul_tf32"
     summary = "PyTorch's matmul, factors rounded to TF32"
     since = "torch_matmul"

@@ -57,7 +57,6 @@ def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) 
 
 
 def bound_of(problem: Any, precision: str, truth: Truth, inputs: Inputs) -> Bound:
-    """The terms of :func:`error_bound`."""
     if not problem.multiplies:
         return EXACT
     bound = _of_a_product if problem.operation == "gemm" else _of_a_convolution
@@ -93,7 +92,6 @@ def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inpu
 
 
 def unit_roundoff(dtype: str) -> float:
-    """Half the distance from 1 to the next number."""
     return float(finfo(dtype).eps) / 2
 
 
@@ -142,7 +140,6 @@ def within_range(values: Floats, dtype: np.dtype[Any]) -> Floats:
 
 
 def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
-    """Half the distance between numbers of the output's type at each value: the error of rounding to it."""
     if is_integer(dtype.name):
         return np.full_like(values, 0.5)
     info = finfo(dtype)
@@ -286,7 +283,6 @@ def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
 
 
 def fft_levels(problem: Conv2dProblem) -> float:
-    """log2 of the points of a transform of the whole padded image."""
     return math.log2(2 * (problem.padded_h + problem.extent_h) * (problem.padded_w + problem.extent_w))
 
 

@@ -25,8 +25,6 @@ FLOAT32_BITS = 23
 
 
 class Format(NamedTuple):
-    """A floating-point format."""
-
     bits: int  # explicit, of the mantissa
     smallest: int  # exponent of the least normal number
     largest: float
@@ -100,7 +98,6 @@ def to_nearest(array: NDArray[np.float32], bits: int, *, away: bool = False) -> 
 
 
 def cut_off(array: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
-    """The numbers truncated to `bits` explicit bits."""
     return _without_low_bits(array, np.ascontiguousarray(array).view(np.uint32), FLOAT32_BITS - bits)
 
 

@@ -92,7 +92,6 @@ def _rms(values: Floats) -> float:
 def _suspects(
     problem: Problem, right: Truth, inputs: Inputs, values: Floats, known: NDArray[np.bool_]
 ) -> Iterator[Suspect]:
-    """Names of the known faults, and their results before rounding."""
     yield from _of_values(right, values, known)
     if problem.multiplies:
         for label, bits in (("TF32", 10), ("bfloat16", 7)):
@@ -115,8 +114,6 @@ def _of_values(right: Truth, values: Floats, known: NDArray[np.bool_]) -> Iterat
 
 
 def _narrowed(problem: Problem, inputs: Inputs, bits: int) -> Floats:
-    """The result of factors rounded to this many bits of mantissa."""
-
     def narrow(array: NDArray[Any]) -> NDArray[Any]:
         if is_integer(array.dtype.name):
             return array
@@ -128,7 +125,6 @@ def _narrowed(problem: Problem, inputs: Inputs, bits: int) -> Floats:
 
 
 def _with(problem: Conv2dProblem, inputs: Inputs, **changed: NDArray[Any]) -> Floats:
-    """The result with another x or w."""
     arrays: dict[str, Any] = {name: np.ascontiguousarray(array) for name, array in changed.items()}
     return conv2d_truth(problem, dataclasses.replace(inputs, **arrays)).value
 

@@ -139,7 +139,6 @@ class Gate:
         return self._judge(precision, self._strict, values)
 
     def _rows(self, whole: NDArray[Any]) -> NDArray[Any]:
-        """The sampled rows of a whole output, or the rows of the gate themselves."""
         return whole if self._items is not None else self._output_rows.taken(whole, self._rows_seen)
 
     @cached_property

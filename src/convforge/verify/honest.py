@@ -61,7 +61,6 @@ class Baseline:
         self._kept: dict[tuple[str, bool], Honest] = {}
 
     def honest(self, band: Band, precision: str, chosen: NDArray[np.bool_] | None) -> Honest:
-        """The errors that `chosen` outputs of a band may have."""
         by_tile = precision in BY_TILE
         if chosen is not self.known:
             return self._computed(band, by_tile, chosen)

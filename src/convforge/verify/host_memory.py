@@ -20,7 +20,6 @@ class HostMemory:
         self._kept: dict[str, NDArray[np.uint8]] = {}
 
     def piece(self, name: str, nbytes: int) -> NDArray[np.uint8]:
-        """An uninitialised buffer of `nbytes`."""
         kept = self._kept.get(name)
         if kept is None or kept.size < nbytes:
             kept = self._kept[name] = np.empty(nbytes, np.uint8)

@@ -119,7 +119,6 @@ def upload_inputs(runtime: Runtime, inputs: Inputs, layout: str = "") -> Inputs:
 def _on_other_inputs(
     plan: Plan, bench: _Bench, judge: Judge, there: Inputs, prepared: PreparedFilter, first: NDArray[Any]
 ) -> Iterator[Verdict]:
-    """Run on other inputs, then on the first again into an output with gaps."""
     inputs, others = judge.inputs, judge.other_inputs
     stale = "stale result", "other inputs gave the result of the call before"
     others_there = bench.upload(others)
@@ -200,7 +199,6 @@ class _Bench:
         self.runtime.synchronize()
 
     def _guarded(self, name: str, nbytes: int, poison: int) -> Any:
-        """Allocate poisoned bytes with the runtime's alignment, between two guard bands of the same poison."""
         raw = self.runtime.allocate(nbytes + 2 * GUARD)
         self.runtime.fill(raw, poison)
         self._guards += [(name, raw[:GUARD], poison), (name, raw[GUARD + nbytes :], poison)]

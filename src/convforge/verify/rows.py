@@ -43,7 +43,6 @@ class Band(NamedTuple):
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """Shape (items, 1, Q)."""
         return (self.rows[:, None] & self.columns[None, :])[:, None, :]
 
     def sums(self, values: Floats, chosen: NDArray[np.bool_] | None) -> Floats:
@@ -62,7 +61,6 @@ class ConvolutionRows:
         self.images, self.height = problem.n, problem.p
 
     def true(self, inputs: Inputs, items: Items) -> Truth:
-        """The truth of some rows."""
         return Truth(*epilogue(self._problem, inputs, items, *conv2d_sums(self._problem, inputs, items, "truth")))
 
     def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
@@ -165,7 +163,6 @@ class ProductRows:
 
 
 def rows_of(problem: Any) -> ConvolutionRows | ProductRows:
-    """The rows of a problem whose outputs are sums of products."""
     return ProductRows(problem) if problem.operation == "gemm" else ConvolutionRows(problem)
 
 

@@ -29,8 +29,6 @@ WHOLE_BYTES = 16 << 20
 
 
 class Sample:
-    """The truth of sampled outputs of a problem."""
-
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem, self._inputs = problem, inputs
         self._rows = rows_of(problem) if problem.multiplies else None  # None: results are compared whole

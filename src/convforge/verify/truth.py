@@ -59,7 +59,6 @@ def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> T
 
 
 def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
-    """The truth of a convolution and its epilogue."""
     items = np.arange(problem.n * problem.p)
     if runtime is not None and truth_device.truth_on_device(problem, runtime):
         x = _planes(problem, _as_float(inputs.x))
@@ -207,7 +206,6 @@ def some_rows(problem: Conv2dProblem, out: NDArray[Any], items: NDArray[np.int64
 
 
 def from_rows(problem: Conv2dProblem, rows: NDArray[Any]) -> NDArray[Any]:
-    """The inverse of :func:`to_rows`."""
     return rows.reshape(problem.n, problem.p, problem.k, problem.q).transpose(_ROW_AXES[problem.out_layout])
 
 
@@ -223,12 +221,10 @@ def _max_pool2d(problem: Pool2dProblem, inputs: Inputs) -> Floats:
 
 
 def _planes(problem: Conv2dProblem, x: NDArray[Any]) -> NDArray[Any]:
-    """A view of x as (N, C, H, W)."""
     return x if problem.x_layout == "NCHW" else x.transpose(0, 3, 1, 2)
 
 
 def _correlated(problem: Conv2dProblem, inputs: Inputs) -> NDArray[Any]:
-    """A view of the weights in cross-correlation order."""
     assert inputs.w is not None
     return inputs.w if problem.mode == "cross-correlation" else inputs.w[:, :, ::-1, ::-1]
 

@@ -27,8 +27,6 @@ Floats = NDArray[np.float64]
 
 
 class _Convolution(ctypes.Structure):
-    """struct Convolution of truth.cu."""
-
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "w", "rows", "columns", "totals", "beside")),
         *((name, ctypes.c_longlong) for name in ("outputs", "x_n", "x_c", "x_h", "x_w")),
@@ -39,8 +37,6 @@ class _Convolution(ctypes.Structure):
 
 
 class _Product(ctypes.Structure):
-    """struct Product of truth.cu."""
-
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("a", "b", "totals", "beside")),
         *((name, ctypes.c_longlong) for name in ("a_row", "a_deep", "b_deep", "b_column")),

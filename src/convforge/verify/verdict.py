@@ -104,7 +104,6 @@ class Judge:
         return _scan(got, self.truth, self._bounds[precision], _largest_sum(self.problem))
 
     def near_enough(self, precision: str, got: NDArray[Any]) -> NDArray[np.bool_]:
-        """Mask of the elements of a result that are within their bound."""
         bound = error_bound(self.problem, precision, self.truth, self.inputs)
         return within(self.problem, precision, got.astype(np.float64), self.truth, bound)
 
@@ -207,7 +206,6 @@ def _largest_sum(problem: Problem) -> float:
 
 
 def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:
-    """Mask of the elements that are within their bound of the truth."""
     dtype = output_dtype(problem)
     expected = truth.value
     with np.errstate(invalid="ignore"):
@@ -246,6 +244,5 @@ def _figures(errors: Floats, truth: Truth, bound: Floats, good: NDArray[np.bool_
 
 
 def _worst(errors: Floats, good: NDArray[np.bool_]) -> tuple[int, ...]:
-    """Index of the wrong element with the largest error."""
     score = np.where(np.isfinite(errors), errors, np.finfo(np.float64).max)
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(good, -1.0, score))), good.shape))
