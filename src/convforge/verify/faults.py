@@ -38,15 +38,13 @@ def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs
     if not known.any():
         return "no finite output"
     best, name = UNEXPLAINED, ""
-    with np.errstate(invalid="ignore"):
-        errors = values - expected
     for label, suspect in _suspects(problem, right, inputs, values, known):
         suspected = suspect()
         compared = known & np.isfinite(suspected)
         if 2 * compared.sum() < known.sum():
             continue
-        wrong = _rms(errors[compared])
-        left = _rms(values[compared] - rounded(suspected[compared], dtype))
+        seen = values[compared]
+        wrong, left = _rms(seen - expected[compared]), _rms(seen - rounded(suspected[compared], dtype))
         if left < best * wrong:
             best, name = left / wrong, label
     return name or _place(problem, values, expected)
@@ -59,15 +57,12 @@ def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: I
     Outputs that a fault does not determine are skipped, unless no wrong one remains.
     """
     values = got.astype(np.float64)
-    expected = rounded(right.value, output_dtype(problem))
-    known = np.isfinite(expected) & np.isfinite(values)
-    names = []
-    for label, suspect in _suspects(problem, right, inputs, values, known):
-        if label.startswith("scaled") and not values[known].any():
-            continue
-        if agrees(values, suspect(), right.value):
-            names.append(label)
-    return names
+    known = np.isfinite(rounded(right.value, output_dtype(problem))) & np.isfinite(values)
+    return [
+        label
+        for label, suspect in _suspects(problem, right, inputs, values, known)
+        if not (label.startswith("scaled") and not values[known].any()) and agrees(values, suspect(), right.value)
+    ]
 
 
 def agrees(values: Floats, suspected: Floats, right: Floats) -> bool:
@@ -92,7 +87,11 @@ def _rms(values: Floats) -> float:
 def _suspects(
     problem: Problem, right: Truth, inputs: Inputs, values: Floats, known: NDArray[np.bool_]
 ) -> Iterator[Suspect]:
-    yield from _of_values(right, values, known)
+    yield "all outputs are zero", lambda: np.zeros_like(right.value)
+    reference = np.where(known, right.value, 0.0)
+    if energy := float(np.sum(reference**2)):
+        factor = float(np.sum(reference * np.where(known, values, 0.0))) / energy
+        yield f"scaled by a constant: {factor:.6g}", lambda: factor * right.value
     if problem.multiplies:
         for label, bits in (("TF32", 10), ("bfloat16", 7)):
             yield f"{label}-like rounding of the factors", partial(_narrowed, problem, inputs, bits)
@@ -101,16 +100,6 @@ def _suspects(
         yield from _of_images(problem, right, inputs)
         yield from _of_geometry(problem, inputs)
         yield from _of_epilogues(problem, inputs)
-
-
-def _of_values(right: Truth, values: Floats, known: NDArray[np.bool_]) -> Iterator[Suspect]:
-    """Faults that need no computation: all zero, a constant factor."""
-    yield "all outputs are zero", lambda: np.zeros_like(right.value)
-    reference = np.where(known, right.value, 0.0)
-    energy = float(np.sum(reference**2))
-    if energy > 0:
-        factor = float(np.sum(reference * np.where(known, values, 0.0))) / energy
-        yield f"scaled by a constant: {factor:.6g}", lambda: factor * right.value
 
 
 def _narrowed(problem: Problem, inputs: Inputs, bits: int) -> Floats:
@@ -212,17 +201,14 @@ def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
             yield label, changed(**{field: value})
     small = problem.n * problem.c * problem.p * problem.q <= MOST_PIXELS
     if small and problem.padding_mode == "zeros" and problem.x_layout == "NCHW" and any(problem.padding):
-        for words, *checked in (
-            ("neither rows nor columns are", False, False),
-            ("only rows are", True, False),
-            ("only columns are", False, True),
-        ):
+        checks = {"neither rows nor columns are": (0, 0), "only rows are": (1, 0), "only columns are": (0, 1)}
+        for words, checked in checks.items():
             yield f"border reads neighbouring memory: {words} checked", partial(_unchecked, problem, inputs, *checked)
     for mode in PADDING_MODES:
         if any(problem.padding) and mode != problem.padding_mode:
             yield f"border taken as {mode}", changed(padding_mode=mode, padding_value=0.0)
     if any(problem.padding):
-        yield "border skipped", lambda: _border_skipped(problem, conv2d_truth(problem, inputs).value)
+        yield "border skipped", partial(_border_skipped, problem, inputs)
     if problem.padding_mode == "constant" and problem.padding_value != 0:
         yield "padding value ignored", changed(padding_value=0.0)
 
@@ -242,7 +228,7 @@ def _cropped(problem: Conv2dProblem, inputs: Inputs, **fields: Any) -> Floats:
     return from_rows(problem, whole)
 
 
-def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: bool, columns_checked: bool) -> Floats:
+def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: int, columns_checked: int) -> Floats:
     """The result with unchecked reads outside the image: whatever the address holds; Inf outside of x."""
     if problem.groups > 1 or not problem.epilogue.is_plain or problem.mode != "cross-correlation":
         return np.full(problem.out_shape, np.nan)
@@ -268,9 +254,11 @@ def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: bool, colum
     return from_rows(problem, np.where(strays, np.inf, total).transpose(0, 2, 1, 3))
 
 
-def _border_skipped(problem: Conv2dProblem, value: Floats) -> Floats:
+def _border_skipped(problem: Conv2dProblem, inputs: Inputs) -> Floats:
     rows, columns = border_of(problem)
-    whole = to_rows(problem, value).reshape(problem.n, problem.p, problem.k, problem.q).copy()
+    whole = (
+        to_rows(problem, conv2d_truth(problem, inputs).value).reshape(problem.n, problem.p, problem.k, problem.q).copy()
+    )
     whole[:, rows] = 0
     whole[..., columns] = 0
     return from_rows(problem, whole)

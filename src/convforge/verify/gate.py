@@ -19,9 +19,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +79,7 @@ FFT_CONSTANT = 4.0
 RARE = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """The RMS error of one channel in one band."""
 
     channel: int
@@ -233,9 +231,7 @@ class Gate:
             rms, most = (np.sqrt(band.sums(squares, known) / count) for squares in (errors, allowed))
             if (rms > most).any():
                 return None
-            worst = int(np.argmax(rms / np.maximum(most, np.finfo(np.float64).tiny)))
-            note = f"more exact than {factors.rounding}"
-            found.append(Measured(worst, band.name, float(rms[worst]), float(most[worst]), note))
+            found.append(_largest(band.name, rms, most, f"more exact than {factors.rounding}"))
         return _worst(found)
 
     def _judge(self, precision: str, baseline: Baseline, values: Floats) -> Measured | None:
@@ -260,9 +256,7 @@ class Gate:
             finite = np.isfinite(error)
             count = np.maximum(finite.sum(axis=(0, 2)), 1)
             rms = np.sqrt((np.where(finite, error, 0.0) ** 2).sum(axis=(0, 2)) / count)
-            allowed = np.maximum(self._fft_allowed[n], np.finfo(np.float64).tiny)
-            worst = int(np.argmax(rms / allowed))
-            found.append(Measured(worst, f"image {n}", float(rms[worst]), float(allowed[worst])))
+            found.append(_largest(f"image {n}", rms, self._fft_allowed[n]))
         return _worst(found)
 
     @cached_property
@@ -281,6 +275,11 @@ class Gate:
         # The epilogue adds roundings.
         largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
         return np.asarray(allowed + 4 * u * largest, np.float64)
+
+
+def _largest(band: str, rms: Floats, allowed: Floats, note: str = "") -> Measured:
+    worst = int(np.argmax(rms / np.maximum(allowed, np.finfo(np.float64).tiny)))
+    return Measured(worst, band, float(rms[worst]), float(allowed[worst]), note)
 
 
 def _worst(found: Iterable[Measured | None]) -> Measured | None:

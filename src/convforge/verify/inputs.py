@@ -106,28 +106,25 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
     """The epilogue's tensors. Exact kinds get multiples of 1/4 as scales: products stay exact, and ties occur."""
     if not isinstance(problem, Conv2dProblem):
         return {}
-    dtype = problem.operand_dtype
+    dtype, ends, found = problem.operand_dtype, problem.epilogue, dict[str, Any]()
     exact = kind in ("integers", "impulse")
-    scale: Any = None
-    if problem.epilogue.scale != "none":
-        shape = () if problem.epilogue.scale == "tensor" else (problem.k,)
+    if ends.scale != "none":
+        shape = () if ends.scale == "tensor" else (problem.k,)
         quarters = rng.integers(1, 6, shape) / 4
-        scale = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
+        scale: Any = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
         if is_integer(problem.acc_dtype) and not exact:  # scales sums over a type's whole range to the output's
             scale = (scale * (64.0 / max(problem.largest_sum**0.5, 1.0))).astype(dtype)
             scale = scale * 2.0 ** (rng.integers(-40, 40, shape, endpoint=True) * (rng.random(shape) < 0.25))
-    bias = None
-    if problem.epilogue.bias and is_integer(problem.acc_dtype) and not exact:
-        bias = _any_size(rng, (problem.k,), problem.out_dtype).astype(dtype)
-    elif problem.epilogue.bias:
-        bias = _random(rng, (problem.k,), dtype, "integers" if exact else "normal", 5)
-    residual = None
-    if problem.epilogue.residual and problem.out_dtype == "int32" and not exact:
-        residual = _any_size(rng, problem.out_shape, "int32")
-    elif problem.epilogue.residual:
-        residual = _random(rng, problem.out_shape, problem.out_dtype, "integers" if exact else "normal", 7)
-    named = {"scale": scale, "bias": bias, "residual": residual}
-    return {name: array for name, array in named.items() if array is not None}
+        found["scale"] = scale
+    if ends.bias and is_integer(problem.acc_dtype) and not exact:
+        found["bias"] = _any_size(rng, (problem.k,), problem.out_dtype).astype(dtype)
+    elif ends.bias:
+        found["bias"] = _random(rng, (problem.k,), dtype, "integers" if exact else "normal", 5)
+    if ends.residual and problem.out_dtype == "int32" and not exact:
+        found["residual"] = _any_size(rng, problem.out_shape, "int32")
+    elif ends.residual:
+        found["residual"] = _random(rng, problem.out_shape, problem.out_dtype, "integers" if exact else "normal", 7)
+    return found
 
 
 def _any_size(rng: np.random.Generator, shape: tuple[int, ...], out_dtype: str) -> NDArray[np.int32]:

@@ -157,9 +157,7 @@ class ProductRows:
         return (Band("inside", np.ones(items.size, bool), np.ones(self._problem.n, bool)),)
 
     def outputs_in(self, band: str, channel: int) -> NDArray[np.bool_]:
-        mask = np.zeros(self._problem.out_shape, bool)
-        mask[:, channel] = True
-        return mask
+        return np.ones(self._problem.out_shape, bool)
 
 
 def rows_of(problem: Any) -> ConvolutionRows | ProductRows:

@@ -6,7 +6,7 @@ without the rest. On a GPU, truth.cu computes the same sums of large problems, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,23 +172,19 @@ def activate(y: NDArray[Any], name: str, alpha: float | None) -> NDArray[Any]:
     """Apply an activation in the type of `y`; NaN stays NaN."""
     from scipy import special
 
-    kind = y.dtype.type
+    kind, a = y.dtype.type, y.dtype.type(alpha or 0.0)
+    activations: dict[str, Callable[[], Any]] = {
+        "identity": lambda: y,
+        "relu": lambda: np.where(y < 0, kind(0), y),
+        "leaky_relu": lambda: np.where(y < 0, y * a, y),
+        "clipped_relu": lambda: np.where(y < 0, kind(0), np.where(y > a, a, y)),
+        "sigmoid": lambda: special.expit(y),
+        "tanh": lambda: np.tanh(y),
+        "silu": lambda: y * special.expit(y),
+        "gelu": lambda: y * (special.erfc(-y * kind(np.sqrt(0.5)))) / kind(2),
+    }
     with np.errstate(all="ignore"):
-        if name == "relu":
-            return np.where(y < 0, kind(0), y)
-        if name == "leaky_relu":
-            return np.where(y < 0, y * kind(alpha or 0.0), y)
-        if name == "clipped_relu":
-            return np.asarray(np.where(y < 0, kind(0), np.where(y > alpha, kind(alpha or 0.0), y)))
-        if name == "sigmoid":
-            return np.asarray(special.expit(y))
-        if name == "tanh":
-            return np.asarray(np.tanh(y))
-        if name == "silu":
-            return np.asarray(y * special.expit(y))
-        if name == "gelu":
-            return np.asarray(y * (special.erfc(-y * kind(np.sqrt(0.5)))) / kind(2))
-    return y
+        return np.asarray(activations[name]())
 
 
 # Output layout -> order of axes as (N, P, K, Q), and back.
@@ -245,13 +241,16 @@ def _as_float(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
 def _style(style: str, acc_dtype: str) -> int:
     from convforge.verify import loops
 
-    if style == "truth":
-        return loops.COMPENSATED if acc_dtype == "float64" else loops.PLAIN
-    if is_integer(acc_dtype):
+    if is_integer(acc_dtype) and style != "truth":
         raise ValueError(f"sums of type {acc_dtype} are exact in any order; there is no sequential error")
-    if style in ("cut", "two levels"):
-        return loops.CUT32 if style == "cut" else loops.TWO_LEVELS
-    return loops.SEQUENTIAL64 if acc_dtype == "float64" else loops.SEQUENTIAL32
+    of_float64 = {"truth": loops.COMPENSATED, "sequential": loops.SEQUENTIAL64}
+    styles = {
+        "truth": loops.PLAIN,
+        "sequential": loops.SEQUENTIAL32,
+        "cut": loops.CUT32,
+        "two levels": loops.TWO_LEVELS,
+    }
+    return (styles | of_float64 if acc_dtype == "float64" else styles)[style]
 
 
 def launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:
