@@ -15,7 +15,7 @@ from convforge.backends.runtime import Runtime, upload_weights
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.verify.bounds import error_bound
-from convforge.verify.host_memory import HostMemory, holds, same
+from convforge.verify.host_memory import holds, same
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
 from convforge.verify.rows import only_border
 from convforge.verify.truth import truth
@@ -50,33 +50,13 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
     prepared : PreparedFilter, optional
         Of the judge's weights; by default, the plan prepares them.
     """
-    problem: Problem = plan.problem
-    judge = judge or Judge(problem, make_inputs(problem))
-    inputs, bench = judge.inputs, _Bench(plan, judge.memory)
-    there = bench.upload(inputs)
-    prepared = plan.prepare(there.w) if prepared is None else prepared
-
-    first = bench.run(there, prepared, POISONS[0], "first")
-    again = bench.run(there, prepared, POISONS[1], "again")
-    if stray := bench.outside():
-        return _failed(plan, inputs, stray)
-    if (unwritten := holds(first, POISONS[0]) & holds(again, POISONS[1])).any():
-        index = tuple(int(i) for i in np.argwhere(unwritten)[0])
-        at_border = isinstance(problem, Conv2dProblem) and only_border(problem, unwritten)
-        fault = "border skipped: output not written there" if at_border else "output not written"
-        count = f"{int(unwritten.sum())} of {unwritten.size} outputs"
-        return _failed(plan, inputs, fault, f"{count}, the first at {index}, are not written")
-    if names := bench.changed(there, inputs):
-        return _failed(plan, inputs, "input modified", f"{', '.join(names)} changed")
-    verdict_of_first = _judge(plan, first, judge)
-    if not verdict_of_first.ok:
-        return verdict_of_first
-    if not same(first, again) and not (verdict := _judge(plan, again, judge)).ok:
-        return verdict
-    for verdict in _on_other_inputs(plan, bench, judge, there, prepared, first):
+    judge = judge or Judge(plan.problem, make_inputs(plan.problem))
+    right: Verdict | None = None
+    for verdict in _Check(plan, judge).verdicts(prepared):
         if not verdict.ok:
             return verdict
-    return verdict_of_first
+        right = right or verdict
+    return right or RIGHT
 
 
 def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
@@ -116,70 +96,82 @@ def upload_inputs(runtime: Runtime, inputs: Inputs, layout: str = "") -> Inputs:
     return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=operands)
 
 
-def _on_other_inputs(
-    plan: Plan, bench: _Bench, judge: Judge, there: Inputs, prepared: PreparedFilter, first: NDArray[Any]
-) -> Iterator[Verdict]:
-    inputs, others = judge.inputs, judge.other_inputs
-    stale = "stale result", "other inputs gave the result of the call before"
-    others_there = bench.upload(others)
-    result = bench.run(others_there, plan.prepare(others_there.w), POISONS[0], "again")
-    if plan.problem.flops <= SECOND_TRUTH_FLOPS:
-        verdict = _judge(plan, result, judge.other)
-        if not verdict.ok and same(result, first) and not np.array_equal(judge.truth.value, judge.other.truth.value):
-            verdict = _failed(plan, others, *stale)
-        yield verdict
-    elif others.kind in ("normal", "integers") and same(result, first):
-        yield _failed(plan, others, *stale)
-    if not plan.takes_gaps:
-        return
-    with_gaps = bench.run_with_gaps(there, prepared, POISONS[1])
-    where = "with an output that has gaps between its elements"
-    if fault := bench.outside():
-        yield _failed(plan, inputs, fault, where)
-    if not same(first, with_gaps):
-        verdict = _judge(plan, with_gaps, judge)
-        yield dataclasses.replace(verdict, message=f"{verdict.message}\n  {where}")
-
-
-def _judge(plan: Plan, got: NDArray[Any], judge: Judge) -> Verdict:
-    verdict = judge.verdict(plan.algorithm.precision, got)
-    message = f"{plan.algorithm.name} [{plan.config}] {verdict.message}"
-    return verdict if verdict.ok else dataclasses.replace(verdict, message=message)
-
-
 def _failed(plan: Plan, inputs: Inputs, fault: str, detail: str = "") -> Verdict:
     message = f"{plan.algorithm.name} [{plan.config}] {plan.problem}: {detail or fault}"
     message += f"\n  looks like: {fault}\n  reproduce: {reproduction(plan.problem, inputs)}"
     return Verdict(False, math.inf, math.inf, math.inf, fault, message)
 
 
-class _Bench:
-    """Buffers on the plan's device, with guard bands around them."""
+class _Check:
+    """Runs a plan into poisoned buffers on its device, with guard bands around them."""
 
-    def __init__(self, plan: Plan, memory: HostMemory) -> None:
-        self.plan, self.runtime, self.memory = plan, plan.runtime, memory
+    def __init__(self, plan: Plan, judge: Judge) -> None:
+        self.plan, self.judge, self.runtime, self.memory = plan, judge, plan.runtime, judge.memory
         self.shape, self.dtype = plan.problem.out_shape, output_dtype(plan.problem)
         self._guards: list[tuple[str, Any, int]] = []
         self._gap_written = False
 
-    def upload(self, inputs: Inputs) -> Inputs:
+    def verdicts(self, prepared: PreparedFilter | None) -> Iterator[Verdict]:
+        """Verdicts on all runs in turn, and failures between them."""
+        plan, problem, judge = self.plan, self.plan.problem, self.judge
+        there = self._uploaded(judge.inputs)
+        prepared = plan.prepare(there.w) if prepared is None else prepared
+        first = self._run(there, prepared, POISONS[0], "first")
+        again = self._run(there, prepared, POISONS[1], "again")
+        if stray := self._outside():
+            yield _failed(plan, judge.inputs, stray)
+        if (unwritten := holds(first, POISONS[0]) & holds(again, POISONS[1])).any():
+            index = tuple(int(i) for i in np.argwhere(unwritten)[0])
+            at_border = isinstance(problem, Conv2dProblem) and only_border(problem, unwritten)
+            fault = "border skipped: output not written there" if at_border else "output not written"
+            count = f"{int(unwritten.sum())} of {unwritten.size} outputs"
+            yield _failed(plan, judge.inputs, fault, f"{count}, the first at {index}, are not written")
+        held, given = ({"x": i.x, "w": i.w, **i.operands} for i in (there, judge.inputs))
+        arrays = ((n, self.memory.bring(self.runtime, held[n], "gaps"), b) for n, b in given.items() if b is not None)
+        if changed := [name for name, a, b in arrays if not same(a, b)]:
+            yield _failed(plan, judge.inputs, "input modified", f"{', '.join(changed)} changed")
+        yield self._judged(first, judge)
+        if not same(first, again):
+            yield self._judged(again, judge)
+
+        others = judge.other_inputs
+        there_too = self._uploaded(others)
+        result = self._run(there_too, plan.prepare(there_too.w), POISONS[0], "again")
+        is_stale, stale = same(result, first), ("stale result", "other inputs gave the result of the call before")
+        if problem.flops <= SECOND_TRUTH_FLOPS:
+            verdict = self._judged(result, judge.other)
+            if not verdict.ok and is_stale and not np.array_equal(judge.truth.value, judge.other.truth.value):
+                verdict = _failed(plan, others, *stale)
+            yield verdict
+        elif others.kind in ("normal", "integers") and is_stale:
+            yield _failed(plan, others, *stale)
+
+        if plan.takes_gaps:
+            with_gaps = self._run_with_gaps(there, prepared, POISONS[1])
+            where = "with an output that has gaps between its elements"
+            if stray := self._outside():
+                yield _failed(plan, judge.inputs, stray, where)
+            if not same(first, with_gaps):
+                verdict = self._judged(with_gaps, judge)
+                yield dataclasses.replace(verdict, message=f"{verdict.message}\n  {where}")
+
+    def _judged(self, got: NDArray[Any], judge: Judge) -> Verdict:
+        verdict = judge.verdict(self.plan.algorithm.precision, got)
+        message = f"{self.plan.algorithm.name} [{self.plan.config}] {verdict.message}"
+        return verdict if verdict.ok else dataclasses.replace(verdict, message=message)
+
+    def _uploaded(self, inputs: Inputs) -> Inputs:
         weights = self.plan.problem.weights
         return upload_inputs(self.runtime, inputs, weights.layout if weights else "")
 
-    def changed(self, there: Inputs, inputs: Inputs) -> list[str]:
-        """Names of the inputs that differ from what was uploaded."""
-        uploaded = {"x": there.x, "w": there.w, **there.operands}
-        pairs = ((n, uploaded[n], b) for n, b in {"x": inputs.x, "w": inputs.w, **inputs.operands}.items())
-        return [n for n, a, b in pairs if b is not None and not same(self.memory.bring(self.runtime, a, "gaps"), b)]
-
-    def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, piece: str) -> NDArray[Any]:
+    def _run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, piece: str) -> NDArray[Any]:
         """Call the plan and download the output into this buffer of host memory."""
         inner = self._guarded("output", math.prod(self.shape) * self.dtype.itemsize, poison)
         out = inner.view(self.dtype).reshape(self.shape)
         self._call(inputs, prepared, out, poison)
         return self.memory.bring(self.runtime, out, piece)
 
-    def run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
+    def _run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
         """Call into every second column of a larger array with even longer rows; return a copy."""
         padded = (*self.shape[:-1], 2 * self.shape[-1] + 3)
         inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
@@ -204,7 +196,7 @@ class _Bench:
         self._guards += [(name, raw[:GUARD], poison), (name, raw[GUARD + nbytes :], poison)]
         return raw[GUARD : GUARD + nbytes]
 
-    def outside(self) -> str | None:
+    def _outside(self) -> str | None:
         """The fault if a guard band was written to; drops the bands."""
         guards, self._guards = self._guards, []
         for name, band, poison in guards:

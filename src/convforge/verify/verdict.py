@@ -189,26 +189,16 @@ def _size(squares: float, count: int) -> float:
     return math.sqrt(squares / count) or 1.0
 
 
-def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
-    """Mask of sums that may overflow in one order of summation and not in another; None if there are none."""
-    largest = _largest_sum(problem)
-    if largest == math.inf:
-        return None
-    overflow: NDArray[np.bool_] = truth.magnitude > largest
-    return overflow if overflow.any() else None
-
-
 def _largest_sum(problem: Problem) -> float:
-    """The largest finite number of the sums' type; infinite where nothing can overflow."""
-    if not problem.multiplies or is_integer(problem.acc_dtype):
-        return math.inf
-    return float(np.finfo(problem.acc_dtype).max)
+    """A larger magnitude may overflow in one order of summation and not in another."""
+    overflows = problem.multiplies and not is_integer(problem.acc_dtype)
+    return float(np.finfo(problem.acc_dtype).max) if overflows else math.inf
 
 
 def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:
     dtype = output_dtype(problem)
     expected = truth.value
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         good = (rounded(expected - bound, dtype) <= values) & (values <= rounded(expected + bound, dtype))
     finite = np.isfinite(expected)
     if not finite.all():
@@ -218,9 +208,7 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
             right = rounded(expected, dtype)
             same = (values == right) | (np.isnan(values) & np.isnan(right))
         good = np.where(finite, good, same)
-    if (overflow := _may_overflow(problem, truth)) is not None:
-        good |= overflow & finite & ~np.isfinite(values)
-    return good
+    return np.asarray(good | (truth.magnitude > _largest_sum(problem)) & finite & ~np.isfinite(values))
 
 
 def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
@@ -235,9 +223,10 @@ def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
 
 def _figures(errors: Floats, truth: Truth, bound: Floats, good: NDArray[np.bool_], dtype: np.dtype[Any]) -> Figures:
     finite = np.where(np.isfinite(truth.value), truth.value, 0.0)
-    rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite.size)
-    slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
-    ratio = float(np.max(errors / slack))
+    with np.errstate(over="ignore", invalid="ignore"):
+        rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite.size)
+        slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
+        ratio = float(np.max(errors / slack))
     if not good.all():
         ratio = max(ratio, math.nextafter(1.0, 2.0))
     return rms, float(errors.max()), ratio
