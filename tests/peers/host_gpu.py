@@ -18,7 +18,8 @@ import numpy as np
 from convforge.algorithms import find
 from convforge.backends.cpu import cpu_facts
 from convforge.backends.cuda.arrays import DeviceArray
-from convforge.peers import PEERS, libraries
+from convforge.peers import PEERS
+from convforge.peers import contract as peer_contract
 from convforge.peers import cublas as cublas_peer
 from convforge.peers import npp as npp_peer
 from convforge.problem import parse_problem
@@ -271,5 +272,5 @@ def open_library(monkeypatch: Any, name: str, library: Any) -> None:
     def shared(asked: str) -> Any:
         return library if asked == name else None
 
-    for module in (libraries, cublas_peer, npp_peer):
+    for module in (peer_contract, cublas_peer, npp_peer):
         monkeypatch.setattr(module, "shared_library", shared)

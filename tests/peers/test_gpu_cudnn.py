@@ -27,8 +27,8 @@ from convforge.benchmark.suites import Case
 from convforge.benchmark.tables import tables_of, way_notes
 from convforge.errors import UnsupportedProblem
 from convforge.peers import cudnn as cudnn_peer
-from convforge.peers import short_list
-from convforge.peers.short_list import gib, random_array, workspace_limit
+from convforge.peers.contract import random_array
+from convforge.peers.cudnn import gib, workspace_limit
 from convforge.problem import parse_problem
 from convforge.timing.ring import ring_limit, ring_size
 from convforge.timing.stopping import StoppingRule
@@ -73,8 +73,8 @@ def installed(monkeypatch: Any) -> Iterator[Callable[..., PlayedFrontend]]:
         monkeypatch.setitem(sys.modules, "cudnn", played)
         return played
 
-    monkeypatch.setattr(short_list, "FIRST_S", 0.0)
-    monkeypatch.setattr(short_list, "FINAL_S", 0.0)
+    monkeypatch.setattr(cudnn_peer, "FIRST_S", 0.0)
+    monkeypatch.setattr(cudnn_peer, "FINAL_S", 0.0)
     yield install
     cudnn_peer._graph.cache_clear()
 
@@ -117,9 +117,9 @@ def test_plans_are_timed_on_random_numbers_in_a_ring(installed: Any) -> None:
     slots = ring_size(nbytes, FACTS, ring_limit(FACTS)).slots
     for number in (0, 1):
         addresses = [address for n, address, _ in played.seen if n == number]
-        assert len(addresses) >= short_list.FIRST_SAMPLES + short_list.FINAL_SAMPLES, "enough samples for ranks"
+        assert len(addresses) >= cudnn_peer.FIRST_SAMPLES + cudnn_peer.FINAL_SAMPLES, "enough samples for ranks"
         assert all(a != b for a, b in pairwise(addresses)), "each call takes the next slot"
-        assert len(set(addresses)) >= min(slots, short_list.FINAL_SAMPLES), "of a ring as large as the bench's"
+        assert len(set(addresses)) >= min(slots, cudnn_peer.FINAL_SAMPLES), "of a ring as large as the bench's"
     for _, _, numbers in played.seen:
         assert len(set(numbers.tolist())) > 60, "not one number everywhere"
         assert 0.5 < numbers.std() < 2.0

@@ -47,8 +47,8 @@ def played(monkeypatch: Any) -> Npp:
         ("n0c3h9w9_k3r3s3_g3_f32_nhwc", "0 calls are not in 1 to 4096"),
         ("n1c1h9w9_k1r3s3_p1_f32_nchw", "has the border 'replicate' alone; the problem's is 'zeros'"),
         ("n1c1h9w9_k1r3s3_p1_reflect_f32_nchw", "has the border 'replicate' alone; the problem's is 'reflect'"),
-        ("n1c1h9w9_k1r3s3_p2_replicate_f32_nchw", "the output reaches beyond the picture"),
-        ("n1c1h9w9_k1r3s3_p3x0x0x0_replicate_f32_nchw", "the output reaches beyond the picture"),
+        ("n1c1h9w9_k1r3s3_p2_replicate_f32_nchw", "the output reaches beyond the image"),
+        ("n1c1h9w9_k1r3s3_p3x0x0x0_replicate_f32_nchw", "the output reaches beyond the image"),
     ],
 )
 def test_refusals_are_sentences(text: str, reason: str, played: Npp) -> None:
@@ -145,7 +145,6 @@ def test_the_stream_context_is_as_npps_header_has_it() -> None:
 
 
 def test_npp_says_its_version(monkeypatch: Any) -> None:
-    version = npp.Version(13, 2, 7)
-
+    version = (ctypes.c_int * 3)(13, 2, 7)
     open_library(monkeypatch, "nppc", SimpleNamespace(nppGetLibVersion=lambda: ctypes.pointer(version)))
     assert PEER.versions() == {"npp": "13.2.7"}

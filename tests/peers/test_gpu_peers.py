@@ -29,7 +29,7 @@ from tests.peers.host_gpu import (
 
 from convforge.algorithms import refusal
 from convforge.benchmark.digests import code_files
-from convforge.peers import PEERS, cublas, libraries, torch_cuda, torch_cuda_parts
+from convforge.peers import PEERS, contract, cublas, torch_cuda
 from convforge.peers.cublas import column_major, leading_dimension
 from convforge.peers.cupy import BORDERS
 from convforge.problem import PADDING_MODES, GemmProblem, parse_problem
@@ -71,8 +71,8 @@ def test_a_library_is_looked_for_in_the_wheels_folders(monkeypatch: Any, tmp_pat
         (tmp_path / folder / "lib" / file).touch()
     found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
-    assert libraries._in_wheels("cudnn") == [str(tmp_path / "cudnn/lib/libcudnn.so.9")]
-    assert libraries._first_that_opens(libraries._in_wheels("cudnn")) is None, "it is no library"
+    assert contract._in_wheels("cudnn") == [str(tmp_path / "cudnn/lib/libcudnn.so.9")]
+    assert contract._first_that_opens(contract._in_wheels("cudnn")) is None, "it is no library"
 
 
 def test_a_library_without_a_function_says_so(monkeypatch: Any) -> None:
@@ -244,9 +244,8 @@ def played_torch(monkeypatch: Any) -> Any:
             yield
 
     monkeypatch.setattr(torch_cuda, "_shared", lambda array: torch.from_numpy(array.described))
-    for module in (torch_cuda, torch_cuda_parts):
-        monkeypatch.setattr(module, "missing_cuda", lambda: None)
-        monkeypatch.setattr(module, "running", running)
+    monkeypatch.setattr(torch_cuda, "missing_cuda", lambda: None)
+    monkeypatch.setattr(torch_cuda, "running", running)
     return torch
 
 
@@ -344,7 +343,7 @@ def test_cases_by_cupy_played_by_numpy(text: str, played_cupy: None) -> None:
 def test_every_border_has_cupys_name() -> None:
     # What SciPy calls them, which CuPy follows, but for the one whose name it has twice.
     scipy = {mode: names.partition(",")[0] for mode, (names, _) in PADDING_MODES.items()}
-    assert scipy | {"circular": "grid-wrap"} == BORDERS
+    assert scipy | {"circular": "grid-wrap"} == {mode: border.ndimage for mode, border in BORDERS.items()}
 
 
 def test_arrays_that_run_backwards_are_refused_where_pytorch_would_be_handed_them() -> None:

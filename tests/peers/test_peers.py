@@ -337,7 +337,7 @@ def test_ci_takes_an_absent_library_for_an_error(monkeypatch: Any) -> None:
         ("opencv_filter2d_dft", "n1c1h40w40_k1r3s3_p1_f32_nchw", "sums 9 taps one by one"),
         ("opencv_filter2d", "n1c1h40w40_k1r3s3_p1_f16_nchw", "OpenCV filters no float16"),
         ("opencv_filter2d", "n1c1h40w40_k1r3s3_p1_f32_nchw_+relu", "cv2.filter2D has no epilogue +relu"),
-        ("opencv_filter2d", "n1c256h14w14_k256r3s3_p1_f32_nchw", "65536 calls a picture"),
+        ("opencv_filter2d", "n1c256h14w14_k256r3s3_p1_f32_nchw", "65536 calls an image"),
         ("scipy_ndimage", "n1c1h9w9_k1r3s3_u8-f32-i32-f32_nchw", "float32 sums are not saturated to int32"),
     ],
 )

@@ -346,7 +346,7 @@ def test_inputs_are_seeded_and_unequal(kind):
 def test_inputs_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="kind='random' of inputs is unknown; choose one of normal"):
         make_inputs(parse_problem("relu3_f32"), "random")
-    with pytest.raises(ValueError, match="float pictures alone"):
+    with pytest.raises(ValueError, match="float images alone"):
         make_inputs(parse_problem("n1c1h4w4_k1r3s3_u8_nchw"), "nan")
 
 

@@ -72,7 +72,7 @@ def test_one_wrong_output_at_a_border_or_a_seam_is_found(
     out[(n, k, p, q) if text == NCHW else (n, p, q, k)] += 0.01
     said = sample.fault("strict", out, RUNTIME)
     assert said is not None
-    assert said.startswith(f"row {p} of picture {n}, channel {k}, column {q}: expected")
+    assert said.startswith(f"row {p} of image {n}, channel {k}, column {q}: expected")
     assert "; 1 of " in said
 
 

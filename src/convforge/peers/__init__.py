@@ -10,51 +10,36 @@ from typing import Any
 
 from convforge.algorithms import algorithms
 from convforge.algorithms.contract import Algorithm
+from convforge.peers import cublas, cudnn, cupy, npp, opencv, scipy, torch, torch_cuda
 from convforge.peers.contract import PeerPlan
-from convforge.peers.cublas import Cublas, CublasTf32
-from convforge.peers.cudnn import Cudnn, CudnnTf32
-from convforge.peers.cupy import CupyNdimage
-from convforge.peers.npp import NppFilter
-from convforge.peers.opencv import OpencvFilter2d, OpencvFilter2dDft, OpencvSepFilter2d
-from convforge.peers.scipy import ScipyNdimage, ScipyOaconvolve
-from convforge.peers.torch import TorchConv2d, TorchConv2dChannelsLast, TorchConv2dPacked
-from convforge.peers.torch_cuda import (
-    TorchConv2dCuda,
-    TorchConv2dCudaChannelsLast,
-    TorchConv2dCudaChannelsLastTf32,
-    TorchConv2dCudaNchw,
-    TorchConv2dCudaTf32,
-)
-from convforge.peers.torch_cuda_parts import TorchMatmulCuda, TorchMatmulCudaTf32, TorchMaxPool2dCuda, TorchReluCuda
-from convforge.peers.torch_parts import TorchMatmul, TorchMaxPool2d, TorchRelu
 
 PEERS: tuple[Algorithm[Any, Any], ...] = (
-    TorchConv2d(),
-    TorchConv2dChannelsLast(),
-    TorchConv2dPacked(),
-    OpencvFilter2d(),
-    OpencvFilter2dDft(),
-    OpencvSepFilter2d(),
-    ScipyNdimage(),
-    ScipyOaconvolve(),
-    TorchMaxPool2d(),
-    TorchMatmul(),
-    TorchRelu(),
-    Cudnn(),
-    CudnnTf32(),
-    TorchConv2dCuda(),
-    TorchConv2dCudaTf32(),
-    TorchConv2dCudaChannelsLast(),
-    TorchConv2dCudaChannelsLastTf32(),
-    TorchConv2dCudaNchw(),
-    CupyNdimage(),
-    NppFilter(),
-    TorchMaxPool2dCuda(),
-    Cublas(),
-    CublasTf32(),
-    TorchMatmulCuda(),
-    TorchMatmulCudaTf32(),
-    TorchReluCuda(),
+    torch.TorchConv2d(),
+    torch.TorchConv2dChannelsLast(),
+    torch.TorchConv2dPacked(),
+    opencv.OpencvFilter2d(),
+    opencv.OpencvFilter2dDft(),
+    opencv.OpencvSepFilter2d(),
+    scipy.ScipyNdimage(),
+    scipy.ScipyOaconvolve(),
+    torch.TorchMaxPool2d(),
+    torch.TorchMatmul(),
+    torch.TorchRelu(),
+    cudnn.Cudnn(),
+    cudnn.CudnnTf32(),
+    torch_cuda.TorchConv2dCuda(),
+    torch_cuda.TorchConv2dCudaTf32(),
+    torch_cuda.TorchConv2dCudaChannelsLast(),
+    torch_cuda.TorchConv2dCudaChannelsLastTf32(),
+    torch_cuda.TorchConv2dCudaNchw(),
+    cupy.CupyNdimage(),
+    npp.NppFilter(),
+    torch_cuda.TorchMaxPool2dCuda(),
+    cublas.Cublas(),
+    cublas.CublasTf32(),
+    torch_cuda.TorchMatmulCuda(),
+    torch_cuda.TorchMatmulCudaTf32(),
+    torch_cuda.TorchReluCuda(),
 )
 
 __all__ = ["PEERS", "PeerPlan", "every_algorithm"]

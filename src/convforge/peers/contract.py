@@ -1,10 +1,14 @@
-"""Parts that all peers share: refusals, and a plan whose result may be the library's own array."""
+"""Parts that all peers share: refusals, NVIDIA's libraries, and a plan whose result may be the library's own array."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import importlib.util
+import math
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +20,12 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer
+from convforge.problem.types import is_integer, numpy_dtype
 
 # float32 holds every whole number up to here, so sums that stay below are exact in it, in any order.
 EXACT_IN_FLOAT32 = 2**24
+# Arrays repeat this many random numbers: a prime, so that no rows or planes are alike.
+DIFFERENT = (1 << 16) + 1
 
 
 def absence(module: str, name: str, package: str) -> Reason | None:
@@ -35,6 +41,19 @@ def absence(module: str, name: str, package: str) -> Reason | None:
     if importlib.util.find_spec(module) is None:
         return Reason("{name} is not installed: pip install {package}", name=name, package=package)
     return None
+
+
+def missing_epilogue(problem: Conv2dProblem, call: str) -> Reason | None:
+    """The refusal of an epilogue by a library's call that has none."""
+    if problem.epilogue.is_identity:
+        return None
+    return Reason("{call} has no epilogue {epilogue}", call=call, epilogue=str(problem.epilogue))
+
+
+def tf32_refusal(algorithm: Algorithm[Any, Any], problem: Any) -> Reason | None:
+    """The refusal of types other than float32 by a method that may round factors to TF32."""
+    alone = algorithm.precision == "tf32" and problem.input.dtype != "float32"
+    return Reason("TF32 is about float32") if alone else None
 
 
 def version(*packages: str) -> str:
@@ -53,10 +72,7 @@ def one_config(self: Any, problem: Any, facts: DeviceFacts) -> Sequence[Config]:
 
 
 def sums_dtype(problem: Conv2dProblem) -> str:
-    """The float type of the sums in a library without integer convolution.
-
-    Integer sums are exact in float32 up to 2^24, and in float64 up to 2^53, which int32 sums never reach.
-    """
+    """The float type of the sums in a library without integer convolution; it holds integer sums exactly."""
     if not is_integer(problem.acc_dtype):
         return problem.acc_dtype
     return "float32" if problem.largest_sum <= EXACT_IN_FLOAT32 else "float64"
@@ -94,11 +110,10 @@ def readable(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class PeerPlan(Plan):
-    """A plan that calls another library.
+    """A plan that calls another library: `compute` maps buffers and stream to the result.
 
-    `compute` maps the call's buffers and the stream to the result, and `kernel` is the library's name of the call. With
-    ``out=None`` the result is returned. Where `allocates` is true, it is the library's own array, in the type and
-    layout of the problem: the library does not copy it into ``out``, so the copy is not timed.
+    With ``out=None`` the result is returned. Where `allocates` is true, it is the library's own array, and no copy into
+    ``out`` is timed.
     """
 
     def __init__(
@@ -142,3 +157,75 @@ def packed_address(array: Any, library: str) -> int:
             f"{array.strides} bytes: copy it first"
         )
     return address(array)
+
+
+# Name of a library -> its title, and its wheel.
+PACKAGES = {
+    "cublas": ("cuBLAS", "nvidia-cublas"),
+    "cudnn": ("cuDNN", "nvidia-cudnn-cu13"),
+    "nppc": ("NPP", "nvidia-npp"),
+    "nppif": ("NPP", "nvidia-npp"),
+}
+
+
+@cache
+def shared_library(name: str) -> ctypes.CDLL | None:
+    """Open one of :data:`PACKAGES`; None where it is not installed."""
+    if name == "cudnn":  # cuda.pathfinder does not look for it, and it opens cuBLAS by name
+        shared_library("cublas")
+        return _first_that_opens([*_in_wheels(name), "libcudnn.so.9", "libcudnn.so"])
+    try:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    except ImportError:
+        return None
+    try:
+        found = load_nvidia_dynamic_lib(name).abs_path
+    except DynamicLibNotFoundError:  # it searches only Python's own folders, not the others on its path
+        return _first_that_opens(_in_wheels(name))
+    return None if found is None else ctypes.CDLL(found)
+
+
+def missing_library(name: str, *symbols: str) -> Reason | None:
+    """The refusal of a library that is absent or lacks one of these functions; None if it is usable."""
+    title, package = PACKAGES[name]
+    library = shared_library(name)
+    if library is None:
+        return Reason("{name} is not installed: pip install {package}", name=title, package=package)
+    gone = [symbol for symbol in symbols if not hasattr(library, symbol)]
+    if gone:
+        return Reason("the {title} that is installed has no {function} any more: install an older one to measure it",
+                      title=title, function=gone[0])  # fmt: skip
+    return None
+
+
+def signature(library: Any, name: str, *arguments: Any, result: Any = ctypes.c_int) -> Any:
+    function = getattr(library, name)
+    function.argtypes, function.restype = arguments, result
+    return function
+
+
+def _in_wheels(name: str) -> list[str]:
+    """Files of a library in the wheels' common folder ``nvidia``, the newest first."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    return sorted((str(file) for folder in folders for file in Path(folder).glob(f"*/lib/lib{name}.so*")), reverse=True)
+
+
+def _first_that_opens(files: list[str]) -> ctypes.CDLL | None:
+    for file in files:
+        try:
+            return ctypes.CDLL(file)
+        except OSError:  # it, or a library that it needs, is missing
+            continue
+    return None
+
+
+def random_array(shape: tuple[int, ...], dtype: str, runtime: Runtime, seed: int) -> Any:
+    """Random normal numbers on a device; for an integer type, whole numbers of the lower half of its bits."""
+    count, rng = math.prod(shape), np.random.default_rng(seed)
+    some = rng.standard_normal(min(count, DIFFERENT)).astype(np.float32)
+    kind = numpy_dtype(dtype)
+    if is_integer(dtype):
+        some = np.abs(some) if kind.kind == "u" else some
+        return runtime.upload(np.resize(np.rint(some * 2.0 ** (4 * kind.itemsize - 3)).astype(kind), shape))
+    return runtime.upload(np.resize(some.astype(kind), shape))

@@ -1,14 +1,12 @@
 """cuBLAS: the matrix product for comparison with the GEMM ladders, in int8, 16 bits to float64, and TF32.
 
-cuBLAS reads matrices in column-major order, as Fortran does; ours are row-major. Nothing needs a transpose. A row-major
-matrix read column by column is its transpose, so cuBLAS must leave in C's memory::
+cuBLAS reads matrices in column-major order; ours are row-major. A row-major matrix read column by column is its
+transpose, so cuBLAS must leave in C's memory::
 
     C^T = (op(A) op(B))^T = op(B)^T op(A)^T
 
-This is a column-major product of N by M with first factor B and second factor A. B's memory, read column by column,
-already is B^T: the flag is "no transpose" where B is stored as (K, N) and "transpose" where it is stored as (N, K), and
-likewise for A. So pass B first and A second, exchange M and N, and keep the flags. A leading dimension remains the
-number of elements from one row to the next.
+This is a column-major product of N by M. B's memory, read column by column, already is B^T. So pass B first and A
+second, exchange M and N, and keep the flags; leading dimensions remain the elements from one row to the next.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan
-from convforge.peers.libraries import missing_library, shared_library, signature
+from convforge.peers.contract import PeerPlan, missing_library, shared_library, signature, tf32_refusal
 from convforge.problem import GemmProblem
 from convforge.problem.types import is_integer
 
@@ -48,8 +45,6 @@ _CALLS = {
 
 
 class Typed(NamedTuple):
-    """Type arguments of cublasGemmEx."""
-
     factors: int  # cudaDataType
     result: int  # cudaDataType
     compute: int  # cublasComputeType
@@ -66,8 +61,6 @@ BYTES_OF_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class ColumnMajor:
-    """Arguments of a column-major gemm."""
-
     first: str  # our matrix, "a" or "b", that is the first factor
     second: str
     op_first: str  # "N" or "T"
@@ -119,8 +112,6 @@ def leading_dimension(array: Any, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CublasConfig(Config):
-    """Arithmetic of cuBLAS."""
-
     math: str = "default"  # a key of MATH
 
 
@@ -135,22 +126,26 @@ class Cublas(Algorithm[GemmProblem, CublasConfig]):
     look = Mark("cublas", "circle", (6, 3))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
+        if reason := tf32_refusal(self, problem):
+            return reason
         if not problem.m * problem.n * problem.k:
             return Reason("cuBLAS is asked for products that sum at least one number")
         if max(problem.m, problem.n, problem.k) > 2**31 - 1:
             return Reason("cuBLAS is called with sizes of 32 bits")
         if is_integer(problem.dtype):
             if not problem.dtype == problem.b_dtype == "int8":
-                return Reason("cuBLAS multiplies int8 by int8, not {dtype} by {b_dtype}", dtype=problem.dtype,
-                              b_dtype=problem.b_dtype)  # fmt: skip
+                return Reason("cuBLAS multiplies int8 by int8, not {dtype} by {b_dtype}",
+                              dtype=problem.dtype, b_dtype=problem.b_dtype)  # fmt: skip
             for operand in problem.operands:
-                if operand.shape[-1] % BYTES_OF_ROWS:
+                if (count := operand.shape[-1]) % BYTES_OF_ROWS:
                     return Reason("cuBLAS takes rows of int8 of multiples of {bytes} bytes; {name} has rows of {count}",
-                                  bytes=BYTES_OF_ROWS, name=operand.name.upper(), count=operand.shape[-1])  # fmt: skip
+                                  bytes=BYTES_OF_ROWS, name=operand.name.upper(), count=count)  # fmt: skip
         return missing_library("cublas", "cublasSetWorkspace_v2", _CALLS[problem.dtype])
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[CublasConfig]:
-        return [CublasConfig("default")] if is_integer(problem.dtype) else [CublasConfig(), CublasConfig("pedantic")]
+        if self.precision == "tf32":
+            return [CublasConfig("tf32")]
+        return [CublasConfig()] if is_integer(problem.dtype) else [CublasConfig(), CublasConfig("pedantic")]
 
     def plan(self, problem: GemmProblem, config: CublasConfig, runtime: Runtime) -> PeerPlan:
         handle = _handle(getattr(runtime, "device", 0))
@@ -184,12 +179,6 @@ class CublasTf32(Cublas):
     precision = "tf32"
     look = Mark("cublas", "square", (6, 3))
 
-    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        return Reason("TF32 is about float32") if problem.dtype != "float32" else super().refuses(problem, facts)
-
-    def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[CublasConfig]:
-        return [CublasConfig("tf32")]
-
 
 class _Handle:
     """cuBLAS's state on one GPU; calls hold a lock, because stream, workspace and math mode belong to the handle."""
@@ -213,7 +202,6 @@ class _Handle:
         self._check("cublasCreate", signature(library, "cublasCreate_v2", c_void_p)(ctypes.byref(self._handle)))
 
     def gemm(self, problem: GemmProblem, math: int, buffers: Buffers, runtime: Any, stream: Any) -> None:
-        """out = op(A) op(B) on a stream, in the call's workspace."""
         a, b, out, workspace = buffers["a"], buffers["b"].tensors["b"], buffers["c"], buffers["workspace"]
         call = column_major(
             problem, leading_dimension(a, "A"), leading_dimension(b, "B"), leading_dimension(out, "the output")
@@ -251,5 +239,4 @@ def _make_current(device: int) -> None:
 
 @cache
 def _handle(device: int) -> _Handle:
-    """The only handle of a GPU in this process."""
     return _Handle(device)

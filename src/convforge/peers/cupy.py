@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,38 +12,37 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, absence, dtype_refusal, one_config, version
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, missing_epilogue, one_config, version
 from convforge.peers.planes import MOST_FILTERINGS, Placement, placement
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
 CALL = "cupyx.scipy.ndimage.correlate"
-# Our padding modes -> borders of CuPy's filters, and of cupy.pad where the output reaches beyond the image. In some
-# functions CuPy's "wrap" is for interpolation, with a period one pixel shorter; "grid-wrap" is ours in all.
+
+
+class Border(NamedTuple):
+    """CuPy's names of a padding mode."""
+
+    ndimage: str
+    pad: str  # of cupy.pad, where the output reaches beyond the image
+
+
+# In some functions CuPy's "wrap" is for interpolation, with a period one pixel shorter; "grid-wrap" is ours in all.
 BORDERS = {
-    "zeros": "constant",
-    "constant": "constant",
-    "reflect": "mirror",
-    "symmetric": "reflect",
-    "replicate": "nearest",
-    "circular": "grid-wrap",
-}
-PADS = {
-    "zeros": "constant",
-    "constant": "constant",
-    "reflect": "reflect",
-    "symmetric": "symmetric",
-    "replicate": "edge",
-    "circular": "wrap",
+    "zeros": Border("constant", "constant"),
+    "constant": Border("constant", "constant"),
+    "reflect": Border("mirror", "reflect"),
+    "symmetric": Border("reflect", "symmetric"),
+    "replicate": Border("nearest", "edge"),
+    "circular": Border("grid-wrap", "wrap"),
 }
 
 
 class CupyNdimage(Algorithm[Conv2dProblem, Config]):
-    """``cupyx.scipy.ndimage.correlate``: one kernel per plane, which reads every tap of non-zero weight from memory.
+    """``cupyx.scipy.ndimage.correlate``, one kernel per plane.
 
-    Every plane gets as many outputs as it has pixels: with a stride, all are computed and every stride-th is kept. Sums
-    over channels are added plane by plane. The kernel handles the border, except one wider than the filter, which is
-    padded first. Integer weights are summed in float64, which holds every int32 sum exactly.
+    With a stride, all outputs are computed and every stride-th is kept. Sums over channels are added plane by plane.
+    The kernel handles the border, except one wider than the filter, which is padded first.
     """
 
     name = "cupy_ndimage"
@@ -55,18 +54,13 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
     configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if reason := absence("cupy", "CuPy", "cupy-cuda13x") or dtype_refusal(problem):
+        absent = absence("cupy", "CuPy", "cupy-cuda13x")
+        if reason := absent or dtype_refusal(problem) or missing_epilogue(problem, CALL):
             return reason
-        if not problem.epilogue.is_identity:
-            return Reason("{call} has no epilogue {epilogue}", call=CALL, epilogue=str(problem.epilogue))
         calls = problem.n * problem.k * problem.c_per_group
         if not 0 < calls <= MOST_FILTERINGS:
-            return Reason(
-                "{call} filters planes: {calls} calls are not in 1 to {most}",
-                call=CALL,
-                calls=calls,
-                most=MOST_FILTERINGS,
-            )
+            return Reason("{call} filters planes: {calls} calls are not in 1 to {most}",
+                          call=CALL, calls=calls, most=MOST_FILTERINGS)  # fmt: skip
         if problem.acc_dtype == "float64" and sums_type(problem) != "float64":
             return Reason("CuPy sums {pixels} in {own}, not in float64", pixels=problem.x_dtype, own=sums_type(problem))
         return None
@@ -91,12 +85,11 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
                     x = x.transpose(0, 3, 1, 2)
                 if problem.out_layout == "NHWC":
                     target = target.transpose(0, 3, 1, 2)
-                for picture, result in zip(x, target, strict=True):
-                    _picture(problem, where, picture, buffers["w"].tensors["w"], result)
+                for image, result in zip(x, target, strict=True):
+                    _filter_image(problem, where, image, buffers["w"].tensors["w"], result)
             return out
 
-        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare,
-                        kernel="cupyx.scipy.ndimage.correlate")  # fmt: skip
+        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=CALL)
 
     def versions(self) -> dict[str, str]:
         return {"cupy": version("cupy-cuda13x", "cupy-cuda12x", "cupy")}
@@ -104,14 +97,10 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
 
 def sums_type(problem: Conv2dProblem) -> str:
     """The type of sums in CuPy's filters: float64 for integer weights, else the wider of x's and float32."""
-    if is_integer(problem.w_dtype):
-        return "float64"
-    return str(np.promote_types(problem.x_dtype, np.float32))
+    return "float64" if is_integer(problem.w_dtype) else str(np.promote_types(problem.x_dtype, np.float32))
 
 
 class _Stream:
-    """A stream's handle under the protocol by which libraries exchange streams."""
-
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
@@ -120,7 +109,6 @@ class _Stream:
 
 
 def current_stream(runtime: Any, stream: Any) -> Any:
-    """A context in which CuPy uses the caller's stream."""
     import cupy
 
     handle = runtime.stream_handle(stream)
@@ -143,37 +131,36 @@ def _filter(problem: Conv2dProblem, w: Any) -> Any:
     return spread
 
 
-def _picture(problem: Conv2dProblem, where: Placement, picture: Any, w: Any, result: Any) -> None:
+def _filter_image(problem: Conv2dProblem, where: Placement, image: Any, w: Any, result: Any) -> None:
     """Compute all output channels of one image: (C, H, W) -> (K, P, Q)."""
     import cupy
 
     if where.pads:
         top, bottom, left, right = problem.padding
-        mode = PADS[problem.padding_mode]
+        mode = BORDERS[problem.padding_mode].pad
         values = {"constant_values": problem.padding_value} if mode == "constant" else {}
-        picture = cupy.pad(picture, ((0, 0), (top, bottom), (left, right)), mode, **values)
+        image = cupy.pad(image, ((0, 0), (top, bottom), (left, right)), mode, **values)
     correlate = functools.partial(_correlate, problem, where)
     direct = problem.c_per_group == 1 and where.whole and not is_integer(problem.out_dtype)
     for k in range(problem.k):
         first = k // problem.k_per_group * problem.c_per_group
         if direct:
-            correlate(picture[first], w[k, 0], result[k])
+            correlate(image[first], w[k, 0], result[k])
             continue
         total = cupy.empty(where.shape, sums_type(problem))
-        correlate(picture[first], w[k, 0], total)
+        correlate(image[first], w[k, 0], total)
         part = cupy.empty(where.shape, sums_type(problem)) if problem.c_per_group > 1 else None
         for c in range(1, problem.c_per_group):
-            correlate(picture[first + c], w[k, c], part)
+            correlate(image[first + c], w[k, c], part)
             total += part
         kept = total[:: problem.stride[0], :: problem.stride[1]][: problem.p, : problem.q]
         result[k] = _rounded(problem, kept)
 
 
 def _correlate(problem: Conv2dProblem, where: Placement, plane: Any, kernel: Any, target: Any) -> None:
-    """Filter one plane into `target` of the same size."""
     from cupyx.scipy import ndimage
 
-    mode = "constant" if where.pads else BORDERS[problem.padding_mode]
+    mode = "constant" if where.pads else BORDERS[problem.padding_mode].ndimage
     origin = tuple(at - size // 2 for at, size in zip(where.anchor, kernel.shape, strict=True))
     ndimage.correlate(plane, kernel, output=target, mode=mode, cval=problem.padding_value, origin=origin)
 

@@ -24,8 +24,15 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, one_config, packed_address
-from convforge.peers.libraries import missing_library, shared_library, signature
+from convforge.peers.contract import (
+    PeerPlan,
+    missing_epilogue,
+    missing_library,
+    one_config,
+    packed_address,
+    shared_library,
+    signature,
+)
 from convforge.peers.planes import MOST_FILTERINGS
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
@@ -63,12 +70,6 @@ class Context(ctypes.Structure):
     )  # fmt: skip
 
 
-class Version(ctypes.Structure):
-    """NppLibraryVersion."""
-
-    _fields_ = (("major", c_int), ("minor", c_int), ("build", c_int))
-
-
 class NppFilter(Algorithm[Conv2dProblem, Config]):
     """``nppiFilterBorder`` on interleaved pixels, or on planes, one call each.
 
@@ -85,8 +86,8 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
     configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        reason = missing_library("nppif") or type_refusal(problem) or form_refusal(problem) or border_refusal(problem)
-        return reason or missing_library("nppif", function_name(problem))
+        reason = missing_library("nppif") or missing_epilogue(problem, CALL) or _type_refusal(problem)
+        return reason or _shape_refusal(problem) or missing_library("nppif", function_name(problem))
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         name = function_name(problem)
@@ -112,9 +113,8 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
                     raise RuntimeError(f"{name} gives status {status}")
             return out
 
-        plan = PeerPlan(
-            self, problem, config, runtime, compute=compute, prepare=_Turning(problem, runtime, self.name), kernel=name
-        )
+        prepare = self._prepare(problem, runtime)
+        plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=name)
         plan.takes_gaps = False
         return plan
 
@@ -122,80 +122,69 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
         library = shared_library("nppc")
         if library is None:
             return {"npp": "unknown"}
-        found = signature(library, "nppGetLibVersion", result=ctypes.POINTER(Version))().contents
-        return {"npp": f"{found.major}.{found.minor}.{found.build}"}
+        found = signature(library, "nppGetLibVersion", result=ctypes.POINTER(c_int * 3))().contents
+        return {"npp": ".".join(str(part) for part in found)}  # major, minor, build of NppLibraryVersion
+
+    def _prepare(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
+        """Flips filters on the GPU, as float32 or int32; UnsupportedProblem where a pixel's channels differ in them."""
+        turned = "convolution" if problem.mode == "cross-correlation" else "cross-correlation"
+        dtype, shared = "int32" if is_integer(problem.w_dtype) else "float32", channels(problem) > 1
+        pack = WeightPacker(problem.replace(mode=turned), runtime, dtype=dtype)
+
+        def prepare(w: Any, stream: Any = None) -> PreparedFilter:
+            packed = pack(w, stream)
+            # A comparison waits for the GPU, which a capture forbids; captured weights were compared before.
+            if shared and not runtime.is_capturing(stream):
+                runtime.synchronize(stream)
+                found = runtime.download(packed.tensors["w"])
+                if not (found == found[:1]).all():
+                    reason = Reason(
+                        "{call} has one filter for all channels of a pixel; here each has its own", call=CALL
+                    )
+                    raise UnsupportedProblem(str(problem), {self.name: reason})
+            note = Reason("one filter for all channels") if shared else None
+            return PreparedFilter(packed.tensors, packed.nbytes, note)
+
+        return prepare
 
 
-def type_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of types and epilogues that NPP's filters lack."""
-    if not problem.epilogue.is_identity:
-        return Reason("{call} has no epilogue {epilogue}", call=CALL, epilogue=str(problem.epilogue))
-    if problem.x_dtype not in BY_FLOATS | BY_INTEGERS:
-        return Reason(
-            "{call} is called for {types}; x is {dtype}",
-            call=CALL,
-            types=", ".join(BY_FLOATS | BY_INTEGERS),
-            dtype=problem.x_dtype,
-        )
-    if problem.out_dtype != problem.x_dtype:
-        return Reason(
-            "{call} gives the type that it takes; x is {pixels}, the output {out_dtype}",
-            call=CALL,
-            pixels=problem.x_dtype,
-            out_dtype=problem.out_dtype,
-        )
-    if is_integer(problem.x_dtype) and not is_integer(problem.w_dtype):
-        return Reason(
-            "{call} cuts the fractions of {dtype} sums off; the problem rounds them",
-            call=f"{CALL}32f",
-            dtype=problem.x_dtype,
-        )
+def _type_refusal(problem: Conv2dProblem) -> Reason | None:
+    """The refusal of types that NPP's filters lack."""
+    x_dtype, types = problem.x_dtype, BY_FLOATS | BY_INTEGERS
+    if x_dtype not in types:
+        return Reason("{call} is called for {types}; x is {dtype}", call=CALL, types=", ".join(types), dtype=x_dtype)
+    if problem.out_dtype != x_dtype:
+        return Reason("{call} gives the type that it takes; x is {pixels}, the output {out_dtype}",
+                      call=CALL, pixels=x_dtype, out_dtype=problem.out_dtype)  # fmt: skip
+    if is_integer(x_dtype) and not is_integer(problem.w_dtype):
+        return Reason("{call} cuts the fractions of {dtype} sums off; the problem rounds them",
+                      call=f"{CALL}32f", dtype=x_dtype)  # fmt: skip
     if problem.acc_dtype == "float64" or problem.w_dtype == "bfloat16":
         return Reason("{call} sums float pixels in float32, by filters of float32", call=CALL)
     return None
 
 
-def form_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of channels, strides and layouts that NPP's filters lack."""
+def _shape_refusal(problem: Conv2dProblem) -> Reason | None:
+    """The refusal of channels, strides, layouts and borders that NPP's filters lack."""
+    top, bottom, left, right = problem.padding
     if problem.c_per_group > 1:
         return Reason("{call} filters channels by themselves; it adds up none", call=CALL)
     if problem.stride != (1, 1) or problem.dilation != (1, 1):
         return Reason("{call} has neither strides nor dilation", call=CALL)
     if problem.x_layout != problem.out_layout:
-        return Reason(
-            "x is {x_layout} and the output {out_layout}; NPP takes one layout",
-            x_layout=problem.x_layout,
-            out_layout=problem.out_layout,
-        )
+        return Reason("x is {x_layout} and the output {out_layout}; NPP takes one layout",
+                      x_layout=problem.x_layout, out_layout=problem.out_layout)  # fmt: skip
     if problem.x_layout == "NHWC" and (problem.k != problem.c or problem.c not in INTERLEAVED):
-        return Reason(
-            "{call} takes pixels of 1, 3 or 4 channels to as many; these have {c} to {k}",
-            call=CALL,
-            c=problem.c,
-            k=problem.k,
-        )
-    if not 0 < len(parts_of(problem)) <= MOST_FILTERINGS:
-        return Reason(
-            "{call} filters pictures: {calls} calls are not in 1 to {most}",
-            call=CALL,
-            calls=len(parts_of(problem)),
-            most=MOST_FILTERINGS,
-        )
-    return None
-
-
-def border_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of borders that NPP's filters lack."""
-    top, bottom, left, right = problem.padding
+        return Reason("{call} takes pixels of 1, 3 or 4 channels to as many; these have {c} to {k}",
+                      call=CALL, c=problem.c, k=problem.k)  # fmt: skip
+    if not 0 < (calls := len(parts_of(problem))) <= MOST_FILTERINGS:
+        return Reason("{call} filters images: {calls} calls are not in 1 to {most}",
+                      call=CALL, calls=calls, most=MOST_FILTERINGS)  # fmt: skip
     if any(problem.padding) and problem.padding_mode != "replicate":
-        return Reason(
-            "{call} has the border {own!r} alone; the problem's is {border!r}",
-            call=CALL,
-            own="replicate",
-            border=problem.padding_mode,
-        )
+        return Reason("{call} has the border {own!r} alone; the problem's is {border!r}",
+                      call=CALL, own="replicate", border=problem.padding_mode)  # fmt: skip
     if max(top, bottom) >= problem.r or max(left, right) >= problem.s or problem.p > problem.h or problem.q > problem.w:
-        return Reason("the output reaches beyond the picture, which {call}'s does not", call=CALL)
+        return Reason("the output reaches beyond the image, which {call}'s does not", call=CALL)
     return None
 
 
@@ -205,7 +194,6 @@ def channels(problem: Conv2dProblem) -> int:
 
 
 def function_name(problem: Conv2dProblem) -> str:
-    """NPP's function for the problem's pixels."""
     kinds = BY_INTEGERS if is_integer(problem.x_dtype) else BY_FLOATS
     return f"{kinds[problem.x_dtype]}_C{channels(problem)}R_Ctx"
 
@@ -223,30 +211,6 @@ def parts_of(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
         for n in range(problem.n)
         for k in range(problem.k)
     ]
-
-
-class _Turning:
-    """Flips the filters on the GPU, as float32 or int32."""
-
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime, name: str) -> None:
-        self._problem, self._runtime, self._name = problem, runtime, name
-        turned = "convolution" if problem.mode == "cross-correlation" else "cross-correlation"
-        self._pack = WeightPacker(
-            problem.replace(mode=turned), runtime, dtype="int32" if is_integer(problem.w_dtype) else "float32"
-        )
-
-    def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Flip the filters; UnsupportedProblem where channels of a pixel have different filters."""
-        # A comparison waits for the GPU, which a capture forbids; captured weights were prepared and compared before.
-        packed = self._pack(w, stream)
-        shared = channels(self._problem) > 1
-        if shared and not self._runtime.is_capturing(stream):
-            self._runtime.synchronize(stream)
-            found = self._runtime.download(packed.tensors["w"])
-            if not (found == found[:1]).all():
-                reason = Reason("{call} has one filter for all channels of a pixel; here each has its own", call=CALL)
-                raise UnsupportedProblem(str(self._problem), {self._name: reason})
-        return PreparedFilter(packed.tensors, packed.nbytes, Reason("one filter for all channels") if shared else None)
 
 
 def stream_context(runtime: Any, stream: Any) -> Context:
@@ -280,11 +244,9 @@ def _properties(device: int) -> tuple[int, ...]:
 
 
 def _function(name: str) -> Callable[..., int]:
-    """A filter of NPP with its argument types."""
-    integers = any(name.startswith(f"{known}_C") for known in BY_INTEGERS.values())
-    picture = (c_void_p, c_int, Size)
+    divisor = (c_int,) if any(name.startswith(f"{known}_C") for known in BY_INTEGERS.values()) else ()
+    image = (c_void_p, c_int, Size)
     found: Callable[..., int] = signature(
-        shared_library("nppif"), name, *picture, Point, *picture, c_void_p, Size, Point,
-        *((c_int,) if integers else ()), c_int, Context,
-    )  # fmt: skip
+        shared_library("nppif"), name, *image, Point, *image, c_void_p, Size, Point, *divisor, c_int, Context
+    )
     return found

@@ -42,11 +42,10 @@ class Opencv(PlaneFilter):
         return absence("cv2", "OpenCV", "opencv-python-headless")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if reason := super().refuses(problem, facts):
-            return reason
-        if "float16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
-            return Reason("OpenCV filters no float16; cast to float32")
-        return None
+        halves = "float16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype)
+        return super().refuses(problem, facts) or (
+            Reason("OpenCV filters no float16; cast to float32") if halves else None
+        )
 
     def versions(self) -> dict[str, str]:
         return {"opencv": version("opencv-python-headless", "opencv-python", "opencv-contrib-python")}
@@ -127,8 +126,8 @@ class Opencv(PlaneFilter):
 class OpencvFilter2d(Opencv):
     """``cv2.filter2D`` where it sums tap by tap.
 
-    It reads and writes uint8 planes directly. Other types are cast to the sums' type first, which is faster than
-    filter2D on mixed types. It skips taps of 0, so under such filters an image with a NaN or an infinity is refused.
+    Types other than uint8 are cast to the sums' type first, which is faster than filter2D on mixed types. It skips taps
+    of 0, so under such filters an image with a NaN or an infinity is refused.
     """
 
     name = "opencv_filter2d"
@@ -141,19 +140,13 @@ class OpencvFilter2d(Opencv):
         if reason := super().refuses(problem, facts):
             return reason
         taps, limit = problem.extent_h * problem.extent_w, _dft_taps(problem, facts)
-        if self.by_dft and taps < limit:
-            return Reason(
-                "filter2D sums {taps} taps one by one; it takes the Fourier transform from {limit} on",
-                taps=taps,
-                limit=limit,
-            )
-        if not self.by_dft and taps >= limit:
-            return Reason(
-                "filter2D takes the Fourier transform from {limit} taps on, here {taps}: see opencv_filter2d_dft",
-                limit=limit,
-                taps=taps,
-            )
-        return None
+        if self.by_dft == (taps >= limit):
+            return None
+        if self.by_dft:
+            return Reason("filter2D sums {taps} taps one by one; it takes the Fourier transform from {limit} on",
+                          taps=taps, limit=limit)  # fmt: skip
+        return Reason("filter2D takes the Fourier transform from {limit} taps on, here {taps}: see opencv_filter2d_dft",
+                      limit=limit, taps=taps)  # fmt: skip
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
         """It skips zeros, which is right only between dilated taps."""
@@ -190,9 +183,8 @@ class OpencvSepFilter2d(Opencv):
     """``cv2.sepFilter2D``: two 1D passes, for filters of rank one; `prepare` finds the factors (SVD).
 
     A filter that is of rank one over its channels too mixes the channels first. The sums stay in float: for a uint8
-    output OpenCV would round a smooth filter's factors to 8 bits. With symmetric factors OpenCV adds pixels in pairs
-    before it multiplies, so float pixels of unmixed planes overflow from half the largest number of their type on.
-    They are not refused, because a search for such pixels would add to the measured time.
+    output OpenCV would round a smooth filter's factors to 8 bits. With symmetric factors float pixels of unmixed planes
+    overflow from half the largest number on, because OpenCV adds them in pairs before it multiplies.
     """
 
     name = "opencv_sepfilter2d"
@@ -264,7 +256,7 @@ class OpencvSepFilter2d(Opencv):
 
 
 def _rank_one(matrix: Plane, whole: bool) -> tuple[Plane, Plane] | None:
-    """Factors a, b of a matrix a b^T, the larger of a about 1, or whole numbers; None for a higher rank."""
+    """Factors a, b of a matrix a b^T, the largest of a 1, or whole numbers; None for a higher rank."""
     u, values, v = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
     if (values[1:] > _tolerance(matrix) * values[0]).any():
         return None
@@ -339,7 +331,6 @@ def _target(array: Plane) -> Plane | None:
 
 
 def _understood(array: Plane) -> bool:
-    """True if rows do not overlap and pixels are contiguous."""
     item = array.itemsize
     pixel = item if array.ndim == 2 else item * array.shape[2]
     side_by_side = array.strides[1] == pixel and (array.ndim == 2 or array.strides[2] == item)

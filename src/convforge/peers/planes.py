@@ -1,7 +1,6 @@
-"""Shared parts of libraries that filter one plane at a time: planes, borders, sums over channels, strides.
+"""Convolution by libraries that filter one plane at a time, into as many outputs as the plane has pixels.
 
-Such a library computes as many outputs as a plane has pixels. A smaller output is cut out of them. With a stride, all
-outputs are computed and every stride-th is kept, because the library has no other way.
+A smaller output is cut out of them. With a stride, all are computed and every stride-th is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from convforge.algorithms.host.workspace import Part, carve, nbytes
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, dtype_refusal, one_config, readable, sums_dtype
+from convforge.peers.contract import PeerPlan, dtype_refusal, missing_epilogue, one_config, readable, sums_dtype
 from convforge.problem import Conv2dProblem, border_indices
 
 Plane = NDArray[Any]
@@ -43,17 +42,13 @@ class Placement:
 
 
 def placement(problem: Conv2dProblem, borders: Sequence[str]) -> Placement:
-    """Place the anchor at (top, left): output p is then row p * stride of the filtered plane, if it has that many rows.
-
-    `borders` are the library's padding modes.
+    """Place the anchor at (top, left), for a library with these padding modes: output p is row p * stride.
 
     Examples
     --------
     >>> problem = Conv2dProblem(n=1, c=1, h=8, w=9, k=1, r=3, s=4, padding=(1, 1, 2, 1))
     >>> placement(problem, ["zeros"])
     Placement(pads=False, anchor=(1, 2), shape=(8, 9), whole=True)
-    >>> placement(problem, []).shape
-    (10, 12)
     """
     top, bottom, left, right = problem.padding
     zeros = problem.padding_mode == "constant" and problem.padding_value == 0
@@ -77,8 +72,6 @@ class Terms:
 
 
 class PlaneFilter(Algorithm[Conv2dProblem, Config]):
-    """Convolution by a library that filters planes."""
-
     operation = "conv2d"
     ours = False
     configs = one_config
@@ -87,19 +80,12 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
     call: ClassVar[str]
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if reason := self.missing() or dtype_refusal(problem):
+        if reason := self.missing() or dtype_refusal(problem) or missing_epilogue(problem, self.call):
             return reason
-        if not problem.epilogue.is_identity:
-            return Reason("{call} has no epilogue {epilogue}", call=self.call, epilogue=str(problem.epilogue))
-        calls = problem.k * problem.c_per_group
-        if calls > MOST_FILTERINGS:
-            return Reason(
-                "{call} filters planes: {calls} calls a picture are beyond the {most} that it is for",
-                call=self.call,
-                calls=calls,
-                most=MOST_FILTERINGS,
-            )
-        return None
+        if (calls := problem.k * problem.c_per_group) <= MOST_FILTERINGS:
+            return None
+        return Reason("{call} filters planes: {calls} calls an image are beyond the {most} that it is for",
+                      call=self.call, calls=calls, most=MOST_FILTERINGS)  # fmt: skip
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         self.start(runtime.facts)
@@ -183,7 +169,6 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         np.copyto(target, np.pad(plane, ((top, bottom), (left, right)), mode, **values))
 
     def split(self, picture: Plane, targets: Plane) -> None:
-        """Copy the channels of an (H, W, C) image into (C, H, W) planes."""
         np.copyto(targets, picture.transpose(2, 0, 1))
 
     def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
@@ -208,7 +193,6 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         np.copyto(target, plane, casting="unsafe")
 
     def merge(self, planes: Plane, target: Plane) -> None:
-        """Copy (K, P, Q) planes into a (P, Q, K) image."""
         np.copyto(target, planes.transpose(1, 2, 0))
 
 
@@ -339,25 +323,20 @@ class Pictures:
 
 
 def _kept(problem: Conv2dProblem, filtered: Plane) -> Plane:
-    """The outputs in a filtered plane: a view."""
     return filtered[:: problem.stride[0], :: problem.stride[1]][: problem.p, : problem.q]
 
 
 def share_of_channel(problem: Conv2dProblem, w: NDArray[Any]) -> float:
     """A power of two, at most 1 / C, that scales channels so that their sum never overflows; 0 if it cannot.
 
-    The filter compensates for it. A power of two rounds only pixels below the smallest normal number times C. Integers
-    and float16 need no factor, because their sums have a wider type.
+    The filter compensates for it. Integers and float16 need no factor, because their sums have a wider type.
     """
     share = 2.0 ** -math.ceil(math.log2(problem.c_per_group)) if problem.x_dtype == w.dtype else 1.0
     return share if np.isfinite(w / share).all() else 0.0  # infinite products of several channels may give NaN
 
 
 def in_range(correlate: Callable[[Plane, Plane], None], plane: Plane, target: Plane) -> None:
-    """Filter a plane by a Fourier transform, whose sums over many pixels may overflow where the outputs do not.
-
-    After an overflow, filter again, scaled down by 2^64: more than the square of the pixels of any plane.
-    """
+    """Filter a plane by a Fourier transform; again and scaled down by 2^64 where only its sums overflow."""
     correlate(plane, target)
     if plane.dtype.kind != "f":
         return
@@ -368,7 +347,7 @@ def in_range(correlate: Callable[[Plane, Plane], None], plane: Plane, target: Pl
 
 
 def dilated(problem: Conv2dProblem, w: NDArray[Any]) -> NDArray[Any]:
-    """(K, C, R, S) filters with zeros between their taps; the libraries skip zeros."""
+    """(K, C, R, S) filters with zeros between their taps."""
     if problem.dilation == (1, 1):
         return w
     spread = np.zeros((*w.shape[:2], problem.extent_h, problem.extent_w), w.dtype)

@@ -19,8 +19,6 @@ SKIPPED = float(np.finfo(np.float64).eps)
 
 
 class Scipy(PlaneFilter):
-    """Shared parts of both methods."""
-
     def missing(self) -> Reason | None:
         return absence("scipy", "SciPy", "scipy")
 
@@ -31,8 +29,8 @@ class Scipy(PlaneFilter):
 class ScipyNdimage(Scipy):
     """``scipy.ndimage.correlate``: tap by tap in float64, on one core.
 
-    It treats NaN and taps of an absolute value of at most 2.2e-16 as zero, and skips zeros. So filters with NaN or such
-    small taps other than 0 are refused, and so is an image with a NaN or an infinity under filters with zeros.
+    It takes NaN and taps up to 2.2e-16 for zero, and skips zeros. So filters with such taps are refused, and so are NaN
+    and infinities in x under filters with zeros.
     """
 
     name = "scipy_ndimage"

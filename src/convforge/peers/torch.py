@@ -1,4 +1,4 @@
-"""PyTorch's convolution on the CPU (oneDNN): in the problem's layout, in channels_last, and with packed weights.
+"""PyTorch on the CPU: convolution (oneDNN), max pooling, matrix product and ReLU.
 
 Tensors share the memory of the NumPy arrays. PyTorch's thread count belongs to the process: a plan sets it to the cores
 that convforge may use.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
+from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.host.views import logical
 from convforge.algorithms.host.weights import correlation_filter
 from convforge.algorithms.host.workspace import Part, carve, nbytes
@@ -22,8 +24,8 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, dtype_refusal, one_config, readable, sums_dtype, version
-from convforge.problem import Conv2dProblem, border_indices
-from convforge.problem.types import is_integer
+from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pool2dProblem, border_indices
+from convforge.problem.types import is_integer, itemsize
 
 # Our padding modes -> those of torch.nn.functional.pad, which has no "symmetric".
 PAD_MODES = {
@@ -36,7 +38,6 @@ PAD_MODES = {
 
 
 def missing() -> Reason | None:
-    """The refusal of an absent PyTorch."""
     return absence("torch", "PyTorch", "torch")
 
 
@@ -65,10 +66,9 @@ def tensor(array: NDArray[Any]) -> Any:
 class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     """``torch.nn.functional.conv2d`` in the layout of the problem.
 
-    oneDNN computes float32 directly (direct and brgemm kernels, never Winograd here). Small and float64 problems use
-    PyTorch's own im2col. All are as exact as a sequential loop. float16 and integer images are cast to float32 (float64
-    where sums exceed 2^24) into the workspace, within the measured time. ``conv2d`` has no `out`: the result is its own
-    tensor, unless the problem needs another type.
+    oneDNN computes float32 directly, never by Winograd here; small and float64 problems use PyTorch's own im2col.
+    float16 and integer images are cast to float32 (float64 where sums exceed 2^24) into the workspace, within the
+    measured time. ``conv2d`` has no `out`: the result is its own tensor, unless the problem needs another type.
     """
 
     name = "torch_conv2d"
@@ -153,11 +153,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
 
 
 class TorchConv2dChannelsLast(TorchConv2d):
-    """``conv2d`` with input and weights in PyTorch's channels_last memory format.
-
-    An NHWC problem needs no copy. For an NCHW problem, x is copied into the workspace and the result back, within the
-    measured time.
-    """
+    """``conv2d`` in the channels_last memory format; an NCHW problem's x and result are copied, which is measured."""
 
     name = "torch_conv2d_channels_last"
     summary = "PyTorch's conv2d in the channels_last memory format"
@@ -167,10 +163,9 @@ class TorchConv2dChannelsLast(TorchConv2d):
 
 
 class TorchConv2dPacked(TorchConv2dChannelsLast):
-    """``conv2d`` in channels_last, with weights packed beforehand in the order of oneDNN's kernel.
+    """``conv2d`` in channels_last, with weights packed beforehand by PyTorch's internals, as ``torch.compile`` does.
 
-    ``torch.compile`` runs the same operators for a frozen network. They are PyTorch's internals, so a version without
-    them refuses. The activation is not fused, because oneDNN's fused ReLU turns NaN into 0.
+    The activation is not fused, because oneDNN's fused ReLU turns NaN into 0.
     """
 
     name = "torch_conv2d_packed"
@@ -183,12 +178,9 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
             return reason
         if sums_dtype(problem) != "float32":
             return Reason("oneDNN computes float32, not the {own} that these sums need", own=sums_dtype(problem))
-        if problem.c == problem.q == 1 < min(problem.p, problem.stride[1]):
-            # PyTorch 2.13 on CPUs with AVX2 computes wrong rows.
-            return Reason(
-                "oneDNN's packed weights give wrong results for one channel, a stride across, and outputs 1 wide"
-            )
-        return None
+        if not problem.c == problem.q == 1 < min(problem.p, problem.stride[1]):
+            return None  # else PyTorch 2.13 on CPUs with AVX2 computes wrong rows
+        return Reason("oneDNN's packed weights give wrong results for one channel, a stride across, and outputs 1 wide")
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         """Raises UnsupportedProblem where PyTorch has no oneDNN, or no operators for packed weights."""
@@ -222,13 +214,10 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
 
 
 def epilogue_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of an epilogue that PyTorch's conv2d lacks."""
     epilogue = problem.epilogue
     if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point or epilogue.divisor != 1:
-        return Reason(
-            "conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}",
-            epilogue=str(epilogue),
-        )
+        return Reason("conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}",
+                      epilogue=str(epilogue))  # fmt: skip
     if is_integer(problem.acc_dtype) and not epilogue.is_identity:
         return Reason("integer sums are taken as floats here, and have no epilogue {epilogue}", epilogue=str(epilogue))
     return None
@@ -268,7 +257,6 @@ def padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def activated(problem: Conv2dProblem, y: Any) -> Any:
-    """Apply the activation, in place where PyTorch can."""
     import torch
 
     name, alpha = problem.epilogue.activation, problem.epilogue.alpha
@@ -314,3 +302,140 @@ def _stored(problem: Conv2dProblem, y: Any, out: Any) -> Any:
     else:
         torch.from_numpy(out).copy_(y)
     return out
+
+
+class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
+    """``torch.nn.functional.max_pool2d``; an NHWC image is a channels_last tensor, without a copy."""
+
+    name = "torch_max_pool2d"
+    summary = "PyTorch's max_pool2d"
+    operation = "max_pool2d"
+    ours = False
+    look = Mark("torch", "triangle-left", (7, 3))
+    configs = one_config
+
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
+        if problem.dtype not in ("bfloat16", "uint16"):
+            return missing()
+        return Reason("max_pool2d of PyTorch takes no NumPy array of {dtype}; cast to float32", dtype=problem.dtype)
+
+    def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        ready(runtime.facts)
+        pool = pooling(problem)
+
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            x = tensor(logical(buffers["x"], problem.layout))
+            if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the image's type
+                x = x.contiguous()
+            y = pool(x)
+            y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
+            return y.numpy()
+
+        return PeerPlan(
+            self,
+            problem,
+            config,
+            runtime,
+            compute=compute,
+            kernel="torch.nn.functional.max_pool2d",
+            allocates=True,
+        )
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": version("torch")}
+
+
+def pooling(problem: Pool2dProblem) -> Callable[[Any], Any]:
+    """``max_pool2d`` of an NCHW tensor; padding that PyTorch lacks is written first, up to the last window."""
+    import torch
+
+    top, bottom, left, right = problem.padding
+    own = top == bottom <= problem.r // 2 and left == right <= problem.s // 2
+    over_h = (problem.p - 1) * problem.stride[0] + problem.extent_h - problem.h - top
+    over_w = (problem.q - 1) * problem.stride[1] + problem.extent_w - problem.w - left
+    pads = (left, max(right, over_w), top, max(bottom, over_h))
+    lowest = np.iinfo(problem.dtype).min if is_integer(problem.dtype) else -math.inf
+    window = {
+        "kernel_size": (problem.r, problem.s),
+        "stride": problem.stride,
+        "padding": (top, left) if own else 0,
+        "dilation": problem.dilation,
+        "ceil_mode": problem.ceil_mode and own,
+    }
+
+    def pool(x: Any) -> Any:
+        with torch.inference_mode():
+            if not own:
+                x = torch.nn.functional.pad(x, pads, "constant", lowest)
+            return torch.nn.functional.max_pool2d(x, **window)[:, :, : problem.p, : problem.q]
+
+    return pool
+
+
+def matmul_refusal(problem: GemmProblem) -> Reason | None:
+    if not is_integer(problem.dtype):
+        return None
+    return Reason("matmul of PyTorch has results of the factors' type; {dtype} holds no such sums", dtype=problem.dtype)
+
+
+class TorchMatmul(Algorithm[GemmProblem, Config]):
+    """``torch.matmul`` into the caller's array: the BLAS that PyTorch was built with (MKL in its x86 wheels)."""
+
+    name = "torch_matmul"
+    summary = "PyTorch's matmul"
+    operation = "gemm"
+    ours = False
+    look = Mark("torch", "triangle-right", (7, 3))
+    configs = one_config
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
+        if itemsize(problem.dtype) == 2 and not is_integer(problem.dtype):
+            return Reason("matmul of PyTorch on the CPU is compared in float32 and float64, not in {dtype}",
+                          dtype=problem.dtype)  # fmt: skip
+        return matmul_refusal(problem) or missing()
+
+    def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        torch = ready(runtime.facts)
+
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            a, b = tensor(buffers["a"]), tensor(buffers["b"].tensors["b"])
+            a, b = (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
+            if buffers["c"] is None or not buffers["c"].flags.c_contiguous:
+                return torch.matmul(a, b).numpy()
+            torch.matmul(a, b, out=torch.from_numpy(buffers["c"]))
+            return buffers["c"]
+
+        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": version("torch")}
+
+
+class TorchRelu(Algorithm[ElementwiseProblem, Config]):
+    """``torch.clamp_min`` into the caller's array: a ReLU with an `out`. NaN stays NaN."""
+
+    name = "torch_relu"
+    summary = "PyTorch's clamp_min at 0"
+    operation = "relu"
+    ours = False
+    look = Mark("torch", "triangle-left", (3, 3))
+    configs = one_config
+
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
+        if problem.dtype not in ("bfloat16", "uint16"):
+            return missing()
+        return Reason("clamp_min of PyTorch takes no NumPy array of {dtype}; cast to float32", dtype=problem.dtype)
+
+    def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        torch = ready(runtime.facts)
+
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            if buffers["out"] is None or not buffers["out"].flags.c_contiguous:
+                return torch.clamp_min(tensor(buffers["x"]), 0).numpy()
+            torch.clamp_min(tensor(buffers["x"]), 0, out=torch.from_numpy(buffers["out"]))
+            return buffers["out"]
+
+        return PeerPlan(self, problem, config, runtime, compute=compute, kernel="torch.clamp_min")
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": version("torch")}

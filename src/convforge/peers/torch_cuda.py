@@ -1,4 +1,4 @@
-"""PyTorch's eager convolution on NVIDIA GPUs: cuDNN as PyTorch chooses it, in the problem's layout or channels_last.
+"""PyTorch on NVIDIA GPUs: convolution (cuDNN as PyTorch chooses it), max pooling, matrix product and ReLU.
 
 Tensors share our arrays' memory, through ``__cuda_array_interface__``, and work goes to the caller's stream. PyTorch's
 flags belong to the process: a call sets them (cuDNN's search for its fastest algorithm, TF32 or not) and restores them.
@@ -15,16 +15,37 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
+from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.traits import Mark
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, dtype_refusal, one_config, sums_dtype, version
-from convforge.peers.short_list import random_array
-from convforge.peers.torch import activated, epilogue_refusal, explicit_padding, missing, pad_mode, padded, rounded
-from convforge.problem import Conv2dProblem
-from convforge.problem.types import numpy_dtype
+from convforge.peers.contract import (
+    PeerPlan,
+    dtype_refusal,
+    one_config,
+    random_array,
+    sums_dtype,
+    tf32_refusal,
+    version,
+)
+from convforge.peers.torch import (
+    TorchMatmul,
+    TorchMaxPool2d,
+    TorchRelu,
+    activated,
+    epilogue_refusal,
+    explicit_padding,
+    matmul_refusal,
+    missing,
+    pad_mode,
+    padded,
+    pooling,
+    rounded,
+)
+from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pool2dProblem
+from convforge.problem.types import is_integer, numpy_dtype
 
 _FLAGS = threading.RLock()
 
@@ -36,18 +57,12 @@ def missing_cuda() -> Reason | None:
     import torch
 
     if not torch.backends.cuda.is_built():
-        return Reason(
-            "PyTorch {version} was built without CUDA: {install}",
-            version=torch.__version__,
-            install="pip install torch --index-url https://download.pytorch.org/whl/cu130",
-        )
-    if not torch.cuda.is_available():
-        return Reason(
-            "PyTorch {version} finds no GPU that its CUDA {cuda} can use",
-            version=torch.__version__,
-            cuda=torch.version.cuda,
-        )
-    return None
+        install = "pip install torch --index-url https://download.pytorch.org/whl/cu130"
+        return Reason("PyTorch {version} was built without CUDA: {install}", version=torch.__version__, install=install)
+    if torch.cuda.is_available():
+        return None
+    return Reason("PyTorch {version} finds no GPU that its CUDA {cuda} can use",
+                  version=torch.__version__, cuda=torch.version.cuda)  # fmt: skip
 
 
 def tensor(array: Any) -> Any:
@@ -103,10 +118,9 @@ def running(runtime: Any, stream: Any, tf32: bool = False) -> Iterator[None]:
 class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     """``torch.nn.functional.conv2d`` in the layout of the problem.
 
-    PyTorch searches for the fastest of cuDNN's algorithms (or uses its own kernel for depthwise filters) on the first
-    call of a shape. That is before any timing, because making a plan calls it once. The search may find Winograd's
-    transforms: where their error is larger than strict arithmetic allows, the result fails the check. Where factors and
-    output are of one 16-bit type, sums are in float32; other types are cast first, within the measured time.
+    PyTorch searches for the fastest of cuDNN's algorithms when the plan is made, which calls it once. It may find
+    Winograd's transforms; where their error is too large for strict arithmetic, the result fails the check. Where
+    factors and output are of one 16-bit type, sums are in float32; other types are cast first, which is measured.
     """
 
     name = "torch_conv2d"
@@ -122,18 +136,14 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         dtype = None if compute_dtype(problem) == "bfloat16" else dtype_refusal(problem)
-        if reason := missing() or dtype or epilogue_refusal(problem):
+        if reason := tf32_refusal(self, problem) or missing() or dtype or epilogue_refusal(problem):
             return reason
         if "uint16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
             return Reason("PyTorch converts no {dtype} on a GPU; cast to float32", dtype="uint16")
         if explicit_padding(problem) and pad_mode(problem) is None:
-            return Reason(
-                "PyTorch's pad has no {padding_mode} border of {padding} on {h}x{w}",
-                padding_mode=problem.padding_mode,
-                padding=str(problem.padding),
-                h=problem.h,
-                w=problem.w,
-            )
+            mode, padding = problem.padding_mode, str(problem.padding)
+            return Reason("PyTorch's pad has no {padding_mode} border of {padding} on {h}x{w}",
+                          padding_mode=mode, padding=padding, h=problem.h, w=problem.w)  # fmt: skip
         if not problem.n:
             return Reason("PyTorch is asked for no empty batch")
         return _border_refusal(problem) or missing_cuda()
@@ -175,7 +185,6 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         )
 
     def _is_last(self, problem: Conv2dProblem) -> bool:
-        """True if conv2d sees channels_last."""
         return self.channels_last or problem.x_layout == "NHWC"
 
     def _keeps(self, problem: Conv2dProblem) -> bool:
@@ -203,24 +212,15 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
 
 
 class TorchConv2dCudaTf32(TorchConv2dCuda):
-    """``conv2d`` with TF32 allowed."""
-
     name = "torch_conv2d_tf32"
     summary = "PyTorch's conv2d, factors rounded to TF32"
     since = "torch_conv2d"
     precision = "tf32"
     look = Mark("torch", "square", (7, 3))
 
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        return Reason("TF32 is about float32") if problem.x_dtype != "float32" else super().refuses(problem, facts)
-
 
 class TorchConv2dCudaChannelsLast(TorchConv2dCuda):
-    """``conv2d`` with input and weights in PyTorch's channels_last memory format.
-
-    An NHWC problem needs no copy. For an NCHW problem, x is transposed and the result transposed back, within the
-    measured time.
-    """
+    """``conv2d`` in the channels_last memory format; an NCHW problem's x and result are copied, which is measured."""
 
     name = "torch_conv2d_channels_last"
     summary = "PyTorch's conv2d in the channels_last memory format"
@@ -230,8 +230,6 @@ class TorchConv2dCudaChannelsLast(TorchConv2dCuda):
 
 
 class TorchConv2dCudaChannelsLastTf32(TorchConv2dCudaTf32):
-    """channels_last with TF32 allowed."""
-
     name = "torch_conv2d_channels_last_tf32"
     summary = "PyTorch's conv2d in the channels_last memory format, factors rounded to TF32"
     since = "torch_conv2d_channels_last"
@@ -248,23 +246,19 @@ class _InNchw(PeerPlan):
 
 
 class TorchConv2dCudaNchw(TorchConv2dCuda):
-    """``conv2d`` in NCHW, PyTorch's default: the image of an NHWC problem is transposed before the measured time.
-
-    The result stays in NCHW. This is the comparison for callers who can choose the layout.
-    """
+    """``conv2d`` in NCHW for callers who can choose: an NHWC image is transposed beforehand, the result stays NCHW."""
 
     name = "torch_conv2d_nchw"
-    summary = "PyTorch's conv2d on an NHWC picture that was turned to NCHW beforehand"
+    summary = "PyTorch's conv2d on an NHWC image that was transposed to NCHW beforehand"
     since = "torch_conv2d"
     look = Mark("torch", "x", (7, 3, 2, 3))
     _plan = _InNchw
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        if reason := super().refuses(problem, facts):
+        reason = super().refuses(problem, facts)
+        if reason or problem.x_layout == problem.out_layout == "NHWC":
             return reason
-        if (problem.x_layout, problem.out_layout) != ("NHWC", "NHWC"):
-            return Reason("it is about pictures and results in NHWC; torch_conv2d takes others in their own layout")
-        return None
+        return Reason("it is about images and results in NHWC; torch_conv2d takes others in their own layout")
 
     def _is_last(self, problem: Conv2dProblem) -> bool:
         return False
@@ -277,7 +271,6 @@ class TorchConv2dCudaNchw(TorchConv2dCuda):
 
 
 def _turned(array: DeviceArray) -> DeviceArray:
-    """A view of an NCHW array as NHWC."""
     return array.transpose(0, 2, 3, 1)
 
 
@@ -296,12 +289,9 @@ def _border_refusal(problem: Conv2dProblem) -> Reason | None:
     if problem.padding_mode != "constant" or not any(problem.padding) or compute_dtype(problem) != "float16":
         return None
     with np.errstate(over="ignore"):
-        held = float(np.float16(value))
-    return (
-        None
-        if held == value
-        else Reason("PyTorch pads float16 pictures in float16, which does not hold a border of {value}", value=value)
-    )
+        if float(np.float16(value)) == value:
+            return None
+    return Reason("PyTorch pads float16 images in float16, which does not hold a border of {value}", value=value)
 
 
 def logical_tensor(x: Any, layout: str) -> Any:
@@ -326,3 +316,97 @@ def _first_call(plan: PeerPlan, problem: Conv2dProblem, runtime: Runtime) -> Non
     out = runtime.empty(problem.out_shape, problem.out_dtype)
     plan(plan.buffers(x, plan.prepare(w), operands, out))
     runtime.synchronize()
+
+
+class TorchMaxPool2dCuda(TorchMaxPool2d):
+    """``torch.nn.functional.max_pool2d``; an NHWC image is a channels_last tensor, without a copy."""
+
+    backend = "cuda"
+    reads = "forward"
+
+    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
+        if is_integer(problem.dtype):
+            return Reason("max_pool2d of PyTorch takes no array of {dtype} on a GPU; cast to float32",
+                          dtype=problem.dtype)  # fmt: skip
+        return missing_cuda() if problem.n else Reason("PyTorch is asked for no empty batch")
+
+    def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        pool = pooling(problem)
+
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            with running(runtime, stream):
+                y = pool(logical_tensor(tensor(buffers["x"]), problem.layout))
+                y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
+                if buffers["out"] is None:
+                    return device_array(y.contiguous())
+                tensor(buffers["out"]).copy_(y)
+                return buffers["out"]
+
+        kernel = "torch.nn.functional.max_pool2d"
+        return PeerPlan(self, problem, config, runtime, compute=compute, kernel=kernel, allocates=True)
+
+
+class TorchMatmulCuda(TorchMatmul):
+    """``torch.matmul`` into the caller's array: cuBLAS or cuBLASLt, as PyTorch chooses."""
+
+    backend = "cuda"
+    reads = "forward"
+
+    def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
+        if not problem.m * problem.n * problem.k:
+            return Reason("PyTorch is asked for products that sum at least one number")
+        return tf32_refusal(self, problem) or matmul_refusal(problem) or missing_cuda()
+
+    def plan(self, problem: GemmProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        import torch
+
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            with running(runtime, stream, self.precision == "tf32"):
+                a, b = tensor(buffers["a"]), tensor(buffers["b"].tensors["b"])
+                a, b = (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
+                if buffers["c"] is None:
+                    return device_array(torch.matmul(a, b))
+                out = tensor(buffers["c"])
+                if out.is_contiguous():
+                    torch.matmul(a, b, out=out)
+                else:
+                    out.copy_(torch.matmul(a, b))
+                return buffers["c"]
+
+        return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": version("torch"), "cublas": version("nvidia-cublas", "nvidia-cublas-cu12")}
+
+
+class TorchMatmulCudaTf32(TorchMatmulCuda):
+    name = "torch_matmul_tf32"
+    summary = "PyTorch's matmul, factors rounded to TF32"
+    since = "torch_matmul"
+    precision = "tf32"
+    look = Mark("torch", "triangle-down", (7, 3))
+
+
+class TorchReluCuda(TorchRelu):
+    """``torch.clamp_min`` into the caller's array: a ReLU with an `out`. NaN stays NaN."""
+
+    backend = "cuda"
+    reads = "forward"
+
+    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
+        if problem.dtype == "uint16":
+            return Reason("clamp_min of PyTorch takes no array of {dtype} on a GPU; cast to float32",
+                          dtype=problem.dtype)  # fmt: skip
+        return missing_cuda() if problem.size else Reason("PyTorch is asked for no empty array")
+
+    def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> PeerPlan:
+        import torch
+
+        def compute(buffers: Buffers, stream: Any) -> Any:
+            with running(runtime, stream):
+                if buffers["out"] is None:
+                    return device_array(torch.clamp_min(tensor(buffers["x"]), 0))
+                torch.clamp_min(tensor(buffers["x"]), 0, out=tensor(buffers["out"]))
+                return buffers["out"]
+
+        return PeerPlan(self, problem, config, runtime, compute=compute, kernel="torch.clamp_min")

@@ -8,9 +8,7 @@ Algorithms, 2nd edition, section 3.1. The bound admits TF32; the gate on RMS err
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +24,6 @@ NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-
 # Class -> absolute loss of a factor by underflow, and its loss over the array's largest value where factors are scaled.
 UNDERFLOW: dict[str, tuple[float, float]] = {"fp16": (2.0**-25, 0.0), "fp8": (2.0**-10, 2.0**-10 / 448)}
 
-
 # An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
 ACTIVATION_ROUNDINGS = 16
 
@@ -34,8 +31,7 @@ ACTIVATION_ROUNDINGS = 16
 NORM_BLOCK = 1 << 17
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """Terms of an elementwise bound; see :meth:`over`."""
 
     factor: float  # of the truth's magnitude; 0 gives 0, whatever the magnitude
@@ -48,6 +44,9 @@ class Bound:
             return bound if self.more is None else bound + self.more
 
 
+EXACT = Bound(0.0, 0.0)
+
+
 def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Floats:
     """The largest error that arithmetic of a class may make before the result is rounded to the output's type.
 
@@ -57,24 +56,26 @@ def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) 
     return bound_of(problem, precision, truth, inputs).over(truth.magnitude)
 
 
-def bound_of(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
-    """The terms of :func:`error_bound`."""
-    return _BOUNDS[problem.operation](problem, precision, truth, inputs) if problem.multiplies else Bound(0.0, 0.0)
+def bound_of(problem: Any, precision: str, truth: Truth, inputs: Inputs) -> Bound:
+    if not problem.multiplies:
+        return EXACT
+    bound = _of_a_product if problem.operation == "gemm" else _of_a_convolution
+    return bound(problem, precision, truth, inputs)
 
 
 def _of_a_product(problem: GemmProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
     if is_integer(problem.acc_dtype):
-        return Bound(0.0, 0.0)
+        return EXACT
     u = unit_roundoff(problem.acc_dtype)
     factor = gamma(problem.k, u) + _narrowing(precision, problem.k)
     if precision == "strict" and _whole(inputs.x) and _whole(inputs.w) and _fits(truth.magnitude, u):
-        return Bound(0.0, 0.0)
+        return EXACT
     return Bound(factor, problem.k * _smallest(problem.acc_dtype), _lost_by_a_product(problem, precision, inputs))
 
 
 def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
     if precision == "strict" and sums_are_exact(problem, truth, inputs):
-        return Bound(0.0, 0.0)
+        return EXACT
     if is_integer(problem.acc_dtype):
         return Bound(gamma(_epilogue_roundings(problem), 2.0**-53), 0.0)
     u = unit_roundoff(problem.acc_dtype)
@@ -90,15 +91,7 @@ def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inpu
         return Bound(factor, constant, _METHODS[precision](problem, inputs, u))
 
 
-# Operation -> its bound, given problem, class, truth and inputs.
-_BOUNDS: dict[str, Callable[[Any, str, Truth, Inputs], Bound]] = {
-    "conv2d": _of_a_convolution,
-    "gemm": _of_a_product,
-}
-
-
 def unit_roundoff(dtype: str) -> float:
-    """Half the distance from 1 to the next number of a float type."""
     return float(finfo(dtype).eps) / 2
 
 
@@ -111,8 +104,8 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
     """True if all products and sums of these inputs are exact, so that no error is allowed.
 
     This holds where everything is a whole number of quarters and four times the magnitude stays below 1/u; integer sums
-    are always exact, unless an epilogue changes them. If exact sums stay below half of that, one division rounds them
-    as the truth is rounded, because a quotient is on its own side of every tie (:func:`convforge.filter`).
+    are always exact, unless an epilogue changes them. Below half of that, one division of exact sums rounds them as the
+    truth is rounded, because a quotient is on its own side of every tie (:func:`convforge.filter`).
     """
     ends = problem.epilogue
     alone = ends == Epilogue(x_zero_point=ends.x_zero_point, divisor=ends.divisor)
@@ -124,10 +117,10 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
         return False
     if not _whole(problem.padding_value) or not (_whole(inputs.x) and _whole(inputs.w)):
         return False
-    scale, bias, residual = (inputs.operands.get(name) for name in ("scale", "bias", "residual"))
-    if not (_whole(None if scale is None else 4 * np.asarray(scale, np.float64)) and _whole(bias) and _whole(residual)):
+    scale = np.asarray(inputs.operands.get("scale", 1.0), np.float64)
+    if not (_whole(4 * scale) and _whole(inputs.operands.get("bias")) and _whole(inputs.operands.get("residual"))):
         return False
-    smallest_scale = 1.0 if scale is None else min(1.0, float(np.abs(scale).min(initial=1.0)))
+    smallest_scale = min(1.0, float(np.abs(scale).min(initial=1.0)))
     u = 2.0**-53 if is_integer(problem.acc_dtype) else unit_roundoff(problem.acc_dtype)
     quarters = (4 if ends.divisor == 1 else 8 * ends.divisor) * truth.magnitude
     return smallest_scale > 0 and _fits(quarters / smallest_scale, u)
@@ -136,20 +129,17 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
 def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
     """Values in the output's type, as float64: half to even, integers saturated and NaN to 0."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if not is_integer(dtype.name):
-            return to_float(np.asarray(values), dtype).astype(np.float64)
-        return np.asarray(np.nan_to_num(within_range(np.rint(values), dtype), nan=0.0), np.float64)
+        if is_integer(dtype.name):
+            return np.asarray(np.nan_to_num(within_range(np.rint(values), dtype), nan=0.0), np.float64)
+        return to_float(np.asarray(values), dtype).astype(np.float64)
 
 
 def within_range(values: Floats, dtype: np.dtype[Any]) -> Floats:
     """Values as an integer type saturates them, which is no error; those of a float type unchanged."""
-    if not is_integer(dtype.name):
-        return values
-    return np.clip(values, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+    return np.clip(values, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if is_integer(dtype.name) else values
 
 
 def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
-    """Half the distance between numbers of the output's type at each value: the error of rounding to it."""
     if is_integer(dtype.name):
         return np.full_like(values, 0.5)
     info = finfo(dtype)
@@ -159,8 +149,6 @@ def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
 
 def beyond_rounding(values: Floats, truth: Floats, dtype: str) -> Floats:
     """Distance of the truth from the numbers that round to each value of a type; 0 where the truth is one of them.
-
-    A sum that errs by d before it is rounded gives at most |d|, and most often 0.
 
     Examples
     --------
@@ -180,9 +168,7 @@ def beyond_rounding(values: Floats, truth: Floats, dtype: str) -> Floats:
 
 
 def _whole(array: Any) -> bool:
-    if array is None:
-        return True
-    array = np.asarray(array)
+    array = np.asarray(1 if array is None else array)
     if array.dtype.kind in "iub":
         return True
     if array.size > 1 and not _whole(array[(0,) * array.ndim]):  # the first of random numbers decides
@@ -213,15 +199,12 @@ def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | No
     """Loss of products where factors underflow: |dx| sum |w| + |dw| sum |x|, with the largest x."""
     if precision not in UNDERFLOW:
         return None
-    assert inputs.w is not None
     absolute, relative = UNDERFLOW[precision]
-    of_w = np.abs(inputs.w.astype(np.float64))
-    of_x = np.maximum(_picture_norms(problem, inputs, np.abs, np.maximum), abs(problem.outside))
+    of_w, of_x = _absolute_weights(inputs), _largest_pixels(problem, inputs)
     lost_x = np.full_like(of_x, absolute + relative * float(of_x.max(initial=0.0)))
     lost_w = np.full(of_w.shape[:2], (absolute + relative * float(of_w.max(initial=0.0))) * problem.r * problem.s)
-    return _per_picture(problem, inputs, lost_x, of_w.sum(axis=(2, 3)) + lost_w) + _per_picture(
-        problem, inputs, of_x, lost_w
-    )
+    lost = _per_image(problem, inputs, lost_x, of_w.sum(axis=(2, 3)) + lost_w)
+    return lost + _per_image(problem, inputs, of_x, lost_w)
 
 
 def _lost_by_a_product(problem: GemmProblem, precision: str, inputs: Inputs) -> Floats | None:
@@ -243,10 +226,9 @@ def _cast_roundings(problem: Conv2dProblem) -> int:
 
 def _epilogue_roundings(problem: Conv2dProblem) -> int:
     ends = problem.epilogue
+    of_activation = {"identity": 0, "relu": 0, "leaky_relu": 3, "clipped_relu": 3}
     simple = 2 * ((ends.divisor != 1) + (ends.scale != "none") + ends.bias + ends.residual)
-    if ends.activation in ("identity", "relu"):
-        return simple
-    return simple + (3 if ends.activation in ("leaky_relu", "clipped_relu") else ACTIVATION_ROUNDINGS)
+    return simple + of_activation.get(ends.activation, ACTIVATION_ROUNDINGS)
 
 
 def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
@@ -254,9 +236,8 @@ def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
     scale = np.full(problem.k, 1 / problem.epilogue.divisor)
     if problem.epilogue.scale != "none":
         scale = scale * np.abs(np.asarray(inputs.operands["scale"], np.float64))
-    return (scale * max(1.13, abs(problem.epilogue.alpha or 0.0))).reshape(
-        (-1, 1, 1) if problem.out_layout == "NCHW" else (1, 1, -1)
-    )
+    gain = scale * max(1.13, abs(problem.epilogue.alpha or 0.0))
+    return gain.reshape((-1, 1, 1) if problem.out_layout == "NCHW" else (1, 1, -1))
 
 
 def _separable(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
@@ -268,17 +249,12 @@ def _separable(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
     largest = np.linalg.svd(inputs.w.astype(np.float64), compute_uv=False)[..., 0]
     size = np.broadcast_to(largest[..., None, None], problem.w_shape)
     n = problem.c_per_group * (problem.r + problem.s) + 8 * min(problem.r, problem.s)
-    return gamma(n, u) * _magnitude(problem, inputs, size)
-
-
-def _magnitude(problem: Conv2dProblem, inputs: Inputs, w: NDArray[np.float64]) -> Floats:
-    """|x| conv w through the problem's geometry, times the epilogue's gain."""
     plain = problem.replace(
-        epilogue=type(problem.epilogue)(), x_dtype="float64", w_dtype="float64", out_dtype="float64",
-        acc_dtype="float64", padding_value=abs(problem.padding_value),
+        epilogue=Epilogue(), x_dtype="float64", w_dtype="float64", out_dtype="float64", acc_dtype="float64",
+        padding_value=abs(problem.padding_value),
     )  # fmt: skip
-    sums = Inputs(np.abs(inputs.x.astype(np.float64)), np.asarray(w, np.float64), {})
-    return conv2d_truth(plain, sums).value * _gain(problem, inputs)
+    magnitude = conv2d_truth(plain, Inputs(np.abs(inputs.x.astype(np.float64)), size, {})).value
+    return gamma(n, u) * (magnitude * _gain(problem, inputs))
 
 
 # Largest row sums of |A^T|, |G| and |B^T| of the usual points 0, 1, -1, 2, -2 (A. Lavin and S. Gray, Fast algorithms
@@ -292,27 +268,21 @@ def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
     # and D. Gregg, Error analysis and improving the accuracy of Winograd convolution for deep neural networks, ACM TOMS
     # 46, 2020, theorem 3), here with the largest |d| of each channel and the largest |w| of each filter, for F(4x4,
     # 3x3): F(2x2, 3x3) errs less. The class's RMS gate is stricter.
-    assert inputs.w is not None
-    factor = math.prod(WINOGRAD_ROW_SUMS) ** 2
-    largest_x = np.maximum(_picture_norms(problem, inputs, np.abs, np.maximum), abs(problem.outside))
-    largest_w = np.abs(inputs.w.astype(np.float64)).max(axis=(2, 3))
+    factor, largest_w = math.prod(WINOGRAD_ROW_SUMS) ** 2, _absolute_weights(inputs).max(axis=(2, 3))
     roundings = 2 * (3 + 6 + 6) + problem.c_per_group
-    return gamma(roundings, u) * factor * _per_picture(problem, inputs, largest_x, largest_w)
+    return gamma(roundings, u) * factor * _per_image(problem, inputs, _largest_pixels(problem, inputs), largest_w)
 
 
 def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
     """The bound of the FFT, relative to the norm of the whole image, at every output."""
     # A transform of N points errs by at most eta log2 N in norm, with eta about 7 u (Higham, theorem 24.2). Three
     # transforms and a product: |error| <= 3 * 7 u log2 N ||x|| ||w||.
-    assert inputs.w is not None
-    energy = fft_energy(problem, inputs)
-    norms_w = np.sqrt((inputs.w.astype(np.float64) ** 2).sum(axis=(2, 3)))
+    norms_x, norms_w = np.sqrt(fft_energy(problem, inputs)), np.sqrt((_absolute_weights(inputs) ** 2).sum(axis=(2, 3)))
     sums = gamma(problem.c_per_group + 4, u)
-    return (21 * u * fft_levels(problem) + sums) * _per_picture(problem, inputs, np.sqrt(energy), norms_w)
+    return (21 * u * fft_levels(problem) + sums) * _per_image(problem, inputs, norms_x, norms_w)
 
 
 def fft_levels(problem: Conv2dProblem) -> float:
-    """log2 of the points of a transform of the whole padded image."""
     return math.log2(2 * (problem.padded_h + problem.extent_h) * (problem.padded_w + problem.extent_w))
 
 
@@ -320,12 +290,21 @@ def fft_energy(problem: Conv2dProblem, inputs: Inputs) -> Floats:
     """Sum of squares of each padded channel, shape (N, C); at most the largest that padding can make of it."""
     pixels = problem.padded_h * problem.padded_w
     if problem.padding_mode in ("zeros", "constant"):
-        return _picture_norms(problem, inputs, np.square, np.add) + problem.padding_value**2 * pixels
+        return _image_norms(problem, inputs, np.square, np.add) + problem.padding_value**2 * pixels
     # A border pixel may be repeated in all of the padding.
-    return _picture_norms(problem, inputs, np.square, np.maximum) * pixels
+    return _image_norms(problem, inputs, np.square, np.maximum) * pixels
 
 
-def _picture_norms(problem: Conv2dProblem, inputs: Inputs, size: Any, gather: np.ufunc) -> Floats:
+def _absolute_weights(inputs: Inputs) -> Floats:
+    assert inputs.w is not None
+    return np.abs(inputs.w.astype(np.float64))
+
+
+def _largest_pixels(problem: Conv2dProblem, inputs: Inputs) -> Floats:
+    return np.maximum(_image_norms(problem, inputs, np.abs, np.maximum), abs(problem.outside))
+
+
+def _image_norms(problem: Conv2dProblem, inputs: Inputs, size: Any, gather: np.ufunc) -> Floats:
     """Sizes of the finite pixels, none negative, reduced to one for each channel of each image, shape (N, C)."""
     x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
     norms, step = np.zeros(x.shape[:2]), max(1, NORM_BLOCK // max(problem.c * problem.w, 1))
@@ -344,7 +323,7 @@ def sums_of_groups(problem: Conv2dProblem, of_x: Floats, of_w: Floats) -> Floats
     return np.asarray(np.einsum("ngc,gkc->ngk", grouped, filters).reshape(problem.n, problem.k))
 
 
-def _per_picture(problem: Conv2dProblem, inputs: Inputs, of_x: Floats, of_w: Floats) -> Floats:
+def _per_image(problem: Conv2dProblem, inputs: Inputs, of_x: Floats, of_w: Floats) -> Floats:
     """Those sums times the epilogue's gain, in a shape that broadcasts to the output's."""
     sums = sums_of_groups(problem, of_x, of_w)
     placed = sums[:, :, None, None] if problem.out_layout == "NCHW" else sums[:, None, None, :]

@@ -1,7 +1,7 @@
-"""Ways in which each class of arithmetic may round the factors of its products.
+"""Roundings of the factors of products that each class of arithmetic allows.
 
-A class allows several: hardware truncates or rounds, ties go to even or away from zero, and a method may scale its
-factors first. Each is honest, so the gate compares a result with the nearest of them.
+Hardware truncates or rounds, ties go to even or away from zero, and a method may scale its factors first. Each is
+honest, so the gate compares a result with the nearest of them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +24,7 @@ Rounding = Callable[[NDArray[Any]], NDArray[np.float32]]
 FLOAT32_BITS = 23
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A floating-point format."""
-
+class Format(NamedTuple):
     bits: int  # explicit, of the mantissa
     smallest: int  # exponent of the least normal number
     largest: float
@@ -38,36 +34,35 @@ E4M3 = Format(3, -6, 448.0)
 E5M2 = Format(2, -14, 57344.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Factors:
-    """Both factors rounded in one way."""
+class Factors(NamedTuple):
+    """A problem with both factors rounded."""
 
-    words: str  # names the way in a message
-    inputs: Inputs
     problem: Problem  # its padding value is rounded as x is
+    inputs: Inputs
+    rounding: str  # its name in a message
 
 
-def ways(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Factors]:
-    """Every way in which a class of :data:`ROUNDINGS` may round the factors, unrounded included; equal ones once."""
+def roundings(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Factors]:
+    """Every rounding of the factors that a class of :data:`ROUNDINGS` allows, none included; equal ones once."""
     assert inputs.w is not None
     of_x = _different(_as_float32(inputs.x), ROUNDINGS[precision])
     of_w = _different(_as_float32(inputs.w), ROUNDINGS[precision])
     for (x_name, x, rounding), (w_name, w, _) in itertools.product(of_x, of_w):
-        words = f"factors {x_name}" if x_name == w_name else f"x {x_name} and w {w_name}"
+        name = f"factors {x_name}" if x_name == w_name else f"x {x_name} and w {w_name}"
         changed = problem
         if isinstance(problem, Conv2dProblem) and problem.padding_mode == "constant":
             value = float(rounding(np.array([problem.padding_value], np.float32))[0])
             changed = problem.replace(padding_value=value if np.isfinite(value) else problem.padding_value)
-        yield Factors(words, dataclasses.replace(inputs, x=x, w=w), changed)
+        yield Factors(changed, dataclasses.replace(inputs, x=x, w=w), name)
 
 
 def rounded(problem: Problem, inputs: Inputs, precision: str) -> Factors:
-    """Both factors rounded in the first way of a class."""
+    """Both factors in the first rounding of a class."""
     assert inputs.w is not None
     name, rounding = next(iter(ROUNDINGS[precision].items()))
     with np.errstate(over="ignore"):
         x, w = rounding(_as_float32(inputs.x)), rounding(_as_float32(inputs.w))
-    return Factors(f"factors {name}", dataclasses.replace(inputs, x=x, w=w), problem)
+    return Factors(problem, dataclasses.replace(inputs, x=x, w=w), f"factors {name}")
 
 
 def _as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
@@ -99,13 +94,11 @@ def to_nearest(array: NDArray[np.float32], bits: int, *, away: bool = False) -> 
     whole = np.ascontiguousarray(array).view(np.uint32)
     half = np.uint32((1 << (drop - 1)) - (not away))
     odd = np.uint32(0) if away else (whole >> np.uint32(drop)) & np.uint32(1)
-    return _finite_alone(array, (whole + half + odd) & _kept(drop))
+    return _without_low_bits(array, whole + half + odd, drop)
 
 
 def cut_off(array: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
-    """The numbers truncated to `bits` explicit bits."""
-    whole = np.ascontiguousarray(array).view(np.uint32)
-    return _finite_alone(array, whole & _kept(FLOAT32_BITS - bits))
+    return _without_low_bits(array, np.ascontiguousarray(array).view(np.uint32), FLOAT32_BITS - bits)
 
 
 def to_format(array: NDArray[Any], form: Format) -> NDArray[np.float32]:
@@ -116,13 +109,10 @@ def to_format(array: NDArray[Any], form: Format) -> NDArray[np.float32]:
     return np.asarray(np.clip(nearest, -form.largest, form.largest), np.float32)
 
 
-def _kept(drop: int) -> np.uint32:
-    return np.uint32(0xFFFFFFFF ^ ((1 << drop) - 1))
-
-
-def _finite_alone(array: NDArray[np.float32], whole: NDArray[np.uint32]) -> NDArray[np.float32]:
-    """View the words as numbers, but keep Inf and NaN."""
-    return np.asarray(np.where(np.isfinite(array), whole.view(np.float32), array), np.float32)
+def _without_low_bits(array: NDArray[np.float32], words: NDArray[np.uint32], drop: int) -> NDArray[np.float32]:
+    """View words as numbers without their low bits, but keep Inf and NaN of the array."""
+    kept = words & np.uint32(0xFFFFFFFF ^ ((1 << drop) - 1))
+    return np.asarray(np.where(np.isfinite(array), kept.view(np.float32), array), np.float32)
 
 
 def _to_float16(array: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -146,10 +136,8 @@ def _scaled_by_filter(array: NDArray[np.float32], form: Format) -> NDArray[np.fl
 
 
 def _of_bits(bits: int) -> dict[str, Rounding]:
-    return {
-        "rounded": partial(to_nearest, bits=bits),
-        "rounded, ties away from zero": partial(to_nearest, bits=bits, away=True),
-    }
+    nearest = partial(to_nearest, bits=bits)
+    return {"rounded": nearest, "rounded, ties away from zero": partial(nearest, away=True)}
 
 
 def _of_format(name: str, form: Format) -> dict[str, Rounding]:
@@ -161,8 +149,8 @@ def _of_format(name: str, form: Format) -> dict[str, Rounding]:
     }
 
 
-# Class -> the ways in which it may round its factors, besides not at all, the most precise first. Tensor cores truncate
-# float32 numbers to TF32. float16 has a smaller range; with a scale that avoids its ends only its bits count.
+# Class -> the roundings of its factors, besides none, the most precise first. Tensor cores truncate float32 numbers to
+# TF32. float16 has a smaller range; with a scale that avoids its ends only its bits count.
 ROUNDINGS: dict[str, dict[str, Rounding]] = {
     "tf32": _of_bits(10) | {"cut off": partial(cut_off, bits=10)},
     "fp16": _of_bits(10) | {"in float16": _to_float16},

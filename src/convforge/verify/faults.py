@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.problem import PADDING_MODES, Conv2dProblem, Epilogue, Problem
+from convforge.problem import PADDING_MODES, Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.verify.bounds import rounded
 from convforge.verify.inputs import Inputs, output_dtype
@@ -38,15 +38,13 @@ def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs
     if not known.any():
         return "no finite output"
     best, name = UNEXPLAINED, ""
-    with np.errstate(invalid="ignore"):
-        errors = values - expected
     for label, suspect in _suspects(problem, right, inputs, values, known):
         suspected = suspect()
         compared = known & np.isfinite(suspected)
         if 2 * compared.sum() < known.sum():
             continue
-        wrong = _rms(errors[compared])
-        left = _rms(values[compared] - rounded(suspected[compared], dtype))
+        seen = values[compared]
+        wrong, left = _rms(seen - expected[compared]), _rms(seen - rounded(suspected[compared], dtype))
         if left < best * wrong:
             best, name = left / wrong, label
     return name or _place(problem, values, expected)
@@ -59,22 +57,19 @@ def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: I
     Outputs that a fault does not determine are skipped, unless no wrong one remains.
     """
     values = got.astype(np.float64)
-    expected = rounded(right.value, output_dtype(problem))
-    known = np.isfinite(expected) & np.isfinite(values)
-    names = []
-    for label, suspect in _suspects(problem, right, inputs, values, known):
-        if label.startswith("scaled") and not values[known].any():
-            continue
-        if agrees(values, suspect(), right.value):
-            names.append(label)
-    return names
+    known = np.isfinite(rounded(right.value, output_dtype(problem))) & np.isfinite(values)
+    return [
+        label
+        for label, suspect in _suspects(problem, right, inputs, values, known)
+        if not (label.startswith("scaled") and not values[known].any()) and agrees(values, suspect(), right.value)
+    ]
 
 
 def agrees(values: Floats, suspected: Floats, right: Floats) -> bool:
     """True if a fault gives this wrong result.
 
-    Where `suspected` is NaN, the fault does not determine the output; where it is Inf, the output depends on memory
-    outside of the image, which is NaN in guard bands.
+    Where `suspected` is NaN, the fault does not determine the output; where it is Inf, memory outside of the image
+    does, which is NaN in guard bands.
     """
     slack = 1e-5 * float(np.abs(right[np.isfinite(right)]).max(initial=1e-30))
     compared = np.isfinite(suspected)
@@ -85,10 +80,6 @@ def agrees(values: Floats, suspected: Floats, right: Floats) -> bool:
     return bool(same[compared].all() and explained.any() and 2 * compared.sum() >= compared.size)
 
 
-def _value(problem: Problem, inputs: Inputs, bits: int) -> Floats:
-    return truth(problem, _narrowed(inputs, bits)).value
-
-
 def _rms(values: Floats) -> float:
     return float(np.sqrt(np.mean(values**2)))
 
@@ -96,31 +87,22 @@ def _rms(values: Floats) -> float:
 def _suspects(
     problem: Problem, right: Truth, inputs: Inputs, values: Floats, known: NDArray[np.bool_]
 ) -> Iterator[Suspect]:
-    """Names of the known faults, and their results before rounding."""
-    yield from _of_values(right, values, known)
+    yield "all outputs are zero", lambda: np.zeros_like(right.value)
+    reference = np.where(known, right.value, 0.0)
+    if energy := float(np.sum(reference**2)):
+        factor = float(np.sum(reference * np.where(known, values, 0.0))) / energy
+        yield f"scaled by a constant: {factor:.6g}", lambda: factor * right.value
     if problem.multiplies:
         for label, bits in (("TF32", 10), ("bfloat16", 7)):
-            yield f"{label}-like rounding of the factors", partial(_value, problem, inputs, bits)
+            yield f"{label}-like rounding of the factors", partial(_narrowed, problem, inputs, bits)
     if isinstance(problem, Conv2dProblem):
         yield from _of_filters(problem, inputs)
-        yield from _of_pictures(problem, right, inputs)
+        yield from _of_images(problem, right, inputs)
         yield from _of_geometry(problem, inputs)
         yield from _of_epilogues(problem, inputs)
 
 
-def _of_values(right: Truth, values: Floats, known: NDArray[np.bool_]) -> Iterator[Suspect]:
-    """Faults that need no computation: all zero, a constant factor."""
-    yield "all outputs are zero", lambda: np.zeros_like(right.value)
-    reference = np.where(known, right.value, 0.0)
-    energy = float(np.sum(reference**2))
-    if energy > 0:
-        factor = float(np.sum(reference * np.where(known, values, 0.0))) / energy
-        yield f"scaled by a constant: {factor:.6g}", lambda: factor * right.value
-
-
-def _narrowed(inputs: Inputs, bits: int) -> Inputs:
-    """Factors rounded to this many bits of mantissa."""
-
+def _narrowed(problem: Problem, inputs: Inputs, bits: int) -> Floats:
     def narrow(array: NDArray[Any]) -> NDArray[Any]:
         if is_integer(array.dtype.name):
             return array
@@ -128,23 +110,18 @@ def _narrowed(inputs: Inputs, bits: int) -> Inputs:
         return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1))
 
     assert inputs.w is not None
-    return dataclasses.replace(inputs, x=narrow(inputs.x), w=narrow(inputs.w))
+    return truth(problem, dataclasses.replace(inputs, x=narrow(inputs.x), w=narrow(inputs.w))).value
 
 
-def _of(problem: Conv2dProblem, inputs: Inputs, **changed: Any) -> Callable[[], Floats]:
-    """The result with another x or w."""
-
-    def compute() -> Floats:
-        arrays: dict[str, Any] = {name: np.ascontiguousarray(array) for name, array in changed.items()}
-        return conv2d_truth(problem, dataclasses.replace(inputs, **arrays)).value
-
-    return compute
+def _with(problem: Conv2dProblem, inputs: Inputs, **changed: NDArray[Any]) -> Floats:
+    arrays: dict[str, Any] = {name: np.ascontiguousarray(array) for name, array in changed.items()}
+    return conv2d_truth(problem, dataclasses.replace(inputs, **arrays)).value
 
 
 def _of_filters(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
     w = inputs.w
     assert w is not None
-    with_w = partial(_of, problem, inputs)
+    with_w = partial(partial, _with, problem, inputs)
     yield "flipped filter", with_w(w=w[:, :, ::-1, ::-1])
     if problem.r > 1 and problem.s > 1:
         yield "filter flipped along its height", with_w(w=w[:, :, ::-1])
@@ -173,9 +150,9 @@ def _of_filters(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
         yield "one filter channel for all channels", with_w(w=np.broadcast_to(w[:, :1], w.shape))
 
 
-def _of_pictures(problem: Conv2dProblem, right: Truth, inputs: Inputs) -> Iterator[Suspect]:
+def _of_images(problem: Conv2dProblem, right: Truth, inputs: Inputs) -> Iterator[Suspect]:
     x = inputs.x
-    with_x = partial(_of, problem, inputs)
+    with_x = partial(partial, _with, problem, inputs)
 
     def swapped(array: NDArray[Any], layout: str) -> NDArray[Any]:
         return array.transpose((0, 1, 3, 2) if layout == "NCHW" else (0, 2, 1, 3)).reshape(array.shape)
@@ -188,8 +165,8 @@ def _of_pictures(problem: Conv2dProblem, right: Truth, inputs: Inputs) -> Iterat
     if problem.n > 1:
         yield "one picture for the whole batch", with_x(x=np.broadcast_to(x[:1], x.shape))
     if problem.groups > 1:
-        axis, first = (1 if problem.x_layout == "NCHW" else 3), slice(problem.c_per_group)
-        group = x[:, first] if axis == 1 else x[..., first]
+        axis = 1 if problem.x_layout == "NCHW" else 3
+        group = x.take(range(problem.c_per_group), axis)
         yield "every group reads the channels of the first", with_x(x=np.concatenate([group] * problem.groups, axis))
 
 
@@ -203,16 +180,7 @@ def _reread(problem: Conv2dProblem, x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
-    def changed(**fields: Any) -> Callable[[], Floats]:
-        def compute() -> Floats:
-            try:
-                other = problem.replace(**fields)
-            except ValueError:  # an invalid problem, which no method computes
-                return np.full(problem.out_shape, np.nan)
-            return _cropped(problem, other, inputs)
-
-        return compute
-
+    changed = partial(partial, _cropped, problem, inputs)
     top, bottom, left, right = problem.padding
     others: list[tuple[str, str, tuple[int, ...]]] = [
         ("stride ignored", "stride", (1, 1)),
@@ -233,23 +201,24 @@ def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
             yield label, changed(**{field: value})
     small = problem.n * problem.c * problem.p * problem.q <= MOST_PIXELS
     if small and problem.padding_mode == "zeros" and problem.x_layout == "NCHW" and any(problem.padding):
-        for words, *checked in (
-            ("neither rows nor columns are", False, False),
-            ("only rows are", True, False),
-            ("only columns are", False, True),
-        ):
+        checks = {"neither rows nor columns are": (0, 0), "only rows are": (1, 0), "only columns are": (0, 1)}
+        for words, checked in checks.items():
             yield f"border reads neighbouring memory: {words} checked", partial(_unchecked, problem, inputs, *checked)
     for mode in PADDING_MODES:
         if any(problem.padding) and mode != problem.padding_mode:
             yield f"border taken as {mode}", changed(padding_mode=mode, padding_value=0.0)
     if any(problem.padding):
-        yield "border skipped", lambda: _border_skipped(problem, conv2d_truth(problem, inputs).value)
+        yield "border skipped", partial(_border_skipped, problem, inputs)
     if problem.padding_mode == "constant" and problem.padding_value != 0:
         yield "padding value ignored", changed(padding_value=0.0)
 
 
-def _cropped(problem: Conv2dProblem, other: Conv2dProblem, inputs: Inputs) -> Floats:
-    """The result of a problem of the same images, cropped or filled with NaN to this problem's output."""
+def _cropped(problem: Conv2dProblem, inputs: Inputs, **fields: Any) -> Floats:
+    """The result with other fields, cropped or filled with NaN to this problem's output."""
+    try:
+        other = problem.replace(**fields)
+    except ValueError:  # an invalid problem, which no method computes
+        return np.full(problem.out_shape, np.nan)
     if problem.epilogue.residual:
         return np.full(problem.out_shape, np.nan)
     rows = to_rows(other, conv2d_truth(other, inputs).value).reshape(other.n, other.p, other.k, other.q)
@@ -259,7 +228,7 @@ def _cropped(problem: Conv2dProblem, other: Conv2dProblem, inputs: Inputs) -> Fl
     return from_rows(problem, whole)
 
 
-def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: bool, columns_checked: bool) -> Floats:
+def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: int, columns_checked: int) -> Floats:
     """The result with unchecked reads outside the image: whatever the address holds; Inf outside of x."""
     if problem.groups > 1 or not problem.epilogue.is_plain or problem.mode != "cross-correlation":
         return np.full(problem.out_shape, np.nan)
@@ -285,9 +254,11 @@ def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: bool, colum
     return from_rows(problem, np.where(strays, np.inf, total).transpose(0, 2, 1, 3))
 
 
-def _border_skipped(problem: Conv2dProblem, value: Floats) -> Floats:
+def _border_skipped(problem: Conv2dProblem, inputs: Inputs) -> Floats:
     rows, columns = border_of(problem)
-    whole = to_rows(problem, value).reshape(problem.n, problem.p, problem.k, problem.q).copy()
+    whole = (
+        to_rows(problem, conv2d_truth(problem, inputs).value).reshape(problem.n, problem.p, problem.k, problem.q).copy()
+    )
     whole[:, rows] = 0
     whole[..., columns] = 0
     return from_rows(problem, whole)
@@ -305,11 +276,7 @@ def _of_epilogues(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
     for label, fields in others.items():
         plain = dataclasses.replace(problem.epilogue, **fields)
         if plain != problem.epilogue:
-            yield label, partial(_with_epilogue, problem, inputs, plain)
-
-
-def _with_epilogue(problem: Conv2dProblem, inputs: Inputs, plain: Epilogue) -> Floats:
-    return conv2d_truth(problem.replace(epilogue=plain), inputs).value
+            yield label, partial(_with, problem.replace(epilogue=plain), inputs)
 
 
 def _place(problem: Problem, values: Floats, expected: Floats) -> str:
@@ -327,7 +294,7 @@ def _place(problem: Problem, values: Floats, expected: Floats) -> str:
         channels = np.flatnonzero(wrong.any(axis=(0, 1, 3)))
         if channels.size < problem.k:
             return f"wrong in output channels {', '.join(map(str, channels[:8]))} alone"
-        pictures = np.flatnonzero(wrong.any(axis=(1, 2, 3)))
-        if pictures.size < problem.n:
-            return f"wrong in pictures {', '.join(map(str, pictures[:8]))} alone"
+        images = np.flatnonzero(wrong.any(axis=(1, 2, 3)))
+        if images.size < problem.n:
+            return f"wrong in images {', '.join(map(str, images[:8]))} alone"
     return f"unknown: {int(large.sum())} of {large.size} outputs are wrong"

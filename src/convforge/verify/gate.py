@@ -4,8 +4,8 @@ An elementwise bound must admit the worst case, which no real data reach, and so
 coarser than promised. The gate compares with honest loops on the same data:
 
 - `strict`, `separable` and `winograd`: with one FMA after the other.
-- `tf32`, `fp16`, `bf16` and `fp8`: with the truth of rounded factors, in the nearest way of rounding. The rest is the
-  error of the sums alone, so narrower factors show, and narrower sums too, though they err less than honest factors do.
+- `tf32`, `fp16`, `bf16` and `fp8`: with the truth of rounded factors, in the nearest rounding. The rest is the error of
+  the sums alone, so narrower factors show, and narrower sums too, though they err less than honest factors do.
 - `strict` on 16-bit floats: products are exact, and the rounding of the result hides the sums. The error is the
   distance of the truth from the numbers that round to the result.
 
@@ -16,11 +16,11 @@ are compared as well.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,8 @@ from convforge.verify.bounds import (
     unit_roundoff,
     within_range,
 )
-from convforge.verify.factors import ROUNDINGS, Factors, rounded, ways
-from convforge.verify.honest import Honest, Way, apart_from_scale, baseline, sampled_items
+from convforge.verify.factors import ROUNDINGS, Factors, rounded, roundings
+from convforge.verify.honest import Baseline, Honest, apart_from_scale, sampled_items
 from convforge.verify.inputs import Inputs, output_dtype
 from convforge.verify.rows import Band, rows_of
 from convforge.verify.truth import Floats, Truth, to_rows
@@ -61,11 +61,11 @@ FINER = 0.25
 # From this many independent outputs on, errors are compared without their proportional part as well.
 ENOUGH = 8
 
-# A way of rounding that leaves less than this share of the allowed error is accepted; honest sums of many products
-# leave up to a half.
+# A rounding that leaves less than this share of the allowed error is accepted; honest sums of many products leave up to
+# a half.
 LITTLE = 0.5
 
-# Rows used to order the ways of rounding; most FLOPs for which all rows are used; most ways that are tried.
+# Rows used to order the roundings; most FLOPs for which all rows are used; most roundings that are tried.
 FEW_ROWS, FEW_FLOPS, TRIED = 4, 2e7, 6
 
 # The FFT's RMS error grows as u sqrt(log N) times the image's norm (Gentleman and Sande, Fast Fourier transforms for
@@ -79,8 +79,7 @@ FFT_CONSTANT = 4.0
 RARE = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """The RMS error of one channel in one band."""
 
     channel: int
@@ -110,27 +109,23 @@ class Gate:
 
     def __init__(self, problem: Problem, inputs: Inputs, truth: Truth, items: NDArray[np.int64] | None = None) -> None:
         self._problem, self._inputs, self._output_rows = problem, inputs, rows_of(problem)
-        self._whole, self._magnitude = truth.value, truth.magnitude
-        self._items, self._dtype = items, output_dtype(problem)
-        self._ways: dict[str, Way] = {}  # words -> way of rounding
-        self._fft: Floats | None = None  # allowed in each image and channel
-        self._likely: dict[str, str] = {}  # class -> the words for the way that a result passed
+        self._truth, self._items, self._dtype = truth, items, output_dtype(problem)
+        self._baselines: dict[str, Baseline] = {}  # by the name of the factors' rounding
+        self._likely: dict[str, str] = {}  # class -> the rounding that a result passed
 
     def excess(self, precision: str, got: NDArray[Any]) -> Measured | None:
-        """The worst channel and band whose RMS error exceeds what the class `precision` allows; None if none does.
-
-        `got` is the whole output, or the gate's rows. ValueError for a class without a gate.
-        """
+        """The worst channel and band whose RMS error exceeds what the class `precision` allows; None if none does."""
         found = self.measured(precision, got)
         return found if found is not None and found.ratio > 1 else None
 
     def measured(self, precision: str, got: NDArray[Any]) -> Measured | None:
-        """The channel and band with the largest error relative to the allowed one; parameters as for :meth:`excess`.
+        """The channel and band with the largest error relative to the allowed one, of a whole output or its rows.
 
-        None where nothing is measured: an empty output, or integer sums, which the bound requires to be exact.
+        None for an empty output, or integer sums, which the bound requires to be exact. ValueError for a class without
+        a gate.
         """
         problem = self._problem
-        if not self._whole.size or is_integer(problem.acc_dtype):
+        if not self._truth.value.size or is_integer(problem.acc_dtype):
             return None
         if precision == "fft" and isinstance(problem, Conv2dProblem):
             return self._measured_fft(problem, got)
@@ -142,10 +137,7 @@ class Gate:
         return self._judge(precision, self._strict, values)
 
     def _rows(self, whole: NDArray[Any]) -> NDArray[Any]:
-        """The sampled rows of a whole output, or the rows of the gate themselves."""
-        if self._items is not None:
-            return whole
-        return self._output_rows.taken(whole, self._rows_seen)
+        return whole if self._items is not None else self._output_rows.taken(whole, self._rows_seen)
 
     @cached_property
     def _rows_seen(self) -> NDArray[np.int64]:
@@ -161,16 +153,16 @@ class Gate:
         return not is_integer(self._dtype.name) and finfo(self._dtype).nmant >= finfo(self._problem.acc_dtype).nmant
 
     @cached_property
-    def _strict(self) -> Way:
+    def _strict(self) -> Baseline:
         problem = self._problem
         factors = {operand.dtype for operand in problem.operands if operand.role in ("input", "weights")}
         halves = factors <= {"float16", "bfloat16"} and problem.acc_dtype == "float32"
         styles = ("sequential", "cut") if halves else ("sequential",)
-        return Way(baseline(problem, self._inputs, self._rows_seen, self._rows(self._whole), styles), self._bands)
+        return Baseline(problem, self._inputs, self._rows_seen, self._rows(self._truth.value), styles)
 
-    def _true(self, factors: Factors, items: NDArray[np.int64]) -> Floats:
+    def _true(self, problem: Problem, inputs: Inputs, items: NDArray[np.int64]) -> Floats:
         """The truth of rounded factors in some rows, within the output type's range."""
-        return within_range(rows_of(factors.problem).true(factors.inputs, items).value, self._dtype)
+        return within_range(rows_of(problem).true(inputs, items).value, self._dtype)
 
     def _error(self, values: Floats, reference: Floats) -> Floats:
         """Signed errors; if results are rounded, distances of the truth from the numbers that round to the result."""
@@ -180,43 +172,42 @@ class Gate:
             return beyond_rounding(values, reference, self._dtype.name)
 
     def _measured_narrow(self, precision: str, values: Floats) -> Measured | None:
-        """The error that remains for the best of the likeliest ways of rounding the factors."""
-        # With very many products a few rows do not show the way of rounding, so try others until one leaves little.
+        """The error that remains for the best of the likeliest roundings of the factors."""
+        # With very many products a few rows do not show the rounding, so try others until one leaves little.
         least: Measured | None = None
-        for words, way in self._tried(precision, values):
-            found = self._judge(precision, way, values)
+        for baseline in self._tried(precision, values):
+            found = self._judge(precision, baseline, values)
             if found is None:
                 return None
             if least is None or found.ratio < least.ratio:
-                least, self._likely[precision] = found, words
+                least, self._likely[precision] = found, baseline.rounding
             if found.ratio <= LITTLE:
                 return found
         return least if least is not None and least.ratio <= 1 else self._finer(precision, values) or least
 
-    def _tried(self, precision: str, values: Floats) -> Iterator[tuple[str, Way]]:
-        """Ways of rounding with their baselines: the one that a result passed before, then the nearest few."""
+    def _tried(self, precision: str, values: Floats) -> Iterator[Baseline]:
+        """Baselines of roundings: the one that a result passed before, then the nearest few."""
         before = self._likely.get(precision)
         if before is not None:
-            yield before, self._ways[before]
-        for factors in self._nearest(precision, values):
-            if factors.words not in self._ways:
-                reference = self._true(factors, self._rows_seen)
+            yield self._baselines[before]
+        for problem, inputs, rounding in self._nearest(precision, values):
+            if rounding not in self._baselines:
+                reference = self._true(problem, inputs, self._rows_seen)
                 styles = ("sequential", "two levels" if precision == "fp8" else "cut")
-                loops = baseline(factors.problem, factors.inputs, self._rows_seen, reference, styles)
-                self._ways[factors.words] = Way(loops, self._bands, factors.words)
-            if factors.words != before:
-                yield factors.words, self._ways[factors.words]
+                self._baselines[rounding] = Baseline(problem, inputs, self._rows_seen, reference, styles, rounding)
+            if rounding != before:
+                yield self._baselines[rounding]
 
     def _nearest(self, precision: str, values: Floats) -> list[Factors]:
-        """The ways of rounding whose truths are nearest to a result in a few rows, the likeliest first."""
+        """The roundings whose truths are nearest to a result in a few rows, the likeliest first."""
         # Truncated sums are below all of them on positive numbers, so compare errors both in full and without their
         # part proportional to the output.
-        items, rows = self._rows_seen, self._output_rows.pictures * self._output_rows.height
+        items, rows = self._rows_seen, self._output_rows.images * self._output_rows.height
         step = 1 if self._problem.flops * items.size <= FEW_FLOPS * rows else max(items.size // FEW_ROWS, 1)
         few = Band("", np.ones(items[::step].size, bool), np.ones(values.shape[2], bool))
         found, errors = [], []
-        for factors in ways(self._problem, self._inputs, precision):
-            reference = self._true(factors, items[::step])
+        for factors in roundings(self._problem, self._inputs, precision):
+            reference = self._true(factors.problem, factors.inputs, items[::step])
             error = self._error(values[::step], reference)
             known = np.isfinite(error) & np.isfinite(reference)
             along = few.sums(reference**2, known)
@@ -229,8 +220,8 @@ class Gate:
     def _finer(self, precision: str, values: Floats) -> Measured | None:
         """The worst band of a result that is nearer the truth than rounded factors; None if any band is not."""
         factors = rounded(self._problem, self._inputs, precision)
-        truth = within_range(self._rows(self._whole), self._dtype)
-        coarse = self._true(factors, self._rows_seen)
+        truth = within_range(self._rows(self._truth.value), self._dtype)
+        coarse = self._true(factors.problem, factors.inputs, self._rows_seen)
         with np.errstate(invalid="ignore"):
             errors, allowed = self._error(values, truth) ** 2, (FINER * (coarse - truth)) ** 2
         known = np.isfinite(errors) & np.isfinite(allowed)
@@ -240,86 +231,75 @@ class Gate:
             rms, most = (np.sqrt(band.sums(squares, known) / count) for squares in (errors, allowed))
             if (rms > most).any():
                 return None
-            worst = int(np.argmax(rms / np.maximum(most, np.finfo(np.float64).tiny)))
-            note = f"more exact than {factors.words}"
-            found.append(Measured(worst, band.name, float(rms[worst]), float(most[worst]), note))
+            found.append(_largest(band.name, rms, most, f"more exact than {factors.rounding}"))
         return _worst(found)
 
-    def _judge(self, precision: str, way: Way, values: Floats) -> Measured | None:
-        error = self._error(values, way.baseline.reference)
-        chosen = way.baseline.known
+    def _judge(self, precision: str, baseline: Baseline, values: Floats) -> Measured | None:
+        error, chosen = self._error(values, baseline.reference), baseline.known
         if not np.isfinite(error).all():  # the bound has judged the non-finite ones
             chosen = np.isfinite(error) if chosen is None else chosen & np.isfinite(error)
-        kinds = (False, True) if len(way.baseline.loops) > 1 and self._is_stored_whole else (False,)
-        found = []
-        for number, band in enumerate(self._bands):
-            honest = way.honest(number, precision, chosen)
-            found += [_worst_channel(way, band, honest, error, chosen, precision, apart) for apart in kinds]
-        return _worst(found)
+        kinds = (False, True) if len(baseline.loops) > 1 and self._is_stored_whole else (False,)
+        bands = itertools.product(self._bands, kinds)
+        return _worst(_worst_channel(baseline, band, error, chosen, precision, apart) for band, apart in bands)
 
     def _measured_fft(self, problem: Conv2dProblem, got: NDArray[Any]) -> Measured | None:
         """The FFT spreads its error over the whole image: one RMS for each image and channel."""
-        rows, reference, items = got, self._whole, self._items
+        rows, reference, items = got, self._truth.value, self._items
         if items is None:
-            rows, reference = to_rows(problem, got), to_rows(problem, self._whole)
+            rows, reference = to_rows(problem, got), to_rows(problem, reference)
             items = np.arange(problem.n * problem.p)
-        picture = items // problem.p
-        if self._fft is None:
-            self._fft = _fft_allowed(problem, self._inputs, self._magnitude)
+        image = items // problem.p
         found = []
-        for n in np.unique(picture):
-            values, truth = rows[picture == n].astype(np.float64), within_range(reference[picture == n], self._dtype)
+        for n in np.unique(image):
+            values, truth = rows[image == n].astype(np.float64), within_range(reference[image == n], self._dtype)
             error = self._error(values, truth)
             finite = np.isfinite(error)
             count = np.maximum(finite.sum(axis=(0, 2)), 1)
             rms = np.sqrt((np.where(finite, error, 0.0) ** 2).sum(axis=(0, 2)) / count)
-            allowed = np.maximum(self._fft[n], np.finfo(np.float64).tiny)
-            worst = int(np.argmax(rms / allowed))
-            found.append(Measured(worst, f"picture {n}", float(rms[worst]), float(allowed[worst])))
+            found.append(_largest(f"image {n}", rms, self._fft_allowed[n]))
         return _worst(found)
+
+    @cached_property
+    def _fft_allowed(self) -> Floats:
+        """The allowed RMS error of each image and channel, shape (N, K)."""
+        problem: Any = self._problem
+        inputs, magnitude, u = self._inputs, self._truth.magnitude, unit_roundoff(problem.acc_dtype)
+        assert inputs.w is not None
+        # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
+        absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
+        norm = sums_of_groups(problem, np.sqrt(fft_energy(problem, inputs)), absolute) / problem.epilogue.divisor
+        if problem.epilogue.scale != "none":
+            norm = norm * np.abs(np.asarray(inputs.operands["scale"], np.float64))
+        dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
+        allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
+        # The epilogue adds roundings.
+        largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
+        return np.asarray(allowed + 4 * u * largest, np.float64)
+
+
+def _largest(band: str, rms: Floats, allowed: Floats, note: str = "") -> Measured:
+    worst = int(np.argmax(rms / np.maximum(allowed, np.finfo(np.float64).tiny)))
+    return Measured(worst, band, float(rms[worst]), float(allowed[worst]), note)
 
 
 def _worst(found: Iterable[Measured | None]) -> Measured | None:
     return max((each for each in found if each is not None), key=lambda each: each.ratio, default=None)
 
 
-def _fft_allowed(problem: Conv2dProblem, inputs: Inputs, magnitude: Floats) -> Floats:
-    """The allowed RMS error of each image and channel, shape (N, K)."""
-    assert inputs.w is not None
-    # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
-    absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
-    norm = sums_of_groups(problem, np.sqrt(fft_energy(problem, inputs)), absolute)
-    dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
-    u = unit_roundoff(problem.acc_dtype)
-    norm = norm / problem.epilogue.divisor
-    if problem.epilogue.scale != "none":
-        norm = norm * np.abs(np.asarray(inputs.operands["scale"], np.float64))
-    # The epilogue adds roundings.
-    largest = float(np.where(np.isfinite(magnitude), magnitude, 0).max(initial=0.0))
-    allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)
-    return np.asarray(allowed + 4 * u * largest, np.float64)
-
-
 def _worst_channel(
-    way: Way,
-    band: Band,
-    honest: Honest,
-    error: Floats,
-    chosen: NDArray[np.bool_] | None,
-    precision: str,
-    apart: bool,
+    baseline: Baseline, band: Band, error: Floats, chosen: NDArray[np.bool_] | None, precision: str, apart: bool
 ) -> Measured | None:
     """The worst channel of a band; with `apart`, of errors without their proportional part."""
-    if not honest.count.any():
+    honest, reference = baseline.honest(band, precision, chosen), baseline.reference
+    if not honest.outputs.any():
         return None
-    base = way.baseline
-    squares = (
-        apart_from_scale(band, error, base.reference, honest.along, chosen) if apart else band.sums(error**2, chosen)
-    )
+    along = honest.along
+    squares = apart_from_scale(band, error, reference, along, chosen) if apart else band.sums(error**2, chosen)
     limits = _allowed(honest, precision, honest.independent, apart)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(squares > 0, squares / limits, 0)
-    notes = ["without what is proportional to the output"] * apart + [f"with {way.words}"] * bool(way.words)
+    rounding = baseline.rounding
+    notes = ["without what is proportional to the output"] * apart + [f"with {rounding}"] * bool(rounding)
     found: Measured | None = None
     for channel in np.argsort(-ratio):
         if found is not None and not ratio[channel] > 1:
@@ -327,12 +307,12 @@ def _worst_channel(
         limit = limits[channel]
         if ratio[channel] > 1:
             # Equal outputs have equal errors: they count once.
-            seen = np.broadcast_to(band.mask, base.reference.shape) if chosen is None else chosen & band.mask
-            independent = np.minimum(honest.independent, np.unique(base.reference[:, channel][seen[:, channel]]).size)
+            seen = np.broadcast_to(band.mask, reference.shape) if chosen is None else chosen & band.mask
+            independent = np.minimum(honest.independent, np.unique(reference[:, channel][seen[:, channel]]).size)
             if apart and independent[channel] < ENOUGH:
                 continue
             limit = _allowed(honest, precision, independent, apart)[channel]
-        rms, allowed = (float(np.sqrt(sums / max(honest.count[channel], 1))) for sums in (squares[channel], limit))
+        rms, allowed = (float(np.sqrt(sums / max(honest.outputs[channel], 1))) for sums in (squares[channel], limit))
         this = Measured(int(channel), band.name, rms, allowed, ", ".join(notes))
         if found is None or this.ratio > found.ratio:
             found = this

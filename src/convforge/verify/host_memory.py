@@ -1,7 +1,6 @@
 """Large results on the host: reused memory, and comparison bit for bit.
 
-All results of one case have one size. Touching fresh memory for the first time can take many times as long as the copy
-into it.
+Touching fresh memory for the first time can take many times as long as the copy into it.
 """
 
 from __future__ import annotations
@@ -13,9 +12,6 @@ from numpy.typing import NDArray
 
 from convforge.backends.runtime import Runtime
 
-# Bytes that are compared at a time: few enough for the cache.
-PIECE = 1 << 17
-
 
 class HostMemory:
     """Reused host buffers by name; using a name again overwrites its buffer."""
@@ -24,7 +20,6 @@ class HostMemory:
         self._kept: dict[str, NDArray[np.uint8]] = {}
 
     def piece(self, name: str, nbytes: int) -> NDArray[np.uint8]:
-        """An uninitialised buffer of `nbytes`."""
         kept = self._kept.get(name)
         if kept is None or kept.size < nbytes:
             kept = self._kept[name] = np.empty(nbytes, np.uint8)
@@ -53,25 +48,16 @@ def same(a: Any, b: Any) -> bool:
     """
     if a is None or b is None:
         return a is b
-    if a.shape != b.shape or a.nbytes != b.nbytes:
+    if a.shape != b.shape or a.itemsize != b.itemsize:
         return False
-    x, y = _bytes(a), _bytes(b)
-    return all(_equal(x[i : i + PIECE], y[i : i + PIECE]) for i in range(0, x.size, PIECE))
+    return np.array_equal(bits(a), bits(b))
 
 
-def filled(array: NDArray[Any], byte: int) -> bool:
-    """True if every byte of an array equals `byte`."""
-    found = _bytes(array)
-    pattern = np.full(min(PIECE, found.size), byte, np.uint8)
-    pieces = (found[i : i + PIECE] for i in range(0, found.size, PIECE))
-    return all(_equal(piece, pattern[: piece.size]) for piece in pieces)
+def bits(array: NDArray[Any]) -> NDArray[Any]:
+    """A view of the elements as unsigned integers."""
+    return np.asarray(array).view(f"u{array.itemsize}")
 
 
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _equal(x: NDArray[np.uint8], y: NDArray[np.uint8]) -> bool:
-    """Compare eight bytes at a time, then the rest."""
-    end = x.size // 8 * 8
-    return np.array_equal(x[:end].view(np.uint64), y[:end].view(np.uint64)) and np.array_equal(x[end:], y[end:])
+def holds(array: NDArray[Any], byte: int) -> NDArray[np.bool_]:
+    """A mask of the elements whose bytes all equal `byte`."""
+    return np.asarray(bits(array) == bits(np.full(array.itemsize, byte, np.uint8).view(f"u{array.itemsize}")))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.problem import Conv2dProblem, Problem
-from convforge.problem.types import is_integer
+from convforge.problem.types import is_integer, limits
 
 # Random float64 numbers made at a time: few enough for the cache.
 CHUNK = 1 << 16
@@ -23,37 +23,22 @@ KINDS: dict[str, str] = {
     "normal": "random normal numbers; the full range of an integer type",
     "repeated": "normal, the same numbers again and again: soon made, for large arrays of which a sample is checked",
     "integers": "small whole numbers, so that every sum is exact in any order",
-    "impulse": "one pixel of 1 in each picture, filters of 1, 2, 3, ...: tells correlation from convolution",
-    "nan": "normal, with a NaN in the middle of the last channel of the first picture",
+    "impulse": "one pixel of 1 in each image, filters of 1, 2, 3, ...: tells correlation from convolution",
+    "nan": "normal, with a NaN in the middle of the last channel of the first image",
     "inf": "normal, with an infinity there",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The arrays of one call.
+    """The arrays of one call, in the problem's layouts and types."""
 
-    Attributes
-    ----------
-    x : array
-        In the problem's physical layout and type. For a matrix product, A as stored.
-    w : array of the problem's `w_shape`, or None
-        For a matrix product, B as stored; None where there are no weights.
-    operands : dict of str to array
-        Those that the epilogue uses: "scale" and "bias" in the problem's `operand_dtype`; "residual" in the output's
-        layout and type.
-    kind, seed
-        Arguments of :func:`make_inputs`, for the line that reproduces a failure; "given" if it was not made there.
-    own_weights : bool
-        The caller replaced the weights, because their rank matters.
-    """
-
-    x: NDArray[Any]
-    w: NDArray[Any] | None
-    operands: dict[str, Any]
-    kind: str = "given"
+    x: NDArray[Any]  # for a matrix product, A as stored
+    w: NDArray[Any] | None  # for a matrix product, B as stored; None where there are no weights
+    operands: dict[str, Any]  # those that the epilogue uses: "scale", "bias", "residual"
+    kind: str = "given"  # with `seed`, arguments of make_inputs, for the line that reproduces a failure
     seed: int = 0
-    own_weights: bool = False
+    own_weights: bool = False  # the caller replaced the weights, because their rank matters
 
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
@@ -73,19 +58,19 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     rng = np.random.default_rng(seed)
     pixels, weights = problem.input, problem.weights
     if kind in ("nan", "inf") and is_integer(pixels.dtype):
-        raise ValueError(f"kind={kind!r} goes with float pictures alone; x is {pixels.dtype}")
+        raise ValueError(f"kind={kind!r} goes with float images alone; x is {pixels.dtype}")
     if kind == "impulse":
         x = np.zeros(pixels.shape, pixels.dtype)
-        for n, picture in enumerate(_channels(problem, x)):
-            if picture.size:
-                picture[n % picture.shape[0]][tuple(size // 2 for size in picture.shape[1:])] = 1
+        for n, image in enumerate(_channels(problem, x)):
+            if image.size:
+                image[n % image.shape[0]][tuple(size // 2 for size in image.shape[1:])] = 1
         w = None if weights is None else (np.arange(weights.size) % 97 + 1).reshape(weights.shape).astype(weights.dtype)
     else:
         x = _random(rng, pixels.shape, pixels.dtype, kind, 8)
         w = None if weights is None else _random(rng, weights.shape, weights.dtype, kind, 4)
     if kind in ("nan", "inf") and x.size:
-        picture = _channels(problem, x)[0]
-        picture[-1][tuple(size // 2 for size in picture.shape[1:])] = np.nan if kind == "nan" else np.inf
+        image = _channels(problem, x)[0]
+        image[-1][tuple(size // 2 for size in image.shape[1:])] = np.nan if kind == "nan" else np.inf
     return Inputs(x, w, _operands(rng, problem, kind), kind, seed)
 
 
@@ -104,8 +89,7 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: 
     if kind == "repeated" and (count := math.prod(shape)) > DIFFERENT:
         return np.resize(_random(rng, (DIFFERENT,), dtype, "normal", largest), count).reshape(shape)
     if is_integer(dtype):
-        limits = np.iinfo(dtype)
-        low, high = int(limits.min), int(limits.max)
+        low, high = limits(dtype)
         if kind == "integers":
             low, high = max(low, -largest), min(high, largest)
         return rng.integers(low, high, shape, dtype=dtype, endpoint=True)
@@ -122,28 +106,25 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
     """The epilogue's tensors. Exact kinds get multiples of 1/4 as scales: products stay exact, and ties occur."""
     if not isinstance(problem, Conv2dProblem):
         return {}
-    dtype = problem.operand_dtype
+    dtype, ends, found = problem.operand_dtype, problem.epilogue, dict[str, Any]()
     exact = kind in ("integers", "impulse")
-    scale: Any = None
-    if problem.epilogue.scale != "none":
-        shape = () if problem.epilogue.scale == "tensor" else (problem.k,)
+    if ends.scale != "none":
+        shape = () if ends.scale == "tensor" else (problem.k,)
         quarters = rng.integers(1, 6, shape) / 4
-        scale = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
+        scale: Any = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
         if is_integer(problem.acc_dtype) and not exact:  # scales sums over a type's whole range to the output's
             scale = (scale * (64.0 / max(problem.largest_sum**0.5, 1.0))).astype(dtype)
             scale = scale * 2.0 ** (rng.integers(-40, 40, shape, endpoint=True) * (rng.random(shape) < 0.25))
-    bias = None
-    if problem.epilogue.bias and is_integer(problem.acc_dtype) and not exact:
-        bias = _any_size(rng, (problem.k,), problem.out_dtype).astype(dtype)
-    elif problem.epilogue.bias:
-        bias = _random(rng, (problem.k,), dtype, "integers" if exact else "normal", 5)
-    residual = None
-    if problem.epilogue.residual and problem.out_dtype == "int32" and not exact:
-        residual = _any_size(rng, problem.out_shape, "int32")
-    elif problem.epilogue.residual:
-        residual = _random(rng, problem.out_shape, problem.out_dtype, "integers" if exact else "normal", 7)
-    named = {"scale": scale, "bias": bias, "residual": residual}
-    return {name: array for name, array in named.items() if array is not None}
+        found["scale"] = scale
+    if ends.bias and is_integer(problem.acc_dtype) and not exact:
+        found["bias"] = _any_size(rng, (problem.k,), problem.out_dtype).astype(dtype)
+    elif ends.bias:
+        found["bias"] = _random(rng, (problem.k,), dtype, "integers" if exact else "normal", 5)
+    if ends.residual and problem.out_dtype == "int32" and not exact:
+        found["residual"] = _any_size(rng, problem.out_shape, "int32")
+    elif ends.residual:
+        found["residual"] = _random(rng, problem.out_shape, problem.out_dtype, "integers" if exact else "normal", 7)
+    return found
 
 
 def _any_size(rng: np.random.Generator, shape: tuple[int, ...], out_dtype: str) -> NDArray[np.int32]:

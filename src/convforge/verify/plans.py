@@ -15,11 +15,11 @@ from convforge.backends.runtime import Runtime, upload_weights
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer
 from convforge.verify.bounds import error_bound
-from convforge.verify.host_memory import PIECE, HostMemory, filled, same
+from convforge.verify.host_memory import holds, same
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
 from convforge.verify.rows import only_border
 from convforge.verify.truth import truth
-from convforge.verify.verdict import Judge, Verdict, reproduction, within
+from convforge.verify.verdict import RIGHT, Judge, Verdict, reproduction, within
 
 # Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
 POISONS = (0xFF, 0x5A)
@@ -36,11 +36,11 @@ TILE_REACH = 16
 
 
 def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter | None = None) -> Verdict:
-    """Run a plan several times and compare it with the truth.
+    """Run a plan several times and compare it with the truth; the verdict is that of the first run or failure.
 
-    Two different poisons of the output show unwritten elements. Guard bands around output and workspace show writes
-    outside of them. The runs are: the inputs, twice; other inputs, for which a stored result is wrong; the first again,
-    into an output with gaps. The inputs must not change.
+    Two poisons of the output show unwritten elements; guard bands around output and workspace show writes outside of
+    them. The runs are: the inputs, twice; other inputs, for which a stored result is wrong; the first again, into an
+    output with gaps. The inputs must not change.
 
     Parameters
     ----------
@@ -49,58 +49,26 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
         Judges the plan's problem and holds the inputs; by default, random normal ones.
     prepared : PreparedFilter, optional
         Of the judge's weights; by default, the plan prepares them.
-
-    Returns
-    -------
-    Verdict
-        That of the first run, or of the first failure.
     """
-    problem: Problem = plan.problem
-    judge = Judge(problem, make_inputs(problem)) if judge is None else judge
-    inputs = judge.inputs
-    bench = _Bench(plan, judge.memory)
-    there = bench.upload(inputs)
-    prepared = plan.prepare(there.w) if prepared is None else prepared
-
-    first = bench.run(there, prepared, POISONS[0], "first")
-    again = bench.run(there, prepared, POISONS[1], "again")
-    if stray := bench.outside():
-        return _failed(plan, inputs, stray)
-    if (unwritten := _unwritten(first, again)) is not None:
-        index = tuple(int(i) for i in np.argwhere(unwritten)[0])
-        at_border = isinstance(problem, Conv2dProblem) and only_border(problem, unwritten)
-        fault = "border skipped: output not written there" if at_border else "output not written"
-        count = f"{int(unwritten.sum())} of {unwritten.size} outputs"
-        return _failed(plan, inputs, fault, f"{count}, the first at {index}, are not written")
-    if names := bench.changed(there, inputs):
-        return _failed(plan, inputs, "input modified", f"{', '.join(names)} changed")
-    verdict_of_first = _judge(plan, first, judge)
-    if not verdict_of_first.ok:
-        return verdict_of_first
-    if not same(first, again) and not (verdict := _judge(plan, again, judge)).ok:
-        return verdict
-    for verdict in _on_other_inputs(plan, bench, judge, there, prepared, first):
+    judge = judge or Judge(plan.problem, make_inputs(plan.problem))
+    right: Verdict | None = None
+    for verdict in _Check(plan, judge).verdicts(prepared):
         if not verdict.ok:
             return verdict
-    return verdict_of_first
+        right = right or verdict
+    return right or RIGHT
 
 
 def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
-    """Plant a NaN or an Inf in the middle of x, and check which outputs it reaches.
+    """Plant a NaN or an Inf (`kind` "nan" or "inf") in the middle of x, and check which outputs it reaches.
 
     Outputs whose window holds it must not be finite where the truth is not. All others must be right, unless the
-    method's `nan_spread` excuses them: "tile", those within :data:`TILE_REACH`; "picture", those of its image.
-
-    Parameters
-    ----------
-    plan : Plan
-        Plans for integers pass, because integers hold no NaN.
-    kind : {"nan", "inf"}
-    seed : int
+    method's `nan_spread` excuses them: "tile", those within :data:`TILE_REACH`; "picture", those of its image. Plans
+    for integers pass.
     """
     problem: Problem = plan.problem
     if is_integer(problem.input.dtype) or not problem.outputs:
-        return Verdict(True, 0.0, 0.0, 0.0)
+        return RIGHT
     inputs = make_inputs(problem, kind, seed)
     right = truth(problem, inputs)
     runtime, there = plan.runtime, upload_inputs(plan.runtime, inputs)
@@ -114,7 +82,7 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
     planted = ~np.isfinite(right.value) if problem.multiplies else np.isnan(right.value)
     wrong = ~good & ~(_excused(problem, spread, planted) & ~planted)
     if not wrong.any():
-        return Verdict(True, 0.0, 0.0, 0.0)
+        return RIGHT
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
     fault = f"{kind} does not arrive" if planted[index] else f"{kind} spreads beyond {spread!r}"
     values = f"expected {float(right.value[index])!r}, got {got[index].item()!r}"
@@ -128,126 +96,113 @@ def upload_inputs(runtime: Runtime, inputs: Inputs, layout: str = "") -> Inputs:
     return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=operands)
 
 
-def _on_other_inputs(
-    plan: Plan, bench: _Bench, judge: Judge, there: Inputs, prepared: PreparedFilter, first: NDArray[Any]
-) -> Iterator[Verdict]:
-    """Run on other inputs, then on the first again into an output with gaps."""
-    inputs, others = judge.inputs, judge.other_inputs
-    stale = "stale result", "other inputs gave the result of the call before"
-    others_there = bench.upload(others)
-    result = bench.run(others_there, plan.prepare(others_there.w), POISONS[0], "again")
-    if plan.problem.flops <= SECOND_TRUTH_FLOPS:
-        verdict = _judge(plan, result, judge.other)
-        if not verdict.ok and same(result, first) and not np.array_equal(judge.truth.value, judge.other.truth.value):
-            verdict = _failed(plan, others, *stale)
-        yield verdict
-    elif others.kind in ("normal", "integers") and same(result, first):
-        yield _failed(plan, others, *stale)
-    if not plan.takes_gaps:
-        return
-    with_gaps = bench.run_with_gaps(there, prepared, POISONS[1])
-    where = "with an output that has gaps between its elements"
-    if fault := bench.outside():
-        yield _failed(plan, inputs, fault, where)
-    if not same(first, with_gaps):
-        verdict = _judge(plan, with_gaps, judge)
-        yield dataclasses.replace(verdict, message=f"{verdict.message}\n  {where}")
-
-
-def _judge(plan: Plan, got: NDArray[Any], judge: Judge) -> Verdict:
-    verdict = judge.verdict(plan.algorithm.precision, got)
-    if verdict.ok:
-        return verdict
-    return dataclasses.replace(verdict, message=f"{plan.algorithm.name} [{plan.config}] {verdict.message}")
-
-
 def _failed(plan: Plan, inputs: Inputs, fault: str, detail: str = "") -> Verdict:
     message = f"{plan.algorithm.name} [{plan.config}] {plan.problem}: {detail or fault}"
     message += f"\n  looks like: {fault}\n  reproduce: {reproduction(plan.problem, inputs)}"
     return Verdict(False, math.inf, math.inf, math.inf, fault, message)
 
 
-def _arrays(inputs: Inputs) -> dict[str, Any]:
-    return {"x": inputs.x, "w": inputs.w, **inputs.operands}
+class _Check:
+    """Runs a plan into poisoned buffers on its device, with guard bands around them."""
 
-
-class _Bench:
-    """Buffers on the plan's device, with guard bands around them."""
-
-    def __init__(self, plan: Plan, memory: HostMemory) -> None:
-        self.plan, self.runtime, self.memory = plan, plan.runtime, memory
+    def __init__(self, plan: Plan, judge: Judge) -> None:
+        self.plan, self.judge, self.runtime, self.memory = plan, judge, plan.runtime, judge.memory
         self.shape, self.dtype = plan.problem.out_shape, output_dtype(plan.problem)
         self._guards: list[tuple[str, Any, int]] = []
         self._gap_written = False
 
-    def upload(self, inputs: Inputs) -> Inputs:
+    def verdicts(self, prepared: PreparedFilter | None) -> Iterator[Verdict]:
+        """Verdicts on all runs in turn, and failures between them."""
+        plan, problem, judge = self.plan, self.plan.problem, self.judge
+        there = self._uploaded(judge.inputs)
+        prepared = plan.prepare(there.w) if prepared is None else prepared
+        first = self._run(there, prepared, POISONS[0], "first")
+        again = self._run(there, prepared, POISONS[1], "again")
+        if stray := self._outside():
+            yield _failed(plan, judge.inputs, stray)
+        if (unwritten := holds(first, POISONS[0]) & holds(again, POISONS[1])).any():
+            index = tuple(int(i) for i in np.argwhere(unwritten)[0])
+            at_border = isinstance(problem, Conv2dProblem) and only_border(problem, unwritten)
+            fault = "border skipped: output not written there" if at_border else "output not written"
+            count = f"{int(unwritten.sum())} of {unwritten.size} outputs"
+            yield _failed(plan, judge.inputs, fault, f"{count}, the first at {index}, are not written")
+        held, given = ({"x": i.x, "w": i.w, **i.operands} for i in (there, judge.inputs))
+        arrays = ((n, self.memory.bring(self.runtime, held[n], "gaps"), b) for n, b in given.items() if b is not None)
+        if changed := [name for name, a, b in arrays if not same(a, b)]:
+            yield _failed(plan, judge.inputs, "input modified", f"{', '.join(changed)} changed")
+        yield self._judged(first, judge)
+        if not same(first, again):
+            yield self._judged(again, judge)
+
+        others = judge.other_inputs
+        there_too = self._uploaded(others)
+        result = self._run(there_too, plan.prepare(there_too.w), POISONS[0], "again")
+        is_stale, stale = same(result, first), ("stale result", "other inputs gave the result of the call before")
+        if problem.flops <= SECOND_TRUTH_FLOPS:
+            verdict = self._judged(result, judge.other)
+            if not verdict.ok and is_stale and not np.array_equal(judge.truth.value, judge.other.truth.value):
+                verdict = _failed(plan, others, *stale)
+            yield verdict
+        elif others.kind in ("normal", "integers") and is_stale:
+            yield _failed(plan, others, *stale)
+
+        if plan.takes_gaps:
+            with_gaps = self._run_with_gaps(there, prepared, POISONS[1])
+            where = "with an output that has gaps between its elements"
+            if stray := self._outside():
+                yield _failed(plan, judge.inputs, stray, where)
+            if not same(first, with_gaps):
+                verdict = self._judged(with_gaps, judge)
+                yield dataclasses.replace(verdict, message=f"{verdict.message}\n  {where}")
+
+    def _judged(self, got: NDArray[Any], judge: Judge) -> Verdict:
+        verdict = judge.verdict(self.plan.algorithm.precision, got)
+        message = f"{self.plan.algorithm.name} [{self.plan.config}] {verdict.message}"
+        return verdict if verdict.ok else dataclasses.replace(verdict, message=message)
+
+    def _uploaded(self, inputs: Inputs) -> Inputs:
         weights = self.plan.problem.weights
         return upload_inputs(self.runtime, inputs, weights.layout if weights else "")
 
-    def changed(self, there: Inputs, inputs: Inputs) -> list[str]:
-        """Names of the inputs that differ from what was uploaded."""
-        pairs = ((name, _arrays(there)[name], array) for name, array in _arrays(inputs).items() if array is not None)
-        return [name for name, a, b in pairs if not same(self.memory.bring(self.runtime, a, "gaps"), b)]
-
-    def run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, piece: str) -> NDArray[Any]:
+    def _run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, piece: str) -> NDArray[Any]:
         """Call the plan and download the output into this buffer of host memory."""
-        size = math.prod(self.shape) * self.dtype.itemsize
-        inner = self._guarded("output", size, poison)
+        inner = self._guarded("output", math.prod(self.shape) * self.dtype.itemsize, poison)
         out = inner.view(self.dtype).reshape(self.shape)
         self._call(inputs, prepared, out, poison)
         return self.memory.bring(self.runtime, out, piece)
 
-    def run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
+    def _run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
         """Call into every second column of a larger array with even longer rows; return a copy."""
         padded = (*self.shape[:-1], 2 * self.shape[-1] + 3)
         inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
         whole = inner.view(self.dtype).reshape(padded)
-        columns, bits = (..., slice(1, 2 * self.shape[-1], 2)), np.dtype(f"u{self.dtype.itemsize}")
-        self._call(inputs, prepared, whole[columns], poison)
+        last = 2 * self.shape[-1]
+        self._call(inputs, prepared, whole[..., 1:last:2], poison)
         written = self.memory.bring(self.runtime, whole, "gaps")
-        result = self.memory.copy(written[columns], "again")
-        lines = written.reshape(-1, padded[-1])
-        for begin in range(0, len(lines), step := max(PIECE // (padded[-1] * self.dtype.itemsize), 1)):
-            gaps = lines[begin : begin + step].copy()
-            gaps[:, 1 : 2 * self.shape[-1] : 2].view(bits)[...] = np.frombuffer(bytes([poison] * bits.itemsize), bits)
-            self._gap_written |= not filled(gaps, poison)
-        return result
+        self._gap_written |= not (
+            holds(written[..., ::2], poison).all() and holds(written[..., last + 1], poison).all()
+        )
+        return self.memory.copy(written[..., 1:last:2], "again")
 
     def _call(self, inputs: Inputs, prepared: PreparedFilter, out: Any, poison: int) -> None:
-        workspace = None
-        if self.plan.workspace_bytes:
-            workspace = self._guarded("workspace", self.plan.workspace_bytes, poison)
+        nbytes = self.plan.workspace_bytes
+        workspace = self._guarded("workspace", nbytes, poison) if nbytes else None
         self.plan(self.plan.buffers(inputs.x, prepared, inputs.operands, out, workspace))
         self.runtime.synchronize()
 
     def _guarded(self, name: str, nbytes: int, poison: int) -> Any:
-        """Allocate poisoned bytes with the runtime's alignment, between two guard bands of the same poison."""
         raw = self.runtime.allocate(nbytes + 2 * GUARD)
         self.runtime.fill(raw, poison)
         self._guards += [(name, raw[:GUARD], poison), (name, raw[GUARD + nbytes :], poison)]
         return raw[GUARD : GUARD + nbytes]
 
-    def outside(self) -> str | None:
+    def _outside(self) -> str | None:
         """The fault if a guard band was written to; drops the bands."""
         guards, self._guards = self._guards, []
         for name, band, poison in guards:
-            if not filled(self.runtime.download(band), poison):
+            if not holds(self.runtime.download(band), poison).all():
                 return f"writes outside its {name}"
         return "writes outside its output" if self._gap_written else None
-
-
-def _unwritten(first: NDArray[Any], again: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Elements that hold the poison of both runs; None if there are none."""
-    bits = np.dtype(f"u{first.itemsize}")
-    poisons = [np.frombuffer(bytes([poison]) * first.itemsize, bits)[0] for poison in POISONS]
-    whole = first.view(bits), again.view(bits)
-    flat = [array.reshape(-1) for array in whole]
-    step = PIECE // first.itemsize
-    for begin in range(0, first.size, step):
-        part = slice(begin, begin + step)
-        if ((flat[0][part] == poisons[0]) & (flat[1][part] == poisons[1])).any():
-            return np.asarray((whole[0] == poisons[0]) & (whole[1] == poisons[1]))
-    return None
 
 
 def _excused(problem: Problem, spread: str, planted: NDArray[np.bool_]) -> NDArray[np.bool_]:

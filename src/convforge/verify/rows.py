@@ -1,19 +1,18 @@
-"""Rows of the output of a convolution or a matrix product: their counts, truth, selection and names.
+"""Rows of the output of a convolution or a matrix product, of every channel and column.
 
-A row has every channel and column. Row p of image n of a convolution is item n * P + p. Arrays of rows are (items, K,
-Q); those of a matrix product, which has one channel, (items, 1, N).
+Row p of image n of a convolution is item n * P + p. Arrays of rows are (items, K, Q); those of a matrix product, which
+has one channel, (items, 1, N).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from convforge.problem import Conv2dProblem, GemmProblem, Problem
+from convforge.problem import Conv2dProblem, GemmProblem
 from convforge.verify.bounds import ACTIVATION_ROUNDINGS, unit_roundoff
 from convforge.verify.inputs import Inputs
 from convforge.verify.truth import (
@@ -22,6 +21,7 @@ from convforge.verify.truth import (
     activate,
     conv2d_sums,
     epilogue,
+    epilogue_steps,
     from_rows,
     gemm_sums,
     some_rows,
@@ -34,8 +34,7 @@ Items = NDArray[np.int64]
 ROUNDING_VARIANCE = 0.18
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(NamedTuple):
     """Outputs that are judged together: masks over the sampled rows, and over the columns."""
 
     name: str
@@ -44,7 +43,6 @@ class Band:
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """Shape (items, 1, Q)."""
         return (self.rows[:, None] & self.columns[None, :])[:, None, :]
 
     def sums(self, values: Floats, chosen: NDArray[np.bool_] | None) -> Floats:
@@ -56,50 +54,42 @@ class Band:
 
 
 class ConvolutionRows:
-    """The rows of a convolution's output: `height` rows of each of `pictures` images."""
+    """The rows of a convolution's output: `height` rows of each of `images`."""
 
     def __init__(self, problem: Conv2dProblem) -> None:
         self._problem = problem
-        self.pictures, self.height = problem.n, problem.p
+        self.images, self.height = problem.n, problem.p
 
     def true(self, inputs: Inputs, items: Items) -> Truth:
-        """The truth of some rows, before it is rounded to the output's type."""
         return Truth(*epilogue(self._problem, inputs, items, *conv2d_sums(self._problem, inputs, items, "truth")))
 
     def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
         """Rows by one style of sums, epilogue included, before a narrower output rounds them; expected variances."""
-        problem = self._problem
-        dtype = np.dtype(problem.acc_dtype)
-        u = unit_roundoff(problem.acc_dtype)
+        problem, ends, dtype = self._problem, self._problem.epilogue, np.dtype(self._problem.acc_dtype)
+        unit = ROUNDING_VARIANCE * unit_roundoff(problem.acc_dtype) ** 2
         sums, squares = conv2d_sums(problem, inputs, items, style, backward=backward)
-        ends, operands = problem.epilogue, inputs.operands
         value: NDArray[Any] = sums.astype(dtype)
-        variance = ROUNDING_VARIANCE * u * u * squares
+        variance = unit * squares
+
+        def rounding() -> Floats:
+            return unit * value.astype(np.float64) ** 2
+
         with np.errstate(all="ignore"):
-            if ends.divisor != 1:
-                value = value / dtype.type(ends.divisor)
-                variance = variance / ends.divisor**2 + 2 * _rounding(value, u)
-            if ends.scale != "none":
-                scale = np.asarray(operands["scale"], dtype).reshape(-1, 1)
-                value = value * scale
-                variance = variance * scale.astype(np.float64) ** 2 + 2 * _rounding(value, u)
-            if ends.bias:
-                value = value + np.asarray(operands["bias"], dtype).reshape(-1, 1)
-                variance = variance + 2 * _rounding(value, u)
-            if ends.residual:
-                value = value + some_rows(problem, np.asarray(operands["residual"]), items).astype(dtype)
-                variance = variance + 2 * _rounding(value, u)
+            for apply, operand in epilogue_steps(problem, inputs, items, dtype):
+                value = apply(value, operand)
+                if apply is not np.add:
+                    variance = apply(variance, operand.astype(np.float64) ** 2)
+                variance = variance + 2 * rounding()
             if ends.activation not in ("identity", "relu", "clipped_relu"):
-                variance = variance * 1.3 + ACTIVATION_ROUNDINGS * _rounding(value, u)
+                variance = variance * 1.3 + ACTIVATION_ROUNDINGS * rounding()
                 if ends.activation in ("sigmoid", "tanh"):
-                    variance = variance + ACTIVATION_ROUNDINGS * ROUNDING_VARIANCE * u * u
+                    variance = variance + ACTIVATION_ROUNDINGS * unit
                 if ends.activation == "leaky_relu":
                     variance = variance * max(1.0, (ends.alpha or 0.0) ** 2)
             value = activate(value, ends.activation, ends.alpha)
         return value.astype(np.float64), variance
 
     def taken(self, out: NDArray[Any], items: Items) -> NDArray[Any]:
-        """Some rows of a whole output."""
         return some_rows(self._problem, out, items)
 
     def brought(self, out: Any, items: Items, download: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
@@ -110,15 +100,14 @@ class ConvolutionRows:
         return np.stack([download(out[n, :, p]) for n, p in places])
 
     def place(self, item: int, channel: int, column: int) -> str:
-        """The name of an output's place."""
         n, p = divmod(item, self.height)
-        return f"row {p} of picture {n}, channel {channel}, column {column}"
+        return f"row {p} of image {n}, channel {channel}, column {column}"
 
     def edges(self) -> Items:
         """Rows in every sample: border rows of the first and last image, at most eight of each edge."""
         border = np.flatnonzero(border_of(self._problem)[0])
         few = np.unique(np.concatenate([border[:8], border[-8:]]))
-        return np.unique(np.concatenate([few, few + (self.pictures - 1) * self.height]))
+        return np.unique(np.concatenate([few, few + (self.images - 1) * self.height]))
 
     def bands(self, items: Items) -> tuple[Band, ...]:
         """The inside, border rows and border columns of some rows."""
@@ -127,10 +116,10 @@ class ConvolutionRows:
         return (Band("inside", ~row, ~columns), Band("border rows", row, every), Band("border columns", ~row, columns))
 
     def outputs_in(self, band: str, channel: int) -> NDArray[np.bool_]:
-        """The outputs of a channel in a band, or in "picture N", as a mask of the output's shape and layout."""
-        problem, items = self._problem, np.arange(self.pictures * self.height)
+        """The outputs of a channel in a band, or in "image N", as a mask of the output's shape and layout."""
+        problem, items = self._problem, np.arange(self.images * self.height)
         rows = np.zeros((items.size, problem.k, problem.q), bool)
-        if band.startswith("picture"):
+        if band.startswith("image"):
             rows[items // self.height == int(band.split()[1]), channel] = True
         else:
             rows[:, channel] = next(each for each in self.bands(items) if each.name == band).mask[:, 0]
@@ -142,15 +131,15 @@ class ProductRows:
 
     def __init__(self, problem: GemmProblem) -> None:
         self._problem = problem
-        self.pictures, self.height = 1, problem.m
+        self.images, self.height = 1, problem.m
 
     def true(self, inputs: Inputs, items: Items) -> Truth:
         return Truth(*(sums[:, None, :] for sums in gemm_sums(self._problem, inputs, items, "truth")))
 
     def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
         sums, squares = gemm_sums(self._problem, inputs, items, style, backward=backward)
-        u = unit_roundoff(self._problem.acc_dtype)
-        return sums[:, None, :], ROUNDING_VARIANCE * u**2 * squares[:, None, :]
+        unit = ROUNDING_VARIANCE * unit_roundoff(self._problem.acc_dtype) ** 2
+        return sums[:, None, :], unit * squares[:, None, :]
 
     def taken(self, out: NDArray[Any], items: Items) -> NDArray[Any]:
         return np.asarray(out[items][:, None, :])
@@ -168,21 +157,11 @@ class ProductRows:
         return (Band("inside", np.ones(items.size, bool), np.ones(self._problem.n, bool)),)
 
     def outputs_in(self, band: str, channel: int) -> NDArray[np.bool_]:
-        mask = np.zeros(self._problem.out_shape, bool)
-        mask[:, channel] = True
-        return mask
+        return np.ones(self._problem.out_shape, bool)
 
 
-Rows = ConvolutionRows | ProductRows
-
-
-# Operation -> the rows of its outputs.
-_ROWS: dict[str, Callable[[Any], Rows]] = {"conv2d": ConvolutionRows, "gemm": ProductRows}
-
-
-def rows_of(problem: Problem) -> Rows:
-    """The rows of a problem whose outputs are sums of products."""
-    return _ROWS[problem.operation](problem)
+def rows_of(problem: Any) -> ConvolutionRows | ProductRows:
+    return ProductRows(problem) if problem.operation == "gemm" else ConvolutionRows(problem)
 
 
 def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -205,7 +184,3 @@ def only_border(problem: Conv2dProblem, mask: NDArray[np.bool_]) -> bool:
     whole = to_rows(problem, mask).reshape(problem.n, problem.p, problem.k, problem.q)
     inside = whole[:, ~rows][..., ~columns]
     return inside.size > 0 and not inside.any()
-
-
-def _rounding(value: NDArray[Any], u: float) -> Floats:
-    return ROUNDING_VARIANCE * u * u * value.astype(np.float64) ** 2

@@ -1,7 +1,7 @@
 """Checks a few outputs against the truth: fast, however large the problem is.
 
-The sample is rows of the output: borders, both sides of tile boundaries, and a few at random. A row has every column
-and channel, so it crosses tiles of columns and channels too. Bound and gate on RMS errors are those of a whole check.
+The sample is rows of the output, of every column and channel: borders, both sides of tile boundaries, and a few at
+random. Bound and gate on RMS errors are those of a whole check.
 """
 
 from __future__ import annotations
@@ -29,23 +29,16 @@ WHOLE_BYTES = 16 << 20
 
 
 class Sample:
-    """The truth of sampled outputs of a problem."""
-
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem, self._inputs = problem, inputs
         self._rows = rows_of(problem) if problem.multiplies else None  # None: results are compared whole
-        self.items = sampled((self._rows.pictures, self._rows.height) if self._rows else (1, 1), problem.flops)
+        self.items = sampled((self._rows.images, self._rows.height) if self._rows else (1, 1), problem.flops)
         self._truth = self._rows.true(inputs, self.items) if self._rows else truth(problem, inputs)
         self._bounds: dict[str, NDArray[np.float64]] = {}
-        self._gate: Gate | None = None
-        if self._rows is not None:
-            self._gate = Gate(problem, inputs, self._truth, self.items)
+        self._gate = Gate(problem, inputs, self._truth, self.items) if self._rows else None
 
     def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
-        """Describe the first wrong sampled output; None if all are right.
-
-        `out` is the whole output on the runtime's device; `precision` is the class of its arithmetic.
-        """
+        """Describe the first wrong sampled output of a whole one on a device; None if all are right."""
         expected = self._truth.value
         if not expected.size:
             return None
@@ -56,11 +49,9 @@ class Sample:
             excess = None if self._gate is None else self._gate.excess(precision, got)
             return None if excess is None else f"of the sampled outputs, {excess}"
         index = tuple(int(i) for i in np.argwhere(~good)[0])
-        where = self._place(index)
-        wrong, count = int((~good).sum()), good.size
-        return (
-            f"{where}: expected {expected[index]!r}, got {got[index]!r}; {wrong} of {count} sampled outputs are wrong"
-        )
+        where = self._rows.place(int(self.items[index[0]]), *index[1:]) if self._rows else f"at {index}"
+        wrong = f"{int((~good).sum())} of {good.size} sampled outputs are wrong"
+        return f"{where}: expected {expected[index]!r}, got {got[index]!r}; {wrong}"
 
     def _bound(self, precision: str) -> NDArray[np.float64]:
         if (known := self._bounds.get(precision)) is None:
@@ -79,19 +70,14 @@ class Sample:
             return self._rows.taken(runtime.download(out), self.items)
         return self._rows.brought(out, self.items, runtime.download)
 
-    def _place(self, index: tuple[int, ...]) -> str:
-        if self._rows is None:
-            return f"at {index}"
-        return self._rows.place(int(self.items[index[0]]), index[1], index[2])
-
 
 def sampled(rows: tuple[int, int], flops: int) -> NDArray[np.int64]:
     """Rows to sample, n * P + p: the first and the last; where tiles of powers of two meet; a few at random."""
-    pictures, height = rows
-    total = pictures * height
+    images, height = rows
+    total = images * height
     if total == 0:
         return np.empty(0, np.int64)
-    wanted = [0, total - 1, height - 1, (pictures - 1) * height, 1, total - 2]
+    wanted = [0, total - 1, height - 1, (images - 1) * height, 1, total - 2]
     size = 4
     while size < height:
         wanted += [size - 1, size]

@@ -6,9 +6,8 @@ without the rest. On a GPU, truth.cu computes the same sums of large problems, b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +15,7 @@ from numpy.typing import NDArray
 from convforge.backends.cpu import cpu_runtime
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.problem import (
-    Conv2dProblem,
-    ElementwiseProblem,
-    GemmProblem,
-    Pool2dProblem,
-    Problem,
-    border_indices,
-)
+from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, Problem, border_indices
 from convforge.problem.types import is_integer
 from convforge.verify import truth_device
 from convforge.verify.inputs import Inputs
@@ -31,33 +23,17 @@ from convforge.verify.inputs import Inputs
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """The output before it is rounded to the output's type, in the output's physical layout.
-
-    Attributes
-    ----------
-    value : array of float64
-    magnitude : array of float64
-        The same sums over absolute values, carried through the epilogue: error bounds are multiples of it.
-    """
+class Truth(NamedTuple):
+    """The output before it is rounded to the output's type, in the output's physical layout."""
 
     value: Floats
-    magnitude: Floats
+    magnitude: Floats  # the same sums over absolute values, and the epilogue: error bounds are multiples of it
 
 
 def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
-    """Compute a problem of any operation from its definition in float64.
+    """Compute a problem of any operation from its definition in float64, perhaps on a GPU (:func:`truth_on_device`).
 
-    Integer sums are exact. Sums of type float64 use error-free transformations, so that the result is as accurate as if
-    computed in twice float64's precision and then rounded (Ogita, Rump and Oishi, Accurate sum and dot product, SIAM J.
-    Sci. Comput. 26, 2005).
-
-    Parameters
-    ----------
-    runtime : Runtime, optional
-        A GPU's, to compute large sums there, bit for bit the same; see
-        :func:`~convforge.verify.truth_device.truth_on_device`.
+    Integer sums are exact. Sums of type float64 are as accurate as if computed in twice that precision (loops.py).
 
     Examples
     --------
@@ -67,11 +43,22 @@ def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> T
     >>> truth(problem, make_inputs(problem, "impulse")).value[0, 0].tolist()
     [[9.0, 8.0, 7.0], [6.0, 5.0, 4.0], [3.0, 2.0, 1.0]]
     """
-    return _TRUTHS[problem.operation](problem, inputs, runtime)
+    case: Any = problem
+    if case.operation == "conv2d":
+        return conv2d_truth(case, inputs, runtime)
+    if case.operation == "max_pool2d":
+        value = _max_pool2d(case, inputs)
+    elif case.operation == "relu":
+        x = inputs.x.astype(np.float64)
+        value = np.where(x < 0, 0.0, x)
+    elif runtime is not None and truth_device.truth_on_device(case, runtime):
+        return Truth(*truth_device.gemm_sums(case, *matrices(case, inputs), runtime))
+    else:
+        return Truth(*gemm_sums(case, inputs, np.arange(case.m), "truth"))
+    return Truth(value, np.abs(value))
 
 
 def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
-    """The truth of a convolution and its epilogue."""
     items = np.arange(problem.n * problem.p)
     if runtime is not None and truth_device.truth_on_device(problem, runtime):
         x = _planes(problem, _as_float(inputs.x))
@@ -84,18 +71,6 @@ def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None
     value, magnitude = epilogue(problem, inputs, items, sums, absolute)
     # In the output's memory order, because every result is compared with them.
     return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
-
-
-def _gemm(problem: GemmProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
-    if runtime is not None and truth_device.truth_on_device(problem, runtime):
-        return Truth(*truth_device.gemm_sums(problem, *matrices(problem, inputs), runtime))
-    return Truth(*gemm_sums(problem, inputs, np.arange(problem.m), "truth"))
-
-
-def _relu(problem: ElementwiseProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
-    x = inputs.x.astype(np.float64)
-    value = np.where(x < 0, 0.0, x)
-    return Truth(value, np.abs(value))
 
 
 def conv2d_sums(
@@ -130,15 +105,15 @@ def _seen(
     problem: Conv2dProblem, x: NDArray[Any], rows: NDArray[np.int64], items: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
     """x, rows and items without unneeded images and rows: converting these can take longer than the sums."""
-    pictures, picture = np.unique(items // problem.p, return_inverse=True)
+    images, image = np.unique(items // problem.p, return_inverse=True)
     taps = np.arange(problem.r) * problem.dilation[0]
     found = np.unique(rows[(items % problem.p)[:, None] * problem.stride[0] + taps])
     found = found[found >= 0]
-    if pictures.size * found.size >= problem.n * problem.h:
+    if images.size * found.size >= problem.n * problem.h:
         return x, rows, items
     place = np.full(problem.h + 1, -1)  # index -1 reads the last element, -1
     place[found] = np.arange(found.size)
-    return x[pictures][:, :, found], place[rows], picture * problem.p + items % problem.p
+    return x[images][:, :, found], place[rows], image * problem.p + items % problem.p
 
 
 def gemm_sums(
@@ -147,11 +122,10 @@ def gemm_sums(
     """Sums of some rows of a matrix product, as in :func:`conv2d_sums`: two (items, N) float64 arrays."""
     from convforge.verify import loops
 
-    a, b = matrices(problem, inputs)
+    a, b = (_as_float(matrix, np.float64) for matrix in matrices(problem, inputs))
     totals = np.zeros((items.size, problem.n))
     beside = np.zeros_like(totals)
-    way = _style(style, problem.acc_dtype)
-    args = (_as_float(a, np.float64), _as_float(b, np.float64), items, way, backward, totals, beside)
+    args = (a, b, items, _style(style, problem.acc_dtype), backward, totals, beside)
     launch(loops.multiply, items.size, problem.flops, args)
     return totals, beside
 
@@ -163,20 +137,9 @@ def epilogue(
 
     An activation multiplies errors by at most its largest slope; sigmoid and tanh add rounding errors relative to 1.
     """
-    ends = problem.epilogue
-    operands = [inputs.operands.get(name) for name in ("scale", "bias", "residual")]
-    value = sums
-    if ends.divisor != 1:
-        value, magnitude = value / ends.divisor, magnitude / ends.divisor
-    if ends.scale != "none":
-        scale = np.asarray(operands[0], np.float64).reshape(-1, 1)
-        value, magnitude = value * scale, magnitude * np.abs(scale)
-    if ends.bias:
-        bias = np.asarray(operands[1], np.float64).reshape(-1, 1)
-        value, magnitude = value + bias, magnitude + np.abs(bias)
-    if ends.residual:
-        residual = some_rows(problem, np.asarray(operands[2]), items).astype(np.float64)
-        value, magnitude = value + residual, magnitude + np.abs(residual)
+    value, ends = sums, problem.epilogue
+    for apply, operand in epilogue_steps(problem, inputs, items, np.dtype(np.float64)):
+        value, magnitude = apply(value, operand), apply(magnitude, np.abs(operand))
     slope, floor = SLOPES[ends.activation]
     if ends.activation == "leaky_relu":
         slope = max(1.0, abs(ends.alpha or 0.0))
@@ -185,40 +148,43 @@ def epilogue(
     return activate(value, ends.activation, ends.alpha), magnitude
 
 
+def epilogue_steps(
+    problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], dtype: np.dtype[Any]
+) -> Iterator[tuple[np.ufunc, NDArray[Any]]]:
+    """The operations on rows of sums before the activation, with their operand in a type."""
+    ends, operands = problem.epilogue, inputs.operands
+    if ends.divisor != 1:
+        yield np.divide, np.asarray(ends.divisor, dtype)
+    if ends.scale != "none":
+        yield np.multiply, np.asarray(operands["scale"], dtype).reshape(-1, 1)
+    if ends.bias:
+        yield np.add, np.asarray(operands["bias"], dtype).reshape(-1, 1)
+    if ends.residual:
+        yield np.add, some_rows(problem, np.asarray(operands["residual"]), items).astype(dtype)
+
+
 # Activation -> its largest slope, and the size of its inner terms that are rounded whatever y is.
-SLOPES: dict[str, tuple[float, float]] = {
-    "identity": (1.0, 0.0),
-    "relu": (1.0, 0.0),
-    "leaky_relu": (1.0, 0.0),
-    "clipped_relu": (1.0, 0.0),
-    "sigmoid": (0.25, 1.0),
-    "tanh": (1.0, 1.0),
-    "silu": (1.1, 0.0),
-    "gelu": (1.13, 0.0),
-}
+SLOPES = dict.fromkeys(("identity", "relu", "leaky_relu", "clipped_relu"), (1.0, 0.0))
+SLOPES |= {"sigmoid": (0.25, 1.0), "tanh": (1.0, 1.0), "silu": (1.1, 0.0), "gelu": (1.13, 0.0)}
 
 
 def activate(y: NDArray[Any], name: str, alpha: float | None) -> NDArray[Any]:
     """Apply an activation in the type of `y`; NaN stays NaN."""
     from scipy import special
 
-    kind = y.dtype.type
+    kind, a = y.dtype.type, y.dtype.type(alpha or 0.0)
+    activations: dict[str, Callable[[], Any]] = {
+        "identity": lambda: y,
+        "relu": lambda: np.where(y < 0, kind(0), y),
+        "leaky_relu": lambda: np.where(y < 0, y * a, y),
+        "clipped_relu": lambda: np.where(y < 0, kind(0), np.where(y > a, a, y)),
+        "sigmoid": lambda: special.expit(y),
+        "tanh": lambda: np.tanh(y),
+        "silu": lambda: y * special.expit(y),
+        "gelu": lambda: y * (special.erfc(-y * kind(np.sqrt(0.5)))) / kind(2),
+    }
     with np.errstate(all="ignore"):
-        if name == "relu":
-            return np.where(y < 0, kind(0), y)
-        if name == "leaky_relu":
-            return np.where(y < 0, y * kind(alpha or 0.0), y)
-        if name == "clipped_relu":
-            return np.asarray(np.where(y < 0, kind(0), np.where(y > alpha, kind(alpha or 0.0), y)))
-        if name == "sigmoid":
-            return np.asarray(special.expit(y))
-        if name == "tanh":
-            return np.asarray(np.tanh(y))
-        if name == "silu":
-            return np.asarray(y * special.expit(y))
-        if name == "gelu":
-            return np.asarray(y * (special.erfc(-y * kind(np.sqrt(0.5)))) / kind(2))
-    return y
+        return np.asarray(activations[name]())
 
 
 # Output layout -> order of axes as (N, P, K, Q), and back.
@@ -236,11 +202,10 @@ def some_rows(problem: Conv2dProblem, out: NDArray[Any], items: NDArray[np.int64
 
 
 def from_rows(problem: Conv2dProblem, rows: NDArray[Any]) -> NDArray[Any]:
-    """The inverse of :func:`to_rows`."""
     return rows.reshape(problem.n, problem.p, problem.k, problem.q).transpose(_ROW_AXES[problem.out_layout])
 
 
-def _max_pool2d(problem: Pool2dProblem, inputs: Inputs, runtime: Runtime | None) -> Truth:
+def _max_pool2d(problem: Pool2dProblem, inputs: Inputs) -> Floats:
     from convforge.verify import loops
 
     x = inputs.x.astype(np.float64)
@@ -248,26 +213,14 @@ def _max_pool2d(problem: Pool2dProblem, inputs: Inputs, runtime: Runtime | None)
     out = np.empty((problem.n, problem.c, problem.p, problem.q))
     args = (np.ascontiguousarray(seen), problem.r, problem.s, problem.stride, problem.dilation, problem.padding, out)
     launch(loops.maximum, problem.n * problem.c, problem.flops, args)
-    value = out if problem.layout == "NCHW" else out.transpose(0, 2, 3, 1)
-    return Truth(value, np.abs(value))
-
-
-# Operation -> its truth, given problem, inputs and perhaps the runtime of a GPU.
-_TRUTHS: dict[str, Callable[[Any, Inputs, Runtime | None], Truth]] = {
-    "conv2d": conv2d_truth,
-    "gemm": _gemm,
-    "max_pool2d": _max_pool2d,
-    "relu": _relu,
-}
+    return out if problem.layout == "NCHW" else out.transpose(0, 2, 3, 1)
 
 
 def _planes(problem: Conv2dProblem, x: NDArray[Any]) -> NDArray[Any]:
-    """A view of x as (N, C, H, W)."""
     return x if problem.x_layout == "NCHW" else x.transpose(0, 3, 1, 2)
 
 
 def _correlated(problem: Conv2dProblem, inputs: Inputs) -> NDArray[Any]:
-    """A view of the weights in cross-correlation order."""
     assert inputs.w is not None
     return inputs.w if problem.mode == "cross-correlation" else inputs.w[:, :, ::-1, ::-1]
 
@@ -288,13 +241,16 @@ def _as_float(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
 def _style(style: str, acc_dtype: str) -> int:
     from convforge.verify import loops
 
-    if style == "truth":
-        return loops.COMPENSATED if acc_dtype == "float64" else loops.PLAIN
-    if is_integer(acc_dtype):
+    if is_integer(acc_dtype) and style != "truth":
         raise ValueError(f"sums of type {acc_dtype} are exact in any order; there is no sequential error")
-    if style in ("cut", "two levels"):
-        return loops.CUT32 if style == "cut" else loops.TWO_LEVELS
-    return loops.SEQUENTIAL64 if acc_dtype == "float64" else loops.SEQUENTIAL32
+    of_float64 = {"truth": loops.COMPENSATED, "sequential": loops.SEQUENTIAL64}
+    styles = {
+        "truth": loops.PLAIN,
+        "sequential": loops.SEQUENTIAL32,
+        "cut": loops.CUT32,
+        "two levels": loops.TWO_LEVELS,
+    }
+    return (styles | of_float64 if acc_dtype == "float64" else styles)[style]
 
 
 def launch(kernel: Any, items: int, flops: int, args: tuple[Any, ...]) -> None:

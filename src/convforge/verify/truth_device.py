@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from convforge.backends.cuda.arrays import address
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, border_indices
@@ -26,20 +27,16 @@ Floats = NDArray[np.float64]
 
 
 class _Convolution(ctypes.Structure):
-    """struct Convolution of truth.cu."""
-
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "w", "rows", "columns", "totals", "magnitude")),
         *((name, ctypes.c_longlong) for name in ("outputs", "x_n", "x_c", "x_h", "x_w")),
         *((name, ctypes.c_double) for name in ("outside", "zero")),
-        *((name, ctypes.c_int) for name in ("K", "P", "Q", "channels", "filters", "R", "S")),
-        *((name, ctypes.c_int) for name in ("stride_h", "stride_w", "dilation_h", "dilation_w")),
-    )
+        *((name, ctypes.c_int) for name in ("K", "P", "Q", "channels", "filters", "R", "S", "stride_h", "stride_w",
+                                            "dilation_h", "dilation_w")),
+    )  # fmt: skip
 
 
 class _Product(ctypes.Structure):
-    """struct Product of truth.cu."""
-
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("a", "b", "totals", "magnitude")),
         *((name, ctypes.c_longlong) for name in ("a_row", "a_k", "b_k", "b_column")),
@@ -48,10 +45,9 @@ class _Product(ctypes.Structure):
 
 
 def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
-    """True if this runtime's device computes the truth of a problem instead of the host's loops.
+    """True if this runtime's device computes the truth of a problem: a large one, on a GPU with enough memory.
 
-    The problem must be large, and the device a GPU with enough memory. The truth of float64 sums needs twice that
-    precision, which only the loops have.
+    The truth of float64 sums needs twice that precision, which only the host's loops have.
     """
     if runtime is None or runtime.facts.backend == "cpu" or problem.flops < DEVICE_FLOPS:
         return False
@@ -68,16 +64,14 @@ def kernels() -> tuple[KernelSource, ...]:
 
 def _convolution(dtype: str, layout: str) -> KernelSource:
     """The kernel for pixels of this type and an output in this layout."""
-    lines = (*constants(CHANNELS_LAST=layout == "NHWC"), f"using pixel_t = {_WORDS[dtype]};")
+    pixel = {"float32": "float", "float64": "double"}[dtype]
+    lines = (*constants(CHANNELS_LAST=layout == "NHWC"), f"using pixel_t = {pixel};")
     return KernelSource("verify/truth.cu", "truth_conv2d", lines, _Convolution, "Convolution")
 
 
 def _product() -> KernelSource:
     lines = (*constants(CHANNELS_LAST=False), "using pixel_t = float;")
     return KernelSource("verify/truth.cu", "truth_gemm", lines, _Product, "Product")
-
-
-_WORDS = {"float32": "float", "float64": "double"}
 
 
 def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
@@ -89,17 +83,17 @@ def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtim
     top, bottom, left, right = problem.padding
     rows = border_indices(problem.h, top, bottom, problem.padding_mode).astype(np.int32)
     columns = border_indices(problem.w, left, right, problem.padding_mode).astype(np.int32)
-    x_there = _upload(x, runtime)
-    there = [x_there, *(runtime.upload(array) for array in (np.ascontiguousarray(w, np.float64), rows, columns))]
+    there = [_upload(x, runtime), *map(runtime.upload, (np.ascontiguousarray(w, np.float64), rows, columns))]
     sums = [runtime.empty(problem.out_shape, np.float64) for _ in range(2)]
     outputs = problem.n * problem.p * problem.k * problem.q
     args = _Convolution(
-        *(_address(array) for array in (*there, *sums)), outputs,
-        *(step // x_there.itemsize for step in x_there.strides), problem.outside, problem.epilogue.x_zero_point,
+        *(address(array) for array in (*there, *sums)), outputs,
+        *(step // x.itemsize for step in there[0].strides), problem.outside, problem.epilogue.x_zero_point,
         problem.k, problem.p, problem.q, problem.c_per_group, problem.k_per_group, problem.r, problem.s,
         *problem.stride, *problem.dilation,
     )  # fmt: skip
-    info = LaunchInfo("truth_conv2d", (_blocks(outputs),), (TILE * TILE,))
+    blocks = min(-(-outputs // (TILE * TILE)), MOST_BLOCKS)
+    info = LaunchInfo("truth_conv2d", (blocks,), (TILE * TILE,))
     return _run(_convolution(x.dtype.name, problem.out_layout), info, args, sums, runtime)
 
 
@@ -110,7 +104,7 @@ def gemm_sums(problem: GemmProblem, a: NDArray[Any], b: NDArray[Any], runtime: R
     )
     sums = [runtime.empty((problem.m, problem.n), np.float64) for _ in range(2)]
     args = _Product(
-        *(_address(array) for array in (a_there, b_there, *sums)),
+        *(address(array) for array in (a_there, b_there, *sums)),
         *(step // 4 for step in (*a_there.strides, *b_there.strides)), problem.m, problem.n, problem.k,
     )  # fmt: skip
     tiles = -(-problem.m // TILE) * -(-problem.n // TILE)
@@ -124,16 +118,7 @@ def _run(source: KernelSource, info: LaunchInfo, args: Any, sums: list[Any], run
     return runtime.download(sums[0]), runtime.download(sums[1])
 
 
-def _blocks(outputs: int) -> int:
-    return min(-(-outputs // (TILE * TILE)), MOST_BLOCKS)
-
-
 def _upload(view: NDArray[Any], runtime: Runtime) -> Any:
     """Copy to the device with the view's axes, without gaps, in the order of the view's strides."""
     order = sorted(range(view.ndim), key=lambda axis: -view.strides[axis])
     return runtime.upload(view.transpose(order)).transpose(*(order.index(axis) for axis in range(view.ndim)))
-
-
-def _address(array: Any) -> int:
-    found = getattr(array, "address", None)
-    return int(array.__array_interface__["data"][0]) if found is None else int(found)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from convforge.backends.runtime import Runtime
 from convforge.problem import Problem
-from convforge.problem.types import finfo, is_integer
-from convforge.verify.bounds import Bound, bound_of, error_bound, half_spacing, rounded, within_range
+from convforge.problem.types import finfo, is_integer, limits
+from convforge.verify.bounds import EXACT, Bound, bound_of, error_bound, half_spacing, rounded, within_range
 from convforge.verify.gate import Gate
 from convforge.verify.host_memory import HostMemory
 from convforge.verify.inputs import Inputs, make_inputs, output_dtype
@@ -21,53 +21,29 @@ from convforge.verify.rows import rows_of
 from convforge.verify.truth import Floats, Truth, launch
 from convforge.verify.truth import truth as compute_truth
 
-# Elements of one step of a comparison: few enough for the cache.
-BLOCK = 1 << 14
-# From this many outputs on, and for these types, the passes of scans.py are worth compiling.
+# From this many outputs on, the pass of scans.py is worth compiling.
 LARGE = 1 << 21
-SCANNED = ("float32", "float64", "uint8", "int8", "int32")
+
+Figures = tuple[float, float, float]  # relative RMS error, largest error, largest error over its bound
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check.
-
-    Attributes
-    ----------
-    ok : bool
-    rms : float
-        RMS error over the RMS of the truth; Inf where an output is not finite but should be.
-    max_error : float
-        Largest absolute error.
-    bound_ratio : float
-        Largest error over its elementwise bound, rounding of the result included; above 1 where it exceeds the bound.
-    fault : str or None
-        Name of the fault, such as "flipped filter"; None if the result is right.
-    message : str
-        Index, expected and got, and the line that reproduces it; empty if the result is right.
-    """
+    """The result of a check."""
 
     ok: bool
-    rms: float
-    max_error: float
-    bound_ratio: float
-    fault: str | None = None
-    message: str = ""
+    rms: float  # RMS error over the RMS of the truth; Inf where an output is not finite but should be
+    max_error: float  # absolute
+    bound_ratio: float  # largest error over its bound, rounding of the result included; above 1 if it exceeds the bound
+    fault: str | None = None  # name of the fault, such as "flipped filter"
+    message: str = ""  # index, expected and got, and the line that reproduces it
 
 
-def _of_one_rank_with(w: NDArray[Any], seed: int) -> NDArray[np.float64]:
-    """Weights (K, C, R, S) of the same ranks: scales every row and column, in all filters alike."""
-    rng = np.random.default_rng(seed)
-    rows, columns = rng.uniform(0.5, 1.5, (w.shape[2], 1)), rng.uniform(0.5, 1.5, w.shape[3])
-    return np.asarray(rows * columns * w, np.float64)
+RIGHT = Verdict(True, 0.0, 0.0, 0.0)
 
 
 class Judge:
-    """Judges results of a problem on one set of inputs; computes the truth once for all results.
-
-    `truth` is that of the inputs, if known; `runtime` may be a GPU's, to compute it there
-    (:func:`convforge.verify.truth`).
-    """
+    """Judges results of a problem on one set of inputs; computes the truth once, if not given, perhaps on a GPU."""
 
     def __init__(
         self, problem: Problem, inputs: Inputs, truth: Truth | None = None, runtime: Runtime | None = None
@@ -76,21 +52,22 @@ class Judge:
         self.memory = HostMemory()
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
-        self._limits: dict[str, _Limits | None] = {}
+        self._bounds: dict[str, Bound] = {}  # of large results: those of strict arithmetic and the last class
         self.gate = Gate(problem, inputs, self.truth) if problem.multiplies else None  # None: nothing is summed
 
     @cached_property
     def other_inputs(self) -> Inputs:
         """Inputs of the same kind with other numbers, for which a stored result is wrong.
 
-        A filter shared by all channels is replaced by another shared one, because some methods accept nothing else.
-        Float weights that were chosen for their rank are replaced by others of the same rank.
+        Filters stay shared by all channels, and float weights that were chosen for their rank keep it, because some
+        methods accept nothing else.
         """
-        kind = "normal" if self.inputs.kind == "given" else self.inputs.kind
-        others, w = make_inputs(self.problem, kind, self.inputs.seed + 1), self.inputs.w
+        kind, seed = "normal" if self.inputs.kind == "given" else self.inputs.kind, self.inputs.seed + 1
+        others, w = make_inputs(self.problem, kind, seed), self.inputs.w
         if w is not None and others.w is not None and w.ndim == 4 and w.size:
             if self.inputs.own_weights and not is_integer(others.w.dtype.name):
-                others.w[...] = _of_one_rank_with(w, self.inputs.seed + 1)
+                rng = np.random.default_rng(seed)  # scales every row and column, in all filters alike
+                others.w[...] = rng.uniform(0.5, 1.5, (w.shape[2], 1)) * rng.uniform(0.5, 1.5, w.shape[3]) * w
             elif (w == w[:1, :1]).all():
                 others.w[...] = others.w[:1, :1].copy()
         return others
@@ -103,31 +80,35 @@ class Judge:
         """Compare a result of the output's shape, layout and type with the truth.
 
         Every element must be between the truth less its bound and the truth plus its bound, both rounded to the
-        output's type: a bound of zero requires the correctly rounded truth. Then the RMS errors must pass the gate of
-        the class `precision`, a key of :data:`convforge.problem.PRECISIONS`.
+        output's type. Then the RMS errors must pass the gate of the class `precision`, a key of
+        :data:`convforge.problem.PRECISIONS`.
         """
         shape = self.problem.out_shape
         if got.shape != shape or got.dtype != self._dtype:
             message = f"{self.problem}: got {got.dtype}{list(got.shape)}, expected {self._dtype}{list(shape)}"
             return Verdict(False, math.inf, math.inf, math.inf, "wrong shape or type", message)
         if not got.size:
-            return Verdict(True, 0.0, 0.0, 0.0)
-        if precision not in self._limits:
-            # They are large, so keep those of strict arithmetic, the most frequent, and of the last class.
-            self._limits = {name: kept for name, kept in self._limits.items() if name == "strict"}
-            self._limits[precision] = _limits(self.problem, precision, self.truth, self.inputs)
-        figures = _scan(got, self._limits[precision])
+            return RIGHT
+        figures = self._scanned(precision, got) if got.size >= LARGE else None
         if figures is not None and (self.gate is None or self.gate.excess(precision, got) is None):
             return Verdict(True, *figures)
         return self._in_full(precision, got)
 
+    def _scanned(self, precision: str, got: NDArray[Any]) -> Figures | None:
+        """Figures of a large result; None where only :meth:`_in_full` can say whether it is right."""
+        if precision not in self._bounds:
+            bound = bound_of(self.problem, precision, self.truth, self.inputs)
+            if bound.more is not None:
+                bound = bound._replace(more=np.broadcast_to(bound.more, got.shape).copy())
+            self._bounds = {name: kept for name, kept in self._bounds.items() if name == "strict"} | {precision: bound}
+        return _scan(got, self.truth, self._bounds[precision], _largest_sum(self.problem))
+
     def near_enough(self, precision: str, got: NDArray[Any]) -> NDArray[np.bool_]:
-        """Mask of the elements of a result that are within their bound."""
         bound = error_bound(self.problem, precision, self.truth, self.inputs)
         return within(self.problem, precision, got.astype(np.float64), self.truth, bound)
 
     def _in_full(self, precision: str, got: NDArray[Any]) -> Verdict:
-        """The verdict on a result that is wrong, or that holds infinities and NaNs which may be right."""
+        """The verdict on a result of any size, right or wrong, also with infinities and NaNs."""
         problem, truth = self.problem, self.truth
         bound = error_bound(problem, precision, truth, self.inputs)
         values = got.astype(np.float64)
@@ -150,7 +131,7 @@ class Judge:
 
 
 def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, inputs: Inputs) -> Verdict:
-    """Compare one result with the truth, as :meth:`Judge.verdict` does.
+    """Compare one result with the truth.
 
     Examples
     --------
@@ -174,140 +155,50 @@ def reproduction(problem: Problem, inputs: Inputs) -> str:
     return f'make_inputs(parse_problem("{problem}"), "{inputs.kind}", seed={inputs.seed})'
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """Limits of the elements of a result, all flat."""
+def _scan(got: NDArray[Any], truth: Truth, bound: Bound, largest_sum: float) -> Figures | None:
+    """Figures of a result by a compiled pass; None where an element is outside its bound, or not finite."""
+    from convforge.verify import scans
 
-    low: NDArray[Any]  # in the output's type
-    high: NDArray[Any]
-    expected: Floats  # the truth, within the output type's range
-    slack: NDArray[Any]  # bound plus rounding of the result
-    size: float  # RMS of the truth
-
-
-def _limits(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> _Limits | None:
-    """The limits of a class of arithmetic; None where infinities or NaNs may be right, which needs :func:`within`."""
-    dtype = output_dtype(problem)
-    if is_scanned(problem):
-        return _limits_of_large(bound_of(problem, precision, truth, inputs), truth, dtype, _largest_sum(problem))
-    if _may_overflow(problem, truth) is not None:
+    more = np.empty(0) if bound.more is None else bound.more
+    flat, value, magnitude, more = (np.ascontiguousarray(a).reshape(-1) for a in (got, *truth, more))
+    if is_integer(got.dtype.name):
+        form, rounding = (0, 0, *map(float, limits(got.dtype.name))), (0.0, 0.5)
+    else:
+        info = finfo(got.dtype)
+        form = (int(info.nmant), int(info.minexp), -float(info.max), float(info.max))
+        rounding = (float(info.eps) / 2, float(info.smallest_subnormal))
+        flat = flat.astype(np.float32) if got.itemsize == 2 else flat
+    figures = np.empty((-(-flat.size // scans.BLOCK), 4))
+    args = (flat, value, magnitude, more, float(bound.factor), float(bound.constant), largest_sum, form, *rounding)
+    launch(scans.compare, len(figures), flat.size, (*args, figures))
+    squares, size = (float(total) for total in figures[:, :2].sum(axis=0))
+    if np.isnan(squares):
         return None
-    bound = np.ascontiguousarray(error_bound(problem, precision, truth, inputs)).ravel()
-    expected, low, high, slack = _flat(truth, dtype)
-    squares = 0.0
-    for begin in range(0, expected.size, BLOCK):
-        part = slice(begin, begin + BLOCK)
-        value, margin = expected[part], bound[part]
-        with np.errstate(invalid="ignore", over="ignore"):
-            low[part], high[part] = rounded(value - margin, dtype), rounded(value + margin, dtype)
-            if not (np.isfinite(low[part]).all() and np.isfinite(high[part]).all() and np.isfinite(value).all()):
-                return None
-        slack[part] = margin + half_spacing(value, dtype)
-        squares += float(value @ value)
-    return _Limits(low, high, within_range(expected, dtype), slack, _size(squares, expected))
-
-
-def _flat(truth: Truth, dtype: np.dtype[Any]) -> tuple[Floats, NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The truth's values, and empty arrays for `low`, `high` and `slack`."""
-    value = np.ascontiguousarray(truth.value).ravel()
-    slack = np.empty(value.size, np.float64 if dtype == np.float64 else np.float32)
-    return value, np.empty(value.size, dtype), np.empty(value.size, dtype), slack
-
-
-def _size(squares: float, value: Floats) -> float:
-    """RMS of values; 1 if all are 0, which makes relative errors absolute."""
-    return math.sqrt(squares / value.size) or 1.0
-
-
-def is_scanned(problem: Problem) -> bool:
-    """True if the compiled passes compare results of this problem."""
-    return problem.outputs >= LARGE and output_dtype(problem).name in SCANNED
+    return math.sqrt(squares / flat.size) / _size(size, flat.size), *map(float, figures[:, 2:].max(axis=0))  # type: ignore[return-value]
 
 
 def warm_up(problem: Problem) -> None:
-    """Compile the passes that compare results of a problem, if any; takes seconds, once on a machine."""
-    if is_scanned(problem):
-        dtype, few = output_dtype(problem), np.ones(1)
-        limits = _limits_of_large(Bound(0.0, 0.0), Truth(few, few), dtype, math.inf)
-        assert limits is not None
-        _scan_of_large(few.astype(dtype), limits)
+    """Compile the pass that compares results of a large problem; takes seconds, once on a machine."""
+    if problem.outputs >= LARGE:
+        few = np.ones(1)
+        _scan(few.astype(output_dtype(problem)), Truth(few, few), EXACT, math.inf)
 
 
-def _limits_of_large(bound: Bound, truth: Truth, dtype: np.dtype[Any], largest_sum: float) -> _Limits | None:
-    """The limits in one pass, on all cores."""
-    from convforge.verify import scans
-
-    value, low, high, slack = _flat(truth, dtype)
-    magnitude = np.ascontiguousarray(truth.magnitude).ravel()
-    more = np.empty(0) if bound.more is None else np.broadcast_to(bound.more, truth.value.shape).reshape(-1).copy()
-    whole = is_integer(dtype.name)
-    least, most = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if whole else (-math.inf, math.inf)
-    rounding = (0.0, 0.5) if whole else (float(finfo(dtype).eps) / 2, float(finfo(dtype).smallest_subnormal))
-    squares = np.empty(-(-value.size // scans.BLOCK))
-    args = (value, magnitude, more, float(bound.factor), float(bound.constant), largest_sum, whole, least, most,
-            *rounding, low, high, slack, squares)  # fmt: skip
-    launch(scans.limits, squares.size, value.size, args)
-    if np.isnan(total := float(squares.sum())):
-        return None
-    return _Limits(low, high, within_range(value, dtype), slack, _size(total, value))
-
-
-def _scan_of_large(got: NDArray[Any], limits: _Limits) -> tuple[float, float, float] | None:
-    """The result of :func:`_scan`, in one pass on all cores."""
-    from convforge.verify import scans
-
-    flat = np.ascontiguousarray(got).reshape(-1)
-    figures = np.empty((-(-flat.size // scans.BLOCK), 3))
-    args = (flat, limits.low, limits.high, limits.expected, limits.slack, figures)
-    launch(scans.compare, len(figures), flat.size, args)
-    if np.isnan(total := float(figures[:, 0].sum())):
-        return None
-    return math.sqrt(total / flat.size) / limits.size, float(figures[:, 1].max()), float(figures[:, 2].max())
-
-
-def _scan(got: NDArray[Any], limits: _Limits | None) -> tuple[float, float, float] | None:
-    """Relative RMS error, largest error and largest ratio to the bound; None where an element is outside its limits."""
-    if limits is None:
-        return None
-    if got.size >= LARGE and got.dtype.name in SCANNED:
-        return _scan_of_large(got, limits)
-    flat, squares, largest, ratio = got.ravel(), 0.0, 0.0, 0.0
-    for begin in range(0, flat.size, BLOCK):
-        part = slice(begin, begin + BLOCK)
-        values = flat[part]
-        with np.errstate(invalid="ignore"):  # ml_dtypes warns about NaN
-            inside = (limits.low[part] <= values) & (values <= limits.high[part])
-        if not inside.all():
-            return None
-        errors = np.abs(values - limits.expected[part])
-        squares += float(errors @ errors)
-        largest = max(largest, float(errors.max()))
-        errors /= limits.slack[part]
-        ratio = max(ratio, float(errors.max()))
-    return math.sqrt(squares / flat.size) / limits.size, largest, ratio
-
-
-def _may_overflow(problem: Problem, truth: Truth) -> NDArray[np.bool_] | None:
-    """Mask of sums that may overflow in one order of summation and not in another; None if there are none."""
-    largest = _largest_sum(problem)
-    if largest == math.inf:
-        return None
-    overflow: NDArray[np.bool_] = truth.magnitude > largest
-    return overflow if overflow.any() else None
+def _size(squares: float, count: int) -> float:
+    """RMS of values; 1 if all are 0, which makes relative errors absolute."""
+    return math.sqrt(squares / count) or 1.0
 
 
 def _largest_sum(problem: Problem) -> float:
-    """The largest finite number of the sums' type; infinite where nothing can overflow."""
-    if not problem.multiplies or is_integer(problem.acc_dtype):
-        return math.inf
-    return float(np.finfo(problem.acc_dtype).max)
+    """A larger magnitude may overflow in one order of summation and not in another."""
+    overflows = problem.multiplies and not is_integer(problem.acc_dtype)
+    return float(np.finfo(problem.acc_dtype).max) if overflows else math.inf
 
 
 def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound: Floats) -> NDArray[np.bool_]:
-    """Mask of the elements that are within their bound of the truth."""
     dtype = output_dtype(problem)
     expected = truth.value
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         good = (rounded(expected - bound, dtype) <= values) & (values <= rounded(expected + bound, dtype))
     finite = np.isfinite(expected)
     if not finite.all():
@@ -317,9 +208,7 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
             right = rounded(expected, dtype)
             same = (values == right) | (np.isnan(values) & np.isnan(right))
         good = np.where(finite, good, same)
-    if (overflow := _may_overflow(problem, truth)) is not None:
-        good |= overflow & finite & ~np.isfinite(values)
-    return good
+    return np.asarray(good | (truth.magnitude > _largest_sum(problem)) & finite & ~np.isfinite(values))
 
 
 def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
@@ -332,20 +221,17 @@ def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
     return np.where(same | ~np.isfinite(expected), 0.0, np.where(np.isnan(errors), np.inf, errors))
 
 
-def _figures(
-    errors: Floats, truth: Truth, bound: Floats, good: NDArray[np.bool_], dtype: np.dtype[Any]
-) -> tuple[float, float, float]:
-    """Relative RMS error, largest error, largest error over its bound."""
+def _figures(errors: Floats, truth: Truth, bound: Floats, good: NDArray[np.bool_], dtype: np.dtype[Any]) -> Figures:
     finite = np.where(np.isfinite(truth.value), truth.value, 0.0)
-    rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite)
-    slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
-    ratio = float(np.max(errors / slack))
+    with np.errstate(over="ignore", invalid="ignore"):
+        rms = float(np.sqrt(np.mean(errors**2))) / _size(float(np.sum(finite**2)), finite.size)
+        slack = np.where(np.isfinite(bound), bound, np.inf) + half_spacing(finite, dtype)
+        ratio = float(np.max(errors / slack))
     if not good.all():
         ratio = max(ratio, math.nextafter(1.0, 2.0))
     return rms, float(errors.max()), ratio
 
 
 def _worst(errors: Floats, good: NDArray[np.bool_]) -> tuple[int, ...]:
-    """Index of the wrong element with the largest error."""
     score = np.where(np.isfinite(errors), errors, np.finfo(np.float64).max)
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(good, -1.0, score))), good.shape))
