@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from convforge.imaging.axes import Axes, AxesError
 from convforge.imaging.formats import jpeg, npy, png, tiff, tiff_tags
-from convforge.imaging.formats.losses import lost
+from convforge.imaging.formats.exif import GEOGRAPHIC, in_words, main_of
 from convforge.imaging.image import MAX_PIXELS, Image, ImageError, Metadata, is_sample_dtype
 from convforge.imaging.replacing import replacing
 
@@ -43,7 +43,7 @@ class _Format:
     decoders: tuple[str, ...]  # modules; imagecodecs loads a decoder on attribute access
     read: Callable[[Path, int, Axes | None], Image]
     write: Callable[[BinaryIO, Image], None]
-    holds: frozenset[str]  # see `losses.lost`
+    holds: frozenset[str]  # see `_not_held`
     lost: Callable[[Image], list[str]] = lambda image: []  # in addition to the fields that it does not hold
     dtypes: tuple[str, ...] = ()  # () allows every sample type
     bands: tuple[int, ...] = ()  # () allows any number
@@ -197,10 +197,34 @@ def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
     """
     path = Path(path)
     kind = _format_for(path)
-    words = [*image.metadata.left, *lost(image, kind.holds), *kind.lost(image)]
+    words = [*image.metadata.left, *_not_held(image, kind.holds), *kind.lost(image)]
     if path.name.lower().endswith((".ome.tif", ".ome.tiff")):
         words.append(f"the OME that {''.join(path.suffixes[-2:])} promises: the file is a plain TIFF")
     return tuple(dict.fromkeys(words))
+
+
+def _not_held(image: Image, holds: Set[str]) -> list[str]:
+    """List the metadata that a format does not hold.
+
+    `holds` names the fields of `Metadata` that the format has a place for, and "geography" for GeoTIFF tags.
+    """
+    metadata, bands = image.metadata, image.bands
+    found = ["description"] if metadata.description and "description" not in holds else []
+    found += ["resolution"] if metadata.resolution is not None and "resolution" not in holds else []
+    if metadata.icc_profile is not None and "icc_profile" not in holds:
+        found.append("ICC profile")
+    elif metadata.icc_profile is not None and metadata.profile_for(bands) is None:
+        space = metadata.icc_profile[16:20].decode("latin-1").strip()
+        found.append(f"ICC profile (of {space}, and the result has {bands} band{'' if bands == 1 else 's'})")
+    if metadata.exif is not None and "exif" not in holds:
+        found.append(in_words(metadata.exif))
+    elif "geography" not in holds and GEOGRAPHIC & main_of(metadata.exif).keys():
+        found.append("GeoTIFF's place")
+    if "png" not in holds:
+        texts = [body.partition(b"\0")[0] for kind, body in metadata.png if kind[1:] in (b"EXt", b"TXt")]
+        chunks = [kind for kind, _ in metadata.png if kind[1:] not in (b"EXt", b"TXt")]
+        found += [f"PNG's {name.decode('latin-1')}" for name in (*texts, *chunks)]
+    return found
 
 
 def write_image(path: StrPath, image: Image) -> None:

@@ -15,7 +15,7 @@ from convforge.backends.runtime import CallerStream
 from convforge.call.arguments import IntPair, check_word, pair, refuse_others
 from convforge.call.arrays import dtype_name, home_of
 from convforge.call.dispatch import at_home, execute, find_plan
-from convforge.call.libraries.numpy_arrays import is_masked
+from convforge.call.libraries.adapters import is_masked
 from convforge.imaging.axes import Axes
 from convforge.imaging.rational import over_a_divisor
 from convforge.peers import every_algorithm

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -127,29 +127,6 @@ def _page_chain_faults() -> Iterator[list[str]]:
         logger.removeHandler(collector)
 
 
-class _Kind(NamedTuple):
-    """Size and samples of an upright page; all pages of a stack have the same."""
-
-    height: int
-    width: int
-    samples: int
-    dtype: str
-    palette: bool
-    extra: tuple[int, ...]
-
-    def __str__(self) -> str:
-        beside = ["a palette"] * self.palette + [EXTRA.get(kind, "another sample") for kind in self.extra]
-        words = f"{self.width} x {self.height} pixels of {self.samples} x {self.dtype}"
-        return f"{words} with {' and '.join(beside)}" if beside else words
-
-
-def _kind(page: TiffPage) -> _Kind:
-    samples = page.shaped[0] * page.shaped[4]
-    height, width = upright_pair(page.shaped[2:4], tiff_tags.orientation_of(page))
-    palette = int(page.photometric) == PALETTE
-    return _Kind(height, width, samples, str(page.dtype), palette, tuple(_extra_samples(page, samples)))
-
-
 def _check_alike(path: Path, pages: list[TiffPage]) -> None:
     first = _kind(pages[0])
     for number, page in enumerate(pages[1:], start=2):
@@ -158,6 +135,16 @@ def _check_alike(path: Path, pages: list[TiffPage]) -> None:
                 f"{path}: pages of different shapes, page 1 is {first} and page {number} is {kind}; split the file and "
                 "read each kind by itself"
             )
+
+
+def _kind(page: TiffPage) -> str:
+    """Describe the size and samples of an upright page; all pages of a stack have the same."""
+    samples = page.shaped[0] * page.shaped[4]
+    height, width = upright_pair(page.shaped[2:4], tiff_tags.orientation_of(page))
+    beside = ["a palette"] if int(page.photometric) == PALETTE else []
+    beside += [EXTRA.get(kind, "another sample") for kind in _extra_samples(page, samples)]
+    words = f"{width} x {height} pixels of {samples} x {page.dtype}"
+    return f"{words} with {' and '.join(beside)}" if beside else words
 
 
 def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:

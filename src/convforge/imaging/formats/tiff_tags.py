@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from convforge.imaging.axes import Axes
 from convforge.imaging.formats import exif
-from convforge.imaging.formats.losses import matching_profile
 from convforge.imaging.image import Image, Metadata, Unit, upright_pair
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def write_options(image: Image) -> dict[str, Any]:
     options: dict[str, Any] = {"metadata": None, "software": False}
     if metadata.resolution is not None:
         options |= {"resolution": metadata.resolution, "resolutionunit": metadata.unit}
-    profile = matching_profile(metadata, image.bands)
+    profile = metadata.profile_for(image.bands)
     if profile is not None:
         options["iccprofile"] = profile
     options["extratags"] = [
@@ -118,18 +117,14 @@ def _value(entry: exif.Entry) -> bytes | tuple[int, ...]:
 
 def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
     """Return the carried tags as a block of EXIF, and the names of the others."""
-    handle, form = file.filehandle, exif.Form(file.byteorder, file.is_bigtiff)
-
-    def fetch(at: int, size: int) -> bytes:
-        handle.seek(at)
-        return bytes(handle.read(size))
+    form = exif.form_of(file.byteorder, big=file.is_bigtiff)
 
     def wanted(code: int) -> bool:
         return code in exif.CARRIED or code in exif.GEOGRAPHIC
 
     damaged: list[str] = []
     try:
-        main = exif.read_directory(fetch, page.offset, form, wanted)
+        main = exif.read_directory(file.filehandle, page.offset, form, wanted)
     except exif.ExifError:  # in a directory below this one, which tifffile has read
         damaged = ["damaged EXIF"]
         main = {tag.code: exif.Entry(int(tag.dtype), tag.count, b"") for tag in page.tags if not wanted(tag.code)}
