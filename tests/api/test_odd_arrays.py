@@ -104,9 +104,9 @@ def _refusals() -> dict[str, tuple[Callable[[], Any], type[Exception], str]]:
         "an out whose rows overlap": (
             lambda: conv2d(X, W, B, out=sliding),
             ValueError,
-            "several results would lie in one",
+            "several results would share one",
         ),
-        "an out of one number": (lambda: conv2d(X, W, B, out=spread), ValueError, "several results would lie in one"),
+        "an out of one number": (lambda: conv2d(X, W, B, out=spread), ValueError, "several results would share one"),
         "an out in foreign bytes": (lambda: conv2d(X, W, B, out=out.astype(">f4")), ValueError, "dtype >f4"),
         "an out of another shape": (lambda: conv2d(X, W, B, out=out[:, :3]), ValueError, "out has shape"),
         "out=True": (lambda: conv2d(X, W, B, out=True), TypeError, "out must be a NumPy array"),
@@ -183,7 +183,7 @@ def test_odd_tensors_are_refused_in_a_sentence() -> None:
     convforge.conv2d(x, w, b, out=torch.zeros(EXPECTED.shape))
     calls: dict[str, Callable[[], Any]] = {
         "out has a lazy minus sign": lambda: convforge.conv2d(x, w, b, out=minus),
-        "several results would lie in one": lambda: convforge.conv2d(x, w, b, out=torch.zeros(1).expand(2, 4, 7, 7)),
+        "several results would share one": lambda: convforge.conv2d(x, w, b, out=torch.zeros(1).expand(2, 4, 7, 7)),
         "out requires a gradient": lambda: convforge.conv2d(x, w, b, out=torch.zeros(2, 4, 7, 7, requires_grad=True)),
         "w requires a gradient": lambda: convforge.conv2d(x, torch.nn.Parameter(w), b),
         "w is a tensor of layout torch.sparse_coo": lambda: convforge.conv2d(x, w.to_sparse(), b),

@@ -53,10 +53,10 @@ def runtime_of(device: str | None) -> Runtime:
 
 def find_plan(
     problem: Problem,
-    algorithm: str,
-    config: Config | Mapping[str, Any] | str | None,
-    device: str | None,
-    workspace_limit: int | None,
+    algorithm: str = "auto",
+    config: Config | Mapping[str, Any] | str | None = None,
+    device: str | None = None,
+    workspace_limit: int | None = None,
     *,
     tune: bool | None = None,
     deterministic: bool = False,
@@ -127,12 +127,8 @@ def _planned(
         return Choice(method, fitting.config, fitting, "asked for by name")
     plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
     if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
-        reason = Reason(
-            "with {config} it needs a workspace of {need} bytes; the limit is {limit}",
-            config=str(plan.config),
-            need=plan.workspace_bytes,
-            limit=workspace_limit,
-        )
+        form = "with {config} it needs a workspace of {need} bytes; the limit is {limit}"
+        reason = Reason(form, config=str(plan.config), need=plan.workspace_bytes, limit=workspace_limit)
         raise UnsupportedProblem(str(problem), {method.name: reason})
     return Choice(method, plan.config, plan, "asked for by name")
 
@@ -204,14 +200,10 @@ def _repeated(
     def compute(inputs: tuple[Any, ...], out: Any) -> None:
         x, w, bias = (*inputs, None, None)[:3]
         x, out = (x[first], out[first]) if first else (x, out)
-        plan(plan.buffers(x, plan.borrow(w), {} if bias is None else {"bias": bias}, out))
+        weights = plan.borrow(w) if prepared is None else prepared
+        plan(plan.buffers(x, weights, operands if bias is None else {"bias": bias}, out))
 
-    def compute_prepared(inputs: tuple[Any, ...], out: Any) -> None:
-        (x,) = inputs
-        x, out = (x[first], out[first]) if first else (x, out)
-        plan(plan.buffers(x, prepared, operands, out))
-
-    return compute if prepared is None else compute_prepared
+    return compute
 
 
 def execute(
