@@ -54,17 +54,16 @@ def conv2d(
     Parameters
     ----------
     x : array of shape (N, C, H, W) or (C, H, W); with layout "NHWC", (N, H, W, C) or (H, W, C)
-        Of NumPy, PyTorch, CuPy or JAX, with any strides. All arrays of a call are of one library and on one device.
-        float32, float64, float16 or bfloat16 (summed in float32), or an integer type of 8 or 16 bits or int32. NumPy
-        gets bfloat16 from ml_dtypes. N and C may be 0: a sum over no channels is 0.
+        Of NumPy, PyTorch, CuPy or JAX, with any strides; all arrays of a call are of one library and on one device.
+        float32, float64, float16 or bfloat16 (summed in float32; NumPy's from ml_dtypes), or an integer type of 8 or 16
+        bits or int32. N and C may be 0: a sum over no channels is 0.
     w : array of shape (K, C / groups, R, S), for every layout
         x's dtype; for integer x any integer type (summed in int32) or any float type (summed in float32 or float64).
     bias : array of shape (K,), optional
     stride, dilation : int or pair of int
         Per axis (vertical, horizontal).
     padding : int, pair of int, "valid", "same" or ((top, bottom), (left, right))
-        "same" gives ceil(H / stride) by ceil(W / stride) outputs; an odd pixel of padding is added at the bottom and
-        the right.
+        "same" gives ceil(H / stride) by ceil(W / stride) outputs, with an odd pixel of padding at the bottom and right.
     groups : int
         Divides C and K; groups = C is a depthwise convolution.
     layout : {"NCHW", "NHWC"}
@@ -76,8 +75,7 @@ def conv2d(
     activation : str or (str, float), optional
         A key of :data:`convforge.problem.ACTIVATIONS`, with its parameter if it has one: ``("leaky_relu", 0.2)``.
     precision : str
-        Arithmetic that "auto" may choose: a key of :data:`convforge.problem.PRECISIONS`. An algorithm named in
-        `algorithm` uses its own.
+        Arithmetic that "auto" may choose, a key of :data:`convforge.problem.PRECISIONS`; named methods use theirs.
     algorithm : str
         "auto" uses the fastest measured method; on a GPU it measures once for all similar problems. "max" measures
         everything. "heuristic" chooses by rule. Or a name that :func:`algorithms` lists.
@@ -87,11 +85,11 @@ def conv2d(
         Device for arrays on the host: None is the CPU, "cuda" the first GPU, "emulator" the GPU's kernels on the CPU.
         Arrays in a GPU's memory are computed there, on the caller's current stream, without waiting.
     deterministic : bool
-        Choose by rule and ignore measurements, so that every machine and every run uses the same method. Each method
-        adds in the same order on every call.
+        Choose by rule and ignore measurements, so that every machine and run uses the same method; each method adds in
+        the same order on every call.
     tune : bool, optional
-        Allow the call to measure if no measurement of similar problems is stored. By default it may on a GPU, and on
-        the CPU with "max" only. False uses a stored measurement, else the rules.
+        Allow the call to measure if no measurement of similar problems is stored: by default on a GPU, and on the CPU
+        with "max" only. False uses a stored measurement, else the rules.
     workspace_limit : int, optional
         Bytes; methods and configs that need more are not used.
     out : array, optional
@@ -104,10 +102,8 @@ def conv2d(
 
     Raises
     ------
-    ValueError
-        A shape, size or word breaks a rule; the text names the value, the rule and what to do.
-    TypeError
-        An argument is no array, or has an unsupported dtype.
+    ValueError, TypeError
+        A shape, size, word or dtype breaks a rule; the text names the value, the rule and what to do.
     UnsupportedProblem
         No method, or not the named one, can compute it; with every method's reason.
 
@@ -286,16 +282,11 @@ def max_pool2d(
     ceil_mode : bool
         Round the output's size up.
     layout, device, out
-        As in :func:`conv2d`.
+        As in :func:`conv2d`, and so are the errors.
 
     Returns
     -------
     array of x's dtype, of shape (N, C, P, Q) or (C, P, Q), with the axes in the order of `layout`
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`conv2d`.
 
     Examples
     --------

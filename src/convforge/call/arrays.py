@@ -37,15 +37,6 @@ def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
-def _instead_of(word: str, dtypes: tuple[str, ...]) -> str:
-    """Advice on an unsupported element type."""
-    if word.startswith("complex"):
-        return f"convolve its .real and .imag one by one, for convolution is linear, in one of {', '.join(dtypes)}"
-    if word in ("int64", "uint64", "uint32") and {"int32", "float64"} <= set(dtypes):
-        return f"cast it to int32 where its values fit, else to float64, or to another of {', '.join(dtypes)}"
-    return f"cast it to one of {', '.join(dtypes)}"
-
-
 def is_transposed(matrix: Any) -> bool:
     """True if the elements of a column are contiguous and those of a row are not.
 
@@ -99,7 +90,13 @@ class Home:
         self.library.check(value, name)
         word = self.library.dtype(value)
         if word not in SHORT_NAMES:
-            raise TypeError(f"{name} has dtype {word}, which convforge does not take; {_instead_of(word, dtypes)}")
+            types = ", ".join(dtypes)
+            advice = f"cast it to one of {types}"
+            if word.startswith("complex"):
+                advice = f"convolve its .real and .imag one by one, for convolution is linear, in one of {types}"
+            elif word in ("int64", "uint64", "uint32") and {"int32", "float64"} <= set(dtypes):
+                advice = f"cast it to int32 where its values fit, else to float64, or to another of {types}"
+            raise TypeError(f"{name} has dtype {word}, which convforge does not take; {advice}")
         array = self.library.view(value)
         if ranks is not None and array.ndim not in ranks:
             wanted = " or ".join(str(rank) for rank in ranks)

@@ -127,15 +127,15 @@ def replace(
 
     Layers stay the same objects, with their parameters, hooks and names; their class changes. In eval mode a
     BatchNorm2d after a convolution, and a ReLU or ReLU6 after that, are folded into it, if a trace of the model
-    (torch.fx) shows that nothing else uses the values in between or the weights. If the model cannot be traced, nothing
-    is folded. A call in training mode, or after a hook was registered or a plain attribute of a parent module changed,
-    computes the folded modules one by one.
+    (torch.fx) shows that nothing else uses the values in between or the weights; without a trace nothing is folded. A
+    call in training mode, or after a hook was registered or a plain attribute of a parent module changed, computes the
+    folded modules one by one.
 
-    With example inputs, each layer is timed in both libraries in turns, on the layer's own input. PyTorch keeps the
-    layer unless convforge is faster by more than the spread. Without them all layers are replaced, and nothing is
-    measured. Then the whole model is timed in turns: by PyTorch unchanged, with BatchNorm2d folded in, and in
-    channels_last, and by convforge. Unless convforge is fastest, PyTorch keeps the model, folded if that is faster.
-    Buffers, such as statistics in training, are restored; so is the model after an error.
+    With example inputs, each layer is timed in both libraries in turns, on the layer's own input, and PyTorch keeps it
+    unless convforge is faster by more than the spread. Then the whole model is timed: by PyTorch unchanged, with
+    BatchNorm2d folded in, and in channels_last, and by convforge. Unless convforge is fastest, PyTorch keeps the model,
+    folded if that is faster. Without inputs all layers are replaced, unmeasured. Buffers, such as statistics in
+    training, are restored; so is the model after an error.
 
     Parameters
     ----------
@@ -148,10 +148,10 @@ def replace(
     progress : bool
         Show the layer that is measured on standard error, if that is a terminal.
     budget_s : float or None
-        Seconds for measuring layers; None is no limit. Equal layers are measured once. PyTorch keeps the layers that
-        remain when the time is spent. One layer, and the whole model, may take longer.
+        Seconds for measuring layers, of which equal ones are measured once; None is no limit. PyTorch keeps the layers
+        that remain. One layer, and the whole model, may take longer.
     cuda_graph : bool
-        Time replays of CUDA graphs instead of calls, if the example is on a GPU: for a model that runs in one, such as
+        On a GPU time replays of CUDA graphs instead of calls: for a model that runs in one, such as
         ``torch.cuda.graph``. A call of a small layer takes the host longer than the GPU; a replay does not.
 
     Returns
@@ -161,10 +161,8 @@ def replace(
 
     Raises
     ------
-    TypeError
-        The model is no torch.nn.Module.
-    ValueError
-        The budget is negative or no number.
+    TypeError, ValueError
+        The model is no torch.nn.Module; the budget is negative or no number.
 
     Examples
     --------

@@ -94,7 +94,10 @@ def write(file: BinaryIO, image: Image) -> None:
     if image.alpha is not None:
         alpha = alpha_as(image.alpha, pixels.dtype)
         if image.metadata.premultiplied:  # PNG's colours are always unassociated
-            pixels = _unassociated(pixels, alpha)
+            top = float(np.iinfo(pixels.dtype).max)
+            share = (alpha if pixels.ndim == 2 else alpha[..., np.newaxis]) / top
+            plain = np.divide(pixels, share, out=np.zeros(pixels.shape), where=share > 0)
+            pixels = np.rint(np.minimum(plain, top)).astype(pixels.dtype)
         pixels = np.dstack([pixels, alpha])
     data = imagecodecs.png_encode(np.ascontiguousarray(pixels, dtype=pixels.dtype.newbyteorder("=")), level=6)
     file.write(data[:HEADER_BYTES])
@@ -198,11 +201,3 @@ def _metadata_chunks(image: Image) -> Iterator[tuple[bytes, bytes]]:
             yield b"tEXt", b"Description\0" + text.encode("latin-1")
         except UnicodeEncodeError:
             yield b"iTXt", b"Description\0\0\0\0\0" + text.encode()
-
-
-def _unassociated(pixels: Array, alpha: Array) -> Array:
-    top = float(np.iinfo(pixels.dtype).max)
-    share = alpha.astype(np.float64) / top
-    share = share if pixels.ndim == 2 else share[..., np.newaxis]
-    plain = np.divide(pixels, share, out=np.zeros(pixels.shape), where=share > 0)
-    return np.rint(np.minimum(plain, top)).astype(pixels.dtype)

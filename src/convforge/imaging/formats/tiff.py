@@ -18,7 +18,6 @@ from convforge.imaging.image import (
     Array,
     Image,
     ImageError,
-    Metadata,
     alpha_as,
     check_proportion,
     check_size,
@@ -72,7 +71,12 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
             parts = [_turned(page, *_finish(page, np.asarray(page.asarray(squeeze=False)))) for page in pages]
         alpha = next((kind for kind in _extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
         metadata = tiff_tags.metadata_of(file, every, pages, series, axes, premultiplied=alpha == ASSOCIATED)
-    return as_named(axes, _assemble(parts, metadata), tuple(series.values()))
+    if len(parts) == 1:
+        return as_named(axes, Image(*parts[0], metadata), tuple(series.values()))
+    masks = [alpha for _, alpha in parts if alpha is not None]
+    pixels = np.stack([pixels for pixels, _ in parts])
+    image = Image(pixels, np.stack(masks) if masks else None, metadata, pages=True)
+    return as_named(axes, image, tuple(series.values()))
 
 
 def write(file: BinaryIO, image: Image) -> None:
@@ -252,10 +256,3 @@ def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> 
 def _turned(page: TiffPage, pixels: Array, alpha: Array | None) -> tuple[Array, Array | None]:
     orientation = tiff_tags.orientation_of(page)
     return upright(pixels, orientation), None if alpha is None else upright(alpha, orientation)
-
-
-def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata) -> Image:
-    if len(parts) == 1:
-        return Image(*parts[0], metadata)
-    masks = [alpha for _, alpha in parts if alpha is not None]
-    return Image(np.stack([pixels for pixels, _ in parts]), np.stack(masks) if masks else None, metadata, pages=True)

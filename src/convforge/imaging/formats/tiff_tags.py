@@ -195,18 +195,13 @@ def _storage(file: TiffFile, every: list[TiffPage], pages: list[TiffPage]) -> li
 def _resolution(page: TiffPage) -> tuple[tuple[float, float] | None, Unit]:
     units: dict[int, Unit] = {1: "none", 2: "inch", 3: "centimeter"}
     unit = units.get(int(_tag(page, "ResolutionUnit", 2)), "none")
-    x, y = (_rational(_tag(page, name, None)) for name in ("XResolution", "YResolution"))
-    if x is None or y is None or (unit == "none" and x == y == 1):
+    ratios = [_tag(page, name, None) for name in ("XResolution", "YResolution")]
+    if not all(isinstance(ratio, tuple) and len(ratio) == 2 and 0 not in ratio for ratio in ratios):
         return None, "inch"
-    return upright_pair((x, y), orientation_of(page)), unit
+    x, y = (float(top / bottom) for top, bottom in ratios)
+    return (None, "inch") if unit == "none" and x == y == 1 else (upright_pair((x, y), orientation_of(page)), unit)
 
 
 def _tag(page: TiffPage, name: str, default: Any) -> Any:
     value = page.tags.valueof(name, default=default)
     return default if value is None else value
-
-
-def _rational(value: Any) -> float | None:
-    if not isinstance(value, tuple) or len(value) != 2 or 0 in value:
-        return None
-    return float(value[0] / value[1])
