@@ -83,12 +83,10 @@ def filter(  # noqa: A001
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
     channels : {"each", "sum"}
         Each band by itself, or all bands summed into one image without a band axis.
-    border : str
-        Pixels outside of the image: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
-        "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one of them, such as
-        "mirror", "edge" or "BORDER_WRAP".
-    cval : float
-        The value outside in mode "constant". It must be a value of the image's type.
+    border, cval : str, float
+        Pixels outside of the image: "zeros", "constant" (`cval`, a value of the image's type), "reflect" (edge pixel
+        not repeated), "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one
+        of them, such as "mirror", "edge" or "BORDER_WRAP".
     stride : int or pair of int
         Step between computed rows and columns.
     out_dtype : dtype, optional

@@ -69,11 +69,7 @@ def conv2d(
     Returns
     -------
     tensor of shape (N, K, P, Q) or (K, P, Q), of x's dtype
-
-    Raises
-    ------
-    ValueError, TypeError, convforge.UnsupportedProblem
-        As :func:`convforge.conv2d`.
+        Errors are those of :func:`convforge.conv2d`.
 
     Examples
     --------
