@@ -36,7 +36,7 @@ class ALibrary:
     """See :class:`convforge.call.libraries.contract.Library`. Streams have numbers; the current one is `current`."""
 
     kind = "an array that is there"
-    arrays = (There,)
+    arrays: tuple[type, ...] = (There,)
 
     def __init__(self) -> None:
         self.current = 7
@@ -56,7 +56,7 @@ class ALibrary:
     def view(self, array: Any, written: bool = False) -> Any:
         return array.lies
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> There:
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str, zeros: bool = False) -> There:
         self.made += 1
         return There(aligned(math.prod(shape) * numpy_dtype(dtype).itemsize).view(numpy_dtype(dtype)).reshape(shape))
 
@@ -112,13 +112,11 @@ class ALibrary:
 @contextmanager
 def a_library() -> Iterator[ALibrary]:
     """The library, known to convforge for as long as the context lasts."""
-    library, others = ALibrary(), libraries._OTHERS
-    libraries._OTHERS = (*others, (__name__, lambda: library))
-    libraries._maker.cache_clear()
-    libraries.cached_library.cache_clear()
+    library = ALibrary()
+    libraries._ADAPTERS[__name__] = lambda module: library
     try:
         yield library
     finally:
-        libraries._OTHERS = others
-        libraries._maker.cache_clear()
-        libraries.cached_library.cache_clear()
+        del libraries._ADAPTERS[__name__]
+        for cached in (libraries._made, libraries._library, libraries.cached_library):
+            cached.cache_clear()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from convforge.algorithms import default_ways, refusal
-from convforge.algorithms.contract import Config, PreparedFilter
+from convforge.algorithms.contract import Config, Plan, PreparedFilter
 from convforge.call.arguments import Activation, IntPair, Padding, check_word, conv2d_problem, pool2d_problem
-from convforge.call.arrays import dtype_name, flat, home_of, lies_transposed
+from convforge.call.arrays import Home, dtype_name, flat, home_of, is_transposed
 from convforge.call.cache import Calls, kinds
 from convforge.call.dispatch import at_home, execute, find_plan, prepared_plan, run, runtime_of
 from convforge.peers import every_algorithm
-from convforge.problem import ElementwiseProblem, GemmProblem, Problem, parse_problem
+from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem, parse_problem
 from convforge.problem.gemm import BYTES as GEMM_BYTES
 from convforge.problem.gemm import DTYPES as GEMM_DTYPES
 from convforge.tuning import CHOICES, compile_for, key_of, may_measure
@@ -54,17 +54,16 @@ def conv2d(
     Parameters
     ----------
     x : array of shape (N, C, H, W) or (C, H, W); with layout "NHWC", (N, H, W, C) or (H, W, C)
-        Of NumPy, PyTorch, CuPy or JAX, with any strides. All arrays of a call are of one library and on one device.
-        float32, float64, float16 or bfloat16 (summed in float32), or an integer type of 8 or 16 bits or int32. NumPy
-        gets bfloat16 from ml_dtypes. N and C may be 0: a sum over no channels is 0.
+        Of NumPy, PyTorch, CuPy or JAX, with any strides; all arrays of a call are of one library and on one device.
+        float32, float64, float16 or bfloat16 (summed in float32; NumPy's from ml_dtypes), or an integer type of 8 or 16
+        bits or int32. N and C may be 0: a sum over no channels is 0.
     w : array of shape (K, C / groups, R, S), for every layout
         x's dtype; for integer x any integer type (summed in int32) or any float type (summed in float32 or float64).
     bias : array of shape (K,), optional
     stride, dilation : int or pair of int
         Per axis (vertical, horizontal).
     padding : int, pair of int, "valid", "same" or ((top, bottom), (left, right))
-        "same" gives ceil(H / stride) by ceil(W / stride) outputs; an odd pixel of padding is added at the bottom and
-        the right.
+        "same" gives ceil(H / stride) by ceil(W / stride) outputs, with an odd pixel of padding at the bottom and right.
     groups : int
         Divides C and K; groups = C is a depthwise convolution.
     layout : {"NCHW", "NHWC"}
@@ -76,8 +75,7 @@ def conv2d(
     activation : str or (str, float), optional
         A key of :data:`convforge.problem.ACTIVATIONS`, with its parameter if it has one: ``("leaky_relu", 0.2)``.
     precision : str
-        Arithmetic that "auto" may choose: a key of :data:`convforge.problem.PRECISIONS`. An algorithm named in
-        `algorithm` uses its own.
+        Arithmetic that "auto" may choose, a key of :data:`convforge.problem.PRECISIONS`; named methods use theirs.
     algorithm : str
         "auto" uses the fastest measured method; on a GPU it measures once for all similar problems. "max" measures
         everything. "heuristic" chooses by rule. Or a name that :func:`algorithms` lists.
@@ -87,11 +85,11 @@ def conv2d(
         Device for arrays on the host: None is the CPU, "cuda" the first GPU, "emulator" the GPU's kernels on the CPU.
         Arrays in a GPU's memory are computed there, on the caller's current stream, without waiting.
     deterministic : bool
-        Choose by rule and ignore measurements, so that every machine and every run uses the same method. Each method
-        adds in the same order on every call.
+        Choose by rule and ignore measurements, so that every machine and run uses the same method; each method adds in
+        the same order on every call.
     tune : bool, optional
-        Allow the call to measure if no measurement of similar problems is stored. By default it may on a GPU, and on
-        the CPU with "max" only. False uses a stored measurement, else the rules.
+        Allow the call to measure if no measurement of similar problems is stored: by default on a GPU, and on the CPU
+        with "max" only. False uses a stored measurement, else the rules.
     workspace_limit : int, optional
         Bytes; methods and configs that need more are not used.
     out : array, optional
@@ -104,10 +102,8 @@ def conv2d(
 
     Raises
     ------
-    ValueError
-        A shape, size or word breaks a rule; the text names the value, the rule and what to do.
-    TypeError
-        An argument is no array, or has an unsupported dtype.
+    ValueError, TypeError
+        A shape, size, word or dtype breaks a rule; the text names the value, the rule and what to do.
     UnsupportedProblem
         No method, or not the named one, can compute it; with every method's reason.
 
@@ -134,56 +130,66 @@ def conv2d(
     if result is not None:
         return result
     return convolved(
-        _CALLS, key, x, w, bias, stride, padding, dilation, groups, layout=layout, padding_mode=padding_mode, mode=mode,
-        activation=activation, precision=precision, algorithm=algorithm, config=config, device=device,
-        deterministic=deterministic, tune=tune, workspace_limit=workspace_limit, out=out,
+        _CALLS, key, x, w, bias, out, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout,
+        padding_mode=padding_mode, mode=mode, activation=activation, precision=precision, algorithm=algorithm,
+        config=config, device=device, deterministic=deterministic, tune=tune, workspace_limit=workspace_limit,
     )  # fmt: skip
+
+
+# Options of conv2d that choose a plan, with their defaults, and those that describe a problem.
+_PLAN_OPTIONS: dict[str, Any] = {
+    "algorithm": "auto", "config": None, "device": None, "workspace_limit": None, "tune": None, "deterministic": False,
+}  # fmt: skip
+_PROBLEM_OPTIONS = {
+    *("stride", "padding", "dilation", "groups", "layout", "padding_mode", "mode", "activation", "precision")
+}
 
 
 def convolved(
-    calls: Calls, key: Any, x: Array, w: Array, bias: Array | None, stride: IntPair, padding: Padding,
-    dilation: IntPair, groups: int, *, layout: str, padding_mode: str = "zeros", mode: str, activation: Activation,
-    precision: str, algorithm: str, config: AnyConfig = None, device: str | None = None, deterministic: bool,
-    tune: bool | None, workspace_limit: int | None = None, out: Array | None = None,
+    calls: Calls, key: Any, x: Array, w: Array, bias: Array | None, out: Array | None = None, *,
+    prepare: Callable[[Plan, Any, Any], PreparedFilter] | None = None, **options: Any,
 ) -> Array:  # fmt: skip
-    """Compute :func:`conv2d` without the call cache, and store the call in `calls` under `key`."""
-    home = home_of(x=x, w=w, bias=bias, out=out)
-    view, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
-    vector = None if bias is None else home.read(bias, "bias", (1,))
-    problem, added = conv2d_problem(
-        view, weights, vector, stride, padding, dilation, groups, layout=layout, padding_mode=padding_mode, mode=mode,
-        activation=activation, precision=precision,
-    )  # fmt: skip
-    if added is not None:
-        added = home.operand(added, bias, problem.operand_dtype)
+    """Compute :func:`conv2d` without the call cache, and store the call in `calls` under `key`.
+
+    `options` are conv2d's; `prepare` returns the weights prepared for a plan and a stream.
+    """
+    choice = {name: options.pop(name, default) for name, default in _PLAN_OPTIONS.items()}
+    home = home_of(x=x, w=w, bias=bias, out=out) if prepare is None else home_of(w=w, x=x, out=out)
+    problem, view, weights, vector = _conv2d_problem(home, x, w, bias, options)
+    added = None if vector is None else home.operand(vector, bias, problem.operand_dtype)
     operands = {} if added is None else {"bias": added}
     stream = home.stream()
-    x_filled = view if view.shape == problem.x_shape else home.filled(view, problem.x_shape)
-    w_filled = weights if weights.shape == problem.w_shape else home.filled(weights, problem.w_shape)
-    as_given = added is vector and x_filled is view and w_filled is weights
+    x_filled, w_filled = home.filled(view, problem.x_shape), home.filled(weights, problem.w_shape)
+    as_given = x_filled is view and (prepare is not None or (added is vector and w_filled is weights))
     keep = calls.keeper(key, as_given, stream, key_of(problem))
-    device = home.runs_on(device)
-    with at_home(device):
-        plan = find_plan(
-            problem, algorithm, config, device, workspace_limit, tune=tune, deterministic=deterministic, stream=stream
-        )
-        return run(plan, home, x_filled, w_filled, operands, out, stream=stream, keep=keep)
+    choice["device"] = home.runs_on(choice["device"])
+    with at_home(choice["device"]):
+        plan = find_plan(problem, **choice, stream=stream)
+        if prepare is None:
+            return run(plan, home, x_filled, w_filled, operands, out, None, stream, keep)
+        return run(plan, home, x_filled, None, operands, out, prepare(plan, w_filled, stream), stream, keep)
+
+
+def _conv2d_problem(
+    home: Home, x: Array, w: Array, bias: Array | None, options: Mapping[str, Any]
+) -> tuple[Conv2dProblem, Any, Any, Any]:
+    """Return the problem of these arrays, and their views."""
+    view, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
+    vector = None if bias is None else home.read(bias, "bias", (1,))
+    return conv2d_problem(view, weights, vector, **options), view, weights, vector
 
 
 def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], budget_s: float | None = None) -> None:
     """Compile in parallel the kernels that these calls of :func:`conv2d` on GPUs will measure.
 
-    Each call is (positional arguments up to `groups`, keyword arguments); `layout`, `mode`, `activation` and
-    `precision` are keywords. Calls that :func:`conv2d` would refuse are skipped. `budget_s` is in seconds; see
-    :func:`convforge.tuning.compile_for`.
+    Each call is (x, w, bias) and the keyword arguments that describe its problem. Calls that :func:`conv2d` would
+    refuse are skipped. `budget_s` is in seconds; see :func:`convforge.tuning.compile_for`.
     """
     found: dict[str | None, dict[Problem, None]] = {}
-    for (x, w, bias, *options), words in calls:
+    for (x, w, bias), options in calls:
         with suppress(TypeError, ValueError):
             home = home_of(x=x, w=w, bias=bias)
-            vector = None if bias is None else home.read(bias, "bias", (1,))
-            view, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
-            problem, _ = conv2d_problem(view, weights, vector, *options, **words)
+            problem = _conv2d_problem(home, x, w, bias, options)[0]
             found.setdefault(home.runs_on(None), {})[problem] = None
     for device, problems in found.items():
         runtime = runtime_of(device)
@@ -216,13 +222,9 @@ class Filter:
 
     def __init__(self, w: Array, bias: Array | None = None, **options: Any) -> None:
         home = home_of(w=w, bias=bias)
-        self.w, self._w = home.kept(w, "w", (4,))
-        self.bias: Array = None
-        self._bias: Any = None
-        if bias is not None:
-            self.bias, self._bias = home.kept(bias, "bias", (1,))
-        self._choice = {name: options.pop(name, default) for name, default in _PLAN_OPTIONS.items()}
-        unknown = set(options) - _PROBLEM_OPTIONS
+        self.w = home.kept(w, "w", (4,))
+        self.bias: Array = None if bias is None else home.kept(bias, "bias", (1,))
+        unknown = set(options) - _PROBLEM_OPTIONS - _PLAN_OPTIONS.keys()
         if unknown:
             raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out")
         self._options = options
@@ -232,7 +234,7 @@ class Filter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy only the arguments: a copy prepares its weights again."""
-        return partial(type(self), **self._options, **self._choice), (self.w, self.bias)
+        return partial(type(self), **self._options), (self.w, self.bias)
 
     @property
     def note(self) -> str:
@@ -245,28 +247,11 @@ class Filter:
         result, key = self._calls.again((x,), (), out)
         if result is not None:
             return result
-        home = home_of(w=self.w, x=x, out=out)
-        view = home.read(x, "x", (3, 4))
-        problem, _ = conv2d_problem(view, self._w, self._bias, **self._options)
-        added = home.operand(self._bias, self.bias, problem.operand_dtype)
-        operands = {} if added is None else {"bias": added}
-        stream = home.stream()
-        filled, w = home.filled(view, problem.x_shape), home.filled(self._w, problem.w_shape)
-        keep = self._calls.keeper(key, filled is view, stream, key_of(problem))
-        device = home.runs_on(self._choice["device"])
-        with at_home(device):
-            plan = find_plan(problem, **{**self._choice, "device": device}, stream=stream)
-            prepared = self._last = prepared_plan(plan, w, self._kept, stream)
-            return run(plan, home, filled, None, operands, out, prepared, stream, keep)
+        return convolved(self._calls, key, x, self.w, self.bias, out, prepare=self._prepare, **self._options)
 
-
-# Options that choose a plan, with their defaults, and those that describe a problem.
-_PLAN_OPTIONS: dict[str, Any] = {
-    "algorithm": "auto", "config": None, "device": None, "workspace_limit": None, "tune": None, "deterministic": False,
-}  # fmt: skip
-_PROBLEM_OPTIONS = {
-    *("stride", "padding", "dilation", "groups", "layout", "padding_mode", "mode", "activation", "precision")
-}
+    def _prepare(self, plan: Plan, w: Any, stream: Any) -> PreparedFilter:
+        self._last = prepared_plan(plan, w, self._kept, stream)
+        return self._last
 
 
 def max_pool2d(
@@ -297,16 +282,11 @@ def max_pool2d(
     ceil_mode : bool
         Round the output's size up.
     layout, device, out
-        As in :func:`conv2d`.
+        As in :func:`conv2d`, and so are the errors.
 
     Returns
     -------
     array of x's dtype, of shape (N, C, P, Q) or (C, P, Q), with the axes in the order of `layout`
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`conv2d`.
 
     Examples
     --------
@@ -324,12 +304,20 @@ def max_pool2d(
     home = home_of(x=x, out=out)
     view = home.read(x, "x", (3, 4))
     problem = pool2d_problem(view, kernel_size, stride, padding, dilation, ceil_mode, layout)
+    return _computed(key, home, problem, view, None, device, out)
+
+
+def _computed(
+    key: Any, home: Home, problem: Problem, x: Any, w: Any, device: str | None, out: Array | None,
+    algorithm: str = "auto", config: AnyConfig = None,
+) -> Array:  # fmt: skip
+    """Compute a problem, and cache the call under the key."""
     stream = home.stream()
     keep = _CALLS.keeper(key, True, stream, key_of(problem))
     device = home.runs_on(device)
     with at_home(device):
-        plan = find_plan(problem, "auto", None, device, None, stream=stream)
-        return run(plan, home, view, None, {}, out, stream=stream, keep=keep)
+        plan = find_plan(problem, algorithm, config, device, None, stream=stream)
+        return run(plan, home, x, w, {}, out, None, stream, keep)
 
 
 def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Array:
@@ -354,7 +342,7 @@ def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Ar
     stream = home.stream()
     device = home.runs_on(device)
     with at_home(device):
-        plan = find_plan(problem, "auto", None, device, None, stream=stream)
+        plan = find_plan(problem, device=device, stream=stream)
         x, view = home.dense(x, view)
         output = home.output_like(out, x, view)
         execute(plan, flat(view), None, {}, flat(output.view), None, stream)
@@ -409,21 +397,17 @@ def gemm(
     if left.dtype != right.dtype and not {dtype_name(left), dtype_name(right)} <= set(GEMM_BYTES):
         raise ValueError(f"a is {dtype_name(left)} and b is {dtype_name(right)}; cast one of them")
     check_word(precision, "precision")
-    (m, k), n, stream = left.shape, right.shape[1], home.stream()
+    (m, k), n = left.shape, right.shape[1]
     # A transposed view on a GPU becomes the stored matrix with transpose_a or transpose_b.
-    as_stored = stream is not None and left.itemsize < 8
-    transpose_a, transpose_b = (as_stored and lies_transposed(view) for view in (left, right))
+    as_stored = not home.on_host and left.itemsize < 8
+    transpose_a, transpose_b = (as_stored and is_transposed(view) for view in (left, right))
     left = left.transpose(1, 0) if transpose_a else left
     right = right.transpose(1, 0) if transpose_b else right
     problem = GemmProblem(
         m=m, n=n, k=k, transpose_a=transpose_a, transpose_b=transpose_b, dtype=dtype_name(left),
         b_dtype=dtype_name(right), precision=precision,
     )  # fmt: skip
-    keep = _CALLS.keeper(key, True, stream, key_of(problem))
-    device = home.runs_on(device)
-    with at_home(device):
-        plan = find_plan(problem, algorithm, config, device, None, stream=stream)
-        return run(plan, home, left, right, {}, out, stream=stream, keep=keep)
+    return _computed(key, home, problem, left, right, device, out, algorithm, config)
 
 
 @dataclass(frozen=True, slots=True)

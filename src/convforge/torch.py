@@ -1,7 +1,12 @@
-"""convforge for PyTorch as a separate module: ``import convforge.torch``; ``from convforge.torch import Conv2d``."""
+"""convforge in PyTorch: an operator with gradients, layers, and models whose layers are replaced.
+
+Everything calls the operator ``torch.ops.convforge.conv2d``: PyTorch's compiler sees one node with a known result, its
+graphs capture the launches, and its autograd finds the gradients.
+"""
 
 try:
-    from convforge.integrations.torch import Conv2d, Layer, Replaced, conv2d, replace
+    from convforge.integrations.torch_functional import Conv2d, conv2d
+    from convforge.integrations.torch_replace import Layer, Replaced, replace
 except ModuleNotFoundError as absent:
     if absent.name != "torch":
         raise

@@ -22,7 +22,7 @@ VIEWS: dict[str, Callable[[Array], Array]] = {
     "one channel for all": lambda a: np.broadcast_to(a[:, :1], a.shape),
     "one pixel for all": lambda a: np.broadcast_to(a[:, :, :1, :1], a.shape),
     "Fortran order": lambda a: np.asfortranarray(a),
-    "a window of a larger picture": lambda a: a[:, :, 2:7, 3:9],
+    "a window of a larger image": lambda a: a[:, :, 2:7, 3:9],
     "a field of records": lambda a: a.astype([("v", "f4"), ("gap", "u1")])["v"],
     "unaligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
     "big-endian": lambda a: a.astype(">f4"),

@@ -51,7 +51,7 @@ def _chosen(x: Array, w: Array, **options: Any) -> str:
     from convforge.call.arguments import conv2d_problem
     from convforge.call.dispatch import find_plan
 
-    return find_plan(conv2d_problem(x, w, **options)[0], "auto", None, None, None).algorithm.name
+    return find_plan(conv2d_problem(x, w, **options), "auto", None, None, None).algorithm.name
 
 
 @pytest.mark.parametrize(

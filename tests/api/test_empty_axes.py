@@ -1,4 +1,4 @@
-"""Axes without elements: no pictures, no channels, no pixels, no outputs; held to PyTorch where that is installed."""
+"""Axes without elements: no images, no channels, no pixels, no outputs; held to PyTorch where that is installed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_what_pytorch_refuses(x_shape: Any, w_shape: Any, options: dict[str, Any
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(method: Any) -> None:
-    """The bias through an activation, or zeros, for no channels; nothing for no pictures."""
+    """The bias through an activation, or zeros, for no channels; nothing for no images."""
     forms = itertools.product(("float32", "float16", "uint8"), (1, 4), (3, 1, 7), ("NCHW", "NHWC"), (None, BIAS))
     accepted = 0
     for dtype, groups, side, layout, bias in forms:
@@ -201,7 +201,7 @@ def test_relu(device: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("emulator", marks=needs_emulator)])
 def test_pictures(device: str) -> None:
-    """A stack of no pages is one; a picture without bands or pixels is none."""
+    """A stack of no pages is one; a image without bands or pixels is none."""
     assert filter(np.ones((0, 5, 6, 3), np.uint8), "box:3", device=device).shape == (0, 5, 6, 3)
     assert filter(np.ones((0, 5, 6, 3), np.uint8), "box:3", channels="sum", device=device).shape == (0, 5, 6)
     for shape in ((5, 6, 0), (0, 6), (5, 0, 3), (2, 0, 6, 3)):

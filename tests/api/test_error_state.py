@@ -14,7 +14,7 @@ from convforge.errors import UnsupportedProblem
 from convforge.peers import every_algorithm
 
 HUGE, TINY = 3e38, 1e-40
-# Of each picture what stands in it, and its only possible sum in the middle under a 3x3 filter of ones.
+# Of each image what stands in it, and its only possible sum in the middle under a 3x3 filter of ones.
 PLANES = [(HUGE, np.inf), (-HUGE, -np.inf), (np.inf, np.inf), (np.nan, np.nan), (TINY, None)]
 METHODS = [
     pytest.param(a, marks=[needs_emulator] if a.backend == "emulator" else [], id=f"{a.backend}-{a.name}")

@@ -93,7 +93,7 @@ def test_pooling_by_its_definition(
     x = np.random.default_rng(seed).integers(-9, 10, (1, h, w)).astype(np.float32)
     rows = _windows(h, r, step, dilation, pads[0], ceil_mode)
     columns = _windows(w, s, step, dilation, pads[1], ceil_mode)
-    if not all(rows + columns):  # a window would step over the whole picture
+    if not all(rows + columns):  # a window would step over the whole image
         with pytest.raises(ValueError, match="would hold no pixel"):
             max_pool2d(x, (r, s), step, pads, dilation, ceil_mode)
         return
@@ -104,7 +104,7 @@ def test_pooling_by_its_definition(
 
 
 def _windows(size: int, taps: int, step: int, dilation: int, pad: int, ceil_mode: bool) -> list[list[int]]:
-    """The pixels of each window along one axis. Rounded up, a last one begins in the picture or the padding before."""
+    """The pixels of each window along one axis. Rounded up, a last one begins in the image or the padding before."""
     free = size + 2 * pad - (dilation * (taps - 1) + 1)
     starts = list(range(-pad, free - pad + 1, step))
     if ceil_mode and free % step and starts[-1] + step < size:

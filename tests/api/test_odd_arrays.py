@@ -38,13 +38,13 @@ def warm() -> None:
 STEPS: dict[str, Callable[[Any], Any]] = {
     "reversed rows": lambda a: a[:, :, ::-1],
     "reversed columns": lambda a: a[..., ::-1],
-    "reversed pictures": lambda a: a[::-1],
+    "reversed images": lambda a: a[::-1],
     "turned": lambda a: a.transpose(0, 1, 3, 2),
     "every second row": lambda a: a[:, :, ::2],
     "cut": lambda a: a[:, :, 1:, :-1],
     "one channel for all": lambda a: np.broadcast_to(a[:, :1], a.shape),
     "one pixel for all": lambda a: np.broadcast_to(a[..., :1, :1], a.shape),
-    "no pictures": lambda a: a[:0],
+    "no images": lambda a: a[:0],
     "foreign bytes": lambda a: a.astype(a.dtype.newbyteorder("S")),
     "not aligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
     "a field of records": lambda a: _field(a),
@@ -74,7 +74,7 @@ def test_views_of_views_give_what_their_copies_give(of_x: list[str], of_w: list[
     for step in of_x:
         x = STEPS[step](x)
     for step in of_w:
-        w = w if step in ("no pictures", "every second row", "cut") else STEPS[step](w)
+        w = w if step in ("no images", "every second row", "cut") else STEPS[step](w)
     if min(x.shape[2:]) < 3:
         return
     expected = convolved(np.array(x, np.float64), np.array(w, np.float64))
@@ -104,9 +104,9 @@ def _refusals() -> dict[str, tuple[Callable[[], Any], type[Exception], str]]:
         "an out whose rows overlap": (
             lambda: conv2d(X, W, B, out=sliding),
             ValueError,
-            "several results would lie in one",
+            "several results would share one",
         ),
-        "an out of one number": (lambda: conv2d(X, W, B, out=spread), ValueError, "several results would lie in one"),
+        "an out of one number": (lambda: conv2d(X, W, B, out=spread), ValueError, "several results would share one"),
         "an out in foreign bytes": (lambda: conv2d(X, W, B, out=out.astype(">f4")), ValueError, "dtype >f4"),
         "an out of another shape": (lambda: conv2d(X, W, B, out=out[:, :3]), ValueError, "out has shape"),
         "out=True": (lambda: conv2d(X, W, B, out=True), TypeError, "out must be a NumPy array"),
@@ -165,7 +165,7 @@ def test_odd_tensors_are_read_as_they_are() -> None:
         "expanded": ((x[:, :1].expand(2, 3, 9, 9), w, b), convolved(np.repeat(X[:, :1], 3, 1), W) + B[:, None, None]),
         "channels last": ((x.to(memory_format=torch.channels_last), w, b), EXPECTED),
         "a subclass": ((x.as_subclass(Tagged), w, b), EXPECTED),
-        "no pictures": ((x[:0], w, b), EXPECTED[:0]),
+        "no images": ((x[:0], w, b), EXPECTED[:0]),
     }
     for name, (arrays, expected) in cases.items():
         for _ in range(2):
@@ -183,7 +183,7 @@ def test_odd_tensors_are_refused_in_a_sentence() -> None:
     convforge.conv2d(x, w, b, out=torch.zeros(EXPECTED.shape))
     calls: dict[str, Callable[[], Any]] = {
         "out has a lazy minus sign": lambda: convforge.conv2d(x, w, b, out=minus),
-        "several results would lie in one": lambda: convforge.conv2d(x, w, b, out=torch.zeros(1).expand(2, 4, 7, 7)),
+        "several results would share one": lambda: convforge.conv2d(x, w, b, out=torch.zeros(1).expand(2, 4, 7, 7)),
         "out requires a gradient": lambda: convforge.conv2d(x, w, b, out=torch.zeros(2, 4, 7, 7, requires_grad=True)),
         "w requires a gradient": lambda: convforge.conv2d(x, torch.nn.Parameter(w), b),
         "w is a tensor of layout torch.sparse_coo": lambda: convforge.conv2d(x, w.to_sparse(), b),

@@ -143,7 +143,7 @@ MISTAKES: dict[str, Any] = {
     "bias": lambda a: ((a(X), a(W), a(whole(3))), {}),
     "axes of bias": lambda a: ((a(X), a(W), a(whole(4, 1))), {}),
     "stride": lambda a: ((a(X), a(W)), {"stride": 0}),
-    "an empty picture": lambda a: ((a(X[:, :, :0]), a(W)), {}),
+    "an empty image": lambda a: ((a(X[:, :, :0]), a(W)), {}),
     "too large a filter": lambda a: ((a(X), a(whole(4, 6, 10, 3))), {}),
     "device": lambda a: ((a(X), a(W)), {"device": "tpu"}),
     "algorithm": lambda a: ((a(X), a(W)), {"algorithm": "direct_row"}),

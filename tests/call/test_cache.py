@@ -55,7 +55,7 @@ CALLS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     ),
     "nhwc": ((2, 9, 12, 3), (4, 3, 3, 3), {"layout": "NHWC", "padding": 1, "algorithm": "direct_tiled"}),
     "boxes": ((1, 3, 16, 16), (4, 3, 3, 3), {"padding": 1, "algorithm": "direct_boxes"}),
-    "of a small picture": ((1, 3, 9, 12), (3, 3, 3, 3), {"padding": 1, "algorithm": "direct_small"}),
+    "of a small image": ((1, 3, 9, 12), (3, 3, 3, 3), {"padding": 1, "algorithm": "direct_small"}),
     "flipped": ((1, 2, 9, 9), (3, 2, 3, 2), {"mode": "convolution"}),
     "no batch": ((3, 9, 12), (4, 3, 3, 3), {"algorithm": "direct_tiled"}),
     "depthwise": ((1, 8, 9, 9), (8, 1, 3, 3), {"groups": 8}),

@@ -116,8 +116,8 @@ def test_the_readings_in_words(tmp_path: Path) -> None:
     [
         ("QYX", ["'Q' is no letter of an axis", *LETTERS]),
         ("", ["YX, ZYX or YXC"]),
-        ("XY", ["side by side in this order"]),
-        ("YZX", ["side by side in this order"]),
+        ("XY", ["adjacent and in this order"]),
+        ("YZX", ["adjacent and in this order"]),
         ("ZZYX", ["a letter occurs twice"]),
         ("YXZT", ["at most one letter may follow YX"]),
     ],

@@ -9,7 +9,7 @@ CONVOLUTIONS, NORMS = 8, 7
 
 
 def residual_network(torch: Any, channels: int = 8) -> Any:
-    """The same numbers on every call, in eval mode; pictures of 3 channels -> (N, 5, 1, 1)."""
+    """The same numbers on every call, in eval mode; images of 3 channels -> (N, 5, 1, 1)."""
     nn = torch.nn
 
     def normed(c: int, k: int, size: int, stride: int = 1, groups: int = 1) -> list[Any]:

@@ -191,9 +191,7 @@ def test_a_layer_in_two_places_stays() -> None:
     layer = nn.Conv2d(4, 4, 3, padding=1)
     model = nn.Sequential(layer, nn.ReLU(), layer).eval()
     report = replace(model)
-    assert [(found.by, found.why) for found in report.layers] == [
-        ("PyTorch", "it stands in several places of the model")
-    ]
+    assert [(found.by, found.why) for found in report.layers] == [("PyTorch", "it is in several places of the model")]
     assert model[0] is layer
 
 
@@ -304,7 +302,7 @@ def test_layers_and_model_are_timed_in_cuda_graphs_where_that_is_asked_for(
 
 
 def test_rivals_are_timed_in_turns() -> None:
-    from convforge.integrations.torch_timing import ROUNDS, compared, told
+    from convforge.integrations.torch_timing import ROUNDS, compared, time_text
     from convforge.timing import Timing
 
     order: list[int] = []
@@ -313,7 +311,7 @@ def test_rivals_are_timed_in_turns() -> None:
     runs = [at for at, before in zip(order, [None, *order], strict=False) if at != before]
     assert len(runs) >= ROUNDS
     assert min(first.median_s, second.median_s) > 0
-    assert [told(Timing((s,))) for s in (2.0, 0.99999, 4.56e-5)] == ["2 s ± 0 %", "1 s ± 0 %", "45.6 us ± 0 %"]
+    assert [time_text(Timing((s,))) for s in (2.0, 0.99999, 4.56e-5)] == ["2 s ± 0 %", "1 s ± 0 %", "45.6 us ± 0 %"]
 
 
 def test_layers_are_measured_on_what_reaches_them() -> None:

@@ -102,6 +102,6 @@ def test_the_hessian_of_torch_func() -> None:
 
 def test_weights_of_integer_pictures() -> None:
     x, w, _ = tensors(1, torch.float32)
-    pictures, w = (3 * x).abs().to(torch.uint8), (2 * w).round()  # all sums are whole numbers, and exact
-    found = func.grad(lambda w: conv2d(pictures, w, padding=1).square().sum())(w)
-    torch.testing.assert_close(found, func.grad(lambda w: F.conv2d(pictures.float(), w, padding=1).square().sum())(w))
+    images, w = (3 * x).abs().to(torch.uint8), (2 * w).round()  # all sums are whole numbers, and exact
+    found = func.grad(lambda w: conv2d(images, w, padding=1).square().sum())(w)
+    torch.testing.assert_close(found, func.grad(lambda w: F.conv2d(images.float(), w, padding=1).square().sum())(w))

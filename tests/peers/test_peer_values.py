@@ -41,11 +41,11 @@ def checked(name: str, x: NDArray[Any], w: NDArray[Any], bias: Any = None, **how
     """Hold a peer's result against the truth; the reason where it refuses."""
     need(name)
     plain_x, plain_w = (np.array(a, a.dtype.newbyteorder("="), order="C") for a in (x, w))
-    problem, added = conv2d_problem(plain_x, plain_w, bias, **how)
+    problem = conv2d_problem(plain_x, plain_w, bias, **how)
     peer = BY_NAME[name]
     if peer.precision != "strict":
         problem = problem.replace(precision=peer.precision)
-    inputs = Inputs(plain_x, plain_w, {} if added is None else {"bias": added})
+    inputs = Inputs(plain_x, plain_w, {} if bias is None else {"bias": bias})
     try:
         got = convforge.conv2d(x, w, bias, algorithm=name, **how)
     except UnsupportedProblem as refused:

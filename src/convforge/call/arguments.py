@@ -35,8 +35,8 @@ def conv2d_problem(
     activation: Activation = None,
     precision: str = "strict",
     out_dtype: str = "",
-) -> tuple[Conv2dProblem, View | None]:
-    """Return the problem of conv2d's arguments, and its bias. Errors are those of :func:`convforge.conv2d`.
+) -> Conv2dProblem:
+    """Return the problem of conv2d's arguments. Errors are those of :func:`convforge.conv2d`.
 
     A problem has at least one channel and one pixel, because a sum over nothing is zero: it gets a channel of zeros per
     group, or a pixel of zeros instead of one of padding. :meth:`Home.filled` makes these arrays.
@@ -48,7 +48,13 @@ def conv2d_problem(
         x.shape, w.shape, dtype_name(x), dtype_name(w), bias is not None, stride, padding, dilation, groups, layout,
         padding_mode, padding_value, mode, activation, precision, out_dtype,
     )  # fmt: skip
-    return problem, None if bias is None else _bias(bias, problem)
+    if bias is not None and bias.shape != (problem.k,):
+        raise ValueError(
+            f"bias has shape {bias.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"
+        )
+    if bias is not None and is_integer(problem.out_dtype) and not is_integer(dtype_name(bias)):
+        raise ValueError(f"bias is {dtype_name(bias)} and the result is {problem.out_dtype}; cast the bias to int32")
+    return problem
 
 
 def _problem(
@@ -70,9 +76,7 @@ def _problem(
         )
     if not is_integer(x_dtype) and w_dtype != x_dtype:
         raise ValueError(f"w is {w_dtype} and x is {x_dtype}; cast one of them")
-    strides, dilations = pair(stride, "stride"), pair(dilation, "dilation")
-    extent = (dilations[0] * (r - 1) + 1, dilations[1] * (s - 1) + 1)
-    sides = four_sides(padding, (h, width), extent, strides)
+    strides, dilations, sides = _geometry((r, s), (h, width), stride, dilation, padding)
     mode_of_padding = padding_mode_of(padding_mode, "padding_mode")
     if not k:
         raise ValueError(f"w has shape {w_shape}, so k=0: a convolution needs at least 1 output channel")
@@ -84,28 +88,12 @@ def _problem(
             )
         (h, *rows), (width, *columns) = _one_pixel(h, *sides[:2]), _one_pixel(width, *sides[2:])
         sides = rows[0], rows[1], columns[0], columns[1]
-    return _conv2d_problem(
-        n=n,
-        c=c or groups,
-        h=h,
-        w=width,
-        k=k,
-        r=r,
-        s=s,
-        stride=strides,
-        padding=sides,
-        dilation=dilations,
-        groups=groups,
-        padding_mode=mode_of_padding,
-        padding_value=padding_value,
-        mode=mode,
-        x_dtype=x_dtype,
-        w_dtype=w_dtype,
-        out_dtype=out_dtype,
-        x_layout=layout,
-        precision=precision,
+    return Conv2dProblem(
+        n=n, c=c or groups, h=h, w=width, k=k, r=r, s=s, stride=strides, padding=sides, dilation=dilations,
+        groups=groups, padding_mode=mode_of_padding, padding_value=padding_value, mode=mode, x_dtype=x_dtype,
+        w_dtype=w_dtype, out_dtype=out_dtype, x_layout=layout, precision=precision,
         epilogue=_epilogue(has_bias, activation),
-    )
+    )  # fmt: skip
 
 
 # Only for numbers and words: `typed` does not look inside tuples, where True and 1.0 would pass for 1.
@@ -119,11 +107,6 @@ def _one_pixel(size: int, before: int, after: int) -> tuple[int, int, int]:
     if before + after == 0:
         raise ValueError("an axis of x has neither pixels nor padding, so that no filter fits; add padding")
     return (1, before - 1, after) if before else (1, before, after - 1)
-
-
-@lru_cache(maxsize=1024)
-def _conv2d_problem(**fields: Any) -> Conv2dProblem:
-    return Conv2dProblem(**fields)
 
 
 def pool2d_problem(
@@ -140,25 +123,13 @@ def pool2d_problem(
         raise TypeError(f"ceil_mode={ceil_mode!r} must be True or False")
     n, c, h, w, layout = _sizes(x.shape, layout)
     window = pair(kernel_size, "kernel_size")
-    strides = window if stride is None else pair(stride, "stride")
-    dilations = pair(dilation, "dilation")
-    extent = (dilations[0] * (window[0] - 1) + 1, dilations[1] * (window[1] - 1) + 1)
+    strides, dilations, sides = _geometry(window, (h, w), window if stride is None else stride, dilation, padding)
     if min(strides) < 1:
         raise ValueError(f"stride={strides} must be at least 1 on both axes")
     return Pool2dProblem(
-        n=n,
-        c=c,
-        h=h,
-        w=w,
-        r=window[0],
-        s=window[1],
-        stride=strides,
-        padding=four_sides(padding, (h, w), extent, strides),
-        dilation=dilations,
-        ceil_mode=bool(ceil_mode),
-        dtype=dtype_name(x),
-        layout=layout,
-    )
+        n=n, c=c, h=h, w=w, r=window[0], s=window[1], stride=strides, padding=sides, dilation=dilations,
+        ceil_mode=bool(ceil_mode), dtype=dtype_name(x), layout=layout,
+    )  # fmt: skip
 
 
 def check_word(value: Any, name: str) -> None:
@@ -192,31 +163,30 @@ def pair(value: Any, name: str) -> tuple[int, int]:
     return whole_number(value[0], name), whole_number(value[1], name)
 
 
-def four_sides(
-    padding: Any, size: tuple[int, int], extent: tuple[int, int], stride: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    """Top, bottom, left and right from any form of padding.
+def _geometry(
+    window: tuple[int, int], size: tuple[int, int], stride: IntPair, dilation: IntPair, padding: Padding
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
+    """Return stride and dilation as pairs, and the padding at top, bottom, left and right.
 
     Examples
     --------
-    >>> four_sides("same", (224, 224), (7, 7), (2, 2))
-    (2, 3, 2, 3)
+    >>> _geometry((7, 7), (224, 224), 2, 1, "same")
+    ((2, 2), (1, 1), (2, 3, 2, 3))
     """
+    strides, dilations = pair(stride, "stride"), pair(dilation, "dilation")
     if isinstance(padding, str):
-        if padding == "valid":
-            return 0, 0, 0, 0
-        if padding != "same":
+        if padding not in ("same", "valid"):
             raise ValueError(f"padding={padding!r} is unknown; choose 'same', 'valid' or numbers")
-        sides = []
-        for n, window, step in zip(size, extent, stride, strict=True):
-            total = max((-(-n // max(step, 1)) - 1) * step + window - n, 0)
+        sides: list[int] = []
+        for n, taps, step, spread in zip(size, window, strides, dilations, strict=True):
+            total = (-(-n // max(step, 1)) - 1) * step + spread * (taps - 1) + 1 - n
+            total = max(total, 0) if padding == "same" else 0
             sides += [total // 2, total - total // 2]
-        return sides[0], sides[1], sides[2], sides[3]
-    if isinstance(padding, Sequence) and len(padding) == 2 and all(isinstance(side, Sequence) for side in padding):
-        (top, bottom), (left, right) = (pair(side, "padding") for side in padding)
-        return top, bottom, left, right
-    vertical, horizontal = pair(padding, "padding")
-    return vertical, vertical, horizontal, horizontal
+    elif isinstance(padding, Sequence) and len(padding) == 2 and all(isinstance(side, Sequence) for side in padding):
+        sides = [one for side in padding for one in pair(side, "padding")]
+    else:
+        sides = [one for one in pair(padding, "padding") for _ in range(2)]
+    return strides, dilations, (sides[0], sides[1], sides[2], sides[3])
 
 
 def _sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int, str]:
@@ -232,24 +202,9 @@ def _sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int, str
 
 def _epilogue(bias: bool, activation: Activation) -> Epilogue:
     if activation is None or isinstance(activation, str):
-        return _known_epilogue(bias, activation or "identity", None)
+        return Epilogue(bias=bias, activation=activation or "identity")
     if isinstance(activation, Sequence) and len(activation) == 2:
         name, alpha = tuple(activation)
         if isinstance(name, str) and isinstance(alpha, int | float | np.number) and not isinstance(alpha, bool):
-            return _known_epilogue(bias, name, float(alpha))
+            return Epilogue(bias=bias, activation=name, alpha=float(alpha))
     raise TypeError(f"activation={activation!r} must be a name, or a pair of a name and a number: ('leaky_relu', 0.2)")
-
-
-@lru_cache(maxsize=64)
-def _known_epilogue(bias: bool, activation: str, alpha: float | None) -> Epilogue:
-    return Epilogue(bias=bias, activation=activation, alpha=alpha)
-
-
-def _bias(bias: View, problem: Conv2dProblem) -> View:
-    if bias.shape != (problem.k,):
-        raise ValueError(
-            f"bias has shape {bias.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"
-        )
-    if is_integer(problem.out_dtype) and not is_integer(dtype_name(bias)):
-        raise ValueError(f"bias is {dtype_name(bias)} and the result is {problem.out_dtype}; cast the bias to int32")
-    return bias

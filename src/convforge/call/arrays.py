@@ -37,22 +37,13 @@ def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
-def _instead_of(word: str, dtypes: tuple[str, ...]) -> str:
-    """Advice on an unsupported element type."""
-    if word.startswith("complex"):
-        return f"convolve its .real and .imag one by one, for convolution is linear, in one of {', '.join(dtypes)}"
-    if word in ("int64", "uint64", "uint32") and {"int32", "float64"} <= set(dtypes):
-        return f"cast it to int32 where its values fit, else to float64, or to another of {', '.join(dtypes)}"
-    return f"cast it to one of {', '.join(dtypes)}"
-
-
-def lies_transposed(matrix: Any) -> bool:
+def is_transposed(matrix: Any) -> bool:
     """True if the elements of a column are contiguous and those of a row are not.
 
     Examples
     --------
     >>> stored = np.zeros((8, 16), np.float16)
-    >>> lies_transposed(stored.T), lies_transposed(stored), lies_transposed(stored[:, ::2])
+    >>> is_transposed(stored.T), is_transposed(stored), is_transposed(stored[:, ::2])
     (True, False, False)
     """
     return 1 not in matrix.shape and matrix.strides[0] == matrix.itemsize != matrix.strides[1]
@@ -99,18 +90,22 @@ class Home:
         self.library.check(value, name)
         word = self.library.dtype(value)
         if word not in SHORT_NAMES:
-            raise TypeError(f"{name} has dtype {word}, which convforge does not take; {_instead_of(word, dtypes)}")
+            types = ", ".join(dtypes)
+            advice = f"cast it to one of {types}"
+            if word.startswith("complex"):
+                advice = f"convolve its .real and .imag one by one, for convolution is linear, in one of {types}"
+            elif word in ("int64", "uint64", "uint32") and {"int32", "float64"} <= set(dtypes):
+                advice = f"cast it to int32 where its values fit, else to float64, or to another of {types}"
+            raise TypeError(f"{name} has dtype {word}, which convforge does not take; {advice}")
         array = self.library.view(value)
         if ranks is not None and array.ndim not in ranks:
             wanted = " or ".join(str(rank) for rank in ranks)
             raise ValueError(f"{name} has {array.ndim} axes, shape {array.shape}; it must have {wanted}")
         return array
 
-    def kept(self, value: Any, name: str, ranks: tuple[int, ...]) -> tuple[Any, Any]:
-        """Copy an argument that the caller may change later; return the copy and its view."""
-        view = self.read(value, name, ranks)
-        copy = self.library.cast(value, dtype_name(view))
-        return copy, self.library.view(copy)
+    def kept(self, value: Any, name: str, ranks: tuple[int, ...]) -> Any:
+        """Copy an argument that the caller may change later."""
+        return self.library.cast(value, dtype_name(self.read(value, name, ranks)))
 
     def operand(self, view: Any, value: Any, dtype: str) -> Any:
         """Return a vector of the epilogue as kernels read it, contiguous and of one type; copy if necessary."""
@@ -126,7 +121,7 @@ class Home:
         shape = shape[len(shape) - view.ndim :]
         if view.shape == shape:
             return view
-        return self.library.view(self.library.zeros(shape, dtype_name(view), self.device))
+        return self.library.view(self.library.empty(shape, dtype_name(view), self.device, zeros=True))
 
     def output(self, out: Any, shape: tuple[int, ...], dtype: str, inputs: tuple[Any, ...] = ()) -> Output:
         """Return the array for a result: the caller's `out`, or a new one of the same library.
@@ -146,7 +141,7 @@ class Home:
             raise ValueError("out is read-only; give a writable array")
         if repeats(target):
             raise ValueError(
-                f"out has strides {target.strides}, so that several results would lie in one place; copy it"
+                f"out has strides {target.strides}, so that several results would share one place; copy it"
             )
         if any(overlap(target, array) for array in inputs):
             fresh = self.library.empty(shape, dtype, self.device)

@@ -63,8 +63,11 @@ class Ready:
 
         None for another alignment, another stream, or an `out` that overlaps an input.
         """
-        if out is not None and self._overlapping(places):
-            return None
+        if out is not None:
+            *spans, (low, high) = self.spans
+            low, high = places[-1] + low, places[-1] + high
+            if any(at + a < high and low < at + b for at, (a, b) in zip(places[:-1], spans, strict=True)):
+                return None
         if self.runtime.is_current():
             return self.run(places, out)
         with self.runtime.current():
@@ -89,13 +92,6 @@ class Ready:
         for launch in self.launches:
             launch(places, stream)
         return out
-
-    def _overlapping(self, places: Sequence[int]) -> bool:
-        """True if the output, the last array, may share memory with another one."""
-        *spans, (low, high) = self.spans
-        low, high = places[-1] + low, places[-1] + high
-        return any(at + first < high and low < at + last
-                   for at, (first, last) in zip(places[:-1], spans, strict=True))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,20 +292,24 @@ class _StandIns:
         """Make a template of a struct filled for stand-ins; None if it holds a foreign address."""
         kind: Any = type(args)
         pointers, maps, places = [], [], self._places
+
+        def buffer_of(place: int) -> int:
+            """Return the index of the stand-in around an address, or -1."""
+            which = (place + APART // 2) // APART - 1
+            return which if which < len(places) else -1
+
         for at in address_places(kind):
             (place,) = _POINTER.unpack_from(args, at)
             if not place:
                 continue
-            which = (place + APART // 2) // APART - 1
-            if not 0 <= which < len(places):
+            if (which := buffer_of(place)) < 0:
                 return None
             if which in self.fixed:
                 _POINTER.pack_into(args, at, address(self.fixed[which]) + place - places[which])
             else:
                 pointers.append((at, which, place - places[which]))
         for at, tensor_map in getattr(args, "maps", {}).items():
-            which = (tensor_map.address + APART // 2) // APART - 1
-            if not 0 <= which < len(places):
+            if (which := buffer_of(tensor_map.address)) < 0:
                 return None
             behind, encoded = tensor_map.address - places[which], _encoder(runtime, tensor_map)
             if which in self.fixed:

@@ -53,10 +53,10 @@ def runtime_of(device: str | None) -> Runtime:
 
 def find_plan(
     problem: Problem,
-    algorithm: str,
-    config: Config | Mapping[str, Any] | str | None,
-    device: str | None,
-    workspace_limit: int | None,
+    algorithm: str = "auto",
+    config: Config | Mapping[str, Any] | str | None = None,
+    device: str | None = None,
+    workspace_limit: int | None = None,
     *,
     tune: bool | None = None,
     deterministic: bool = False,
@@ -127,12 +127,8 @@ def _planned(
         return Choice(method, fitting.config, fitting, "asked for by name")
     plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
     if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
-        reason = Reason(
-            "with {config} it needs a workspace of {need} bytes; the limit is {limit}",
-            config=str(plan.config),
-            need=plan.workspace_bytes,
-            limit=workspace_limit,
-        )
+        form = "with {config} it needs a workspace of {need} bytes; the limit is {limit}"
+        reason = Reason(form, config=str(plan.config), need=plan.workspace_bytes, limit=workspace_limit)
         raise UnsupportedProblem(str(problem), {method.name: reason})
     return Choice(method, plan.config, plan, "asked for by name")
 
@@ -189,68 +185,43 @@ def run(
             return output.finish(stream)
     execute(plan, x_whole, w, operands, out_whole, prepared, stream)
     if keep is not None and output.wanted is None and stream is None and plan.runtime.facts.backend == "cpu":
-        keep(HostReady(home.library, shape[lacks_batch:], dtype, _repeated(plan, first, prepared, operands)))
+
+        def compute(inputs: tuple[Any, ...], out: Any) -> None:
+            x, w, bias = (*inputs, None, None)[:3]
+            x, out = (x[first], out[first]) if first else (x, out)
+            weights = plan.borrow(w) if prepared is None else prepared
+            plan(plan.buffers(x, weights, operands if bias is None else {"bias": bias}, out))
+
+        keep(HostReady(home.library, shape[lacks_batch:], dtype, compute))
     return output.finish(stream)
 
 
-def _repeated(
-    plan: Plan, first: tuple[None, ...], prepared: PreparedFilter | None, operands: Buffers
-) -> Callable[[tuple[Any, ...], Any], None]:
-    """Return a function that runs the plan on other host arrays (x, w, bias; with prepared weights x).
-
-    The index `first` adds a batch axis.
-    """
-
-    def compute(inputs: tuple[Any, ...], out: Any) -> None:
-        x, w, bias = (*inputs, None, None)[:3]
-        x, out = (x[first], out[first]) if first else (x, out)
-        plan(plan.buffers(x, plan.borrow(w), {} if bias is None else {"bias": bias}, out))
-
-    def compute_prepared(inputs: tuple[Any, ...], out: Any) -> None:
-        (x,) = inputs
-        x, out = (x[first], out[first]) if first else (x, out)
-        plan(plan.buffers(x, prepared, operands, out))
-
-    return compute if prepared is None else compute_prepared
-
-
 def execute(
-    plan: Plan,
-    x: Any,
-    w: Any,
-    operands: Buffers,
-    out: Any,
-    prepared: PreparedFilter | None = None,
+    plan: Plan, x: Any, w: Any, operands: Buffers, out: Any, prepared: PreparedFilter | None = None,
     stream: CallerStream | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Run a plan on the caller's stream; without a stream, copy arrays of the host to the device and back."""
     runtime = plan.runtime
     if stream is None and runtime.facts.backend != "cpu":
         x, w = runtime.upload(x), None if w is None else runtime.upload(w)
         there = runtime.empty(out.shape, out.dtype)
-        plan(plan.buffers(x, prepared or plan.borrow(w), _cast(operands, plan.problem, runtime), there))
+        with np.errstate(all="ignore"):  # a bias beyond float32 is Inf there
+            dtype = plan.problem.operand_dtype if operands else None  # of scale and bias; others keep theirs
+            operands = {
+                name: runtime.upload(np.ascontiguousarray(array, dtype if name in ("scale", "bias") else None))
+                for name, array in operands.items()
+            }
+        plan(plan.buffers(x, prepared or plan.borrow(w), operands, there))
         out[...] = runtime.download(there)
         return
     if plan.algorithm.reads == "forward":
-        _check_strides(plan, x=x, w=w, **operands, out=out)
+        for name, array in {"x": x, "w": w, **operands, "out": out}.items():
+            if hasattr(array, "strides") and any(step < 0 or step % array.itemsize for step in array.strides):
+                reason = Reason(
+                    "it reads strides of whole elements that are not negative; {name} has strides of {strides} "
+                    "bytes: copy {name} first, or use a method of convforge's",
+                    name=name,
+                    strides=str(array.strides),
+                )
+                raise UnsupportedProblem(str(plan.problem), {plan.algorithm.name: reason})
     plan(plan.buffers(x, plan.borrow(w, stream) if prepared is None else prepared, operands, out), stream)
-
-
-def _check_strides(plan: Plan, **arrays: Any) -> None:
-    """Raise ``UnsupportedProblem`` for negative strides, or strides that are no multiples of the element size."""
-    for name, array in arrays.items():
-        if hasattr(array, "strides") and any(step < 0 or step % array.itemsize for step in array.strides):
-            reason = Reason(
-                "it reads strides of whole elements that are not negative; {name} has strides of {strides} "
-                "bytes: copy {name} first, or use a method of convforge's",
-                name=name,
-                strides=str(array.strides),
-            )
-            raise UnsupportedProblem(str(plan.problem), {plan.algorithm.name: reason})
-
-
-@np.errstate(all="ignore")  # a bias beyond float32 is Inf there
-def _cast(operands: Buffers, problem: Any, runtime: Runtime) -> Buffers:
-    """Copy operands to a device: contiguous, scale and bias in the type that kernels read."""
-    types = {"scale": problem.operand_dtype, "bias": problem.operand_dtype} if operands else {}
-    return {name: runtime.upload(np.ascontiguousarray(array, types.get(name))) for name, array in operands.items()}

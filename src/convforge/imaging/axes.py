@@ -56,7 +56,7 @@ class Axes:
         if len(set(letters)) < len(letters):
             raise AxesError(f"axes {letters!r}: a letter occurs twice; each axis has a letter of its own")
         if "YX" not in letters:
-            raise AxesError(f"axes {letters!r}: Y and X must be side by side in this order, as in YX, ZYX or YXC")
+            raise AxesError(f"axes {letters!r}: Y and X must be adjacent and in this order, as in YX, ZYX or YXC")
         if len(letters) - letters.index("YX") > 3:
             raise AxesError(f"axes {letters!r}: at most one letter may follow YX; move the other axes to the front")
 
@@ -207,16 +207,13 @@ def readings(shape: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def _readings_text(shape: tuple[int, ...]) -> str:
-    known = [f"--axes {letters} for {_in_words(Axes(letters), shape)}" for letters in readings(shape)]
+    known = []
+    for axes in map(Axes, readings(shape)):
+        sizes = axes.sizes(shape)
+        pages = f"{math.prod(sizes[letter] for letter in axes.pages)} planes of " if axes.pages else ""
+        bands = f" of {sizes[axes.bands]} bands" if axes.bands else ""
+        known.append(f"--axes {axes.letters} for {pages}{sizes['X']} x {sizes['Y']} pixels{bands}")
     if not known:
         return "an image has 2 to 7 axes"
     *most, last = known
     return f"write {', '.join(most)}{', or ' if most else ''}{last} (axes= in Python)"
-
-
-def _in_words(axes: Axes, shape: tuple[int, ...]) -> str:
-    sizes = axes.sizes(shape)
-    pages = math.prod(sizes[letter] for letter in axes.pages)
-    bands = f" of {sizes[axes.bands]} bands" if axes.bands else ""
-    size = f"{sizes['X']} x {sizes['Y']} pixels{bands}"
-    return f"{pages} planes of {size}" if axes.pages else size

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from convforge.imaging.axes import Axes, AxesError
 from convforge.imaging.formats import jpeg, npy, png, tiff, tiff_tags
-from convforge.imaging.formats.losses import lost
+from convforge.imaging.formats.exif import GEOGRAPHIC, in_words, main_of
 from convforge.imaging.image import MAX_PIXELS, Image, ImageError, Metadata, is_sample_dtype
 from convforge.imaging.replacing import replacing
 
@@ -43,7 +44,7 @@ class _Format:
     decoders: tuple[str, ...]  # modules; imagecodecs loads a decoder on attribute access
     read: Callable[[Path, int, Axes | None], Image]
     write: Callable[[BinaryIO, Image], None]
-    holds: frozenset[str]  # see `losses.lost`
+    holds: frozenset[str]  # see `_not_held`
     lost: Callable[[Image], list[str]] = lambda image: []  # in addition to the fields that it does not hold
     dtypes: tuple[str, ...] = ()  # () allows every sample type
     bands: tuple[int, ...] = ()  # () allows any number
@@ -65,19 +66,13 @@ _FORMATS = (
 WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
 """File name endings that `write_image` knows."""
 
-# First bytes of other formats, for the error message.
+# First bytes of other formats, as regular expressions, for the error message.
 _OTHERS = (
-    (b"GIF8", "a GIF"),
-    (b"BM", "a BMP"),
-    (b"PK\x03\x04", "a ZIP archive (or .npz)"),
-    (b"%PDF", "a PDF"),
-    (b"\x89HDF", "an HDF5 file"),
-    (b"\x76\x2f\x31\x01", "an OpenEXR file"),
-    (b"\0\0\0\x0cjP  ", "a JPEG 2000"),
-    (b"\xff\x0a", "a JPEG XL"),
-    (b"SIMPLE  =", "a FITS file"),
-    (b"<", "an XML or SVG file"),
-)
+    (b"GIF8", "a GIF"), (b"BM", "a BMP"), (b"PK\x03\x04", "a ZIP archive (or .npz)"), (b"%PDF", "a PDF"),
+    (b"\x89HDF", "an HDF5 file"), (b"v/1\x01", "an OpenEXR file"), (b"\0\0\0\x0cjP  ", "a JPEG 2000"),
+    (b"\xff\x0a", "a JPEG XL"), (b"SIMPLE  =", "a FITS file"), (b"<", "an XML or SVG file"),
+    (b"RIFF....WEBP", "a WebP"), (b"....ftyp", "a HEIF, AVIF or video"),
+)  # fmt: skip
 
 
 def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None = None) -> Image:
@@ -86,18 +81,18 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
     PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits become 8 bits,
     as a viewer shows them; samples of 9 to 15 bits keep the values that a camera measured. In a TIFF in which zero is
     white, colours are inverted; alpha and other samples are not. JPEG, PNG and TIFF are turned upright by their
-    orientation tag. TIFF bands come last, pages first. In .npy (H, W), (H, W, B) and (T, H, W, B) with up to four bands
-    are clear. Other arrays, and TIFF pages so narrow that they may be rows of an image, need `axes`.
+    orientation tag. TIFF bands come last, pages first.
 
     Parameters
     ----------
     path : path-like
     max_pixels : int
-        Largest width x height x pages accepted (bands beyond four count as further pages). The header is checked before
-        anything is decoded. The default is 2**28.
+        Largest width x height x pages accepted (bands beyond four count as further pages), checked before decoding.
     axes : str, optional
         The axes of the array, or of a TIFF's stack, by the letters of `imaging.axes.LETTERS`: Y and X are rows
-        and columns, C or S the bands, T, Z and I pages, such as "CYX" or "TZYXC". Page axes are merged into one.
+        and columns, C or S the bands, T, Z and I pages, such as "CYX" or "TZYXC". Page axes are merged into one. Needed
+        unless a .npy is (H, W), (H, W, B) or (T, H, W, B) with up to four bands, and for TIFF pages so narrow that they
+        may be rows of an image.
 
     Returns
     -------
@@ -197,25 +192,43 @@ def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
     """
     path = Path(path)
     kind = _format_for(path)
-    words = [*image.metadata.left, *lost(image, kind.holds), *kind.lost(image)]
+    words = [*image.metadata.left, *_not_held(image, kind.holds), *kind.lost(image)]
     if path.name.lower().endswith((".ome.tif", ".ome.tiff")):
         words.append(f"the OME that {''.join(path.suffixes[-2:])} promises: the file is a plain TIFF")
     return tuple(dict.fromkeys(words))
 
 
+def _not_held(image: Image, holds: Set[str]) -> list[str]:
+    """List the metadata that a format does not hold.
+
+    `holds` names the fields of `Metadata` that the format has a place for, and "geography" for GeoTIFF tags.
+    """
+    metadata, bands = image.metadata, image.bands
+    found = ["description"] if metadata.description and "description" not in holds else []
+    found += ["resolution"] if metadata.resolution is not None and "resolution" not in holds else []
+    if metadata.icc_profile is not None and "icc_profile" not in holds:
+        found.append("ICC profile")
+    elif metadata.icc_profile is not None and metadata.profile_for(bands) is None:
+        space = metadata.icc_profile[16:20].decode("latin-1").strip()
+        found.append(f"ICC profile (of {space}, and the result has {bands} band{'' if bands == 1 else 's'})")
+    if metadata.exif is not None and "exif" not in holds:
+        found.append(in_words(metadata.exif))
+    elif "geography" not in holds and GEOGRAPHIC & main_of(metadata.exif).keys():
+        found.append("GeoTIFF's place")
+    if "png" not in holds:
+        texts = [body.partition(b"\0")[0] for kind, body in metadata.png if kind[1:] in (b"EXt", b"TXt")]
+        chunks = [kind for kind, _ in metadata.png if kind[1:] not in (b"EXt", b"TXt")]
+        found += [f"PNG's {name.decode('latin-1')}" for name in (*texts, *chunks)]
+    return found
+
+
 def write_image(path: StrPath, image: Image) -> None:
-    """Write an image in the format of the name's ending; all of it or nothing.
+    """Write an image in the format of the name's ending (.png, .jpg, .jpeg, .tif, .tiff, .npy); all of it or nothing.
 
     The data goes to a temporary file in the same folder, which replaces an existing file when complete and keeps its
     permissions. A failure leaves nothing behind. A temporary file of a killed process is removed by a write into that
     folder one hour later or more. Alpha is converted to the pixels' sample type; in .npy it becomes the last band. JPEG
     has quality 95 without chroma subsampling. `not_kept` names the metadata that a format does not hold (.npy: all).
-
-    Parameters
-    ----------
-    path : path-like
-        .png, .jpg, .jpeg, .tif, .tiff or .npy.
-    image : Image
 
     Raises
     ------
@@ -270,18 +283,9 @@ def _recognise(path: Path) -> _Format:
             return kind
         if any(magic.startswith(head) for magic in kind.magic):
             raise ImageError(f"{path}: truncated {kind.name}, only {len(head)} bytes; get it again from its source")
-    raise ImageError(f"{path}: not an image that can be read, {_kind_of(head)}; convert it to PNG, JPEG, TIFF or .npy")
-
-
-def _kind_of(head: bytes) -> str:
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "it is a WebP"
-    if head[4:8] == b"ftyp":
-        return "it is a HEIF, AVIF or video"
-    for magic, name in _OTHERS:
-        if head.startswith(magic):
-            return f"it is {name}"
-    return f"it begins with {head[:8]!r}"
+    name = next((name for start, name in _OTHERS if re.match(start, head, re.DOTALL)), "")
+    what = f"it is {name}" if name else f"it begins with {head[:8]!r}"
+    raise ImageError(f"{path}: not an image that can be read, {what}; convert it to PNG, JPEG, TIFF or .npy")
 
 
 def _format_for(path: Path) -> _Format:

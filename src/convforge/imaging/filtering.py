@@ -15,7 +15,7 @@ from convforge.backends.runtime import CallerStream
 from convforge.call.arguments import IntPair, check_word, pair, refuse_others
 from convforge.call.arrays import dtype_name, home_of
 from convforge.call.dispatch import at_home, execute, find_plan
-from convforge.call.libraries.numpy_arrays import is_masked
+from convforge.call.libraries.adapters import is_masked
 from convforge.imaging.axes import Axes
 from convforge.imaging.rational import over_a_divisor
 from convforge.peers import every_algorithm
@@ -83,12 +83,10 @@ def filter(  # noqa: A001
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
     channels : {"each", "sum"}
         Each band by itself, or all bands summed into one image without a band axis.
-    border : str
-        Pixels outside of the image: "zeros", "constant" (the value `cval`), "reflect" (edge pixel not repeated),
-        "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one of them, such as
-        "mirror", "edge" or "BORDER_WRAP".
-    cval : float
-        The value outside in mode "constant". It must be a value of the image's type.
+    border, cval : str, float
+        Pixels outside of the image: "zeros", "constant" (`cval`, a value of the image's type), "reflect" (edge pixel
+        not repeated), "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one
+        of them, such as "mirror", "edge" or "BORDER_WRAP".
     stride : int or pair of int
         Step between computed rows and columns.
     out_dtype : dtype, optional
@@ -283,13 +281,6 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
     return taps if found is None else found[0] / found[1]
 
 
-def _rounds(algorithm: str) -> bool:
-    """Tell whether the named method's arithmetic has fractions, as the FFT's has, so that it needs float sums."""
-    named = () if algorithm == "auto" else every_algorithm()
-    methods = (a for a in named if a.operation == "conv2d" and a.name == algorithm)
-    return any(a.precision not in ("strict", "separable") for a in methods)
-
-
 def _weights(
     taps: NDArray[np.float64], pixels: np.dtype[Any], channels: int, result: str, algorithm: str
 ) -> tuple[NDArray[Any], int]:
@@ -301,9 +292,13 @@ def _weights(
     """
     if not is_integer(pixels.name):  # 16-bit floats are summed in float32, so kernels need not be rounded to them
         return _cast(taps, np.float64 if pixels == np.float64 else np.float32), 1
-    whole, divisor = (taps, 1) if _whole(taps) else over_a_divisor(taps) or (taps, 0)
+    whole, divisor = (taps, 1) if (taps == np.rint(taps)).all() else over_a_divisor(taps) or (taps, 0)
     largest = float(np.abs(whole).sum()) * channels * magnitude(pixels.name)
-    rounds = _rounds(algorithm) or (algorithm == "separable" and not _has_rank_1(whole, whole.dtype))
+    # Other methods' arithmetic has fractions, as the FFT's has, and needs float sums.
+    named = () if algorithm == "auto" else every_algorithm()
+    methods = (a for a in named if a.operation == "conv2d" and a.name == algorithm)
+    rounds = any(a.precision not in ("strict", "separable") for a in methods)
+    rounds = rounds or (algorithm == "separable" and not _has_rank_1(whole, whole.dtype))
     if rounds or not divisor or (divisor > 1 and largest >= 2**52):
         wide = pixels.itemsize > (2 if rounds else 1) or result == "float64"
         return _cast(taps, np.float64 if wide else np.float32), 1
@@ -326,10 +321,6 @@ def _small_integers(whole: NDArray[np.float64], pixels: np.dtype[Any], channels:
         if fits and whole.size * channels * magnitude(name) * magnitude(pixels.name) < 2**31:
             return name
     return None
-
-
-def _whole(taps: NDArray[np.float64]) -> bool:
-    return bool((taps == np.rint(taps)).all())
 
 
 def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:

@@ -47,6 +47,11 @@ class Metadata:
     left: tuple[str, ...] = field(default=(), repr=False)  # names of the file's metadata that is not written
     storage: tuple[str, ...] = field(default=(), repr=False)  # features of the TIFF's storage that are not written
 
+    def profile_for(self, bands: int) -> bytes | None:
+        """Return the ICC profile if its colour space fits: an RGB profile does not fit a gray result."""
+        space = {1: b"GRAY", 3: b"RGB "}.get(bands)
+        return self.icc_profile if self.icc_profile is not None and self.icc_profile[16:20] == space else None
+
     def pixels_per(self, unit: Literal["inch", "centimeter"]) -> tuple[float, float] | None:
         """Return the resolution along x and y in `unit`, or None if the file has none."""
         if self.resolution is None or self.unit == "none":

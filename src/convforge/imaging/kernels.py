@@ -31,7 +31,7 @@ _FIXED: dict[str, tuple[tuple[int, ...], ...]] = {
     "emboss": ((-2, -1, 0), (-1, 1, 1), (0, 1, 2)),
     "identity": ((0, 0, 0), (0, 1, 0), (0, 0, 0)),
 }
-_SIZED = ("gaussian", "log", "box")
+_HEADS = (*_FIXED, "gaussian", "log", "box")
 
 KERNEL_NAMES = (*_FIXED, "gaussian:SIZE:SIGMA", "log:SIZE:SIGMA", "box:SIZE")
 """Names that `named_kernel` takes; SIZE in pixels, SIGMA in pixels and more than 0."""
@@ -86,14 +86,12 @@ class Kernel:
 def load_kernel(text: str | os.PathLike[str]) -> Kernel:
     """Return the kernel that `text` names, holds, or points to.
 
-    The order is: a name of `KERNEL_NAMES`; an existing file; a matrix. Write ./NAME for a file with such a name.
-
     Parameters
     ----------
     text : str or path-like
-        "sobel-x", "gaussian:5:1.2"; a matrix with rows divided by semicolons or line ends, values by spaces or commas,
-        and fractions ("1/9 1/9 1/9; ..."); a .npy file with a matrix, or a text file with one row a
-        line and comments after #.
+        In this order: a name of `KERNEL_NAMES` (write ./NAME for a file of such a name), an existing .npy or text file
+        (one row a line, comments after #), or a matrix, with rows divided by semicolons or line ends, values by spaces
+        or commas, and fractions ("1/9 1/9 1/9; ...").
 
     Returns
     -------
@@ -123,7 +121,7 @@ give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
     text = text.strip()
     if not text:
         raise KernelError(f"the kernel is empty; give one of {', '.join(KERNEL_NAMES)}, a file, or a matrix")
-    if _canonical(text).split(":")[0] in (*_FIXED, *_SIZED):  # before a file of such a name
+    if _canonical(text).split(":")[0] in _HEADS:  # before a file of such a name
         return named_kernel(text)
     if os.path.isfile(text):
         return _from_file(Path(text))
@@ -144,11 +142,8 @@ def named_kernel(text: str) -> Kernel:
     its sign is `laplacian`'s. box:SIZE is the mean over SIZE x SIZE pixels; an even SIZE reaches one pixel further up
     and left than down and right.
 
-    Raises
-    ------
-    KernelError
-        An unknown name (the message offers the nearest), a SIZE that is not a whole number from 1 to 4095, an even SIZE
-        or a SIGMA not above 0 for gaussian and log, arguments where none are allowed.
+    ``KernelError`` for an unknown name (the message offers the nearest), a SIZE that is not a whole number from 1 to
+    4095, an even SIZE or a SIGMA not above 0 for gaussian and log, arguments where none are allowed.
 
     Examples
     --------
@@ -165,27 +160,22 @@ def named_kernel(text: str) -> Kernel:
     if head in _FIXED:
         if arguments:
             raise KernelError(f"kernel {text!r}: {head} takes no arguments; write {head!r}")
-        return Kernel(name, np.array(_FIXED[head], dtype=np.float64))
+        return Kernel(name, np.array(_FIXED[head]))
     if head == "box":
         if len(arguments) != 1:
             raise KernelError(f"kernel {text!r}: box takes one argument, box:SIZE; write for example 'box:5'")
         size = _size(text, arguments[0])
         return Kernel(name, np.full((size, size), 1.0 / (size * size)))
-    if head in ("gaussian", "log"):
+    if head in _HEADS:
         return Kernel(name, _gaussian(text, head, arguments))
+    near = difflib.get_close_matches(head, _HEADS, n=1, cutoff=0.5)
+    full = [known for known in KERNEL_NAMES if near and known.split(":")[0] == near[0]]
+    hint = _ELSEWHERE.get(head) or (f"did you mean {full[0]!r}?" if full else "")
+    known = f"{hint}{'' if hint.endswith('?') else '.'} Known" if hint else "known"
     raise KernelError(
-        f"unknown kernel {text!r}; {_hint(head)} are {', '.join(KERNEL_NAMES)}; or give a .npy or text file, "
+        f"unknown kernel {text!r}; {known} are {', '.join(KERNEL_NAMES)}; or give a .npy or text file, "
         'or a matrix as "1 1 1; 1 -8 1; 1 1 1"'
     )
-
-
-def _hint(head: str) -> str:
-    """Name the nearest kernel, and begin the list of all."""
-    if head in _ELSEWHERE:
-        return f"{_ELSEWHERE[head]}. Known"
-    near = difflib.get_close_matches(head, (*_FIXED, *_SIZED), n=1, cutoff=0.5)
-    full = [known for known in KERNEL_NAMES if near and known.split(":")[0] == near[0]]
-    return f"did you mean {full[0]!r}? Known" if full else "known"
 
 
 def _canonical(text: str) -> str:
@@ -238,14 +228,12 @@ def _example(head: str, arguments: list[str]) -> str:
     return f"{head}:5:1.2" if head == "gaussian" else f"{head}:9:1.2"
 
 
-_MATRIX = re.compile(r"(?:[-+0-9.e,;/\s\[\]()]|nan|inf(?:inity)?|[ij])+", re.IGNORECASE)
-
-
 def _looks_like_matrix(text: str) -> bool:
     """Tell whether a text holds only numbers, or begins with one and has rows; errors then name the row and column."""
     if ";" in text and re.match(r"[-+0-9.\[(]", text):
         return True
-    return re.fullmatch(_MATRIX, text) is not None and re.search(r"[0-9]|nan|inf|[;\[]", text, re.I) is not None
+    numbers = r"(?:[-+0-9.e,;/\s\[\]()]|nan|inf(?:inity)?|[ij])+"
+    return bool(re.fullmatch(numbers, text, re.I) and re.search(r"[0-9]|nan|inf|[;\[]", text, re.I))
 
 
 def _parse(text: str, where: str) -> npt.NDArray[np.float64]:
@@ -253,7 +241,11 @@ def _parse(text: str, where: str) -> npt.NDArray[np.float64]:
     text = re.sub(r"\]\s*,?\s*\[", ";", text.strip())
     text = re.sub(r"^[\[(\s]+|[\])\s]+$", "", text)
     lines = [line.split("#")[0].strip() for line in re.split(r"[;\n]", text)]
-    rows = [_row(line, number, where) for number, line in enumerate((line for line in lines if line), start=1)]
+    rows = []
+    for number, line in enumerate((line for line in lines if line), start=1):
+        parts = re.sub(r"\s*/\s*", "/", line).rstrip(",").split(",")
+        tokens = [token for part in parts for token in (part.split() or [""])]
+        rows.append([_value(token, f"{where}: row {number}, column {i}") for i, token in enumerate(tokens, start=1)])
     if not rows:
         raise KernelError(f'{where} is empty; give rows of numbers, for example "1 1 1; 1 -8 1; 1 1 1"')
     for number, row in enumerate(rows, start=1):
@@ -265,15 +257,9 @@ def _parse(text: str, where: str) -> npt.NDArray[np.float64]:
     return np.array(rows, dtype=np.float64)
 
 
-def _row(line: str, number: int, where: str) -> list[float]:
-    line = re.sub(r"\s*/\s*", "/", line)
-    tokens = [token for part in line.rstrip(",").split(",") for token in (part.split() or [""])]
-    return [_value(token, number, column, where) for column, token in enumerate(tokens, start=1)]
-
-
-def _value(token: str, row: int, column: int, where: str) -> float:
+def _value(token: str, place: str) -> float:
     top, slash, bottom = token.partition("/")
-    place = f"{where}: row {row}, column {column} is {token!r}"
+    place += f" is {token!r}"
     if re.fullmatch(r"[-+0-9.e]*[ij]", token, re.IGNORECASE):
         raise KernelError(f"{place}, a complex number; kernels are real")
     try:
@@ -315,6 +301,4 @@ def _npy(path: Path, where: str) -> npt.NDArray[np.float64]:
         raise KernelError(f"{where} holds complex values ({values.dtype}); kernels are real, save its .real")
     if values.dtype.kind not in "uifb":
         raise KernelError(f"{where} holds {values.dtype}; save numbers")
-    if values.ndim != 2:
-        raise KernelError(f"{where} has shape {values.shape}; a kernel is a matrix (rows, columns)")
     return np.asarray(values, dtype=np.float64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,5 +43,4 @@ def photograph(name: str = "astronaut") -> npt.NDArray[np.uint8]:
             "get it with: python -m pip install scikit-image"
         )
     path = Path(spec.origin).parent / "data" / PHOTOGRAPHS[name]
-    pixels: npt.NDArray[Any] = read_image(path).pixels
-    return pixels
+    return read_image(path).pixels

@@ -186,7 +186,12 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
     def alone(node: Any) -> bool:
         """True if the module is called once, in one place, and nothing else reads its weights."""
         name = node.target
-        return node.op == "call_module" and calls[name] == 1 and name not in read and places[_at(model, name)] == 1
+        return (
+            node.op == "call_module"
+            and calls[name] == 1
+            and name not in read
+            and places[id(model.get_submodule(name))] == 1
+        )
 
     found = {}
     for node in graph.nodes:
@@ -248,10 +253,6 @@ def _bounds(names: list[str]) -> list[str]:
     """Names of the containers around some of these, but not around all."""
     every = [set(_above(name)) for name in names]
     return sorted(path for path in every[0].union(*every) if not all(path in one for one in every))
-
-
-def _at(model: Any, name: str) -> int:
-    return id(model.get_submodule(name))
 
 
 def _traced(model: Any) -> Any:

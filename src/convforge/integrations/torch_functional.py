@@ -15,6 +15,7 @@ from convforge.integrations.torch_operator import (
     ACTIVATIONS,
     CALLS,
     PLAIN,
+    Options,
     arguments,
     around,
     forward,
@@ -68,11 +69,7 @@ def conv2d(
     Returns
     -------
     tensor of shape (N, K, P, Q) or (K, P, Q), of x's dtype
-
-    Raises
-    ------
-    ValueError, TypeError, convforge.UnsupportedProblem
-        As :func:`convforge.conv2d`.
+        Errors are those of :func:`convforge.conv2d`.
 
     Examples
     --------
@@ -189,17 +186,17 @@ def in_float32(bias: Any, stream: int) -> Any:
 
 def arguments_of(layer: Any, x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments that a :class:`Conv2d` passes to :func:`convforge.conv2d` for x. Raises the errors of both."""
-    *tensors, options = _given(
+    x, weight, bias, options = _given(
         x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups, layer.padding_mode,
         layer.activation, layer.precision, layer.algorithm, layer.tune,
     )  # fmt: skip
-    return arguments(*tensors, *options)
+    return arguments(x, weight, bias, options)
 
 
 def _given(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, padding_mode: str,
     activation: str | None, precision: str, algorithm: str, tune: bool | None,
-) -> tuple[Any, Any, Any, tuple[Any, ...]]:  # fmt: skip
+) -> tuple[Any, Any, Any, Options]:  # fmt: skip
     """The tensors and options of the operator: cast by autocast, padded, with a batch axis."""
     # PyTorch 2.11 cannot trace torch.amp.is_autocast_available; these are the devices that the operator is for.
     if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
@@ -210,7 +207,7 @@ def _given(
     if padding_mode != "zeros" and any(sides):
         x, sides = nn.functional.pad(x, around(sides), mode=padding_mode), [0, 0, 0, 0]
     whole = x[None] if x.dim() == 3 else x
-    options = (steps, sides, spread, groups, activation or "", False, _precision(precision), algorithm, tune)
+    options = Options(steps, sides, spread, groups, activation or "", False, _precision(precision), algorithm, tune)
     return whole, weight, bias, options
 
 

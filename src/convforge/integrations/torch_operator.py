@@ -8,7 +8,7 @@ with the flipped filter whose channel axes are swapped. For other strides, and f
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,6 +30,20 @@ _SCHEMA = (
     "(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, int[2] dilation, int groups, "
     "str activation, bool flip, str precision, str algorithm, bool? tune=None) -> Tensor"
 )
+
+
+class Options(NamedTuple):
+    """Options of the operator, which follow its tensors."""
+
+    stride: Any
+    padding: Any  # top, bottom, left, right
+    dilation: Any
+    groups: int
+    activation: str
+    flip: bool
+    precision: str
+    algorithm: str
+    tune: bool | None = None
 
 
 def operate(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
@@ -69,31 +83,24 @@ def is_channels_last(x: Any) -> bool:
     return bool(x.is_contiguous(memory_format=torch.channels_last) and x.stride(1) == 1 and x.stride(3) == x.shape[1])
 
 
-def forward(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
-    precision: str, algorithm: str, tune: bool | None = None, *, key: Any = None,
-) -> Any:  # fmt: skip
+def forward(x: Any, weight: Any, bias: Any, *options: Any, key: Any = None) -> Any:
     """Compute the operator; cache the call under the key, if any."""
-    call = compute if key is None else partial(convolved, CALLS, key)
-    given, words = arguments(x, weight, bias, stride, padding, dilation, groups, activation, flip, precision)
-    y = call(
-        *given, **words, algorithm=algorithm, tune=tune, deterministic=torch.are_deterministic_algorithms_enabled()
-    )
+    call, o = compute if key is None else partial(convolved, CALLS, key), Options(*options)
+    given, words = arguments(x, weight, bias, o)
+    steady = torch.are_deterministic_algorithms_enabled()
+    y = call(*given, **words, algorithm=o.algorithm, tune=o.tune, deterministic=steady)
     return y.permute(0, 3, 1, 2) if words["layout"] == "NHWC" else y
 
 
-def arguments(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
-    precision: str, *_: Any,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+def arguments(x: Any, weight: Any, bias: Any, o: Options) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments that the operator passes to :func:`convforge.conv2d`; x in channels_last becomes NHWC."""
     last = is_channels_last(x)
-    top, bottom, left, right = padding
-    given = (x.permute(0, 2, 3, 1) if last else x, weight, bias, (stride[0], stride[1]), ((top, bottom), (left, right)),
-             (dilation[0], dilation[1]), groups)  # fmt: skip
-    return given, {
-        "layout": "NHWC" if last else "NCHW", "mode": "convolution" if flip else "cross-correlation",
-        "activation": ACTIVATIONS[activation] if activation else None, "precision": precision,
+    top, bottom, left, right = o.padding
+    return (x.permute(0, 2, 3, 1) if last else x, weight, bias), {
+        "stride": tuple(o.stride), "padding": ((top, bottom), (left, right)), "dilation": tuple(o.dilation),
+        "groups": o.groups, "layout": "NHWC" if last else "NCHW",
+        "mode": "convolution" if o.flip else "cross-correlation",
+        "activation": ACTIVATIONS[o.activation] if o.activation else None, "precision": o.precision,
     }  # fmt: skip
 
 
@@ -110,14 +117,12 @@ def around(padding: Any) -> list[int]:
     return [*padding[2:], *padding[:2]]
 
 
-def _fake(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, activation: str, flip: bool,
-    precision: str, algorithm: str, tune: bool | None = None,
-) -> Any:  # fmt: skip
+def _fake(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
+    o = Options(*options)
     n, _, h, w = x.shape
     k, _, r, s = weight.shape
-    p = (h + padding[0] + padding[1] - dilation[0] * (r - 1) - 1) // stride[0] + 1
-    q = (w + padding[2] + padding[3] - dilation[1] * (s - 1) - 1) // stride[1] + 1
+    p = (h + sum(o.padding[:2]) - o.dilation[0] * (r - 1) - 1) // o.stride[0] + 1
+    q = (w + sum(o.padding[2:]) - o.dilation[1] * (s - 1) - 1) // o.stride[1] + 1
     form = torch.channels_last if is_channels_last(x) else torch.contiguous_format
     return torch.empty((n, k, p, q), dtype=_result_dtype(x.dtype, weight.dtype), device=x.device, memory_format=form)
 
@@ -129,8 +134,9 @@ def _result_dtype(x: Any, weight: Any) -> Any:
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    x, weight, _, *ctx.options = inputs
-    ctx.save_for_backward(x, weight, output if ctx.options[4] else None)
+    x, weight, _, *options = inputs
+    ctx.options = Options(*options)
+    ctx.save_for_backward(x, weight, output if ctx.options.activation else None)
 
 
 def _through(activation: str, grad: Any, output: Any) -> Any:
@@ -144,31 +150,42 @@ def _through(activation: str, grad: Any, output: Any) -> Any:
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     x, weight, output = ctx.saved_tensors
-    stride, padding, dilation, groups, activation, flip, precision, _, tune = ctx.options
+    o: Options = ctx.options
     wants_x, wants_w, wants_b = ctx.needs_input_grad[:3]
-    grad = _through(activation, grad, output)
+    grad = _through(o.activation, grad, output)
     grad_x = grad_w = None
     full = [d * (size - 1) - side
-            for d, size, sides in zip(dilation, weight.shape[2:], (padding[:2], padding[2:]), strict=True)
+            for d, size, sides in zip(o.dilation, weight.shape[2:], (o.padding[:2], o.padding[2:]), strict=True)
             for side in sides]  # fmt: skip
-    if wants_x and x.numel() and list(stride) == [1, 1] and min(full) >= 0:  # without images H may be 0
-        turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
-        options = (stride, full, dilation, groups, "", not flip, precision, "auto", tune)
+    if wants_x and x.numel() and list(o.stride) == [1, 1] and min(full) >= 0:  # without images H may be 0
+        turned = weight.unflatten(0, (o.groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
+        options = o._replace(padding=full, activation="", flip=not o.flip, algorithm="auto")
         grad_x, wants_x = operate(grad, turned, None, *options), False
     if wants_x or wants_w:
         # For integers the result, and its gradient, have the accumulation type.
         pixels = x.to(grad.dtype)
-        whole, sides = _evenly_padded(pixels, padding)
-        w = (weight.flip((2, 3)) if flip else weight).to(grad.dtype)
+        whole, sides = _evenly_padded(pixels, o.padding)
+        w = (weight.flip((2, 3)) if o.flip else weight).to(grad.dtype)
         found_x, found_w, _ = torch.ops.aten.convolution_backward(
-            grad, whole, w, None, stride, sides, dilation, False, [0, 0], groups, [wants_x, wants_w, False]
+            grad, whole, w, None, o.stride, sides, o.dilation, False, [0, 0], o.groups, [wants_x, wants_w, False]
         )
         if wants_x:
-            grad_x = found_x if whole is pixels else nn.functional.pad(found_x, [-side for side in around(padding)])
+            grad_x = found_x if whole is pixels else nn.functional.pad(found_x, [-side for side in around(o.padding)])
         if wants_w:
-            grad_w = (found_w.flip((2, 3)) if flip else found_w).to(weight.dtype)
+            grad_w = (found_w.flip((2, 3)) if o.flip else found_w).to(weight.dtype)
     grad_b = grad.sum((0, 2, 3)) if wants_b else None
-    return grad_x, grad_w, grad_b, *(None,) * len(ctx.options)
+    return grad_x, grad_w, grad_b, *(None,) * len(o)
+
+
+def _batched(info: Any, dims: Any, x: Any, weight: Any, bias: Any, *options: Any) -> tuple[Any, int]:
+    """Rule of vmap: a batch of x alone becomes a larger N; batches of weights or biases are computed one by one."""
+    if dims[1] is None and (bias is None or dims[2] is None):
+        images = x.movedim(dims[0], 0)
+        return operate(images.flatten(0, 1), weight, bias, *options).unflatten(0, images.shape[:2]), 0
+    split = [
+        [t] * info.batch_size if dim is None else t.unbind(dim) for t, dim in zip((x, weight, bias), dims, strict=False)
+    ]
+    return torch.stack([operate(*tensors, *options) for tensors in zip(*split, strict=True)]), 0
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]
@@ -194,20 +211,16 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         _keep(ctx, inputs, output)
         ctx.sizes = output.shape
-        ctx.save_for_forward(inputs[0], inputs[1], output if inputs[7] else None)
+        ctx.save_for_forward(inputs[0], inputs[1], output if ctx.options.activation else None)
 
     backward = staticmethod(_backward)
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
-        return _batched(info, dims, *inputs)
+    vmap = staticmethod(_batched)
 
     @staticmethod
     def jvp(ctx: Any, along_x: Any, along_w: Any, along_b: Any, *_: Any) -> Any:
         """Tangent of the result: the convolution is linear in x, in the weights and in the bias."""
         x, weight, output = ctx.saved_tensors
-        options = [*ctx.options]
-        activation, options[4] = options[4], ""
+        options = ctx.options._replace(activation="")
         terms = [] if along_x is None else [operate(along_x, weight, None, *options)]
         if along_w is not None:
             terms.append(operate(x, along_w, None, *options))
@@ -215,18 +228,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
         if along_b is not None:
             column = along_b[:, None, None]
             total = column.expand(ctx.sizes) if total is None else total + column
-        return _through(activation, total, output)
-
-
-def _batched(info: Any, dims: Any, x: Any, weight: Any, bias: Any, *options: Any) -> tuple[Any, int]:
-    """Rule of vmap: a batch of x alone becomes a larger N; batches of weights or biases are computed one by one."""
-    if dims[1] is None and (bias is None or dims[2] is None):
-        pictures = x.movedim(dims[0], 0)
-        return operate(pictures.flatten(0, 1), weight, bias, *options).unflatten(0, pictures.shape[:2]), 0
-    split = [
-        [t] * info.batch_size if dim is None else t.unbind(dim) for t, dim in zip((x, weight, bias), dims, strict=False)
-    ]
-    return torch.stack([operate(*tensors, *options) for tensors in zip(*split, strict=True)]), 0
+        return _through(ctx.options.activation, total, output)
 
 
 # `torch.library.custom_op` would do all this, and check for aliases on every call, which takes microseconds.

@@ -6,18 +6,19 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from convforge.api import compile_ahead
+from convforge.integrations import torch_timing
 from convforge.integrations.torch_folding import PASSED, Fold, FoldedConv2d, fold_of, folds
 from convforge.integrations.torch_functional import Conv2d, arguments_of
-from convforge.integrations.torch_timing import check_whole, compared, told
-from convforge.integrations.torch_timing import progress as shown
+from convforge.integrations.torch_timing import check_whole, compared, time_text
 from convforge.timing import Order, order
 
 # Ends of sentences about two times, by their order.
@@ -126,15 +127,15 @@ def replace(
 
     Layers stay the same objects, with their parameters, hooks and names; their class changes. In eval mode a
     BatchNorm2d after a convolution, and a ReLU or ReLU6 after that, are folded into it, if a trace of the model
-    (torch.fx) shows that nothing else uses the values in between or the weights. If the model cannot be traced, nothing
-    is folded. A call in training mode, or after a hook was registered or a plain attribute of a parent module changed,
-    computes the folded modules one by one.
+    (torch.fx) shows that nothing else uses the values in between or the weights; without a trace nothing is folded. A
+    call in training mode, or after a hook was registered or a plain attribute of a parent module changed, computes the
+    folded modules one by one.
 
-    With example inputs, each layer is timed in both libraries in turns, on the layer's own input. PyTorch keeps the
-    layer unless convforge is faster by more than the spread. Without them all layers are replaced, and nothing is
-    measured. Then the whole model is timed in turns: by PyTorch unchanged, with BatchNorm2d folded in, and in
-    channels_last, and by convforge. Unless convforge is fastest, PyTorch keeps the model, folded if that is faster.
-    Buffers, such as statistics in training, are restored; so is the model after an error.
+    With example inputs, each layer is timed in both libraries in turns, on the layer's own input, and PyTorch keeps it
+    unless convforge is faster by more than the spread. Then the whole model is timed: by PyTorch unchanged, with
+    BatchNorm2d folded in, and in channels_last, and by convforge. Unless convforge is fastest, PyTorch keeps the model,
+    folded if that is faster. Without inputs all layers are replaced, unmeasured. Buffers, such as statistics in
+    training, are restored; so is the model after an error.
 
     Parameters
     ----------
@@ -147,10 +148,10 @@ def replace(
     progress : bool
         Show the layer that is measured on standard error, if that is a terminal.
     budget_s : float or None
-        Seconds for measuring layers; None is no limit. Equal layers are measured once. PyTorch keeps the layers that
-        remain when the time is spent. One layer, and the whole model, may take longer.
+        Seconds for measuring layers, of which equal ones are measured once; None is no limit. PyTorch keeps the layers
+        that remain. One layer, and the whole model, may take longer.
     cuda_graph : bool
-        Time replays of CUDA graphs instead of calls, if the example is on a GPU: for a model that runs in one, such as
+        On a GPU time replays of CUDA graphs instead of calls: for a model that runs in one, such as
         ``torch.cuda.graph``. A call of a small layer takes the host longer than the GPU; a replay does not.
 
     Returns
@@ -160,10 +161,8 @@ def replace(
 
     Raises
     ------
-    TypeError
-        The model is no torch.nn.Module.
-    ValueError
-        The budget is negative or no number.
+    TypeError, ValueError
+        The model is no torch.nn.Module; the budget is negative or no number.
 
     Examples
     --------
@@ -193,7 +192,7 @@ def replace(
         inputs = _inputs(model, convolutions, example) if example and convolutions else {}
         report._deadline = None if budget_s is None else time.monotonic() + budget_s
         on_gpu = any(x.is_cuda for x in inputs.values())
-        with shown(len(inputs) + 1 + on_gpu, progress and bool(inputs)) as begins:
+        with torch_timing.progress(len(inputs) + 1 + on_gpu, progress and bool(inputs)) as begins:
             if on_gpu:
                 begins("kernels of all layers")
                 measured = {path: x for path, x in inputs.items() if places[id(convolutions[path])] == 1}
@@ -245,7 +244,7 @@ def _left(layer: Any, places: int) -> str:
         return "it is lazy: it has no weights before its first call"
     if type(layer) not in (nn.Conv2d, Conv2d):
         return f"{type(layer).__name__} is a subclass of Conv2d, which may compute something else"
-    return "it stands in several places of the model" if places > 1 else ""
+    return "it is in several places of the model" if places > 1 else ""
 
 
 def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, report: Replaced) -> Layer:
@@ -321,7 +320,7 @@ def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) 
         return Layer(path, "PyTorch", (), f"convforge refuses it: {refusal}")
     best = min(theirs, key=lambda one: one.median_s)
     outcome = "faster" if all(order(mine, one) == "faster" for one in theirs) else order(mine, best)
-    why = f"convforge takes {told(mine)}, PyTorch {told(best)}{ENDS[outcome]}"
+    why = f"convforge takes {time_text(mine)}, PyTorch {time_text(best)}{ENDS[outcome]}"
     by, members = ("convforge", tuple(behind)) if outcome == "faster" else ("PyTorch", ())
     return Layer(path, by, members, why, mine.median_s, best.median_s)
 
@@ -341,34 +340,28 @@ def _keep_fastest(model: Any, example: tuple[Any, ...], report: Replaced) -> Non
             own = folds.setdefault(id(fold), dataclasses.replace(fold, by_pytorch=True, end=None, _kept=None))
             layer.__dict__["_fold"] = own
             report._swap(layer, FoldedConv2d if layer is fold.conv else PASSED[type(layer)])
-    report.layers = [_left_to_pytorch(layer, bool(folds)) for layer in report.layers]
-
-
-def _left_to_pytorch(layer: Layer, folded: bool) -> Layer:
-    """Explain a layer whose model stays with PyTorch."""
     why = "alone it would be faster by convforge, but the whole model is not"
-    members = layer.folded[:1] if folded else ()
-    return dataclasses.replace(layer, by="PyTorch", folded=members, why=why if layer.by == "convforge" else layer.why)
+    report.layers = [
+        dataclasses.replace(
+            layer,
+            by="PyTorch",
+            folded=layer.folded[:1] if folds else (),
+            why=why if layer.by == "convforge" else layer.why,
+        )
+        for layer in report.layers
+    ]
 
 
 def _inputs(model: Any, convolutions: dict[str, Any], example: tuple[Any, ...]) -> dict[str, Any]:
     """Record the first input of every convolution when the model is called with these inputs."""
     found: dict[str, Any] = {}
-    hooks = [
-        layer.register_forward_pre_hook(_noting(found, path), with_kwargs=True) for path, layer in convolutions.items()
-    ]
-    try:
-        with torch.no_grad():
-            model(*example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
 
-
-def _noting(found: dict[str, Any], path: str) -> Any:
-    def note(layer: Any, given: Any, named: Any) -> None:
+    def note(path: str, layer: Any, given: Any, named: Any) -> None:
         x = given[0] if given else named["input"]
         found.setdefault(path, x.detach().clone(memory_format=torch.preserve_format))
 
-    return note
+    with ExitStack() as hooks, torch.no_grad():
+        for path, layer in convolutions.items():
+            hooks.enter_context(layer.register_forward_pre_hook(partial(note, path), with_kwargs=True))
+        model(*example)
+    return found

@@ -6,6 +6,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from typing import Any, Literal
 
 import torch
@@ -38,24 +40,18 @@ def progress(total: int, wanted: bool) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    if not wanted or not console.is_terminal:
+    console, begun = Console(stderr=True), count()
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    if not (wanted and console.is_terminal):
         yield lambda name: None
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     # Redrawn only between measurements: a thread that draws would take time from them.
     with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
-        task, begun = bar.add_task("", total=total), 0
-
-        def next_is(name: str) -> None:
-            nonlocal begun
-            bar.update(task, completed=begun, description=name, refresh=True)
-            begun += 1
-
-        yield next_is
+        task = bar.add_task("", total=total)
+        yield lambda name: bar.update(task, completed=next(begun), description=name, refresh=True)
 
 
-def told(taken: Timing) -> str:
+def time_text(taken: Timing) -> str:
     """Write the median and its spread in readable units: "466 ms ± 5 %"."""
     median = float(f"{taken.median_s:.3g}")
     scale, unit = next((k, u) for k, u in ((1, "s"), (1e3, "ms"), (1e6, "us")) if median * k >= 1 or k == 1e6)
@@ -86,39 +82,35 @@ def _captured(calls: Sequence[Callable[[], Any]], device: Any) -> list[tuple[Cal
     found = []
     with torch.cuda.device(device):
         pool, side = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+        def graph(call: Callable[[], Any], many: int) -> Any:
+            made = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(made, pool=pool):
+                for _ in range(many):
+                    call()
+            return made
+
         for call in calls:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(WARM):
                     call()
             torch.cuda.current_stream().wait_stream(side)
-            once = _graph(call, 1, pool)
+            once = graph(call, 1)
             held = max(1, min(CAPTURED, int(REPLAY_S / max(_seconds(once.replay, 1, device), 1e-9))))
-            found.append(((once if held == 1 else _graph(call, held, pool)).replay, held))
+            found.append(((once if held == 1 else graph(call, held)).replay, held))
     return found
-
-
-def _graph(call: Callable[[], Any], many: int, pool: Any) -> Any:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        for _ in range(many):
-            call()
-    return graph
 
 
 def _seconds(call: Callable[[], Any], many: int, device: Any) -> float:
     """Mean seconds of several calls on a device that is idle before and after."""
-    _wait(device)
+    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    wait()
     start = time.perf_counter()
     for _ in range(many):
         call()
-    _wait(device)
+    wait()
     return (time.perf_counter() - start) / many
-
-
-def _wait(device: Any) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def check_whole(
@@ -153,7 +145,7 @@ def check_whole(
         forms.take("convforge")
     times = dict(zip(calls, found, strict=True))
     kept, why = _decide(times)
-    listed = ", ".join(f"{_NAMES[form]} {told(taken)}" for form, taken in times.items())
+    listed = ", ".join(f"{_NAMES[form]} {time_text(taken)}" for form, taken in times.items())
     return kept, f"The whole model: {listed}. {why}"
 
 

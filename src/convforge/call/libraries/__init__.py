@@ -7,70 +7,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
+from convforge.call.libraries.adapters import Cupy, Jax, Numpy
 from convforge.call.libraries.contract import Library
-from convforge.call.libraries.cupy_arrays import Cupy
-from convforge.call.libraries.jax_arrays import Jax
-from convforge.call.libraries.numpy_arrays import Numpy
 from convforge.call.libraries.torch_tensors import Torch
 
-
-@lru_cache(maxsize=256)
-def cached_library(kind: Any) -> Library | None:
-    """Return the library of a type of arrays if its calls can be cached; else None."""
-    make = _maker_of(kind)
-    library = None if make is None else make()
-    return None if isinstance(library, Jax) else library
+# Adapters by the module of their library.
+_ADAPTERS: dict[str, Callable[[Any], Library]] = {"numpy": Numpy, "torch": Torch, "cupy": Cupy, "jax": Jax}
 
 
 def library_of(value: Any, name: str) -> Library:
     """Return the library of an argument; ``TypeError`` for anything but an array of a known library."""
     kind: Any = type(value)
-    if (make := _maker_of(kind)) is None:
+    library = _library(kind, _loaded())
+    if library is None:
         raise TypeError(
             f"{name} must be a NumPy array, a PyTorch tensor, or an array of CuPy or JAX; got {kind.__name__}: "
             "convert it with numpy.asarray"
         )
-    return make()
-
-
-def _maker_of(kind: Any) -> Callable[[], Library] | None:
-    return _maker(kind, tuple([module in sys.modules for module, _ in _OTHERS]))
+    return library
 
 
 @lru_cache(maxsize=256)
-def _maker(kind: Any, loaded: tuple[bool, ...]) -> Callable[[], Library] | None:
-    if issubclass(kind, np.ndarray):
-        return _numpy
-    for (_, make), here in zip(_OTHERS, loaded, strict=True):
-        if here and issubclass(kind, make().arrays):
-            return make
-    return None
+def cached_library(kind: Any) -> Library | None:
+    """Return the library of a type of arrays if its calls can be cached; else None."""
+    library = _library(kind, _loaded())
+    return None if isinstance(library, Jax) else library
 
 
-@cache
-def _numpy() -> Library:
-    return Numpy()
+def _loaded() -> tuple[str, ...]:
+    return tuple([module for module in _ADAPTERS if module in sys.modules])
 
 
-@cache
-def _torch() -> Library:
-    return Torch(sys.modules["torch"])
+@lru_cache(maxsize=256)
+def _library(kind: Any, loaded: tuple[str, ...]) -> Library | None:
+    return next((made for module in loaded if issubclass(kind, (made := _made(module)).arrays)), None)
 
 
-@cache
-def _cupy() -> Library:
-    return Cupy(sys.modules["cupy"])
-
-
-@cache
-def _jax() -> Library:
-    return Jax(sys.modules["jax"])
-
-
-# Modules, and the function that makes the Library of each.
-_OTHERS: tuple[tuple[str, Callable[[], Library]], ...] = (("torch", _torch), ("cupy", _cupy), ("jax", _jax))
+@lru_cache(maxsize=len(_ADAPTERS))
+def _made(module: str) -> Library:
+    return _ADAPTERS[module](sys.modules[module])

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from convforge.backends.runtime import CallerStream
 
+# A call's signature, and the addresses of its arrays on a GPU; see :meth:`Library.signature`.
+Signature = tuple[list[Any], list[int]]
+
 
 class Library(Protocol):
     """A library's arrays; adapters derive from it for its defaults."""
@@ -25,17 +28,15 @@ class Library(Protocol):
 
     def dtype(self, array: Any) -> str:
         """Element type of an array; for supported ones, convforge's name."""
-        ...
+        return str(array.dtype)
 
     def view(self, array: Any, written: bool = False) -> Any:
         """The same memory as a NumPy array or a DeviceArray; `written` if a plan writes to it."""
         ...
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
-        """A new, uninitialised array of the library."""
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str, zeros: bool = False) -> Any:
+        """A new array of the library, uninitialised or of zeros."""
         ...
-
-    def zeros(self, shape: tuple[int, ...], dtype: str, device: str) -> Any: ...
 
     def empty_like(self, array: Any) -> Any:
         """A new, uninitialised array of the same shape, dtype and order of axes in memory."""
@@ -47,13 +48,13 @@ class Library(Protocol):
 
     def copy(self, target: Any, source: Any) -> None:
         """Copy elements between two arrays of the same shape."""
-        ...
+        target[...] = source
 
     def stream(self, device: str) -> CallerStream:
         """The caller's current stream on a GPU."""
         ...
 
-    def signature(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    def signature(self, arrays: Sequence[Any]) -> Signature | None:
         """All that a plan reads of arrays besides their elements, and the addresses of a GPU's arrays.
 
         On a GPU the signature has shape, strides, dtype, device and the address modulo 256; on the host only shape and

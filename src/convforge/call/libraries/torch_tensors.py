@@ -11,7 +11,7 @@ import numpy as np
 
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.runtime import CallerStream
-from convforge.call.libraries.contract import Library
+from convforge.call.libraries.contract import Library, Signature
 from convforge.problem.types import ADDED, SHORT_NAMES, numpy_dtype
 
 
@@ -75,15 +75,14 @@ class Torch(Library):
         steps = tuple([step * size for step in array.stride()])
         return DeviceArray.over(array.data_ptr(), tuple(array.shape), steps, dtype, array)
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str, zeros: bool = False) -> Any:
+        if zeros:
+            return self._torch.zeros(shape, dtype=self._types[dtype], device=device)
         if (place := self._devices.get(device)) is None:  # parsing it takes as long as allocating
             place = self._devices[device] = self._torch.device(device)
         if self._quick_empty is not None and place.type == "cuda" and place.index == self._torch._C._cuda_getDevice():
             return self._quick_empty(shape, _dense(shape), self._types[dtype])
         return self._torch.empty(shape, dtype=self._types[dtype], device=place)
-
-    def zeros(self, shape: tuple[int, ...], dtype: str, device: str) -> Any:
-        return self._torch.zeros(shape, dtype=self._types[dtype], device=device)
 
     def cast(self, array: Any, dtype: str) -> Any:
         torch = self._torch
@@ -100,7 +99,7 @@ class Torch(Library):
             capturing = self._torch.cuda.is_current_stream_capturing()
         return CallerStream(self.handles(device)(), partial(self.take, device=device), capturing)
 
-    def signature(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    def signature(self, arrays: Sequence[Any]) -> Signature | None:
         plain, found, places = self._plain, list[Any](), list[int]()
         for array in arrays:
             if type(array) not in plain:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from io import BytesIO
+from typing import Any, BinaryIO, NamedTuple
 
 DESCRIPTION, ORIENTATION, CAMERA, GPS, INTEROPERABILITY = 0x010E, 0x0112, 0x8769, 0x8825, 0xA005
 MAKER_NOTE, USER_COMMENT, WIDTH, HEIGHT = 0x927C, 0x9286, 0xA002, 0xA003
@@ -58,37 +59,29 @@ class ExifError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a directory."""
+    """One entry of a directory: TIFF field type, number of elements, little-endian bytes."""
 
-    kind: int  # TIFF field type
-    count: int  # elements
-    data: bytes  # little-endian
+    kind: int
+    count: int
+    data: bytes
 
 
 Directory = dict[int, "Entry | Directory"]
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """Storage of directories."""
+class Form(NamedTuple):
+    """Storage of directories: number of entries; tag, kind and element count of an entry; offset or short data."""
 
-    order: str = "<"  # byte order, as in struct
-    big: bool = False  # BigTIFF, with 64-bit numbers
+    order: str  # byte order, as in struct
+    number: struct.Struct
+    head: struct.Struct
+    offset: struct.Struct
 
-    @property
-    def count(self) -> struct.Struct:
-        """Number of entries of a directory."""
-        return struct.Struct(f"{self.order}{'Q' if self.big else 'H'}")
 
-    @property
-    def head(self) -> struct.Struct:
-        """Tag, kind and number of elements of an entry."""
-        return struct.Struct(f"{self.order}HH{'Q' if self.big else 'I'}")
-
-    @property
-    def offset(self) -> struct.Struct:
-        """Offset in the file, or the data of a short entry."""
-        return struct.Struct(f"{self.order}{'Q' if self.big else 'I'}")
+def form_of(order: str = "<", *, big: bool = False) -> Form:
+    """Return the form of a TIFF's directories, or of a BigTIFF's with 64-bit numbers."""
+    wide = "Q" if big else "I"
+    return Form(order, *(struct.Struct(order + codes) for codes in ("Q" if big else "H", f"HH{wide}", wide)))
 
 
 def read_block(block: bytes) -> tuple[Directory, bool]:
@@ -96,16 +89,12 @@ def read_block(block: bytes) -> tuple[Directory, bool]:
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
     if order is None or len(block) < 8:
         raise ExifError("no header of a block")
-    form = Form(order)
-
-    def fetch(at: int, size: int) -> bytes:
-        return block[at : at + size]
-
+    file, form = BytesIO(block), form_of(order)
     (start,) = form.offset.unpack_from(block, 4)
-    main = read_directory(fetch, start, form)
-    behind = start + form.count.size + len(list(_heads(fetch, start, form))) * (form.head.size + form.offset.size)
-    following = fetch(behind, form.offset.size)
-    return main, len(following) == form.offset.size and form.offset.unpack(following)[0] > 0
+    main = read_directory(file, start, form)
+    behind = start + form.number.size + len(list(_heads(file, start, form))) * (form.head.size + form.offset.size)
+    following = block[behind : behind + form.offset.size]
+    return main, len(following) == form.offset.size and any(following)
 
 
 def main_of(block: bytes | None) -> Directory:
@@ -113,18 +102,14 @@ def main_of(block: bytes | None) -> Directory:
     return {} if block is None else read_block(block)[0]
 
 
-Fetch = Callable[[int, int], bytes]
-"""Reads bytes of the file from an offset on, as many as asked for or fewer at its end."""
-
-
 def read_directory(
-    fetch: Fetch,
+    file: Any,
     at: int,
     form: Form,
     wanted: Callable[[int], bool] = lambda code: True,
     below: Mapping[int, tuple[int, ...]] = BELOW,
 ) -> Directory:
-    """Read the directory at `at`, and those that it points to.
+    """Read the directory at an offset of an open file, and those that it points to.
 
     Entries of tags that are not `wanted` have no bytes. `below` maps the tags that point to another directory to the
     tags that may do so in that one, which prevents cycles. ``ExifError`` for offsets beyond the file, unknown kinds, or
@@ -132,7 +117,7 @@ def read_directory(
     """
     found: Directory = {}
     room = LARGEST
-    for code, kind, count, where in _heads(fetch, at, form):
+    for code, kind, count, where in _heads(file, at, form):
         if not wanted(code):
             found[code] = Entry(kind, count, b"")
             continue
@@ -141,27 +126,28 @@ def read_directory(
         if kind not in SIZES or room < 0:
             raise ExifError(f"tag {code} is of kind {kind} and has {count} elements")
         if size > form.offset.size:
-            (where,) = form.offset.unpack(_exactly(fetch, where, form.offset.size))
-        data = _little_endian(_exactly(fetch, where, size), code, kind, form.order)
+            (where,) = form.offset.unpack(_exactly(file, where, form.offset.size))
+        data = _little_endian(_exactly(file, where, size), code, kind, form.order)
         if code in below:
             further = dict.fromkeys(below[code], ())
-            found[code] = read_directory(fetch, int.from_bytes(data, "little"), form, below=further)
+            found[code] = read_directory(file, int.from_bytes(data, "little"), form, below=further)
         elif code not in POINTERS and kind in KINDS_OF_BLOCKS:
             found[code] = Entry(kind, count, data)
     return found
 
 
-def _heads(fetch: Fetch, at: int, form: Form) -> Iterator[tuple[int, int, int, int]]:
+def _heads(file: Any, at: int, form: Form) -> Iterator[tuple[int, int, int, int]]:
     """Yield the tag, kind, element count and data offset of each entry."""
-    (count,) = form.count.unpack(_exactly(fetch, at, form.count.size))
+    (count,) = form.number.unpack(_exactly(file, at, form.number.size))
     step = form.head.size + form.offset.size
-    table = _exactly(fetch, at + form.count.size, min(count, 2**16) * step)
+    table = _exactly(file, at + form.number.size, min(count, 2**16) * step)
     for i in range(0, len(table), step):
-        yield *form.head.unpack_from(table, i), at + form.count.size + i + form.head.size
+        yield *form.head.unpack_from(table, i), at + form.number.size + i + form.head.size
 
 
-def _exactly(fetch: Fetch, at: int, size: int) -> bytes:
-    data = fetch(at, size)
+def _exactly(file: Any, at: int, size: int) -> bytes:
+    file.seek(at)
+    data: bytes = file.read(size)
     if len(data) < size:
         raise ExifError(f"{size} bytes at {at} are beyond the end")
     return data
@@ -178,21 +164,25 @@ def _little_endian(data: bytes, code: int, kind: int, order: str) -> bytes:
 
 def pack_directory(directory: Mapping[int, Entry | Directory], at: int, *, big: bool = False) -> bytes:
     """Pack a directory and those below it as little-endian bytes for the offset `at`, as the last directory."""
-    form = Form(big=big)
-    entries = sorted(directory.items())
-    beyond = at + form.count.size + len(entries) * (form.head.size + form.offset.size) + form.offset.size
-    table, values = form.count.pack(len(entries)), b""
-    for code, entry in entries:
+    form = form_of(big=big)
+    beyond = at + form.number.size + len(directory) * (form.head.size + form.offset.size) + form.offset.size
+    table, values = form.number.pack(len(directory)), b""
+    for code, entry in sorted(directory.items()):
         values += bytes((beyond + len(values)) % 2)
+        place = beyond + len(values)
         if isinstance(entry, dict):
-            table += form.head.pack(code, LONG8 if big else LONG, 1) + form.offset.pack(beyond + len(values))
-            values += pack_directory(entry, beyond + len(values), big=big)
+            table += _pointer(form, code, place)
+            values += pack_directory(entry, place, big=big)
         elif len(entry.data) <= form.offset.size:
             table += form.head.pack(code, entry.kind, entry.count) + entry.data.ljust(form.offset.size, b"\0")
         else:
-            table += form.head.pack(code, entry.kind, entry.count) + form.offset.pack(beyond + len(values))
+            table += form.head.pack(code, entry.kind, entry.count) + form.offset.pack(place)
             values += entry.data
     return table + bytes(form.offset.size) + values
+
+
+def _pointer(form: Form, code: int, place: int) -> bytes:
+    return form.head.pack(code, LONG8 if form.offset.size == 8 else LONG, 1) + form.offset.pack(place)
 
 
 def pack_block(directory: Mapping[int, Entry | Directory]) -> bytes | None:
@@ -205,20 +195,16 @@ def point_to(file: BinaryIO, directories: Mapping[int, Directory]) -> None:
 
     tifffile writes no entries that point, so the file must have an entry of tag - 1 for each, which is replaced.
     """
-
-    def fetch(at: int, size: int) -> bytes:
-        file.seek(at)
-        return file.read(size)
-
-    form = Form(big=fetch(2, 2) == b"+\0")
-    (start,) = form.offset.unpack(fetch(8 if form.big else 4, form.offset.size))
-    places = {code: where for code, _, _, where in _heads(fetch, start, form)}
+    big = _exactly(file, 2, 2) == b"+\0"
+    form = form_of(big=big)
+    (start,) = form.offset.unpack(_exactly(file, 8 if big else 4, form.offset.size))
+    places = {code: where for code, _, _, where in _heads(file, start, form)}
     for code, directory in directories.items():
         at = file.seek(0, 2)
         at += file.write(bytes(at % 2))
-        file.write(pack_directory(directory, at, big=form.big))
+        file.write(pack_directory(directory, at, big=big))
         file.seek(places[code - 1] - form.head.size)
-        file.write(form.head.pack(code, LONG8 if form.big else LONG, 1) + form.offset.pack(at))
+        file.write(_pointer(form, code, at))
 
 
 # Entries that stay true for a filtered image.
@@ -229,50 +215,53 @@ def carried(main: Directory, *, moved: bool) -> tuple[Directory, list[str]]:
 
     `moved` means that the pixels were turned, so that positions in pixels have changed.
     """
-    kept: Directory = {}
-    left: list[str] = []
-    for code, entry in main.items():
-        if code in CARRIED or (code in GEOGRAPHIC and not moved):
-            kept[code] = entry
-        elif code not in STORAGE:
-            left.append("GeoTIFF's place" if code in GEOGRAPHIC else tag_name(code))
-    camera = kept.get(CAMERA)
-    if isinstance(camera, dict):
-        left += ["MakerNote"] if MAKER_NOTE in camera else []
-        kept[CAMERA] = {code: entry for code, entry in camera.items() if code not in (MAKER_NOTE, WIDTH, HEIGHT)}
-    kept = {code: entry for code, entry in kept.items() if entry != {}}
+    kept = {code: entry for code, entry in main.items() if code in CARRIED | GEOGRAPHIC}
+    left = [tag_name(code) for code in main if code not in CARRIED | GEOGRAPHIC | STORAGE]
+    kept, lost = _without_in_camera(kept, {MAKER_NOTE: "MakerNote", WIDTH: "", HEIGHT: ""})
+    left += [name for name in lost if name]
     if moved:
         kept, lost = without_pixels(kept)
         left += lost
-    return kept, list(dict.fromkeys(left))
+    return {code: entry for code, entry in kept.items() if entry != {}}, list(dict.fromkeys(left))
 
 
-def carried_of(block: bytes) -> tuple[Directory, int, list[str]]:
-    """Return the carried part of a block with its description, the orientation, and the names of the rest."""
+def carried_of(block: bytes) -> tuple[bytes | None, str, int, list[str]]:
+    """Return the carried part of a block, its description, the orientation, and the names of the rest."""
     if not block:
-        return {}, 1, []
+        return None, "", 1, []
     try:
         main, thumbnail = read_block(block)
     except ExifError:  # the image is whole without it
-        return {}, 1, ["damaged EXIF"]
+        return None, "", 1, ["damaged EXIF"]
     entry = main.get(ORIENTATION)
     orientation = 1
     if isinstance(entry, Entry) and entry.kind in (SHORT, LONG) and entry.data:
         orientation = int.from_bytes(entry.data[: SIZES[entry.kind]], "little")
     kept, left = carried(main, moved=orientation != 1)
-    kept |= {code: entry for code, entry in main.items() if code == DESCRIPTION}
-    return kept, orientation, left + (["thumbnail"] if thumbnail else [])
+    text = main.get(DESCRIPTION)
+    data = text.data.split(b"\0")[0] if isinstance(text, Entry) else b""
+    try:
+        description = data.decode()
+    except UnicodeDecodeError:
+        description = data.decode("latin-1")
+    return pack_block(kept), description, orientation, left + (["thumbnail"] if thumbnail else [])
 
 
 def without_pixels(main: Directory) -> tuple[Directory, list[str]]:
     """Return a main directory without the entries that count pixels, and the names of these."""
     kept = {code: entry for code, entry in main.items() if code not in GEOGRAPHIC}
     left = ["GeoTIFF's place"] if len(kept) < len(main) else []
-    camera = kept.get(CAMERA)
-    if isinstance(camera, dict):
-        left += [name for code, name in IN_PIXELS.items() if code in camera]
-        kept[CAMERA] = {code: entry for code, entry in camera.items() if code not in IN_PIXELS}
-    return kept, left
+    kept, lost = _without_in_camera(kept, IN_PIXELS)
+    return kept, left + lost
+
+
+def _without_in_camera(main: Directory, names: Mapping[int, str]) -> tuple[Directory, list[str]]:
+    """Remove these tags of the camera's directory; also return the names of those that it had."""
+    camera = main.get(CAMERA)
+    if not isinstance(camera, dict):
+        return main, []
+    kept: Directory = {code: entry for code, entry in camera.items() if code not in names}
+    return main | {CAMERA: kept}, [name for code, name in names.items() if code in camera]
 
 
 def tag_name(code: int) -> str:
@@ -284,33 +273,19 @@ def tag_name(code: int) -> str:
 
 def in_words(block: bytes) -> str:
     """Describe a block by the names of its first tags."""
-    from PIL.ExifTags import TAGS
-
     main = main_of(block)
     names = [tag_name(code) for code, entry in main.items() if isinstance(entry, Entry)]
     camera = main.get(CAMERA)
-    names += [TAGS.get(code, f"tag {code}") for code in camera] if isinstance(camera, dict) else []
+    names += [tag_name(code) for code in camera] if isinstance(camera, dict) else []
     names += ["GPS"] if GPS in main else []
     more = f" and {len(names) - 3} more" if len(names) > 4 else ""
     word = "EXIF" if CAMERA in main or GPS in main else "tags"
     return f"{word} ({', '.join(names[:3] if more else names)}{more})"
 
 
-def text_of(main: Directory, code: int) -> str:
-    """Return the text of a tag, or ""."""
-    entry = main.get(code)
-    if not isinstance(entry, Entry):
-        return ""
-    data = entry.data.split(b"\0")[0]
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
-
-
-def block_for(main: Directory, width: int, height: int, description: str = "") -> bytes | None:
+def block_for(block: bytes | None, width: int, height: int, description: str = "") -> bytes | None:
     """Pack a block for a JPEG or PNG of this size, without the tags that only a TIFF has."""
-    whole = {code: entry for code, entry in main.items() if code not in GEOGRAPHIC}
+    whole = {code: entry for code, entry in main_of(block).items() if code not in GEOGRAPHIC}
     camera = whole.get(CAMERA)
     if isinstance(camera, dict):
         size = {WIDTH: width, HEIGHT: height}

@@ -9,8 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from convforge.imaging.axes import Axes, as_named
-from convforge.imaging.formats.exif import DESCRIPTION, block_for, carried_of, in_words, main_of, pack_block, text_of
-from convforge.imaging.formats.losses import matching_profile
+from convforge.imaging.formats.exif import block_for, carried_of, in_words
 from convforge.imaging.image import (
     Image,
     ImageError,
@@ -34,6 +33,7 @@ SEGMENTS = {
     ("APP2", b"MPF\0"): "further images (MPF)",
     ("APP13", b"Photoshop"): "IPTC and Photoshop data",
     ("APP14", b"Adobe"): "",
+    ("COM", b""): "",
 }
 
 LARGEST_SIDE = 65500  # libjpeg's JPEG_MAX_DIMENSION
@@ -54,17 +54,17 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     check_proportion(path, height * width, len(data), PIXELS_PER_BYTE)
     decoded.load()
     plain = decoded if decoded.mode in ("L", "RGB") else decoded.convert("RGB")
-    main, orientation, left = carried_of(decoded.info.get("exif", b"").removeprefix(EXIF))
+    block, description, orientation, left = carried_of(decoded.info.get("exif", b"").removeprefix(EXIF))
     left += _left_behind(decoded)
     profile = decoded.info.get("icc_profile")
     if plain is not decoded:  # a CMYK profile does not describe the converted RGB
         left += [f"{decoded.mode} colours, which became RGB", *(["ICC profile"] if profile else [])]
-    description, comment = text_of(main, DESCRIPTION), _comment(decoded.info)
+    comment = decoded.info.get("comment", b"").decode("utf-8", "replace")
     metadata = Metadata(
         *_resolution(decoded.info, orientation),
         description=description or comment,
         icc_profile=profile if plain is decoded else None,
-        exif=pack_block({code: entry for code, entry in main.items() if code != DESCRIPTION}),
+        exif=block,
         left=(*left, *(["comment"] if description and comment not in ("", description) else [])),
     )
     return as_named(axes, Image(upright(np.asarray(plain), orientation), metadata=metadata))
@@ -76,39 +76,34 @@ def write(file: BinaryIO, image: Image) -> None:
 
     if max(image.height, image.width) > LARGEST_SIDE:
         raise ImageError(f"JPEG ends at {LARGEST_SIDE} pixels a side; write .tif or .png")
-    metadata = image.metadata
-    options: dict[str, Any] = {}
-    dpi = metadata.pixels_per("inch")
-    if dpi is not None:
-        options["dpi"] = (round(dpi[0]), round(dpi[1]))
-    if not metadata.description.isascii():  # EXIF text is ASCII by its standard; a comment may be anything
-        options["comment"] = metadata.description.encode()
-    block = _block(image)
-    if block is not None:
-        options["exif"] = EXIF + block
-    profile = matching_profile(metadata, image.bands)
-    if profile is not None:
-        options["icc_profile"] = profile
+    metadata, block = image.metadata, _block(image)
     pixels = image.pixels[..., 0] if image.pixels.shape[2:] == (1,) else image.pixels
-    PIL.Image.fromarray(np.ascontiguousarray(pixels)).save(file, "jpeg", quality=95, subsampling=0, **options)
+    PIL.Image.fromarray(np.ascontiguousarray(pixels)).save(
+        file,
+        "jpeg",
+        quality=95,
+        subsampling=0,
+        dpi=metadata.pixels_per("inch") or (0, 0),
+        exif=b"" if block is None else EXIF + block,
+        icc_profile=metadata.profile_for(image.bands),
+        # EXIF text is ASCII by its standard; a comment may be anything
+        comment=None if metadata.description.isascii() else metadata.description.encode(),
+    )
 
 
 def lost(image: Image) -> list[str]:
     """List the metadata that this JPEG cannot hold, though others can."""
     metadata = image.metadata
-    found = []
-    if metadata.exif is not None and _block(image) is None:
-        found.append(f"{in_words(metadata.exif)}, longer than a JPEG holds")
+    too_long = metadata.exif is not None and _block(image) is None
+    found = [f"{in_words(metadata.exif)}, longer than a JPEG holds"] if metadata.exif and too_long else []
     return found + (["ratio of resolutions"] if metadata.resolution is not None and metadata.unit == "none" else [])
 
 
 def _block(image: Image) -> bytes | None:
-    metadata = image.metadata
-    main = main_of(metadata.exif)
-    description = metadata.description if metadata.description.isascii() else ""
-    block = block_for(main, image.width, image.height, description)
+    description = image.metadata.description if image.metadata.description.isascii() else ""
+    block = block_for(image.metadata.exif, image.width, image.height, description)
     if block is not None and len(block) > LARGEST_SEGMENT:
-        block = block_for({}, image.width, image.height, description)
+        block = block_for(None, image.width, image.height, description)
     return block
 
 
@@ -124,16 +119,10 @@ def _resolution(info: dict[Any, Any], orientation: int) -> tuple[tuple[float, fl
     return upright_pair((x, y), orientation), unit
 
 
-def _comment(info: dict[Any, Any]) -> str:
-    text = info.get("comment", b"")
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
-
-
 def _left_behind(decoded: Any) -> list[str]:
     """Name the segments that are not carried."""
-    found = []
+    found: dict[str, None] = {}
     for marker, body in decoded.applist:
         known = [name for (place, start), name in SEGMENTS.items() if place == marker and body.startswith(start)]
-        if marker != "COM":
-            found.append(known[0] if known else f"{marker} data")
-    return list(dict.fromkeys(name for name in found if name))
+        found[known[0] if known else f"{marker} data"] = None
+    return [name for name in found if name]

@@ -14,8 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from convforge.imaging.axes import Axes, as_named
-from convforge.imaging.formats.exif import DESCRIPTION, block_for, carried_of, main_of, pack_block, text_of
-from convforge.imaging.formats.losses import matching_profile
+from convforge.imaging.formats.exif import block_for, carried_of
 from convforge.imaging.image import (
     Array,
     Image,
@@ -68,7 +67,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
             chunks.setdefault(kind, body)
     _check_header(path, chunks, stored, max_pixels)
     pixels: Array = imagecodecs.png_decode(b"".join(pieces))  # libpng warns on standard error about other chunks
-    main, orientation, left = carried_of(chunks.get(b"eXIf", b""))
+    exif, description, orientation, left = carried_of(chunks.get(b"eXIf", b""))
     pixels = upright(pixels, orientation)
     alpha = None
     if pixels.ndim == 3 and pixels.shape[2] in (2, 4):
@@ -76,9 +75,9 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
         pixels = np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 2 else pixels[..., :3])
     metadata = Metadata(
         *_resolution(chunks.get(b"pHYs"), orientation),
-        _description(texts) or text_of(main, DESCRIPTION),
+        _description(texts) or description,
         _inflate(chunks[b"iCCP"].partition(b"\0")[2][1:], limit=16 * LARGEST_TEXT) if b"iCCP" in chunks else None,
-        exif=pack_block({code: entry for code, entry in main.items() if code != DESCRIPTION}),
+        exif=exif,
         png=tuple(
             (kind, body) for kind, body in [*texts, *chunks.items()] if kind in COLOURS or _is_kept_text(kind, body)
         ),
@@ -95,7 +94,10 @@ def write(file: BinaryIO, image: Image) -> None:
     if image.alpha is not None:
         alpha = alpha_as(image.alpha, pixels.dtype)
         if image.metadata.premultiplied:  # PNG's colours are always unassociated
-            pixels = _unassociated(pixels, alpha)
+            top = float(np.iinfo(pixels.dtype).max)
+            share = (alpha if pixels.ndim == 2 else alpha[..., np.newaxis]) / top
+            plain = np.divide(pixels, share, out=np.zeros(pixels.shape), where=share > 0)
+            pixels = np.rint(np.minimum(plain, top)).astype(pixels.dtype)
         pixels = np.dstack([pixels, alpha])
     data = imagecodecs.png_encode(np.ascontiguousarray(pixels, dtype=pixels.dtype.newbyteorder("=")), level=6)
     file.write(data[:HEADER_BYTES])
@@ -182,14 +184,14 @@ def _inflate(packed: bytes, *, limit: int) -> bytes | None:
 
 def _metadata_chunks(image: Image) -> Iterator[tuple[bytes, bytes]]:
     metadata = image.metadata
-    profile = matching_profile(metadata, image.bands)
+    profile = metadata.profile_for(image.bands)
     if profile is not None:
         yield b"iCCP", b"ICC profile\0\0" + zlib.compress(profile)
     per_cm = metadata.pixels_per("centimeter")
     sides = (per_cm[0] * 100, per_cm[1] * 100) if per_cm is not None else metadata.resolution
     if sides is not None and all(1 <= round(side) < 2**31 for side in sides):
         yield b"pHYs", struct.pack(">IIB", round(sides[0]), round(sides[1]), per_cm is not None)
-    block = block_for(main_of(metadata.exif), image.width, image.height)
+    block = block_for(metadata.exif, image.width, image.height)
     if block is not None:
         yield b"eXIf", block
     yield from ((kind, body) for kind, body in metadata.png if profile is None or kind not in INSTEAD_OF_PROFILES)
@@ -199,11 +201,3 @@ def _metadata_chunks(image: Image) -> Iterator[tuple[bytes, bytes]]:
             yield b"tEXt", b"Description\0" + text.encode("latin-1")
         except UnicodeEncodeError:
             yield b"iTXt", b"Description\0\0\0\0\0" + text.encode()
-
-
-def _unassociated(pixels: Array, alpha: Array) -> Array:
-    top = float(np.iinfo(pixels.dtype).max)
-    share = alpha.astype(np.float64) / top
-    share = share if pixels.ndim == 2 else share[..., np.newaxis]
-    plain = np.divide(pixels, share, out=np.zeros(pixels.shape), where=share > 0)
-    return np.rint(np.minimum(plain, top)).astype(pixels.dtype)

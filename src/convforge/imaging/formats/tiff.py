@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from convforge.imaging.image import (
     Array,
     Image,
     ImageError,
-    Metadata,
     alpha_as,
     check_proportion,
     check_size,
@@ -72,7 +71,12 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
             parts = [_turned(page, *_finish(page, np.asarray(page.asarray(squeeze=False)))) for page in pages]
         alpha = next((kind for kind in _extra_samples(first, bands) if kind in (ASSOCIATED, UNASSOCIATED)), None)
         metadata = tiff_tags.metadata_of(file, every, pages, series, axes, premultiplied=alpha == ASSOCIATED)
-    return as_named(axes, _assemble(parts, metadata), tuple(series.values()))
+    if len(parts) == 1:
+        return as_named(axes, Image(*parts[0], metadata), tuple(series.values()))
+    masks = [alpha for _, alpha in parts if alpha is not None]
+    pixels = np.stack([pixels for pixels, _ in parts])
+    image = Image(pixels, np.stack(masks) if masks else None, metadata, pages=True)
+    return as_named(axes, image, tuple(series.values()))
 
 
 def write(file: BinaryIO, image: Image) -> None:
@@ -127,29 +131,6 @@ def _page_chain_faults() -> Iterator[list[str]]:
         logger.removeHandler(collector)
 
 
-class _Kind(NamedTuple):
-    """Size and samples of an upright page; all pages of a stack have the same."""
-
-    height: int
-    width: int
-    samples: int
-    dtype: str
-    palette: bool
-    extra: tuple[int, ...]
-
-    def __str__(self) -> str:
-        beside = ["a palette"] * self.palette + [EXTRA.get(kind, "another sample") for kind in self.extra]
-        words = f"{self.width} x {self.height} pixels of {self.samples} x {self.dtype}"
-        return f"{words} with {' and '.join(beside)}" if beside else words
-
-
-def _kind(page: TiffPage) -> _Kind:
-    samples = page.shaped[0] * page.shaped[4]
-    height, width = upright_pair(page.shaped[2:4], tiff_tags.orientation_of(page))
-    palette = int(page.photometric) == PALETTE
-    return _Kind(height, width, samples, str(page.dtype), palette, tuple(_extra_samples(page, samples)))
-
-
 def _check_alike(path: Path, pages: list[TiffPage]) -> None:
     first = _kind(pages[0])
     for number, page in enumerate(pages[1:], start=2):
@@ -158,6 +139,16 @@ def _check_alike(path: Path, pages: list[TiffPage]) -> None:
                 f"{path}: pages of different shapes, page 1 is {first} and page {number} is {kind}; split the file and "
                 "read each kind by itself"
             )
+
+
+def _kind(page: TiffPage) -> str:
+    """Describe the size and samples of an upright page; all pages of a stack have the same."""
+    samples = page.shaped[0] * page.shaped[4]
+    height, width = upright_pair(page.shaped[2:4], tiff_tags.orientation_of(page))
+    beside = ["a palette"] if int(page.photometric) == PALETTE else []
+    beside += [EXTRA.get(kind, "another sample") for kind in _extra_samples(page, samples)]
+    words = f"{width} x {height} pixels of {samples} x {page.dtype}"
+    return f"{words} with {' and '.join(beside)}" if beside else words
 
 
 def _undivided_stack(file: TiffFile, first: TiffPage) -> int | None:
@@ -265,10 +256,3 @@ def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> 
 def _turned(page: TiffPage, pixels: Array, alpha: Array | None) -> tuple[Array, Array | None]:
     orientation = tiff_tags.orientation_of(page)
     return upright(pixels, orientation), None if alpha is None else upright(alpha, orientation)
-
-
-def _assemble(parts: list[tuple[Array, Array | None]], metadata: Metadata) -> Image:
-    if len(parts) == 1:
-        return Image(*parts[0], metadata)
-    masks = [alpha for _, alpha in parts if alpha is not None]
-    return Image(np.stack([pixels for pixels, _ in parts]), np.stack(masks) if masks else None, metadata, pages=True)

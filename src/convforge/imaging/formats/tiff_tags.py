@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from convforge.imaging.axes import Axes
 from convforge.imaging.formats import exif
-from convforge.imaging.formats.losses import matching_profile
 from convforge.imaging.image import Image, Metadata, Unit, upright_pair
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def write_options(image: Image) -> dict[str, Any]:
     options: dict[str, Any] = {"metadata": None, "software": False}
     if metadata.resolution is not None:
         options |= {"resolution": metadata.resolution, "resolutionunit": metadata.unit}
-    profile = matching_profile(metadata, image.bands)
+    profile = metadata.profile_for(image.bands)
     if profile is not None:
         options["iccprofile"] = profile
     options["extratags"] = [
@@ -118,18 +117,14 @@ def _value(entry: exif.Entry) -> bytes | tuple[int, ...]:
 
 def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
     """Return the carried tags as a block of EXIF, and the names of the others."""
-    handle, form = file.filehandle, exif.Form(file.byteorder, file.is_bigtiff)
-
-    def fetch(at: int, size: int) -> bytes:
-        handle.seek(at)
-        return bytes(handle.read(size))
+    form = exif.form_of(file.byteorder, big=file.is_bigtiff)
 
     def wanted(code: int) -> bool:
         return code in exif.CARRIED or code in exif.GEOGRAPHIC
 
     damaged: list[str] = []
     try:
-        main = exif.read_directory(fetch, page.offset, form, wanted)
+        main = exif.read_directory(file.filehandle, page.offset, form, wanted)
     except exif.ExifError:  # in a directory below this one, which tifffile has read
         damaged = ["damaged EXIF"]
         main = {tag.code: exif.Entry(int(tag.dtype), tag.count, b"") for tag in page.tags if not wanted(tag.code)}
@@ -200,18 +195,13 @@ def _storage(file: TiffFile, every: list[TiffPage], pages: list[TiffPage]) -> li
 def _resolution(page: TiffPage) -> tuple[tuple[float, float] | None, Unit]:
     units: dict[int, Unit] = {1: "none", 2: "inch", 3: "centimeter"}
     unit = units.get(int(_tag(page, "ResolutionUnit", 2)), "none")
-    x, y = (_rational(_tag(page, name, None)) for name in ("XResolution", "YResolution"))
-    if x is None or y is None or (unit == "none" and x == y == 1):
+    ratios = [_tag(page, name, None) for name in ("XResolution", "YResolution")]
+    if not all(isinstance(ratio, tuple) and len(ratio) == 2 and 0 not in ratio for ratio in ratios):
         return None, "inch"
-    return upright_pair((x, y), orientation_of(page)), unit
+    x, y = (float(top / bottom) for top, bottom in ratios)
+    return (None, "inch") if unit == "none" and x == y == 1 else (upright_pair((x, y), orientation_of(page)), unit)
 
 
 def _tag(page: TiffPage, name: str, default: Any) -> Any:
     value = page.tags.valueof(name, default=default)
     return default if value is None else value
-
-
-def _rational(value: Any) -> float | None:
-    if not isinstance(value, tuple) or len(value) != 2 or 0 in value:
-        return None
-    return float(value[0] / value[1])

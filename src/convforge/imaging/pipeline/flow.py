@@ -102,17 +102,14 @@ def flow(
     def store_it(_: None, computed: Computed, end: Future[Stored]) -> None:
         end.set_result(store(computed))
 
-    def begin(item: Item) -> Future[Stored]:
-        end: Future[Stored] = Future()
-        file_threads.put(_LOAD, load_it, item, end)
-        return end
-
     under_way: deque[tuple[Item, Future[Stored]]] = deque()
     try:
         lane_threads.start()
         file_threads.start()
         for item in items:
-            under_way.append((item, begin(item)))
+            end: Future[Stored] = Future()
+            file_threads.put(_LOAD, load_it, item, end)
+            under_way.append((item, end))
             room.first_is_loaded.wait()
             while len(under_way) >= room.items:
                 yield _next_done(under_way, ordered)
@@ -177,22 +174,19 @@ class _Threads(Generic[Lane]):
     def _work(self, context: AbstractContextManager[Lane]) -> None:
         try:
             with context as own:
-                self._take_steps(lambda step, value, end: step(own, value, end))
+                self._take_steps(own, None)
         except BaseException as error:  # the context itself failed: this thread can run no step
-            failure = error
+            self._take_steps(None, error)
 
-            def fail(step: _Step[Lane], value: Any, end: Future[Any]) -> None:
-                raise failure
-
-            self._take_steps(fail)
-
-    def _take_steps(self, take: Callable[[_Step[Lane], Any, Future[Any]], None]) -> None:
+    def _take_steps(self, own: Any, failure: BaseException | None) -> None:
         while True:
             _, _, step, value, end = self._tasks.get()
             if step is None:
                 return
             try:
-                take(step, value, end)
+                if failure is not None:
+                    raise failure
+                step(own, value, end)
             except BaseException as error:
                 _clear_frames(error)
                 end.set_exception(error)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from convforge.call.dispatch import runtime_of
 from convforge.imaging.files import WRITABLE_SUFFIXES, not_kept, write_image
@@ -28,16 +28,14 @@ STAGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """An image file to read, and the file to write."""
 
     source: Path
     target: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """The images of a folder by name, the number of other files, and the errors of unreadable folders."""
 
     jobs: tuple[Job, ...]
@@ -45,8 +43,7 @@ class Listing:
     unreadable: tuple[OSError, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """A finished image: bytes of pixels and of files in and out, the method, and the lost metadata."""
 
     pixels_in: int
@@ -91,10 +88,15 @@ def _files(folder: Path, out: Path, recursive: bool, unreadable: list[OSError]) 
 
 def _check_apart(jobs: Sequence[Job]) -> None:
     """Refuse a job that would write a file which another job writes or reads."""
-    sources = {_same(job.source): job for job in jobs}
+
+    def same(path: Path) -> str:
+        """Return one text for all names of a file, links resolved."""
+        return os.path.normcase(os.path.realpath(path))
+
+    sources = {same(job.source): job for job in jobs}
     targets: dict[str, Job] = {}
     for job in jobs:
-        key = _same(job.target)
+        key = same(job.target)
         if key in targets:
             raise ValueError(
                 f"{targets[key].source} and {job.source} would both become {job.target}; rename one of them, or keep "
@@ -108,13 +110,7 @@ def _check_apart(jobs: Sequence[Job]) -> None:
         targets[key] = job
 
 
-def _same(path: Path) -> str:
-    """Return one text for all names of a file, links resolved."""
-    return os.path.normcase(os.path.realpath(path))
-
-
-@dataclass(frozen=True, slots=True)
-class _Sheet:
+class _Loaded(NamedTuple):
     """An image that was read, its pixels for the convolution, and the bytes of its file."""
 
     job: Job
@@ -133,35 +129,34 @@ def filter_files(
     """
     convolver, inside = recipe.convolver(clock), Clock()  # parts of decode and encode are not reported
 
-    def decode(job: Job) -> _Sheet:
+    def decode(job: Job) -> _Loaded:
         with clock("decode"):
             job.target.parent.mkdir(parents=True, exist_ok=True)
             image = recipe.read(job.source)
             recipe.check_target(job.target, image)
-            return _Sheet(job, image, recipe.stack(image, inside), job.source.stat().st_size)
+            return _Loaded(job, image, recipe.stack(image, inside), job.source.stat().st_size)
 
-    def compute(lane: Lane, sheet: _Sheet) -> tuple[_Sheet, Convolved]:
-        return sheet, recipe.convolved(sheet.image, sheet.stack, convolver, lane)
+    def compute(lane: Lane, loaded: _Loaded) -> tuple[_Loaded, Convolved]:
+        return loaded, recipe.convolved(loaded.image, loaded.stack, convolver, lane)
 
-    def encode(computed: tuple[_Sheet, Convolved]) -> Written:
-        sheet, convolved = computed
-        target = sheet.job.target
+    def encode(computed: tuple[_Loaded, Convolved]) -> Written:
+        loaded, convolved = computed
+        target = loaded.job.target
         with clock("encode"):
-            result = recipe.finished(sheet.image, convolved.sums, inside)
+            result = recipe.finished(loaded.image, convolved.sums, inside)
             write_image(target, result)
         return Written(
-            sheet.image.pixels.nbytes, result.pixels.nbytes, sheet.file_in, target.stat().st_size,
+            loaded.image.pixels.nbytes, result.pixels.nbytes, loaded.file_in, target.stat().st_size,
             convolved.plan.algorithm.name, not_kept(target, result),
         )  # fmt: skip
 
     yield from flow(
         jobs, decode, compute, encode, workers=workers, lanes=lanes_of(runtime_of(recipe.device)),
-        size=lambda sheet: sheet.image.pixels.nbytes + 2 * sheet.stack.nbytes, nbytes=memory_share(), ordered=False,
+        size=lambda loaded: loaded.image.pixels.nbytes + 2 * loaded.stack.nbytes, nbytes=memory_share(), ordered=False,
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """A stage's busy seconds over all its threads, and their fraction of those threads' time."""
 
     stage: str

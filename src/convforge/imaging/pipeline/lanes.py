@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,8 +140,7 @@ class _Buffer:
         return self.bytes(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Convolved:
+class Convolved(NamedTuple):
     """The sums of an image as (T, P, Q, K), the plan that computed them, and the prepared weights."""
 
     sums: NDArray[Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, Never
 
 import numpy as np
@@ -17,7 +16,7 @@ from convforge.call.dispatch import runtime_of
 from convforge.imaging.axes import Axes
 from convforge.imaging.filtering import ELSEWHERE, FilterOptions, filter_problem, kernel_array, result_shape
 from convforge.imaging.pipeline.flow import flow
-from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, lanes_of, memory_share
+from convforge.imaging.pipeline.lanes import Clock, Convolver, Lane, lanes_of, memory_share
 from convforge.peers import every_algorithm
 
 Source = NDArray[Any] | str | os.PathLike[str]
@@ -51,11 +50,8 @@ def filter_many(
     images : iterable of arrays or paths
         Arrays as for :func:`convforge.filter`, of any sizes and types; do not change one before its result comes. The
         pixels of a file (PNG, JPEG, TIFF, .npy) are those of :func:`convforge.imaging.files.read_image`.
-    kernel, channels, border, cval, stride, out_dtype, device, algorithm
-        As in :func:`convforge.filter`.
-    axes : str, optional
-        The axes of every array as in :func:`convforge.filter`, and of every file as in
-        :func:`convforge.imaging.files.read_image`.
+    kernel, channels, border, cval, stride, out_dtype, device, algorithm, axes
+        As in :func:`convforge.filter`; `axes` of files as in :func:`convforge.imaging.files.read_image`.
     workers : int, optional
         Threads that read files; by default the number of cores.
     return_exceptions : bool
@@ -100,23 +96,26 @@ def filter_many(
         raise ValueError(f"workers={workers} must be at least 1")
     convolver = Convolver(taps, Clock(), device, **options)
 
-    def load(source: Source) -> _Loaded:
-        return _load(source, axes)
+    def load(source: Source) -> tuple[NDArray[Any], str | None, bool]:
+        """Return the pixels, their axes if the user named them, and whether gray pages got a band axis."""
+        if not isinstance(source, str | os.PathLike):
+            return source, axes, False
+        from convforge.imaging.files import read_image
 
-    def compute(lane: Lane, loaded: _Loaded) -> tuple[Convolved, _Loaded]:
-        return convolver(lane, loaded.image, axes=loaded.axes), loaded
+        image = read_image(source, axes=axes)
+        is_gray_stack = image.pages and image.pixels.ndim == 3
+        return image.pixels[..., np.newaxis] if is_gray_stack else image.pixels, None, is_gray_stack
 
-    def store(computed: tuple[Convolved, _Loaded]) -> NDArray[Any]:
-        sums, loaded = computed[0].sums, computed[1]
-        out = sums.reshape(result_shape(np.shape(loaded.image), sums.shape, channels, loaded.axes))
-        return out[..., 0] if loaded.is_gray_stack and channels == "each" else out
-
-    def nbytes(loaded: _Loaded) -> int:
-        return 2 * getattr(loaded.image, "nbytes", 0)  # other objects are refused when they are filtered
+    def compute(lane: Lane, loaded: tuple[NDArray[Any], str | None, bool]) -> NDArray[Any]:
+        image, named, is_gray_stack = loaded
+        sums = convolver(lane, image, axes=named).sums
+        out = sums.reshape(result_shape(np.shape(image), sums.shape, channels, named))
+        return out[..., 0] if is_gray_stack and channels == "each" else out
 
     def results() -> Iterator[Any]:
         done = flow(
-            images, load, compute, store, workers=count, lanes=lanes_of(runtime), size=nbytes, nbytes=memory_share()
+            images, load, compute, lambda out: out, workers=count, lanes=lanes_of(runtime), nbytes=memory_share(),
+            size=lambda loaded: 2 * getattr(loaded[0], "nbytes", 0),  # other objects are refused when they are filtered
         )  # fmt: skip
         with closing(done):
             for _, future in done:
@@ -126,23 +125,3 @@ def filter_many(
                 yield future.result() if error is None else error
 
     return results()
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """The pixels, their axes if the user named them, and a mark for gray pages that got a band axis."""
-
-    image: NDArray[Any]
-    axes: str | None = None
-    is_gray_stack: bool = False
-
-
-def _load(source: Source, axes: str | None) -> _Loaded:
-    if not isinstance(source, str | os.PathLike):
-        return _Loaded(source, axes)
-    from convforge.imaging.files import read_image
-
-    image = read_image(source, axes=axes)
-    is_gray_stack = image.pages and image.pixels.ndim == 3
-    pixels = image.pixels[..., np.newaxis] if is_gray_stack else image.pixels
-    return _Loaded(pixels, is_gray_stack=is_gray_stack)
