@@ -372,7 +372,7 @@ if __name__ == "__main__":
 def test_the_batches_of_suites_and_the_smallest_first() -> None:
     script = script_named("choices")
     cases = script.cases_of(script.SUITES)
-    groups = {case.group for case in cases}
+    groups = {case.source for case in cases}
     assert groups == {"images, batch 1", "layers, batch 1", "layers, batch 32"}
     assert [case.problem.flops for case in cases] == sorted(case.problem.flops for case in cases)
     assert len({case.name for case in cases}) == len(cases)

@@ -85,7 +85,7 @@ def _difference(result: Result, then: Answer, now: Answer) -> str | None:
 
 
 def _probed(package: Path, rows: Sequence[dict[str, str]], facts: dict[str, Any], *, compile_: bool) -> list[Answer]:
-    """What the probe finds of rows in a tree, in a separate process."""
+    """The findings of the probe on rows in a tree, in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         task = {"files": {n: str(p) for n, p in FILES.items()}, "facts": facts, "rows": rows, "compile": compile_}

@@ -38,7 +38,7 @@ class Recorded(Trial):
 
     def seconds(self, algorithm: str, config: str) -> float | None:
         """The stored time of a method's default config."""
-        key = self._key(algorithm, config, default=True)
+        key = self.key(algorithm, config, default=True)
         return None if key is None else self._times[key].median_s
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
@@ -56,9 +56,9 @@ class Recorded(Trial):
         return ["no time of it is stored" if key is None else self._times[key] for key in keys]
 
     def _of(self, candidate: Candidate) -> tuple[str, str] | None:
-        return self._key(candidate.algorithm.name, str(candidate.config), default=candidate.is_default)
+        return self.key(candidate.algorithm.name, str(candidate.config), default=candidate.is_default)
 
-    def _key(self, algorithm: str, config: str, *, default: bool) -> tuple[str, str] | None:
+    def key(self, algorithm: str, config: str, *, default: bool) -> tuple[str, str] | None:
         """Method and config under which a config is stored; None where it is not."""
         stored = (algorithm, self._defaults.get(algorithm, ""))
         keys = [(algorithm, config), *[stored] * default]
