@@ -301,7 +301,7 @@ def _apart(load: Mapping[str, Any], every: Iterable[Mapping[str, Any]]) -> dict[
 def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:
     """The parameters of a convolution, but for those that vary."""
     stride = p.stride[0] if p.stride[0] == p.stride[1] else f"{p.stride[0]}x{p.stride[1]}"
-    # Name -> the field that varies with it, and what is said.
+    # Name -> the field that varies with it, and the value.
     said = {"n": ("n", p.n), "images": ("h", f"{p.h}x{p.w}"), "c": ("c", p.c), "k": ("k", p.k),
             "groups": ("groups", p.groups), "filter": ("r", f"{p.r}x{p.s}"), "stride": ("stride", stride),
             "layout": ("x_layout", p.x_layout)}  # fmt: skip
