@@ -8,29 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter, Step
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.gemm import mma
 from convforge.algorithms.host.conv import MOST_BLOCKS, ArrayView, address
 from convforge.algorithms.host.on_device import DeviceConvolution, OnDevice
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmTf32Mma, ImplicitMmaConfig
 from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, device_refusal
-from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma, SplitMmaConfig
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS, SplitConfig
+from convforge.algorithms.implicit_gemm.stages import PixelRows, row_pitch
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
-from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, WgmmaConfig, row_pitch
+from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, WgmmaConfig
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
-
-# Least rows and columns, so that a tile of C is not mostly empty; least products, to repay the launches before the
-# kernel. For smaller matrices "auto" chooses another step.
-FEWEST, LEAST_WORK = 64, 2**24
 
 # Numbers along K that pixel_rows.cu and split_pixels.cu write, 64 for each block along y.
 MOST_K = 64 * MOST_BLOCKS
@@ -57,10 +53,9 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
         self._convolution = self.convolution(backend)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
-        work = problem.outputs * problem.k
-        if problem.dtype != "float32" or min(problem.m, problem.n) < FEWEST or work < LEAST_WORK:
-            return None
-        return self.preferred
+        # A tile of C should not be mostly empty, and the products should repay the launches before the kernel.
+        large = min(problem.m, problem.n) >= 64 and problem.outputs * problem.k >= 2**24
+        return self.preferred if large and problem.dtype == "float32" else None
 
     def work_for(self, problem: GemmProblem) -> Work:
         return Work(problem.flops * self.products / self.at_once, problem.least_bytes)
@@ -94,15 +89,12 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
             x, out = pixels_of(buffers["a"], problem), results_of(buffers["c"])
             return {**buffers, "x": x, "w": buffers["b"], "out": out}
 
-        def step_of(step: Step) -> Launch:
-            assert isinstance(step, Launch)
+        def step_of(step: Any) -> Launch:
             make = step.otherwise
             otherwise = None if make is None else cache(lambda: self._plan_by(make(), problem))
             return replace(on_views(step, arrays), otherwise=otherwise)
 
-        runtime, kept, lent = inner.runtime, inner.packing, inner.preparation
-        assert kept is not None
-        assert lent is not None
+        runtime, kept, lent = inner.runtime, cast(Preparation, inner.packing), cast(Preparation, inner.preparation)
         return Plan(
             self, problem, inner.config, runtime, steps=[step_of(step) for step in inner.steps],
             prepare=Columns(kept, lent, problem, runtime), borrow=Columns(lent, lent, problem, runtime),
@@ -123,11 +115,9 @@ class Columns(Preparation):
             return {**buffers, "given": filters_of(buffers["given"], problem)}
 
         steps = [on_views(step, viewed) for step in filters.steps]
-
-        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            return filters.finish(viewed(buffers), stream)
-
-        super().__init__(runtime, filters.pieces, steps, finish)
+        super().__init__(
+            runtime, filters.pieces, steps, lambda buffers, stream: filters.finish(viewed(buffers), stream)
+        )
 
     def of(self, given: Any) -> Preparation:
         view = filters_of(given, self._problem)
@@ -149,8 +139,7 @@ class ColumnRows(Preparation):
 
         def columns(buffers: Buffers) -> Buffers:
             view = filters_of(buffers["given"], problem)
-            (of_n, of_k, *_), size = view.strides, view.itemsize
-            x = ArrayView(view.address, (1, k, 1, n), (of_k * k, of_k, of_n * n, of_n), size)
+            x = _planes(view.address, k, n, *view.strides[1::-1], view.itemsize)
             return {"x": x, "out": x, "w": PreparedFilter({}, 0), "workspace": buffers["workspace"]}
 
         def viewed(buffers: Buffers) -> Buffers:
@@ -174,32 +163,33 @@ def on_views(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
 def convolution_of(problem: GemmProblem) -> Conv2dProblem:
     """The convolution that is a matrix product: M pixels of K channels, and N filters.
 
-    The pixels are one row, h = 1 and w = M: a thread that goes from pixel to pixel then meets no end of a row, and maps
-    hold up to 2^32 - 1 of them. An image of A stored as (K, M) has planes of pixels, which the TMA cannot load: every
-    config of it first writes rows to the workspace.
+    The pixels are one row, which has no ends on the way, and maps hold up to 2^32 - 1 of them. An image of A stored as
+    (K, M) has planes of pixels, which the TMA cannot load: every config of it first writes rows to the workspace.
 
     Examples
     --------
     >>> str(convolution_of(GemmProblem(m=200, n=72, k=96)))
     'n1c96h1w200_k72r1s1_st1_p0_f32_nhwc'
     """
-    layout = "NCHW" if problem.transpose_a else "NHWC"
     return Conv2dProblem(
         n=1, c=problem.k, h=1, w=problem.m, k=problem.n, r=1, s=1, x_dtype=problem.dtype, w_dtype=problem.dtype,
-        x_layout=layout, out_layout="NHWC", precision=problem.precision,
+        x_layout="NCHW" if problem.transpose_a else "NHWC", out_layout="NHWC", precision=problem.precision,
     )  # fmt: skip
 
 
 def pixels_of(a: Any, problem: GemmProblem) -> ArrayView:
     """A as an image of one row, in the layout of :func:`convolution_of`."""
-    m, k, size = problem.m, problem.k, a.itemsize
     if problem.transpose_a:
-        of_k, of_m = a.strides
-        return ArrayView(address(a), (1, k, 1, m), (of_k * k, of_k, of_m * m, of_m), size)
-    of_m, of_k = a.strides
+        return _planes(address(a), problem.k, problem.m, *a.strides, a.itemsize)
+    m, k, (of_m, of_k) = problem.m, problem.k, a.strides
     if m == 1:  # the stride of an axis of length 1 may be any number, but the TMA requires multiples of 16 bytes
-        of_m = k * size
-    return ArrayView(address(a), (1, 1, m, k), (of_m * m, of_m * m, of_m, of_k), size)
+        of_m = k * a.itemsize
+    return ArrayView(address(a), (1, 1, m, k), (of_m * m, of_m * m, of_m, of_k), a.itemsize)
+
+
+def _planes(at: int, k: int, count: int, of_k: int, of_pixel: int, size: int) -> ArrayView:
+    """An image in NCHW of one row of so many pixels of K channels."""
+    return ArrayView(at, (1, k, 1, count), (of_k * k, of_k, of_pixel * count, of_pixel), size)
 
 
 def filters_of(b: Any, problem: GemmProblem) -> ArrayView:
@@ -214,9 +204,9 @@ def results_of(c: Any) -> ArrayView:
     return ArrayView(address(c), (1, 1, m, n), (of_m * m, of_m * m, of_m, of_n), c.itemsize)
 
 
-def _renamed(method: type[DeviceConvolution[Any]], kernel: str, name: str) -> type[DeviceConvolution[Any]]:
+def _renamed(method: type[DeviceConvolution[Any]], name: str) -> type[DeviceConvolution[Any]]:
     """The convolution with a kernel of the product's name, so that profilers tell them apart."""
-    return type(method.__name__, (method,), {"kernel": name, "names": (f"#define {kernel} {name}",)})
+    return type(method.__name__, (method,), {"name": name})
 
 
 class GemmSplit(ByConvolution[SplitConfig]):
@@ -225,7 +215,7 @@ class GemmSplit(ByConvolution[SplitConfig]):
     name = "gemm_split"
     summary = "float32 on the tensor cores of Hopper, each number split into two of 16 bits; sm_90"
     look = Mark("pink", "diamond")
-    convolution = _renamed(ImplicitGemmSplit, "implicit_gemm_split", name)
+    convolution = _renamed(ImplicitGemmSplit, name)
     products = PRODUCTS
 
 
@@ -236,7 +226,7 @@ class GemmTf32(ByConvolution[WgmmaConfig]):
     summary = "float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
     precision = "tf32"
     look = Mark("pink", "square")
-    convolution = _renamed(ImplicitGemmTf32, "implicit_gemm_wgmma", name)
+    convolution = _renamed(ImplicitGemmTf32, name)
     products = 2  # tensor cores need twice as long for a product of TF32 as for one of 16 bits
 
 
@@ -257,7 +247,7 @@ class GemmSplitMma(_ByWarps[SplitMmaConfig]):
     name = "gemm_split_mma"
     summary = "float32 on tensor cores, each number split into two of 16 bits; sm_80"
     look = Mark("brown", "diamond")
-    convolution = _renamed(ImplicitGemmSplitMma, "implicit_gemm_split_mma", name)
+    convolution = _renamed(ImplicitGemmSplitMma, name)
     products = PRODUCTS
 
 
@@ -268,5 +258,5 @@ class GemmTf32Mma(_ByWarps[ImplicitMmaConfig]):
     summary = "float32, rounded to TF32, on tensor cores; sm_80"
     precision = "tf32"
     look = Mark("brown", "cross")
-    convolution = _renamed(ImplicitGemmTf32Mma, "implicit_gemm_mma", name)
+    convolution = _renamed(ImplicitGemmTf32Mma, name)
     products = 2

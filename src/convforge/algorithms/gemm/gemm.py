@@ -56,17 +56,11 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
 
 @dataclass(frozen=True, slots=True)
 class BlockedConfig(Config):
-    """Tile of :class:`GemmBlocked`: rows and columns of C, and products a pass.
+    """Tile of :class:`GemmBlocked`. The block of B, `tile_k` by `tile_n`, must fit the L2 cache."""
 
-    Attributes
-    ----------
-    tile_m, tile_n, tile_k : int
-        The block of B, `tile_k` by `tile_n`, is what must fit the L2 cache.
-    """
-
-    tile_m: int = 64
-    tile_n: int = 512
-    tile_k: int = 128
+    tile_m: int = 64  # rows of C
+    tile_n: int = 512  # columns of C
+    tile_k: int = 128  # products a pass
 
 
 @takes_16_bits

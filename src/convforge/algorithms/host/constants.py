@@ -11,7 +11,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any
 
 from convforge.algorithms.contract import Buffers, Call, Launch, PreparedFilter
 from convforge.algorithms.host.conv import WeightPacker, address
@@ -20,26 +20,6 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
 CONSTANT_BYTES = 64 << 10  # of a module
-
-
-class _WithModules(Runtime, Protocol):
-    """A runtime whose kernels have constant memory."""
-
-    def instance(self, kernel: Any) -> Any:
-        """The same kernel in a new module."""
-        ...
-
-    def constant(self, kernel: Any, symbol: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array of the kernel's module."""
-        ...
-
-    def stream_handle(self, stream: Any) -> int:
-        """A number that identifies a stream; None is the runtime's own."""
-        ...
-
-    def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy bytes between two device addresses."""
-        ...
 
 
 class _Module:
@@ -52,7 +32,6 @@ class _Module:
 
 
 def weight_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of the packed filter."""
     return problem.k * problem.taps * itemsize(problem.acc_dtype)
 
 
@@ -76,7 +55,9 @@ class ConstantWeights:
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
-        self._problem, self._runtime = problem, cast(_WithModules, runtime)
+        # Its kernels have constant memory: instance, constant, stream_handle and copy.
+        self._runtime: Any = runtime
+        self._problem = problem
         self._kernel = kernel
         self._pack = WeightPacker(problem, runtime)
         self._free: dict[int, list[Any]] = {}
@@ -92,8 +73,7 @@ class ConstantWeights:
         return PreparedFilter({**packed.tensors, "module": module}, packed.nbytes + nbytes)
 
     def _is_packed(self, w: Any) -> bool:
-        problem = self._problem
-        sizes = problem.w_shape
+        problem, sizes = self._problem, self._problem.w_shape
         steps = [math.prod(sizes[i + 1 :]) * w.itemsize for i in range(4)]
         dense = all(size == 1 or step == own for size, step, own in zip(sizes, steps, w.strides, strict=True))
         return dense and problem.mode == "cross-correlation" and problem.w_dtype == problem.acc_dtype

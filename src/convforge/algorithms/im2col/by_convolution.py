@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, GemmSplitMma, GemmTf32Mma, on_views
@@ -62,13 +62,10 @@ class ConvolvedProduct:
             count = chunk.images * chunk.height * problem.q
             self.steps.append(expansion.launch((chunk.image * problem.p + chunk.row) * problem.q, count))
             arrays = partial(_arrays, problem=problem, chunk=chunk, room=matrix)
-            for step in plans[chunk.images, chunk.height].steps:
-                assert isinstance(step, Launch)
+            for step in cast(Sequence[Launch], plans[chunk.images, chunk.height].steps):
                 # Columns are aligned, so no other plan is needed.
                 self.steps.append(replace(on_views(step, arrays), role="product", otherwise=None))
-        filters = plans[widest].preparation
-        assert filters is not None
-        self.prepare = _Filters(problem, filters, runtime)
+        self.prepare = _Filters(problem, cast(Preparation, plans[widest].preparation), runtime)
         self.workspace_bytes = ALIGNMENT - 1 + matrix + plans[widest].workspace_bytes if chunks else 0
 
 

@@ -44,22 +44,15 @@ MATRIX_TAPS, MATRIX_CHANNELS, MATRIX_OUTPUTS = 48, 32, 4000
 
 @dataclass(frozen=True, slots=True)
 class Im2colConfig(Config):
-    """Chunk and product of :class:`Im2col`.
+    """Chunk and product of :class:`Im2col`."""
 
-    Attributes
-    ----------
-    columns : int
-        Columns of the matrix, which are output pixels of the batch, expanded at once. The workspace holds
-        ``columns * C * R * S`` numbers. For gemm_split_mma they are whole images, or whole output rows of one image.
-    gemm : str
-        The step of the GEMM ladder that multiplies. For gemm_mma, on tensor cores, numbers of 16 bits are not widened.
-        gemm_split_mma multiplies float32 on tensor cores; the workspace then holds the halves of the numbers besides.
-    tile : int
-        Index of that step's tiling; the step puts the best first.
-    """
-
+    # Columns of the matrix, which are output pixels of the batch, expanded at once. The workspace holds
+    # columns x C x R x S numbers. For gemm_split_mma they are whole images, or whole output rows of one image.
     columns: int
+    # The step of the GEMM ladder that multiplies. For gemm_mma, on tensor cores, numbers of 16 bits are not widened.
+    # gemm_split_mma multiplies float32 on tensor cores; the workspace then also holds the halves of the numbers.
     gemm: str = "gemm_warp_tiled"
+    # Index of that step's tiling; the step puts the best first.
     tile: int = field(default=0, metadata={"least": 0})
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,15 @@ from convforge.algorithms.contract import Buffers, Launch, Preparation, Prepared
 from convforge.algorithms.host.conv import ArrayView, Strides, address
 from convforge.algorithms.implicit_gemm import split_tiles as tiles
 from convforge.algorithms.implicit_gemm import wgmma_tiles
-from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal
-from convforge.algorithms.implicit_gemm.pixel_rows import SplitPixels, Squares
+from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal, ways_of_x
 from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
-from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_shares, ways_of_x
+from convforge.algorithms.implicit_gemm.stages import (
+    SplitPixels,
+    Squares,
+    rows_problem,
+    way_of_unaligned_x,
+    ways_of_shares,
+)  # fmt: skip
 from convforge.algorithms.implicit_gemm.wgmma_configs import in_pairs
 from convforge.algorithms.traits import Mark, MethodCost, Way
 from convforge.backends.facts import DeviceFacts
@@ -33,8 +39,6 @@ FEWEST_PRODUCTS = 32
 # With fewer channels or filters "auto" chooses another method: tiles have 64 of each, and most would be zeros.
 FEWEST, WHY = 32, "many channels: three products of 16 bits on tensor cores for one of float32"
 
-# Most bytes of a filter that split_filters keeps in shared memory; threads of its blocks, all together.
-MOST_HELD, FILTER_THREADS = 200 << 10, 128 << 10
 NEIGHBOURS = 16  # filters of one tap that split_filters.cu compares
 
 # Exponents of 2 in messages: of numbers that halves can represent.
@@ -42,6 +46,90 @@ LIMITS = {"above": tiles.REACH + 1, "least": tiles.IN_FULL, "ratio": tiles.IN_FU
 
 # Fields of a kernel's struct for filters split by :class:`SplitFilters`; put_filters fills them.
 FILTER_FIELDS: Mapping[str, Any] = {"scales": ctypes.c_void_p, "w_strides": Strides, "redone": ctypes.c_void_p}
+
+
+class _SplitFilters(ctypes.Structure):
+    """struct SplitFilters of split_filters.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("w", "plain", "halves", "scales", "redone")),
+        ("strides", ctypes.c_longlong * 4), ("K", ctypes.c_int), ("flip", ctypes.c_int),
+    )  # fmt: skip
+
+
+class SplitFilters(Preparation):
+    """Splits the filters on the device.
+
+    Its tensors: "w" (K, C, R, S), float32 in cross-correlation order; "halves" (2, K, R, S, channels), float16, high
+    and low; "scales" (K,), float32, 0 for a filter that is computed from its floats; "redone", the tiles that were. "w"
+    is a copy if it `keeps` the weights; else the weights themselves, for calls that end before these change, as
+    `borrow` does.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, keeps: bool = True) -> None:
+        k, c, r, s = problem.w_shape
+        channels, held = tiles.padded_channels(problem), c * (r * s | 1) * 4
+        held = held if held <= 200 << 10 else 0  # of a filter, in shared memory
+        # A block a filter: with few filters, each block has more threads, so that all have about 128 Ki.
+        threads = max(256, min(1024, (128 << 10) // k // 256 * 256))
+        prelude = constants(C=c, R=r, S=s, K_GROUP=problem.k_per_group, NEIGHBOURS=NEIGHBOURS, CHANNELS=channels,
+                            THREADS=threads, IS_HELD=held > 0, KEEPS=keeps)  # fmt: skip
+        path = "algorithms/implicit_gemm/split_filters.cu"
+        source = KernelSource(path, "split_filters", prelude, _SplitFilters, "SplitFilters")
+        info = LaunchInfo("split_filters", (k,), (threads,), held, early=True)
+        flip = int(problem.mode == "convolution")
+
+        def arguments(buffers: Buffers) -> Any:
+            w = buffers["given"]
+            made = (address(buffers[name]) for name in ("halves", "scales", "redone"))
+            plain = address(buffers["w"]) if keeps else 0
+            strides = (ctypes.c_longlong * 4)(*[step // w.itemsize for step in w.strides])
+            return _SplitFilters(address(w), plain, *made, strides, k, flip)
+
+        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
+            tensors = {name: buffers[name] for name in pieces}
+            nbytes = sum(tensor.nbytes for tensor in tensors.values())
+            if keeps:
+                tensors["w"] = tensors["w"].transpose(0, 3, 1, 2)
+            else:
+                tensors |= {"w": in_order(buffers["given"], flip > 0), "given": buffers["given"]}
+
+            def said() -> Reason | None:
+                plain = int((np.asarray(runtime.download(tensors["scales"])) == 0).sum())
+                redone = int(np.asarray(runtime.download(tensors["redone"])).view(np.uint32)[0])
+                if not plain and not redone:
+                    return None
+                return Reason(
+                    "{plain} of {all} filters and {redone} tiles, or parts of tiles, so far were computed by "
+                    "multiply-adds of float32, as numbers of 16 bits do not hold them",
+                    plain=plain, all=k, redone=redone,
+                )  # fmt: skip
+
+            return PreparedFilter(tensors, nbytes, said)
+
+        pieces = {
+            "halves": ((2, k, r, s, channels), "float16"), "scales": ((k,), "float32"), "redone": ((1,), "int32"),
+            **({"w": ((k, r, s, c), "float32")} if keeps else {}),
+        }  # fmt: skip
+        super().__init__(runtime, pieces, [Launch(info, runtime.compile(source), arguments, runtime)], finish)
+        if keeps:
+            self.borrow = SplitFilters(problem, runtime, keeps=False)
+
+
+def in_order(w: Any, flip: bool) -> Any:
+    """A view of the weights (K, C, R, S) in cross-correlation order."""
+    if not flip:
+        return w
+    _, _, r, s = w.shape
+    of_k, of_c, of_r, of_s = w.strides
+    return ArrayView(address(w) + (r - 1) * of_r + (s - 1) * of_s, w.shape, (of_k, of_c, -of_r, -of_s), w.itemsize)
+
+
+def put_filters(args: Any, buffers: Buffers) -> None:
+    """Fill the fields that :data:`FILTER_FIELDS` names."""
+    filters = buffers["w"].tensors
+    args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
+    args.w_strides = Strides(*(step // filters["w"].itemsize for step in filters["w"].strides))
 
 
 class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
@@ -64,13 +152,9 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     since = "implicit_gemm_wgmma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
     look = Mark("teal", "diamond")
-    path, kernel, struct = "algorithms/implicit_gemm/split.cu", "implicit_gemm_split", "Split"
-    fields = FILTER_FIELDS
-    products, fewest, why = tiles.PRODUCTS, FEWEST, WHY
-
-    config_refusal, smallest = staticmethod(tiles.config_refusal), staticmethod(tiles.smallest)
-    # Channels of the next group count as zeros where they are split.
-    shared_bytes, whole_groups = staticmethod(tiles.shared_bytes), staticmethod(tiles.whole_groups)
+    stem, config_type, preparation = "split", SplitConfig, SplitFilters
+    types, products, fewest, why = MappingProxyType({"float32": "f16"}), tiles.PRODUCTS, FEWEST, WHY
+    fields, put = FILTER_FIELDS, staticmethod(put_filters)
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
         return problem_refusal(problem)
@@ -84,8 +168,8 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         products, shares = ways_of_split(problem, config.split_first), ways_of_shares(config.split_k)
         if config.split_first:
             return *products, *shares
-        x = ways_of_x(problem, config, self.whole_groups(problem))
-        return *products, *x, *ways_of_arrays(config, False), *shares
+        x = ways_of_x(problem, config) or (way_of_unaligned_x(),)
+        return *products, *x, *shares
 
     def numbers(self, problem: Conv2dProblem, config: SplitConfig) -> dict[str, Any]:
         held = wgmma_tiles.filters_held(problem, config, tiles.ROW_CHANNELS)
@@ -94,9 +178,6 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         return {"NUMBER_BYTES": 2, "ROW_BYTES": wgmma_tiles.ROW_BYTES, "HALVES": 2, "FILTER_STAGES": held,
                 "BY_PIXELS": config.by_pixels, "FILTER_CHANNELS": problem.c_per_group,
                 "SPLIT_FIRST": config.split_first, "ROWS_TOP": outside * top, "ROWS_LEFT": outside * left}  # fmt: skip
-
-    def instruction(self, problem: Conv2dProblem) -> str:
-        return "f16"
 
     def maps(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: SplitConfig) -> Maps:
         channels = tiles.padded_channels(problem)
@@ -123,21 +204,8 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         self, problem: Conv2dProblem, loaded: Conv2dProblem, config: SplitConfig, runtime: Runtime
     ) -> Squares | None:
         if config.split_first:
-            return SplitPixels(problem, wgmma_tiles.rows_problem(problem, problem.c), runtime)
+            return SplitPixels(problem, rows_problem(problem, problem.c), runtime)
         return super().rows(problem, loaded, config, runtime)
-
-    def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
-        return SplitFilters(problem, runtime)
-
-    def put(self, args: Any, buffers: Buffers) -> None:
-        put_filters(args, buffers)
-
-
-def put_filters(args: Any, buffers: Buffers) -> None:
-    """Fill the fields that :data:`FILTER_FIELDS` names."""
-    filters = buffers["w"].tensors
-    args.scales, args.redone = address(filters["scales"]), address(filters["redone"])
-    args.w_strides = Strides(*(step // filters["w"].itemsize for step in filters["w"].strides))
 
 
 def problem_refusal(problem: Conv2dProblem) -> Reason | None:
@@ -215,82 +283,3 @@ def way_of_filters(problem: Conv2dProblem) -> Way:
             count=NEIGHBOURS, **LIMITS, note="Filter.note",
         )  # fmt: skip
     return Way("plain_filters", "values", filters)
-
-
-class _SplitFilters(ctypes.Structure):
-    """struct SplitFilters of split_filters.cu."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("w", "plain", "halves", "scales", "redone")),
-        ("strides", ctypes.c_longlong * 4), ("K", ctypes.c_int), ("flip", ctypes.c_int),
-    )  # fmt: skip
-
-
-class SplitFilters(Preparation):
-    """Splits the filters on the device.
-
-    Its tensors: "w" (K, C, R, S), float32 in cross-correlation order; "halves" (2, K, R, S, channels), float16, high
-    and low; "scales" (K,), float32, 0 for a filter that is computed from its floats; "redone", the tiles that were. "w"
-    is a copy if it `keeps` the weights; else the weights themselves, for calls that end before these change, as
-    `borrow` does.
-    """
-
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime, keeps: bool = True) -> None:
-        k, c, r, s = problem.w_shape
-        channels, held = tiles.padded_channels(problem), c * (r * s | 1) * 4
-        if held > MOST_HELD:
-            held = 0
-        # A block a filter: with few filters, each block has more threads.
-        threads = max(256, min(1024, FILTER_THREADS // k // 256 * 256))
-        prelude = constants(C=c, R=r, S=s, K_GROUP=problem.k_per_group, NEIGHBOURS=NEIGHBOURS, CHANNELS=channels,
-                            THREADS=threads, IS_HELD=held > 0, KEEPS=keeps)  # fmt: skip
-        source = KernelSource(
-            "algorithms/implicit_gemm/split_filters.cu", "split_filters", prelude, _SplitFilters, "SplitFilters"
-        )
-        info = LaunchInfo("split_filters", (k,), (threads,), held, early=True)
-        flip = int(problem.mode == "convolution")
-
-        def arguments(buffers: Buffers) -> Any:
-            w = buffers["given"]
-            made = (address(buffers[name]) for name in ("halves", "scales", "redone"))
-            plain = address(buffers["w"]) if keeps else 0
-            strides = (ctypes.c_longlong * 4)(*[step // w.itemsize for step in w.strides])
-            return _SplitFilters(address(w), plain, *made, strides, k, flip)
-
-        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            tensors = {name: buffers[name] for name in pieces}
-            nbytes = sum(tensor.nbytes for tensor in tensors.values())
-            if keeps:
-                tensors["w"] = tensors["w"].transpose(0, 3, 1, 2)
-            else:
-                tensors |= {"w": in_order(buffers["given"], flip > 0), "given": buffers["given"]}
-
-            def said() -> Reason | None:
-                plain = int((np.asarray(runtime.download(tensors["scales"])) == 0).sum())
-                redone = int(np.asarray(runtime.download(tensors["redone"])).view(np.uint32)[0])
-                if not plain and not redone:
-                    return None
-                return Reason(
-                    "{plain} of {all} filters and {redone} tiles, or parts of tiles, so far were computed by "
-                    "multiply-adds of float32, as numbers of 16 bits do not hold them",
-                    plain=plain, all=k, redone=redone,
-                )  # fmt: skip
-
-            return PreparedFilter(tensors, nbytes, said)
-
-        pieces = {
-            "halves": ((2, k, r, s, channels), "float16"), "scales": ((k,), "float32"), "redone": ((1,), "int32"),
-            **({"w": ((k, r, s, c), "float32")} if keeps else {}),
-        }  # fmt: skip
-        super().__init__(runtime, pieces, [Launch(info, runtime.compile(source), arguments, runtime)], finish)
-        if keeps:
-            self.borrow = SplitFilters(problem, runtime, keeps=False)
-
-
-def in_order(w: Any, flip: bool) -> Any:
-    """A view of the weights (K, C, R, S) in cross-correlation order."""
-    if not flip:
-        return w
-    _, _, r, s = w.shape
-    of_k, of_c, of_r, of_s = w.strides
-    return ArrayView(address(w) + (r - 1) * of_r + (s - 1) * of_s, w.shape, (of_k, of_c, -of_r, -of_s), w.itemsize)

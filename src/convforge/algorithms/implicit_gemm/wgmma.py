@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 from convforge.algorithms.contract import Buffers, PreparedFilter
 from convforge.algorithms.host.on_device import types_refusal
 from convforge.algorithms.host.pack_channels import ChannelPacker, UnpackedWeights
 from convforge.algorithms.implicit_gemm import wgmma_tiles as tiles
-from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal
-from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_shares, ways_of_x
+from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal, ways_of_x
+from convforge.algorithms.implicit_gemm.stages import row_pitch, way_of_unaligned_x, ways_of_shares
 from convforge.algorithms.implicit_gemm.wgmma_configs import ordered
 from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig, filter_steps, row_channels
 from convforge.algorithms.traits import Mark, MethodCost, Way
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.maps import AnyMap
+from convforge.backends.maps import ALIGNMENT, AnyMap
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
+
+
+class FilterRows(ChannelPacker):
+    """The weights with the channels of a tap contiguous, as rows of an operand.
+
+    `borrow` does not copy weights that are already stored so: those of 1x1, and of channels_last models.
+    """
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
+        super().__init__(problem, runtime, row_pitch(problem, 1) // itemsize(problem.w_dtype))
+        packed = self.finish
+
+        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
+            made = packed(buffers, stream)
+            return PreparedFilter({"w": made.tensors["w"].transpose(0, 3, 1, 2)}, made.nbytes)
+
+        self.finish = finish
+        self.borrow = UnpackedWeights(
+            self, problem, runtime, lambda w: filter_steps(problem, tuple(w.strides)) is not None
+        )
 
 
 class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
@@ -30,17 +51,13 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     """
 
     name = "implicit_gemm_wgmma"
-    summary = "implicit GEMM of 16-bit types on the tensor cores of Hopper, fed by its tensor memory accelerator; sm_90"
+    summary = "implicit GEMM of 16-bit types on the tensor cores of Hopper, whose tiles the TMA loads; sm_90"
     since = "implicit_gemm_mma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
     look = Mark("teal", "star")
-    path, kernel, struct = "algorithms/implicit_gemm/wgmma.cu", "implicit_gemm_wgmma", "Wgmma"
-    fewest, why = 16, "16 bits and many channels: tensor cores, whose tiles come by themselves"
-
-    types: ClassVar[Mapping[str, str]] = {"float16": "f16", "bfloat16": "bf16"}  # NumPy's name -> that of PTX
-
-    config_refusal, smallest = staticmethod(tiles.config_refusal), staticmethod(tiles.smallest)
-    shared_bytes, whole_groups = staticmethod(tiles.shared_bytes), staticmethod(tiles.whole_groups)
+    stem, config_type, preparation = "wgmma", WgmmaConfig, FilterRows
+    types = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
+    fewest, why = 16, "16 bits and many channels: tensor cores, whose tiles the TMA loads"
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
         return types_refusal(problem, self.types) or group_refusal(problem)
@@ -49,10 +66,23 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
         return ordered(problem, facts)
 
     def ways(self, problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
-        return (
-            *ways_of_x(problem, config, self.whole_groups(problem)), *ways_of_result(problem, config),
-            *ways_of_shares(config.split_k), *ways_of_arrays(config, not config.scattered),
+        found = [*ways_of_x(problem, config), *_ways_of_result(problem, config), *ways_of_shares(config.split_k)]
+        if config.scattered:
+            return *found, *([] if config.repacked else [way_of_unaligned_x()])
+        if config.repacked:
+            words = Reason(
+                "if the address or a stride of the result is no multiple of {bytes} bytes, or the result has gaps, "
+                "threads store it: by another plan, which is compiled when it is first needed",
+                bytes=ALIGNMENT,
+            )  # fmt: skip
+            return *found, Way("thread_stores", "arrays", words)
+        words = Reason(
+            "if the address or a stride of x or of the result is no multiple of {bytes} bytes, or one of them has gaps "
+            "between its channels, x is first written to a workspace as rows that the TMA loads, and threads store the "
+            "result: by another plan, which is compiled when it is first needed",
+            bytes=ALIGNMENT,
         )  # fmt: skip
+        return *found, Way("pixel_rows", "arrays", words)
 
     def numbers(self, problem: Conv2dProblem, config: WgmmaConfig) -> dict[str, Any]:
         held = tiles.filters_held(problem, config, row_channels(problem, config))
@@ -60,9 +90,6 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
             "NUMBER_BYTES": itemsize(problem.x_dtype), "ROW_BYTES": config.row_bytes, "HALVES": 1,
             "FILTER_STAGES": held, "SCATTERED": config.scattered, "BY_PIXELS": False,
         }  # fmt: skip
-
-    def instruction(self, problem: Conv2dProblem) -> str:
-        return self.types[problem.x_dtype]
 
     def maps(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: WgmmaConfig) -> Maps:
         # The TMA rounds floats to TF32; it copies other numbers bit for bit.
@@ -80,9 +107,6 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
             "results": (None if config.scattered else partial(tiles.results_map, problem, config), "out"),
         }
 
-    def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
-        return FilterRows(problem, runtime)
-
 
 class ImplicitGemmTf32(ImplicitGemmWgmma):
     """The same kernel on float32: each number is rounded to TF32, of 10 mantissa bits, and sums are float32.
@@ -90,31 +114,33 @@ class ImplicitGemmTf32(ImplicitGemmWgmma):
     A product differs from that of the float32 numbers by up to 2^-10 of it.
     """
 
-    name = kernel = "implicit_gemm_tf32"
-    names = ("#define implicit_gemm_wgmma implicit_gemm_tf32",)
+    name = "implicit_gemm_tf32"
     summary = "implicit GEMM of float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
     since = "implicit_gemm_wgmma"
     precision = "tf32"
     look = Mark("teal", "cross")
     why = "many channels, and TF32 is allowed: tensor cores"
-    types: ClassVar[Mapping[str, str]] = {"float32": "tf32"}
+    types = MappingProxyType({"float32": "tf32"})
 
 
-class FilterRows(ChannelPacker):
-    """The weights with the channels of a tap contiguous, as rows of an operand.
+def _ways_of_result(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
+    """The way of the result: the TMA or threads store it."""
+    if config.split_k > 1:
+        return ()
+    if not config.scattered:
+        return (Way("tma_stores", "default", Reason("the TMA stores the result from shared memory")),)
+    why = Reason.joined(_why_scattered(problem)) or Reason("the config asks for it ({field})", field="scattered")
+    return (Way("thread_stores", "default", Reason("threads store the result, not the TMA: {why}", why=why)),)
 
-    `borrow` does not copy weights that are already stored so: those of 1x1, and of channels_last models.
-    """
 
-    def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
-        super().__init__(problem, runtime, tiles.row_pitch(problem, 1) // itemsize(problem.w_dtype))
-        packed = self.finish
-
-        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            made = packed(buffers, stream)
-            return PreparedFilter({"w": made.tensors["w"].transpose(0, 3, 1, 2)}, made.nbytes)
-
-        self.finish = finish
-        self.borrow = UnpackedWeights(
-            self, problem, runtime, lambda w: filter_steps(problem, tuple(w.strides)) is not None
-        )
+def _why_scattered(problem: Conv2dProblem) -> Iterator[Reason]:
+    """Each reason why the TMA cannot store the result of a problem."""
+    nbytes, k = problem.k * itemsize(problem.out_dtype), problem.k_per_group
+    if problem.out_layout != "NHWC":
+        yield Reason("the result is in {layout}", layout=problem.out_layout)
+    if itemsize(problem.out_dtype) != 2:
+        yield Reason("its numbers are of {dtype}, not of 16 bits", dtype=problem.out_dtype)
+    if nbytes % ALIGNMENT:
+        yield Reason("a pixel of it has {count} bytes, which are no multiple of {bytes}", count=nbytes, bytes=ALIGNMENT)
+    if problem.groups > 1 and k % tiles.BOX_FILTERS:
+        yield Reason("a group has {count} filters, which are no multiple of {whole}", count=k, whole=tiles.BOX_FILTERS)
