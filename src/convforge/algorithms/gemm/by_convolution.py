@@ -139,7 +139,7 @@ class ColumnRows(Preparation):
 
         def columns(buffers: Buffers) -> Buffers:
             view = filters_of(buffers["given"], problem)
-            x = _planes(view.address, k, n, *view.strides[1::-1], view.itemsize)
+            x = _planes(view.address, k, n, view.itemsize, *view.strides[1::-1])
             return {"x": x, "out": x, "w": PreparedFilter({}, 0), "workspace": buffers["workspace"]}
 
         def viewed(buffers: Buffers) -> Buffers:
@@ -180,14 +180,14 @@ def convolution_of(problem: GemmProblem) -> Conv2dProblem:
 def pixels_of(a: Any, problem: GemmProblem) -> ArrayView:
     """A as an image of one row, in the layout of :func:`convolution_of`."""
     if problem.transpose_a:
-        return _planes(address(a), problem.k, problem.m, *a.strides, a.itemsize)
+        return _planes(address(a), problem.k, problem.m, a.itemsize, *a.strides)
     m, k, (of_m, of_k) = problem.m, problem.k, a.strides
     if m == 1:  # the stride of an axis of length 1 may be any number, but the TMA requires multiples of 16 bytes
         of_m = k * a.itemsize
     return ArrayView(address(a), (1, 1, m, k), (of_m * m, of_m * m, of_m, of_k), a.itemsize)
 
 
-def _planes(at: int, k: int, count: int, of_k: int, of_pixel: int, size: int) -> ArrayView:
+def _planes(at: int, k: int, count: int, size: int, of_k: int, of_pixel: int) -> ArrayView:
     """An image in NCHW of one row of so many pixels of K channels."""
     return ArrayView(at, (1, k, 1, count), (of_k * k, of_k, of_pixel * count, of_pixel), size)
 

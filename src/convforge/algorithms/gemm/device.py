@@ -182,10 +182,8 @@ class _Tiled(GemmStep[TileConfig]):
             part, whole = f"{config.thread_m} x {config.thread_n}", f"{config.block_m} x {config.block_n}"
             return Reason("threads of {part} do not cover {whole} exactly", part=part, whole=whole)
         if config.thread_m % self.square or config.thread_n % self.square:
-            return Reason(
-                "a thread's sums are squares of {side} x {side}, not {thread_m} x {thread_n}",
-                side=self.square, thread_m=config.thread_m, thread_n=config.thread_n,
-            )  # fmt: skip
+            return Reason("a thread's sums are squares of {side} x {side}, not {thread_m} x {thread_n}",
+                          side=self.square, thread_m=config.thread_m, thread_n=config.thread_n)  # fmt: skip
         if config.thread_n > 1 and "THREAD_N" not in self.parts:
             return Reason("a thread has one column of sums, not {thread_n}", thread_n=config.thread_n)
         if config.block_n % self.across:

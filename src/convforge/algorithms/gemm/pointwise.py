@@ -34,11 +34,8 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
         if (problem.r, problem.s) != (1, 1):
             return Reason("the filter is {own}, not {wanted}", own=f"{problem.r}x{problem.s}", wanted="1x1")
         if problem.stride != (1, 1) or any(problem.padding):
-            return Reason(
-                "stride {stride} and padding {padding} leave no plain matrix; im2col gathers one",
-                stride=str(problem.stride),
-                padding=str(problem.padding),
-            )
+            return Reason("stride {stride} and padding {padding} leave no plain matrix; im2col gathers one",
+                          stride=str(problem.stride), padding=str(problem.padding))  # fmt: skip
         if {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype} not in ({"float32"}, {"float64"}):
             return Reason(
                 "the product reads x where it lies, so x, w, out and the sums must all be float32 or all float64"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +13,8 @@ from convforge.algorithms.gemm.device import GemmStep
 from convforge.errors import Reason
 from convforge.problem import GemmProblem
 
-
-class _Fields(NamedTuple):
-    """Fields of a config that are a tile's rows and columns; `free` if they can be any numbers."""
-
-    rows: str
-    columns: str
-    free: bool
-
-
-_FIELDS = (_Fields("tile_m", "tile_n", True), _Fields("block_y", "block_x", True), _Fields("block", "block", True),
-           _Fields("block_m", "block_n", False))  # fmt: skip
+# Fields of configs that are a tile's rows and columns. The last are not free: a rung has few such tiles.
+_FIELDS = (("tile_m", "tile_n"), ("block_y", "block_x"), ("block", "block"), ("block_m", "block_n"))
 
 
 def has_tiles(config: Config) -> bool:
@@ -50,16 +41,16 @@ def configs_of_tile(
     >>> print(configs_of_tile(shared, problem, shared.configs(problem, cpu_facts()), 8, 32))
     its tiles are square
     """
-    fields = _fields(configs[0])
-    assert fields is not None
-    if not fields.free:
-        sizes = [(getattr(config, fields.rows), getattr(config, fields.columns)) for config in configs]
+    names = _fields(configs[0])
+    assert names is not None
+    if names == _FIELDS[-1]:
+        sizes = [tuple(getattr(config, name) for name in names) for config in configs]
         found = [config for config, size in zip(configs, sizes, strict=True) if size == (rows, columns)]
         known = dict.fromkeys(f"{high}x{wide}" for high, wide in sizes)
         return found or Reason("its tiles are {sizes}", sizes=", ".join(known))
-    if fields.rows == fields.columns and rows != columns:
+    if names == ("block", "block") and rows != columns:
         return Reason("its tiles are square")
-    config = dataclasses.replace(configs[0], **{fields.rows: rows, fields.columns: columns})
+    config = dataclasses.replace(configs[0], **dict(zip(names, (rows, columns), strict=True)))
     if isinstance(algorithm, GemmStep):
         try:
             algorithm.tiling(config, np.dtype(problem.dtype).itemsize)
@@ -68,6 +59,6 @@ def configs_of_tile(
     return [config]
 
 
-def _fields(config: Config) -> _Fields | None:
+def _fields(config: Config) -> tuple[str, str] | None:
     names = {f.name for f in dataclasses.fields(config)}
-    return next((found for found in _FIELDS if {found.rows, found.columns} <= names), None)
+    return next((found for found in _FIELDS if names.issuperset(found)), None)

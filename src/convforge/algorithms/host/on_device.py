@@ -50,10 +50,8 @@ def types_refusal(problem: Conv2dProblem, taken: Collection[str]) -> Reason | No
     types = {problem.x_dtype, problem.w_dtype}
     if len(types) == 1 and problem.x_dtype in taken and problem.out_dtype in (*types, "float32"):
         return None
-    return Reason(
-        "x and w must be of one type of {names}, and the result of that or float32; these are {types}",
-        names=", ".join(taken), types=", ".join(sorted({*types, problem.out_dtype})),
-    )  # fmt: skip
+    return Reason("x and w must be of one type of {names}, and the result of that or float32; these are {types}",
+                  names=", ".join(taken), types=", ".join(sorted({*types, problem.out_dtype})))  # fmt: skip
 
 
 class Vectors(NamedTuple):

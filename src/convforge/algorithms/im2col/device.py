@@ -229,8 +229,6 @@ def _why_not_narrow(problem: Conv2dProblem) -> Reason | None:
     """The reason why gemm_mma cannot multiply x and w directly, in 16 bits; None if it can."""
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         types = ", ".join(sorted({problem.x_dtype, problem.w_dtype}))
-        return Reason(
-            "x and w must be of one type of {names}, not {types}, for tensor cores to multiply them",
-            names=", ".join(TYPES), types=types,
-        )  # fmt: skip
+        return Reason("x and w must be of one type of {names}, not {types}, for tensor cores to multiply them",
+                      names=", ".join(TYPES), types=types)  # fmt: skip
     return None

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
 from convforge.algorithms.gemm.mma import MOST_SUMS, TYPES, device_refusal
-from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
+from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, filter_from
+from convforge.algorithms.implicit_gemm.mma import store_width
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -141,7 +142,7 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
             args = struct()
             fill(args.conv, problem, buffers)
             args.filters = address(buffers["w"].tensors["filters"])
-            args.store_width = store_width(problem, args.conv, config)
+            args.store_width = store_width(problem, args.conv, config.warp_n, output_run(problem, config), of_row=True)
             self.put(args, buffers)
             return args
 
@@ -326,16 +327,3 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     at_once = min(held, max(each, 1))
     rounds = -(-each // at_once)
     return at_once * (rounds * warps * warp + keeping) * (1 + 6 / (at_once * warps))
-
-
-def store_width(problem: Conv2dProblem, conv: Any, config: FewChannelsConfig) -> int:
-    """Neighbouring results that one instruction may store: a run of outputs (NCHW), or filters of an output."""
-    size, along_q = itemsize(problem.out_dtype), problem.out_layout == "NCHW"
-    axis, length = ("w", problem.q) if along_q else ("c", problem.k)
-    sizes = {"n": problem.n, "c": problem.k, "h": problem.p, "w": problem.q}
-    del sizes[axis]
-    eights = size == SIZE and config.warp_n % (4 * FILTERS) == 0
-    for count in (output_run(problem, config),) if along_q else (8, 2) if eights else (2,):
-        if length % count == 0 and is_aligned(conv.out, conv.out_strides, sizes, {axis: 1}, count, size):
-            return count
-    return 1

@@ -38,8 +38,7 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
 PIECE_BYTES = 16  # of the channels that are copied at once
-# A store of a lane has eight outputs in warps of a multiple of so many filters: four lanes exchange two of each.
-EIGHT, IN_EIGHTS = 8, 32
+EIGHT = 8  # outputs of one store of a lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         return types_refusal(problem, self.types) or device_refusal(facts)
 
     def ways(self, problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
-        why, x = why_one_by_one(problem), (way_of_unaligned_x(),)
+        why = why_one_by_one(problem)
+        x: tuple[Way, ...] = (way_of_unaligned_x(),)
         words = Reason(
             "threads copy {count} channels of a pixel at once, ahead of the products", count=piece_of(problem)
         )
@@ -230,19 +230,20 @@ def _whole_group(problem: Conv2dProblem) -> int:
     return -(-problem.c_per_group // piece) * piece
 
 
-def store_width(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -> int:
+def store_width(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1, of_row: bool = False) -> int:
     """Neighbouring outputs that one instruction of a thread may store.
 
-    In NHWC they are filters of a pixel, in a warp of `filters`; else a run of `pixels` of a filter, whose plane then
-    has no gaps.
+    In NHWC they are filters of a pixel, in a warp of `filters`; else a run of `pixels` of a filter, of a row or of a
+    plane without gaps.
     """
-    size = itemsize(problem.out_dtype)
+    size, may = itemsize(problem.out_dtype), [pixels]
     if problem.out_layout == "NHWC":
         count, sizes, run = problem.k_per_group, {"n": problem.n, "h": problem.p, "w": problem.q}, {"c": 1}
-        may = (EIGHT, 2) if size == 2 and filters % IN_EIGHTS == 0 else (2,)
+        may = [EIGHT, 2] if size == 2 and filters % 32 == 0 else [2]  # four lanes exchange two outputs of each
+    elif of_row:
+        count, sizes, run = problem.q, {"n": problem.n, "c": problem.k, "h": problem.p}, {"w": 1}
     else:
         count, sizes, run = problem.p * problem.q, {"n": problem.n, "c": problem.k}, {"w": 1, "h": problem.q}
-        may = (pixels,)
     for many in may:
         if count % many == 0 and is_aligned(conv.out, conv.out_strides, sizes, run, many, size):
             return many

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, ClassVar, TypeVar
 
-from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Buffers, Launch, Plan
 from convforge.algorithms.host.conv import Divisor, address, conv_constants, conv_struct, divisor, fill
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require
@@ -54,7 +54,7 @@ class OnTensorCores(DeviceConvolution[C]):
     fewest: ClassVar[int]  # channels and filters of a group for which "auto" chooses the method
     why: ClassVar[str]  # it chooses so
     config_type: ClassVar[type[TilesConfig]]
-    preparation: ClassVar[Callable[[Conv2dProblem, Runtime], Callable[[Any, Any], PreparedFilter]]]
+    preparation: ClassVar[type[Any]]  # of the weights, from a problem and a runtime
 
     @abstractmethod
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
@@ -134,7 +134,7 @@ class OnTensorCores(DeviceConvolution[C]):
         any_way = config.any_way()
         otherwise = None if config == any_way else cache(lambda: self.plan(problem, any_way, runtime))
         launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
-        return stages.plan(self, problem, config, launch, type(self).preparation(problem, runtime))
+        return stages.plan(self, problem, config, launch, self.preparation(problem, runtime))
 
 
 def ways_of_x(problem: Conv2dProblem, config: TilesConfig) -> tuple[Way, ...]:

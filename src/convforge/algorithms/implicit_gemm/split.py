@@ -219,10 +219,8 @@ def types_refusal(problem: Conv2dProblem, fewest: int) -> Reason | None:
     if types != {"float32"}:
         return Reason("x, w and the result must all be float32; these are {types}", types=", ".join(sorted(types)))
     if problem.taps < fewest:
-        return Reason(
-            "an output of fewer than {fewest} products is more exact in float32; these have {count}",
-            fewest=fewest, count=problem.taps,
-        )  # fmt: skip
+        return Reason("an output of fewer than {fewest} products is more exact in float32; these have {count}",
+                      fewest=fewest, count=problem.taps)  # fmt: skip
     return None
 
 
