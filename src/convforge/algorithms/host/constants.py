@@ -1,8 +1,7 @@
 """Filters in constant memory: each prepared filter has its own module, so that two streams never race for one.
 
-Constant memory belongs to a loaded module: all launches of its kernel read the same. When a prepared filter is deleted,
-the next filter of the same plan on the same stream reuses its module: there the copy of new weights follows the
-launches that read the old ones. The host reads no weights, so it does not wait for weights on the device.
+All launches of a loaded module's kernel read the same constant memory. When a prepared filter is deleted, the next one
+of the same plan on the same stream reuses its module: there the copy of new weights follows the earlier launches.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ CONSTANT_BYTES = 64 << 10  # of a module
 
 
 class _Module:
-    """A kernel with its own constant memory, and the streams that have used it."""
-
     __slots__ = ("__weakref__", "kernel", "streams")
 
     def __init__(self, kernel: Any, streams: set[int]) -> None:
@@ -49,10 +46,7 @@ class GlobalWeights(WeightPacker):
 
 
 class ConstantWeights:
-    """Prepares filters in the constant memory of a kernel's modules.
-
-    The kernel has ``__constant__ acc_t weights[K * TAPS]``. It is itself never launched, because others may hold it.
-    """
+    """Prepares filters in the ``weights[K * TAPS]`` of copies of a kernel, which is never launched itself."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
         # Its kernels have constant memory: instance, constant, stream_handle and copy.

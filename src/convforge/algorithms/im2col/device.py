@@ -24,22 +24,10 @@ from convforge.problem.types import WIDE, itemsize
 
 # Steps of the ladder that can compute the product.
 STEPS: dict[str, Callable[[str], GemmStep[Any]]] = {**LADDER, GemmMma.name: GemmMma}
-# Most tilings of a convolution among the configs.
-TILINGS = 4
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
 GRAIN = 256
 # Most chunks of a matrix: each costs the host two launches, and the plan their descriptions.
 MOST_CHUNKS = 1024
-
-# With many channels on both sides and at most so many columns of the product, a matrix that is written first is faster:
-# few columns keep few blocks busy, and a product of prepared operands ends sooner. With one product, the limits are
-# more columns, and outputs for each SM.
-FEW_COLUMNS, SEVERAL_COLUMNS, SEVERAL_OUTPUTS = 256, 4096, 16000
-
-# Least taps and output channels with which the matrix pays, for several input channels, but too few to fill a tile: a
-# thread that holds its pixels would read a tap for nearly every product. And least outputs for each SM: with fewer, a
-# method of one launch ends first.
-MATRIX_TAPS, MATRIX_CHANNELS, MATRIX_OUTPUTS = 48, 32, 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +84,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         room = facts.memory_bytes // 8 // (2 * entries * itemsize(problem.acc_dtype))
         reach = WIDE // max(entries, problem.k)  # so that offsets in the arrays have 32 bits
         columns = _chunk(total, max(min(room, reach), _least_columns(total)))
-        return [Im2colConfig(columns, self.convolved, tile) for tile in range(TILINGS)]
+        return [Im2colConfig(columns, self.convolved, tile) for tile in range(4)]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
         if not 1 <= config.columns <= MOST_COLUMNS:
@@ -147,13 +135,16 @@ class Im2col(DeviceConvolution[Im2colConfig]):
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         columns, outputs, channels = problem.n * problem.p * problem.q, problem.k_per_group, problem.c_per_group
-        long = problem.taps >= MATRIX_TAPS and outputs >= MATRIX_CHANNELS
-        if long and 1 < channels <= 8 and columns * problem.k >= MATRIX_OUTPUTS * facts.cores:
+        of_sm = columns * problem.k / facts.cores
+        # Too few channels to fill a tile: a thread that holds its pixels would read a tap for nearly every product.
+        # With fewer outputs for each SM, a method of one launch ends first.
+        if problem.taps >= 48 and outputs >= 32 and 1 < channels <= 8 and of_sm >= 4000:
             why = f"{outputs} outputs of {problem.taps} products share what they load"
             return Preference(Rank.WRITTEN_MATRIX, why)
-        several = columns <= SEVERAL_COLUMNS and columns * problem.k <= SEVERAL_OUTPUTS * facts.cores
-        if channels > 8 and outputs >= 8 and (columns <= FEW_COLUMNS or (several and problem.groups == 1)):
-            return Preference(Rank.WRITTEN_MATRIX, "a product of few columns, whose operands lie ready")
+        # Few columns keep few blocks busy, and a product of prepared operands ends sooner.
+        several = columns <= 4096 and of_sm <= 16000 and problem.groups == 1
+        if channels > 8 and outputs >= 8 and (columns <= 256 or several):
+            return Preference(Rank.WRITTEN_MATRIX, "a product of few columns, whose operands are ready")
         return Preference(Rank.GENERAL_MATRIX, GENERAL)
 
 

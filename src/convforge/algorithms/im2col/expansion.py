@@ -16,14 +16,7 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
 THREADS = 256
-# Neighbouring columns of a thread, stored at once: four need so many registers that too few threads run.
-PER = 2
-# Most entries of a column with which the unrolled code of several columns stays small.
-MOST_UNROLLED = 64
-# Alignment of the columns in the workspace, in bytes.
-ALIGNMENT = 256
-# Least channels to expand an image in NHWC along them: then a pixel's channels fill a line of memory.
-FEWEST_CONTIGUOUS = 16
+ALIGNMENT = 256  # of the columns in the workspace, in bytes
 
 
 class Expansion:
@@ -33,7 +26,9 @@ class Expansion:
         self._problem, self._runtime = problem, runtime
         self._column = problem.c * problem.r * problem.s * itemsize(entries)
         self._read = _bytes_read(problem)
-        self._per = PER if problem.r * problem.s <= MOST_UNROLLED else 1
+        # Neighbouring columns of a thread, stored at once: four need so many registers that too few threads run. With
+        # more taps the unrolled code of two would be large.
+        self._per = 2 if problem.r * problem.s <= 64 else 1
         self._struct = with_conv(
             "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
         )
@@ -68,7 +63,7 @@ class Expansion:
 
 def pixels_contiguous(problem: Conv2dProblem) -> bool:
     """Tell if neighbours in the matrix are pixels, so that rows are entries (c, r, s); else they are channels."""
-    return not (problem.x_layout == "NHWC" and problem.c_per_group >= FEWEST_CONTIGUOUS)
+    return problem.x_layout != "NHWC" or problem.c_per_group < 16  # with more, they fill a line of memory
 
 
 def columns_at(buffers: Buffers) -> int:
