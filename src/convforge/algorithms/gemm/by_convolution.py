@@ -105,7 +105,7 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
 class Columns(Preparation):
     """Prepares the columns of B by a convolution's preparation of filters, `lent` if nobody changes B.
 
-    Filters are read along K. Where neighbours of B are columns, :class:`ColumnRows` first writes rows along K.
+    Filters are read along K. Where neighbours of B are columns, :func:`column_rows` first writes rows along K.
     """
 
     def __init__(self, filters: Preparation, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
@@ -122,37 +122,50 @@ class Columns(Preparation):
     def of(self, given: Any) -> Preparation:
         view = filters_of(given, self._problem)
         if view.strides[0] == view.itemsize and min(view.shape[:2]) > 1:
-            return ColumnRows(self._lent, self._problem, self._runtime)
+            return column_rows(self._lent, self._problem, self._runtime)
         filters = self._filters.of(view)
         return self if filters is self._filters else Columns(filters, self._lent, self._problem, self._runtime)
 
 
-class ColumnRows(Preparation):
-    """Writes the columns of B as rows, like pixels of K channels; then prepares these as filters."""
+class Chained(Preparation):
+    """Writes weights in another form to the array `name` by the launches `first`, then prepares them by `filters`.
 
-    def __init__(self, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
-        n, k = problem.n, problem.k
-        image = Conv2dProblem(n=1, c=k, h=1, w=n, k=1, r=1, s=1, x_layout="NCHW", out_layout="NHWC")
-        rows = PixelRows(image, image.replace(x_layout="NHWC"), runtime)
-        pitch = row_pitch(image, k)
-        filters = lent.of(ArrayView(0, (n, k, 1, 1), (pitch, 4, 4, 4), 4))
+    `view` gives the written weights. The array is kept, because prepared filters may be in it.
+    """
 
-        def columns(buffers: Buffers) -> Buffers:
-            view = filters_of(buffers["given"], problem)
-            x = _planes(view.address, k, n, view.itemsize, *view.strides[1::-1])
-            return {"x": x, "out": x, "w": PreparedFilter({}, 0), "workspace": buffers["workspace"]}
-
+    def __init__(
+        self, runtime: Runtime, first: Sequence[Launch], filters: Preparation, name: str,
+        piece: tuple[tuple[int, ...], Any], view: Callable[[Buffers], ArrayView],
+    ) -> None:  # fmt: skip
         def viewed(buffers: Buffers) -> Buffers:
-            at = rows.arrays(buffers)["x"].address
-            return {**buffers, "given": ArrayView(at, (n, k, 1, 1), (pitch, 4, 4, 4), 4)}
+            return {**buffers, "given": view(buffers)}
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            made, room = filters.finish(viewed(buffers), stream), buffers["workspace"]
-            # The workspace is kept, because prepared filters may be in it.
-            return replace(made, tensors={**made.tensors, "workspace": room}, nbytes=made.nbytes + room.nbytes)
+            made, kept = filters.finish(viewed(buffers), stream), buffers[name]
+            return replace(made, tensors={**made.tensors, name: kept}, nbytes=made.nbytes + kept.nbytes)
 
-        steps = [on_views(rows.launch, columns), *(on_views(step, viewed) for step in filters.steps)]
-        super().__init__(runtime, {**filters.pieces, "workspace": ((rows.nbytes,), "uint8")}, steps, finish)
+        steps = [*first, *(on_views(step, viewed) for step in filters.steps)]
+        super().__init__(runtime, {**filters.pieces, name: piece}, steps, finish)
+
+
+def column_rows(lent: Preparation, problem: GemmProblem, runtime: Runtime) -> Chained:
+    """Writes the columns of B as rows, like pixels of K channels; then prepares these as filters."""
+    n, k = problem.n, problem.k
+    image = Conv2dProblem(n=1, c=k, h=1, w=n, k=1, r=1, s=1, x_layout="NCHW", out_layout="NHWC")
+    rows, pitch = PixelRows(image, image.replace(x_layout="NHWC"), runtime), row_pitch(image, k)
+
+    def filters(at: int) -> ArrayView:
+        return ArrayView(at, (n, k, 1, 1), (pitch, 4, 4, 4), 4)
+
+    def columns(buffers: Buffers) -> Buffers:
+        view = filters_of(buffers["given"], problem)
+        x = _planes(view.address, k, n, view.itemsize, *view.strides[1::-1])
+        return {"x": x, "out": x, "w": PreparedFilter({}, 0), "workspace": buffers["workspace"]}
+
+    return Chained(
+        runtime, [on_views(rows.launch, columns)], lent.of(filters(0)), "workspace", ((rows.nbytes,), "uint8"),
+        lambda buffers: filters(rows.arrays(buffers)["x"].address),
+    )  # fmt: skip
 
 
 def on_views(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:

@@ -27,10 +27,9 @@ STATIC_SHARED_BYTES = 48 << 10  # that a kernel may declare; a launch may ask fo
 
 
 class GemmStep(OnDevice[GemmProblem, C]):
-    """A step of the ladder: one kernel, which multiplies matrices and also computes the product of im2col."""
+    """A step of the ladder: the kernel gemm_STEM in STEM.cu, which multiplies matrices, also for im2col."""
 
     operation = "gemm"
-    path: ClassVar[str]
     # A plain product may be of 16-bit types: each number is converted to float when it is loaded.
     takes_16_bits: ClassVar[bool] = False
 
@@ -58,8 +57,8 @@ class GemmStep(OnDevice[GemmProblem, C]):
         convolution: Conv2dProblem | None = None, b_dtype: str = "",
     ) -> Product:  # fmt: skip
         """The kernel for operands with these major axes; C is a matrix, or a convolution's output."""
-        tiling = self.tiling(config, np.dtype(dtype).itemsize)
-        return Product(self.path, self.name, tiling, runtime, a_k_major, b_k_major, dtype, convolution, b_dtype=b_dtype)
+        tiling, path = self.tiling(config, np.dtype(dtype).itemsize), f"algorithms/{self.name.replace('_', '/', 1)}.cu"
+        return Product(path, self.name, tiling, runtime, a_k_major, b_k_major, dtype, convolution, b_dtype=b_dtype)
 
     def plan(self, problem: GemmProblem, config: C, runtime: Runtime) -> Plan:
         k_major = (not problem.transpose_a, problem.transpose_b)
@@ -100,7 +99,6 @@ class GemmNaive(GemmStep[BlockConfig]):
 
     name = "gemm_naive"
     summary = "one thread an element of C, all from global memory"
-    path = "algorithms/gemm/naive.cu"
     cost = MethodCost(0.09, 0.4, 1024, 1)
     look = Mark("brown", "square")
     preference = Preference(Rank.THIRD, FASTEST)
@@ -128,7 +126,6 @@ class GemmShared(GemmStep[SquareConfig]):
     name = "gemm_shared"
     summary = "one thread an element of C, square tiles of A and B in shared memory"
     since = "gemm_naive"
-    path = "algorithms/gemm/shared.cu"
     cost = MethodCost(0.10, 0.4, 1024, 1)
     look = Mark("purple", "triangle-up")
     takes_16_bits = True
@@ -225,7 +222,6 @@ class GemmTile1d(_Tiled):
     name = "gemm_tile_1d"
     summary = "a column of 8 elements of C a thread, tiles in shared memory"
     since = "gemm_shared"
-    path = "algorithms/gemm/tile_1d.cu"
     parts, across = ("BLOCK_K", "THREAD_M"), 32
     tiles = (TileConfig(64, 64, 8, 8), TileConfig(64, 64, 16, 16), TileConfig(32, 32, 8, 4))
     cost = MethodCost(0.35, 0.5, 4096, 1)
@@ -238,7 +234,6 @@ class GemmTile2d(_Tiled):
     name = "gemm_tile_2d"
     summary = "8 x 8 elements of C a thread, in registers"
     since = "gemm_tile_1d"
-    path = "algorithms/gemm/tile_2d.cu"
     tiles = (TileConfig(128, 128, 8, 8, 8), TileConfig(64, 64, 8, 4, 4), TileConfig(32, 32, 8, 2, 2))
     cost = MethodCost(0.48, 0.5, 8192, 1)
     look = Mark("vermillion", "triangle-down")
@@ -250,7 +245,6 @@ class GemmVectorised(_Tiled):
     name = "gemm_vectorised"
     summary = "16-byte loads, the next tiles on their way while these are multiplied"
     since = "gemm_tile_2d"
-    path = "algorithms/gemm/vectorised.cu"
     stages, square = 2, 4
     tiles = (
         TileConfig(128, 128, 8, 8, 8), TileConfig(128, 128, 16, 8, 8), TileConfig(64, 64, 8, 4, 4),
@@ -337,7 +331,6 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
     name = "gemm_warp_tiled"
     summary = "a compact part of the tile a warp, asynchronous copies, up to 16 x 8 elements of C a thread"
     since = "gemm_vectorised"
-    path = "algorithms/gemm/warp_tiled.cu"
     cost = MethodCost(0.77, 0.6, 8192, 1)
     look = Mark("green", "diamond")
     preference = Preference(Rank.FIRST, FASTEST)

@@ -60,7 +60,6 @@ class GemmMma(GemmStep[GemmMmaConfig]):
     name = "gemm_mma"
     summary = "16-bit types and bytes on tensor cores, whose factors warps load from tiles in shared memory; sm_80"
     since = "gemm_warp_tiled"
-    path = "algorithms/gemm/mma.cu"
     cost = MethodCost(1.0, 0.8, 8192, 1)
     look = Mark("indigo", "diamond")
 

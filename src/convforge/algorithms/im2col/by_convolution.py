@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
-from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
-from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, GemmSplitMma, GemmTf32Mma, on_views
+from convforge.algorithms.contract import Buffers, Launch, Preparation
+from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, Chained, GemmSplitMma, GemmTf32Mma, on_views
 from convforge.algorithms.host.conv import ArrayView, WeightPacker, address
 from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_contiguous
 from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig, rows_pay
@@ -65,7 +65,7 @@ class ConvolvedProduct:
             for step in cast(Sequence[Launch], plans[chunk.images, chunk.height].steps):
                 # Columns are aligned, so no other plan is needed.
                 self.steps.append(replace(on_views(step, arrays), role="product", otherwise=None))
-        self.prepare = _Filters(problem, cast(Preparation, plans[widest].preparation), runtime)
+        self.prepare = _filters(problem, cast(Preparation, plans[widest].preparation), runtime)
         self.workspace_bytes = ALIGNMENT - 1 + matrix + plans[widest].workspace_bytes if chunks else 0
 
 
@@ -76,27 +76,19 @@ def chosen(configs: Sequence[C], tile: int, gemm: str) -> C:
     return configs[tile]
 
 
-class _Filters(Preparation):
+def _filters(problem: Conv2dProblem, filters: Preparation, runtime: Runtime) -> Preparation:
     """The weights in the order of a column's entries, then prepared as filters of 1x1."""
+    packer = WeightPacker(problem, runtime, "KCRS" if pixels_contiguous(problem) else "KRSC")
+    size = itemsize(problem.acc_dtype)
 
-    def __init__(self, problem: Conv2dProblem, filters: Preparation, runtime: Runtime) -> None:
-        packer = WeightPacker(problem, runtime, "KCRS" if pixels_contiguous(problem) else "KRSC")
-        size = itemsize(problem.acc_dtype)
-        shape, strides = (problem.k, problem.taps, 1, 1), (problem.taps * size, size, size, size)
-        filters = filters.of(ArrayView(0, shape, strides, size))  # as of aligned memory
+    def view(at: int) -> ArrayView:
+        return ArrayView(at, (problem.k, problem.taps, 1, 1), (problem.taps * size, size, size, size), size)
 
-        def packed(buffers: Buffers) -> Buffers:
-            return {**buffers, "w": buffers["entries"]}
-
-        def viewed(buffers: Buffers) -> Buffers:
-            return {**buffers, "given": ArrayView(address(buffers["entries"]), shape, strides, size)}
-
-        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            made, entries = filters.finish(viewed(buffers), stream), buffers["entries"]
-            return replace(made, tensors={**made.tensors, "entries": entries}, nbytes=made.nbytes + entries.nbytes)
-
-        steps = [on_views(step, packed) for step in packer.steps] + [on_views(step, viewed) for step in filters.steps]
-        super().__init__(runtime, {**filters.pieces, "entries": packer.pieces["w"]}, steps, finish)
+    steps = [on_views(step, lambda buffers: {**buffers, "w": buffers["entries"]}) for step in packer.steps]
+    return Chained(
+        runtime, steps, filters.of(view(0)), "entries", packer.pieces["w"],  # as of aligned memory
+        lambda buffers: view(address(buffers["entries"])),
+    )  # fmt: skip
 
 
 def chunks_of(problem: Conv2dProblem, columns: int) -> list[Chunk]:
