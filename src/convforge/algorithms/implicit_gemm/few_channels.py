@@ -103,7 +103,7 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
         if (reason := self.types_refusal(problem)) is not None:
             return reason
         if problem.groups > 1:
-            return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
+            return Reason("all filters must read the same channels; there are {groups} groups", groups=problem.groups)
         if problem.c > MOST_CHANNELS:
             return Reason("it is made for {most} channels at most, not {count}", most=MOST_CHANNELS, count=problem.c)
         return device_refusal(facts) or config_refusal(problem, TILES[-1], facts)
@@ -190,7 +190,7 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
 def words_of_patch(problem: Conv2dProblem, config: FewChannelsConfig) -> Reason:
     """The text of a way: how blocks compute a tile."""
     return Reason(
-        "a block stages what {tile_h} x {tile_w} outputs see in shared memory, and multiplies {steps} times 16 "
+        "a block stages the pixels under {tile_h} x {tile_w} outputs in shared memory, and multiplies {steps} times 16 "
         "numbers of each window",
         tile_h=config.tile_h, tile_w=config.tile_w, steps=steps_of(problem),
     )  # fmt: skip

@@ -217,7 +217,7 @@ def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> G
 def problem_refusal(problem: Conv2dProblem) -> Reason | None:
     """The reason why no device can compute a layer so; None if one can."""
     if problem.groups > 1:
-        return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
+        return Reason("all filters must read the same channels; there are {groups} groups", groups=problem.groups)
     high, wide = problem.stride
     if (high, wide) != (1, 1):
         return Reason("the stride must be 1, not {vertical} x {horizontal}", vertical=high, horizontal=wide)
@@ -252,7 +252,7 @@ def config_refusal(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
         return Reason("a thread would take {need} registers; it may have {most}", need=need, most=most)
     seen, width = config.width - _most_useful(problem, config) + 1, config.width
     if seen > width:
-        return Reason("a filter sees {seen} columns; a strip has {width}", seen=seen, width=width)
+        return Reason("a filter reads {seen} columns; a strip has {width}", seen=seen, width=width)
     need, most = shared_bytes(problem, config), facts.block_shared_bytes
     if need > most:
         return Reason(

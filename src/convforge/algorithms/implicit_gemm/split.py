@@ -230,7 +230,7 @@ def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
     words = Reason(
         "if {channels} channels of a tile of x hold Inf or NaN, or their largest value is 2^{above} or more or "
         "below 2^{below}, or every value of one channel or of one pixel times the scale is below 2^{least}, the "
-        "tile is computed by multiply-adds of float32, in the same launch. The scale brings the largest value to "
+        "tile is computed by multiply-adds of float32, in the same launch. The scale makes the largest value "
         "2^{top} or more, so such a channel or pixel is below 2^{ratio} of it; zeros do not count. {note} says how "
         "many tiles were computed so",
         channels=min(tiles.ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
@@ -239,7 +239,7 @@ def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
         words = Reason(
             "if {channels} channels of a pixel of x hold Inf or NaN, or a value of 2^{above} or more, or more than "
             "a quarter of them are below 2^{ratio} of the largest, or one channel is so in each of 64 neighbouring "
-            "pixels, the outputs that see the pixel are computed by multiply-adds of float32, in the same launch; "
+            "pixels, the outputs over the pixel are computed by multiply-adds of float32, in the same launch; "
             "zeros do not count. {note} says in how many parts of tiles",
             channels=min(tiles.ROW_CHANNELS, problem.c_per_group), **limits, note="Filter.note",
         )  # fmt: skip

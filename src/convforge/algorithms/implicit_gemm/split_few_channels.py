@@ -69,7 +69,7 @@ class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
 
     def ways(self, problem: Conv2dProblem, config: SplitFewChannelsConfig) -> tuple[Way, ...]:
         tiles = Reason(
-            "if the pixels that {tile_h} x {tile_w} outputs see hold Inf or NaN, or their largest value is 2^{above} "
+            "if the pixels under {tile_h} x {tile_w} outputs hold Inf or NaN, or their largest value is 2^{above} "
             "or more or below 2^{below}, or every value of one channel or of one pixel is below 2^{ratio} of the "
             "largest, or more than {most} values are, these outputs are computed by multiply-adds of float32, in the "
             "same launch; zeros do not count. {note} says how many tiles were computed so",

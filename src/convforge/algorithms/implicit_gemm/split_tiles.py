@@ -109,7 +109,7 @@ class SplitConfig(TilesConfig):
         if self.split_first:
             if self.patch or self.filters_on_m or self.repacked or problem.groups > 1:
                 return Reason(
-                    "where pixels are split first, they are rows of products, come by taps, and have one group"
+                    "where pixels are split first, they are rows of products, are loaded tap by tap, and have one group"
                 )
             loaded, beside = split_rows(problem), beside + self.pixel_stages * self.block[0] * SCALES * 4
         elif not self.repacked and self.needs_rows(problem):

@@ -138,7 +138,9 @@ class WgmmaConfig(TilesConfig):
         if self.rows < 1 or not 8 <= self.columns <= MOST_COLUMNS or self.columns % 16:
             return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=MOST_COLUMNS)
         if not self.scattered and not self.filters_on_m and self.columns % BOX_FILTERS:
-            return Reason("results leave 64 filters at a time; {columns} columns are not", columns=self.columns)
+            return Reason(
+                "the TMA stores 64 filters at a time; {columns} columns are no multiple of that", columns=self.columns
+            )
         if not self.scattered and not tma_stores(problem):
             return Reason("the TMA stores 16 bits, in NHWC, in rows of 16 bytes: set {field}", field="scattered")
         if not self.repacked and self.needs_rows(problem):
@@ -236,7 +238,9 @@ def split_refusal(problem: Conv2dProblem, config: TilesConfig, channels: int) ->
         return Reason("{slices} times {channels} channels cannot be shared out among {count} tiles",
                       slices=slices, channels=channels, count=config.split_k)  # fmt: skip
     if problem.groups > 1 or config.resident or problem.outputs >= 2**31:
-        return Reason("channels are shared out where there is one group, filters do not stay, and outputs are few")
+        return Reason(
+            "tiles share channels only in one group, of filters that are not resident, for fewer than 2^31 outputs"
+        )
     return None
 
 
@@ -248,7 +252,7 @@ def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None
     if config.pairs not in PAIRS:
         return Reason("pairs={pairs} must be one of {names}", pairs=config.pairs, names=", ".join(PAIRS))
     if config.pairs != "none" and config.resident:
-        return Reason("filters that stay are not loaded in pairs: once is enough")
+        return Reason("resident filters are loaded once, not in pairs")
     if config.pairs == "pixels" and config.patch:
         return Reason("patches are not loaded in pairs: one serves all taps")
     if config.patch:
