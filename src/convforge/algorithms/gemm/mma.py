@@ -51,10 +51,7 @@ class GemmMma(GemmStep[GemmMmaConfig]):
     """The matrix product of 16-bit types, and of bytes in int32, by warps on tensor cores.
 
     It supports matrices of any size, strides and alignment: numbers that are not aligned to 16 bytes are loaded singly.
-
-    Notes
-    -----
-    PTX ISA, mma.m16n8k16, mma.m16n8k32 and ldmatrix.
+    See PTX ISA, mma.m16n8k16, mma.m16n8k32 and ldmatrix.
     """
 
     name = "gemm_mma"

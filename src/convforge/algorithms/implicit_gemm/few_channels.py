@@ -154,11 +154,7 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
 
     A block stages the part of the image under its outputs, with the channels of each pixel contiguous, and reads
-    factors from it directly. It supports any stride, border, dilation and layout.
-
-    Notes
-    -----
-    PTX ISA, mma.m16n8k16.
+    factors from it directly (PTX ISA, mma.m16n8k16). It supports any stride, border, dilation and layout.
     """
 
     name = "implicit_gemm_few_channels"

@@ -67,13 +67,9 @@ TILES = tuple(
 class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
     """Out = sums over taps of (pixels x C) times (C x R S K), on tensor cores, for layers with few filters; stride 1.
 
-    Each pixel is loaded once, and multiplied by all taps of all filters. It supports any border, dilation, padding,
-    layout and number of channels, up to R x S x K = 64. Where 16 bytes at a time cannot be copied, threads load single
-    numbers, which is slower.
-
-    Notes
-    -----
-    PTX ISA, mma.m16n8k16, ldmatrix and cp.async.
+    Each pixel is loaded once, and multiplied by all taps of all filters (PTX ISA, mma.m16n8k16, ldmatrix and cp.async).
+    It supports any border, dilation, padding, layout and number of channels, up to R x S x K = 64. Where 16 bytes at a
+    time cannot be copied, threads load single numbers, which is slower.
     """
 
     name = "implicit_gemm_few_outputs"

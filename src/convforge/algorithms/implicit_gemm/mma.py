@@ -18,17 +18,7 @@ from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, wit
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, types_refusal
 from convforge.algorithms.host.pack_channels import ChannelPacker
 from convforge.algorithms.host.resident import as_many_as_run, is_shared_well, with_occupancy_cap
-from convforge.algorithms.implicit_gemm.stages import (
-    PixelRows,
-    Stages,
-    can_share,
-    ordered_with_shares,
-    problem_of_shares,
-    rows_problem,
-    way_of_rows,
-    way_of_unaligned_x,
-    ways_of_shares,
-)  # fmt: skip
+from convforge.algorithms.implicit_gemm import stages
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -73,11 +63,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     It supports any stride, border, dilation, groups, layout and number of channels. Where the channels of x are not
     contiguous and aligned to 16 bytes (NCHW, or C no multiple of 8), another kernel first writes x so, or threads load
     single channels, which is slower except in tiny layers. A plan that copies 16 bytes at a time passes unaligned
-    arrays to a plan that first writes x, which is compiled when it is first needed.
-
-    Notes
-    -----
-    PTX ISA, mma.m16n8k16, ldmatrix and cp.async.
+    arrays to a plan that first writes x, which is compiled when it is first needed. See PTX ISA, mma.m16n8k16.
     """
 
     name = "implicit_gemm_mma"
@@ -102,15 +88,15 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
 
     def ways(self, problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
         why = why_one_by_one(problem)
-        x: tuple[Way, ...] = (way_of_unaligned_x(),)
+        x: tuple[Way, ...] = (stages.way_of_unaligned_x(),)
         words = Reason(
             "threads copy {count} channels of a pixel at once, ahead of the products", count=piece_of(problem)
         )
         if config.repacked:
-            x = (way_of_rows(why_rows(problem)),)
+            x = (stages.way_of_rows(why_rows(problem)),)
         elif why is not None:
             x, words = (), Reason("threads load channels one by one: {why}", why=why)
-        return Way("tensor_cores", "default", words), *x, *ways_of_shares(config.split_k)
+        return Way("tensor_cores", "default", words), *x, *stages.ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitMmaConfig]:
         """The configs that waste least of the device first.
@@ -123,7 +109,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         narrow = [tile for tile in TILES if size <= TYPE_BYTES or tile.warp_m * tile.warp_n <= 64 * 32]
         run = math.gcd(problem.p * problem.q, EIGHT) if problem.out_layout == "NCHW" else EIGHT
         every = [replace(config, block_k=config.block_k * TYPE_BYTES // size, run=run) for config in narrow]
-        ordered = ordered_with_shares(
+        ordered = stages.ordered_with_shares(
             {config: tiling(config, size, k_major=True) for config in every}, problem, facts,
             lambda config: steps_of(problem, config.block_k), 4,
             lambda config, count: replace(config, split_k=count),
@@ -136,13 +122,13 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     def plan(self, problem: Conv2dProblem, config: ImplicitMmaConfig, runtime: Runtime) -> Plan:
         size = itemsize(problem.x_dtype)
         shape = tiling(config, size, k_major=True)
-        if not can_share(steps := steps_of(problem, config.block_k), config.split_k):
+        if not stages.can_share(steps := steps_of(problem, config.block_k), config.split_k):
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
         # Rows in a workspace contain the border; shares of steps leave sums.
-        own = problem if config.split_k == 1 else problem_of_shares(problem)
-        loaded = rows_problem(own, _whole_group(problem)) if config.repacked else own
-        rows = PixelRows(problem, loaded, runtime) if config.repacked else None
-        stages = Stages(problem, rows, config.split_k, runtime)
+        own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
+        loaded = stages.rows_problem(own, _whole_group(problem)) if config.repacked else own
+        rows = stages.PixelRows(problem, loaded, runtime) if config.repacked else None
+        around = stages.Stages(problem, rows, config.split_k, runtime)
         whole, run = why_one_by_one(loaded) is None, pixel_run(own, config)
         struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int)
         prelude = constants(
@@ -164,7 +150,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()
-            fill(args.conv, loaded, stages.buffers(buffers))
+            fill(args.conv, loaded, around.buffers(buffers))
             if whole and not is_aligned(args.conv.x, args.conv.x_strides, *vectors, size):
                 return None
             args.store_width = store_width(own, args.conv, config.warp_n, run)
@@ -173,7 +159,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         any_way = replace(config, repacked=True)
         otherwise = cache(lambda: self.plan(problem, any_way, runtime)) if whole and not config.repacked else None
         launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
-        return stages.plan(self, problem, config, launch, ChannelPacker(problem, runtime, whole=piece_of(problem)))
+        return around.plan(self, problem, config, launch, ChannelPacker(problem, runtime, whole=piece_of(problem)))
 
 
 class ImplicitGemmTf32Mma(ImplicitGemmMma):

@@ -14,16 +14,9 @@ import numpy as np
 from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
 from convforge.algorithms.host.conv import ArrayView, Strides, address
 from convforge.algorithms.implicit_gemm import split_tiles as tiles
-from convforge.algorithms.implicit_gemm import wgmma_tiles
+from convforge.algorithms.implicit_gemm import stages, wgmma_tiles
 from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal, ways_of_x
 from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
-from convforge.algorithms.implicit_gemm.stages import (
-    SplitPixels,
-    Squares,
-    rows_problem,
-    way_of_unaligned_x,
-    ways_of_shares,
-)  # fmt: skip
 from convforge.algorithms.implicit_gemm.wgmma_configs import in_pairs
 from convforge.algorithms.traits import Mark, MethodCost, Way
 from convforge.backends.facts import DeviceFacts
@@ -165,10 +158,10 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
         return [*found[:1], *in_pairs(problem, found), *found[1:]]
 
     def ways(self, problem: Conv2dProblem, config: SplitConfig) -> tuple[Way, ...]:
-        products, shares = ways_of_split(problem, config.split_first), ways_of_shares(config.split_k)
+        products, shares = ways_of_split(problem, config.split_first), stages.ways_of_shares(config.split_k)
         if config.split_first:
             return *products, *shares
-        x = ways_of_x(problem, config) or (way_of_unaligned_x(),)
+        x = ways_of_x(problem, config) or (stages.way_of_unaligned_x(),)
         return *products, *x, *shares
 
     def numbers(self, problem: Conv2dProblem, config: SplitConfig) -> dict[str, Any]:
@@ -202,9 +195,9 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
 
     def rows(
         self, problem: Conv2dProblem, loaded: Conv2dProblem, config: SplitConfig, runtime: Runtime
-    ) -> Squares | None:
+    ) -> stages.Squares | None:
         if config.split_first:
-            return SplitPixels(problem, rows_problem(problem, problem.c), runtime)
+            return stages.SplitPixels(problem, stages.rows_problem(problem, problem.c), runtime)
         return super().rows(problem, loaded, config, runtime)
 
 

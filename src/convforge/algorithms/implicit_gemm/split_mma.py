@@ -14,20 +14,10 @@ from convforge.algorithms.gemm.product import Tiling
 from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed
 from convforge.algorithms.host.resident import with_occupancy_cap
-from convforge.algorithms.implicit_gemm import split
+from convforge.algorithms.implicit_gemm import split, stages
 from convforge.algorithms.implicit_gemm.mma import store_width
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS as PARTS
 from convforge.algorithms.implicit_gemm.split_tiles import padded_channels
-from convforge.algorithms.implicit_gemm.stages import (
-    SIDE,
-    SplitPixels,
-    Stages,
-    can_share,
-    ordered_with_shares,
-    problem_of_shares,
-    rows_problem,
-    ways_of_shares,
-)  # fmt: skip
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -81,25 +71,25 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
         return split.problem_refusal(problem) or device_refusal(facts)
 
     def ways(self, problem: Conv2dProblem, config: SplitMmaConfig) -> tuple[Way, ...]:
-        return *split.ways_of_split(problem, split_first=True), *ways_of_shares(config.split_k)
+        return *split.ways_of_split(problem, split_first=True), *stages.ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitMmaConfig]:
         """The configs that waste least of the device first."""
-        return ordered_with_shares(
+        return stages.ordered_with_shares(
             {config: tiles_of(config) for config in TILES}, problem, facts, lambda config: spans_of(problem),
             2, lambda config, count: replace(config, split_k=count),
         )  # fmt: skip
 
     def plan(self, problem: Conv2dProblem, config: SplitMmaConfig, runtime: Runtime) -> Plan:
         shape = tiles_of(config)
-        if not can_share(spans := spans_of(problem), config.split_k):
+        if not stages.can_share(spans := spans_of(problem), config.split_k):
             raise ValueError(f"{config}: {spans} steps of a tap are not shared out among {config.split_k} blocks")
-        own = problem if config.split_k == 1 else problem_of_shares(problem)
+        own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
         # With several groups, the channels of each begin with a new scale.
-        of_group = problem.c if problem.groups == 1 else -(-problem.c_per_group // SIDE) * SIDE
-        loaded = rows_problem(problem, of_group)
-        rows = SplitPixels(problem, loaded, runtime)
-        stages = Stages(problem, rows, config.split_k, runtime)
+        of_group = problem.c if problem.groups == 1 else -(-problem.c_per_group // stages.SIDE) * stages.SIDE
+        loaded = stages.rows_problem(problem, of_group)
+        rows = stages.SplitPixels(problem, loaded, runtime)
+        around = stages.Stages(problem, rows, config.split_k, runtime)
         struct = with_conv(
             "SplitMma", own, **dict.fromkeys(("pixels", "filters", "downs"), ctypes.c_void_p), **split.FILTER_FIELDS,
             **dict.fromkeys(("height", "width", "pairs"), ctypes.c_int),
@@ -118,7 +108,7 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
         info = LaunchInfo(self.name, (tiles,), shape.threads, shape.shared_bytes, early=True)
 
         def arguments(buffers: Buffers) -> Any:
-            args, buffers = struct(), stages.buffers(buffers)
+            args, buffers = struct(), around.buffers(buffers)
             fill(args.conv, own, buffers)
             args.pixels, args.downs = buffers["pixels"].address, buffers["downs"].address
             args.filters = address(buffers["w"].tensors["halves"])
@@ -128,7 +118,7 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
             return args
 
         launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime)
-        return stages.plan(self, problem, config, launch, split.SplitFilters(problem, runtime))
+        return around.plan(self, problem, config, launch, split.SplitFilters(problem, runtime))
 
 
 def spans_of(problem: Conv2dProblem) -> int:

@@ -57,12 +57,11 @@ def problem_of_shares(problem: Conv2dProblem) -> Conv2dProblem:
 class Squares(ABC):
     """A step that reads an image square by square, and writes it to the workspace in another form.
 
-    `problem` is the given one, and `rows` the one on the rows: a border other than zeros is written out. `kernel` is
-    the name of the file and of the kernel, `struct` that of its struct.
+    `problem` is the given one, and `rows` the one on the rows: a border other than zeros is written out. The class has
+    the name of the kernel's struct.
     """
 
-    kernel: ClassVar[str]
-    struct: ClassVar[str]
+    kernel: ClassVar[str]  # and stem of its file
     nbytes: int
 
     def __init__(self, problem: Conv2dProblem, rows: Conv2dProblem, runtime: Runtime) -> None:
@@ -77,9 +76,9 @@ class Squares(ABC):
             **self._numbers(problem, rows.c),
         )  # fmt: skip
         fields = {**dict.fromkeys(self._places(0), ctypes.c_void_p), **dict.fromkeys(sizes, ctypes.c_int)}
-        struct = with_conv(self.struct, problem, **fields)
+        struct = with_conv(type(self).__name__, problem, **fields)
         path, lines = f"algorithms/implicit_gemm/{self.kernel}.cu", (*conv_constants(problem), *own)
-        kernel = runtime.compile(KernelSource(path, self.kernel, lines, struct, self.struct))
+        kernel = runtime.compile(KernelSource(path, self.kernel, lines, struct, struct.__name__))
         info = LaunchInfo(self.kernel, (problem.n * squares, -(-rows.c // SIDE)), (32, 8), early=True)
 
         def arguments(buffers: Buffers) -> Any:
@@ -112,7 +111,7 @@ class Squares(ABC):
 class PixelRows(Squares):
     """The step that writes x in NHWC, in rows of channels aligned to 16 bytes."""
 
-    kernel, struct = "pixel_rows", "PixelRows"
+    kernel = "pixel_rows"
 
     def _numbers(self, problem: Conv2dProblem, channels: int) -> dict[str, Any]:
         self._channels, self._size, self._pitch = channels, itemsize(problem.x_dtype), row_pitch(problem, channels)
@@ -134,7 +133,7 @@ class SplitPixels(Squares):
     A pixel has `pitch` halves and `slices` scales.
     """
 
-    kernel, struct = "split_pixels", "SplitPixels"
+    kernel = "split_pixels"
 
     def _numbers(self, problem: Conv2dProblem, channels: int) -> dict[str, Any]:
         self.pitch, self.slices = -(-channels // 8) * 8, -(-channels // (4 * SIDE)) * 4
@@ -257,7 +256,6 @@ def way_of_unaligned_x() -> Way:
 
 
 def ways_of_shares(split_k: int) -> tuple[Way, ...]:
-    """The way of sums if several tiles share channels."""
     words = Reason(
         "there are few tiles: each shares its channels out among {count}, whose sums a last kernel adds up and stores",
         count=split_k,
