@@ -95,8 +95,6 @@ class BlockConfig(Config):
 
 
 class GemmNaive(GemmStep[BlockConfig]):
-    """One thread an element of C, without shared memory."""
-
     name = "gemm_naive"
     summary = "one thread an element of C, all from global memory"
     cost = MethodCost(0.09, 0.4, 1024, 1)
@@ -121,8 +119,6 @@ class SquareConfig(Config):
 
 
 class GemmShared(GemmStep[SquareConfig]):
-    """Square tiles of A and B in shared memory."""
-
     name = "gemm_shared"
     summary = "one thread an element of C, square tiles of A and B in shared memory"
     since = "gemm_naive"
@@ -217,8 +213,6 @@ def modelled_time(tiling: Tiling, m: int, n: int, groups: int, facts: DeviceFact
 
 
 class GemmTile1d(_Tiled):
-    """A column of sums a thread."""
-
     name = "gemm_tile_1d"
     summary = "a column of 8 elements of C a thread, tiles in shared memory"
     since = "gemm_shared"
@@ -229,8 +223,6 @@ class GemmTile1d(_Tiled):
 
 
 class GemmTile2d(_Tiled):
-    """A rectangle of sums a thread."""
-
     name = "gemm_tile_2d"
     summary = "8 x 8 elements of C a thread, in registers"
     since = "gemm_tile_1d"
@@ -240,8 +232,6 @@ class GemmTile2d(_Tiled):
 
 
 class GemmVectorised(_Tiled):
-    """Loads of 16 bytes, two tiles of each operand."""
-
     name = "gemm_vectorised"
     summary = "16-byte loads, the next tiles on their way while these are multiplied"
     since = "gemm_tile_2d"
@@ -326,8 +316,6 @@ WARP_TILES = {
 
 
 class GemmWarpTiled(GemmStep[WarpConfig]):
-    """A compact part of the tile for each warp; asynchronous copies."""
-
     name = "gemm_warp_tiled"
     summary = "a compact part of the tile a warp, asynchronous copies, up to 16 x 8 elements of C a thread"
     since = "gemm_vectorised"

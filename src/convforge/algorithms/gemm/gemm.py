@@ -33,8 +33,6 @@ def _matrices(problem: GemmProblem, buffers: Buffers) -> tuple[Any, Any]:
 
 @takes_16_bits
 class GemmLoops(Algorithm[GemmProblem, Config]):
-    """The textbook's three loops."""
-
     name = "gemm_loops"
     summary = "three loops, a row of C at a time"
     operation = "gemm"
@@ -65,8 +63,6 @@ class BlockedConfig(Config):
 
 @takes_16_bits
 class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
-    """Blocks of B in the cache, vectors along the rows, all cores."""
-
     name = "gemm_blocked"
     summary = "blocks of B packed in the cache, vectorised along the row, threads"
     operation = "gemm"
@@ -98,8 +94,6 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
 
 @takes_16_bits
 class GemmBlas(Algorithm[GemmProblem, Config]):
-    """The BLAS of the installed NumPy (OpenBLAS in its wheels)."""
-
     name = "gemm_blas"
     summary = "NumPy's BLAS"
     operation = "gemm"

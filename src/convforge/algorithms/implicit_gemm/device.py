@@ -64,14 +64,20 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
             problem.acc_dtype, problem, constants=constants(CHANNELS_LAST=nhwc), around=_around,
         )  # fmt: skip
 
+        size = itemsize(problem.x_dtype)
+        each = min(4, 16 // size)
+        fours = nhwc and problem.c_per_group % each == 0
+        vectors = dict.fromkeys("nhw", 2), {"c": 1}, each  # strides of axes with one element count too
+
         def columns(first: int) -> Launch:
             count = min(MOST_COLUMNS, pixels - first)
             info = product.info(problem.k_per_group, count, problem.groups, early=True)
 
             def arguments(buffers: Buffers) -> Any:
                 args = product.output(buffers, count, problem.taps, first)
-                vectors = nhwc and _channels_aligned(problem, args.store.conv)
-                return product.arguments(args, int(vectors))
+                conv = args.store.conv
+                # Channels are contiguous, and every fourth is aligned to four of them, or to 16 bytes.
+                return product.arguments(args, int(fours and is_aligned(conv.x, conv.x_strides, *vectors, size)))
 
             return Launch(info, product.kernel, arguments, runtime)
 
@@ -88,10 +94,3 @@ def tiling(config: WarpTile, problem: Conv2dProblem) -> Tiling:
 
 def _around(gemm: Any) -> type[ctypes.Structure]:
     return type("Implicit", (ctypes.Structure,), {"_fields_": [("product", gemm), ("vectors", ctypes.c_int)]})
-
-
-def _channels_aligned(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell if channels are contiguous, and every fourth is aligned to four of them, or to 16 bytes."""
-    size = itemsize(problem.x_dtype)
-    each, every = min(4, 16 // size), dict.fromkeys("nhw", 2)  # strides of axes with one element count too
-    return problem.c_per_group % each == 0 and is_aligned(conv.x, conv.x_strides, every, {"c": 1}, each, size)

@@ -19,7 +19,7 @@ from convforge.algorithms.host.conv import address, conv_constants, fill, with_c
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, filter_from
-from convforge.algorithms.implicit_gemm.mma import store_width
+from convforge.algorithms.implicit_gemm.mma import contiguous_outputs, run_refusal, store_width
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -236,10 +236,7 @@ def halves_of(problem: Conv2dProblem) -> int:
 
 def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
     """Outputs of a filter in one store of a lane; 1 in NHWC, where a lane has neighbouring filters."""
-    if problem.out_layout == "NHWC":
-        return 1
-    own = 2 * min(config.fragments, config.tile_w // OUTPUTS)
-    return min(config.run, own & -own, 16 // itemsize(problem.out_dtype))
+    return contiguous_outputs(problem, config.run, 2 * min(config.fragments, config.tile_w // OUTPUTS))
 
 
 def steps_of(problem: Conv2dProblem) -> int:
@@ -282,8 +279,8 @@ def config_refusal(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
                       warp_n=config.warp_n, block_n=config.block_n)  # fmt: skip
     if config.sums > MOST_SUMS:
         return Reason("a lane would have {sums} sums; it has room for {most}", sums=config.sums, most=MOST_SUMS)
-    if config.run < 1 or config.run & (config.run - 1):
-        return Reason("run={run} is no power of 2", run=config.run)
+    if (reason := run_refusal(config.run)) is not None:
+        return reason
     if config.patches not in (1, 2):
         return Reason("a block has 1 or 2 patches, not {patches}", patches=config.patches)
     if config.warps > 32:

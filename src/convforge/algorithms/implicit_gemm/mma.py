@@ -15,7 +15,7 @@ from convforge.algorithms.gemm import mma
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution, renamed, types_refusal
+from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.pack_channels import ChannelPacker
 from convforge.algorithms.host.resident import as_many_as_run, is_shared_well, with_occupancy_cap
 from convforge.algorithms.implicit_gemm import stages
@@ -89,9 +89,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     def ways(self, problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
         why = why_one_by_one(problem)
         x: tuple[Way, ...] = (stages.way_of_unaligned_x(),)
-        words = Reason(
-            "threads copy {count} channels of a pixel at once, ahead of the products", count=piece_of(problem)
-        )
+        piece = piece_of(problem)
+        words = Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=piece)
         if config.repacked:
             x = (stages.way_of_rows(why_rows(problem)),)
         elif why is not None:
@@ -129,7 +128,9 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         loaded = stages.rows_problem(own, _whole_group(problem)) if config.repacked else own
         rows = stages.PixelRows(problem, loaded, runtime) if config.repacked else None
         around = stages.Stages(problem, rows, config.split_k, runtime)
-        whole, run = why_one_by_one(loaded) is None, pixel_run(own, config)
+        require(config, run_refusal(config.run))
+        # A thread has the results of every eighth pixel of its warp, before they are reordered.
+        whole, run = why_one_by_one(loaded) is None, contiguous_outputs(own, config.run, config.warp_m // 8)
         struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
@@ -137,9 +138,8 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         )  # fmt: skip
         names = renamed("implicit_gemm_mma", self.name)
         lines = (*conv_constants(loaded, problem.x_dtype), *prelude, *names)
-        kernel = runtime.compile(
-            KernelSource("algorithms/implicit_gemm/mma.cu", self.name, lines, struct, "ImplicitMma")
-        )
+        path = "algorithms/implicit_gemm/mma.cu"
+        kernel = runtime.compile(KernelSource(path, self.name, lines, struct, "ImplicitMma"))
         tiles = shape.tiles(problem.n * problem.p * problem.q, problem.k_per_group, problem.groups) * config.split_k
         info = LaunchInfo(self.name, (tiles,), shape.threads, shape.shared_bytes, early=True)
         if config.persistent:
@@ -236,14 +236,11 @@ def store_width(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1
     return 1
 
 
-def pixel_run(problem: Conv2dProblem, config: ImplicitMmaConfig) -> int:
-    """Contiguous pixels of a filter in a thread, limited by the config, its own pixels, and 16 bytes.
+def contiguous_outputs(problem: Conv2dProblem, run: int, own: int) -> int:
+    """Outputs of a filter in one store of a lane, at most `run`, its `own`, and 16 bytes; 1 in NHWC."""
+    return 1 if problem.out_layout == "NHWC" else min(run, own & -own, PIECE_BYTES // itemsize(problem.out_dtype))
 
-    Raises ValueError if the config's number is no power of 2.
-    """
-    if config.run < 1 or config.run & (config.run - 1):
-        raise ValueError(f"{config}: run={config.run} is no power of 2")
-    if problem.out_layout == "NHWC":
-        return 1
-    own = config.warp_m // 8  # a thread has the results of every eighth pixel of its warp, before they are reordered
-    return min(config.run, own & -own, PIECE_BYTES // itemsize(problem.out_dtype))
+
+def run_refusal(run: int) -> Reason | None:
+    """The reason why a store cannot have so many outputs; None if it can."""
+    return Reason("run={run} is no power of 2", run=run) if run < 1 or run & (run - 1) else None

@@ -95,7 +95,9 @@ class OnTensorCores(DeviceConvolution[C]):
         own = problem if config.split_k == 1 else problem_of_shares(problem)
         loaded = config.loaded(own)
         stages = Stages(problem, self.rows(problem, loaded, config, runtime), config.split_k, runtime)
-        shape, shared = _tiling_of(problem, config), config.shared_bytes(problem)
+        tiles, *counts = tiling(problem, config)
+        shape = Tiling(tiles, *(divisor(max(1, count)) for count in (*counts, problem.p, problem.q)))
+        shared = config.shared_bytes(problem)
         maps = self.maps(problem, loaded, config)
         struct = _struct_of(ElementTypes.of(own), self.stem.capitalize(), tuple(maps), tuple(self.fields.items()))
         prelude = constants(
@@ -110,7 +112,7 @@ class OnTensorCores(DeviceConvolution[C]):
         path = f"algorithms/implicit_gemm/{self.stem}.cu"
         kernel = runtime.compile(KernelSource(path, self.name, lines, struct, self.stem.capitalize(), feature="a"))
         cluster = (2,) if config.pairs != "none" else ()
-        grid = persistent(shape.tiles, runtime.facts, *cluster)
+        grid = persistent(tiles, runtime.facts, *cluster)
         info = LaunchInfo(self.name, grid, (config.threads,), shared, cluster=cluster, early=True)
         used = {name: (lru_cache(maxsize=MAPS_KEPT)(make), array) for name, (make, array) in maps.items() if make}
 
@@ -120,7 +122,7 @@ class OnTensorCores(DeviceConvolution[C]):
             args = struct()
             buffers = stages.buffers(buffers)
             arrays = {**buffers, **buffers["w"].tensors}
-            for name, (make, which) in used.items() if shape.tiles else ():
+            for name, (make, which) in used.items() if tiles else ():
                 array = arrays[which]
                 tensor_map = make(address(array), tuple(array.strides))
                 if tensor_map is None or tensor_map.refusal() is not None:
@@ -212,11 +214,6 @@ class Tiling(ctypes.Structure):
     """struct Tiling of wgmma_tiles.cuh."""
 
     _fields_ = [("tiles", ctypes.c_int), *((name, Divisor) for name in ("tiles_k", "across", "down", "P", "Q"))]
-
-
-def _tiling_of(problem: Conv2dProblem, config: TilesConfig) -> Tiling:
-    tiles, *counts = tiling(problem, config)
-    return Tiling(tiles, *(divisor(max(1, count)) for count in (*counts, problem.p, problem.q)))
 
 
 @lru_cache(maxsize=64)
