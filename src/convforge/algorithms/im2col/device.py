@@ -13,8 +13,16 @@ from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMma, device_refus
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
 from convforge.algorithms.host.conv import WeightPacker
 from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.im2col.by_convolution import ConvolvedProduct, chosen, ways_of_convolved, why_not_convolved
-from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_contiguous
+from convforge.algorithms.im2col.by_convolution import (
+    ALIGNMENT,
+    ConvolvedProduct,
+    Expansion,
+    chosen,
+    columns_at,
+    pixels_contiguous,
+    ways_of_convolved,
+    why_not_convolved,
+)
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
