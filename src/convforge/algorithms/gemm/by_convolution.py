@@ -15,12 +15,11 @@ from convforge.algorithms.gemm import mma
 from convforge.algorithms.host.conv import MOST_BLOCKS, ArrayView, address
 from convforge.algorithms.host.on_device import DeviceConvolution, OnDevice
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmTf32Mma, ImplicitMmaConfig
-from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, device_refusal
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma, SplitMmaConfig
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS, SplitConfig
 from convforge.algorithms.implicit_gemm.stages import PixelRows, row_pitch
-from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
+from convforge.algorithms.implicit_gemm.wgmma import TENSOR_PRODUCTS, ImplicitGemmTf32, device_refusal
 from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, WgmmaConfig
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts

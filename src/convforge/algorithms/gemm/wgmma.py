@@ -17,8 +17,8 @@ from convforge.algorithms.host.conv import address
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import OnDevice, require
 from convforge.algorithms.host.resident import persistent, with_occupancy_cap
-from convforge.algorithms.implicit_gemm import on_wgmma
 from convforge.algorithms.implicit_gemm import wgmma_configs as model
+from convforge.algorithms.implicit_gemm.wgmma import MAPS_KEPT, TENSOR_PRODUCTS, device_refusal, wgmma_lines
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -85,7 +85,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     look = Mark("pink", "circle")
 
     def work_for(self, problem: GemmProblem) -> Work:
-        return Work(problem.flops / on_wgmma.TENSOR_PRODUCTS, problem.least_bytes)
+        return Work(problem.flops / TENSOR_PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
         preferred = Preference(Rank.TENSOR_CORES, "16 bits: tensor cores, whose tiles the TMA loads")
@@ -96,7 +96,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         return Way("tensor_cores", "default", stored), handed_on(GemmMma.name, ALIGNMENT, Reason("A, B or C"))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        if (reason := on_wgmma.device_refusal(facts)) is not None:
+        if (reason := device_refusal(facts)) is not None:
             return reason
         if problem.dtype not in TYPES:
             return Reason("A and B must be of one type of {names}, not {dtype}", names=", ".join(TYPES),
@@ -141,14 +141,14 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             SHARED_BYTES=config.shared_bytes,
         )  # fmt: skip
         types = ElementTypes(out=problem.dtype, acc="float32").prelude()
-        lines = (*types, *prelude, *on_wgmma.wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
+        lines = (*types, *prelude, *wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
         struct = _struct()
         source = KernelSource("algorithms/gemm/wgmma.cu", "gemm_wgmma", lines, struct, "Wgmma", feature="a")
         kernel = runtime.compile(source)
         cluster = (of_cluster,) if config.paired else ()
         grid = persistent(math.prod(tiles) * of_cluster, runtime.facts, of_cluster)
         info = LaunchInfo("gemm_wgmma", grid, (384,), config.shared_bytes, cluster=cluster, early=True)
-        kept = lru_cache(maxsize=on_wgmma.MAPS_KEPT)
+        kept = lru_cache(maxsize=MAPS_KEPT)
         maps = {
             "a": kept(partial(matrix_map, block=config.block_m, across=a_across)),
             "b": kept(partial(matrix_map, block=config.block_n // of_cluster, across=b_across)),

@@ -15,8 +15,8 @@ from convforge.algorithms.contract import Buffers, Launch, Preparation, Prepared
 from convforge.algorithms.host.conv import ArrayView, Strides, address
 from convforge.algorithms.implicit_gemm import split_tiles as tiles
 from convforge.algorithms.implicit_gemm import stages, wgmma_tiles
-from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal, ways_of_x
 from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
+from convforge.algorithms.implicit_gemm.wgmma import Maps, OnTensorCores, group_refusal, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_configs import in_pairs
 from convforge.algorithms.traits import Mark, MethodCost, Way
 from convforge.backends.facts import DeviceFacts
