@@ -28,9 +28,9 @@ MOST_LOST = 8  # of split_patch.cuh
 class SplitFewChannelsConfig(FewChannelsConfig):
     """Tiles of :class:`ImplicitGemmSplitFewChannels`: a patch is split when all of it is there, so there is one."""
 
-    tile_h: int = 8  # as of few_channels, as are the following
-    fragments: int = 2  # as of few_channels
-    warp_n: int = 32  # as of few_channels
+    tile_h: int = 8  # rows of outputs that a block computes at once
+    fragments: int = 2  # of a warp: runs of 16 outputs of a row
+    warp_n: int = 32  # filters of a warp, a multiple of 16
     patches: int = 1  # always 1
 
 
