@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convforge.algorithms.host.divide import LIMIT_BITS, divisor
+from convforge.algorithms.host.conv import LIMIT_BITS, divisor
 
 LIMIT = 1 << LIMIT_BITS
 

@@ -11,7 +11,7 @@ from tests.backends.emulated import needs_emulator
 
 from convforge.algorithms import find, refusal
 from convforge.algorithms.gemm.by_convolution import (
-    ColumnRows,
+    Chained,
     Columns,
     convolution_of,
     filters_of,
@@ -150,7 +150,7 @@ def test_columns_of_b_are_split_as_filters(way: str) -> None:
         expected = filters(np.ascontiguousarray(b)[:, :, None, None])
         columns = Columns(filters, filters, problem, runtime)
         given = b if problem.transpose_b else np.ascontiguousarray(b.T)
-        assert isinstance(columns.of(given), ColumnRows) == (not problem.transpose_b)
+        assert isinstance(columns.of(given), Chained) == (not problem.transpose_b)
         made = columns(given)
         assert set(made.tensors) - set(expected.tensors) == ({"workspace"} if not problem.transpose_b else set())
         for name, tensor in expected.tensors.items():

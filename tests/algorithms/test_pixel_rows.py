@@ -15,8 +15,8 @@ from tests.algorithms.split_inputs import split_inputs
 from tests.algorithms.test_planted_faults import ORDERS, copy_with
 from tests.backends.emulated import needs_emulator
 
-from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows, SplitPixels
-from convforge.algorithms.implicit_gemm.wgmma_tiles import rows_problem, whole_groups
+from convforge.algorithms.implicit_gemm.stages import PixelRows, SplitPixels, rows_problem
+from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
 from convforge.problem import border_indices, parse_problem
@@ -51,7 +51,7 @@ def padded(problem: Any, x: Any, of_group: int) -> Any:
 def what_is_wrong(text: str, runtime: Any, order: str = "C") -> str | None:
     problem: Any = parse_problem(text)
     x = np.array(make_inputs(problem).x, order=order)  # type: ignore[call-overload]
-    seen = rows_problem(problem, whole_groups(problem))
+    seen = rows_problem(problem, WgmmaConfig.whole_groups(problem))
     rows = PixelRows(problem, seen, runtime)
     room = np.full(rows.nbytes // 4 + 64, np.nan, np.float32)
     buffers = {"x": x, "out": np.zeros(problem.out_shape, problem.out_dtype), "workspace": room}

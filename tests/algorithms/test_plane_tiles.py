@@ -3,7 +3,7 @@
 import pytest
 
 from convforge.algorithms.depthwise.planes import DepthwisePlanes
-from convforge.algorithms.host.divide import LIMIT_BITS
+from convforge.algorithms.host.conv import LIMIT_BITS
 from convforge.algorithms.host.plane_tiles import PlaneTiles, odd_vectors, whole_vectors, window
 from convforge.algorithms.separable.device import Separable
 from convforge.backends.emulator.facts import emulator_facts

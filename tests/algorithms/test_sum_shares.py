@@ -14,7 +14,7 @@ from tests.algorithms.planted import Fault
 from tests.algorithms.test_planted_faults import ORDERS, copy_with
 from tests.backends.emulated import needs_emulator
 
-from convforge.algorithms.implicit_gemm.sum_shares import SumShares, problem_of_shares
+from convforge.algorithms.implicit_gemm.stages import SumShares, problem_of_shares
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource
 from convforge.problem import parse_problem

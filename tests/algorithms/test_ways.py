@@ -133,7 +133,7 @@ def test_why_every_call_writes_x_as_rows(text: str, why: list[str]) -> None:
         ways = said(plan_of(name, text))
         words = ways["pixel_rows", "default"]
         assert ("pixel_rows", "arrays") not in ways
-        parts = words.split("which the TMA loads: ")[1].split("; ")
+        parts = words.split(" bytes: ")[1].split("; ")
         assert len(parts) == len(why)
         assert all(reason in part for reason, part in zip(why, parts, strict=True)), words
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.backends.emulated import ORDERS, in_every_order, needs_emulator, source
 
-from convforge.algorithms.implicit_gemm.on_wgmma import wgmma_lines
+from convforge.algorithms.implicit_gemm.wgmma import wgmma_lines
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.maps import TiledMap

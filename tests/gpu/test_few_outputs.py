@@ -186,7 +186,7 @@ def test_configs_that_cannot_be_are_refused() -> None:
         (replace(default, chunk=48), "32, 64 or 128 channels, not 48"),
         (replace(default, warps=33), "at most 32 warps, not 33"),
         (replace(default, stages=1), "stages=1"),
-        (replace(default, warps=1), "a filter sees 21 columns; a strip has 16"),
+        (replace(default, warps=1), "a filter reads 21 columns; a strip has 16"),
         (replace(default, stages=40), "bytes of shared memory; a block has"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -216,7 +216,7 @@ def test_other_problems_are_refused() -> None:
         ("n1c8h5w5_k8r3s3_f16_nchw", "it is made for 64 taps of all filters at most, not 72"),
         ("n1c4h5w5_k2r3s3_g2_f16_nchw", "there are 2 groups"),
         ("n1c4h5w5_k2r3s3_st1x2_f16_nchw", "the stride must be 1, not 1 x 2"),
-        ("n1c3h400w400_k1r3s3_d150_f16_nchw", "a filter sees"),
+        ("n1c3h400w400_k1r3s3_d150_f16_nchw", "a filter reads"),
     ):
         assert words in str(METHOD.refuses(parse_problem(text), facts)), text
     old = replace(facts, architecture="sm_75")

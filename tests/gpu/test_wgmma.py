@@ -64,7 +64,7 @@ def configs(text: str) -> list[WgmmaConfig]:
     pairs = [config for kind in PAIRS[1:] for config in [c for c in found if c.pairs == kind][:1]]
     found = list(dict.fromkeys([*some(found, 6), *either, *patches, *pairs]))
     narrow = [replace(found[0], row_bytes=row) for row in (64, 32)]
-    narrow = [c for c in narrow if method(text).config_refusal(parse_problem(text), c, hopper().facts) is None]
+    narrow = [c for c in narrow if c.refusal(parse_problem(text), hopper().facts) is None]
     return [
         *found,
         *narrow,

@@ -26,7 +26,7 @@ from convforge.algorithms.depthwise.mma import (
     halves_refusal,
     pitch_of_rows,
 )
-from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
+from convforge.algorithms.host.on_device import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.plane_tiles import window
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts

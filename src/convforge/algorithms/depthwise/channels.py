@@ -15,8 +15,8 @@ from convforge.algorithms.depthwise.family import (
     tiles_of_planes_pay,
 )
 from convforge.algorithms.direct.blocks import columns_read, even_share
-from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.conv import MOST_BLOCKS
+from convforge.algorithms.host.on_device import Kernel, Vectors, least_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants

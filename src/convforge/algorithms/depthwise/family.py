@@ -6,9 +6,8 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from convforge.algorithms.direct.box import MOST_TAPS
-from convforge.algorithms.direct.one_launch import OneLaunch
-from convforge.algorithms.host.divide import LIMIT_BITS
-from convforge.algorithms.host.on_device import C
+from convforge.algorithms.host.conv import LIMIT_BITS
+from convforge.algorithms.host.on_device import C, OneLaunch
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason

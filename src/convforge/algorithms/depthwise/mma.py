@@ -19,8 +19,8 @@ from convforge.algorithms.depthwise.family import (
     whole_planes_pay,
     whole_planes_refusal,
 )
-from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
-from convforge.algorithms.host.divide import divisor
+from convforge.algorithms.host.conv import divisor
+from convforge.algorithms.host.on_device import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.plane_tiles import whole_vectors, window
 from convforge.algorithms.host.resident import blocks_held
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work

@@ -16,8 +16,8 @@ from convforge.algorithms.depthwise.family import (
     tiles_of_planes_pay,
 )
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.element_types import TYPES
+from convforge.algorithms.host.on_device import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.plane_tiles import (
     PlaneTiles,
     odd_vectors,

@@ -19,7 +19,7 @@ from convforge.algorithms.depthwise.family import (
     whole_planes_pay,
     whole_planes_refusal,
 )
-from convforge.algorithms.direct.one_launch import Kernel, Vectors, least_refusal
+from convforge.algorithms.host.on_device import Kernel, Vectors, least_refusal
 from convforge.algorithms.host.plane_tiles import odd_vectors, tile_height, whole_vectors, window
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts

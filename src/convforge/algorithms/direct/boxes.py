@@ -24,12 +24,10 @@ from convforge.algorithms.direct.box import (
     slices_of,
     tiles_of,
 )
-from convforge.algorithms.direct.one_launch import least_refusal
 from convforge.algorithms.direct.tiled import MOST_REGISTERS, tiled_instead, ways_to_tiled
-from convforge.algorithms.host.conv import address, conv_constants, conv_struct, fill, is_aligned
-from convforge.algorithms.host.divide import Divisor, divisor
+from convforge.algorithms.host.conv import Divisor, address, conv_constants, conv_struct, divisor, fill, is_aligned
 from convforge.algorithms.host.element_types import ElementTypes
-from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.on_device import DeviceConvolution, least_refusal
 from convforge.algorithms.host.resident import with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, StagedWeights, staged_bytes, staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.direct.naive import BLOCKS
-from convforge.algorithms.direct.one_launch import Kernel, OneLaunch
 from convforge.algorithms.host.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
+from convforge.algorithms.host.on_device import Kernel, OneLaunch
 from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants

@@ -10,11 +10,9 @@ from typing import Any
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import compiled_for
 from convforge.algorithms.direct.box import chunk_of, is_filled
-from convforge.algorithms.direct.one_launch import least_refusal
 from convforge.algorithms.direct.tiled import tiled_instead, ways_to_tiled
-from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.divide import LIMIT_BITS, Divisor, divisor
-from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.conv import LIMIT_BITS, Divisor, conv_constants, divisor, fill, is_aligned, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution, least_refusal
 from convforge.algorithms.host.resident import with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, StagedWeights, staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work

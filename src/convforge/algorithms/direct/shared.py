@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
-from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, least_refusal
 from convforge.algorithms.host.constants import either_weights, fits_constant_memory
+from convforge.algorithms.host.on_device import Kernel, OneLaunch, least_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.blocks import Block, block_refusal, even_share
-from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, least_refusal
 from convforge.algorithms.host.conv import MOST_BLOCKS
+from convforge.algorithms.host.on_device import Kernel, OneLaunch, least_refusal
 from convforge.algorithms.host.staged import staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.facts import DeviceFacts

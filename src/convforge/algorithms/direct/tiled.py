@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from convforge.algorithms.contract import Config, Plan
 from convforge.algorithms.direct.blocks import block_refusal, columns_read, even_share, grid, plane_work
-from convforge.algorithms.direct.one_launch import Kernel, OneLaunch, Vectors, least_refusal
 from convforge.algorithms.host.constants import either_weights, fits_constant_memory
+from convforge.algorithms.host.on_device import Kernel, OneLaunch, Vectors, least_refusal
 from convforge.algorithms.host.staged import StagedWeights, staging_refusal
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts

@@ -8,29 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter, Step
+from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.gemm import mma
 from convforge.algorithms.host.conv import MOST_BLOCKS, ArrayView, address
 from convforge.algorithms.host.on_device import DeviceConvolution, OnDevice
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmTf32Mma, ImplicitMmaConfig
-from convforge.algorithms.implicit_gemm.on_wgmma import TENSOR_PRODUCTS, device_refusal
-from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma, SplitMmaConfig
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS, SplitConfig
-from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32
-from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, WgmmaConfig, row_pitch
+from convforge.algorithms.implicit_gemm.stages import PixelRows, row_pitch
+from convforge.algorithms.implicit_gemm.wgmma import TENSOR_PRODUCTS, ImplicitGemmTf32, device_refusal
+from convforge.algorithms.implicit_gemm.wgmma_tiles import MOST_COUNT, WgmmaConfig
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
-
-# Least rows and columns, so that a tile of C is not mostly empty; least products, to repay the launches before the
-# kernel. For smaller matrices "auto" chooses another step.
-FEWEST, LEAST_WORK = 64, 2**24
 
 # Numbers along K that pixel_rows.cu and split_pixels.cu write, 64 for each block along y.
 MOST_K = 64 * MOST_BLOCKS
@@ -57,10 +52,9 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
         self._convolution = self.convolution(backend)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
-        work = problem.outputs * problem.k
-        if problem.dtype != "float32" or min(problem.m, problem.n) < FEWEST or work < LEAST_WORK:
-            return None
-        return self.preferred
+        # A tile of C should not be mostly empty, and the products should repay the launches before the kernel.
+        large = min(problem.m, problem.n) >= 64 and problem.outputs * problem.k >= 2**24
+        return self.preferred if large and problem.dtype == "float32" else None
 
     def work_for(self, problem: GemmProblem) -> Work:
         return Work(problem.flops * self.products / self.at_once, problem.least_bytes)
@@ -94,15 +88,12 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
             x, out = pixels_of(buffers["a"], problem), results_of(buffers["c"])
             return {**buffers, "x": x, "w": buffers["b"], "out": out}
 
-        def step_of(step: Step) -> Launch:
-            assert isinstance(step, Launch)
+        def step_of(step: Any) -> Launch:
             make = step.otherwise
             otherwise = None if make is None else cache(lambda: self._plan_by(make(), problem))
             return replace(on_views(step, arrays), otherwise=otherwise)
 
-        runtime, kept, lent = inner.runtime, inner.packing, inner.preparation
-        assert kept is not None
-        assert lent is not None
+        runtime, kept, lent = inner.runtime, cast(Preparation, inner.packing), cast(Preparation, inner.preparation)
         return Plan(
             self, problem, inner.config, runtime, steps=[step_of(step) for step in inner.steps],
             prepare=Columns(kept, lent, problem, runtime), borrow=Columns(lent, lent, problem, runtime),
@@ -113,7 +104,7 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
 class Columns(Preparation):
     """Prepares the columns of B by a convolution's preparation of filters, `lent` if nobody changes B.
 
-    Filters are read along K. Where neighbours of B are columns, :class:`ColumnRows` first writes rows along K.
+    Filters are read along K. Where neighbours of B are columns, :func:`column_rows` first writes rows along K.
     """
 
     def __init__(self, filters: Preparation, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
@@ -123,47 +114,57 @@ class Columns(Preparation):
             return {**buffers, "given": filters_of(buffers["given"], problem)}
 
         steps = [on_views(step, viewed) for step in filters.steps]
-
-        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            return filters.finish(viewed(buffers), stream)
-
-        super().__init__(runtime, filters.pieces, steps, finish)
+        super().__init__(
+            runtime, filters.pieces, steps, lambda buffers, stream: filters.finish(viewed(buffers), stream)
+        )
 
     def of(self, given: Any) -> Preparation:
         view = filters_of(given, self._problem)
         if view.strides[0] == view.itemsize and min(view.shape[:2]) > 1:
-            return ColumnRows(self._lent, self._problem, self._runtime)
+            return column_rows(self._lent, self._problem, self._runtime)
         filters = self._filters.of(view)
         return self if filters is self._filters else Columns(filters, self._lent, self._problem, self._runtime)
 
 
-class ColumnRows(Preparation):
-    """Writes the columns of B as rows, like pixels of K channels; then prepares these as filters."""
+class Chained(Preparation):
+    """Writes weights in another form to the array `name` by the launches `first`, then prepares them by `filters`.
 
-    def __init__(self, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
-        n, k = problem.n, problem.k
-        image = Conv2dProblem(n=1, c=k, h=1, w=n, k=1, r=1, s=1, x_layout="NCHW", out_layout="NHWC")
-        rows = PixelRows(image, image.replace(x_layout="NHWC"), runtime)
-        pitch = row_pitch(image, k)
-        filters = lent.of(ArrayView(0, (n, k, 1, 1), (pitch, 4, 4, 4), 4))
+    `view` gives the written weights. The array is kept, because prepared filters may be in it.
+    """
 
-        def columns(buffers: Buffers) -> Buffers:
-            view = filters_of(buffers["given"], problem)
-            (of_n, of_k, *_), size = view.strides, view.itemsize
-            x = ArrayView(view.address, (1, k, 1, n), (of_k * k, of_k, of_n * n, of_n), size)
-            return {"x": x, "out": x, "w": PreparedFilter({}, 0), "workspace": buffers["workspace"]}
-
+    def __init__(
+        self, runtime: Runtime, first: Sequence[Launch], filters: Preparation, name: str,
+        piece: tuple[tuple[int, ...], Any], view: Callable[[Buffers], ArrayView],
+    ) -> None:  # fmt: skip
         def viewed(buffers: Buffers) -> Buffers:
-            at = rows.arrays(buffers)["x"].address
-            return {**buffers, "given": ArrayView(at, (n, k, 1, 1), (pitch, 4, 4, 4), 4)}
+            return {**buffers, "given": view(buffers)}
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            made, room = filters.finish(viewed(buffers), stream), buffers["workspace"]
-            # The workspace is kept, because prepared filters may be in it.
-            return replace(made, tensors={**made.tensors, "workspace": room}, nbytes=made.nbytes + room.nbytes)
+            made, kept = filters.finish(viewed(buffers), stream), buffers[name]
+            return replace(made, tensors={**made.tensors, name: kept}, nbytes=made.nbytes + kept.nbytes)
 
-        steps = [on_views(rows.launch, columns), *(on_views(step, viewed) for step in filters.steps)]
-        super().__init__(runtime, {**filters.pieces, "workspace": ((rows.nbytes,), "uint8")}, steps, finish)
+        steps = [*first, *(on_views(step, viewed) for step in filters.steps)]
+        super().__init__(runtime, {**filters.pieces, name: piece}, steps, finish)
+
+
+def column_rows(lent: Preparation, problem: GemmProblem, runtime: Runtime) -> Chained:
+    """Writes the columns of B as rows, like pixels of K channels; then prepares these as filters."""
+    n, k = problem.n, problem.k
+    image = Conv2dProblem(n=1, c=k, h=1, w=n, k=1, r=1, s=1, x_layout="NCHW", out_layout="NHWC")
+    rows, pitch = PixelRows(image, image.replace(x_layout="NHWC"), runtime), row_pitch(image, k)
+
+    def filters(at: int) -> ArrayView:
+        return ArrayView(at, (n, k, 1, 1), (pitch, 4, 4, 4), 4)
+
+    def columns(buffers: Buffers) -> Buffers:
+        view = filters_of(buffers["given"], problem)
+        x = _planes(view.address, k, n, view.itemsize, *view.strides[1::-1])
+        return {"x": x, "out": x, "w": PreparedFilter({}, 0), "workspace": buffers["workspace"]}
+
+    return Chained(
+        runtime, [on_views(rows.launch, columns)], lent.of(filters(0)), "workspace", ((rows.nbytes,), "uint8"),
+        lambda buffers: filters(rows.arrays(buffers)["x"].address),
+    )  # fmt: skip
 
 
 def on_views(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
@@ -174,32 +175,33 @@ def on_views(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
 def convolution_of(problem: GemmProblem) -> Conv2dProblem:
     """The convolution that is a matrix product: M pixels of K channels, and N filters.
 
-    The pixels are one row, h = 1 and w = M: a thread that goes from pixel to pixel then meets no end of a row, and maps
-    hold up to 2^32 - 1 of them. An image of A stored as (K, M) has planes of pixels, which the TMA cannot load: every
-    config of it first writes rows to the workspace.
+    The pixels are one row, which has no ends on the way, and maps hold up to 2^32 - 1 of them. An image of A stored as
+    (K, M) has planes of pixels, which the TMA cannot load: every config of it first writes rows to the workspace.
 
     Examples
     --------
     >>> str(convolution_of(GemmProblem(m=200, n=72, k=96)))
     'n1c96h1w200_k72r1s1_st1_p0_f32_nhwc'
     """
-    layout = "NCHW" if problem.transpose_a else "NHWC"
     return Conv2dProblem(
         n=1, c=problem.k, h=1, w=problem.m, k=problem.n, r=1, s=1, x_dtype=problem.dtype, w_dtype=problem.dtype,
-        x_layout=layout, out_layout="NHWC", precision=problem.precision,
+        x_layout="NCHW" if problem.transpose_a else "NHWC", out_layout="NHWC", precision=problem.precision,
     )  # fmt: skip
 
 
 def pixels_of(a: Any, problem: GemmProblem) -> ArrayView:
     """A as an image of one row, in the layout of :func:`convolution_of`."""
-    m, k, size = problem.m, problem.k, a.itemsize
     if problem.transpose_a:
-        of_k, of_m = a.strides
-        return ArrayView(address(a), (1, k, 1, m), (of_k * k, of_k, of_m * m, of_m), size)
-    of_m, of_k = a.strides
+        return _planes(address(a), problem.k, problem.m, a.itemsize, *a.strides)
+    m, k, (of_m, of_k) = problem.m, problem.k, a.strides
     if m == 1:  # the stride of an axis of length 1 may be any number, but the TMA requires multiples of 16 bytes
-        of_m = k * size
-    return ArrayView(address(a), (1, 1, m, k), (of_m * m, of_m * m, of_m, of_k), size)
+        of_m = k * a.itemsize
+    return ArrayView(address(a), (1, 1, m, k), (of_m * m, of_m * m, of_m, of_k), a.itemsize)
+
+
+def _planes(at: int, k: int, count: int, size: int, of_k: int, of_pixel: int) -> ArrayView:
+    """An image in NCHW of one row of so many pixels of K channels."""
+    return ArrayView(at, (1, k, 1, count), (of_k * k, of_k, of_pixel * count, of_pixel), size)
 
 
 def filters_of(b: Any, problem: GemmProblem) -> ArrayView:
@@ -214,9 +216,9 @@ def results_of(c: Any) -> ArrayView:
     return ArrayView(address(c), (1, 1, m, n), (of_m * m, of_m * m, of_m, of_n), c.itemsize)
 
 
-def _renamed(method: type[DeviceConvolution[Any]], kernel: str, name: str) -> type[DeviceConvolution[Any]]:
+def _renamed(method: type[DeviceConvolution[Any]], name: str) -> type[DeviceConvolution[Any]]:
     """The convolution with a kernel of the product's name, so that profilers tell them apart."""
-    return type(method.__name__, (method,), {"kernel": name, "names": (f"#define {kernel} {name}",)})
+    return type(method.__name__, (method,), {"name": name})
 
 
 class GemmSplit(ByConvolution[SplitConfig]):
@@ -225,7 +227,7 @@ class GemmSplit(ByConvolution[SplitConfig]):
     name = "gemm_split"
     summary = "float32 on the tensor cores of Hopper, each number split into two of 16 bits; sm_90"
     look = Mark("pink", "diamond")
-    convolution = _renamed(ImplicitGemmSplit, "implicit_gemm_split", name)
+    convolution = _renamed(ImplicitGemmSplit, name)
     products = PRODUCTS
 
 
@@ -236,7 +238,7 @@ class GemmTf32(ByConvolution[WgmmaConfig]):
     summary = "float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
     precision = "tf32"
     look = Mark("pink", "square")
-    convolution = _renamed(ImplicitGemmTf32, "implicit_gemm_wgmma", name)
+    convolution = _renamed(ImplicitGemmTf32, name)
     products = 2  # tensor cores need twice as long for a product of TF32 as for one of 16 bits
 
 
@@ -257,7 +259,7 @@ class GemmSplitMma(_ByWarps[SplitMmaConfig]):
     name = "gemm_split_mma"
     summary = "float32 on tensor cores, each number split into two of 16 bits; sm_80"
     look = Mark("brown", "diamond")
-    convolution = _renamed(ImplicitGemmSplitMma, "implicit_gemm_split_mma", name)
+    convolution = _renamed(ImplicitGemmSplitMma, name)
     products = PRODUCTS
 
 
@@ -268,5 +270,5 @@ class GemmTf32Mma(_ByWarps[ImplicitMmaConfig]):
     summary = "float32, rounded to TF32, on tensor cores; sm_80"
     precision = "tf32"
     look = Mark("brown", "cross")
-    convolution = _renamed(ImplicitGemmTf32Mma, "implicit_gemm_mma", name)
+    convolution = _renamed(ImplicitGemmTf32Mma, name)
     products = 2

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
+from convforge.algorithms.contract import Algorithm, Buffers, Config, Launch, Plan, Preparation
 from convforge.algorithms.gemm.gemm import operand_b
 from convforge.algorithms.gemm.product import Operand, Product, Tiling, operand, strides_of
 from convforge.algorithms.host.conv import address
-from convforge.algorithms.host.on_device import OnDevice
+from convforge.algorithms.host.on_device import OnDevice, require
 from convforge.algorithms.traits import FASTEST, Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -23,15 +24,13 @@ from convforge.problem.types import is_integer, itemsize
 
 C = TypeVar("C", bound=Config)
 
-# Shared memory that a kernel may declare; a launch may ask for more.
-STATIC_SHARED_BYTES = 48 << 10
+STATIC_SHARED_BYTES = 48 << 10  # that a kernel may declare; a launch may ask for more
 
 
 class GemmStep(OnDevice[GemmProblem, C]):
-    """A step of the ladder: one kernel, which multiplies matrices and also computes the product of im2col."""
+    """A step of the ladder: the kernel gemm_STEM in STEM.cu, which multiplies matrices, also for im2col."""
 
     operation = "gemm"
-    path: ClassVar[str]
     # A plain product may be of 16-bit types: each number is converted to float when it is loaded.
     takes_16_bits: ClassVar[bool] = False
 
@@ -39,10 +38,8 @@ class GemmStep(OnDevice[GemmProblem, C]):
         if is_integer(problem.dtype):
             return Reason("it multiplies floats, not {dtype}; gemm_mma takes int8 and uint8", dtype=problem.dtype)
         if itemsize(problem.dtype) == 2 and not self.takes_16_bits:
-            return Reason(
-                "its tiles are of float32 or float64, not {dtype}; gemm_naive and gemm_shared take it",
-                dtype=problem.dtype,
-            )
+            return Reason("its tiles are of float32 or float64, not {dtype}; gemm_naive and gemm_shared take it",
+                          dtype=problem.dtype)  # fmt: skip
         return None
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[C]:
@@ -61,8 +58,8 @@ class GemmStep(OnDevice[GemmProblem, C]):
         convolution: Conv2dProblem | None = None, b_dtype: str = "",
     ) -> Product:  # fmt: skip
         """The kernel for operands with these major axes; C is a matrix, or a convolution's output."""
-        tiling = self.tiling(config, np.dtype(dtype).itemsize)
-        return Product(self.path, self.name, tiling, runtime, a_k_major, b_k_major, dtype, convolution, b_dtype=b_dtype)
+        tiling, path = self.tiling(config, np.dtype(dtype).itemsize), f"algorithms/{self.name.replace('_', '/', 1)}.cu"
+        return Product(path, self.name, tiling, runtime, a_k_major, b_k_major, dtype, convolution, b_dtype=b_dtype)
 
     def plan(self, problem: GemmProblem, config: C, runtime: Runtime) -> Plan:
         k_major = (not problem.transpose_a, problem.transpose_b)
@@ -92,24 +89,15 @@ def _matrix(array: Any, k_first: bool, k_major: bool) -> Operand:
 
 @dataclass(frozen=True, slots=True)
 class BlockConfig(Config):
-    """Block of :class:`GemmNaive`.
+    """Block of :class:`GemmNaive`: 32 to 1024 threads."""
 
-    Attributes
-    ----------
-    block_x, block_y : int
-        Threads, and columns and rows of C; 32 to 1024 together.
-    """
-
-    block_x: int = 32
-    block_y: int = 32
+    block_x: int = 32  # threads, and columns of C
+    block_y: int = 32  # threads, and rows of C
 
 
 class GemmNaive(GemmStep[BlockConfig]):
-    """One thread an element of C, without shared memory."""
-
     name = "gemm_naive"
     summary = "one thread an element of C, all from global memory"
-    path = "algorithms/gemm/naive.cu"
     cost = MethodCost(0.09, 0.4, 1024, 1)
     look = Mark("brown", "square")
     preference = Preference(Rank.THIRD, FASTEST)
@@ -126,24 +114,15 @@ class GemmNaive(GemmStep[BlockConfig]):
 
 @dataclass(frozen=True, slots=True)
 class SquareConfig(Config):
-    """Block of :class:`GemmShared`.
+    """Block of :class:`GemmShared`."""
 
-    Attributes
-    ----------
-    block : int
-        Side of the square tiles, 6 to 32: 8, 16, 24 and 32 are tried.
-    """
-
-    block: int = 32
+    block: int = 32  # side of the square tiles, 6 to 32: 8, 16, 24 and 32 are tried
 
 
 class GemmShared(GemmStep[SquareConfig]):
-    """Square tiles of A and B in shared memory."""
-
     name = "gemm_shared"
     summary = "one thread an element of C, square tiles of A and B in shared memory"
     since = "gemm_naive"
-    path = "algorithms/gemm/shared.cu"
     cost = MethodCost(0.10, 0.4, 1024, 1)
     look = Mark("purple", "triangle-up")
     takes_16_bits = True
@@ -159,21 +138,13 @@ class GemmShared(GemmStep[SquareConfig]):
 
 @dataclass(frozen=True, slots=True)
 class TileConfig(Config):
-    """Tiles of the steps that keep several sums a thread.
+    """Tiles of the steps that keep several sums a thread."""
 
-    Attributes
-    ----------
-    block_m, block_n, block_k : int
-        The part of C that a block computes, and how far along K it goes in a step.
-    thread_m, thread_n : int
-        The part of C that a thread computes.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    thread_m: int
-    thread_n: int = 1
+    block_m: int  # rows of the part of C that a block computes
+    block_n: int  # columns of that part
+    block_k: int  # how far along K a block goes in a step
+    thread_m: int  # rows of the part of C that a thread computes
+    thread_n: int = 1  # columns of that part
 
 
 class _Tiled(GemmStep[TileConfig]):
@@ -192,8 +163,7 @@ class _Tiled(GemmStep[TileConfig]):
 
     def tiling(self, config: TileConfig, size: int) -> Tiling:
         threads = config.block_m * config.block_n // (config.thread_m * config.thread_n)
-        if (reason := self._refusal(config, threads)) is not None:
-            raise ValueError(f"{config}: {reason}")
+        require(config, self._refusal(config, threads))
         if (shared := self._shared_bytes(config, size)) > STATIC_SHARED_BYTES:
             raise ValueError(f"{config} takes {shared} bytes of shared memory; a kernel may declare "
                              f"{STATIC_SHARED_BYTES}")  # fmt: skip
@@ -206,17 +176,13 @@ class _Tiled(GemmStep[TileConfig]):
             part, whole = f"{config.thread_m} x {config.thread_n}", f"{config.block_m} x {config.block_n}"
             return Reason("threads of {part} do not cover {whole} exactly", part=part, whole=whole)
         if config.thread_m % self.square or config.thread_n % self.square:
-            return Reason(
-                "a thread's sums lie in squares of {side} x {side}, not {thread_m} x {thread_n}",
-                side=self.square, thread_m=config.thread_m, thread_n=config.thread_n,
-            )  # fmt: skip
+            return Reason("a thread's sums are squares of {side} x {side}, not {thread_m} x {thread_n}",
+                          side=self.square, thread_m=config.thread_m, thread_n=config.thread_n)  # fmt: skip
         if config.thread_n > 1 and "THREAD_N" not in self.parts:
             return Reason("a thread has one column of sums, not {thread_n}", thread_n=config.thread_n)
         if config.block_n % self.across:
-            return Reason(
-                "a warp has one row of threads: block_n={block_n} must be a multiple of {across}",
-                block_n=config.block_n, across=self.across,
-            )  # fmt: skip
+            return Reason("a warp has one row of threads: block_n={block_n} must be a multiple of {across}",
+                          block_n=config.block_n, across=self.across)  # fmt: skip
         return share_refusal(config, threads)
 
     def _shared_bytes(self, config: TileConfig, size: int) -> int:
@@ -248,12 +214,9 @@ def modelled_time(tiling: Tiling, m: int, n: int, groups: int, facts: DeviceFact
 
 
 class GemmTile1d(_Tiled):
-    """A column of sums a thread."""
-
     name = "gemm_tile_1d"
     summary = "a column of 8 elements of C a thread, tiles in shared memory"
     since = "gemm_shared"
-    path = "algorithms/gemm/tile_1d.cu"
     parts, across = ("BLOCK_K", "THREAD_M"), 32
     tiles = (TileConfig(64, 64, 8, 8), TileConfig(64, 64, 16, 16), TileConfig(32, 32, 8, 4))
     cost = MethodCost(0.35, 0.5, 4096, 1)
@@ -261,24 +224,18 @@ class GemmTile1d(_Tiled):
 
 
 class GemmTile2d(_Tiled):
-    """A rectangle of sums a thread."""
-
     name = "gemm_tile_2d"
     summary = "8 x 8 elements of C a thread, in registers"
     since = "gemm_tile_1d"
-    path = "algorithms/gemm/tile_2d.cu"
     tiles = (TileConfig(128, 128, 8, 8, 8), TileConfig(64, 64, 8, 4, 4), TileConfig(32, 32, 8, 2, 2))
     cost = MethodCost(0.48, 0.5, 8192, 1)
     look = Mark("vermillion", "triangle-down")
 
 
 class GemmVectorised(_Tiled):
-    """Loads of 16 bytes, two tiles of each operand."""
-
     name = "gemm_vectorised"
     summary = "16-byte loads, the next tiles on their way while these are multiplied"
     since = "gemm_tile_2d"
-    path = "algorithms/gemm/vectorised.cu"
     stages, square = 2, 4
     tiles = (
         TileConfig(128, 128, 8, 8, 8), TileConfig(128, 128, 16, 8, 8), TileConfig(64, 64, 8, 4, 4),
@@ -291,34 +248,23 @@ class GemmVectorised(_Tiled):
 
 @dataclass(frozen=True, slots=True)
 class WarpTile(Config):
-    """The division of a block's tile of C by gemm.cuh.
+    """The division of a block's tile of C by gemm.cuh."""
 
-    Attributes
-    ----------
-    block_m, block_n, block_k : int
-        The part of C that a block computes, and how far along K it goes in a step.
-    warp_m, warp_n : int
-        The part of that of a warp.
-    thread_m, thread_n : int
-        The part of that of a thread; 32 of them make the warp's.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    warp_m: int
-    warp_n: int
-    thread_m: int
-    thread_n: int
+    block_m: int  # rows of the part of C that a block computes
+    block_n: int  # columns of that part
+    block_k: int  # how far along K a block goes in a step
+    warp_m: int  # rows of a warp's part of that
+    warp_n: int  # columns of it
+    thread_m: int  # rows of a thread's part of that; 32 of them make the warp's
+    thread_n: int  # columns of it
 
     def tiling(self, size: int, stages: int) -> Tiling:
         """The tile for a kernel with `stages` tiles of each operand, of elements of `size` bytes.
 
         Raises ValueError for an impossible tile.
         """
+        require(self, self._refusal())
         warps = self.block_m // self.warp_m * (self.block_n // self.warp_n)
-        if (reason := self._refusal()) is not None:
-            raise ValueError(f"{self}: {reason}")
         names = ("block_k", "warp_m", "warp_n", "thread_m", "thread_n")
         numbers = tuple((name.upper(), getattr(self, name)) for name in names)
         shared = stages * self.block_k * (self.block_m + self.block_n + 8) * size
@@ -326,24 +272,17 @@ class WarpTile(Config):
 
     def _refusal(self) -> Reason | None:
         """The reason why warps, or threads, cannot divide the tile so; None if they can."""
-        warp = {"warp_m": self.warp_m, "warp_n": self.warp_n}
-        thread = {"thread_m": self.thread_m, "thread_n": self.thread_n}
         if self.block_m % self.warp_m or self.block_n % self.warp_n:
-            return Reason(
-                "warps of {warp_m} x {warp_n} do not cover {block_m} x {block_n} exactly",
-                block_m=self.block_m, block_n=self.block_n, **warp,
-            )  # fmt: skip
+            return Reason("warps of {warp_m} x {warp_n} do not cover {block_m} x {block_n} exactly", **asdict(self))
         if self.warp_m % self.thread_m or self.warp_n % self.thread_n:
-            return Reason(
-                "threads of {thread_m} x {thread_n} do not cover {warp_m} x {warp_n} exactly", **thread, **warp
-            )
+            return Reason("threads of {thread_m} x {thread_n} do not cover {warp_m} x {warp_n} exactly", **asdict(self))
         lanes_m, lanes_n = self.warp_m // self.thread_m, self.warp_n // self.thread_n
         if lanes_m * lanes_n != 32 or lanes_m % 2:
             return Reason(
                 "a warp has 32 threads in pairs of rows, not {lanes_m} x {lanes_n}", lanes_m=lanes_m, lanes_n=lanes_n
             )
         if self.thread_m % 4 or self.thread_n % 4:
-            return Reason("a thread's sums lie in squares of 4 x 4, not {thread_m} x {thread_n}", **thread)
+            return Reason("a thread's sums are squares of 4 x 4, not {thread_m} x {thread_n}", **asdict(self))
         return share_refusal(self, 32 * self.block_m // self.warp_m * (self.block_n // self.warp_n))
 
     def fits(self, tiling: Tiling, size: int, facts: DeviceFacts) -> bool:
@@ -353,25 +292,18 @@ class WarpTile(Config):
 
 @dataclass(frozen=True, slots=True)
 class WarpConfig(WarpTile):
-    """Tiles of :class:`GemmWarpTiled`.
+    """Tiles of :class:`GemmWarpTiled`."""
 
-    Attributes
-    ----------
-    stages : int
-        Tiles of each operand in shared memory.
-    """
-
-    stages: int
+    stages: int  # tiles of each operand in shared memory
 
 
 class _TileTime(NamedTuple):
-    """A tile's factors of :func:`modelled_time`: what it adds if alone on its SM, and a factor if among many."""
+    """Terms of a tile's time, from products on an H200: one that it adds if alone on its SM, a factor if among many."""
 
     alone: float
     among_many: float
 
 
-# From products on an H200 of at most one tile an SM, and of many.
 WARP_TILES = {
     WarpConfig(128, 128, 32, 32, 64, 8, 8, 2): _TileTime(2200.0, 1.0),
     WarpConfig(128, 128, 16, 64, 64, 16, 8, 3): _TileTime(14600.0, 1.03),
@@ -385,12 +317,9 @@ WARP_TILES = {
 
 
 class GemmWarpTiled(GemmStep[WarpConfig]):
-    """A compact part of the tile for each warp; asynchronous copies."""
-
     name = "gemm_warp_tiled"
     summary = "a compact part of the tile a warp, asynchronous copies, up to 16 x 8 elements of C a thread"
     since = "gemm_vectorised"
-    path = "algorithms/gemm/warp_tiled.cu"
     cost = MethodCost(0.77, 0.6, 8192, 1)
     look = Mark("green", "diamond")
     preference = Preference(Rank.FIRST, FASTEST)
@@ -414,3 +343,54 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
 LADDER: dict[str, type[GemmStep[Any]]] = {
     step.name: step for step in (GemmNaive, GemmShared, GemmTile1d, GemmTile2d, GemmVectorised, GemmWarpTiled)
 }
+
+
+# Fields of configs that are a tile's rows and columns. The last are not free: a rung has few such tiles.
+_FIELDS = (("tile_m", "tile_n"), ("block_y", "block_x"), ("block", "block"), ("block_m", "block_n"))
+
+
+def has_tiles(config: Config) -> bool:
+    """Tell if a config determines the tile of C that is computed at a time."""
+    return _fields(config) is not None
+
+
+def configs_of_tile(
+    algorithm: Algorithm[Any, Any], problem: GemmProblem, configs: Sequence[Config], rows: int, columns: int
+) -> list[Config] | Reason:
+    """The configs of a rung with tiles of `rows` x `columns` of C, or the reason why there are none.
+
+    `configs` are the rung's own, with tiles, the default first.
+
+    Examples
+    --------
+    >>> from convforge.algorithms import find
+    >>> from convforge.backends.cpu import cpu_facts
+    >>> from convforge.problem import parse_problem
+    >>> problem = parse_problem("m512n512k512_f32")
+    >>> naive, shared = (find("gemm", "cuda", name) for name in ("gemm_naive", "gemm_shared"))
+    >>> [str(c) for c in configs_of_tile(naive, problem, naive.configs(problem, cpu_facts()), 8, 32)]
+    ['block_x=32,block_y=8']
+    >>> print(configs_of_tile(shared, problem, shared.configs(problem, cpu_facts()), 8, 32))
+    its tiles are square
+    """
+    names = _fields(configs[0])
+    assert names is not None
+    if names == _FIELDS[-1]:
+        sizes = [tuple(getattr(config, name) for name in names) for config in configs]
+        found = [config for config, size in zip(configs, sizes, strict=True) if size == (rows, columns)]
+        known = dict.fromkeys(f"{high}x{wide}" for high, wide in sizes)
+        return found or Reason("its tiles are {sizes}", sizes=", ".join(known))
+    if names == ("block", "block") and rows != columns:
+        return Reason("its tiles are square")
+    config = dataclasses.replace(configs[0], **dict(zip(names, (rows, columns), strict=True)))
+    if isinstance(algorithm, GemmStep):
+        try:
+            algorithm.tiling(config, np.dtype(problem.dtype).itemsize)
+        except ValueError as fault:
+            return Reason.quoted(str(fault))
+    return [config]
+
+
+def _fields(config: Config) -> tuple[str, str] | None:
+    names = {f.name for f in dataclasses.fields(config)}
+    return next((found for found in _FIELDS if names.issuperset(found)), None)

@@ -33,8 +33,6 @@ def _matrices(problem: GemmProblem, buffers: Buffers) -> tuple[Any, Any]:
 
 @takes_16_bits
 class GemmLoops(Algorithm[GemmProblem, Config]):
-    """The textbook's three loops."""
-
     name = "gemm_loops"
     summary = "three loops, a row of C at a time"
     operation = "gemm"
@@ -56,23 +54,15 @@ class GemmLoops(Algorithm[GemmProblem, Config]):
 
 @dataclass(frozen=True, slots=True)
 class BlockedConfig(Config):
-    """Tile of :class:`GemmBlocked`: rows and columns of C, and products a pass.
+    """Tile of :class:`GemmBlocked`. The block of B, `tile_k` by `tile_n`, must fit the L2 cache."""
 
-    Attributes
-    ----------
-    tile_m, tile_n, tile_k : int
-        The block of B, `tile_k` by `tile_n`, is what must fit the L2 cache.
-    """
-
-    tile_m: int = 64
-    tile_n: int = 512
-    tile_k: int = 128
+    tile_m: int = 64  # rows of C
+    tile_n: int = 512  # columns of C
+    tile_k: int = 128  # products a pass
 
 
 @takes_16_bits
 class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
-    """Blocks of B in the cache, vectors along the rows, all cores."""
-
     name = "gemm_blocked"
     summary = "blocks of B packed in the cache, vectorised along the row, threads"
     operation = "gemm"
@@ -104,8 +94,6 @@ class GemmBlocked(Algorithm[GemmProblem, BlockedConfig]):
 
 @takes_16_bits
 class GemmBlas(Algorithm[GemmProblem, Config]):
-    """The BLAS of the installed NumPy (OpenBLAS in its wheels)."""
-
     name = "gemm_blas"
     summary = "NumPy's BLAS"
     operation = "gemm"

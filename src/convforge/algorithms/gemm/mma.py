@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import starmap
 
 from convforge.algorithms.contract import Config
 from convforge.algorithms.gemm.device import GemmStep, modelled_time
 from convforge.algorithms.gemm.product import Tiling
+from convforge.algorithms.host.on_device import require
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
 from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
@@ -17,8 +18,6 @@ from convforge.problem import GemmProblem
 from convforge.problem.gemm import BYTES
 from convforge.problem.types import itemsize
 
-# The first architecture with asynchronous copies, and tensor cores that multiply 16 x 16 by 16 x 8 numbers.
-FIRST_ARCHITECTURE = 80
 TYPES, SIZE = ("float16", "bfloat16"), 2  # and bytes of a number
 # Products of 16 bits by tensor cores in the time of one multiply-add of float32, at the rate that this kernel reaches;
 # of bytes twice as many.
@@ -30,24 +29,14 @@ TRANSPOSING_SUMS = 64  # the same where bytes are transposed as they are loaded:
 
 @dataclass(frozen=True, slots=True)
 class GemmMmaConfig(Config):
-    """Tiles of :class:`GemmMma`; block_m and block_n are powers of 2 from 16 on, block_k of 64 bytes or more.
+    """Tiles of :class:`GemmMma`; block_m and block_n are powers of 2 from 16 on, block_k of 64 bytes or more."""
 
-    Attributes
-    ----------
-    block_m, block_n, block_k : int
-        The part of C that a block computes, and how far along K it goes in a step.
-    warp_m, warp_n : int
-        The part of that of a warp, multiples of 16.
-    stages : int
-        Tiles of each operand in shared memory.
-    """
-
-    block_m: int = 128
-    block_n: int = 128
-    block_k: int = 32
-    warp_m: int = 64
-    warp_n: int = 64
-    stages: int = 4
+    block_m: int = 128  # rows of the part of C that a block computes
+    block_n: int = 128  # columns of that part
+    block_k: int = 32  # how far along K a block goes in a step
+    warp_m: int = 64  # rows of a warp's part, a multiple of 16
+    warp_n: int = 64  # columns of it, a multiple of 16
+    stages: int = 4  # tiles of each operand in shared memory
 
 
 # For 16 bits, the most promising for large M and N first. For bytes block_k is twice that.
@@ -62,16 +51,12 @@ class GemmMma(GemmStep[GemmMmaConfig]):
     """The matrix product of 16-bit types, and of bytes in int32, by warps on tensor cores.
 
     It supports matrices of any size, strides and alignment: numbers that are not aligned to 16 bytes are loaded singly.
-
-    Notes
-    -----
-    PTX ISA, mma.m16n8k16, mma.m16n8k32 and ldmatrix.
+    See PTX ISA, mma.m16n8k16, mma.m16n8k32 and ldmatrix.
     """
 
     name = "gemm_mma"
     summary = "16-bit types and bytes on tensor cores, whose factors warps load from tiles in shared memory; sm_80"
     since = "gemm_warp_tiled"
-    path = "algorithms/gemm/mma.cu"
     cost = MethodCost(1.0, 0.8, 8192, 1)
     look = Mark("indigo", "diamond")
 
@@ -109,12 +94,10 @@ class GemmMma(GemmStep[GemmMmaConfig]):
 
 def device_refusal(facts: DeviceFacts) -> Reason | None:
     """The reason why a device does not have these tensor cores; None if it has."""
-    if Architecture.parse(facts.architecture).number >= FIRST_ARCHITECTURE:
+    if Architecture.parse(facts.architecture).number >= 80:  # with asynchronous copies, and products of 16 x 16 x 8
         return None
-    return Reason(
-        "these tensor cores came with sm_{first}; this is {architecture}", first=FIRST_ARCHITECTURE,
-        architecture=facts.architecture,
-    )  # fmt: skip
+    return Reason("these tensor cores came with sm_{first}; this is {architecture}",
+                  first=80, architecture=facts.architecture)  # fmt: skip
 
 
 def tiling(config: GemmMmaConfig, size: int = SIZE, *, k_major: bool = False) -> Tiling:
@@ -123,8 +106,7 @@ def tiling(config: GemmMmaConfig, size: int = SIZE, *, k_major: bool = False) ->
     Where all tiles are `k_major`, block_m and block_n need not be powers of 2. `size` is that of a number in bytes.
     Raises ValueError for a config whose warps cannot divide the tile.
     """
-    if (reason := _refusal(config, size, k_major)) is not None:
-        raise ValueError(f"{config}: {reason}")
+    require(config, _refusal(config, size, k_major))
     names = ("block_k", "warp_m", "warp_n", "stages")
     warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
     shared = config.stages * config.block_k * (config.block_m + config.block_n) * size
@@ -138,19 +120,14 @@ def _refusal(config: GemmMmaConfig, size: int, k_major: bool) -> Reason | None:
     for name, least in {**along, "block_k": LINE_BYTES // size}.items():
         if (side := getattr(config, name)) < least or side & (side - 1):
             return Reason("{name}={side} is no power of 2 from {least} on", name=name, side=side, least=least)
-    sides = {"warp_m": config.warp_m, "warp_n": config.warp_n}
-    if any(side < 16 or side % 16 for side in sides.values()) or config.block_m % config.warp_m \
-            or config.block_n % config.warp_n:  # fmt: skip
-        return Reason(
-            "warps of {warp_m} x {warp_n}, multiples of 16, do not cover {block_m} x {block_n} exactly",
-            block_m=config.block_m, block_n=config.block_n, **sides,
-        )  # fmt: skip
-    if config.warp_m * config.warp_n > 32 * MOST_SUMS:
-        sums = config.warp_m * config.warp_n // 32
+    warps = [(config.block_m, config.warp_m), (config.block_n, config.warp_n)]
+    if any(warp < 16 or warp % 16 or block % warp for block, warp in warps):
+        return Reason("warps of {warp_m} x {warp_n}, multiples of 16, do not cover {block_m} x {block_n} exactly",
+                      **asdict(config))  # fmt: skip
+    if (sums := config.warp_m * config.warp_n // 32) > MOST_SUMS:
         return Reason("a lane would have {sums} sums; it has room for {most}", sums=sums, most=MOST_SUMS)
-    warps = config.block_m // config.warp_m * (config.block_n // config.warp_n)
-    if warps > 32:
-        return Reason("a block has at most 32 warps, not {warps}", warps=warps)
+    if (count := config.block_m // config.warp_m * (config.block_n // config.warp_n)) > 32:
+        return Reason("a block has at most 32 warps, not {warps}", warps=count)
     if config.stages < 2:
         return Reason("one tile is used while another is on its way: stages={stages}", stages=config.stages)
     return None

@@ -23,25 +23,22 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
     """out (K x PQ) = w (K x C) x (C x HW), a product for each image and group."""
 
     name = "gemm_1x1"
-    summary = "a 1x1 filter as a matrix product of the picture where it lies"
+    summary = "a 1x1 filter as a matrix product of the image without a copy"
     operation = "conv2d"
     since = "gemm_blas"
     cost = MethodCost(0.60, 0.4, 1, 2)
     look = Mark("olive", "triangle-left")
-    preference = Preference(Rank.POINTWISE, "a 1x1 filter is a matrix product of the picture where it lies")
+    preference = Preference(Rank.POINTWISE, "a 1x1 filter is a matrix product of the image without a copy")
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if (problem.r, problem.s) != (1, 1):
             return Reason("the filter is {own}, not {wanted}", own=f"{problem.r}x{problem.s}", wanted="1x1")
         if problem.stride != (1, 1) or any(problem.padding):
-            return Reason(
-                "stride {stride} and padding {padding} leave no plain matrix; im2col gathers one",
-                stride=str(problem.stride),
-                padding=str(problem.padding),
-            )
+            return Reason("stride {stride} and padding {padding} leave no plain matrix; im2col gathers one",
+                          stride=str(problem.stride), padding=str(problem.padding))  # fmt: skip
         if {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype} not in ({"float32"}, {"float64"}):
             return Reason(
-                "the product reads x where it lies, so x, w, out and the sums must all be float32 or all float64"
+                "the product reads x without a copy, so x, w, out and the sums must all be float32 or all float64"
             )
         if not problem.epilogue.is_identity:
             return Reason("the BLAS has no epilogue {epilogue}; im2col has", epilogue=str(problem.epilogue))

@@ -23,7 +23,6 @@ from convforge.problem.types import VECTOR_BYTES, WIDE, accumulation_dtype, is_i
 
 MOST_TILES = 2**31 - 1  # blocks of a grid along x
 MOST_COLUMNS = 1 << 30  # of a product whose output is a convolution's: they are counted in 32 bits
-BLOCK_FILTERS = 32  # filters of a block, for the cost model
 
 
 class Operand(ctypes.Structure):
@@ -173,6 +172,6 @@ def strides_of(array: Any) -> tuple[int, ...]:
 
 
 def blocked_flops(problem: Conv2dProblem) -> float:
-    """FLOPs of a convolution as a product in blocks of filters; partial blocks count as whole."""
+    """FLOPs of a convolution as a product in blocks of 32 filters; partial blocks count as whole."""
     k = problem.k_per_group
-    return problem.flops * -(-k // BLOCK_FILTERS) * BLOCK_FILTERS / max(k, 1)
+    return problem.flops * -(-k // 32) * 32 / max(k, 1)

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import starmap
-from typing import Any, cast
+from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.gemm.device import plain_b
 from convforge.algorithms.gemm.mma import GemmMma
 from convforge.algorithms.host.conv import address
 from convforge.algorithms.host.element_types import ElementTypes
-from convforge.algorithms.host.on_device import OnDevice
+from convforge.algorithms.host.on_device import OnDevice, require
 from convforge.algorithms.host.resident import persistent, with_occupancy_cap
-from convforge.algorithms.implicit_gemm import on_wgmma
 from convforge.algorithms.implicit_gemm import wgmma_configs as model
+from convforge.algorithms.implicit_gemm.wgmma import MAPS_KEPT, TENSOR_PRODUCTS, device_refusal, wgmma_lines
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -32,45 +32,25 @@ from convforge.problem import GemmProblem
 # NumPy's name of a type -> that of PTX.
 TYPES = {"float16": "f16", "bfloat16": "bf16"}
 
-# Bytes of a number; numbers of a row of 128 bytes, which are a step along K and the sides of a TMA box; threads of a
-# block.
-SIZE, ROW, THREADS = 2, 64, 384
+# Bytes of a number; numbers of a row of 128 bytes, which are a step along K and the sides of a TMA box.
+SIZE, ROW = 2, 64
 # Sums of a thread, as many as its registers hold; columns of a product.
 MOST_SUMS, MOST_COLUMNS = 192, 256
-EXTRA_BYTES = 1024 + 512  # of shared memory beside tiles: alignment, barriers
-FEWEST_STAGES, MOST_STAGES = 2, 8
+EXTRA_BYTES = 512  # of shared memory beside tiles and their alignment: barriers
 
 
 @dataclass(frozen=True, slots=True)
 class GemmWgmmaConfig(Config):
-    """Tiles of :class:`GemmWgmma`.
+    """Tiles of :class:`GemmWgmma`."""
 
-    Attributes
-    ----------
-    block_m, block_n : int
-        The part of C that a block computes at a time.
-    ping_pong : bool
-        The two warpgroups take turns with a tile each; else they share every tile.
-    stages : int
-        Steps of 64 along K that are in shared memory at once.
-    group : int
-        Rows of tiles that are computed together, so that they share columns of B in L2.
-    paired : bool
-        Two neighbouring SMs, a cluster, take tiles one below the other, and each loads half of their columns of B for
-        both.
-    """
-
-    block_m: int = 128
-    block_n: int = 256
-    ping_pong: bool = False
-    stages: int = 4
-    group: int = 16
+    block_m: int = 128  # rows of the part of C that a block computes at a time
+    block_n: int = 256  # columns of that part
+    ping_pong: bool = False  # the two warpgroups take turns with a tile each; else they share every tile
+    stages: int = 4  # steps of 64 along K that are in shared memory at once
+    group: int = 16  # rows of tiles that are computed together, so that they share columns of B in L2
+    # Two neighbouring SMs, a cluster, take tiles one below the other, and each loads half of their columns of B for
+    # both.
     paired: bool = False
-
-    @property
-    def of_cluster(self) -> int:
-        """Blocks of a cluster, which load for each other."""
-        return 2 if self.paired else 1
 
     @property
     def rows(self) -> int:
@@ -105,19 +85,18 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     look = Mark("pink", "circle")
 
     def work_for(self, problem: GemmProblem) -> Work:
-        return Work(problem.flops / on_wgmma.TENSOR_PRODUCTS, problem.least_bytes)
+        return Work(problem.flops / TENSOR_PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
-        if problem.dtype not in TYPES:
-            return None
-        return Preference(Rank.TENSOR_CORES, "16 bits: tensor cores, whose tiles the TMA loads")
+        preferred = Preference(Rank.TENSOR_CORES, "16 bits: tensor cores, whose tiles the TMA loads")
+        return preferred if problem.dtype in TYPES else None
 
     def ways(self, problem: GemmProblem, config: GemmWgmmaConfig) -> tuple[Way, ...]:
         stored = Reason("the TMA loads tiles of A and B and stores tiles of C; the tensor cores multiply them")
         return Way("tensor_cores", "default", stored), handed_on(GemmMma.name, ALIGNMENT, Reason("A, B or C"))
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
-        if (reason := on_wgmma.device_refusal(facts)) is not None:
+        if (reason := device_refusal(facts)) is not None:
             return reason
         if problem.dtype not in TYPES:
             return Reason("A and B must be of one type of {names}, not {dtype}", names=", ".join(TYPES),
@@ -142,8 +121,8 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             if tile.block_m >= 2 * max(problem.m, 64) or tile.block_n >= 2 * max(problem.n, 64):
                 continue
             group = max(1, round(math.sqrt(facts.cores * tile.block_n / tile.block_m)))
-            config = replace(tile, stages=MOST_STAGES, group=group)
-            while config.stages > FEWEST_STAGES and config.shared_bytes + EXTRA_BYTES - 1024 > facts.block_shared_bytes:
+            config = replace(tile, stages=8, group=group)
+            while config.stages > 2 and config.shared_bytes + EXTRA_BYTES > facts.block_shared_bytes:
                 config = replace(config, stages=config.stages - 1)
             found.append(config)
         found.sort(key=lambda config: modelled_cycles(problem, config, facts))
@@ -152,10 +131,9 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         return [*found[:1], *(replace(config, paired=True) for config in pairs[: model.TRIED_IN_PAIRS]), *found[1:]]
 
     def plan(self, problem: GemmProblem, config: GemmWgmmaConfig, runtime: Runtime) -> Plan:
-        if (reason := config_refusal(config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
+        require(config, config_refusal(config, runtime.facts))
         a_across, b_across = problem.transpose_a, not problem.transpose_b  # MN-major operands
-        of_cluster = config.of_cluster
+        of_cluster = 2 if config.paired else 1  # blocks that load for each other
         tiles = -(-problem.m // (config.block_m * of_cluster)), -(-problem.n // config.block_n)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, PING_PONG=config.ping_pong, STAGES=config.stages,
@@ -163,20 +141,21 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             SHARED_BYTES=config.shared_bytes,
         )  # fmt: skip
         types = ElementTypes(out=problem.dtype, acc="float32").prelude()
-        lines = (*types, *prelude, *on_wgmma.wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
+        lines = (*types, *prelude, *wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
         struct = _struct()
-        kernel = runtime.compile(
-            KernelSource("algorithms/gemm/wgmma.cu", "gemm_wgmma", lines, struct, "Wgmma", feature="a")
-        )
+        source = KernelSource("algorithms/gemm/wgmma.cu", "gemm_wgmma", lines, struct, "Wgmma", feature="a")
+        kernel = runtime.compile(source)
         cluster = (of_cluster,) if config.paired else ()
         grid = persistent(math.prod(tiles) * of_cluster, runtime.facts, of_cluster)
-        info = LaunchInfo("gemm_wgmma", grid, (THREADS,), config.shared_bytes, cluster=cluster, early=True)
-        kept = lru_cache(maxsize=on_wgmma.MAPS_KEPT)
+        info = LaunchInfo("gemm_wgmma", grid, (384,), config.shared_bytes, cluster=cluster, early=True)
+        kept = lru_cache(maxsize=MAPS_KEPT)
         maps = {
             "a": kept(partial(matrix_map, block=config.block_m, across=a_across)),
             "b": kept(partial(matrix_map, block=config.block_n // of_cluster, across=b_across)),
             "c": kept(results_map),
         }
+
+        device: Any = runtime  # with a TMA
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()
@@ -185,20 +164,20 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
                 tensor_map = maps[name](address(array), tuple(array.shape), tuple(array.strides))
                 if tensor_map is None:
                     return None
-                args.put_map(name, tensor_map, cast(on_wgmma.WithMaps, runtime).tensor_map(tensor_map))
+                args.put_map(name, tensor_map, device.tensor_map(tensor_map))
             args.tiles_m, args.tiles_n = tiles
             args.steps = -(-problem.k // ROW)
-            args.boxes_a = copies_of(problem.m, config.block_m, a_across)
-            args.boxes_b = copies_of(problem.n, config.block_n // of_cluster, b_across)
+            # Copies that load an operand's part of a stage: one, unless it is MN-major and its length is ragged.
+            args.boxes_a = config.block_m // ROW if a_across and problem.m % ROW else 1
+            args.boxes_b = config.block_n // of_cluster // ROW if b_across and problem.n % ROW else 1
             return args
 
         def otherwise() -> Plan:
             step = GemmMma(self.backend)
             return step.plan(problem, step.configs(problem, runtime.facts)[0], runtime)
 
-        launch = Launch(
-            with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=cache(otherwise)
-        )
+        info = with_occupancy_cap(runtime, kernel, info)
+        launch = Launch(info, kernel, arguments, runtime, otherwise=cache(otherwise))
         return Plan(self, problem, config, runtime, steps=[launch], prepare=plain_b(runtime))
 
 
@@ -212,13 +191,13 @@ def config_refusal(config: GemmWgmmaConfig, facts: DeviceFacts) -> Reason | None
     if config.paired and config.block_n % (2 * ROW):
         return Reason("half of {columns} columns is not whole boxes of {width}", columns=config.block_n, width=ROW)
     if config.block_m > MOST_COLUMNS:
-        return Reason("a copy brings at most {most} rows", most=MOST_COLUMNS)
+        return Reason("a copy loads at most {most} rows", most=MOST_COLUMNS)
     if config.rows * config.block_n // 128 > MOST_SUMS:
         return Reason("{rows} x {columns} sums of a warpgroup are more than its registers hold",
                       rows=config.rows, columns=config.block_n)  # fmt: skip
-    if config.stages < FEWEST_STAGES or config.group < 1:
+    if config.stages < 2 or config.group < 1:
         return Reason("a stage is free one step after its products: at least two are needed")
-    if (together := config.shared_bytes + EXTRA_BYTES - 1024) > facts.block_shared_bytes:
+    if (together := config.shared_bytes + EXTRA_BYTES) > facts.block_shared_bytes:
         return Reason("tiles take {together} bytes of shared memory; a block has {room}",
                       together=together, room=facts.block_shared_bytes)  # fmt: skip
     return None
@@ -234,11 +213,6 @@ def modelled_cycles(problem: GemmProblem, config: GemmWgmmaConfig, facts: Device
     loads = (config.block_m + config.block_n) * ROW * SIZE / model.LOADED_A_CYCLE
     tile = steps * max(config.block_m / 64 * each, loads) * (1 + model.SHALLOW * max(0, model.DEEP - config.stages))
     return model.call_cycles(most, tile, outputs, config.ping_pong)
-
-
-def copies_of(length: int, block: int, across: bool) -> int:
-    """Copies that load an operand's part of a stage: one, unless it is MN-major and its length is ragged."""
-    return block // ROW if across and length % ROW else 1
 
 
 def matrix_map(
@@ -273,7 +247,7 @@ def results_map(at: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Ti
     """The map of C, in boxes of 64 by 64; None if the TMA cannot store it."""
     if (pitch := _pitch(shape, strides)) is None:
         return None
-    tensor_map = TiledMap(at, "u16", (shape[1], shape[0]), (pitch,), (ROW, ROW), swizzle=ROW * SIZE)
+    tensor_map = TiledMap(at, "u16", shape[::-1], (pitch,), (ROW, ROW), swizzle=ROW * SIZE)
     return None if tensor_map.refusal() else tensor_map
 
 
@@ -290,6 +264,4 @@ def _pitch(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
 def _struct() -> type[StructWithMaps]:
     """struct Wgmma of wgmma.cu."""
     counts = ("tiles_m", "tiles_n", "steps", "boxes_a", "boxes_b")
-    return struct_with_maps(
-        "Wgmma", [*((name, MapField) for name in "abc"), *((name, ctypes.c_int) for name in counts)]
-    )
+    return struct_with_maps("Wgmma", {**dict.fromkeys("abc", MapField), **dict.fromkeys(counts, ctypes.c_int)}.items())

@@ -1,8 +1,7 @@
 """Filters in constant memory: each prepared filter has its own module, so that two streams never race for one.
 
-Constant memory belongs to a loaded module: all launches of its kernel read the same. When a prepared filter is deleted,
-the next filter of the same plan on the same stream reuses its module: there the copy of new weights follows the
-launches that read the old ones. The host reads no weights, so it does not wait for weights on the device.
+All launches of a loaded module's kernel read the same constant memory. When a prepared filter is deleted, the next one
+of the same plan on the same stream reuses its module: there the copy of new weights follows the earlier launches.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any
 
 from convforge.algorithms.contract import Buffers, Call, Launch, PreparedFilter
 from convforge.algorithms.host.conv import WeightPacker, address
@@ -22,29 +21,7 @@ from convforge.problem.types import itemsize
 CONSTANT_BYTES = 64 << 10  # of a module
 
 
-class _WithModules(Runtime, Protocol):
-    """A runtime whose kernels have constant memory."""
-
-    def instance(self, kernel: Any) -> Any:
-        """The same kernel in a new module."""
-        ...
-
-    def constant(self, kernel: Any, symbol: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array of the kernel's module."""
-        ...
-
-    def stream_handle(self, stream: Any) -> int:
-        """A number that identifies a stream; None is the runtime's own."""
-        ...
-
-    def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy bytes between two device addresses."""
-        ...
-
-
 class _Module:
-    """A kernel with its own constant memory, and the streams that have used it."""
-
     __slots__ = ("__weakref__", "kernel", "streams")
 
     def __init__(self, kernel: Any, streams: set[int]) -> None:
@@ -52,7 +29,6 @@ class _Module:
 
 
 def weight_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of the packed filter."""
     return problem.k * problem.taps * itemsize(problem.acc_dtype)
 
 
@@ -70,13 +46,12 @@ class GlobalWeights(WeightPacker):
 
 
 class ConstantWeights:
-    """Prepares filters in the constant memory of a kernel's modules.
-
-    The kernel has ``__constant__ acc_t weights[K * TAPS]``. It is itself never launched, because others may hold it.
-    """
+    """Prepares filters in the ``weights[K * TAPS]`` of copies of a kernel, which is never launched itself."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
-        self._problem, self._runtime = problem, cast(_WithModules, runtime)
+        # Its kernels have constant memory: instance, constant, stream_handle and copy.
+        self._runtime: Any = runtime
+        self._problem = problem
         self._kernel = kernel
         self._pack = WeightPacker(problem, runtime)
         self._free: dict[int, list[Any]] = {}
@@ -92,8 +67,7 @@ class ConstantWeights:
         return PreparedFilter({**packed.tensors, "module": module}, packed.nbytes + nbytes)
 
     def _is_packed(self, w: Any) -> bool:
-        problem = self._problem
-        sizes = problem.w_shape
+        problem, sizes = self._problem, self._problem.w_shape
         steps = [math.prod(sizes[i + 1 :]) * w.itemsize for i in range(4)]
         dense = all(size == 1 or step == own for size, step, own in zip(sizes, steps, w.strides, strict=True))
         return dense and problem.mode == "cross-correlation" and problem.w_dtype == problem.acc_dtype

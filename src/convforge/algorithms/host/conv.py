@@ -19,6 +19,7 @@ from convforge.problem.types import WIDE, is_integer
 
 # Blocks of a grid along y and z, at most; kernels with more work loop in steps of the grid.
 MOST_BLOCKS = 65535
+LIMIT_BITS = 30  # of numbers that a kernel divides
 
 
 class ArrayView(NamedTuple):
@@ -152,6 +153,28 @@ def is_aligned(
         if size > 1 and getattr(strides, axis) % vector:
             return False
     return (address or 0) % (vector * nbytes) == 0
+
+
+class Divisor(ctypes.Structure):
+    """struct Divisor of conv.cuh."""
+
+    _fields_ = (("by", ctypes.c_int), ("factor", ctypes.c_uint), ("shift", ctypes.c_int))
+
+
+def divisor(by: int) -> Divisor:
+    """The divisor for a number from 1 to 2^30 (Granlund and Montgomery, 1994).
+
+    The factor exceeds 2^shift / by by less than 1, so the quotient of a number below 2^30 exceeds the true one by less
+    than 1 / by.
+
+    Examples
+    --------
+    >>> seven = divisor(7)
+    >>> (2**30 - 1) * seven.factor >> seven.shift == (2**30 - 1) // 7
+    True
+    """
+    shift = LIMIT_BITS + (by - 1).bit_length()
+    return Divisor(by, -(-(1 << shift) // by), shift)
 
 
 class _Weights(ctypes.Structure):

@@ -1,7 +1,6 @@
-"""The four types of a kernel: storage, math, accumulation, epilogue; each with one name on the host and on the device.
+"""The types of a kernel: storage (x_t, w_t, out_t), math (math_t: factors), accumulation (acc_t: sums), epilogue.
 
-Storage is the type of arrays (x_t, w_t, out_t), math that of factors (math_t), accumulation that of sums (acc_t); the
-epilogue computes in epilogue_t, on a scale and a bias of operand_t. In a kernel of plain multiply-adds math_t is acc_t.
+The epilogue computes in epilogue_t, on a scale and a bias of operand_t.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ TYPES = {
 # NumPy's name of a number's type in a kernel's struct -> ctypes' type.
 NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
 
-# Declared in every prelude, whose types may name them; types.cuh defines them.
-_DECLARED = ("struct half_t;", "struct bfloat16_t;")
+_DECLARED = ("struct half_t;", "struct bfloat16_t;")  # in every prelude; types.cuh defines them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,4 @@
-"""Outputs whose windows are in a padding of zeros: their sums are zero, but a transform leaves rounding noise.
-
-A method that computes in a transformed domain appends the step of :func:`outside_steps`. Only problems with a padding
-as large as the filter have such outputs and this step.
-"""
+"""Outputs whose windows are in a padding of zeros: their sums are zero, but a transform leaves rounding noise."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ THREADS = 256
 
 
 def outside_steps(problem: Conv2dProblem, runtime: Runtime) -> list[Launch | Call]:
-    """Steps that store the outputs whose windows are in a padding of zeros, of float sums; empty if none exist."""
+    """Steps that store these outputs, of float sums, after a transform; empty if the padding is small."""
     rows, columns = outside(problem)
     if not (rows.any() or columns.any()):
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-from convforge.algorithms.host.divide import LIMIT_BITS, Divisor, divisor
+from convforge.algorithms.host.conv import LIMIT_BITS, Divisor, divisor
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES

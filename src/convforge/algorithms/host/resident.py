@@ -45,9 +45,9 @@ def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: in
 def with_occupancy_cap(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
     """A launch with an occupancy cap: enough shared memory that no SM runs more than its share of blocks.
 
-    With PDL, the blocks of the next launch in a stream start as soon as there is room, and wait (pdl_wait).
-    Without the cap, SMs that finish first would start as many of them as fit, and the last SMs none. The cap uses no
-    more shared memory than needed, because the rest is L1. A grid with more blocks than run at once is not changed.
+    With PDL, the blocks of the next launch start as soon as there is room, and wait (pdl_wait): SMs that finish first
+    would start as many as fit, and the last SMs none. The cap uses no more shared memory than needed, because the rest
+    is L1. A grid with more blocks than run at once is not changed.
     """
     info, facts = runtime.describe(kernel, info), runtime.facts
     if info.occupancy is None or not info.early:
@@ -88,8 +88,7 @@ def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> Launc
 def is_shared_well(tiles: int, blocks: int, facts: DeviceFacts) -> bool:
     """Tell if a persistent grid of `blocks` keeps all SMs about as busy as a grid of a block a tile.
 
-    Some blocks of a persistent grid compute one tile more than the others. If an SM runs several blocks, these may all
-    be on the same few SMs. With a block a tile, the SM that finishes first starts the next tile.
+    Some of its blocks compute one tile more than the others, and these may all be on the same few SMs.
 
     Examples
     --------
@@ -103,5 +102,4 @@ def is_shared_well(tiles: int, blocks: int, facts: DeviceFacts) -> bool:
 
 
 def _in_warps(threads: int) -> int:
-    """Threads rounded up to whole warps, because registers are allocated by warp."""
     return -(-threads // 32) * 32

@@ -1,7 +1,6 @@
 """Parts of CPU kernels: read a row of the padded image into a tile, add products to a row of sums, store it.
 
-Only this file handles borders, element types, layouts and strides, so that the loops of each method stay plain. Numba
-compiles all functions and inlines them into the kernels that call them.
+Only this file handles borders, element types, layouts and strides. Numba inlines it into the kernels that call it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ def half_to_float(bits: Any) -> Any:
 def float_to_half(value: Any) -> Any:
     """float32 or float64 to the 16 bits of float16, rounded once, half to even; too large becomes Inf.
 
-    float64 goes through float32, rounded to odd: towards zero, and the last bit set if the result is inexact. So no
-    number near a tie of float16 becomes the tie (S. Boldo and G. Melquiond, *Emulation of a FMA and correctly rounded
-    sums*, IEEE Trans. Comput. 57(4), 2008). float32 is exact, and the compiler drops this code.
+    float64 goes through float32, rounded to odd, so that no number near a tie of float16 becomes the tie (S. Boldo and
+    G. Melquiond, *Emulation of a FMA and correctly rounded sums*, IEEE Trans. Comput. 57(4), 2008).
     """
     single = np.float32(value)
     bits = single.view(np.uint32)
@@ -73,12 +71,10 @@ def gather_row(
 ) -> None:
     """Read `count` padded positions, from `first` on, of one row into ``row[offset:]``, cast to the tile's type.
 
-    Position j goes to ``offset + (j % stride) * pitch + j // stride``: with a stride, positions of one phase are
-    contiguous, so that the loop over outputs always has unit stride. No tap uses phases from `phases` on.
-
-    Element w of the image's row is ``flat[start + w * step]``, the bits of float16 if `half`; a negative `start` means
-    that the whole row is outside the image. `columns` is the border's table of indices, `left` the padding, `width` the
-    image's. `outside` is the value outside the image; `zero`, the zero point, is subtracted from every element.
+    Position j goes to ``offset + (j % stride) * pitch + j // stride``: positions of one phase are contiguous. No tap
+    uses phases from `phases` on. Element w of the image's row is ``flat[start + w * step]``, the bits of float16 if
+    `half`; `start` is negative if the whole row is outside the image. `columns` is the border's table of indices,
+    `left` the padding, `width` the image's, `outside` the value outside it; `zero` is subtracted from every element.
     """
     for phase in range(phases):
         n = _steps(count - phase, stride)
@@ -248,8 +244,7 @@ def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, star
               residual_start: Any, residual_step: Any) -> None:  # fmt: skip
     """Store sums [first, first + n) of output channel `k` as elements ``out[start + q * step]``, through the epilogue.
 
-    `values` is scratch for `n` values in the epilogue's type. `residual_start` and `residual_step` are the first
-    element and the step of the residual's row, if there is one.
+    `values` is scratch for `n` values in the epilogue's type; `residual_start` and `residual_step` are as of `out`.
     """
     if epilogue.plain:
         store_plain(sums, first, n, out, start, step, epilogue)
@@ -286,8 +281,7 @@ def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values:
     """Store neighbouring pixels of a row, whose sums are `n` output channels each: k, k + step, ...
 
     Channel i of pixel q is ``sums[first + q * pitch + i]``, and channel k of the first pixel is ``out[start]``.
-    `values` is scratch for `n` or more values in the epilogue's type; `place` has the output's offset and its strides
-    of n, channels, rows and columns.
+    `values` is scratch for `n` or more values in the epilogue's type; `place` is that of the output's view.
     """
     alike = epilogue.plain or (epilogue.scale.size <= 1 and epilogue.bias.size == 0 and epilogue.residual.size == 0)
     if alike and step * place[2] == 1 and place[4] == n and pitch == n:  # all channels, contiguous

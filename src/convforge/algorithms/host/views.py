@@ -1,8 +1,4 @@
-"""Views of strided arrays as flat elements with an offset and strides, for kernels of the CPU.
-
-The strides are in the logical order N, C, H, W, so one kernel serves NCHW, NHWC, pitched views of a larger image and
-reversed axes, without a copy.
-"""
+"""Views of strided arrays as flat elements with an offset and strides in the order N, C, H, W, for CPU kernels."""
 
 from __future__ import annotations
 
@@ -57,8 +53,6 @@ def view(array: NDArray[np.generic], layout: str) -> View:
 
 
 class _Memory:
-    """An array's memory through NumPy's array interface."""
-
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array  # kept alive
         interface: dict[str, Any] = array.__array_interface__

@@ -1,7 +1,6 @@
 """16-bit floats on the CPU: a method computes in float32 on copies of the arrays, and its results are rounded once.
 
-Numba has no bfloat16, and BLAS no 16-bit floats, so kernels cannot read them. float32 holds every number of both, and
-is the type of their sums anyway.
+Numba has no bfloat16, and BLAS no 16-bit floats. float32 holds every number of both, and is the type of their sums.
 """
 
 from __future__ import annotations

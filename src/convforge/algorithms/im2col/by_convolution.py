@@ -1,4 +1,4 @@
-"""The product of im2col as a convolution with filters of 1x1: the methods of that, under names of products.
+"""The expansion of im2col on GPUs, and its product as a convolution with filters of 1x1.
 
 Columns of the matrix are pixels, and the entries of a column are their channels. So the convolution has the output and
 the epilogue of the layer itself.
@@ -6,23 +6,101 @@ the epilogue of the layer itself.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar, cast
 
-from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
-from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, GemmSplitMma, GemmTf32Mma, on_views
-from convforge.algorithms.host.conv import ArrayView, WeightPacker, address
-from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_contiguous
+import numpy as np
+
+from convforge.algorithms.contract import Buffers, Launch, Preparation
+from convforge.algorithms.gemm.by_convolution import MOST_K, ByConvolution, Chained, GemmSplitMma, GemmTf32Mma, on_views
+from convforge.algorithms.host.conv import (
+    MOST_BLOCKS,
+    ArrayView,
+    WeightPacker,
+    address,
+    conv_constants,
+    fill,
+    with_conv,
+)
 from convforge.algorithms.implicit_gemm.mma import ImplicitMmaConfig, rows_pay
 from convforge.algorithms.implicit_gemm.split_mma import SplitMmaConfig
 from convforge.algorithms.traits import Way
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.runtime import Runtime
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import WIDE, itemsize
+
+THREADS = 256
+ALIGNMENT = 256  # of the columns in the workspace, in bytes
+
+
+class Expansion:
+    """The expansion's kernel for one problem; `entries` is the type of the matrix's entries."""
+
+    def __init__(self, problem: Conv2dProblem, runtime: Runtime, entries: str) -> None:
+        self._problem, self._runtime = problem, runtime
+        self._column = problem.c * problem.r * problem.s * itemsize(entries)
+        self._read = _bytes_read(problem)
+        # Neighbouring columns of a thread, stored at once: four need so many registers that too few threads run. With
+        # more taps the unrolled code of two would be large.
+        self._per = 2 if problem.r * problem.s <= 64 else 1
+        self._struct = with_conv(
+            "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
+        )
+        own = constants(THREADS=THREADS, PIXELS_CONTIGUOUS=pixels_contiguous(problem), PER=self._per)
+        lines = (*conv_constants(problem, entries), *own)
+        source = KernelSource("algorithms/im2col/im2col.cu", "im2col", lines, self._struct, "Expansion")
+        self._kernel = runtime.compile(source)
+        self._info = cache(self._described)
+
+    def nbytes(self, count: int) -> int:
+        """Bytes of so many columns, in multiples of ALIGNMENT."""
+        return -(-count * self._column // ALIGNMENT) * ALIGNMENT
+
+    def launch(self, first: int, count: int) -> Launch:
+        """The launch that writes columns [first, first + count) of all to the workspace."""
+        total = self._problem.n * self._problem.p * self._problem.q
+        moved = self._column * count + self._read * (first + count) // total - self._read * first // total
+
+        def arguments(buffers: Buffers) -> Any:
+            args = self._struct(columns=columns_at(buffers), first=first, count=count)
+            fill(args.conv, self._problem, buffers)
+            return args
+
+        return Launch(self._info(count), self._kernel, arguments, self._runtime, "expansion", moved)
+
+    def _described(self, count: int) -> LaunchInfo:
+        grid: tuple[int, ...] = (-(-count * self._problem.c // THREADS),)
+        if pixels_contiguous(self._problem):
+            grid = (-(-count // (THREADS * self._per)), min(self._problem.c, MOST_BLOCKS))
+        return self._runtime.describe(self._kernel, LaunchInfo("im2col", grid, (THREADS,)))
+
+
+def pixels_contiguous(problem: Conv2dProblem) -> bool:
+    """Tell if neighbours in the matrix are pixels, so that rows are entries (c, r, s); else they are channels."""
+    return problem.x_layout != "NHWC" or problem.c_per_group < 16  # with more, they fill a line of memory
+
+
+def columns_at(buffers: Buffers) -> int:
+    return -(-address(buffers["workspace"]) // ALIGNMENT) * ALIGNMENT
+
+
+def _bytes_read(problem: Conv2dProblem) -> int:
+    """Bytes of x under some window: strides may skip rows and columns. Pixels that only a border reads do not count."""
+
+    def read(size: int, outputs: int, taps: int, stride: int, dilation: int, before: int) -> int:
+        at = np.add.outer(np.arange(outputs) * stride, np.arange(taps) * dilation - before).ravel()
+        return len(np.unique(at[(at >= 0) & (at < size)]))
+
+    rows = read(problem.h, problem.p, problem.r, problem.stride[0], problem.dilation[0], problem.padding[0])
+    columns = read(problem.w, problem.q, problem.s, problem.stride[1], problem.dilation[1], problem.padding[2])
+    return problem.n * problem.c * rows * columns * itemsize(problem.x_dtype)
+
 
 # As exact as sums of float32, and of numbers rounded to TF32.
 BY_CONVOLUTION: dict[str, type[ByConvolution[Any]]] = {product.name: product for product in (GemmSplitMma, GemmTf32Mma)}
@@ -62,13 +140,10 @@ class ConvolvedProduct:
             count = chunk.images * chunk.height * problem.q
             self.steps.append(expansion.launch((chunk.image * problem.p + chunk.row) * problem.q, count))
             arrays = partial(_arrays, problem=problem, chunk=chunk, room=matrix)
-            for step in plans[chunk.images, chunk.height].steps:
-                assert isinstance(step, Launch)
+            for step in cast(Sequence[Launch], plans[chunk.images, chunk.height].steps):
                 # Columns are aligned, so no other plan is needed.
                 self.steps.append(replace(on_views(step, arrays), role="product", otherwise=None))
-        filters = plans[widest].preparation
-        assert filters is not None
-        self.prepare = _Filters(problem, filters, runtime)
+        self.prepare = _filters(problem, cast(Preparation, plans[widest].preparation), runtime)
         self.workspace_bytes = ALIGNMENT - 1 + matrix + plans[widest].workspace_bytes if chunks else 0
 
 
@@ -79,27 +154,19 @@ def chosen(configs: Sequence[C], tile: int, gemm: str) -> C:
     return configs[tile]
 
 
-class _Filters(Preparation):
+def _filters(problem: Conv2dProblem, filters: Preparation, runtime: Runtime) -> Preparation:
     """The weights in the order of a column's entries, then prepared as filters of 1x1."""
+    packer = WeightPacker(problem, runtime, "KCRS" if pixels_contiguous(problem) else "KRSC")
+    size = itemsize(problem.acc_dtype)
 
-    def __init__(self, problem: Conv2dProblem, filters: Preparation, runtime: Runtime) -> None:
-        packer = WeightPacker(problem, runtime, "KCRS" if pixels_contiguous(problem) else "KRSC")
-        size = itemsize(problem.acc_dtype)
-        shape, strides = (problem.k, problem.taps, 1, 1), (problem.taps * size, size, size, size)
-        filters = filters.of(ArrayView(0, shape, strides, size))  # as of aligned memory
+    def view(at: int) -> ArrayView:
+        return ArrayView(at, (problem.k, problem.taps, 1, 1), (problem.taps * size, size, size, size), size)
 
-        def packed(buffers: Buffers) -> Buffers:
-            return {**buffers, "w": buffers["entries"]}
-
-        def viewed(buffers: Buffers) -> Buffers:
-            return {**buffers, "given": ArrayView(address(buffers["entries"]), shape, strides, size)}
-
-        def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
-            made, entries = filters.finish(viewed(buffers), stream), buffers["entries"]
-            return replace(made, tensors={**made.tensors, "entries": entries}, nbytes=made.nbytes + entries.nbytes)
-
-        steps = [on_views(step, packed) for step in packer.steps] + [on_views(step, viewed) for step in filters.steps]
-        super().__init__(runtime, {**filters.pieces, "entries": packer.pieces["w"]}, steps, finish)
+    steps = [on_views(step, lambda buffers: {**buffers, "w": buffers["entries"]}) for step in packer.steps]
+    return Chained(
+        runtime, steps, filters.of(view(0)), "entries", packer.pieces["w"],  # as of aligned memory
+        lambda buffers: view(address(buffers["entries"])),
+    )  # fmt: skip
 
 
 def chunks_of(problem: Conv2dProblem, columns: int) -> list[Chunk]:

@@ -13,8 +13,16 @@ from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMma, device_refus
 from convforge.algorithms.gemm.product import MOST_COLUMNS, Product, blocked_flops, operand
 from convforge.algorithms.host.conv import WeightPacker
 from convforge.algorithms.host.on_device import DeviceConvolution
-from convforge.algorithms.im2col.by_convolution import ConvolvedProduct, chosen, ways_of_convolved, why_not_convolved
-from convforge.algorithms.im2col.expansion import ALIGNMENT, Expansion, columns_at, pixels_contiguous
+from convforge.algorithms.im2col.by_convolution import (
+    ALIGNMENT,
+    ConvolvedProduct,
+    Expansion,
+    chosen,
+    columns_at,
+    pixels_contiguous,
+    ways_of_convolved,
+    why_not_convolved,
+)
 from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -24,42 +32,23 @@ from convforge.problem.types import WIDE, itemsize
 
 # Steps of the ladder that can compute the product.
 STEPS: dict[str, Callable[[str], GemmStep[Any]]] = {**LADDER, GemmMma.name: GemmMma}
-# Most tilings of a convolution among the configs.
-TILINGS = 4
 # Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
 GRAIN = 256
 # Most chunks of a matrix: each costs the host two launches, and the plan their descriptions.
 MOST_CHUNKS = 1024
 
-# With many channels on both sides and at most so many columns of the product, a matrix that is written first is faster:
-# few columns keep few blocks busy, and a product of prepared operands ends sooner. With one product, the limits are
-# more columns, and outputs for each SM.
-FEW_COLUMNS, SEVERAL_COLUMNS, SEVERAL_OUTPUTS = 256, 4096, 16000
-
-# Least taps and output channels with which the matrix pays, for several input channels, but too few to fill a tile: a
-# thread that holds its pixels would read a tap for nearly every product. And least outputs for each SM: with fewer, a
-# method of one launch ends first.
-MATRIX_TAPS, MATRIX_CHANNELS, MATRIX_OUTPUTS = 48, 32, 4000
-
 
 @dataclass(frozen=True, slots=True)
 class Im2colConfig(Config):
-    """Chunk and product of :class:`Im2col`.
+    """Chunk and product of :class:`Im2col`."""
 
-    Attributes
-    ----------
-    columns : int
-        Columns of the matrix, which are output pixels of the batch, expanded at once. The workspace holds
-        ``columns * C * R * S`` numbers. For gemm_split_mma they are whole images, or whole output rows of one image.
-    gemm : str
-        The step of the GEMM ladder that multiplies. For gemm_mma, on tensor cores, numbers of 16 bits are not widened.
-        gemm_split_mma multiplies float32 on tensor cores; the workspace then holds the halves of the numbers besides.
-    tile : int
-        Index of that step's tiling; the step puts the best first.
-    """
-
+    # Columns of the matrix, which are output pixels of the batch, expanded at once. The workspace holds
+    # columns x C x R x S numbers. For gemm_split_mma they are whole images, or whole output rows of one image.
     columns: int
+    # The step of the GEMM ladder that multiplies. For gemm_mma, on tensor cores, numbers of 16 bits are not widened.
+    # gemm_split_mma multiplies float32 on tensor cores; the workspace then also holds the halves of the numbers.
     gemm: str = "gemm_warp_tiled"
+    # Index of that step's tiling; the step puts the best first.
     tile: int = field(default=0, metadata={"least": 0})
 
 
@@ -103,7 +92,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         room = facts.memory_bytes // 8 // (2 * entries * itemsize(problem.acc_dtype))
         reach = WIDE // max(entries, problem.k)  # so that offsets in the arrays have 32 bits
         columns = _chunk(total, max(min(room, reach), _least_columns(total)))
-        return [Im2colConfig(columns, self.convolved, tile) for tile in range(TILINGS)]
+        return [Im2colConfig(columns, self.convolved, tile) for tile in range(4)]
 
     def plan(self, problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> Plan:
         if not 1 <= config.columns <= MOST_COLUMNS:
@@ -154,13 +143,16 @@ class Im2col(DeviceConvolution[Im2colConfig]):
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         columns, outputs, channels = problem.n * problem.p * problem.q, problem.k_per_group, problem.c_per_group
-        long = problem.taps >= MATRIX_TAPS and outputs >= MATRIX_CHANNELS
-        if long and 1 < channels <= 8 and columns * problem.k >= MATRIX_OUTPUTS * facts.cores:
+        of_sm = columns * problem.k / facts.cores
+        # Too few channels to fill a tile: a thread that holds its pixels would read a tap for nearly every product.
+        # With fewer outputs for each SM, a method of one launch ends first.
+        if problem.taps >= 48 and outputs >= 32 and 1 < channels <= 8 and of_sm >= 4000:
             why = f"{outputs} outputs of {problem.taps} products share what they load"
             return Preference(Rank.WRITTEN_MATRIX, why)
-        several = columns <= SEVERAL_COLUMNS and columns * problem.k <= SEVERAL_OUTPUTS * facts.cores
-        if channels > 8 and outputs >= 8 and (columns <= FEW_COLUMNS or (several and problem.groups == 1)):
-            return Preference(Rank.WRITTEN_MATRIX, "a product of few columns, whose operands lie ready")
+        # Few columns keep few blocks busy, and a product of prepared operands ends sooner.
+        several = columns <= 4096 and of_sm <= 16000 and problem.groups == 1
+        if channels > 8 and outputs >= 8 and (columns <= 256 or several):
+            return Preference(Rank.WRITTEN_MATRIX, "a product of few columns, whose operands are ready")
         return Preference(Rank.GENERAL_MATRIX, GENERAL)
 
 
@@ -236,8 +228,6 @@ def _why_not_narrow(problem: Conv2dProblem) -> Reason | None:
     """The reason why gemm_mma cannot multiply x and w directly, in 16 bits; None if it can."""
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         types = ", ".join(sorted({problem.x_dtype, problem.w_dtype}))
-        return Reason(
-            "x and w must be of one type of {names}, not {types}, for tensor cores to multiply them",
-            names=", ".join(TYPES), types=types,
-        )  # fmt: skip
+        return Reason("x and w must be of one type of {names}, not {types}, for tensor cores to multiply them",
+                      names=", ".join(TYPES), types=types)  # fmt: skip
     return None

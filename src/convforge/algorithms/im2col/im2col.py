@@ -29,21 +29,11 @@ _GEMMS: dict[str, Algorithm[GemmProblem, Any]] = {g.name: g for g in (GemmBlas()
 
 @dataclass(frozen=True, slots=True)
 class Im2colConfig(Config):
-    """Chunk and child of :class:`Im2col`.
+    """Chunk and child of :class:`Im2col`."""
 
-    Attributes
-    ----------
-    images : int
-        Pictures expanded at once.
-    tile_p : int
-        Output rows expanded at once.
-    gemm : str
-        Name of the matrix product.
-    """
-
-    images: int = 1
-    tile_p: int = 1
-    gemm: str = "gemm_blas"
+    images: int = 1  # expanded at once
+    tile_p: int = 1  # output rows expanded at once
+    gemm: str = "gemm_blas"  # name of the matrix product
 
 
 @dataclass(frozen=True, slots=True)

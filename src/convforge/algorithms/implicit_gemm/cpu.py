@@ -1,10 +1,7 @@
-"""Kernels of implicit GEMM on the CPU: blocks of sums in registers, read from a tile by offsets.
+"""Kernels of implicit GEMM on the CPU with vectors along the pixels, for few outputs; see also cpu_outputs.py.
 
-Vectors are along the pixels, for problems of few outputs; cpu_outputs.py has the others.
-
-What changed since im2col: the expanded matrix is never written. Its row of tap t is the tile itself, `offsets[t]`
-elements further on. What changed since direct_rows: a block of outputs by a few vectors of pixels is summed over all
-taps in registers, so each loaded pixel is used for several outputs.
+Since im2col: the expanded matrix is never written. Its row of tap t is the tile itself, `offsets[t]` elements further
+on. Since direct_rows: a block of outputs by a few vectors of pixels is summed over all taps in registers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Kernels of implicit GEMM on the CPU with vectors along the outputs: two of them by six pixels, in registers.
 
-What changed since cpu.py: a vector holds the weights of eight outputs, and each pixel is broadcast. Pixels may be
-anywhere in the tile, so sums between rows or beyond the last pixel are computed only to fill a block of six. In return,
-a block of sums must be transposed before it is stored.
+Since cpu.py: a vector holds the weights of eight outputs, and each pixel is broadcast. Pixels may be anywhere in the
+tile; in return, a block of sums is transposed before it is stored.
 """
 
 from __future__ import annotations

@@ -26,8 +26,6 @@ TILES = tuple(starmap(WarpTile, (
     (64, 128, 8, 32, 64, 8, 8), (64, 64, 32, 32, 32, 8, 4), (64, 64, 16, 32, 64, 8, 8), (64, 64, 8, 32, 32, 8, 4),
     (32, 128, 8, 32, 32, 8, 4), (16, 128, 8, 16, 32, 4, 4), (8, 256, 8, 8, 64, 4, 4),
 )))  # fmt: skip
-# Steps of several taps cost more to gather: the factor for a tile whose steps do not divide the channels.
-SEVERAL_TAPS = 1.25
 
 
 class ImplicitGemm(DeviceConvolution[WarpTile]):
@@ -54,7 +52,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
         fit = [tile for tile in TILES if tile.fits(tiling(tile, problem), size, facts)]
 
         def time(tile: WarpTile) -> float:
-            slower = SEVERAL_TAPS if problem.c_per_group % tile.block_k else 1.0
+            slower = 1.25 if problem.c_per_group % tile.block_k else 1.0  # steps of several taps cost more to gather
             return slower * modelled_time(tiling(tile, problem), problem.k_per_group, pixels, problem.groups, facts)
 
         return sorted(fit, key=time)
@@ -66,14 +64,20 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
             problem.acc_dtype, problem, constants=constants(CHANNELS_LAST=nhwc), around=_around,
         )  # fmt: skip
 
+        size = itemsize(problem.x_dtype)
+        each = min(4, 16 // size)
+        fours = nhwc and problem.c_per_group % each == 0
+        vectors = dict.fromkeys("nhw", 2), {"c": 1}, each  # strides of axes with one element count too
+
         def columns(first: int) -> Launch:
             count = min(MOST_COLUMNS, pixels - first)
             info = product.info(problem.k_per_group, count, problem.groups, early=True)
 
             def arguments(buffers: Buffers) -> Any:
                 args = product.output(buffers, count, problem.taps, first)
-                vectors = nhwc and _channels_aligned(problem, args.store.conv)
-                return product.arguments(args, int(vectors))
+                conv = args.store.conv
+                # Channels are contiguous, and every fourth is aligned to four of them, or to 16 bytes.
+                return product.arguments(args, int(fours and is_aligned(conv.x, conv.x_strides, *vectors, size)))
 
             return Launch(info, product.kernel, arguments, runtime)
 
@@ -89,14 +93,4 @@ def tiling(config: WarpTile, problem: Conv2dProblem) -> Tiling:
 
 
 def _around(gemm: Any) -> type[ctypes.Structure]:
-    """struct Implicit of implicit_gemm.cu."""
     return type("Implicit", (ctypes.Structure,), {"_fields_": [("product", gemm), ("vectors", ctypes.c_int)]})
-
-
-def _channels_aligned(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell if channels are contiguous, and every fourth is aligned to four of them, or to 16 bytes."""
-    size = itemsize(problem.x_dtype)
-    each = min(4, 16 // size)
-    # Strides of axes with one element count too.
-    every = dict.fromkeys("nhw", 2)
-    return problem.c_per_group % each == 0 and is_aligned(conv.x, conv.x_strides, every, {"c": 1}, each, size)

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
 from convforge.algorithms.gemm.mma import MOST_SUMS, TYPES, device_refusal
-from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution, types_refusal
+from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
+from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, filter_from
+from convforge.algorithms.implicit_gemm.mma import contiguous_outputs, run_refusal, store_width
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -31,43 +32,23 @@ MOST_CHANNELS = 4
 OUTPUTS, FILTERS, DEPTH = 16, 8, 16  # of one product of the tensor cores; DEPTH in numbers along K
 # Products of tensor cores in the time of one multiply-add of float32, at the rate that this kernel reaches.
 PRODUCTS = 7
-# With fewer filters "auto" chooses another method: most of a product would be padding.
-FEWEST = 8
-MOST_CONFIGS = 10  # that a search tries
-STORED = 16  # most bytes of one store of a lane
 THREADS = 128  # of a block that packs filters
 SIZE, WORD = 2, 4  # bytes of a number, and of two
 
 
 @dataclass(frozen=True, slots=True)
 class FewChannelsConfig(Config):
-    """Tiles of :class:`ImplicitGemmFewChannels`.
+    """Tiles of :class:`ImplicitGemmFewChannels`."""
 
-    Attributes
-    ----------
-    tile_h, tile_w : int
-        Rows and columns of outputs that a block computes at once; tile_w is a multiple of 16.
-    block_n : int
-        Filters of a block, a multiple of warp_n.
-    fragments : int
-        Of a warp: runs of 16 outputs of a row.
-    warp_n : int
-        Filters of a warp, a multiple of 16.
-    patches : int
-        2: the next tile's pixels are staged while this one's are multiplied. 1: there is room for large patches.
-    resident : int
-        Threads that an SM should hold at once. The compiler then gives each thread few enough registers.
-    run : int
-        In NCHW, most contiguous outputs of a filter in a thread: one store writes them if they divide Q. A power of 2.
-    """
-
-    tile_h: int = 16
-    tile_w: int = 16
-    block_n: int = 64
-    fragments: int = 4
-    warp_n: int = 64
+    tile_h: int = 16  # rows of outputs that a block computes at once
+    tile_w: int = 16  # columns of outputs that a block computes at once, a multiple of 16
+    block_n: int = 64  # filters of a block, a multiple of warp_n
+    fragments: int = 4  # of a warp: runs of 16 outputs of a row
+    warp_n: int = 64  # filters of a warp, a multiple of 16
+    # 2: the next tile's pixels are staged while this one's are multiplied. 1: there is room for large patches.
     patches: int = 2
-    resident: int = 512
+    resident: int = 512  # threads that an SM should hold at once, which limits the registers of each
+    # In NCHW, most contiguous outputs of a filter in a thread: one store writes them if they divide Q. A power of 2.
     run: int = 8
 
     @property
@@ -95,7 +76,7 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
     """An implicit GEMM whose blocks read factors from a patch of the image in shared memory."""
 
     tiles: ClassVar[tuple[FewChannelsConfig, ...]]
-    names: ClassVar[tuple[str, ...]] = ()  # macros that specialise the file's kernel
+    macros: ClassVar[tuple[str, ...]] = ()  # that specialise the file's kernel
     fields: ClassVar[Mapping[str, Any]] = {}  # further ones of its struct
     parts: ClassVar[int] = 1  # products of the tensor cores for one product
     filters: ClassVar[int] = FILTERS  # of one load of factors
@@ -108,19 +89,24 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
     def types_refusal(self, problem: Conv2dProblem) -> Reason | None:
         """The reason why the kernel does not support a problem's types; None if it does."""
 
-    def put(self, args: Any, buffers: Buffers) -> None:
+    @staticmethod
+    def put(args: Any, buffers: Buffers) -> None:
         """Fill the further fields of the struct."""
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """Taps, channels and filters that pad products count too."""
-        depth = steps_of(problem) * DEPTH
         filters = -(-problem.k // self.filters) * self.filters
-        flops = 2 * problem.n * problem.p * problem.q * filters * depth
+        flops = 2 * problem.n * problem.p * problem.q * filters * steps_of(problem) * DEPTH
         return Work(flops * self.parts / PRODUCTS, problem.least_bytes)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        reason = self.types_refusal(problem) or _channels_refusal(problem) or device_refusal(facts)
-        return reason or config_refusal(problem, TILES[-1], facts)
+        if (reason := self.types_refusal(problem)) is not None:
+            return reason
+        if problem.groups > 1:
+            return Reason("all filters must read the same channels; there are {groups} groups", groups=problem.groups)
+        if problem.c > MOST_CHANNELS:
+            return Reason("it is made for {most} channels at most, not {count}", most=MOST_CHANNELS, count=problem.c)
+        return device_refusal(facts) or config_refusal(problem, TILES[-1], facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[F]:
         """The fastest by a model of instructions first."""
@@ -130,20 +116,19 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
         fit = [config for config in every if config_refusal(problem, config, facts) is None]
         # At least half of a block's filters exist, if blocks can be so small.
         whole = [config for config in fit if config.block_n <= 2 * max(problem.k, FILTERS)]
-        return sorted(whole or fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
+        return sorted(whole or fit, key=lambda config: _modelled_time(problem, config, facts))[:10]
 
     def plan(self, problem: Conv2dProblem, config: F, runtime: Runtime) -> Plan:
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
+        require(config, config_refusal(problem, config, runtime.facts))
         struct = with_conv("FewChannels", problem, filters=ctypes.c_void_p, store_width=ctypes.c_int, **self.fields)
         factors = problem.x_dtype if halves_of(problem) == 1 else "float16"
-        names = ("tile_h", "tile_w", "block_n", "fragments", "warp_n", "patches")
-        numbers = {name.upper(): getattr(config, name) for name in names}
         prelude = constants(
-            **numbers, OUTPUT_RUN=output_run(problem, config), CHANNELS_LAST=problem.x_layout == "NHWC",
-            ALONG_Q=problem.out_layout == "NCHW",
+            TILE_H=config.tile_h, TILE_W=config.tile_w, BLOCK_N=config.block_n, FRAGMENTS=config.fragments,
+            WARP_N=config.warp_n, PATCHES=config.patches, OUTPUT_RUN=output_run(problem, config),
+            CHANNELS_LAST=problem.x_layout == "NHWC", ALONG_Q=problem.out_layout == "NCHW",
         )  # fmt: skip
-        lines = (*conv_constants(problem.replace(w_dtype=factors), factors), *prelude, *self.names)
+        own = *prelude, *self.macros, *renamed(ImplicitGemmFewChannels.name, self.name)
+        lines = *conv_constants(problem.replace(w_dtype=factors), factors), *own
         source = KernelSource("algorithms/implicit_gemm/few_channels.cu", self.name, lines, struct, "FewChannels")
         threads, across = 32 * config.warps, -(-problem.k // config.block_n)
         kernel = compiled(runtime, source, threads, config.resident)
@@ -157,24 +142,19 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
             args = struct()
             fill(args.conv, problem, buffers)
             args.filters = address(buffers["w"].tensors["filters"])
-            args.store_width = store_width(problem, args.conv, config)
+            args.store_width = store_width(problem, args.conv, config.warp_n, output_run(problem, config), of_row=True)
             self.put(args, buffers)
             return args
 
         launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime)
-        prepare = self.preparation(problem, config, runtime)
-        return Plan(self, problem, config, runtime, steps=[launch], prepare=prepare)
+        return Plan(self, problem, config, runtime, steps=[launch], prepare=self.preparation(problem, config, runtime))
 
 
 class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
 
     A block stages the part of the image under its outputs, with the channels of each pixel contiguous, and reads
-    factors from it directly. It supports any stride, border, dilation and layout.
-
-    Notes
-    -----
-    PTX ISA, mma.m16n8k16.
+    factors from it directly (PTX ISA, mma.m16n8k16). It supports any stride, border, dilation and layout.
     """
 
     name = "implicit_gemm_few_channels"
@@ -185,7 +165,8 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     tiles = TILES
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        if problem.x_dtype not in TYPES or problem.groups > 1 or problem.c > MOST_CHANNELS or problem.k < FEWEST:
+        # With fewer filters most of a product would be padding.
+        if problem.x_dtype not in TYPES or problem.groups > 1 or problem.c > MOST_CHANNELS or problem.k < 8:
             return None
         why = "16 bits and few channels: tensor cores, which read pixels from a patch in shared memory"
         return Preference(Rank.TENSOR_CORES_OF_WARPS, why)
@@ -202,19 +183,10 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
         return Preparation(runtime, {"filters": packed_filters(problem, config)}, [step])
 
 
-def _channels_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The reason why a patch cannot hold a layer's channels; None if it can."""
-    if problem.groups > 1:
-        return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
-    if problem.c > MOST_CHANNELS:
-        return Reason("it is made for {most} channels at most, not {count}", most=MOST_CHANNELS, count=problem.c)
-    return None
-
-
 def words_of_patch(problem: Conv2dProblem, config: FewChannelsConfig) -> Reason:
     """The text of a way: how blocks compute a tile."""
     return Reason(
-        "a block stages what {tile_h} x {tile_w} outputs see in shared memory, and multiplies {steps} times 16 "
+        "a block stages the pixels under {tile_h} x {tile_w} outputs in shared memory, and multiplies {steps} times 16 "
         "numbers of each window",
         tile_h=config.tile_h, tile_w=config.tile_w, steps=steps_of(problem),
     )  # fmt: skip
@@ -243,9 +215,10 @@ def packing(
     """
     (length,), dtype = packed_filters(problem, config)
     halves = halves_of(problem)
-    own = problem.replace(w_dtype=dtype)
-    numbers = {"BLOCK_N": config.block_n, "WARP_N": config.warp_n, "THREADS": THREADS}
-    lines = (*conv_constants(own, dtype), *constants(**numbers, ALONG_Q=problem.out_layout == "NCHW"))
+    own_constants = constants(
+        BLOCK_N=config.block_n, WARP_N=config.warp_n, THREADS=THREADS, ALONG_Q=problem.out_layout == "NCHW"
+    )
+    lines = (*conv_constants(problem.replace(w_dtype=dtype), dtype), *own_constants)
     source = KernelSource("algorithms/implicit_gemm/few_filters.cu", "few_filters", lines, _FewFilters, "FewFilters")
     blocks = -(-length // halves // (4 * THREADS))
     info = LaunchInfo("few_filters", (blocks, halves), (THREADS,), early=True)
@@ -263,10 +236,7 @@ def halves_of(problem: Conv2dProblem) -> int:
 
 def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
     """Outputs of a filter in one store of a lane; 1 in NHWC, where a lane has neighbouring filters."""
-    if problem.out_layout == "NHWC":
-        return 1
-    own = 2 * min(config.fragments, config.tile_w // OUTPUTS)
-    return min(config.run, own & -own, STORED // itemsize(problem.out_dtype))
+    return contiguous_outputs(problem, config.run, 2 * min(config.fragments, config.tile_w // OUTPUTS))
 
 
 def steps_of(problem: Conv2dProblem) -> int:
@@ -305,23 +275,19 @@ def config_refusal(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
             fragments=config.fragments, tile_h=config.tile_h, tile_w=config.tile_w,
         )  # fmt: skip
     if config.warp_n % (2 * FILTERS) or config.block_n % config.warp_n:
-        return Reason(
-            "warps of {warp_n} filters, a multiple of 16, do not cover {block_n} exactly", warp_n=config.warp_n,
-            block_n=config.block_n,
-        )  # fmt: skip
+        return Reason("warps of {warp_n} filters, a multiple of 16, do not cover {block_n} exactly",
+                      warp_n=config.warp_n, block_n=config.block_n)  # fmt: skip
     if config.sums > MOST_SUMS:
         return Reason("a lane would have {sums} sums; it has room for {most}", sums=config.sums, most=MOST_SUMS)
-    if config.run < 1 or config.run & (config.run - 1):
-        return Reason("run={run} is no power of 2", run=config.run)
+    if (reason := run_refusal(config.run)) is not None:
+        return reason
     if config.patches not in (1, 2):
         return Reason("a block has 1 or 2 patches, not {patches}", patches=config.patches)
     if config.warps > 32:
         return Reason("a block has at most 32 warps, not {warps}", warps=config.warps)
     if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
-        return Reason(
-            "filters and pixels of a tile take {need} bytes of shared memory; a block has {most}", need=need,
-            most=facts.block_shared_bytes,
-        )  # fmt: skip
+        return Reason("filters and pixels of a tile take {need} bytes of shared memory; a block has {most}",
+                      need=need, most=facts.block_shared_bytes)  # fmt: skip
     return None
 
 
@@ -335,9 +301,8 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
 
     An SM starts four instructions in a cycle, multiplies 16 x 16 by 16 x 8 numbers in about 2 cycles, and reads 128
     bytes of shared memory in a cycle. A sum needs some 5 instructions, and a staged number 17, with the wait for it. In
-    NCHW each run of outputs is stored at four places of memory. About 6 warps hide latency. For float32 there are two
-    halves of each number to load and to stage, and three products; two instructions add the sums of two steps to one of
-    a lane's.
+    NCHW each run of outputs is stored at four places. About 6 warps hide latency. For float32 there are two halves of
+    each number and three products; two instructions add the sums of two steps to one of a lane's.
     """
     steps, (rows, pitch), warps, halves = steps_of(problem), patch_of(problem, config), config.warps, halves_of(problem)
     products = config.fragments * config.warp_n // FILTERS * (2 * halves - 1)
@@ -355,16 +320,3 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     at_once = min(held, max(each, 1))
     rounds = -(-each // at_once)
     return at_once * (rounds * warps * warp + keeping) * (1 + 6 / (at_once * warps))
-
-
-def store_width(problem: Conv2dProblem, conv: Any, config: FewChannelsConfig) -> int:
-    """Neighbouring results that one instruction may store: a run of outputs (NCHW), or filters of an output."""
-    size, along_q = itemsize(problem.out_dtype), problem.out_layout == "NCHW"
-    axis, length = ("w", problem.q) if along_q else ("c", problem.k)
-    sizes = {"n": problem.n, "c": problem.k, "h": problem.p, "w": problem.q}
-    del sizes[axis]
-    eights = size == SIZE and config.warp_n % (4 * FILTERS) == 0
-    for count in (output_run(problem, config),) if along_q else (8, 2) if eights else (2,):
-        if length % count == 0 and is_aligned(conv.out, conv.out_strides, sizes, {axis: 1}, count, size):
-            return count
-    return 1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import starmap
 from typing import Any, NamedTuple
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan, Preparation
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, device_refusal
 from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution, types_refusal
+from convforge.algorithms.host.on_device import DeviceConvolution, require, types_refusal
 from convforge.algorithms.host.resident import REGISTERS, blocks_held, compiled, with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, filter_from
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
@@ -25,9 +25,7 @@ from convforge.problem import Conv2dProblem
 MOST_COLUMNS = 64  # of the product: one for each tap of a filter
 PIXELS, COLUMNS, DEPTH = 16, 8, 16  # of one product of the tensor cores; DEPTH in channels
 SIZE, PIECE = 2, 8  # bytes of a number; numbers of 16 bytes
-MOST_SUMS, MOST_REGISTERS = 64, 255  # a lane's sums of a row of pixels; registers of a thread
-# Pairs of products and steps of channels whose factors a lane keeps in registers, as in few_outputs.cu.
-MOST_HELD = 32
+MOST_SUMS = 64  # of a lane, of a row of pixels
 # "auto" chooses other methods for more filters, and for fewer channels.
 FEWEST_FILTERS_OF_OTHERS, FEWEST_CHANNELS = 16, 8
 # Share of the memory bandwidth for reads of 32, 64 or 128 contiguous bytes of a channel, by runs of 16 pixels.
@@ -35,36 +33,19 @@ OF_SHORT_LINES = {1: 0.65, 2: 0.85, 4: 1.0}
 # Threads of an SM, by runs of 16 pixels, so that each has registers for its sums and factors.
 RESIDENT = {1: 512, 2: 384, 4: 256}
 THREADS = 128  # of a block that packs filters
-MOST_CONFIGS = 12  # that a search tries
-ROUNDS = 8  # of blocks: most that the search for the best number tries
 
 
 @dataclass(frozen=True, slots=True)
 class FewOutputsConfig(Config):
-    """Tiles of :class:`ImplicitGemmFewOutputs`.
+    """Tiles of :class:`ImplicitGemmFewOutputs`."""
 
-    Attributes
-    ----------
-    warps : int
-        Of a block, along a row of pixels.
-    fragments : int
-        Of a warp: runs of 16 pixels. 1, 2 or 4.
-    chunk : int
-        Channels of a step: 32, 64 or 128.
-    stages : int
-        Steps in shared memory, one of which is multiplied while the others are loaded.
-    rows : int
-        Output rows of a block; 0: as many as make the fewest rounds of blocks on all SMs.
-    resident : int
-        Threads that an SM should hold at once. The compiler then gives each thread few enough registers.
-    """
-
-    warps: int = 8
-    fragments: int = 1
-    chunk: int = 64
-    stages: int = 4
+    warps: int = 8  # of a block, along a row of pixels
+    fragments: int = 1  # of a warp: runs of 16 pixels; 1, 2 or 4
+    chunk: int = 64  # channels of a step: 32, 64 or 128
+    stages: int = 4  # steps in shared memory, one of which is multiplied while the others are loaded
+    # Output rows of a block; 0: as many as make the fewest rounds of blocks on all SMs.
     rows: int = field(default=0, metadata={"least": 0})
-    resident: int = 512
+    resident: int = 512  # threads that an SM should hold at once, which limits the registers of each
 
     @property
     def width(self) -> int:
@@ -86,13 +67,9 @@ TILES = tuple(
 class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
     """Out = sums over taps of (pixels x C) times (C x R S K), on tensor cores, for layers with few filters; stride 1.
 
-    Each pixel is loaded once, and multiplied by all taps of all filters. It supports any border, dilation, padding,
-    layout and number of channels, up to R x S x K = 64. Where 16 bytes at a time cannot be copied, threads load single
-    numbers, which is slower.
-
-    Notes
-    -----
-    PTX ISA, mma.m16n8k16, ldmatrix and cp.async.
+    Each pixel is loaded once, and multiplied by all taps of all filters (PTX ISA, mma.m16n8k16, ldmatrix and cp.async).
+    It supports any border, dilation, padding, layout and number of channels, up to R x S x K = 64. Where 16 bytes at a
+    time cannot be copied, threads load single numbers, which is slower.
     """
 
     name = "implicit_gemm_few_outputs"
@@ -103,10 +80,9 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         """Every pixel by every column counts, with those that pad products."""
-        below, beside = _halo(problem)
-        pixels = problem.n * (problem.p + below) * (problem.q + beside)
-        flops = 2 * pixels * _products(problem) * COLUMNS * _steps(problem) * DEPTH
-        return Work(flops / PRODUCTS, problem.least_bytes)
+        sizes = _sizes(problem)
+        pixels = problem.n * (problem.p + sizes.below) * (problem.q + sizes.beside)
+        return Work(2 * pixels * sizes.factors / PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         if problem.x_dtype not in TYPES or problem_refusal(problem) or why_one_by_one(problem):
@@ -125,28 +101,24 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
 
     def ways(self, problem: Conv2dProblem, config: FewOutputsConfig) -> tuple[Way, ...]:
         if (why := why_one_by_one(problem)) is not None:
-            words = Reason("threads load pixels number by number: {why}", why=why)
-            return (Way("tensor_cores", "default", words),)
-        words = (
-            Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=PIECE)
-            if problem.x_layout == "NHWC"
-            else Reason("threads copy {count} pixels of a channel at once, ahead of the products", count=PIECE)
-        )
+            return (Way("tensor_cores", "default", Reason("threads load pixels number by number: {why}", why=why)),)
+        words = Reason("threads copy {count} pixels of a channel at once, ahead of the products", count=PIECE)
+        if problem.x_layout == "NHWC":
+            words = Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=PIECE)
         other = Reason(
             "if the address or a stride of x is no multiple of {bytes} bytes, or x has gaps between numbers, threads "
             "load pixels number by number: by another plan, which is compiled when it is first needed",
             bytes=PIECE * SIZE,
         )  # fmt: skip
-        return (Way("tensor_cores", "default", words), Way("one_by_one", "arrays", other))
+        return Way("tensor_cores", "default", words), Way("one_by_one", "arrays", other)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FewOutputsConfig]:
         """The fastest by a model of memory first."""
         fit = [config for config in _every(problem) if config_refusal(problem, config, facts) is None]
-        return sorted(fit, key=lambda config: _modelled_time(problem, config, facts))[:MOST_CONFIGS]
+        return sorted(fit, key=lambda config: _modelled_time(problem, config, facts))[:12]
 
     def plan(self, problem: Conv2dProblem, config: FewOutputsConfig, runtime: Runtime) -> Plan:
-        if (reason := config_refusal(problem, config, runtime.facts)) is not None:
-            raise ValueError(f"{config}: {reason}")
+        require(config, config_refusal(problem, config, runtime.facts))
         return self._plan(problem, config, runtime, whole=why_one_by_one(problem) is None)
 
     def _plan(self, problem: Conv2dProblem, config: FewOutputsConfig, runtime: Runtime, *, whole: bool) -> Plan:
@@ -160,19 +132,21 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         source = KernelSource("algorithms/implicit_gemm/few_outputs.cu", self.name, lines, struct, "FewOutputs")
         threads = 32 * config.warps
         kernel = compiled(runtime, source, threads, config.resident)
-        info = runtime.describe(
-            kernel, LaunchInfo(self.name, (1,), (threads,), shared_bytes(problem, config), early=True)
-        )
+        info = LaunchInfo(self.name, (1,), (threads,), shared_bytes(problem, config), early=True)
+        info = runtime.describe(kernel, info)
         held = _modelled_held(problem, config, runtime.facts)
         if info.occupancy is not None:
             held = max(1, round(info.occupancy * runtime.facts.threads) // threads)
         grid = grid_of(problem, config, held * runtime.facts.cores)
         info = with_occupancy_cap(runtime, kernel, replace(info, grid=(grid.blocks,)))
 
+        near, far = ("c", "w") if problem.x_layout == "NHWC" else ("w", "c")
+        vectors = {axis: getattr(problem, axis) for axis in ("n", "h", far)}, {near: 1}, PIECE
+
         def arguments(buffers: Buffers) -> Any:
             args = struct()
             fill(args.conv, problem, buffers)
-            if whole and not _is_in_pieces(problem, args.conv):
+            if whole and not is_aligned(args.conv.x, args.conv.x_strides, *vectors, SIZE):
                 return None
             args.filters = address(buffers["w"].tensors["filters"])
             args.useful, args.rows = grid.useful, grid.rows
@@ -193,11 +167,11 @@ class TapColumns(Preparation):
     """Writes the filters as columns of a product, in the order in which lanes multiply them: its tensor "filters"."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
-        flipped, length = problem.mode == "convolution", 2 * _factors(problem)
+        flipped, length = problem.mode == "convolution", 2 * _sizes(problem).factors
         lines = (*conv_constants(problem, problem.w_dtype), *constants(THREADS=THREADS))
-        path, name = "algorithms/implicit_gemm/tap_columns.cu", "tap_columns"
-        kernel = runtime.compile(KernelSource(path, name, lines, _TapColumns, "TapColumns"))
-        info = LaunchInfo(name, (-(-length // (4 * THREADS)),), (THREADS,), early=True)
+        path = "algorithms/implicit_gemm/tap_columns.cu"
+        kernel = runtime.compile(KernelSource(path, "tap_columns", lines, _TapColumns, "TapColumns"))
+        info = LaunchInfo("tap_columns", (-(-length // (4 * THREADS)),), (THREADS,), early=True)
 
         def arguments(buffers: Buffers) -> Any:
             return _TapColumns(filter_from(buffers["given"], flipped), address(buffers["filters"]))
@@ -226,7 +200,7 @@ def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> G
     of_band = problem.n * problem.dilation[0] * strips
     choices = {min(config.rows, longest)}
     if config.rows == 0:
-        counts = {1, *(at_once * rounds // max(1, of_band) for rounds in range(1, ROUNDS + 1))}
+        counts = {1, *(at_once * rounds // max(1, of_band) for rounds in range(1, 9))}
         choices = {-(-longest // count) for count in counts if count > 0}
 
     def time(rows: int) -> tuple[int, int]:
@@ -239,10 +213,10 @@ def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> G
 def problem_refusal(problem: Conv2dProblem) -> Reason | None:
     """The reason why no device can compute a layer so; None if one can."""
     if problem.groups > 1:
-        return Reason("all filters must see the same channels; there are {groups} groups", groups=problem.groups)
-    if problem.stride != (1, 1):
-        return Reason("the stride must be 1, not {vertical} x {horizontal}", vertical=problem.stride[0],
-                      horizontal=problem.stride[1])  # fmt: skip
+        return Reason("all filters must read the same channels; there are {groups} groups", groups=problem.groups)
+    high, wide = problem.stride
+    if (high, wide) != (1, 1):
+        return Reason("the stride must be 1, not {vertical} x {horizontal}", vertical=high, horizontal=wide)
     if (count := problem.k * problem.r * problem.s) > MOST_COLUMNS:
         return Reason("it is made for {most} taps of all filters at most, not {count}", most=MOST_COLUMNS, count=count)
     return None
@@ -267,81 +241,70 @@ def config_refusal(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
         return Reason("a block has at most 32 warps, not {warps}", warps=config.warps)
     if config.stages < 2:
         return Reason("one tile is used while another is on its way: stages={stages}", stages=config.stages)
-    if (sums := 4 * config.fragments * _products(problem)) > MOST_SUMS:
+    if (sums := 4 * config.fragments * _sizes(problem).products) > MOST_SUMS:
         return Reason("a lane would have {sums} sums; it has room for {most}", sums=sums, most=MOST_SUMS)
-    most = min(MOST_REGISTERS, (facts.registers or REGISTERS) // (32 * config.warps))
-    if (need := _registers(problem, config)) > most:
+    most, need = min(255, (facts.registers or REGISTERS) // (32 * config.warps)), _registers(problem, config)
+    if need > most:
         return Reason("a thread would take {need} registers; it may have {most}", need=need, most=most)
-    if (useful := _most_useful(problem, config)) < 1:
+    seen, width = config.width - _most_useful(problem, config) + 1, config.width
+    if seen > width:
+        return Reason("a filter reads {seen} columns; a strip has {width}", seen=seen, width=width)
+    need, most = shared_bytes(problem, config), facts.block_shared_bytes
+    if need > most:
         return Reason(
-            "a filter sees {seen} columns; a strip has {width}", seen=config.width - useful + 1, width=config.width
+            "pixels and sums of a strip take {need} bytes of shared memory; a block has {most}", need=need, most=most
         )
-    if (need := shared_bytes(problem, config)) > facts.block_shared_bytes:
-        return Reason(
-            "pixels and sums of a strip take {need} bytes of shared memory; a block has {most}", need=need,
-            most=facts.block_shared_bytes,
-        )  # fmt: skip
     return None
 
 
 def shared_bytes(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
     """Shared memory of a block: pixels of all stages, factors that are not in registers, two rows of products."""
+    sizes = _sizes(problem)
     pixels = config.stages * config.width * config.chunk * SIZE
-    factors = 256 if _are_held(problem) else _factors(problem) * SIZE
+    factors = 256 if sizes.held else sizes.factors * SIZE
+    return -(-(pixels + factors + 2 * sizes.columns * (config.width + 4) * 4) // 128) * 128
+
+
+class _Sizes(NamedTuple):
+    """A layer in terms of the kernel."""
+
+    below: int  # rows and columns of pixels that an output reads beyond its first
+    beside: int
+    columns: int  # of the product
+    products: int  # of 8 columns
+    steps: int  # of 16 channels
+    held: bool  # lanes keep their factors in registers, as in few_outputs.cu
+
+    @property
+    def factors(self) -> int:
+        """Numbers of packed filters, once."""
+        return self.products * COLUMNS * self.steps * DEPTH
+
+
+@lru_cache(maxsize=256)
+def _sizes(problem: Conv2dProblem) -> _Sizes:
     columns = problem.k * problem.r * problem.s
-    return -(-(pixels + factors + 2 * columns * (config.width + 4) * 4) // 128) * 128
+    products, steps = -(-columns // COLUMNS), -(-problem.c // DEPTH)
+    below, beside = (problem.r - 1) * problem.dilation[0], (problem.s - 1) * problem.dilation[1]
+    return _Sizes(below, beside, columns, products, steps, held=products * steps <= 32)
 
 
 def _every(problem: Conv2dProblem) -> list[FewOutputsConfig]:
     """The configs whose chunks are not mostly empty."""
-    widest = max(32, -(-problem.c // DEPTH) * DEPTH)
-    return [config for config in TILES if config.chunk <= widest]
-
-
-def _halo(problem: Conv2dProblem) -> tuple[int, int]:
-    """Rows and columns of pixels that an output reads beyond its first."""
-    return (problem.r - 1) * problem.dilation[0], (problem.s - 1) * problem.dilation[1]
+    return [config for config in TILES if config.chunk <= max(32, _sizes(problem).steps * DEPTH)]
 
 
 def _most_useful(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
     """Most output columns of a strip; in NCHW a strip begins at a multiple of 8 pixels."""
-    ahead = PIECE - 1 if problem.x_layout == "NCHW" else 0
-    return config.width - _halo(problem)[1] - ahead
-
-
-def _products(problem: Conv2dProblem) -> int:
-    """Products of 8 columns."""
-    return -(-problem.k * problem.r * problem.s // COLUMNS)
-
-
-def _steps(problem: Conv2dProblem) -> int:
-    """Steps of 16 channels."""
-    return -(-problem.c // DEPTH)
-
-
-def _factors(problem: Conv2dProblem) -> int:
-    """Numbers of packed filters, once."""
-    return _products(problem) * COLUMNS * _steps(problem) * DEPTH
-
-
-def _are_held(problem: Conv2dProblem) -> bool:
-    """Tell if lanes keep their factors in registers."""
-    return _products(problem) * _steps(problem) <= MOST_HELD
+    return config.width - _sizes(problem).beside - (PIECE - 1 if problem.x_layout == "NCHW" else 0)
 
 
 def _registers(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
     """Registers of a thread: factors, sums of a row of pixels, sums of incomplete outputs, and about 40."""
-    products, (filters, fragments) = _products(problem), (problem.k, config.fragments)
-    held = 2 * products * _steps(problem) if _are_held(problem) else 0
+    sizes, (filters, fragments) = _sizes(problem), (problem.k, config.fragments)
+    held = 2 * sizes.products * sizes.steps if sizes.held else 0
     mine = -(-filters // 2) if fragments == 1 else filters * fragments // 2
-    return 40 + held + 4 * fragments * (products + 1) + mine * (problem.r - 1)
-
-
-def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell if all vectors of 8 numbers are aligned to 16 bytes."""
-    near = problem.x_layout == "NHWC"
-    sizes = {"n": problem.n, "h": problem.h, **({"w": problem.w} if near else {"c": problem.c})}
-    return is_aligned(conv.x, conv.x_strides, sizes, {"c" if near else "w": 1}, PIECE, SIZE)
+    return 40 + held + 4 * fragments * (sizes.products + 1) + mine * (problem.r - 1)
 
 
 def _modelled_held(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> int:
@@ -358,19 +321,17 @@ def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
     their sums. In NCHW a copy of 32 times 16 bytes needs a cycle for each of its channels, and reads of 32 or 64
     contiguous bytes of a channel are slower than whole lines of 128.
     """
-    held = _modelled_held(problem, config, facts)
+    held, sizes, planes = _modelled_held(problem, config, facts), _sizes(problem), problem.x_layout == "NCHW"
     grid = grid_of(problem, config, held * facts.cores)
     blocks = -(-grid.blocks // facts.cores)
     at_once, rows = max(1, min(held, blocks)), grid.rows + problem.r - 1
-    channels = _steps(problem) * DEPTH
     asked = at_once * config.width * config.chunk * SIZE * (config.stages - 1)
-    width = min(config.width, grid.useful + _halo(problem)[1])
-    lines = OF_SHORT_LINES[config.fragments] if problem.x_layout == "NCHW" else 1
+    width = min(config.width, grid.useful + sizes.beside)
+    lines = OF_SHORT_LINES[config.fragments] if planes else 1
     memory = rows * width * problem.c * SIZE / (lines * min(20, asked / 800))
-    pieces = config.fragments * channels * SIZE / PIXELS  # cycles in which 512 bytes each of a row are read or written
-    copies = pieces * (4 // config.fragments if problem.x_layout == "NCHW" else 1)
-    factors = 0 if _are_held(problem) else 2 * _products(problem) * _steps(problem)
-    columns = problem.k * problem.r * problem.s
-    warp = copies + pieces + factors + 4 * config.fragments * _products(problem) + config.fragments * columns / 2
+    pieces = config.fragments * sizes.steps * SIZE  # cycles in which 512 bytes each of a row are read or written
+    copies = pieces * (4 // config.fragments if planes else 1)
+    factors = 0 if sizes.held else 2 * sizes.products * sizes.steps
+    warp = copies + pieces + factors + config.fragments * (4 * sizes.products + sizes.columns / 2)
     latency = 300 * rows / at_once  # of a row's barrier
     return blocks * (max(memory, rows * config.warps * warp) + latency) + 3000

@@ -43,25 +43,14 @@ _HEIGHTS = 4
 
 @dataclass(frozen=True, slots=True)
 class ImplicitGemmConfig(Config):
-    """Tile and block of :class:`ImplicitGemm`.
+    """Tile and block of :class:`ImplicitGemm`."""
 
-    Attributes
-    ----------
-    tile_p : int
-        Output rows of a strip.
-    tile_c : int
-        Input channels in the tile at once.
-    block_k : int
-        Outputs summed at once: two vectors of them (16, or 8 in float64) for six pixels, or 3 or 1 for several vectors
-        of pixels.
-    parts_k : int
-        Parts of the outputs of a strip, to keep every core busy on a small image.
-    """
-
-    tile_p: int = 8
-    tile_c: int = 1
+    tile_p: int = 8  # output rows of a strip
+    tile_c: int = 1  # input channels in the tile at once
+    # Outputs summed at once: two vectors of them (16, or 8 in float64) for six pixels, or 3 or 1 for several vectors of
+    # pixels.
     block_k: int = 16
-    parts_k: int = 1
+    parts_k: int = 1  # parts of the outputs of a strip, to keep every core busy on a small image
 
 
 class Block(NamedTuple):

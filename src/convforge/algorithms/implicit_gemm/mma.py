@@ -15,13 +15,10 @@ from convforge.algorithms.gemm import mma
 from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution, types_refusal
+from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.pack_channels import ChannelPacker
 from convforge.algorithms.host.resident import as_many_as_run, is_shared_well, with_occupancy_cap
-from convforge.algorithms.implicit_gemm.pixel_rows import PixelRows
-from convforge.algorithms.implicit_gemm.sum_shares import Stages, ordered_with_shares, problem_of_shares
-from convforge.algorithms.implicit_gemm.ways import ways_of_shares
-from convforge.algorithms.implicit_gemm.wgmma_tiles import can_share, rows_problem
+from convforge.algorithms.implicit_gemm import stages
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -30,40 +27,22 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Bytes of the channels that are copied at once. With fewer channels or filters of a group "auto" chooses others.
-PIECE_BYTES, FEWEST = 16, 16
-# A store of a lane has eight outputs in warps of a multiple of so many filters: four lanes exchange two of each.
-EIGHT, IN_EIGHTS = 8, 32
-# A thread has the results of every eighth pixel of its warp, before they are reordered.
-PIXEL_STEP = 8
-# Most sums of a warp on floats, because their rounding needs registers.
-MOST_OF_FLOATS = 64 * 32
-# Least steps of a block that shares a tile.
-FEWEST_STEPS = 4
+PIECE_BYTES = 16  # of the channels that are copied at once
+EIGHT = 8  # outputs of one store of a lane
 
 
 @dataclass(frozen=True, slots=True)
 class ImplicitMmaConfig(GemmMmaConfig):
-    """Tiles of :class:`ImplicitGemmMma`: rows are output pixels, columns filters, in multiples of a warp's.
+    """Tiles of :class:`ImplicitGemmMma`: rows are output pixels, columns filters, in multiples of a warp's."""
 
-    Attributes
-    ----------
-    split_k : int
-        Blocks that share the steps of a tile; a last kernel adds up their sums.
-    repacked : bool
-        Another kernel first writes x to a workspace, as rows of channels that can be copied in whole pieces. It takes
-        any layout, border, number of channels and alignment.
-    persistent : bool
-        Start as many blocks as run at once, and let each compute tile after tile, if that shares the tiles evenly; else
-        start a block for each tile.
-    run : int
-        In NCHW, most contiguous pixels of a filter in a thread: one store writes them if they divide P x Q. A power
-        of 2.
-    """
-
-    split_k: int = 1
+    split_k: int = 1  # blocks that share the steps of a tile; a last kernel adds up their sums
+    # Another kernel first writes x to a workspace, as rows of channels that can be copied 16 bytes at a time. It takes
+    # any layout, border, number of channels and alignment.
     repacked: bool = False
+    # Start as many blocks as run at once, and let each compute tile after tile, if that shares the tiles evenly; else
+    # start a block for each tile.
     persistent: bool = True
+    # In NCHW, most contiguous pixels of a filter in a thread: one store writes them if they divide P x Q. A power of 2.
     run: int = 8
 
 
@@ -84,21 +63,15 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     It supports any stride, border, dilation, groups, layout and number of channels. Where the channels of x are not
     contiguous and aligned to 16 bytes (NCHW, or C no multiple of 8), another kernel first writes x so, or threads load
     single channels, which is slower except in tiny layers. A plan that copies 16 bytes at a time passes unaligned
-    arrays to a plan that first writes x, which is compiled when it is first needed.
-
-    Notes
-    -----
-    PTX ISA, mma.m16n8k16, ldmatrix and cp.async.
+    arrays to a plan that first writes x, which is compiled when it is first needed. See PTX ISA, mma.m16n8k16.
     """
 
     name = "implicit_gemm_mma"
-    summary = "implicit GEMM of 16-bit types on tensor cores, whose pixels threads ask for ahead; sm_80"
+    summary = "implicit GEMM of 16-bit types on tensor cores, whose tiles are filled by cp.async; sm_80"
     since = "implicit_gemm"
     cost = MethodCost(1.0, 0.8, 8192, 2)
     look = Mark("teal", "circle")
 
-    kernel: ClassVar[str] = "implicit_gemm_mma"
-    names: ClassVar[tuple[str, ...]] = ()  # macros that give the kernel this name
     types: ClassVar[tuple[str, ...]] = TYPES
     products: ClassVar[float] = PRODUCTS  # in the time of one multiply-add of float32
     why: ClassVar[str] = "16 bits and many channels: tensor cores, whose factors warps hold"
@@ -107,22 +80,22 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         return Work(problem.flops / self.products, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        few = min(problem.c_per_group, problem.k_per_group) < FEWEST
-        if few or problem.x_dtype not in self.types:
-            return None
-        return Preference(Rank.TENSOR_CORES_OF_WARPS, self.why)
+        many = min(problem.c_per_group, problem.k_per_group) >= 16 and problem.x_dtype in self.types
+        return Preference(Rank.TENSOR_CORES_OF_WARPS, self.why) if many else None
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return types_refusal(problem, self.types) or device_refusal(facts)
 
     def ways(self, problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
-        why = None if config.repacked else why_one_by_one(problem)
-        words = (
-            Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=piece_of(problem))
-            if why is None
-            else Reason("threads load channels one by one: {why}", why=why)
-        )
-        return Way("tensor_cores", "default", words), *_ways_of_x(problem, config), *ways_of_shares(config.split_k)
+        why = why_one_by_one(problem)
+        x: tuple[Way, ...] = (stages.way_of_unaligned_x(),)
+        piece = piece_of(problem)
+        words = Reason("threads copy {count} channels of a pixel at once, ahead of the products", count=piece)
+        if config.repacked:
+            x = (stages.way_of_rows(why_rows(problem)),)
+        elif why is not None:
+            x, words = (), Reason("threads load channels one by one: {why}", why=why)
+        return Way("tensor_cores", "default", words), *x, *stages.ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitMmaConfig]:
         """The configs that waste least of the device first.
@@ -131,12 +104,13 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         layers; then the best of the others.
         """
         size = itemsize(problem.x_dtype)
-        narrow = [tile for tile in TILES if size <= TYPE_BYTES or tile.warp_m * tile.warp_n <= MOST_OF_FLOATS]
+        # Rounding floats needs registers.
+        narrow = [tile for tile in TILES if size <= TYPE_BYTES or tile.warp_m * tile.warp_n <= 64 * 32]
         run = math.gcd(problem.p * problem.q, EIGHT) if problem.out_layout == "NCHW" else EIGHT
         every = [replace(config, block_k=config.block_k * TYPE_BYTES // size, run=run) for config in narrow]
-        ordered = ordered_with_shares(
+        ordered = stages.ordered_with_shares(
             {config: tiling(config, size, k_major=True) for config in every}, problem, facts,
-            lambda config: steps_of(problem, config.block_k), FEWEST_STEPS,
+            lambda config: steps_of(problem, config.block_k), 4,
             lambda config, count: replace(config, split_k=count),
         )  # fmt: skip
         ordered.insert(1, replace(ordered[0], persistent=False))
@@ -145,34 +119,39 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         return [*(replace(config, repacked=True) for config in ordered), ordered[0]]
 
     def plan(self, problem: Conv2dProblem, config: ImplicitMmaConfig, runtime: Runtime) -> Plan:
-        shape = tiling(config, itemsize(problem.x_dtype), k_major=True)
-        if not can_share(steps := steps_of(problem, config.block_k), config.split_k):
+        size = itemsize(problem.x_dtype)
+        shape = tiling(config, size, k_major=True)
+        if not stages.can_share(steps := steps_of(problem, config.block_k), config.split_k):
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
         # Rows in a workspace contain the border; shares of steps leave sums.
-        own = problem if config.split_k == 1 else problem_of_shares(problem)
-        loaded = rows_problem(own, _whole_group(problem)) if config.repacked else own
-        rows = PixelRows(problem, loaded, runtime) if config.repacked else None
-        stages = Stages(problem, rows, config.split_k, runtime)
-        whole, run = why_one_by_one(loaded) is None, pixel_run(own, config)
+        own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
+        loaded = stages.rows_problem(own, _whole_group(problem)) if config.repacked else own
+        rows = stages.PixelRows(problem, loaded, runtime) if config.repacked else None
+        around = stages.Stages(problem, rows, config.split_k, runtime)
+        require(config, run_refusal(config.run))
+        # A thread has the results of every eighth pixel of its warp, before they are reordered.
+        whole, run = why_one_by_one(loaded) is None, contiguous_outputs(own, config.run, config.warp_m // 8)
         struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
             WHOLE_PIECES=whole, OUT_CHANNELS_LAST=own.out_layout == "NHWC", PIXEL_RUN=run,
         )  # fmt: skip
-        lines = (*conv_constants(loaded, problem.x_dtype), *prelude, *self.names)
-        source = KernelSource("algorithms/implicit_gemm/mma.cu", self.kernel, lines, struct, "ImplicitMma")
-        kernel = runtime.compile(source)
-        pixels = problem.n * problem.p * problem.q
-        tiles = shape.tiles(pixels, problem.k_per_group, problem.groups) * config.split_k
-        info = LaunchInfo(self.kernel, (tiles,), shape.threads, shape.shared_bytes, early=True)
+        names = renamed("implicit_gemm_mma", self.name)
+        lines = (*conv_constants(loaded, problem.x_dtype), *prelude, *names)
+        path = "algorithms/implicit_gemm/mma.cu"
+        kernel = runtime.compile(KernelSource(path, self.name, lines, struct, "ImplicitMma"))
+        tiles = shape.tiles(problem.n * problem.p * problem.q, problem.k_per_group, problem.groups) * config.split_k
+        info = LaunchInfo(self.name, (tiles,), shape.threads, shape.shared_bytes, early=True)
         if config.persistent:
             few = as_many_as_run(runtime.describe(kernel, info), runtime.facts, math.prod(shape.threads))
             info = few if is_shared_well(tiles, few.grid[0], runtime.facts) else info
 
+        vectors = {"n": loaded.n, "h": loaded.h, "w": loaded.w}, {"c": 1}, piece_of(problem)
+
         def arguments(buffers: Buffers) -> Any:
             args = struct()
-            fill(args.conv, loaded, stages.buffers(buffers))
-            if whole and not _is_in_pieces(loaded, args.conv):
+            fill(args.conv, loaded, around.buffers(buffers))
+            if whole and not is_aligned(args.conv.x, args.conv.x_strides, *vectors, size):
                 return None
             args.store_width = store_width(own, args.conv, config.warp_n, run)
             return args
@@ -180,7 +159,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         any_way = replace(config, repacked=True)
         otherwise = cache(lambda: self.plan(problem, any_way, runtime)) if whole and not config.repacked else None
         launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
-        return stages.plan(self, problem, config, launch, ChannelPacker(problem, runtime, whole=piece_of(problem)))
+        return around.plan(self, problem, config, launch, ChannelPacker(problem, runtime, whole=piece_of(problem)))
 
 
 class ImplicitGemmTf32Mma(ImplicitGemmMma):
@@ -189,9 +168,8 @@ class ImplicitGemmTf32Mma(ImplicitGemmMma):
     A product differs from that of the float32 numbers by up to 2^-10 of it.
     """
 
-    name = kernel = "implicit_gemm_tf32_mma"
-    names = ("#define implicit_gemm_mma implicit_gemm_tf32_mma",)
-    summary = "implicit GEMM of float32, rounded to TF32, on tensor cores, whose pixels threads ask for ahead; sm_80"
+    name = "implicit_gemm_tf32_mma"
+    summary = "implicit GEMM of float32, rounded to TF32, on tensor cores, whose tiles are filled by cp.async; sm_80"
     since = "implicit_gemm_mma"
     precision = "tf32"
     look = Mark("indigo", "cross")
@@ -238,58 +216,31 @@ def _whole_group(problem: Conv2dProblem) -> int:
     return -(-problem.c_per_group // piece) * piece
 
 
-def _ways_of_x(problem: Conv2dProblem, config: ImplicitMmaConfig) -> tuple[Way, ...]:
-    """The way of x where a kernel first writes it as rows: in every call, or for arrays that are not aligned."""
-    if config.repacked:
-        why = why_rows(problem) or Reason("the config asks for it ({field})", field="repacked")
-        words = Reason(
-            "every call first writes x to a workspace, as rows of channels (NHWC) at multiples of {bytes} bytes: {why}",
-            bytes=PIECE_BYTES, why=why,
-        )  # fmt: skip
-        return (Way("pixel_rows", "default", words),)
-    if why_one_by_one(problem):
-        return ()
-    words = Reason(
-        "if the address or a stride of x is no multiple of {bytes} bytes, or x has gaps between its channels, x is "
-        "first written to a workspace as rows of channels: by another plan, which is compiled when it is first needed",
-        bytes=PIECE_BYTES,
-    )  # fmt: skip
-    return (Way("pixel_rows", "arrays", words),)
-
-
-def _is_in_pieces(problem: Conv2dProblem, conv: Any) -> bool:
-    """Tell if all vectors of 8 channels are aligned to 16 bytes."""
-    sizes = {"n": problem.n, "h": problem.h, "w": problem.w}
-    return is_aligned(conv.x, conv.x_strides, sizes, {"c": 1}, piece_of(problem), itemsize(problem.x_dtype))
-
-
-def store_width(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1) -> int:
+def store_width(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1, of_row: bool = False) -> int:
     """Neighbouring outputs that one instruction of a thread may store.
 
-    In NHWC they are filters of a pixel, in a warp of `filters`; else a run of `pixels` of a filter, whose plane then
-    has no gaps.
+    In NHWC they are filters of a pixel, in a warp of `filters`; else a run of `pixels` of a filter, of a row or of a
+    plane without gaps.
     """
-    size = itemsize(problem.out_dtype)
+    size, may = itemsize(problem.out_dtype), [pixels]
     if problem.out_layout == "NHWC":
         count, sizes, run = problem.k_per_group, {"n": problem.n, "h": problem.p, "w": problem.q}, {"c": 1}
-        may = (EIGHT, 2) if size == 2 and filters % IN_EIGHTS == 0 else (2,)
+        may = [EIGHT, 2] if size == 2 and filters % 32 == 0 else [2]  # four lanes exchange two outputs of each
+    elif of_row:
+        count, sizes, run = problem.q, {"n": problem.n, "c": problem.k, "h": problem.p}, {"w": 1}
     else:
         count, sizes, run = problem.p * problem.q, {"n": problem.n, "c": problem.k}, {"w": 1, "h": problem.q}
-        may = (pixels,)
     for many in may:
         if count % many == 0 and is_aligned(conv.out, conv.out_strides, sizes, run, many, size):
             return many
     return 1
 
 
-def pixel_run(problem: Conv2dProblem, config: ImplicitMmaConfig) -> int:
-    """Contiguous pixels of a filter in a thread, limited by the config, its own pixels, and 16 bytes.
+def contiguous_outputs(problem: Conv2dProblem, run: int, own: int) -> int:
+    """Outputs of a filter in one store of a lane, at most `run`, its `own`, and 16 bytes; 1 in NHWC."""
+    return 1 if problem.out_layout == "NHWC" else min(run, own & -own, PIECE_BYTES // itemsize(problem.out_dtype))
 
-    Raises ValueError if the config's number is no power of 2.
-    """
-    if config.run < 1 or config.run & (config.run - 1):
-        raise ValueError(f"{config}: run={config.run} is no power of 2")
-    if problem.out_layout == "NHWC":
-        return 1
-    own = config.warp_m // PIXEL_STEP
-    return min(config.run, own & -own, PIECE_BYTES // itemsize(problem.out_dtype))
+
+def run_refusal(run: int) -> Reason | None:
+    """The reason why a store cannot have so many outputs; None if it can."""
+    return Reason("run={run} is no power of 2", run=run) if run < 1 or run & (run - 1) else None

@@ -26,18 +26,12 @@ MOST_LOST = 8  # of split_patch.cuh
 
 @dataclass(frozen=True, slots=True)
 class SplitFewChannelsConfig(FewChannelsConfig):
-    """Tiles of :class:`ImplicitGemmSplitFewChannels`: a patch is split when all of it is there, so there is one.
+    """Tiles of :class:`ImplicitGemmSplitFewChannels`: a patch is split when all of it is there, so there is one."""
 
-    Attributes
-    ----------
-    tile_h, tile_w, block_n, fragments, warp_n, patches, resident, run : int
-        As of :class:`FewChannelsConfig`.
-    """
-
-    tile_h: int = 8
-    fragments: int = 2
-    warp_n: int = 32
-    patches: int = 1
+    tile_h: int = 8  # rows of outputs that a block computes at once
+    fragments: int = 2  # of a warp: runs of 16 outputs of a row
+    warp_n: int = 32  # filters of a warp, a multiple of 16
+    patches: int = 1  # always 1
 
 
 # The last two leave most room for large filters and wide dilation.
@@ -52,16 +46,8 @@ TILES = tuple(SplitFewChannelsConfig(*tile, resident=resident) for tile, residen
 class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
     """First layers of float32 on the tensor cores of any GPU since Ampere: three products of halves for one of floats.
 
-    The kernel of :class:`ImplicitGemmFewChannels`, whose blocks split the pixels that they stage. Three products of
-    halves differ from the product of the floats by at most 2^-22 of it. Tensor cores add up 32 products, then threads
-    add that sum to a float32. The pixels of a tile have one scale, and each filter has one, powers of two. Outputs with
-    numbers that do not fit into halves are computed by multiply-adds of float32, in the same call, as in
-    :class:`ImplicitGemmSplit`.
-
-    References
-    ----------
-    H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
-    theoretical peak performance", International Journal of High Performance Computing Applications 36(4), 2022.
+    The kernel of :class:`ImplicitGemmFewChannels`, whose blocks split the pixels that they stage. As in
+    :class:`ImplicitGemmSplit`, but the pixels of a tile have one scale, a power of two, as has each filter.
     """
 
     name = "implicit_gemm_split_few_channels"
@@ -69,24 +55,21 @@ class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
     since = "implicit_gemm_few_channels"
     cost = MethodCost(1.0, 0.8, 8192, 2)
     look = Mark("moss", "square")
-    tiles, parts, filters, fields = TILES, PRODUCTS, 16, split.FILTER_FIELDS
-    names = ("#define SPLIT", f"#define implicit_gemm_few_channels {name}")
+    tiles, parts, filters, macros = TILES, PRODUCTS, 16, ("#define SPLIT",)
+    fields, put = split.FILTER_FIELDS, staticmethod(split.put_filters)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         """Only where it is faster than multiply-adds in spite of the padding of products."""
-        if self.refuses(problem, facts) is not None or problem.k < split.FEWEST:
-            return None
-        if self.work_for(problem).flops >= problem.flops:
-            return None
         why = "few channels: three products of 16 bits on tensor cores for one of float32"
-        return Preference(Rank.TENSOR_CORES_OF_WARPS, why)
+        slower = problem.k < split.FEWEST or self.work_for(problem).flops >= problem.flops
+        return None if slower or self.refuses(problem, facts) else Preference(Rank.TENSOR_CORES_OF_WARPS, why)
 
     def types_refusal(self, problem: Conv2dProblem) -> Reason | None:
         return split.types_refusal(problem, FEWEST_PRODUCTS)
 
     def ways(self, problem: Conv2dProblem, config: SplitFewChannelsConfig) -> tuple[Way, ...]:
         tiles = Reason(
-            "if the pixels that {tile_h} x {tile_w} outputs see hold Inf or NaN, or their largest value is 2^{above} "
+            "if the pixels under {tile_h} x {tile_w} outputs hold Inf or NaN, or their largest value is 2^{above} "
             "or more or below 2^{below}, or every value of one channel or of one pixel is below 2^{ratio} of the "
             "largest, or more than {most} values are, these outputs are computed by multiply-adds of float32, in the "
             "same launch; zeros do not count. {note} says how many tiles were computed so",
@@ -104,9 +87,6 @@ class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
         if config.patches != 1:
             raise ValueError(f"{config}: a patch is split when all of it is there, so there is one")
         return super().plan(problem, config, runtime)
-
-    def put(self, args: Any, buffers: Buffers) -> None:
-        split.put_filters(args, buffers)
 
     def preparation(self, problem: Conv2dProblem, config: SplitFewChannelsConfig, runtime: Runtime) -> Preparation:
         return SplitFewFilters(problem, config, runtime)

@@ -6,22 +6,18 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
-from typing import Any, ClassVar
+from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.gemm.mma import PRODUCTS, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.product import Tiling
 from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
-from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.on_device import DeviceConvolution, renamed
 from convforge.algorithms.host.resident import with_occupancy_cap
-from convforge.algorithms.implicit_gemm import split
+from convforge.algorithms.implicit_gemm import split, stages
 from convforge.algorithms.implicit_gemm.mma import store_width
-from convforge.algorithms.implicit_gemm.pixel_rows import SIDE, SplitPixels
 from convforge.algorithms.implicit_gemm.split_tiles import PRODUCTS as PARTS
 from convforge.algorithms.implicit_gemm.split_tiles import padded_channels
-from convforge.algorithms.implicit_gemm.sum_shares import Stages, ordered_with_shares, problem_of_shares
-from convforge.algorithms.implicit_gemm.ways import ways_of_shares
-from convforge.algorithms.implicit_gemm.wgmma_tiles import can_share, rows_problem
 from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
@@ -31,32 +27,18 @@ from convforge.problem import Conv2dProblem
 
 # Channels of a step; sums of a lane, each of which has a bit in the kernel.
 BLOCK_K, MOST_SUMS = 32, 64
-# Least steps of a tap in a block that shares the channels of a tile.
-FEWEST_SPANS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SplitMmaConfig(Config):
-    """Tiles of :class:`ImplicitGemmSplitMma`; block_m and block_n are powers of 2 from 16 on.
+    """Tiles of :class:`ImplicitGemmSplitMma`."""
 
-    Attributes
-    ----------
-    block_m, block_n : int
-        Output pixels and filters of a block.
-    warp_m, warp_n : int
-        Those of a warp, multiples of 16.
-    stages : int
-        Tiles of each operand in shared memory.
-    split_k : int
-        Blocks that share the channels of a tile; a last kernel adds up their sums.
-    """
-
-    block_m: int = 128
-    block_n: int = 64
-    warp_m: int = 64
-    warp_n: int = 32
-    stages: int = 4
-    split_k: int = 1
+    block_m: int = 128  # output pixels of a block, a power of 2 from 16 on
+    block_n: int = 64  # filters of a block, a power of 2 from 16 on
+    warp_m: int = 64  # output pixels of a warp, a multiple of 16
+    warp_n: int = 32  # filters of a warp, a multiple of 16
+    stages: int = 4  # tiles of each operand in shared memory
+    split_k: int = 1  # blocks that share the channels of a tile; a last kernel adds up their sums
 
 
 # The most promising for many pixels and filters first.
@@ -69,15 +51,7 @@ TILES = tuple(starmap(SplitMmaConfig, (
 class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
     """Implicit GEMM of float32 on the tensor cores of any GPU since Ampere: three products of halves for one of floats.
 
-    Three products of halves differ from the product of the floats by at most 2^-22 of it. Tensor cores add up 32
-    products, then threads add that sum to a float32. Each pixel has a scale for 64 channels, and each filter one,
-    powers of two. Outputs with numbers that do not fit into halves are computed by multiply-adds of float32, in the
-    same call, as in :class:`ImplicitGemmSplit`.
-
-    References
-    ----------
-    H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
-    theoretical peak performance", International Journal of High Performance Computing Applications 36(4), 2022.
+    As in :class:`ImplicitGemmSplit`, but each pixel has a scale for 64 channels, a power of two, as has each filter.
     """
 
     name = "implicit_gemm_split_mma"
@@ -86,41 +60,36 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
     cost = MethodCost(1.0, 0.8, 16384, 3)
     look = Mark("moss", "diamond")
 
-    kernel: ClassVar[str] = "implicit_gemm_split_mma"
-    names: ClassVar[tuple[str, ...]] = ()  # macros that give the kernel this name
-
     def work_for(self, problem: Conv2dProblem) -> Work:
         return Work(problem.flops * PARTS / PRODUCTS, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        few = min(problem.c_per_group, problem.k_per_group) < split.FEWEST
-        if few or split.problem_refusal(problem) is not None:
-            return None
-        return Preference(Rank.TENSOR_CORES_OF_WARPS, split.WHY)
+        few = min(problem.c_per_group, problem.k_per_group) < split.FEWEST or split.problem_refusal(problem)
+        return None if few else Preference(Rank.TENSOR_CORES_OF_WARPS, split.WHY)
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return split.problem_refusal(problem) or device_refusal(facts)
 
     def ways(self, problem: Conv2dProblem, config: SplitMmaConfig) -> tuple[Way, ...]:
-        return *split.ways_of_split(problem, split_first=True), *ways_of_shares(config.split_k)
+        return *split.ways_of_split(problem, split_first=True), *stages.ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitMmaConfig]:
         """The configs that waste least of the device first."""
-        return ordered_with_shares(
+        return stages.ordered_with_shares(
             {config: tiles_of(config) for config in TILES}, problem, facts, lambda config: spans_of(problem),
-            FEWEST_SPANS, lambda config, count: replace(config, split_k=count),
+            2, lambda config, count: replace(config, split_k=count),
         )  # fmt: skip
 
     def plan(self, problem: Conv2dProblem, config: SplitMmaConfig, runtime: Runtime) -> Plan:
         shape = tiles_of(config)
-        if not can_share(spans := spans_of(problem), config.split_k):
+        if not stages.can_share(spans := spans_of(problem), config.split_k):
             raise ValueError(f"{config}: {spans} steps of a tap are not shared out among {config.split_k} blocks")
-        own = problem if config.split_k == 1 else problem_of_shares(problem)
+        own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
         # With several groups, the channels of each begin with a new scale.
-        of_group = problem.c if problem.groups == 1 else -(-problem.c_per_group // SIDE) * SIDE
-        loaded = rows_problem(problem, of_group)
-        rows = SplitPixels(problem, loaded, runtime)
-        stages = Stages(problem, rows, config.split_k, runtime)
+        of_group = problem.c if problem.groups == 1 else -(-problem.c_per_group // stages.SIDE) * stages.SIDE
+        loaded = stages.rows_problem(problem, of_group)
+        rows = stages.SplitPixels(problem, loaded, runtime)
+        around = stages.Stages(problem, rows, config.split_k, runtime)
         struct = with_conv(
             "SplitMma", own, **dict.fromkeys(("pixels", "filters", "downs"), ctypes.c_void_p), **split.FILTER_FIELDS,
             **dict.fromkeys(("height", "width", "pairs"), ctypes.c_int),
@@ -132,15 +101,14 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
             "FILTER_PITCH": padded_channels(problem), "GROUP_PITCH": of_group, "PIXEL_PITCH": rows.pitch,
             "SLICES": rows.slices, "ROWS_TOP": outside * top, "ROWS_LEFT": outside * left,
         }  # fmt: skip
-        lines = (*conv_constants(own), *constants(**numbers), *self.names)
-        source = KernelSource("algorithms/implicit_gemm/split_mma.cu", self.kernel, lines, struct, "SplitMma")
-        kernel = runtime.compile(source)
-        pixels = problem.n * problem.p * problem.q
-        tiles = shape.tiles(pixels, problem.k_per_group, problem.groups) * config.split_k
-        info = LaunchInfo(self.kernel, (tiles,), shape.threads, shape.shared_bytes, early=True)
+        lines = (*conv_constants(own), *constants(**numbers), *renamed("implicit_gemm_split_mma", self.name))
+        path = "algorithms/implicit_gemm/split_mma.cu"
+        kernel = runtime.compile(KernelSource(path, self.name, lines, struct, "SplitMma"))
+        tiles = shape.tiles(problem.n * problem.p * problem.q, problem.k_per_group, problem.groups) * config.split_k
+        info = LaunchInfo(self.name, (tiles,), shape.threads, shape.shared_bytes, early=True)
 
         def arguments(buffers: Buffers) -> Any:
-            args, buffers = struct(), stages.buffers(buffers)
+            args, buffers = struct(), around.buffers(buffers)
             fill(args.conv, own, buffers)
             args.pixels, args.downs = buffers["pixels"].address, buffers["downs"].address
             args.filters = address(buffers["w"].tensors["halves"])
@@ -150,7 +118,7 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
             return args
 
         launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime)
-        return stages.plan(self, problem, config, launch, split.SplitFilters(problem, runtime))
+        return around.plan(self, problem, config, launch, split.SplitFilters(problem, runtime))
 
 
 def spans_of(problem: Conv2dProblem) -> int:

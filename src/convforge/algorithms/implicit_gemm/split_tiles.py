@@ -9,8 +9,9 @@ from itertools import product
 from typing import Self
 
 from convforge.algorithms.implicit_gemm import wgmma_tiles
-from convforge.algorithms.implicit_gemm.wgmma_configs import Ring, sharing_cycles, splits_worth_a_look
-from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig
+from convforge.algorithms.implicit_gemm.stages import rows_problem
+from convforge.algorithms.implicit_gemm.wgmma_configs import Ring, deepest, sharing_cycles, splits_worth_a_look
+from convforge.algorithms.implicit_gemm.wgmma_tiles import ROW_BYTES, TilesConfig
 from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -26,13 +27,10 @@ TOP, IN_FULL, REACH = 14, -12, 100
 COLUMNS = (64, 96, 112, 128)
 
 # Stages in shared memory; the first ring that fits is used.
-PATCH_RINGS = tuple(
-    Ring(False, pixels, filters)
-    for pixels, filters in ((3, 6), (3, 4), (3, 3), (2, 6), (2, 4), (2, 3), (2, 2), (1, 6), (1, 3))
-)
-RINGS = tuple(
-    Ring(False, pixels, filters) for pixels, filters in ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2))
-)
+PATCH_RINGS = tuple(Ring(False, *stages) for stages in (
+    (3, 6), (3, 4), (3, 3), (2, 6), (2, 4), (2, 3), (2, 2), (1, 6), (1, 3),
+))  # fmt: skip
+RINGS = tuple(Ring(False, *stages) for stages in ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2)))
 RESIDENT_RINGS = tuple(Ring(True, stages, 2) for stages in (3, 2))
 
 # Scales of a pixel, each of 64 channels, that a copy loads: 16 bytes.
@@ -60,18 +58,12 @@ MOST_ALONE, TOGETHER = 112, 1.6
 
 @dataclass(frozen=True, slots=True)
 class SplitConfig(TilesConfig):
-    """Tiles and rings of :class:`ImplicitGemmSplit`; `rows` is 1.
+    """Tiles and rings of :class:`ImplicitGemmSplit`; `rows` is 1."""
 
-    Attributes
-    ----------
-    by_pixels : bool
-        The two warpgroups share a tile by its pixels, `columns` each, and both take all its filters.
-    split_first : bool
-        Another kernel first writes x to a workspace as halves, each pixel with a scale for 64 channels. It takes any
-        layout, border, number of channels and alignment.
-    """
-
+    # The two warpgroups share a tile by its pixels, `columns` each, and both take all its filters.
     by_pixels: bool = False
+    # Another kernel first writes x to a workspace as halves, each pixel with a scale for 64 channels. It takes any
+    # layout, border, number of channels and alignment.
     split_first: bool = False
 
     @property
@@ -84,8 +76,46 @@ class SplitConfig(TilesConfig):
         return 512 if self.columns <= MOST_ALONE and not self.split_first else 384
 
     def any_way(self) -> Self:
-        """The config for arrays of any alignment."""
         return self if self.split_first else replace(self, repacked=True)
+
+    @staticmethod
+    def whole_groups(problem: Conv2dProblem) -> int:
+        """Padded so that copies can begin at each group: at multiples of 16 bytes."""
+        return problem.c_per_group if problem.groups == 1 else -(-problem.c_per_group // 4) * 4
+
+    @classmethod
+    def smallest(cls, problem: Conv2dProblem) -> Self:
+        return cls(patch=False, columns=64, pixel_stages=2, filter_stages=2, repacked=cls.needs_rows(problem))
+
+    def shared_bytes(self, problem: Conv2dProblem) -> int:
+        pixels, filters = self.block
+        rows = math.prod(wgmma_tiles.patch_of(problem, self)) if self.patch else pixels
+        stage = -(-rows * ROW_BYTES // 1024) * 1024
+        held = wgmma_tiles.filters_held(problem, self, ROW_CHANNELS) * 2 * filters * ROW_BYTES
+        return self.pixel_stages * 2 * stage + held + 1024
+
+    def refusal(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        if self.rows != 1 or not 8 <= self.columns <= COLUMNS[-1] or self.columns % 16:
+            return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=COLUMNS[-1])
+        if self.by_pixels and (self.ping_pong or not self.filters_on_m):
+            return Reason("two warpgroups share pixels only of a tile that they share, and where pixels are columns")
+        if (reason := wgmma_tiles.split_refusal(problem, self, ROW_CHANNELS)) is not None:
+            return reason
+        if self.filter_stages < 2 and not self.resident:
+            return Reason("a stage is free one step after its products: at least two are needed")
+        if self.patch and problem.stride != (1, 1):
+            return Reason("patches of floats are for filters that move by one pixel")
+        loaded, beside = self.loaded(problem), wgmma_tiles.EXTRA_BYTES + SPLIT_BYTES
+        if self.split_first:
+            if self.patch or self.filters_on_m or self.repacked or problem.groups > 1:
+                return Reason(
+                    "where pixels are split first, they are rows of products, are loaded tap by tap, and have one group"
+                )
+            loaded, beside = split_rows(problem), beside + self.pixel_stages * self.block[0] * SCALES * 4
+        elif not self.repacked and self.needs_rows(problem):
+            return Reason("the TMA loads NHWC in rows of 16 bytes, and zeros outside: set {field}", field="repacked")
+        reason = wgmma_tiles.copies_refusal(loaded, self)
+        return reason or wgmma_tiles.room_refusal(problem, self, self.shared_bytes(problem) + beside, facts)
 
 
 # The division of tiles between the two warpgroups, and the kernel that splits pixels.
@@ -101,36 +131,17 @@ def padded_channels(problem: Conv2dProblem) -> int:
     return -(-problem.c_per_group // 8) * 8
 
 
-def whole_groups(problem: Conv2dProblem) -> int:
-    """Channels of a group, padded so that copies can begin at each group: at multiples of 16 bytes."""
-    return problem.c_per_group if problem.groups == 1 else -(-problem.c_per_group // 4) * 4
-
-
-def needs_rows(problem: Conv2dProblem) -> bool:
-    """Tell if x must first be written as rows, because the TMA cannot load it."""
-    return not wgmma_tiles.tma_loads(problem) or whole_groups(problem) != problem.c_per_group
-
-
 def split_rows(problem: Conv2dProblem) -> Conv2dProblem:
     """The problem on rows of halves in a workspace: twice as many images, those of high halves first."""
     channels = -(-problem.c // 8) * 8
-    return wgmma_tiles.rows_problem(problem, channels).replace(x_dtype="float16", w_dtype="float16", n=2 * problem.n)
-
-
-def shared_bytes(problem: Conv2dProblem, config: SplitConfig) -> int:
-    """Shared memory of a block: struct Memory of split.cu, and its alignment."""
-    pixels, filters = config.block
-    rows = math.prod(wgmma_tiles.patch_of(problem, config)) if config.patch else pixels
-    stage = -(-rows * wgmma_tiles.ROW_BYTES // 1024) * 1024
-    held = wgmma_tiles.filters_held(problem, config, ROW_CHANNELS) * 2 * filters * wgmma_tiles.ROW_BYTES
-    return config.pixel_stages * 2 * stage + held + 1024
+    return rows_problem(problem, channels).replace(x_dtype="float16", w_dtype="float16", n=2 * problem.n)
 
 
 def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> float:
     """Estimate the cycles of a call: those of the SM with the most tiles, by its products or its splits."""
     most = -(-wgmma_tiles.tiling(problem, config)[0] // facts.cores)
     steps = wgmma_tiles.steps_of(problem, ROW_CHANNELS, config.split_k)
-    read = (64 + config.columns) * wgmma_tiles.ROW_BYTES
+    read = (64 + config.columns) * ROW_BYTES
     multiplied = max(64 * config.columns * ROW_CHANNELS / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
     added = ADD_CYCLES + ADD_COLUMN * config.columns
     alone = PRODUCTS * multiplied + added
@@ -139,7 +150,7 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
     pixels = math.prod(wgmma_tiles.patch_of(problem, config)) if config.patch else config.block[0]
     split = stages * (pixels * SPLIT_CYCLES + STAGE_CYCLES) * (1 if config.columns <= MOST_ALONE else TOGETHER)
     if config.split_first:
-        split = steps * sum(config.block) * 2 * wgmma_tiles.ROW_BYTES / LOADED_A_CYCLE
+        split = steps * sum(config.block) * 2 * ROW_BYTES / LOADED_A_CYCLE
     tile = max(products, split)
     if config.pixel_stages < 2:  # nothing is split while a tile is multiplied
         tile = products + split
@@ -150,57 +161,18 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
     return most * (tile + (0 if config.ping_pong else finish)) + finish + rest
 
 
-def smallest(problem: Conv2dProblem) -> SplitConfig:
-    """The config with the smallest tiles: a problem that it cannot compute has no config."""
-    return SplitConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, repacked=needs_rows(problem))
-
-
-def config_refusal(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> Reason | None:
-    """The reason why a config is impossible; None if it is possible."""
-    if config.rows != 1 or not 8 <= config.columns <= COLUMNS[-1] or config.columns % 16:
-        return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=COLUMNS[-1])
-    if config.by_pixels and (config.ping_pong or not config.filters_on_m):
-        return Reason("two warpgroups share pixels only of a tile that they share, and where pixels are columns")
-    if (reason := wgmma_tiles.split_refusal(problem, config, ROW_CHANNELS)) is not None:
-        return reason
-    if config.filter_stages < 2 and not config.resident:
-        return Reason("a stage is free one step after its products: at least two are needed")
-    if config.patch and problem.stride != (1, 1):
-        return Reason("patches of floats are for filters that move by one pixel")
-    if config.split_first:
-        if config.patch or config.filters_on_m or config.repacked or problem.groups > 1:
-            return Reason("where pixels are split first, they are rows of products, come by taps, and have one group")
-        loaded = split_rows(problem)
-    elif not config.repacked and needs_rows(problem):
-        return Reason("the accelerator brings NHWC in rows of 16 bytes, and zeros outside: turn it first")
-    else:
-        loaded = wgmma_tiles.loaded_problem(problem, config, whole_groups(problem))
-    if (reason := wgmma_tiles.copies_refusal(loaded, config)) is not None:
-        return reason
-    beside = wgmma_tiles.EXTRA_BYTES + SPLIT_BYTES - 1024
-    if config.split_first:
-        beside += config.pixel_stages * config.block[0] * SCALES * 4
-    return wgmma_tiles.room_refusal(problem, config, shared_bytes(problem, config) + beside, facts)
-
-
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
     """Configs worth a look, each with the deepest rings that fit."""
-    steps = wgmma_tiles.steps_of(problem, ROW_CHANNELS)
+    needs_rows = SplitConfig.needs_rows(problem)
     for patch, way, columns in product((True, False), WAYS, COLUMNS):
-        if patch and (problem.r * problem.s == 1 or way.split_first):
-            continue
-        if way.by_pixels and columns > MOST_ALONE:
-            continue
-        base = replace(way, patch=patch, columns=columns, repacked=needs_rows(problem) and not way.split_first)
+        base = replace(way, patch=patch, columns=columns, repacked=needs_rows and not way.split_first)
         pixels, filters = base.block
-        if filters >= 2 * max(problem.k_per_group, 64) or (patch and pixels // wgmma_tiles.TILE_W >= 2 * problem.p):
+        idle = patch and (
+            problem.r * problem.s == 1 or way.split_first or pixels // wgmma_tiles.TILE_W >= 2 * problem.p
+        )
+        if idle or (way.by_pixels and columns > MOST_ALONE) or filters >= 2 * max(problem.k_per_group, 64):
             continue
-        rings = PATCH_RINGS if patch else RINGS
-        if filters >= problem.k and problem.groups == 1 and steps <= wgmma_tiles.MOST_RESIDENT:
-            rings = (*RESIDENT_RINGS[: 1 if patch else 2], *rings)
-        for many in (1, *splits_worth_a_look(problem, base, ROW_CHANNELS, facts)):
-            for ring in rings:
-                config = replace(base, **ring._asdict(), split_k=many)
-                if config_refusal(problem, config, facts) is None:
-                    yield config
-                    break
+        splits = splits_worth_a_look(problem, base, ROW_CHANNELS, facts)
+        every = [replace(base, split_k=many) for many in (1, *splits)]
+        rings, resident = (PATCH_RINGS, RESIDENT_RINGS[:1]) if patch else (RINGS, RESIDENT_RINGS)
+        yield from deepest(problem, every, rings, resident, ROW_CHANNELS, facts)

@@ -1,103 +1,230 @@
-"""Host side of wgmma.cu: implicit GEMM on Hopper's tensor cores."""
+"""Host side of wgmma.cu, implicit GEMM on Hopper's tensor cores, and the base that it shares with split.cu."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar
+import ctypes
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
 
-from convforge.algorithms.contract import Buffers, PreparedFilter
-from convforge.algorithms.host.on_device import types_refusal
+from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter
+from convforge.algorithms.host.conv import Divisor, address, conv_constants, conv_struct, divisor, fill
+from convforge.algorithms.host.element_types import ElementTypes
+from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.pack_channels import ChannelPacker, UnpackedWeights
+from convforge.algorithms.host.resident import persistent, with_occupancy_cap
+from convforge.algorithms.implicit_gemm import stages
 from convforge.algorithms.implicit_gemm import wgmma_tiles as tiles
-from convforge.algorithms.implicit_gemm.on_wgmma import Maps, OnTensorCores, group_refusal
-from convforge.algorithms.implicit_gemm.ways import ways_of_arrays, ways_of_result, ways_of_shares, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_configs import ordered
-from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig, filter_steps, row_channels
-from convforge.algorithms.traits import Mark, MethodCost, Way
+from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, WgmmaConfig
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work
+from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
-from convforge.backends.maps import AnyMap
-from convforge.backends.runtime import Runtime
+from convforge.backends.kernel import KernelSource, constants
+from convforge.backends.maps import ALIGNMENT, AnyMap
+from convforge.backends.runtime import LaunchInfo, Runtime
+from convforge.backends.structs import MapField, struct_with_maps
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
+MAPS_KEPT = 64  # of an array, by a plan: to encode one takes microseconds
+TENSOR_PRODUCTS = 12  # multiply-adds of tensor cores in the time of one of a plain core, for the cost model
 
-class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
-    """Implicit GEMM on Hopper's tensor cores: the TMA loads tiles, two warpgroups multiply them.
+C = TypeVar("C", bound=TilesConfig)
 
-    Threads store results that the TMA cannot store: of float32, in NCHW, of groups whose filters are no multiple of 64.
+# An array's address and strides in bytes -> its tensor map; None if the TMA cannot access it.
+MapMaker = Callable[[int, tuple[int, ...]], AnyMap | None]
+
+# Name of a map in the struct -> its maker, None for an unused map, and its array: of the call, its workspace or the
+# filters.
+Maps = dict[str, tuple[MapMaker | None, str]]
+
+
+class OnTensorCores(DeviceConvolution[C]):
+    """An implicit GEMM whose tiles the TMA loads, and which wgmma multiplies.
+
+    The TMA loads rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros outside the image. For
+    any other image a kernel first writes such rows to the workspace. A plan that is called with unaligned arrays passes
+    them to a plan with that kernel, which is compiled when it is first needed.
     """
 
-    name = "implicit_gemm_wgmma"
-    summary = "implicit GEMM of 16-bit types on the tensor cores of Hopper, fed by its tensor memory accelerator; sm_90"
-    since = "implicit_gemm_mma"
-    cost = MethodCost(1.0, 0.8, 16384, 2)
-    look = Mark("teal", "triangle-left")
-    path, kernel, struct = "algorithms/implicit_gemm/wgmma.cu", "implicit_gemm_wgmma", "Wgmma"
-    fewest, why = 16, "16 bits and many channels: tensor cores, whose tiles come by themselves"
+    stem: ClassVar[str]  # of the .cu file, its kernel and its struct
+    fields: ClassVar[Mapping[str, Any]] = {}  # further ones of the struct
+    types: ClassVar[Mapping[str, str]]  # NumPy's name of a type of x -> that of factors in PTX
+    products: ClassVar[int] = 1  # of 16 bits, for one of this method
+    fewest: ClassVar[int]  # channels and filters of a group for which "auto" chooses the method
+    why: ClassVar[str]  # it chooses so
+    config_type: ClassVar[type[TilesConfig]]
+    preparation: ClassVar[type[Any]]  # of the weights, from a problem and a runtime
 
-    types: ClassVar[Mapping[str, str]] = {"float16": "f16", "bfloat16": "bf16"}  # NumPy's name -> that of PTX
-
-    config_refusal, smallest = staticmethod(tiles.config_refusal), staticmethod(tiles.smallest)
-    shared_bytes, whole_groups = staticmethod(tiles.shared_bytes), staticmethod(tiles.whole_groups)
-
+    @abstractmethod
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
-        return types_refusal(problem, self.types) or group_refusal(problem)
+        """The reason why the kernel cannot compute a problem on any device; None if it can."""
 
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WgmmaConfig]:
-        return ordered(problem, facts)
+    @abstractmethod
+    def numbers(self, problem: Conv2dProblem, config: C) -> dict[str, Any]:
+        """Constants specific to this kernel."""
 
-    def ways(self, problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
-        return (
-            *ways_of_x(problem, config, self.whole_groups(problem)), *ways_of_result(problem, config),
-            *ways_of_shares(config.split_k), *ways_of_arrays(config, not config.scattered),
+    @abstractmethod
+    def maps(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: C) -> Maps:
+        """The maps of the struct."""
+
+    def rows(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: C, runtime: Runtime) -> stages.Squares | None:
+        """The step that first writes x to the workspace; None where the TMA loads x itself."""
+        return stages.PixelRows(problem, loaded, runtime) if config.repacked else None
+
+    @staticmethod
+    def put(args: Any, buffers: Buffers) -> None:
+        """Fill the further fields of the struct."""
+
+    def work_for(self, problem: Conv2dProblem) -> Work:
+        return Work(problem.flops * self.products / TENSOR_PRODUCTS, problem.least_bytes)
+
+    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
+        if self.problem_refusal(problem) is not None or min(problem.c_per_group, problem.k_per_group) < self.fewest:
+            return None
+        return Preference(Rank.TENSOR_CORES, self.why)
+
+    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        if (reason := device_refusal(facts) or self.problem_refusal(problem)) is not None:
+            return reason
+        return None if self.configs(problem, facts) else self.config_type.smallest(problem).refusal(problem, facts)
+
+    def plan(self, problem: Conv2dProblem, config: C, runtime: Runtime) -> Plan:
+        require(config, config.refusal(problem, runtime.facts))
+        # Rows in a workspace contain the border; shares of channels leave sums.
+        own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
+        loaded = config.loaded(own)
+        around = stages.Stages(problem, self.rows(problem, loaded, config, runtime), config.split_k, runtime)
+        total, *counts = tiles.tiling(problem, config)
+        shape = Tiling(total, *(divisor(max(1, count)) for count in (*counts, problem.p, problem.q)))
+        shared = config.shared_bytes(problem)
+        maps = self.maps(problem, loaded, config)
+        struct = _struct_of(ElementTypes.of(own), self.stem.capitalize(), tuple(maps), tuple(self.fields.items()))
+        prelude = constants(
+            PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
+            BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
+            SPLIT_K=config.split_k, PAIRS_FILTERS=config.pairs == "filters",
+            PAIRS_PIXELS=config.pairs == "pixels", OUT_CHANNELS_LAST=own.out_layout == "NHWC", SHARED_BYTES=shared,
+            **self.numbers(problem, config),
         )  # fmt: skip
+        names = renamed(f"implicit_gemm_{self.stem}", self.name)
+        lines = *conv_constants(loaded), *prelude, *names, *wgmma_lines(config.columns, self.types[problem.x_dtype])
+        path = f"algorithms/implicit_gemm/{self.stem}.cu"
+        kernel = runtime.compile(KernelSource(path, self.name, lines, struct, self.stem.capitalize(), feature="a"))
+        cluster = (2,) if config.pairs != "none" else ()
+        grid = persistent(total, runtime.facts, *cluster)
+        info = LaunchInfo(self.name, grid, (config.threads,), shared, cluster=cluster, early=True)
+        used = {name: (lru_cache(maxsize=MAPS_KEPT)(make), array) for name, (make, array) in maps.items() if make}
 
-    def numbers(self, problem: Conv2dProblem, config: WgmmaConfig) -> dict[str, Any]:
-        held = tiles.filters_held(problem, config, row_channels(problem, config))
-        return {
-            "NUMBER_BYTES": itemsize(problem.x_dtype), "ROW_BYTES": config.row_bytes, "HALVES": 1,
-            "FILTER_STAGES": held, "SCATTERED": config.scattered, "BY_PIXELS": False,
-        }  # fmt: skip
+        device: Any = runtime  # with a TMA
 
-    def instruction(self, problem: Conv2dProblem) -> str:
-        return self.types[problem.x_dtype]
+        def arguments(buffers: Buffers) -> Any:
+            args = struct()
+            buffers = around.buffers(buffers)
+            arrays = {**buffers, **buffers["w"].tensors}
+            for name, (make, which) in used.items() if total else ():
+                array = arrays[which]
+                tensor_map = make(address(array), tuple(array.strides))
+                if tensor_map is None or tensor_map.refusal() is not None:
+                    return None
+                args.put_map(name, tensor_map, device.tensor_map(tensor_map))
+            fill(args.conv, loaded, buffers)
+            args.tiling, args.store_width = shape, outputs_together(own, buffers["out"])
+            self.put(args, buffers)
+            return args
 
-    def maps(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: WgmmaConfig) -> Maps:
-        # The TMA rounds floats to TF32; it copies other numbers bit for bit.
-        element = "tf32" if problem.x_dtype == "float32" else tiles.element_of(problem.x_dtype)
-
-        def filters(at: int, strides: tuple[int, ...]) -> AnyMap | None:
-            if (steps := filter_steps(problem, strides)) is None:
-                return None
-            channels, together = problem.c_per_group, row_channels(problem, config)
-            return tiles.rows_map(problem, config, at, element, channels, steps, together)
-
-        return {
-            "pixels": (partial(tiles.pixels_map, loaded, config, element=element), "x"),
-            "filters": (filters, "w"),
-            "results": (None if config.scattered else partial(tiles.results_map, problem, config), "out"),
-        }
-
-    def preparation(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
-        return FilterRows(problem, runtime)
+        any_way = config.any_way()
+        otherwise = None if config == any_way else cache(lambda: self.plan(problem, any_way, runtime))
+        launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
+        return around.plan(self, problem, config, launch, self.preparation(problem, runtime))
 
 
-class ImplicitGemmTf32(ImplicitGemmWgmma):
-    """The same kernel on float32: each number is rounded to TF32, of 10 mantissa bits, and sums are float32.
+def ways_of_x(problem: Conv2dProblem, config: TilesConfig) -> tuple[Way, ...]:
+    """The way of x if every call first writes it as rows."""
+    return (stages.way_of_rows(Reason.joined(_why_rows(problem, config))),) if config.repacked else ()
 
-    A product differs from that of the float32 numbers by up to 2^-10 of it.
+
+def _why_rows(problem: Conv2dProblem, config: TilesConfig) -> Iterator[Reason]:
+    """Each reason why the TMA cannot load the pixels of a problem."""
+    nbytes, room = problem.c * itemsize(problem.x_dtype), config.whole_groups(problem)
+    if problem.x_layout != "NHWC":
+        yield Reason("x is in {layout}", layout=problem.x_layout)
+    if problem.padding_mode != "zeros":
+        yield Reason("the border is {border}, and the TMA fills in zeros", border=problem.padding_mode)
+    if nbytes % ALIGNMENT:
+        yield Reason("a pixel has {count} bytes, which are no multiple of {bytes}", count=nbytes, bytes=ALIGNMENT)
+    if tiles.tma_loads(problem) and room != problem.c_per_group:
+        yield Reason(
+            "a group has {count} channels, which take the room of {room}", count=problem.c_per_group, room=room
+        )
+
+
+def wgmma_lines(columns: int, kind: str, across: tuple[bool, bool] = (False, False)) -> tuple[str, ...]:
+    """The macros of wgmma.cuh: the instruction for a number of columns, and the names of its operands.
+
+    A and B are K-major, or MN-major where `across` is True, which only 16-bit types may be.
+
+    Examples
+    --------
+    >>> wgmma_lines(8, "f16")[2:4]
+    ('#define SUM_NAMES "%0, %1, %2, %3"', '#define SUMS_OF(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])')
     """
+    sums, depth = columns // 2, 8 if kind == "tf32" else 16
+    names, operands = ", ".join(f"%{i}" for i in range(sums)), ", ".join(f'"+f"(d[{i}])' for i in range(sums))
+    return (
+        f'#define WGMMA "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind}"',
+        f'#define MAJORS "{"" if kind == "tf32" else f", {across[0]:d}, {across[1]:d}"}"',
+        f'#define SUM_NAMES "{names}"',
+        f"#define SUMS_OF(d) {operands}",
+        *(f'#define {name}_NAME "%{sums + i}"' for i, name in enumerate(("A", "B", "ADDS"))),
+    )
 
-    name = kernel = "implicit_gemm_tf32"
-    names = ("#define implicit_gemm_wgmma implicit_gemm_tf32",)
-    summary = "implicit GEMM of float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
-    since = "implicit_gemm_wgmma"
-    precision = "tf32"
-    look = Mark("teal", "cross")
-    why = "many channels, and TF32 is allowed: tensor cores"
-    types: ClassVar[Mapping[str, str]] = {"float32": "tf32"}
+
+def device_refusal(facts: DeviceFacts) -> Reason | None:
+    """The reason why a device has no wgmma; None if it has."""
+    if Architecture.parse(facts.architecture).number == 90:
+        return None
+    return Reason("{name} is {architecture}; the instruction wgmma is of sm_90 alone",
+                  name=facts.name, architecture=facts.architecture)  # fmt: skip
+
+
+def group_refusal(problem: Conv2dProblem) -> Reason | None:
+    """The reason why groups have too few channels; None if they have enough."""
+    if problem.groups == 1 or problem.c_per_group >= 8:
+        return None
+    return Reason("a product takes 16 channels, and a group has {count}: fewer than {least} would waste most of it",
+                  count=problem.c_per_group, least=8)  # fmt: skip
+
+
+def outputs_together(problem: Conv2dProblem, out: Any) -> int:
+    """Neighbouring outputs that one instruction of a thread may store: 4, 2 or 1, at most 8 bytes."""
+    axis, count = (
+        (3, problem.k_per_group) if problem.out_layout == "NHWC" else (problem.out_layout.index("W"), problem.q)
+    )
+    others = [address(out), *(step for other, step in enumerate(out.strides) if other != axis)]
+    for many in (4, 2):
+        nbytes = many * out.itemsize
+        aligned = nbytes <= 8 and all(number % nbytes == 0 for number in others)
+        if aligned and count % many == 0 and out.strides[axis] == out.itemsize:
+            return many
+    return 1
+
+
+class Tiling(ctypes.Structure):
+    """struct Tiling of wgmma_tiles.cuh."""
+
+    _fields_ = [("tiles", ctypes.c_int), *((name, Divisor) for name in ("tiles_k", "across", "down", "P", "Q"))]
+
+
+@lru_cache(maxsize=64)
+def _struct_of(types: ElementTypes, name: str, maps: tuple[str, ...], fields: tuple[tuple[str, Any], ...]) -> Any:
+    fixed = {"tiling": Tiling, "store_width": ctypes.c_int}
+    own: Mapping[str, Any] = {"conv": conv_struct(types), **dict.fromkeys(maps, MapField), **fixed, **dict(fields)}
+    return struct_with_maps(name, own.items())
 
 
 class FilterRows(ChannelPacker):
@@ -107,7 +234,7 @@ class FilterRows(ChannelPacker):
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
-        super().__init__(problem, runtime, tiles.row_pitch(problem, 1) // itemsize(problem.w_dtype))
+        super().__init__(problem, runtime, stages.row_pitch(problem, 1) // itemsize(problem.w_dtype))
         packed = self.finish
 
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:
@@ -116,5 +243,107 @@ class FilterRows(ChannelPacker):
 
         self.finish = finish
         self.borrow = UnpackedWeights(
-            self, problem, runtime, lambda w: filter_steps(problem, tuple(w.strides)) is not None
+            self, problem, runtime, lambda w: tiles.filter_steps(problem, tuple(w.strides)) is not None
         )
+
+
+class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
+    """Implicit GEMM on Hopper's tensor cores: the TMA loads tiles, two warpgroups multiply them.
+
+    Threads store results that the TMA cannot store: of float32, in NCHW, of groups whose filters are no multiple of 64.
+    """
+
+    name = "implicit_gemm_wgmma"
+    summary = "implicit GEMM of 16-bit types on the tensor cores of Hopper, whose tiles the TMA loads; sm_90"
+    since = "implicit_gemm_mma"
+    cost = MethodCost(1.0, 0.8, 16384, 2)
+    look = Mark("teal", "triangle-left")
+    stem, config_type, preparation = "wgmma", WgmmaConfig, FilterRows
+    types = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
+    fewest, why = 16, "16 bits and many channels: tensor cores, whose tiles the TMA loads"
+
+    def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
+        return types_refusal(problem, self.types) or group_refusal(problem)
+
+    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WgmmaConfig]:
+        return ordered(problem, facts)
+
+    def ways(self, problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
+        found = [*ways_of_x(problem, config), *_ways_of_result(problem, config), *stages.ways_of_shares(config.split_k)]
+        if config.scattered:
+            return *found, *([] if config.repacked else [stages.way_of_unaligned_x()])
+        if config.repacked:
+            words = Reason(
+                "if the address or a stride of the result is no multiple of {bytes} bytes, or the result has gaps, "
+                "threads store it: by another plan, which is compiled when it is first needed",
+                bytes=ALIGNMENT,
+            )  # fmt: skip
+            return *found, Way("thread_stores", "arrays", words)
+        words = Reason(
+            "if the address or a stride of x or of the result is no multiple of {bytes} bytes, or one of them has gaps "
+            "between its channels, x is first written to a workspace as rows that the TMA loads, and threads store the "
+            "result: by another plan, which is compiled when it is first needed",
+            bytes=ALIGNMENT,
+        )  # fmt: skip
+        return *found, Way("pixel_rows", "arrays", words)
+
+    def numbers(self, problem: Conv2dProblem, config: WgmmaConfig) -> dict[str, Any]:
+        held = tiles.filters_held(problem, config, tiles.row_channels(problem, config))
+        return {
+            "NUMBER_BYTES": itemsize(problem.x_dtype), "ROW_BYTES": config.row_bytes, "HALVES": 1,
+            "FILTER_STAGES": held, "SCATTERED": config.scattered, "BY_PIXELS": False,
+        }  # fmt: skip
+
+    def maps(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: WgmmaConfig) -> Maps:
+        # The TMA rounds floats to TF32; it copies other numbers bit for bit.
+        element = "tf32" if problem.x_dtype == "float32" else tiles.element_of(problem.x_dtype)
+
+        def filters(at: int, strides: tuple[int, ...]) -> AnyMap | None:
+            if (steps := tiles.filter_steps(problem, strides)) is None:
+                return None
+            channels, together = problem.c_per_group, tiles.row_channels(problem, config)
+            return tiles.rows_map(problem, config, at, element, channels, steps, together)
+
+        return {
+            "pixels": (partial(tiles.pixels_map, loaded, config, element=element), "x"),
+            "filters": (filters, "w"),
+            "results": (None if config.scattered else partial(tiles.results_map, problem, config), "out"),
+        }
+
+
+class ImplicitGemmTf32(ImplicitGemmWgmma):
+    """The same kernel on float32: each number is rounded to TF32, of 10 mantissa bits, and sums are float32.
+
+    A product differs from that of the float32 numbers by up to 2^-10 of it.
+    """
+
+    name = "implicit_gemm_tf32"
+    summary = "implicit GEMM of float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
+    since = "implicit_gemm_wgmma"
+    precision = "tf32"
+    look = Mark("teal", "cross")
+    why = "many channels, and TF32 is allowed: tensor cores"
+    types = MappingProxyType({"float32": "tf32"})
+
+
+def _ways_of_result(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
+    """The way of the result: the TMA or threads store it."""
+    if config.split_k > 1:
+        return ()
+    if not config.scattered:
+        return (Way("tma_stores", "default", Reason("the TMA stores the result from shared memory")),)
+    why = Reason.joined(_why_scattered(problem)) or Reason("the config asks for it ({field})", field="scattered")
+    return (Way("thread_stores", "default", Reason("threads store the result, not the TMA: {why}", why=why)),)
+
+
+def _why_scattered(problem: Conv2dProblem) -> Iterator[Reason]:
+    """Each reason why the TMA cannot store the result of a problem."""
+    nbytes, k = problem.k * itemsize(problem.out_dtype), problem.k_per_group
+    if problem.out_layout != "NHWC":
+        yield Reason("the result is in {layout}", layout=problem.out_layout)
+    if itemsize(problem.out_dtype) != 2:
+        yield Reason("its numbers are of {dtype}, not of 16 bits", dtype=problem.out_dtype)
+    if nbytes % ALIGNMENT:
+        yield Reason("a pixel of it has {count} bytes, which are no multiple of {bytes}", count=nbytes, bytes=ALIGNMENT)
+    if problem.groups > 1 and k % tiles.BOX_FILTERS:
+        yield Reason("a group has {count} filters, which are no multiple of {whole}", count=k, whole=tiles.BOX_FILTERS)

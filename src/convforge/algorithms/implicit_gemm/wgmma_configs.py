@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, product
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from convforge.algorithms.implicit_gemm import wgmma_tiles as tiles
 from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, WgmmaConfig
@@ -17,14 +17,10 @@ from convforge.problem.types import itemsize
 # Columns of a product that are tried, multiples of 16 up to 256; those for groups with so few filters.
 COLUMNS = (64, 96, 112, 128, 192, 224, 256)
 FEW_COLUMNS = (16, 32, 48)
+# Configs to try first of each kind that the model was not fitted to; of each kind of pairs of blocks.
+OTHERS, TRIED_IN_PAIRS = 3, 2
 
 C = TypeVar("C", bound=TilesConfig)
-
-# Configs to try first, of each kind that the model was not fitted to.
-OTHERS = 3
-
-# A search also tries the first configs in pairs of blocks: so many of each kind of pair.
-TRIED_IN_PAIRS = 2
 
 
 class Ring(NamedTuple):
@@ -120,29 +116,34 @@ def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
     """Configs worth a look with rows of `row` bytes, each with the deepest rings that fit."""
-    steps, k = tiles.steps_of(problem, row // itemsize(problem.x_dtype)), problem.k_per_group
-    ways: dict[str, Any] = {"repacked": tiles.needs_rows(problem), "scattered": not tiles.tma_stores(problem)}
+    channels, k = row // itemsize(problem.x_dtype), problem.k_per_group
+    repacked, scattered = WgmmaConfig.needs_rows(problem), not tiles.tma_stores(problem)
     widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
-        if patch and problem.r * problem.s == 1:
-            continue
-        base = WgmmaConfig(patch, on_m, ping, columns=columns, row_bytes=row)
+        base = WgmmaConfig(
+            patch, on_m, ping, columns=columns, repacked=repacked, scattered=scattered, row_bytes=row
+        )  # fmt: skip
         pixels, filters = base.block
-        idle = on_m and columns < COLUMNS[0]
+        idle = (patch and problem.r * problem.s == 1) or (on_m and columns < COLUMNS[0])
         # Threads store NCHW in pairs of pixels, which are columns.
-        idle |= not on_m and columns >= COLUMNS[0] and ways["scattered"] and problem.out_layout == "NCHW"
+        idle |= not on_m and columns >= COLUMNS[0] and scattered and problem.out_layout == "NCHW"
         if idle or filters >= 2 * max(k, 64) or (patch and pixels // tiles.TILE_W >= 2 * problem.p):
             continue
-        rings = PATCH_RINGS if patch else RINGS
-        if filters >= k and problem.groups == 1 and steps <= tiles.MOST_RESIDENT:
-            rings = (*RESIDENT_RINGS, *rings)
-        splits = splits_worth_a_look(problem, base, tiles.row_channels(problem, base), facts)
-        for many, how in ((1, ways), *((many, {**ways, "scattered": True}) for many in splits)):
-            for ring in rings:
-                config = replace(base, **ring._asdict(), split_k=many, **how)
-                if tiles.config_refusal(problem, config, facts) is None:
-                    yield config
-                    break
+        splits = splits_worth_a_look(problem, base, channels, facts)
+        every = [base, *(replace(base, scattered=True, split_k=many) for many in splits)]
+        yield from deepest(problem, every, PATCH_RINGS if patch else RINGS, RESIDENT_RINGS, channels, facts)
+
+
+def deepest(
+    problem: Conv2dProblem, configs: Iterable[C], rings: Sequence[Ring], resident: Sequence[Ring], channels: int,
+    facts: DeviceFacts,
+) -> Iterator[C]:  # fmt: skip
+    """The configs, each with the first ring that fits; with `resident` ones where all filters fit a tile."""
+    for config in configs:
+        stay = config.block[1] >= problem.k and problem.groups == 1
+        stay = stay and tiles.steps_of(problem, channels) <= tiles.MOST_RESIDENT
+        every = (replace(config, **ring._asdict()) for ring in (*(resident if stay else ()), *rings))
+        yield from islice((ringed for ringed in every if ringed.refusal(problem, facts) is None), 1)
 
 
 def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:

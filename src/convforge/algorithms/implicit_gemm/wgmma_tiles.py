@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Self
 
 from convforge.algorithms.contract import Config
+from convforge.algorithms.implicit_gemm.stages import can_share, row_pitch, rows_problem
 from convforge.backends import maps
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.maps import ALIGNMENT, AnyMap, Im2colMap, TiledMap
@@ -22,51 +24,32 @@ TILE_W = 8  # columns of outputs that a patch serves, as in wgmma.cu
 PAIRS = ("none", "filters", "pixels")  # operands that two blocks of a cluster may share
 MOST_COLUMNS = 256  # of a product
 BOX_FILTERS = 64  # of a TMA box of results
-EXTRA_BYTES = 1024 + 512 + 1024  # of shared memory besides tiles: alignment, barriers, the driver's own
+EXTRA_BYTES = 512 + 1024  # of shared memory besides tiles and their alignment: barriers, the driver's own
 MOST_RESIDENT = 36  # steps whose filters stay in shared memory: each has a barrier
 MOST_COUNT = 2**29  # tiles or pixels: they are counted in 32 bits, and a block looks ahead
 
 
 @dataclass(frozen=True, slots=True)
 class TilesConfig(Config):
-    """Tiles and rings of an implicit GEMM on wgmma.
+    """Tiles and rings of an implicit GEMM on wgmma."""
 
-    Attributes
-    ----------
-    patch : bool
-        Load patches of pixels that serve all taps of 64 channels; else load the pixels of each tap.
-    filters_on_m : bool
-        Filters are the operand with 64 rows a product, and pixels that with `columns`; else the reverse.
-    ping_pong : bool
-        The two warpgroups take turns with a tile each; else they share every tile.
-    rows : int
-        Products of 64 rows of a warpgroup, one below the other.
-    columns : int
-        Of a product.
-    resident : bool
-        All filters stay in shared memory.
-    pixel_stages, filter_stages : int
-        Of the rings; the second counts where filters do not stay.
-    repacked : bool
-        Another kernel first writes x to a workspace in rows that the TMA can load. It takes any layout, border, number
-        of channels and alignment.
-    split_k : int
-        Tiles that share the channels of one tile, where there are fewer tiles than SMs; another kernel adds up their
-        sums.
-    pairs : {"none", "filters", "pixels"}
-        Two neighbouring SMs, a cluster, take tiles that have these in common, and each loads half of them for both.
-    """
-
-    patch: bool = True
+    patch: bool = True  # load patches of pixels that serve all taps of 64 channels; else load the pixels of each tap
+    # Filters are the operand with 64 rows a product, and pixels that with `columns`; else the reverse.
     filters_on_m: bool = True
-    ping_pong: bool = True
-    rows: int = 1
-    columns: int = 128
-    resident: bool = False
-    pixel_stages: int = 4
-    filter_stages: int = 4
+    ping_pong: bool = True  # the two warpgroups take turns with a tile each; else they share every tile
+    rows: int = 1  # products of 64 rows of a warpgroup, one below the other
+    columns: int = 128  # of a product
+    resident: bool = False  # all filters stay in shared memory
+    pixel_stages: int = 4  # of the ring of pixels
+    filter_stages: int = 4  # of the ring of filters, where they do not stay
+    # Another kernel first writes x to a workspace in rows that the TMA can load. It takes any layout, border, number of
+    # channels and alignment.
     repacked: bool = False
+    # Tiles that share the channels of one tile, where there are fewer tiles than SMs; another kernel adds up their
+    # sums.
     split_k: int = 1
+    # Operand that two neighbouring SMs, a cluster, share: their tiles have it in common, and each loads half of it for
+    # both. It is "none", "filters" or "pixels".
     pairs: str = "none"
 
     @property
@@ -87,21 +70,40 @@ class TilesConfig(Config):
         """The config for arrays of any alignment."""
         return replace(self, repacked=True)
 
+    def loaded(self, problem: Conv2dProblem) -> Conv2dProblem:
+        """The problem on the pixels that the TMA loads: x itself, or rows in a workspace, which contain the border."""
+        return rows_problem(problem, self.whole_groups(problem)) if self.repacked else problem
+
+    @classmethod
+    def needs_rows(cls, problem: Conv2dProblem) -> bool:
+        """Tell if x must first be written as rows, because the TMA cannot load it."""
+        return not tma_loads(problem) or cls.whole_groups(problem) != problem.c_per_group
+
+    @staticmethod
+    @abstractmethod
+    def whole_groups(problem: Conv2dProblem) -> int:
+        """Channels of a group in rows that are written to the workspace."""
+
+    @classmethod
+    @abstractmethod
+    def smallest(cls, problem: Conv2dProblem) -> Self:
+        """The config with the smallest tiles: a problem that it cannot compute has no config."""
+
+    @abstractmethod
+    def shared_bytes(self, problem: Conv2dProblem) -> int:
+        """Shared memory of a block: struct Memory of the .cu file, and its alignment."""
+
+    @abstractmethod
+    def refusal(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        """The reason why the kernel cannot compute a problem so; None if it can."""
+
 
 @dataclass(frozen=True, slots=True)
 class WgmmaConfig(TilesConfig):
-    """Tiles and rings of :class:`ImplicitGemmWgmma`, and how results are stored.
+    """Tiles and rings of :class:`ImplicitGemmWgmma`, and how results are stored."""
 
-    Attributes
-    ----------
-    scattered : bool
-        Threads store the results one by one, in any layout; else the TMA does.
-    row_bytes : int
-        Of a row of channels in shared memory: 128, or where channels take no more, 64 or 32.
-    """
-
-    scattered: bool = False
-    row_bytes: int = 128
+    scattered: bool = False  # threads store the results one by one, in any layout; else the TMA does
+    row_bytes: int = 128  # of a row of channels in shared memory: 128, or where channels take no more, 64 or 32
 
     @property
     def row(self) -> int:
@@ -110,6 +112,56 @@ class WgmmaConfig(TilesConfig):
     def any_way(self) -> Self:
         return replace(self, repacked=True, scattered=True)
 
+    @staticmethod
+    def whole_groups(problem: Conv2dProblem) -> int:
+        """Padded with zeros so that no product reads another group's."""
+        count, size = problem.c_per_group, itemsize(problem.x_dtype)
+        if problem.groups == 1:
+            return count
+        whole = (ROW_BYTES if count * size > ROW_BYTES else PRODUCT_BYTES) // size
+        return -(-count // whole) * whole
+
+    @classmethod
+    def smallest(cls, problem: Conv2dProblem) -> Self:
+        repacked, scattered = cls.needs_rows(problem), not tma_stores(problem)
+        return cls(patch=False, columns=64, pixel_stages=2, filter_stages=2, repacked=repacked, scattered=scattered)
+
+    def shared_bytes(self, problem: Conv2dProblem) -> int:
+        pixels, filters = self.block
+        rows, phases = (math.prod(patch_of(problem, self)), phases_of(problem)) if self.patch else (pixels, 1)
+        row, held = self.row, filters_held(problem, self, row_channels(problem, self))
+        rings = self.pixel_stages * phases * -(-rows * row // 1024) * 1024 + held * filters * row
+        results = 1024 if self.scattered else 64 * self.rows * self.columns * itemsize(problem.out_dtype)
+        return -(-(rings + 2 * results) // 1024) * 1024 + 1024
+
+    def refusal(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
+        if self.rows < 1 or not 8 <= self.columns <= MOST_COLUMNS or self.columns % 16:
+            return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=MOST_COLUMNS)
+        if not self.scattered and not self.filters_on_m and self.columns % BOX_FILTERS:
+            return Reason(
+                "the TMA stores 64 filters at a time; {columns} columns are no multiple of that", columns=self.columns
+            )
+        if not self.scattered and not tma_stores(problem):
+            return Reason("the TMA stores 16 bits, in NHWC, in rows of 16 bytes: set {field}", field="scattered")
+        if not self.repacked and self.needs_rows(problem):
+            return Reason("the TMA loads NHWC in rows of 16 bytes, whole groups, and zeros outside: set {field}",
+                          field="repacked")  # fmt: skip
+        few = problem.c_per_group * itemsize(problem.x_dtype)
+        if self.row_bytes not in ROWS or (self.row_bytes < ROW_BYTES and few > self.row_bytes):
+            return Reason("a row of {bytes} bytes does not hold {count} bytes of channels",
+                          bytes=self.row_bytes, count=few)  # fmt: skip
+        if self.split_k > 1 and not self.scattered:
+            return Reason("sums of a share are stored by threads")
+        if (reason := split_refusal(problem, self, row_channels(problem, self))) is not None:
+            return reason
+        if self.rows * self.columns > MOST_COLUMNS:
+            return Reason("{rows} products of {columns} columns have more sums than a thread has registers",
+                          rows=self.rows, columns=self.columns)  # fmt: skip
+        if self.pixel_stages < 2 or (self.filter_stages < 2 and not self.resident):
+            return Reason("a stage is free one step after its products: at least two are needed")
+        reason = copies_refusal(self.loaded(problem), self)
+        return reason or room_refusal(problem, self, self.shared_bytes(problem) + EXTRA_BYTES, facts)
+
 
 def tma_loads(problem: Conv2dProblem) -> bool:
     """Tell if the TMA can load the pixels of this problem from an array aligned to 16 bytes."""
@@ -117,48 +169,11 @@ def tma_loads(problem: Conv2dProblem) -> bool:
     return problem.x_layout == "NHWC" and problem.padding_mode == "zeros" and rows
 
 
-def whole_groups(problem: Conv2dProblem) -> int:
-    """Channels of a group, padded with zeros so that no product reads another group's."""
-    count, size = problem.c_per_group, itemsize(problem.x_dtype)
-    if problem.groups == 1:
-        return count
-    whole = (ROW_BYTES if count * size > ROW_BYTES else PRODUCT_BYTES) // size
-    return -(-count // whole) * whole
-
-
-def rows_problem(problem: Conv2dProblem, of_group: int) -> Conv2dProblem:
-    """The problem on rows in a workspace, with `of_group` channels of a group; they contain any border but zeros."""
-    rows = problem.replace(x_layout="NHWC", out_layout=problem.out_layout, c=of_group * problem.groups)
-    if problem.padding_mode == "zeros":
-        return rows
-    top, bottom, left, right = problem.padding
-    return rows.replace(
-        h=problem.h + top + bottom, w=problem.w + left + right, padding=(0, 0, 0, 0), padding_mode="zeros",
-        padding_value=0.0,
-    )  # fmt: skip
-
-
-def loaded_problem(problem: Conv2dProblem, config: TilesConfig, of_group: int) -> Conv2dProblem:
-    """The problem on the pixels that the TMA loads: x itself, or rows in a workspace."""
-    return rows_problem(problem, of_group) if config.repacked else problem
-
-
-def needs_rows(problem: Conv2dProblem) -> bool:
-    """Tell if x must first be written as rows, because the TMA cannot load it."""
-    return not tma_loads(problem) or whole_groups(problem) != problem.c_per_group
-
-
 def tma_stores(problem: Conv2dProblem) -> bool:
     """Tell if the TMA can store the result to an array aligned to 16 bytes."""
     whole = problem.groups == 1 or problem.k_per_group % BOX_FILTERS == 0
     rows = problem.k * itemsize(problem.out_dtype) % ALIGNMENT == 0
     return problem.out_layout == "NHWC" and itemsize(problem.out_dtype) == 2 and rows and whole
-
-
-def smallest(problem: Conv2dProblem) -> WgmmaConfig:
-    """The config with the smallest tiles: a problem that it cannot compute has no config."""
-    repacked, scattered = needs_rows(problem), not tma_stores(problem)
-    return WgmmaConfig(patch=False, columns=64, pixel_stages=2, filter_stages=2, repacked=repacked, scattered=scattered)
 
 
 def row_channels(problem: Conv2dProblem, config: TilesConfig) -> int:
@@ -174,26 +189,6 @@ def steps_of(problem: Conv2dProblem, channels: int, split_k: int = 1) -> int:
 def slices_of(problem: Conv2dProblem, channels: int) -> int:
     """Slices of so many channels that hold all channels of a group."""
     return -(-problem.c_per_group // channels)
-
-
-def can_share(steps: int, count: int) -> bool:
-    """Tell if `count` blocks can share these steps: each has some, and all parts but the last are equal."""
-    return 1 <= count <= steps and -(-steps // -(-steps // count)) == count
-
-
-def split_refusal(problem: Conv2dProblem, config: TilesConfig, channels: int) -> Reason | None:
-    """The reason why tiles cannot share the channels so; None if they can."""
-    if config.split_k == 1:
-        return None
-    slices = slices_of(problem, channels)
-    if not can_share(slices, config.split_k):
-        return Reason(
-            "{slices} times {channels} channels cannot be shared out among {count} tiles",
-            slices=slices, channels=channels, count=config.split_k,
-        )  # fmt: skip
-    if problem.groups > 1 or config.resident or problem.outputs >= 2**31:
-        return Reason("channels are shared out where there is one group, filters do not stay, and outputs are few")
-    return None
 
 
 def filters_held(problem: Conv2dProblem, config: TilesConfig, channels: int) -> int:
@@ -218,16 +213,6 @@ def phases_of(problem: Conv2dProblem) -> int:
     return min(wide, across + 1) * min(high, down + 1)
 
 
-def shared_bytes(problem: Conv2dProblem, config: WgmmaConfig) -> int:
-    """Shared memory of a block: struct Memory of wgmma.cu, and its alignment."""
-    pixels, filters = config.block
-    rows, phases = (math.prod(patch_of(problem, config)), phases_of(problem)) if config.patch else (pixels, 1)
-    row, held = config.row, filters_held(problem, config, row_channels(problem, config))
-    rings = config.pixel_stages * phases * -(-rows * row // 1024) * 1024 + held * filters * row
-    results = 1024 if config.scattered else 64 * config.rows * config.columns * itemsize(problem.out_dtype)
-    return -(-(rings + 2 * results) // 1024) * 1024 + 1024
-
-
 def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, int]:
     """All tiles; tiles or pairs of them along the filters; tiles of an image along a row and down.
 
@@ -244,35 +229,19 @@ def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, 
     return clusters * (1 + along_pixels + along_filters), tiles_k, across, down
 
 
-def config_refusal(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> Reason | None:
-    """The reason why a config is impossible; None if it is possible."""
-    if config.rows < 1 or not 8 <= config.columns <= MOST_COLUMNS or config.columns % 16:
-        return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=MOST_COLUMNS)
-    if not config.scattered and not config.filters_on_m and config.columns % BOX_FILTERS:
-        return Reason("results leave 64 filters at a time; {columns} columns are not", columns=config.columns)
-    if not config.scattered and not tma_stores(problem):
-        return Reason("the accelerator stores 16 bits, in NHWC, in rows of 16 bytes: let threads store")
-    if not config.repacked and needs_rows(problem):
-        return Reason("the accelerator brings NHWC in rows of 16 bytes, whole groups, and zeros outside: turn it first")
-    few = problem.c_per_group * itemsize(problem.x_dtype)
-    if config.row_bytes not in ROWS or (config.row_bytes < ROW_BYTES and few > config.row_bytes):
+def split_refusal(problem: Conv2dProblem, config: TilesConfig, channels: int) -> Reason | None:
+    """The reason why tiles cannot share the channels so; None if they can."""
+    if config.split_k == 1:
+        return None
+    slices = slices_of(problem, channels)
+    if not can_share(slices, config.split_k):
+        return Reason("{slices} times {channels} channels cannot be shared out among {count} tiles",
+                      slices=slices, channels=channels, count=config.split_k)  # fmt: skip
+    if problem.groups > 1 or config.resident or problem.outputs >= 2**31:
         return Reason(
-            "a row of {bytes} bytes does not hold {count} bytes of channels", bytes=config.row_bytes, count=few
+            "tiles share channels only in one group, of filters that are not resident, for fewer than 2^31 outputs"
         )
-    if config.split_k > 1 and not config.scattered:
-        return Reason("sums of a share are stored by threads")
-    if (reason := split_refusal(problem, config, row_channels(problem, config))) is not None:
-        return reason
-    if config.rows * config.columns > MOST_COLUMNS:
-        return Reason(
-            "{rows} products of {columns} columns have more sums than a thread has registers",
-            rows=config.rows, columns=config.columns,
-        )  # fmt: skip
-    if config.pixel_stages < 2 or (config.filter_stages < 2 and not config.resident):
-        return Reason("a stage is free one step after its products: at least two are needed")
-    if (reason := copies_refusal(loaded_problem(problem, config, whole_groups(problem)), config)) is not None:
-        return reason
-    return room_refusal(problem, config, shared_bytes(problem, config) + EXTRA_BYTES - 1024, facts)
+    return None
 
 
 def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None:
@@ -283,57 +252,39 @@ def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None
     if config.pairs not in PAIRS:
         return Reason("pairs={pairs} must be one of {names}", pairs=config.pairs, names=", ".join(PAIRS))
     if config.pairs != "none" and config.resident:
-        return Reason("filters that stay are not brought in pairs: once is enough")
+        return Reason("resident filters are loaded once, not in pairs")
     if config.pairs == "pixels" and config.patch:
-        return Reason("patches are not brought in pairs: one serves all taps")
-    if config.patch and pixels % TILE_W:
-        return Reason("a patch is {width} outputs wide; {pixels} pixels are not", width=TILE_W, pixels=pixels)
-    if config.patch and max(box_of(problem, config)) > maps.MOST_UNITS:
-        return Reason("a patch has at most {most} pixels along an axis", most=maps.MOST_UNITS)
-    if not config.patch and max(reach_of(problem)) > maps.MOST_REACH:
-        return Reason("a copy brings the pixels of taps that are at most {most} pixels away", most=maps.MOST_REACH)
-    if not config.patch and pixels > maps.MOST_PIXELS:
-        return Reason("a copy brings at most {most} pixels", most=maps.MOST_PIXELS)
-    if not config.patch:
-        some = problem.replace(n=max(problem.n, 1))  # a map of an empty batch would be refused
-        pixel = row_pitch(some, some.c)
-        strides = some.h * some.w * pixel, some.w * pixel, pixel, itemsize(some.x_dtype)
-        fault = im2col_map(some, config, 0, strides, element_of(some.x_dtype)).refusal()
-        if fault is not None:
-            return Reason("the accelerator cannot bring its pixels: {fault}", fault=fault)
-    return None
+        return Reason("patches are not loaded in pairs: one serves all taps")
+    if config.patch:
+        if pixels % TILE_W:
+            return Reason("a patch is {width} outputs wide; {pixels} pixels are not", width=TILE_W, pixels=pixels)
+        if max(box_of(problem, config)) > maps.MOST_UNITS:
+            return Reason("a patch has at most {most} pixels along an axis", most=maps.MOST_UNITS)
+        return None
+    if max(reach_of(problem)) > maps.MOST_REACH:
+        return Reason("a copy loads the pixels of taps that are at most {most} pixels away", most=maps.MOST_REACH)
+    if pixels > maps.MOST_PIXELS:
+        return Reason("a copy loads at most {most} pixels", most=maps.MOST_PIXELS)
+    some = problem.replace(n=max(problem.n, 1))  # a map of an empty batch would be refused
+    pixel = row_pitch(some, some.c)
+    strides = some.h * some.w * pixel, some.w * pixel, pixel, itemsize(some.x_dtype)
+    fault = im2col_map(some, config, 0, strides, element_of(some.x_dtype)).refusal()
+    return None if fault is None else Reason("the TMA cannot load its pixels: {fault}", fault=fault)
 
 
 def room_refusal(problem: Conv2dProblem, config: TilesConfig, together: int, facts: DeviceFacts) -> Reason | None:
     """The reason why tiles need too many bytes or are too many; None if they fit."""
     if together > facts.block_shared_bytes:
-        return Reason(
-            "tiles take {together} bytes of shared memory; a block has {room}",
-            together=together, room=facts.block_shared_bytes,
-        )  # fmt: skip
+        return Reason("tiles take {together} bytes of shared memory; a block has {room}",
+                      together=together, room=facts.block_shared_bytes)  # fmt: skip
     if max(tiling(problem, config)[0], problem.n * problem.p * problem.q) > MOST_COUNT:
         return Reason("{most} pixels are more than a launch counts", most=MOST_COUNT)
     return None
 
 
-def row_pitch(problem: Conv2dProblem, channels: int) -> int:
-    """Bytes from one row of so many channels to the next, a multiple of the TMA's alignment."""
-    return -(-channels * itemsize(problem.x_dtype) // ALIGNMENT) * ALIGNMENT
-
-
 def element_of(dtype: str) -> str:
     """The type in a tensor map that copies numbers bit for bit."""
     return f"u{8 * itemsize(dtype)}"
-
-
-def _outwards(strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of W, H and N, of an array in NHWC."""
-    return strides[2], strides[1], strides[0]
-
-
-def _sizes_and_steps(problem: Conv2dProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes of x from the innermost axis on, and the steps of a map along them."""
-    return (problem.c, problem.w, problem.h, problem.n), (1, problem.stride[1], problem.stride[0], 1)
 
 
 def pixels_map(
@@ -342,11 +293,11 @@ def pixels_map(
     """The map of x, in boxes that are patches or in im2col mode; None if channels are not contiguous."""
     if strides[3] != itemsize(problem.x_dtype):
         return None
+    plain = im2col_map(problem, config, at, strides, element)
     if not config.patch:
-        return im2col_map(problem, config, at, strides, element)
-    sizes, steps = _sizes_and_steps(problem)
-    box = (row_channels(problem, config), *box_of(problem, config), 1)
-    return TiledMap(at, element, sizes, _outwards(strides), box, steps, config.row)
+        return plain
+    box = (plain.channels, *box_of(problem, config), 1)
+    return TiledMap(at, element, plain.sizes, plain.strides, box, plain.steps, config.row)
 
 
 def box_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
@@ -359,12 +310,13 @@ def im2col_map(
     problem: Conv2dProblem, config: TilesConfig, at: int, strides: tuple[int, ...], element: str
 ) -> Im2colMap:
     """The map of x in im2col mode: a copy loads the pixels that one tap reads, for all positions of a tile."""
-    top, bottom, left, right = problem.padding
-    lower = (-left, -top)
-    upper = (right - (problem.s - 1) * problem.dilation[1], bottom - (problem.r - 1) * problem.dilation[0])
-    sizes, steps = _sizes_and_steps(problem)
-    pixels, channels = config.block[0] // (1 + (config.pairs == "pixels")), row_channels(problem, config)
-    return Im2colMap(at, element, sizes, _outwards(strides), lower, upper, channels, pixels, steps, config.row)
+    (top, bottom, left, right), (across, down) = problem.padding, reach_of(problem)
+    sizes = problem.c, problem.w, problem.h, problem.n
+    pixels = config.block[0] // (1 + (config.pairs == "pixels"))
+    return Im2colMap(
+        at, element, sizes, strides[2::-1], (-left, -top), (right - across, bottom - down),
+        row_channels(problem, config), pixels, (1, *reversed(problem.stride), 1), config.row,
+    )  # fmt: skip
 
 
 def filter_steps(problem: Conv2dProblem, strides: tuple[int, ...]) -> tuple[int, int] | None:
@@ -406,13 +358,12 @@ def rows_map(
 
 def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:
     """The map of the result, in boxes of 64 filters; None if it has gaps that boxes cannot skip."""
-    size, element = itemsize(problem.out_dtype), element_of(problem.out_dtype)
-    pixels = config.columns if config.filters_on_m else 64
-    if strides[3] != size:
+    element, pixels = element_of(problem.out_dtype), config.columns if config.filters_on_m else 64
+    if strides[3] != itemsize(problem.out_dtype):
         return None
     if config.patch:
-        of_picture, box = (problem.k, problem.q, problem.p, problem.n), (BOX_FILTERS, TILE_W, pixels // TILE_W, 1)
-        return TiledMap(at, element, of_picture, _outwards(strides), box, swizzle=ROW_BYTES)
+        image, box = (problem.k, problem.q, problem.p, problem.n), (BOX_FILTERS, TILE_W, pixels // TILE_W, 1)
+        return TiledMap(at, element, image, strides[2::-1], box, swizzle=ROW_BYTES)
     if strides[1] != problem.q * strides[2] or (strides[0] != problem.p * strides[1] and problem.n > 1):
         return None
     in_a_row = (problem.k, problem.n * problem.p * problem.q)

@@ -10,10 +10,9 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.direct.one_launch import least_refusal
 from convforge.algorithms.host.conv import address, conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.element_types import TYPES
-from convforge.algorithms.host.on_device import DeviceConvolution
+from convforge.algorithms.host.on_device import DeviceConvolution, least_refusal
 from convforge.algorithms.host.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
 from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, with_occupancy_cap
 from convforge.algorithms.separable.factor import DeviceFactors
