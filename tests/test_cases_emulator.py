@@ -17,9 +17,9 @@ from convforge.verify import check_nan_spread
 METHODS = [a for a in ON_DEVICE if a.backend == "emulator"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
 PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text).operation == a.operation]
-# Methods with room for a few cases have all of them in `make test`; the others, which take nearly all, have every
-# eighth, each method others than the one before, so that every case is looked at.
-TURNS = 8
+# `make test` has every third case of a method, and every twelfth of a method that takes nearly all cases. Each method
+# has other cases than the one before, so that every case is tested.
+SOME, FEW = 3, 12
 GENERAL = (
     "direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_small", "im2col", "implicit_gemm",
     "fft", "fft_fused", "separable", "depthwise_planes", "direct_boxes", "implicit_gemm_split",
@@ -29,7 +29,7 @@ GENERAL = (
 
 def pair(algorithm: Any, case: Case) -> Any:
     """A method on a case, now or in ``make test-all``."""
-    later = algorithm.name in GENERAL and (GENERAL.index(algorithm.name) + CASES.index(case)) % TURNS
+    later = (METHODS.index(algorithm) + CASES.index(case)) % (FEW if algorithm.name in GENERAL else SOME)
     return pytest.param(algorithm, case, id=f"{named(algorithm)}-{case}", marks=[pytest.mark.thorough] if later else [])
 
 

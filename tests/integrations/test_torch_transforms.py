@@ -32,6 +32,7 @@ def both(geometry: Any, activation: str | None = None) -> tuple[Any, Any]:
     return lambda *t: conv2d(*t, *geometry, activation=activation), lambda *t: end(F.conv2d(*t, *geometry))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("activation", [None, "relu", "relu6"])
 def test_batched_gradients(geometry: Any, activation: str | None) -> None:
@@ -49,8 +50,9 @@ def test_batched_gradients(geometry: Any, activation: str | None) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_batched_gradients_of_every_type(dtype: Any, stride: int) -> None:
     found, expected = [], []
     for results, call in zip((found, expected), both((stride, 1, 1, 1)), strict=True):
