@@ -179,18 +179,15 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _describes(node: ast.stmt) -> bool:
-    """True if a member of a class is one of :data:`DESCRIBING`."""
     return isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign) and not _bound(node).isdisjoint(DESCRIBING)
 
 
 def _lines(node: ast.stmt) -> range:
-    """Line numbers of a statement, including its decorators."""
     first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
     return range(first, (node.end_lineno or node.lineno) + 1)
 
 
 def _without_comments(text: str) -> list[str]:
-    """Lines of a text without comments and trailing blanks."""
     lines = text.split("\n")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
