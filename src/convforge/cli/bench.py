@@ -84,7 +84,7 @@ def bench(
 
 
 def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, resume: bool) -> Store:
-    """Begin the file of a new run, or open that of the run to resume."""
+    """Create the file of a new run, or open the file of the run to resume."""
     from convforge.benchmark.runner import begin
     from convforge.benchmark.store import Store, unfinished
     from convforge.timing.machine import device_slug
