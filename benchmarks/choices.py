@@ -100,7 +100,7 @@ def chosen(
 
 
 def timed(trial: DeviceTrial, choices: Sequence[Choice]) -> list[tuple[Choice, Timing]]:
-    """Time each method and config once, in turns; ``RuntimeError`` names one that is wrong or cannot run."""
+    """Time each method and config once, alternately; ``RuntimeError`` names one that is wrong or cannot run."""
     once = {(choice.algorithm.name, str(choice.config)): choice for choice in choices}
     candidates = [Candidate(choice.algorithm, choice.config, 0.0) for choice in once.values()]
     for candidate in candidates:

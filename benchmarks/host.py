@@ -40,7 +40,7 @@ class HostCost:
         self._wait = wait
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
-        """Seconds until `repeats` calls have returned."""
+        """Return the seconds until `repeats` calls have returned."""
         seconds = 0.0
         for begin in range(0, repeats, BATCH):
             self._wait()
@@ -96,7 +96,7 @@ def on_host(array: Any) -> Any:
 
 
 def measured(library: str, make: Callable[[Any], Any], runtime: Any, rule: StoppingRule) -> list[Mapping[str, Any]]:
-    """A row for each call of a library's arrays."""
+    """Check and time each call of a library's arrays; return a row for each."""
     inputs = make_inputs(PROBLEM)
     calls = calls_of(library, make(inputs.x), make(inputs.w))
     expected = truth(PROBLEM, inputs).value

@@ -9,9 +9,9 @@ graph:
 - compiled: float32, torch.compile
 - max-autotune: torch.compile(mode="max-autotune"), which captures graphs itself
 
-float32 is strict: no side may round to TF32. Each output is compared with the same model in float64; a wrong one gets
-no time. Then all sides are timed in turns, by the GPU's events around replays. On the CPU networks are an eighth as
-wide, images an eighth as large, and without graphs.
+float32 is strict: no side may round to TF32. Each output is compared with the same model in float64; a wrong side gets
+no time. Then all sides are timed alternately, with GPU events around graph replays. On the CPU there are no graphs, and
+channels and image sides are divided by eight.
 
 The most important rows come first. A row begins only while its share of the budget is left; --resume measures the
 others. The result goes to benchmarks/results/DEVICE/networks-TIME.json.
@@ -92,7 +92,7 @@ NETWORKS = {
 
 
 def every_row(batches: Sequence[int]) -> list[dict[str, Any]]:
-    """The rows, the most important first: float16 and float32 in channels_last, the larger batch first."""
+    """The rows, the most important first: float16 and float32 in channels_last, and larger batches first."""
     found = [
         {"network": network, "batch": batch, "format": layout, "dtype": dtype}
         for layout in FORMATS for dtype in FLOORS for batch in batches for network in NETWORKS
@@ -341,7 +341,7 @@ def main(
         bool | None, typer.Option("--compile/--no-compile", help="Time torch.compile: on a GPU it is.")
     ] = None,
 ) -> None:
-    """Time whole networks in turns."""
+    """Time whole networks alternately on all sides."""
     end, on_gpu = monotonic() + budget, device != "cpu"
     shrink, batches = (1, (1, 32)) if on_gpu else (ON_CPU, (1, 2))
     if on_gpu:

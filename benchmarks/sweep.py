@@ -57,7 +57,7 @@ def grid(text: str) -> list[dict[str, str]]:
 
 
 def changed(config: Config, change: dict[str, str]) -> Config:
-    """A config with some fields changed, each parsed as its type; ``ValueError`` for a wrong field or value."""
+    """Change fields of a config, each parsed as its type; ``ValueError`` for a wrong field or value."""
     values = {}
     for name, text in change.items():
         if name not in {field.name for field in dataclasses.fields(config)}:

@@ -63,7 +63,7 @@ def current_digest(
 
 
 def compiles(algorithm: AnyAlgorithm) -> bool:
-    """True for our methods in CUDA C++, whose kernels are compiled at run time."""
+    """True for our methods in CUDA C++, which are compiled at run time."""
     return algorithm.ours and algorithm.backend != "cpu"
 
 

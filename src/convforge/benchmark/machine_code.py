@@ -19,7 +19,7 @@ FORM, FORMS, BANK, ADDRESSES = (9, 7), (3, 5), (54, 31), 4
 
 
 class Section(NamedTuple):
-    """A section of an ELF file; `data` is empty where it has no bytes in the file."""
+    """A section of an ELF file; `data` is empty if the file has no bytes of it."""
 
     name: str
     size: int

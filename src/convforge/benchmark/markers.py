@@ -168,7 +168,7 @@ def main(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a table is out of date.")] = False,
     results: Annotated[Path, typer.Option(help="Folder of stored runs.")] = Path("benchmarks/results"),
 ) -> None:
-    """Bring the tables between markers up to date with the stored results."""
+    """Update the tables between markers from the stored results."""
     try:
         changed = update_files(files, results, check=check)
     except (ValueError, OSError) as fault:

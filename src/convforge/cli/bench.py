@@ -44,7 +44,7 @@ def bench(
     csv: Annotated[bool, typer.Option("--csv", help="Print every result as CSV.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
 ) -> None:
-    """Check and time every method on suites or problems; a result that is wrong gets no time."""
+    """Check and time every method on suites or problems; a wrong result gets no time."""
     if csv and markdown:
         raise ValueError("--csv and --markdown exclude each other")
     if all_configs and search:

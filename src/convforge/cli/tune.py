@@ -1,4 +1,4 @@
-"""`convforge tune`: measure buckets ahead of time, and write the choices to a file."""
+"""`convforge tune`: measure classes of similar problems (buckets) ahead of time, and write the choices to a file."""
 
 from __future__ import annotations
 
