@@ -1,13 +1,13 @@
 """Compare auto and the heuristic with the best of the full search: python benchmarks/choices.py --device cuda
 
-The cases are the image grid at batch 1, and layers.csv at batch 1 and 32. Each case has three steps: choose by rule, by
-auto and by the full search, each with its own stored choices; time the choices in turns in the same run, each output
-checked before and after; store the row. Small problems go first. A case that does not fit is skipped with a reason.
---resume continues after the budget's end; the table shows that rows are missing. The result goes to
-benchmarks/results/DEVICE/choices-TIME.json.
+The cases are the image grid at batch 1, and layers.csv at batch 1 and 32. Each case has three steps. First, choose by
+rule, by auto and by the full search, each with its own stored choices. Then time the choices alternately in the same
+run, with each output checked before and after. Then store the row. Small problems go first. A case that does not fit is
+skipped with a reason. If the budget ends early, the table shows that rows are missing, and --resume measures them. The
+result goes to benchmarks/results/DEVICE/choices-TIME.json.
 
-Most of a first search is compiling. --compile only compiles, in one process per core. On a machine with several GPUs of
-a kind, --device cuda:0,cuda:1 has one process per GPU, and each GPU measures the next case.
+Most of the time of a first search is compiling. --compile only compiles, with one process per core. On a machine with
+several GPUs of one kind, --device cuda:0,cuda:1 uses one process per GPU, which takes the next case when it is idle.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from convforge.tuning.trial import DeviceTrial
 
 # Suite -> its batch sizes.
 SUITES: dict[str, tuple[int, ...]] = {"images": (1,), "layers": (1, 32)}
-# A case's full search gets this many even shares of the remaining time, and at most `search_s` seconds.
+# The full search of a case gets this many times an even share of the remaining time, and at most `search_s` seconds.
 GENEROUS = 3.0
-# Most seconds for timing the choices of a case.
+# Most seconds for timing the choices of one case.
 TIMED_S = 3.0
-# Parts of a case's seconds: inputs and truth; choosing at all levels; timing the choices.
+# Parts of a case's time: inputs and truth; choosing at all levels; timing the choices.
 PARTS = ("inputs", "choosing", "timing")
-# A case with fewer seconds for its full search is left for another run.
+# A case is left for another run if its full search would get fewer seconds.
 LEAST_SEARCH_S = 0.5
 
 
 def cases_of(named: Mapping[str, Sequence[int]], pattern: str = "*") -> list[Case]:
-    """The cases of suites at batches, the smallest problem first, each once; their source is suite and batch."""
+    """The cases of suites at given batches, each once, smallest problems first; `source` is set to suite and batch."""
     found: dict[Conv2dProblem, Case] = {}
     for suite, batches in named.items():
         for case in load([suite])[1]:
@@ -100,7 +100,7 @@ def chosen(
 
 
 def timed(trial: DeviceTrial, choices: Sequence[Choice]) -> list[tuple[Choice, Timing]]:
-    """Time each method and config once, in turns; ``RuntimeError`` names one that is wrong or cannot run."""
+    """Time each method and config once, alternately; ``RuntimeError`` names one that is wrong or cannot run."""
     once = {(choice.algorithm.name, str(choice.config)): choice for choice in choices}
     candidates = [Candidate(choice.algorithm, choice.config, 0.0) for choice in once.values()]
     for candidate in candidates:
@@ -116,7 +116,7 @@ def timed(trial: DeviceTrial, choices: Sequence[Choice]) -> list[tuple[Choice, T
 
 
 def row_of(case: Case, backend: str, **found: Any) -> dict[str, Any]:
-    """The row of a case; its reason is that of a missing time, as a text or an exception."""
+    """Make the row of a case; its reason (text or exception) says why a time is missing."""
     if isinstance(fault := found.get("reason"), Exception):
         found["reason"] = " ".join(f"{type(fault).__name__}: {fault}".split())[:400]
     return {"case": case.name, "group": case.source, "problem": str(case.problem), "backend": backend} | found
@@ -154,7 +154,7 @@ def measured(case: Case, runtime: Runtime, search_s: float, folder: Path) -> dic
 
 
 def compiled(cases: Sequence[Case], device: str) -> list[str]:
-    """Compile every candidate of all cases ahead; return the failed ones with their reasons."""
+    """Compile all candidates of all cases ahead of time; return the failed ones with their reasons."""
     facts = runtime_of(device).facts
     jobs = [
         (c.algorithm, case.problem, c.config)
@@ -167,7 +167,7 @@ def compiled(cases: Sequence[Case], device: str) -> list[str]:
 
 
 def measured_there(case: Case, device: str, search_s: float, folder: Path) -> tuple[dict[str, Any], bool]:
-    """The row of a case by another process, and False if that process cannot go on after a kernel's fault."""
+    """Measure a case in another process; return its row, and False if a kernel's fault made that process unusable."""
     runtime = runtime_of(device)
     try:
         row = measured(case, runtime, search_s, folder)
@@ -180,7 +180,7 @@ def measured_there(case: Case, device: str, search_s: float, folder: Path) -> tu
 def rows_of(
     cases: Sequence[Case], devices: Sequence[str], search_s: float, end: float, folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows as they finish, until the time is over; one process per device."""
+    """Yield rows as they finish, until the time is up; there is one process per device."""
 
     def process() -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, get_context("spawn"))
@@ -222,7 +222,7 @@ def main(
         bool, typer.Option("--compile", help="Compile every candidate ahead, and measure none.")
     ] = False,
 ) -> None:
-    """Choose at every level, then time what was chosen."""
+    """Choose at every level, then time the choices."""
     devices, end = device.split(","), monotonic() + budget
     runtime, every = runtime_of(devices[0]), cases_of(SUITES, cases)
     if compile_:
@@ -247,7 +247,7 @@ def main(
 
 
 def line_of(row: Mapping[str, Any]) -> str:
-    """A row in a line."""
+    """Format a row as one line."""
     best = min(t["time"]["median_s"] for t in row["times"])
     times = {(t["algorithm"], t["config"]): t["time"]["median_s"] for t in row["times"]}
     shown = []

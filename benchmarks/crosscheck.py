@@ -3,11 +3,11 @@
 The same plans with the same prepared weights, on the same ring of buffers, are timed four times: by us, by NVBench in
 two ways, and by us again, so that a drift of the clocks shows.
 
-- Ours: graphs of calls that use the slots of the ring in turn; a call's inputs were evicted from the L2 before.
+- Ours: CUDA graphs of calls that use the slots of the ring in turn, so that a call's inputs are no longer in the L2.
 - NVBench, batch: consecutive calls between two events, over the ring as in ours; the mean. This value must agree. It
-  includes the host's launch time if that is longer than the kernel.
-- NVBench, cold: the L2 flushed, then one call between two events, repeated; the median. Each call begins on an idle
-  GPU, so it includes the launch latency: some 3 us, which a short kernel shows. It is stored with the others.
+includes the host's launch time if that is longer than the kernel.
+- NVBench, cold: flush the L2, then time one call between two events, repeatedly; the median. Each call begins on an
+idle GPU, so it includes the launch latency of about 3 us, which matters for a short kernel. It is stored as well.
 
 The result goes to benchmarks/results/DEVICE/crosscheck-TIME.json. Exit code 1: a kernel differs by more than 5 %.
 """
@@ -47,7 +47,7 @@ COLD, BATCH = "nv/cold/time/gpu/median", "nv/batch/time/gpu/mean"
 
 @dataclass(slots=True)
 class Subject:
-    """A kernel: its plan, and calls over a ring of buffers on the stream that they get."""
+    """A kernel: its plan, and calls over a ring of buffers on a given stream."""
 
     name: str
     problem: str
@@ -79,14 +79,14 @@ class Subject:
         return cls(name, text, plan, material, call)
 
     def ours(self) -> Timing:
-        """Our time of a call."""
+        """Time a call with our timer."""
         size = self.material.ring.size
         timing = measure(Cycle(size.slots, lambda i: self.call(i, None)), self.plan.runtime)
         return dataclasses.replace(timing, ring=size.slots, cold=size.cold)
 
 
 def by_nvbench(subjects: Sequence[Subject]) -> dict[str, dict[str, float]]:
-    """Name -> tag -> value of every figure of NVBench; times in seconds."""
+    """Name -> tag -> value for all of NVBench's figures; times in seconds."""
     import cuda.bench as nvbench
 
     for subject in subjects:
@@ -125,7 +125,7 @@ def figures(root: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 def compare(before: Timing, after: Timing, theirs: Mapping[str, float]) -> dict[str, Any]:
     """Our time, NVBench's, and their relative differences, positive if ours is longer.
 
-    ``ValueError`` if NVBench gave no such time.
+    ``ValueError`` if NVBench has no time.
     """
     if missing := [tag for tag in (COLD, BATCH) if tag not in theirs]:
         raise ValueError(f"NVBench gave no {missing[0]}; it gave {', '.join(sorted(theirs)) or 'nothing'}")

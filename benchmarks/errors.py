@@ -1,13 +1,13 @@
-"""Errors of float32 layers, by each way to compute them: python benchmarks/errors.py --device cuda
+"""Errors of float32 layers for several ways to compute them: python benchmarks/errors.py --device cuda
 
-Each layer has inputs of random normal numbers, of positive ones, and of features of photographs, which are the output
-of a first layer of random filters. Every result is compared with sums in float64. The ways:
+Each layer has three kinds of inputs: normal random numbers, positive random numbers, and features of photographs (the
+output of a first layer of random filters). Every result is compared with sums in float64. The ways:
 
-- loop: one multiply-add of float32 after another (`direct_naive`)
-- split in tiles, split first: `implicit_gemm_split`, whose tiles split pixels, or whose pixels another kernel splits
-- cuDNN: its fastest plan in strict float32
+- loop: one float32 multiply-add after another (`direct_naive`)
+- split in tiles, split first: `implicit_gemm_split`, which splits pixels in its tiles, or in a kernel before it
+- cudnn: cuDNN's fastest plan in strict float32
 
-A row has the RMS of the error and its mean for each way, both over the RMS of the true result. A mean that is far from
+A row has the RMS and the mean of the error for each way, both divided by the RMS of the true result. A mean far from
 zero shows that sums were truncated instead of rounded. The result goes to benchmarks/results/DEVICE/errors-TIME.json.
 """
 
@@ -47,7 +47,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "split first": ("implicit_gemm_split", {"split_first": True}),
     "cudnn": ("cudnn", {}),
 }
-SIDE = 7  # of the first layer's filters
+SIDE = 7  # height and width of the first layer's filters
 
 
 def features(problem: Conv2dProblem, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -82,7 +82,7 @@ def inputs_of(text: str, data: str) -> Inputs:
 
 
 def result_of(problem: Conv2dProblem, inputs: Inputs, name: str, fields: Mapping[str, Any], runtime: Runtime) -> Any:
-    """Compute by the first config of a method that has these fields.
+    """Compute with the first config of a method that has these fields.
 
     ``ValueError`` if no such method or config exists; ``UnsupportedProblem`` if the method refuses the problem.
     """
@@ -99,13 +99,13 @@ def result_of(problem: Conv2dProblem, inputs: Inputs, name: str, fields: Mapping
 
 
 def error_of(found: NDArray[Any], exact: NDArray[np.float64]) -> dict[str, float]:
-    """RMS and mean of the error, over the RMS of the truth."""
+    """RMS and mean of the error, divided by the RMS of the truth."""
     size, error = float(np.sqrt(np.mean(exact**2))), found.astype(np.float64) - exact
     return {"rms": float(np.sqrt(np.mean(error**2))) / size, "mean": float(np.mean(error)) / size}
 
 
 def row_of(text: str, data: str, runtime: Runtime) -> dict[str, Any]:
-    """A layer, computed in every way."""
+    """Compute a layer in every way, and make its row."""
     problem: Any = parse_problem(text)
     inputs = inputs_of(text, data)
     exact = truth(problem, inputs, runtime if runtime.facts.backend == "cuda" else None).value

@@ -1,7 +1,7 @@
 """Run the examples on a device and store their output: python benchmarks/examples.py --device cuda
 
-Each runs in its own process, as for a user; the row of a failed example holds its error. Examples with their own sheet,
-such as the swapped models, are not run here. The result goes to benchmarks/results/DEVICE/examples-TIME.json.
+Each runs in its own process, as for a user. If one fails, its row holds the error. Examples that have their own sheet,
+such as torch_swap, are not run here. The result goes to benchmarks/results/DEVICE/examples-TIME.json.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import typer
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ("numpy_picture", "train_cnn", "jax_array", "ship_choices")
-# Last lines of an example's output that are stored.
+# Number of the last lines of output that are stored.
 LINES = 3
 
 
 def ran(name: str, device: str, seconds: float) -> dict[str, Any]:
-    """The row of an example."""
+    """Run an example, and make its row."""
     command, begin = [sys.executable, f"examples/{name}.py", "--device", device], monotonic()
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)

@@ -1,10 +1,10 @@
 """Cost of first calls in fresh processes, with an empty and with a filled cache folder.
 
-    python benchmarks/first.py --device cuda
+python benchmarks/first.py --device cuda
 
-Each process imports convforge, initialises the device, and calls conv2d three times: on a new problem, on one with
-another filter size, so that a kernel must be compiled or loaded, and on the first again. These processes may not tune.
-On a GPU, one more process tunes and reports the time of its search. The result goes to
+Each process imports convforge, initialises the device, and calls conv2d three times: on a new problem; on one with
+another filter size, for which a kernel must be compiled or loaded; and on the first again. Tuning is disabled in these
+processes. On a GPU, one more process tunes and reports the time of its search. The result goes to
 benchmarks/results/DEVICE/first-TIME.json.
 """
 
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-# The program of a process: `tune` is False, or None if a call may measure.
+# The program of each process. `tune` is False, or None if a call may measure.
 CHILD = """
 import json, sys, time
 import numpy as np
@@ -54,7 +54,7 @@ print(json.dumps(times))
 
 
 def lived(device: str, folder: Path, *, tune: bool = False) -> dict[str, Any]:
-    """The times of one process; ``RuntimeError`` with the error text of a failed one."""
+    """Run one process and return its times; ``RuntimeError`` with its error text if it fails."""
     away = {"CONVFORGE_CACHE_DIR": str(folder), "CUDA_CACHE_PATH": str(folder / "driver")}
     kept = {name: value for name, value in os.environ.items() if name not in ("CONVFORGE_TUNE", "CONVFORGE_TUNED")}
     done = subprocess.run([sys.executable, "-c", CHILD, device, "yes" if tune else "no"], env=kept | away, check=False,

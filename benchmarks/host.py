@@ -1,9 +1,9 @@
 """Host cost of a warm call: python benchmarks/host.py --device cuda
 
-The cost is the seconds until a call returns, on an idle device, with work so small that the host never waits for the
-device. Calls are timed in batches of 32, which do not fill the launch queue (it holds about a thousand). The wait for
-the device is between batches, outside of the time; a figure is the median over batches. All calls are timed in turns.
-On the CPU the time includes the computation, because a call returns after its work.
+The cost is the time until a call returns, on an idle device, with work so small that the host never waits for the
+device. Calls are timed in batches of 32, which cannot fill the launch queue (it holds about a thousand). Between
+batches, outside of the time, the host waits for the device. A figure is the median over batches. All calls are timed
+alternately. On the CPU the time includes the computation, because a call returns after its work.
 
 Every result is compared with the float64 truth before it is timed. The result goes to
 benchmarks/results/DEVICE/host-TIME.json.
@@ -34,13 +34,13 @@ SAMPLE_S = 200e-6
 
 
 class HostCost:
-    """A :class:`convforge.timing.timer.Clock` of batches of calls, with a wait for the device between batches."""
+    """A :class:`convforge.timing.timer.Clock` for batches of calls; it waits for the device between batches."""
 
     def __init__(self, wait: Callable[[], object]) -> None:
         self._wait = wait
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
-        """Seconds until `repeats` calls have returned."""
+        """Return the seconds until `repeats` calls have returned."""
         seconds = 0.0
         for begin in range(0, repeats, BATCH):
             self._wait()
@@ -50,7 +50,7 @@ class HostCost:
 
 
 def libraries(device: str) -> dict[str, Callable[[Any], Any]]:
-    """Functions that make an array on the device, by installed library."""
+    """Installed library -> function that makes an array on the device."""
     found: dict[str, Callable[[Any], Any]] = {}
     if device == "cpu":
         found["NumPy"] = np.array
@@ -70,7 +70,7 @@ def libraries(device: str) -> dict[str, Callable[[Any], Any]]:
 
 
 def calls_of(library: str, x: Any, w: Any) -> dict[str, Callable[[], Any]]:
-    """The calls for a library's arrays; for PyTorch also its own conv2d and our operator."""
+    """Name -> call for a library's arrays; for PyTorch also its own conv2d, and our operator."""
     out = convforge.conv2d(x, w, padding=1)
     kept = convforge.Filter(w, padding=1)
     found: dict[str, Callable[[], Any]] = {
@@ -96,14 +96,14 @@ def on_host(array: Any) -> Any:
 
 
 def measured(library: str, make: Callable[[Any], Any], runtime: Any, rule: StoppingRule) -> list[Mapping[str, Any]]:
-    """A row for each call of a library's arrays."""
+    """Check and time each call of a library's arrays; return a row for each."""
     inputs = make_inputs(PROBLEM)
     calls = calls_of(library, make(inputs.x), make(inputs.w))
     expected = truth(PROBLEM, inputs).value
     for name, call in calls.items():
         np.testing.assert_allclose(on_host(call()), expected, atol=1e-4, err_msg=f"{library}, {name}")
     wait = runtime.synchronize
-    if runtime.facts.backend == "cuda":  # all work of the device, not of one stream alone
+    if runtime.facts.backend == "cuda":  # wait for the whole device, not only for one stream
         from cuda.core import Device
 
         gpu = Device(runtime.device)

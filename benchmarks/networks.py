@@ -9,9 +9,9 @@ graph:
 - compiled: float32, torch.compile
 - max-autotune: torch.compile(mode="max-autotune"), which captures graphs itself
 
-float32 is strict: no side may round to TF32. Each output is compared with the same model in float64; a wrong one gets
-no time. Then all sides are timed in turns, by the GPU's events around replays. On the CPU networks are an eighth as
-wide, images an eighth as large, and without graphs.
+float32 is strict: no side may round to TF32. Each output is compared with the same model in float64; a wrong side gets
+no time. Then all sides are timed alternately, with GPU events around graph replays. On the CPU there are no graphs, and
+channels and image sides are divided by eight.
 
 The most important rows come first. A row begins only while its share of the budget is left; --resume measures the
 others. The result goes to benchmarks/results/DEVICE/networks-TIME.json.
@@ -47,20 +47,20 @@ import torch_swap  # noqa: E402
 sys.path.remove(str(EXAMPLES))
 
 FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
-# Types, and the error that convforge may have even if PyTorch's is smaller.
+# Type -> error that convforge may always have, even if PyTorch's is smaller.
 FLOORS = {"float16": 1e-3, "float32": torch_swap.FLOOR, "bfloat16": 8e-3}
 # Channels of the first layer; divisor of channels and image size on the CPU.
 WIDTH, ON_CPU = 64, 8
-# Weight of the last BatchNorm of a bottleneck. With 1, random weights magnify rounding by each of sixteen blocks, to an
-# error of 0.1 in bfloat16, by which no wrong layer differs from a right one.
+# Weight of the last BatchNorm of a bottleneck. With weight 1, each of the sixteen blocks magnifies rounding errors, up
+# to 0.1 in bfloat16, so that a wrong layer cannot be told from a right one.
 BRANCH = 0.25
-# A row's largest share of the budget; of that, the share of measuring layers and the least share of compiling.
+# Largest share of the budget for a row; shares of this for measuring layers (most) and for compiling (least).
 SHARE, REPLACING, COMPILING = 0.25, 0.3, 0.4
 # Most and least seconds of timing.
 TIMING_S = (12.0, 2.0)
 # Bytes of GPU memory for all sides of a row.
 MEMORY = 60e9
-# Sides that compile.
+# Sides that use torch.compile.
 COMPILERS = ("compiled", "max-autotune")
 # Calls before the capture, in which PyTorch and convforge choose and load kernels, and torch.compile records its graph.
 WARM = 3
@@ -69,7 +69,7 @@ EXACT = 4
 
 
 def bottleneck(c: int, k: int, stride: int) -> tuple[nn.Module, int]:
-    """The body of a ResNet-50's block, 1x1, 3x3 with the stride (as in v1.5), 1x1, and its output channels."""
+    """The body of a ResNet-50's block (1x1, 3x3 with the stride as in v1.5, 1x1), and its number of output channels."""
     unit = torch_swap.unit
     convolution, norm = list(unit(k, 4 * k, 1))[:2]
     nn.init.constant_(norm.weight, BRANCH)
@@ -80,7 +80,7 @@ def bottleneck(c: int, k: int, stride: int) -> tuple[nn.Module, int]:
 class Network:
     make: Callable[[int], nn.Module]  # width -> model
     size: int  # height and width of the images
-    fewer: int = 0  # batch if the larger one needs too much memory; 0 if it never does
+    fewer: int = 0  # smaller batch if the larger one may need too much memory, else 0
 
 
 NETWORKS = {
@@ -92,7 +92,7 @@ NETWORKS = {
 
 
 def every_row(batches: Sequence[int]) -> list[dict[str, Any]]:
-    """The rows, the most important first: float16 and float32 in channels_last, the larger batch first."""
+    """The rows, the most important first: float16 and float32 in channels_last, and larger batches first."""
     found = [
         {"network": network, "batch": batch, "format": layout, "dtype": dtype}
         for layout in FORMATS for dtype in FLOORS for batch in batches for network in NETWORKS
@@ -103,7 +103,7 @@ def every_row(batches: Sequence[int]) -> list[dict[str, Any]]:
 
 @cache
 def network_of(name: str, device: str, shrink: int) -> nn.Module:
-    """A network of float32 with random weights."""
+    """Make a float32 network with random weights."""
     torch.manual_seed(0)
     network = NETWORKS[name]
     return torch_swap.settled(network.make(WIDTH // shrink).to(device), network.size // shrink)
@@ -118,13 +118,13 @@ class Side:
     held: tuple[Any, ...] = ()  # objects that must outlive the graph
 
     def output(self) -> torch.Tensor:
-        """The output of a new run, in new memory."""
+        """Compute again, and return the output in new memory."""
         made = self.run()
         return (self.out if made is None else made).clone()
 
 
 def captured(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Side:
-    """A call in a CUDA graph; on the CPU the plain call."""
+    """Capture a call in a CUDA graph; on the CPU, use the plain call."""
     if x.device.type != "cuda":
         return Side(partial(call, x))
     stream, current = torch.cuda.Stream(x.device), torch.cuda.current_stream(x.device)
@@ -140,7 +140,7 @@ def captured(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Side:
 
 
 def folded(model: nn.Module, x: torch.Tensor) -> Side:
-    """The model in channels_last with BatchNorm folded in float64, so that weights are rounded once."""
+    """Convert the model to channels_last and fold BatchNorm in float64, so that weights are rounded once."""
     from torch.fx.experimental.optimization import fuse
 
     made = fuse(copy.deepcopy(model).double()).to(dtype=x.dtype, memory_format=torch.channels_last)
@@ -148,7 +148,7 @@ def folded(model: nn.Module, x: torch.Tensor) -> Side:
 
 
 def autotuned(model: nn.Module, x: torch.Tensor) -> Side:
-    """The model by torch.compile, whose own graph reads x in place."""
+    """Compile the model with torch.compile, which captures its own graph and reads x in place."""
     torch._dynamo.mark_static_address(x)
     call = torch_swap.compiled(model, x, "max-autotune")
     for _ in range(WARM):
@@ -157,7 +157,7 @@ def autotuned(model: nn.Module, x: torch.Tensor) -> Side:
 
 
 def replaced(model: nn.Module, x: torch.Tensor, row: dict[str, Any], budget_s: float) -> Side:
-    """The model by convforge; the report of its layers goes into the row."""
+    """Replace the model's layers with convforge's; the report of its layers goes into the row."""
     ours, begin = copy.deepcopy(model), monotonic()
     report = convforge.torch.replace(ours, x, progress=False, budget_s=budget_s, cuda_graph=True)
     row["replace_s"] = monotonic() - begin
@@ -168,11 +168,11 @@ def replaced(model: nn.Module, x: torch.Tensor, row: dict[str, Any], budget_s: f
 
 
 class Late(BaseException):
-    """The time for compiling is over; a BaseException, so that no handler of faults catches it."""
+    """The time for compiling is up. It is a BaseException so that no handler of ordinary errors catches it."""
 
 
 def within(seconds: float, make: Callable[[], Side]) -> Side:
-    """A side by torch.compile, in the main thread; ``Late`` if that needs more `seconds`."""
+    """Make a side with torch.compile, in the main thread; ``Late`` if that takes more than `seconds`."""
     ended = False
 
     def raise_late(*_: Any) -> None:
@@ -191,7 +191,7 @@ def within(seconds: float, make: Callable[[], Side]) -> Side:
 
 
 class Replays:
-    """A :class:`convforge.timing.timer.Clock` of the GPU's work between two events."""
+    """A :class:`convforge.timing.timer.Clock` for the GPU's work between two events."""
 
     def time(self, run: Callable[[], object], repeats: int) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -205,7 +205,7 @@ class Replays:
 
 
 def exact_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The output of the model in float64, a few images at a time."""
+    """Compute the model in float64, a few images at a time."""
     trials = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     try:
@@ -216,7 +216,7 @@ def exact_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def names_of(dtype: str) -> list[str]:
-    """The sides of a type."""
+    """Names of the sides for a type."""
     return ["eager", "convforge", "compiled" if dtype == "float32" else "folded", "max-autotune"]
 
 
@@ -229,7 +229,7 @@ def fitting(batch: int, fewer: int, needed: float) -> tuple[int, str]:
 
 @torch.no_grad()
 def needed_by(model: nn.Module, x: torch.Tensor, sides: int) -> float:
-    """Bytes of GPU memory for `sides` graphs of a model and one more call."""
+    """Bytes of GPU memory that `sides` graphs of a model and one more call need."""
     model(x)  # cuDNN's trials need more memory than its calls
     torch.cuda.reset_peak_memory_stats(x.device)
     before = torch.cuda.memory_allocated(x.device)
@@ -239,7 +239,7 @@ def needed_by(model: nn.Module, x: torch.Tensor, sides: int) -> float:
 
 @torch.no_grad()
 def measured(model: nn.Module, x: torch.Tensor, with_compile: bool, limit_s: float) -> dict[str, Any]:
-    """Each side's error, and its time or the reason for none."""
+    """Measure each side's error, and its time or the reason why it has none."""
     begin, dtype = monotonic(), str(x.dtype).removeprefix("torch.")
     row: dict[str, Any] = {"pictures": len(x)}
     exact, sides = exact_of(model, x), dict[str, Side]()
@@ -288,7 +288,7 @@ def measured(model: nn.Module, x: torch.Tensor, with_compile: bool, limit_s: flo
 
 
 def is_lost(device: torch.device) -> bool:
-    """True if the GPU accepts no more work of this process, as after a kernel's fault."""
+    """True if the GPU accepts no more work from this process, for example after a kernel's fault."""
     try:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -341,7 +341,7 @@ def main(
         bool | None, typer.Option("--compile/--no-compile", help="Time torch.compile: on a GPU it is.")
     ] = None,
 ) -> None:
-    """Time whole networks in turns."""
+    """Time whole networks alternately on all sides."""
     end, on_gpu = monotonic() + budget, device != "cpu"
     shrink, batches = (1, (1, 32)) if on_gpu else (ON_CPU, (1, 2))
     if on_gpu:
@@ -374,7 +374,7 @@ def main(
 
 
 def line_of(row: dict[str, Any]) -> str:
-    """A row in words."""
+    """Format a row as text."""
     times = [f"{name} {1e3 * table['median_s']:.3f} ms" for name, table in row["times"].items()]
     wrong = [f"{name} is wrong ({row['errors'][name]} for {row['bound']})" for name in row["wrong"]]
     faults = [f"{name}: {reason}" for name, reason in row["faults"].items()]

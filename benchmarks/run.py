@@ -1,17 +1,17 @@
-"""Results for the README and the docs: measure in parts, then write tables and images from the stored results.
+"""Produce the results of the README and the docs: measure in parts, then write tables and images from stored results.
 
-    make bench                                 # the CPU, all parts: about fifteen minutes on an idle machine
-    make gpu-bench                             # an NVIDIA GPU
-    python benchmarks/run.py images gemm --device cuda --budget 5m
-    python benchmarks/run.py host first choices models examples --device cuda   # sheets, see below
-    python benchmarks/run.py networks --device cuda            # whole networks in CUDA graphs; --resume continues
-    python benchmarks/run.py --no-measure      # only write the tables and images again
+make bench                                 # the CPU, all parts: about fifteen minutes on an idle machine
+make gpu-bench                             # an NVIDIA GPU
+python benchmarks/run.py images gemm --device cuda --budget 5m
+python benchmarks/run.py host first choices models examples --device cuda   # sheets, see below
+python benchmarks/run.py networks --device cuda            # whole networks in CUDA graphs; --resume continues
+python benchmarks/run.py --no-measure      # only write the tables and images again
 
-Sheets are not suites: host cost of warm calls, first calls, choices against the full search, whole models and networks
-of PyTorch, and the examples. Each is a script that runs in its own process, and only if it is named.
+Sheets are measurements outside of the suites: host cost of warm calls, first calls, choices against the full search,
+whole models and networks of PyTorch, and the examples. Each is a script that runs in its own process, only if named.
 
-Results go to benchmarks/results/DEVICE/. The budget is for each part; compiling, and building another library's plans,
-need additional time. --resume continues an interrupted part.
+Results go to benchmarks/results/DEVICE/. The budget is for each part. Compiling, and building plans of other libraries,
+take additional time. --resume continues an interrupted part.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ IMAGES = ROOT / "docs" / "images"
 
 
 class Part(NamedTuple):
-    """The measured part of a suite; see the options of ``convforge bench``."""
+    """The options of ``convforge bench`` for a suite."""
 
-    sizes: str = ""  # those that fit the budget; empty for all
+    sizes: str = ""  # sizes that fit the budget; empty for all
     methods: str = ""
     all_configs: bool = False
     search: int = 0
@@ -55,8 +55,8 @@ class Part(NamedTuple):
 LAYERS = "implicit_gemm_mma,implicit_gemm_wgmma,implicit_gemm_split,implicit_gemm_split_mma"
 DENSE = f"{LAYERS},cudnn,torch_conv2d,torch_conv2d_nchw"
 
-# Kind of device -> suite -> part. On two cores the larger sizes do not fit a few minutes; on a GPU the check of
-# the largest outputs takes far longer than their calls, so that fewer methods take part.
+# Kind of device -> suite -> part. On two cores, larger sizes do not fit a few minutes. On a GPU, the check of the
+# largest outputs takes far longer than their calls, so that fewer methods take part.
 PARTS: dict[str, dict[str, Part]] = {
     "cpu": {
         "images": Part("32,64,128,256,512,1024,2048"),
@@ -122,7 +122,7 @@ SHEETS = {
 
 
 def chosen(names: list[str], device: str) -> tuple[dict[str, Part], dict[str, SheetPart]]:
-    """The suites and sheets of a device by name, by default all suites; ``ValueError`` for an unknown name."""
+    """The suites and sheets of a device by name, by default only all suites; ``ValueError`` for an unknown name."""
     parts = PARTS["cuda" if device.startswith("cuda") else "cpu"]
     every = [*parts, *SHEETS]
     for name in names:
@@ -133,7 +133,7 @@ def chosen(names: list[str], device: str) -> tuple[dict[str, Part], dict[str, Sh
 
 
 def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, out: Path, *, resume: bool) -> None:
-    """Run every part into ``OUT/results/``."""
+    """Run every part; results go to ``OUT/results/``."""
     for suite, part in parts.items():
         budget = budget or BUDGETS["cuda" if device.startswith("cuda") else "cpu"]
         options = part._asdict() | {"sizes": sizes or part.sizes}
@@ -141,7 +141,7 @@ def measure(parts: dict[str, Part], device: str, budget: str, sizes: str, out: P
 
 
 def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, out: Path, *, resume: bool) -> list[str]:
-    """Run every sheet's script; return the failed ones."""
+    """Run the script of every sheet; return the failed ones."""
     failed = []
     for name, part in sheets.items():
         budget_s = parse_seconds(budget) if budget else part.budget_s
@@ -168,7 +168,7 @@ def images() -> None:
 
 
 def widest_of(runs: list[Run], backend: str) -> Run | None:
-    """The image workload's run with the most cases on a kind of device; the first of equal ones."""
+    """The run of the image workload with the most cases on a kind of device; the first if several are equal."""
     able = [run for run in runs if run.suite == "images" and run.machine["facts"]["backend"] == backend]
     return max(able, key=lambda run: len(run.cases), default=None)
 

@@ -1,12 +1,12 @@
-"""Sweep over a kernel's configs, also those that it does not offer, to choose its defaults.
+"""Measure many configs of a kernel, also those that it does not offer, to choose its defaults.
 
-    python benchmarks/sweep.py direct_tiled n1c3h4096w4096_k3r3s3_p1_f32_nchw --device cuda --grid "out_p=1,2 out_q=2,4"
-    python benchmarks/sweep.py depthwise_planes depthwise --device cuda --grid "out_q=2,4,8" --top 5
-    python benchmarks/sweep.py implicit_gemm_wgmma dense --device cuda --first 12
+python benchmarks/sweep.py direct_tiled n1c3h4096w4096_k3r3s3_p1_f32_nchw --device cuda --grid "out_p=1,2 out_q=2,4"
+python benchmarks/sweep.py depthwise_planes depthwise --device cuda --grid "out_q=2,4,8" --top 5
+python benchmarks/sweep.py implicit_gemm_wgmma dense --device cuda --first 12
 
-Each config is the method's default with fields of the grid changed, or one of its first configs. All are compiled in
-parallel, then each is checked against the truth and timed as a row of the bench; refused ones are counted with their
-reasons. Only --out stores results: quote figures of the bench, not of this script.
+Each config is the method's default with some fields changed as in the grid, or one of its first configs. All are
+compiled in parallel. Then each is checked against the truth and timed as a row of the bench. Refused ones are counted
+with their reasons. Results are stored only with --out: publish figures of the bench, not of this script.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def grid(text: str) -> list[dict[str, str]]:
 
 
 def changed(config: Config, change: dict[str, str]) -> Config:
-    """A config with some fields changed, each parsed as its type; ``ValueError`` for a wrong field or value."""
+    """Change fields of a config, each parsed as its type; ``ValueError`` for a wrong field or value."""
     values = {}
     for name, text in change.items():
         if name not in {field.name for field in dataclasses.fields(config)}:
@@ -69,7 +69,7 @@ def changed(config: Config, change: dict[str, str]) -> Config:
 
 
 def configs_of(method: Any, case: Case, device: str, changes: Sequence[dict[str, str]], first: int = 1) -> list[Config]:
-    """The configs of a case: the method's `first` ones, then the changes of its very first, each once."""
+    """The configs of a case without duplicates: the method's `first` ones, then its default with each change."""
     offered = list(method.configs(case.problem, runtime_of(device).facts)[: max(1, first)])
     return list(dict.fromkeys([*offered, *(changed(offered[0], change) for change in changes)]))
 
@@ -115,7 +115,7 @@ def main(
 
 
 def show(console: Console, results: Sequence[Result], top: int) -> None:
-    """Print the fastest configs of a case, its default, and the number of configs without a time by reason."""
+    """Print the fastest configs of a case, its default, and for each reason the number of configs without a time."""
     default = results[0]
     timed = sorted(((r.time, r) for r in results if r.time is not None), key=lambda pair: pair[0].median_s)
     rows = []

@@ -1,6 +1,6 @@
-"""The bench: suites, the runner, the store, and tables of what was measured.
+"""The benchmark: suites, the runner, the store, and tables of the results.
 
-The runner is imported from its own file: readers of stored results need nothing of it.
+The runner is not imported here, because readers of stored results do not need it: import it from its own module.
 """
 
 from convforge.benchmark.digests import digest

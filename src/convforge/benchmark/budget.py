@@ -1,8 +1,8 @@
-"""The time budget: who may run when not everything fits, and for how long.
+"""The time budget: decides which rows may run, and for how long.
 
-Where everything fits, each row gets time in proportion to what it should take. Where it does not, the dearest rows are
-skipped until the rest fits: a slow method loses its largest cases, and no fast one pays for it. First calls, which
-compile, are not of the budget: they happen once a machine and say nothing about a method.
+If all rows fit, each gets time in proportion to its predicted cost. If not, the most expensive rows are skipped until
+the rest fit: a slow method loses its largest cases, and fast methods lose nothing. First calls do not count against the
+budget: they compile, which happens once per machine and is no property of a method.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from convforge.benchmark.row import Row
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem, Problem
 
-# Costs of a row whatever its size, of checking every output, and the calls that a row takes at least: a first and a
-# timed one, the check's, a lap, and one that finds the batch and three samples for each of two timings. A quick row has
-# one timing of five samples.
+# Predicted cost of a row: a fixed part, checking each output, and the fewest calls that a row makes. These are a first
+# call, a timed one, those of the check, a lap over the ring, and for each of two timings one call that finds the batch
+# size and three samples. A quick row has one timing of five samples.
 ROW_S = 0.05
 ROW_S_PER_OUTPUT = 20e-9
 ROW_CALLS, QUICK_ROW_CALLS = 18, 10
-# Rates of a method of medium speed on one core: a guess, until a method was seen.
-NOMINAL_PER_S = 4e9  # FLOPs, and bytes
-# Costs of a case beside its rows: inputs, truth and limits for every output, on two cores of the host, until a case
-# was seen; and so many calls of its fastest method in the final, which never takes longer than its limit.
+# Assumed rates of an average method on one core, used until a method was measured.
+NOMINAL_PER_S = 4e9  # FLOP/s, and bytes/s
+# Cost of a case in addition to its rows: inputs, truth and limits of each output, on two host cores (used until a case
+# was measured), and the calls of its fastest method in the final. A final takes at most FINAL_LIMIT_S.
 CASE_S_PER_OUTPUT = 200e-9
 SEEN_OUTPUTS = 10**5
 FINAL_CALLS = 20
-# Costs are forecast roughly, and small rows go first: of the rest, this much is given away.
+# Share of the remaining time that is given away: predictions are rough, and small rows go first.
 CERTAIN = 0.8
 FINAL_LIMIT_S = 5.0
-# Without a budget, no row may take longer.
+# Most seconds of a row if there is no budget.
 ROW_LIMIT_S = 30.0
 PROBE_FLOPS = 2 * 10**7
-# Below this a call's fixed cost hides what its size costs: no prediction is scaled up from it.
+# Shorter calls are dominated by their fixed cost, so no prediction is scaled up from them.
 SCALABLE_S, SCALABLE_GPU_S = 1e-3, 2e-5
 SCALABLE_FLOPS = 10**6
 
 
 def weight(problem: Problem) -> float:
-    """Seconds that one call of this problem should take by a method of medium speed."""
+    """Seconds of one call of this problem by an average method (:data:`NOMINAL_PER_S`)."""
     return (problem.flops + problem.least_bytes) / NOMINAL_PER_S
 
 
 class Budget:
     """Decides which rows may run, and for how long.
 
-    Without a total each row has :data:`ROW_LIMIT_S`. `rows` are all that are to come.
+    Without `total_s`, each row may take :data:`ROW_LIMIT_S`. `rows` are all rows of the run.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Budget:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.total_s = total_s
-        self.calls = QUICK_ROW_CALLS if quick else ROW_CALLS  # that a row takes at least
+        self.calls = QUICK_ROW_CALLS if quick else ROW_CALLS  # fewest calls of a row
         self._forecast = forecast
         self._clock = clock
         self._case_s_per_output = CASE_S_PER_OUTPUT
         self._end = math.inf if total_s is None else clock() + total_s
         self._rows: dict[tuple[str, ...], _Sizes] = {}
-        self._finals: dict[str, list[_Sizes]] = {}  # by case
+        self._finals: dict[str, list[_Sizes]] = {}  # by name of the case
         for row in rows:
             if row.refusal is None:
                 sizes = self._rows[row.place] = _Sizes.of(row)
@@ -72,16 +72,16 @@ class Budget:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds left of the total."""
+        """Seconds of the total that are left."""
         return max(self._end - self._clock(), 0.0)
 
     @property
     def spent(self) -> Reason:
-        """Reason why nothing runs any more."""
+        """The reason for skipping a row when no time is left."""
         return Reason("the budget of {budget} was spent", budget=f"{self.total_s:g} s")
 
     def refusal(self, row: Row, call_s: float | None = None) -> Reason | None:
-        """Return why a row may not run, or None: with it, all later rows that cost no more fit into the budget."""
+        """Return the reason to skip a row. None: this row and all later rows that cost no more fit into the budget."""
         cost = self._cost(_Sizes.of(row), call_s)
         if self.total_s is None:
             long = Reason("its row would take about {time}", time=seconds(cost))
@@ -101,7 +101,7 @@ class Budget:
         )  # fmt: skip
 
     def share(self, row: Row) -> float:
-        """Seconds that a row may take: its cost, and its part of the rest."""
+        """Seconds that a row may take: its predicted cost, and its part of the spare time."""
         if self.total_s is None:
             return ROW_LIMIT_S
         cost, costs = self._cost(_Sizes.of(row)), sum(map(self._cost, self._rows.values()))
@@ -109,31 +109,31 @@ class Budget:
         return min(share, self.remaining_s)
 
     def case_share(self, rows: Sequence[Row]) -> float:
-        """Seconds that a case's truth may take: what its rows may, or its part of the rest where that is more."""
+        """Seconds for the truth of a case: the shares of its rows, or an equal part of the time left if longer."""
         part = self.remaining_s / max(len(self._finals), 1)
         return min(self.remaining_s, max(part, sum(map(self.share, rows))))
 
     def learn_case(self, row: Row, seconds: float) -> None:
-        """Inputs, truth and limits of a row's case took so long."""
+        """Record the seconds that the inputs, truth and limits of a row's case took."""
         if row.problem.outputs >= SEEN_OUTPUTS:
             self._case_s_per_output = seconds / row.problem.outputs
 
     def final_share(self, case: str) -> float:
-        """Seconds that the final of a case may take; it is then off the list."""
+        """Seconds that the final of a case may take. The case then no longer counts as pending."""
         cost = self._final_s(self._finals.pop(case, []))
         costs = cost + self._cases_s() + sum(map(self._cost, self._rows.values()))
         return min(cost * max(self.remaining_s / max(costs, 1e-9), 1.0), self.remaining_s, FINAL_LIMIT_S)
 
     def forgive(self, seconds: float) -> None:
-        """Time that is not the budget's: compiling, which happens once a machine."""
+        """Extend the budget by the time of a compilation, which happens once per machine."""
         self._end += seconds
 
     def done(self, row: Row) -> None:
-        """A row has ended: the rest of its share is the others'."""
+        """Remove a finished row: the other rows share the rest of its time."""
         self._rows.pop(row.place, None)
 
     def _cost(self, sizes: _Sizes, call_s: float | None = None) -> float:
-        """Seconds that a row takes at least, where a call takes `call_s` or its forecast."""
+        """The fewest seconds that a row takes, if a call takes `call_s` or by default its forecast."""
         calls_s = self.calls * (self._call_s(sizes) if call_s is None else call_s)
         return ROW_S + ROW_S_PER_OUTPUT * sizes.outputs + calls_s
 
@@ -142,7 +142,7 @@ class Budget:
         return sizes.nominal_s if rate is None else sizes.flops * rate
 
     def _cases_s(self, most: float = math.inf) -> float:
-        """Seconds for all that the cases to come take beside their rows, where any row costs no more than `most`."""
+        """Seconds for inputs, truths and finals of all pending cases that have a row of at most `most` seconds."""
         return sum(self._final_s(rows) for rows in self._finals.values() if min(map(self._cost, rows)) <= most)
 
     def _final_s(self, rows: Sequence[_Sizes]) -> float:
@@ -152,7 +152,7 @@ class Budget:
 
 
 class _Sizes(NamedTuple):
-    """Features of a row that its cost follows from."""
+    """Features of a row that determine its predicted cost."""
 
     keys: tuple[tuple[str, ...], ...]
     flops: int
@@ -165,9 +165,9 @@ class _Sizes(NamedTuple):
 
 
 def smaller(problem: Problem, most_flops: int = PROBE_FLOPS) -> Problem | None:
-    """A problem of the same kind that is small enough to try; None where there is none.
+    """Return a problem of the same kind that is small enough to try, or None if there is none.
 
-    Where 64 or 16 divides a width, or a side of a product, it divides the smaller one too: some methods take no others.
+    If 64 or 16 divides a width or a side of a matrix product, it also divides the smaller one: some methods require it.
     """
     shrink = _SMALLER.get(problem.operation)
     return None if shrink is None else shrink(problem, most_flops)
@@ -191,7 +191,7 @@ def _smaller_convolution(problem: Conv2dProblem, most_flops: int) -> Conv2dProbl
             h=max(int(small.h * shrink), least_h),
             w=_divided_like(small.w, max(int(small.w * shrink), least_w), least_w),
         )
-    # Wide layers: the image is as small as the filter lets it be. Fewer groups, then fewer filters.
+    # Layers with many channels: the image is as small as the filter allows. Reduce the groups, then the filters.
     if small.flops > most_flops and small.groups > 1:
         groups = max(1, small.groups * most_flops // small.flops)
         small = small.replace(groups=groups, c=groups * small.c_per_group, k=groups * small.k_per_group)
@@ -201,26 +201,26 @@ def _smaller_convolution(problem: Conv2dProblem, most_flops: int) -> Conv2dProbl
     return small
 
 
-# Operation -> a smaller problem of it, given a problem and the most FLOPs.
+# Operation -> function that makes a smaller problem from a problem and the most FLOPs.
 _SMALLER: dict[str, Callable[[Any, int], Problem]] = {"conv2d": _smaller_convolution, "gemm": _smaller_product}
 
 
 def _divided_like(original: int, size: int, least: int) -> int:
-    """A size near `size`, and no smaller than `least`, that 64 or 16 divides where it divides the original."""
+    """Round `size`, to no less than `least`, so that 64 or 16 divides it if that divides the original."""
     unit = next(unit for unit in (64, 16, 1) if original % unit == 0 and unit <= max(size, 16))
     rounded = size // unit * unit
     return rounded if rounded >= least else rounded + unit
 
 
-# Seconds of a call of a problem; None where that problem is refused.
+# Returns the seconds of one call of a problem, or None if the method refuses that problem.
 Probe = Callable[[Problem], float | None]
 
 
 class Forecast:
-    """Predicts how long one call takes, from earlier measurements or from a smaller probe.
+    """Predicts how long one call takes, from earlier measurements or from a smaller problem (probe).
 
-    Times have keys: a config's, and its method's for configs that were not seen. A method's is that of its first
-    config, so that a slow one of many does not speak for the others.
+    Times are stored under two keys: the config's, and the method's, which serves configs that were not measured. The
+    method's time is that of its first config, so that one slow config does not count for the others.
     """
 
     def __init__(self, backend: str = "cpu") -> None:
@@ -228,23 +228,23 @@ class Forecast:
         self._seen: dict[tuple[str, ...], tuple[int, float, str]] = {}  # FLOPs, seconds, problem
 
     def seconds_per_flop(self, *keys: tuple[str, ...]) -> float | None:
-        """The rate of the largest problem that was seen, under the first key that has one; None before that."""
+        """Seconds per FLOP of the largest measured problem, under the first key that has one; None without one."""
         found = self._found(keys)
         return None if found is None else found[1] / found[0]
 
     def learn(self, key: tuple[str, ...], problem: Problem, seconds: float) -> None:
-        """`key` took `seconds` for one call of `problem`."""
+        """Store the seconds of one call of `problem` under `key`."""
         if seconds >= self._scalable_s and problem.flops >= SCALABLE_FLOPS:
             self._seen[key] = (problem.flops, seconds, str(problem))
 
     def predict(
         self, keys: Sequence[tuple[str, ...]], problem: Problem, probe: Probe, most: float = math.inf
     ) -> tuple[float, dict[str, str]] | None:
-        """Seconds of a call, and from what they were scaled up: `known`, a time in words, and its `problem`.
+        """Predict the seconds of a call, and return their source: time `known`, as text, of the measured `problem`.
 
-        None for problems too small to matter, and for those whose probe is refused. A probe's time is kept under the
-        last key. A prediction of more than `most` seconds is made again from a probe sixteen times as large, and so on,
-        if that should take no more than a quarter of them: small problems use few cores.
+        Return None if the problem is too small to matter, or if the probe is refused. The time of a probe is stored
+        under the last key. Small problems use few cores: so if more than `most` seconds are predicted, a probe with
+        sixteen times the FLOPs is tried, and so on, as long as that should take at most a quarter of `most`.
         """
         seen = self._found(keys)
         if seen is None and problem.flops >= 4 * PROBE_FLOPS:

@@ -1,11 +1,11 @@
-"""Carries stored results over a change of the code that leaves the machine code unchanged, by proof.
+"""Carry stored results over a change of the code if the change provably leaves the machine code unchanged.
 
-    python -m convforge.benchmark.carry --from COMMIT [--from COMMIT...] benchmarks/results/DEVICE/*.jsonl
+python -m convforge.benchmark.carry --from COMMIT [--from COMMIT...] benchmarks/results/DEVICE/*.jsonl
 
-A stale result is carried if COMMIT's tree gives it the stored digest, so that this is the code that was measured, and
-if both trees compute the same: of kernels the text that is compiled and the shapes of launches, and where texts differ
-the machine code that NVRTC makes of them (:mod:`convforge.benchmark.machine_code`); of methods in Python the code that
-they compute with. It then has today's digest, and names the commit. All other results stay stale.
+A stale result is carried on two conditions. First, its stored digest is that of COMMIT's tree, so this code was
+measured. Second, COMMIT's tree and today's compute the same. For kernels, compiled text and launch shapes are compared;
+if texts differ, NVRTC's machine code (:mod:`convforge.benchmark.machine_code`). For methods in Python, the code that
+computes. A carried result gets today's digest and names the commit. All other results stay stale.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from convforge.benchmark.store import load_run
 from convforge.problem import PRECISIONS
 
 PROBE = Path(__file__).with_name("carry_probe.py")
-# Files of today's tree that read both trees.
+# Files of today's tree that analyse both trees.
 FILES = {
     "recording": PACKAGE / "backends/recording.py",
     "kernel": PACKAGE / "backends/kernel.py",
@@ -41,10 +41,10 @@ Answer = dict[str, Any]
 
 
 def carry(path: Path, before: Path, commit: str) -> Counter[str]:
-    """Carry what can be carried of one stored run; count "carried", "current", and the reasons of all others.
+    """Carry results of one stored run where possible; count "carried", "current", and the reasons of all others.
 
-    `before` is the package's folder in the tree of `commit`, which carried results name. The run's file is written anew
-    where a result is carried.
+    `before` is the package's folder in the tree of `commit`. Carried results name this commit. The run's file is
+    rewritten if at least one result is carried.
     """
     run = load_run(path)
     facts = run.machine["facts"]
@@ -71,7 +71,7 @@ def carry(path: Path, before: Path, commit: str) -> Counter[str]:
 
 
 def _difference(result: Result, then: Answer, now: Answer) -> str | None:
-    """Return why two trees do not compute the same for a stored result, or None."""
+    """Return the reason why the code of a stored result differs between two trees, or None."""
     for where, answer in (("there", then), ("today", now)):
         if "fault" in answer:
             return f"not planned {where}: {answer['fault']}"
@@ -85,7 +85,7 @@ def _difference(result: Result, then: Answer, now: Answer) -> str | None:
 
 
 def _probed(package: Path, rows: Sequence[dict[str, str]], facts: dict[str, Any], *, compile_: bool) -> list[Answer]:
-    """The findings of the probe on rows in a tree, in a separate process."""
+    """Run the probe on rows with a tree's package, in a separate process; return its answers."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         task = {"files": {n: str(p) for n, p in FILES.items()}, "facts": facts, "rows": rows, "compile": compile_}
@@ -97,7 +97,7 @@ def _probed(package: Path, rows: Sequence[dict[str, str]], facts: dict[str, Any]
 
 
 def _write(path: Path, carried: dict[tuple[str, ...], str], commit: str) -> None:
-    """Write a run anew: other digests in carried results, everything else unchanged."""
+    """Rewrite a run's file with the new digests of carried results; everything else is unchanged."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for i, line in enumerate(lines):
         record = json.loads(line)
@@ -108,9 +108,9 @@ def _write(path: Path, carried: dict[tuple[str, ...], str], commit: str) -> None
 
 @contextmanager
 def tree_of(commit: str, repository: Path) -> Iterator[tuple[str, Path]]:
-    """A commit's whole name, and the package's folder in a checkout of it, which is removed in the end.
+    """Check out a commit; yield its full hash and the package's folder, which is deleted at the end.
 
-    ``ValueError`` if there is no such commit.
+    ``ValueError`` if the commit does not exist.
     """
 
     def git(*words: str) -> str:

@@ -1,9 +1,9 @@
-"""Describes the code that a tree of the repository runs for stored results: a script run with that tree's package.
+"""Describe the code that a tree of the repository runs for stored results: a script run with that tree's package.
 
-    python carry_probe.py REQUEST.json ANSWER.json        # with PYTHONPATH=TREE/src
+python carry_probe.py REQUEST.json ANSWER.json        # with PYTHONPATH=TREE/src
 
-It may run with an older tree, so it takes from the package only what every tree has, and reads kernels and Python code
-by the files of today's tree that the request names. See :mod:`convforge.benchmark.carry`.
+The tree may be old. Therefore the script imports from its package only what every version has, and reads kernels and
+Python code with modules of today's tree, which the request names. See :mod:`convforge.benchmark.carry`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# A module of ours, where something is imported from it; the folder of a kernel's file.
+# The name of our module in an import, and the folder in the path of a kernel's file.
 _OURS = re.compile(r"(?<=from )convforge[\w.]*(?= import )|(?<=\")algorithms/(?:\w+/)+(?=\w+\.cu\")")
 
 
 def main(request: Path, answer: Path) -> None:
-    """Answer a request: a digest and the parts of the code, or the fault, for every row."""
+    """Answer a request: for every row the digest and the parts of its code, or the error."""
     task = json.loads(request.read_text(encoding="utf-8"))
     files = {name: _module(f"today_{name}", Path(path)) for name, path in task["files"].items()}
     answers = [_answer(row, task["facts"], files, task["compile"]) for row in task["rows"]]
@@ -31,12 +31,12 @@ def main(request: Path, answer: Path) -> None:
 
 
 def _module(name: str, path: Path) -> ModuleType:
-    """A file of today's tree as a module; its imports come from the other tree."""
+    """Load a file of today's tree as a module; its imports come from the other tree."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look themselves up there
+    sys.modules[name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
@@ -45,7 +45,7 @@ def _answer(row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleT
     from convforge.algorithms import find
     from convforge.peers import PEERS
 
-    room = "benchmark" if importlib.util.find_spec("convforge.benchmark") else "bench"  # its name in older trees
+    room = "benchmark" if importlib.util.find_spec("convforge.benchmark") else "bench"  # older trees call it "bench"
     try:
         key = (row["operation"], row["backend"], row["name"])
         method: Any = next((peer for peer in PEERS if peer.key == key), None) or find(*key)
@@ -53,16 +53,16 @@ def _answer(row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleT
             code = _of_kernels(method, row, facts, files, compile_)
         else:
             code = {"kernels": {}, "rest": _of_python(method, files["closure"])}
-        digests = importlib.import_module(f"convforge.{room}.digests")  # by the scheme that this tree has
+        digests = importlib.import_module(f"convforge.{room}.digests")  # the digest as this tree computes it
         return {"digest": digests.current_digest(**row, facts=facts), **code}
-    except Exception as fault:  # an older tree may fail in any way; the row is then not carried, with this reason
+    except Exception as fault:  # an older tree may fail in any way: the row is not carried, for this reason
         return {"fault": f"{type(fault).__name__}: {' '.join(str(fault).split())[:200]}"}
 
 
 def _of_kernels(
     method: Any, row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleType], compile_: bool
 ) -> dict[str, Any]:
-    """Kernels of the plan by a digest of their code, each with one of its machine code, and the shapes of launches."""
+    """Digests of a plan's kernels (source -> machine code), and one of its launch shapes and transforms."""
     from convforge.algorithms import make_config
     from convforge.backends.cuda.compiler import compile_kernel
     from convforge.backends.facts import DeviceFacts
@@ -89,13 +89,13 @@ def _of_kernels(
 
 
 def _of_python(method: Any, closure: ModuleType) -> str:
-    """A digest of the code that a method in Python computes with."""
+    """Digest of the code that a method in Python computes with."""
     package = importlib.util.find_spec("convforge")
     assert package is not None
     kind = type(method)
     file = Path(str(sys.modules[kind.__module__].__file__))
     parts = closure.closure(Path(str(package.origin)).parent, file, kind.__module__, kind.__qualname__)
-    texts = (_OURS.sub("", part) for texts in parts.values() for part in texts)  # both may have another name
+    texts = (_OURS.sub("", part) for texts in parts.values() for part in texts)  # names that may differ between trees
     return _sha("\n\n".join(sorted(texts)).encode())
 
 

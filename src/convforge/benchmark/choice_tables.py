@@ -1,4 +1,4 @@
-"""The choices by rules, by the cost model and by the search, played on a run's stored times, over the best."""
+"""Tables of the choices by rule, by the cost model and by the search, evaluated on a run's stored times."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LEGEND = (
 
 
 class Recorded(Trial):
-    """A trial (:class:`convforge.tuning.search.Trial`) that plays the stored results of one case back.
+    """A trial (:class:`convforge.tuning.search.Trial`) that returns the stored results of one case.
 
-    `times` maps method and config to the timing that counts. Where a method's default of now has no result, the first
-    of its stored configs takes its place: it was the default when they were stored.
+    `times` maps (method, config) to the timing that counts. If a method's current default config has no result, its
+    first stored config is used: it was the default when the results were stored.
     """
 
     def __init__(self, results: Sequence[Result], times: Mapping[tuple[str, str], Timing]) -> None:
@@ -37,7 +37,7 @@ class Recorded(Trial):
         self._defaults = {r.algorithm: r.config for r in reversed(results)}
 
     def seconds(self, algorithm: str, config: str) -> float | None:
-        """The stored time of a method's default config."""
+        """The stored seconds of a method's default config."""
         key = self.key(algorithm, config, default=True)
         return None if key is None else self._times[key].median_s
 
@@ -59,14 +59,14 @@ class Recorded(Trial):
         return self.key(candidate.algorithm.name, str(candidate.config), default=candidate.is_default)
 
     def key(self, algorithm: str, config: str, *, default: bool) -> tuple[str, str] | None:
-        """Method and config under which a config is stored; None where it is not."""
+        """The (method, config) under which a config's time is stored, or None."""
         stored = (algorithm, self._defaults.get(algorithm, ""))
         keys = [(algorithm, config), *[stored] * default]
         return next((key for key in keys if key in self._times), None)
 
 
 class Chosen(NamedTuple):
-    """Of one case the time of each choice over that of our fastest."""
+    """Time of each choice of one case, divided by the time of our fastest."""
 
     case: str
     by_rule: float
@@ -75,10 +75,10 @@ class Chosen(NamedTuple):
 
 
 def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
-    """The choices of each case that two methods of ours were timed on, in the precision of the case.
+    """The choices of each case for which at least two of our methods were timed, in the precision of the case.
 
-    Times of the CPU in a run on a GPU do not count. A case without a time of a method that a rule prefers is left out:
-    the run took other methods.
+    In a run on a GPU, times of the CPU do not count. A case is left out if no method that a rule prefers was timed:
+    that run used other methods.
     """
     facts = DeviceFacts.from_table(run.machine["facts"])
     found = []
@@ -92,13 +92,13 @@ def choices_of(run: Run, results: Sequence[Result]) -> list[Chosen]:
 
 
 def choice_tables(run: Run, results: Sequence[Result]) -> list[Table]:
-    """A row each for the rules, the cost model by itself, and the search."""
+    """Return the table of :func:`choice_table`, or no table if the run has no comparable case."""
     found = choices_of(run, results)
     return [choice_table(found)] if found else []
 
 
 def choice_table(found: Sequence[Chosen]) -> Table:
-    """A row each for the rules, the cost model by itself, and the search."""
+    """The table: a row each for the rules, the cost model alone, and the search."""
     rows = []
     for field, name in (("by_rule", "by rule"), ("by_model", "by the cost model alone"), ("by_search", "by search")):
         near, far, worst, case = spread_of({one.case: getattr(one, field) for one in found})
@@ -110,7 +110,7 @@ def choice_table(found: Sequence[Chosen]) -> Table:
 def _chosen(
     case: str, problem: Problem, facts: DeviceFacts, able: Sequence[Result], times: Mapping[tuple[str, str], Timing]
 ) -> Chosen | None:
-    """The choices of a case, among the methods that have a time; None where no rule prefers one of them."""
+    """The choices of a case among the timed methods; None if no rule prefers one of them."""
     recorded, best = Recorded(able, times), min(t.median_s for t in times.values())
 
     def is_stored(algorithm: Any) -> bool:

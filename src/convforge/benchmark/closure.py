@@ -1,9 +1,9 @@
-"""The code that a class computes with: its own, and every function, class and constant that it names, and they name.
+"""Find the code that a class computes with: its own, and recursively all functions, classes and constants used.
 
-Names are followed through imports, also those inside functions, into the packages that compute. The contract of
-methods, problems and runtimes are left out: they describe a problem and run a method, and each change of them would
-mark every result as stale although no method computes anything else. The line of an import that is not followed does
-not count either: a package that gets another name computes nothing else.
+Names are followed through imports, including those inside functions, into the packages that compute. The contract of
+methods, the problems and the runtimes are left out: they describe a problem or run a method but compute nothing, and
+each change of them would mark every result as stale. The line of an import that is not followed is left out too, so
+that renaming a package changes no digest.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import NamedTuple
 
 PACKAGES = ("convforge.algorithms.", "convforge.peers.", "convforge.backends.cpu.")
 LEFT_OUT = ("convforge.algorithms.contract",)
-# Decorators of kernels: of how they compile and keep code only the options count, constants that they name.
+# Modules of the decorators of kernels. Only their constants count, the options; not how they compile and store code.
 DECORATORS = ("convforge.backends.cpu.jit",)
-# Members of a class that choose among methods and configs or describe them: a config, once chosen, runs the same
-# without them. `reads` refuses arrays.
+# Members of a class that choose among methods and configs or describe them: they do not change how a given config
+# runs. `reads` refuses arrays.
 DESCRIBING = ("refuses", "configs", "summary", "since", "reads", "cost", "work_for", "look", "preference",
               "preference_for")  # fmt: skip
 
-Name = tuple[str, str]  # module and name there; the latter is empty for the module itself
+Name = tuple[str, str]  # module, and name in it; an empty name is the module itself
 
 
 class Tree(NamedTuple):
-    """Folders of modules: the package's, and another folder that one of its packages may have."""
+    """Folders that hold modules: the package's root, and `folder`, a further one of its subpackage `package`."""
 
     root: Path
     package: str
     folder: Path
 
     def file(self, module: str) -> Path | None:
-        """Of a module of the package; None for those of other libraries."""
+        """The file of a module of this package; None for modules of other libraries."""
         parts = module.split(".")
         if parts[0] != "convforge":
             return None
@@ -47,7 +47,7 @@ class Tree(NamedTuple):
         return next((file for file in files if file.is_file()), None)
 
     def imports(self, node: ast.AST) -> Iterator[tuple[str, Name]]:
-        """Yield the names that an import binds, with what they name."""
+        """Yield each name that an import binds, with the (module, name) to which it refers."""
         if not isinstance(node, ast.Import | ast.ImportFrom):
             return
         for alias in node.names:
@@ -61,24 +61,24 @@ class Tree(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A statement of a module: its text without comments, docstrings and blank lines, and what it names."""
+    """A statement of a module: its text without comments, docstrings and blank lines, and the names that it uses."""
 
     text: str
-    names: frozenset[str]  # names in it, and attributes of names: "block_of_items", "cpu.naive"
+    names: frozenset[str]  # names and attributes of names: "block_of_items", "cpu.naive"
     imports: dict[str, Name]
 
 
 class Module(NamedTuple):
-    """A file of Python: statements by the names that they bind ("": those that bind none, such as a call)."""
+    """A Python file: its statements by the names that they bind. Key "" has those that bind none, such as a call."""
 
     statements: dict[str, list[Statement]]
     imports: dict[str, Name]
 
 
 def closure(root: Path, path: Path, module: str, name: str) -> dict[Path, list[str]]:
-    """Texts by file, of all that a class or a function computes with.
+    """File -> texts of all statements that a class or a function computes with.
 
-    `root` is the package's folder, `path` the file of `module`, which may lie elsewhere.
+    `root` is the package's folder. `path` is the file of `module`, which may be outside of it.
     """
     tree = Tree(root, module.rpartition(".")[0], path.parent)
     texts: dict[Path, list[str]] = {}
@@ -90,7 +90,7 @@ def closure(root: Path, path: Path, module: str, name: str) -> dict[Path, list[s
             continue
         seen.add(at)
         file = path if at[0] == module else tree.file(at[0])
-        if file is None:  # another library's
+        if file is None:  # module of another library
             texts.setdefault(path, []).append(f"import {'.'.join(filter(None, at))}")
             continue
         found = _read(tree, file)
@@ -106,7 +106,7 @@ def closure(root: Path, path: Path, module: str, name: str) -> dict[Path, list[s
 
 
 def _targets(tree: Tree, module: str, found: Module, statement: Statement, used: str) -> list[Name]:
-    """The module and name that define a name of a statement, as far as it is followed."""
+    """The (module, name) of the definition of a name that a statement uses; empty if it is not followed."""
     first, _, attribute = used.partition(".")
     constants_alone = module in DECORATORS
     target = None if constants_alone else statement.imports.get(first) or found.imports.get(first)
@@ -118,7 +118,7 @@ def _targets(tree: Tree, module: str, found: Module, statement: Statement, used:
 
 
 def _followed(target: Name) -> list[Name]:
-    """A name of ours where it is in a package that computes; any of another library's."""
+    """The name in a list if it is followed: those in our computing packages, and all of other libraries."""
     ours = f"{target[0]}.".startswith("convforge.")
     return [target] if not ours or (f"{target[0]}.".startswith(PACKAGES) and target[0] not in LEFT_OUT) else []
 
@@ -142,7 +142,7 @@ def _statement(tree: Tree, node: ast.stmt, lines: list[str]) -> Statement:
     dropped = [n for parent in every if isinstance(parent, ast.ClassDef) for n in parent.body if _describes(n)]
     definitions = [n for n in every if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     dropped += [n.body[0] for n in definitions if _is_docstring(n.body[0])]
-    # Imports that bring nothing that is followed.
+    # Imports of which no name is followed.
     outside = [n for n in every if isinstance(n, ast.Import | ast.ImportFrom)
                and not any(_followed(target) for _, target in tree.imports(n))]  # fmt: skip
     gone = {line for n in [*dropped, *outside] for line in _lines(n)}
@@ -164,7 +164,7 @@ def _statement(tree: Tree, node: ast.stmt, lines: list[str]) -> Statement:
 
 
 def _bound(node: ast.stmt) -> set[str]:
-    """Names that a statement of a module binds; "" too if a decorator registers it with a library: nobody names it."""
+    """Names that a statement binds. Also "" for a decorator with arguments, which may register it without any name."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         calls = (decorator.func for decorator in node.decorator_list if isinstance(decorator, ast.Call))
         registers = any(not (isinstance(call, ast.Name) and call.id == "dataclass") for call in calls)
@@ -179,18 +179,15 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _describes(node: ast.stmt) -> bool:
-    """True if a member of a class is one of :data:`DESCRIBING`."""
     return isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign) and not _bound(node).isdisjoint(DESCRIBING)
 
 
 def _lines(node: ast.stmt) -> range:
-    """The numbers of a statement's lines, with its decorators."""
     first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
     return range(first, (node.end_lineno or node.lineno) + 1)
 
 
 def _without_comments(text: str) -> list[str]:
-    """Lines without comments and without blanks at their ends."""
     lines = text.split("\n")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:

@@ -1,4 +1,4 @@
-"""Compiling ahead: the kernels of many plans in parallel, so that they are in the cache when they are timed."""
+"""Compile the kernels of many plans in parallel, ahead of timing, so that they are in the cache."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Job = tuple[AnyAlgorithm, Problem, Any]  # method, problem and config of a plan
 
 
 def compile_ahead(jobs: Iterable[Job], facts: DeviceFacts) -> list[str | None]:
-    """Compile the kernels of plans, for a GPU, into the cache on disk; of each job why it cannot be planned.
+    """Compile the kernels of plans for a GPU into the disk cache; return for each job why it has no plan, or None.
 
-    A kernel that the compiler refuses raises at its next use. On a CPU nothing is compiled before a call.
+    A kernel that the compiler refuses raises at its next use. On a CPU, nothing is compiled before a call.
     """
     faults: list[str | None] = []
     recording: Any = Recording(facts)
@@ -27,7 +27,7 @@ def compile_ahead(jobs: Iterable[Job], facts: DeviceFacts) -> list[str | None]:
         try:
             method.plan(problem, config, recording)
             faults.append(None)
-        except Exception as fault:  # shown beside the config
+        except Exception as fault:  # shown next to the config
             faults.append(" ".join(str(fault).split()) or type(fault).__name__)
     if facts.backend == "cuda" and recording.kernels:
         from convforge.backends.cuda.compiler import compile_kernels
@@ -38,7 +38,7 @@ def compile_ahead(jobs: Iterable[Job], facts: DeviceFacts) -> list[str | None]:
 
 
 def compile_rows(rows: Iterable[Row], facts: DeviceFacts) -> None:
-    """Compile our methods of which several configs are measured."""
+    """Compile the kernels of our methods that are measured with several configs."""
     found: dict[tuple[str, str], list[Job]] = {}
     for row in rows:
         if row.config is not None and row.algorithm.ours:

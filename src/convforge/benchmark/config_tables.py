@@ -1,6 +1,6 @@
-"""Tables of a method's configs and of where its time goes: shapes of block, fields of configs, steps of a call.
+"""Tables of a method's configs and steps: shapes of thread blocks, fields of configs, time of each step of a call.
 
-Rows are a case and a method; the fastest of a row is bold. Runs with every config have these tables.
+A row is a case and a method; its fastest time is bold. They need a run that measured several configs, or steps.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ STEPS = (
 
 
 class Shape(NamedTuple):
-    """The shape of a block: its threads, or the elements of its tile of a product, by the fields of the config.
+    """The shape of a block: its threads, or the elements of its tile of a matrix product.
 
-    `partition` names the work of a thread where it is not one element.
+    `partition` names the work of one thread if that is not one element.
     """
 
     kind: Kind
@@ -60,7 +60,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(config: str) -> Shape | None:
-    """The shape of block that a config's text names; None where it names none."""
+    """Parse the shape of a block from a config's text; None if it names none."""
     values = fields_of(config)
     names: tuple[tuple[Kind, str, str], ...] = (
         ("threads", "block_x", "block_y"), ("threads", "block", "block"), ("tile", "block_m", "block_n"),
@@ -73,17 +73,17 @@ def shape_of(config: str) -> Shape | None:
 
 
 def fields_of(config: str) -> dict[str, str]:
-    """The fields of a config's text: {"strips": "4", "lanes": "32"} of "strips=4,lanes=32"."""
+    """Parse the fields of a config's text: "strips=4,lanes=32" gives {"strips": "4", "lanes": "32"}."""
     return dict(field.split("=", 1) for field in config.split(",") if "=" in field)
 
 
 def changes_of(default: str, config: str) -> list[str]:
-    """The fields of a config that differ from the default's, by their texts."""
+    """The fields of a config that differ from the default's, as texts "name=value"."""
     return [field for field in config.split(",") if field not in default.split(",")]
 
 
 def block_tables(run: Run, results: Sequence[Result]) -> list[Table]:
-    """A table for each kind of shape that a method was measured with several of."""
+    """A table for each kind of shape, if some method was measured with several shapes of this kind."""
     rows = frame(run, results)
     rows["shape"] = rows.config.map(shape_of)
     tables = []
@@ -107,7 +107,7 @@ def _block_row(run: Run, tried: DataFrame) -> dict[str, str | Cell]:
 
 
 def _block_verdict(tried: DataFrame, best: Any) -> str:
-    """The fastest shape, and its gain over the method's default, which is the first of its configs."""
+    """Name the fastest shape, and its speed relative to the method's default, which is its first config."""
     timed = tried[tried.seconds.notna()]
     doubtful = rank(zip(timed["shape"], timed.timing, strict=True), lambda pair: pair[1]).unsure
     words = [] if best is None else [_over_default(tried.iloc[0], tried.loc[best])]
@@ -125,7 +125,7 @@ def _over_default(default: Any, best: Any) -> str:
     verdict = order(best.timing, default.timing)
     if verdict == "level":
         return f"{shape}, level with the default, {first}"
-    if verdict == "unsure":  # the default is among those too noisy to rank, which are named
+    if verdict == "unsure":  # the default is one of the noisy shapes, which are named anyway
         return str(shape)
     ahead = f"{ratio(default.seconds / best.seconds)} ahead of the default"
     if shape == first:
@@ -134,7 +134,7 @@ def _over_default(default: Any, best: Any) -> str:
 
 
 def config_tables(run: Run, results: Sequence[Result]) -> list[Table]:
-    """A row for each case and method that has results in which one field differs from the first, the default."""
+    """A table of configs that differ from the default (the first config) in one field: a row a case and method."""
     lines, changed = [], set[str]()
     for tried in by_method(frame(run, results)):
         default = tried.iloc[0]
@@ -153,7 +153,7 @@ def config_tables(run: Run, results: Sequence[Result]) -> list[Table]:
 
 
 def field_tables(run: Run, results: Sequence[Result]) -> list[Table]:
-    """A row for each case and method, a column for each field of words that was tried with several values."""
+    """A table with a row a case and method, and a column for each non-numeric field that had several values."""
     rows = frame(run, results)
     lines, fields = [], dict[str, None]()
     for tried in by_method(rows[rows.seconds.notna() & (rows.config != "")].sort_values("seconds", kind="stable")):
@@ -176,7 +176,7 @@ def field_tables(run: Run, results: Sequence[Result]) -> list[Table]:
 
 
 def step_tables(run: Run, results: Sequence[Result]) -> list[Table]:
-    """A row for each step, and one for their call."""
+    """A table with a row for each step of a call, and one for the whole call."""
     columns = ("case", "method", "step", "launches", "ms", "of all steps", "moves at least, MB", "GB/s",
                "of the copy ceiling", "data")  # fmt: skip
     stepped = sorted((r for r in results if r.steps), key=lambda r: natural(r.case))

@@ -1,8 +1,8 @@
-"""The digest of all that a stored result depends on: a result with another digest than today's is stale.
+"""The digest of the code that a stored result depends on: a result is stale if its digest differs from today's.
 
-For a method in CUDA C++ it is the text that a plan of this problem and config gives to the compiler, and the shapes of
-its launches. For one in Python, ours or another library's under our contract, it is the code that computes. A method
-declares nothing, so it can forget nothing.
+For a method in CUDA C++, it covers the text that a plan of this problem and config compiles, and the launch shapes.
+For a method in Python, ours or another library's behind our contract, it covers the code that computes. The code is
+found automatically, so that no method can forget to declare a part of it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ AnyAlgorithm = Algorithm[Any, Any]
 
 
 def digest(algorithm: AnyAlgorithm, problem: Problem, config: Config | None, facts: DeviceFacts) -> str:
-    """A digest of all that decides the time of a method in a config on a problem, but for the libraries' versions.
+    """Digest of all that determines the time of a config of a method on a problem, except the versions of libraries.
 
-    Without a config, as the method refuses the problem, the digest is empty.
+    If there is no config, because the method refuses the problem, the digest is empty.
 
     >>> from convforge.algorithms import find
     >>> from convforge.backends.cpu import cpu_facts
@@ -47,9 +47,9 @@ def digest(algorithm: AnyAlgorithm, problem: Problem, config: Config | None, fac
 def current_digest(
     operation: str, backend: str, name: str, problem: str, config: str, facts: Mapping[str, Any]
 ) -> str | None:
-    """The digest that a stored result would have now; None where it can no longer be planned.
+    """The digest that a stored result would have today; None if it can no longer be planned.
 
-    `facts` are those of the device that measured it. A field that an older config lacks has the default's value.
+    `facts` are those of the device that measured it. Fields that an older config lacks get their default values.
     """
     method = next((a for a in every_algorithm() if a.key == (operation, backend, name)), None)
     if method is None:
@@ -63,21 +63,21 @@ def current_digest(
 
 
 def compiles(algorithm: AnyAlgorithm) -> bool:
-    """True for our methods in CUDA C++."""
+    """True for our methods in CUDA C++, which are compiled at run time."""
     return algorithm.ours and algorithm.backend != "cpu"
 
 
 def recorded(algorithm: AnyAlgorithm, problem: Any, config: Config, facts: DeviceFacts) -> tuple[Plan, Recording]:
-    """A plan for a device that need not be there, and what it compiles."""
+    """Make a plan for a device that need not be present; return it with the recorder of its kernels."""
     recording: Any = Recording(facts)
     return algorithm.plan(problem, config, recording), recording
 
 
 def code_files(algorithm: AnyAlgorithm, problems: Iterable[Any], facts: DeviceFacts) -> list[Path]:
-    """Files of a method's own folder that it computes with.
+    """Source files in a method's own folder that it computes with.
 
-    Of one in CUDA C++ those that the default plans of problems compile, or another family's where these are all. Of one
-    in Python its modules, the kernels' first.
+    CUDA C++: the files that the default plans of the problems compile; if all of them belong to another family, those.
+    Python: the method's modules, those of kernels first.
     """
     own = Path(str(sys.modules[type(algorithm).__module__].__file__))
     if compiles(algorithm):
@@ -93,12 +93,12 @@ def code_files(algorithm: AnyAlgorithm, problems: Iterable[Any], facts: DeviceFa
 
 
 def stored_problem(algorithm: AnyAlgorithm, problem: str) -> Any:
-    """A stored problem with the method's precision."""
+    """Parse a stored problem, with the precision of the method."""
     return with_precision(algorithm, parse_problem(problem))
 
 
 def with_precision(algorithm: AnyAlgorithm, problem: Any) -> Any:
-    """A problem with a method's precision where the problem does not allow it."""
+    """The problem with the method's precision, if the problem itself does not allow that precision."""
     allowed = algorithm.precision in ("strict", problem.precision)
     return problem if allowed else replace(problem, precision=algorithm.precision)
 
@@ -125,7 +125,7 @@ def _of_plan(algorithm: AnyAlgorithm, problem: Any, config: Config, facts: Devic
 
 @cache
 def _of_code(method: type) -> str:
-    """Of the code that a class computes with; empty where its source is not on the disk."""
+    """Digest of the code that a class computes with; empty if its source is not on disk."""
     parts = sorted(part for parts in _code(method).values() for part in parts)
     return hashlib.sha256("\n\n".join(parts).encode()).hexdigest() if parts else ""
 

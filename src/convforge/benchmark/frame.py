@@ -1,4 +1,4 @@
-"""The results of a run as a pandas data frame: tables select, group and pivot its rows."""
+"""The results of a run as a pandas data frame, from which tables select, group and pivot rows."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from convforge.timing.timer import Timing
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# The fields of a result that are columns by their own name.
+# Fields of a result that are columns under the same name.
 _FIELDS = ("case", "problem", "operation", "algorithm", "config", "backend", "ours", "precision", "status")
 _NUMBERS = ("seconds", "prepared_s", "of_copy", "rms")
 _TYPES = {"ours": bool, **dict.fromkeys(_NUMBERS, float)}
 
 
 def frame(run: Run, results: Iterable[Result] | None = None) -> DataFrame:
-    """Results of a run as a data frame, a row each; all of the run by default.
+    """Results of a run as a data frame, one row each; by default all results.
 
-    Columns: the fields of :class:`Result` that name the row, and ``result`` itself; ``timing``, the one that counts,
-    and its median as ``seconds``; ``prepared_s``; ``of_copy``, the share of a copy of the same bytes; ``rms``, the RMS
-    error; ``reason`` as a text.
+    Columns: the identifying fields of :class:`Result`; ``result``, the object; ``timing``, the timing that counts, and
+    its median ``seconds``; ``prepared_s``; ``of_copy``, the fraction of the copy kernel's bandwidth; ``rms``, the RMS
+    error; ``reason`` as text.
     """
     rows = []
     for r in run.results if results is None else results:
@@ -45,9 +45,9 @@ def frame(run: Run, results: Iterable[Result] | None = None) -> DataFrame:
 def data_frame(
     rows: Iterable[Any], columns: Iterable[str], index: Iterable[str] | None = None, *, as_given: bool = False
 ) -> DataFrame:
-    """A data frame of rows; `as_given` keeps integers beside None.
+    """Make a data frame of rows. `as_given` keeps integers in a column that also has None.
 
-    Only this function loads pandas, which the library itself does without; ``ImportError`` tells how to install it.
+    Only this function imports pandas, which is optional; the message of ``ImportError`` tells how to install it.
     """
     try:
         import pandas as pd
@@ -68,7 +68,7 @@ def select(
     sizes: Sequence[int] = (),
     strides: Sequence[int] = (),
 ) -> list[Result]:
-    """Results of a run by patterns of names, and by numbers as in :func:`suites.select`; an empty choice takes all."""
+    """Select results by patterns of names, and by numbers as in :func:`suites.select`; an empty selection takes all."""
     return [
         r
         for r in run.results
@@ -79,23 +79,23 @@ def select(
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """True where a name fits one of some patterns of a shell."""
+    """True if a name matches one of the shell patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def with_configs(results: Iterable[Result]) -> set[str]:
-    """The methods that a case has in several configs."""
+    """Names of methods that have several configs in one case."""
     count = Counter((r.case, r.algorithm) for r in results)
     return {algorithm for (_, algorithm), n in count.items() if n > 1}
 
 
 def stride_of(problem: Problem) -> str:
-    """A problem's stride as tables show it: "2", or "2x1"; empty where the operation has none."""
+    """Format a problem's stride: "2", or "2x1"; empty if the operation has none."""
     return "x".join(str(step) for step in dict.fromkeys(problem.stride))
 
 
 def labeller(results: Iterable[Result]) -> Callable[[Result], str]:
-    """A function that names columns: the method, its config if a case has several, and any narrower arithmetic."""
+    """Return a function that labels a result: method, config if a case has several, and any narrower precision."""
     several = with_configs(results)
 
     def label(r: Result) -> str:
@@ -106,29 +106,29 @@ def labeller(results: Iterable[Result]) -> Callable[[Result], str]:
 
 
 def each(rows: DataFrame) -> Iterator[Any]:
-    """The rows as named tuples; ``Index`` is their index."""
+    """Yield the rows as named tuples, with the field ``Index``."""
     return iter(rows.itertuples())
 
 
 def by_method(rows: DataFrame) -> list[DataFrame]:
-    """The rows of each case and method, cases in natural order."""
+    """Split rows into one frame per case and method, cases in natural order."""
     groups = (group for _, group in rows.groupby(["case", "algorithm"], sort=False))
     return sorted(groups, key=lambda group: natural(group.case.iloc[0]))
 
 
 def leader(rows: DataFrame) -> Any:
-    """Index of the fastest row; None where no row has a time, or they are too noisy to rank."""
+    """Index of the fastest row; None if no row has a time, or all are too noisy to rank."""
     timed = rows.timing.dropna()
     return next((i for i, _ in rank(timed.items(), lambda pair: pair[1]).leaders), None)
 
 
 def marked_ms(timing: Timing, *, stale: bool = False) -> str:
-    """Milliseconds with marks: "~" noisy, "*" sources changed since."""
+    """Format a timing in milliseconds, with "~" if it is noisy and "*" if the sources have changed since."""
     return f"{'~' * timing.noisy}{'*' * stale}{milliseconds(timing.median_s)}"
 
 
 def time_cell(run: Run, row: Any, share: float | None = None, *, best: bool = False) -> Cell:
-    """A cell of ms, with a share in parentheses where it is known; or the status of a row without a time."""
+    """Table cell with ms, and a fraction in parentheses if it is known; or the status of a row without a time."""
     if row.timing is None:
         return Cell(row.status)
     shown = "" if share is None or math.isnan(share) else f" ({percent(share)})"

@@ -1,7 +1,7 @@
-"""The part of a cubin that a GPU runs, without names, notes, and constants that nothing reads.
+"""Extract the part of a cubin that a GPU executes, without names, notes and unused constants.
 
-A constant of a kernel's text is listed in the cubin though the machine code has its value in its instructions; one
-constant more moves those behind it. So two cubins of the same machine code may differ.
+The cubin contains every constant of the kernel's source, even if instructions have its value as an immediate. An
+additional constant shifts the addresses of later ones. Hence two cubins with the same machine code may differ.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-# ELF sections (System V ABI, chapter 4): of machine code, of the banks of constants that hold arguments and values, of
-# shared memory.
+# ELF sections (System V ABI, chapter 4): machine code, constant banks of arguments and values, and shared memory.
 RUN = (".text.", ".nv.constant0", ".nv.constant1", ".nv.constant2", ".nv.constant3", ".nv.shared.")
 EMPTY = 8  # sh_type of a section without bytes in the file
 WIDTH = 16  # bytes of an instruction
-# Where an instruction of sm_70 and later says that an operand lies in a bank of constants, and in which. Bank 4 has the
-# addresses of variables.
+# Bit fields (position, mask) of an instruction (sm_70 and later): its form, and the constant bank of an operand, which
+# only FORMS have. Bank ADDRESSES holds the addresses of variables.
 FORM, FORMS, BANK, ADDRESSES = (9, 7), (3, 5), (54, 31), 4
 
 
 class Section(NamedTuple):
-    """A section of an ELF file; `data` is empty where it has no bytes in the file."""
+    """A section of an ELF file; `data` is empty if the file has no bytes of it."""
 
     name: str
     size: int
@@ -28,9 +27,9 @@ class Section(NamedTuple):
 
 
 def running(cubin: bytes) -> bytes:
-    """The sections that run, by name, size and content; all of a file whose machine code looks up addresses.
+    """The executed sections: name, size and content. The whole file if its code loads addresses from constant bank 4.
 
-    ``ValueError`` if this is no ELF file of 64 bits.
+    ``ValueError`` if it is no 64-bit ELF file.
     """
     found = sorted(section for section in sections(cubin) if section.name.startswith(RUN))
     for section in found:
@@ -42,7 +41,7 @@ def running(cubin: bytes) -> bytes:
 
 
 def sections(elf: bytes) -> list[Section]:
-    """The sections of an ELF file of 64 bits."""
+    """Parse the sections of a 64-bit ELF file."""
     if elf[:5] != b"\x7fELF\x02":
         raise ValueError("this is no ELF file of 64 bits")
     (table,) = struct.unpack_from("<Q", elf, 40)

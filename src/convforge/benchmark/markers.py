@@ -1,11 +1,11 @@
-"""Tables in documents, made from stored results; nobody writes the text between two markers by hand.
+"""Tables in documents, generated from stored results. Never edit the text between two markers by hand.
 
 <!-- table:images sizes=512,2048 strides=1 methods=direct*,opencv* device=amd-epyc-2c -->
 ...
 <!-- end -->
 
-docs/measuring.md lists the options. Other names than suites: a kind of sheet, "goals" and "headline", whose rows are in
-goals.toml and headline.toml beside the folder of results.
+docs/measuring.md lists the options. The first word is a suite, a kind of sheet, "goals" or "headline". The last two
+read goals.toml and headline.toml, next to the folder of results.
 
 python -m convforge.benchmark.markers README.md docs/*.md [--check]
 """
@@ -34,7 +34,7 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _OPEN = re.compile(r"^<!-- table:", re.MULTILINE)
-# A kind of table of a run -> its maker, its legend, and what a run without one lacks.
+# View of a run -> function that makes its tables, legend, and the message if a run has no results for it.
 _VIEWS: dict[str, tuple[Callable[[Run, Sequence[Result]], list[Table]], str, str]] = {
     "blocks": (config_tables.block_tables, config_tables.BY_SHAPE,
                "no method with several shapes of block: measure with --all-configs"),
@@ -46,9 +46,9 @@ _VIEWS: dict[str, tuple[Callable[[Run, Sequence[Result]], list[Table]], str, str
     "ahead": (peer_tables.ahead_tables, peer_tables.AHEAD, ""),
     "choices": (choice_tables.choice_tables, choice_tables.LEGEND, "no case that two methods of ours were timed on"),
 }  # fmt: skip
-_SELECTED = ("methods", "cases", "sizes", "strides")  # options that choose among the results of a run
+_SELECTED = ("methods", "cases", "sizes", "strides")  # options that select results of a run
 _SWITCHES = ("best", "copy")
-# Option -> the form of its value.
+# Option -> regular expression of its values.
 _OPTIONS = {
     **dict.fromkeys(("methods", "cases", "device", "run"), ".+"), **dict.fromkeys(("sizes", "strides"), r"\d+(,\d+)*"),
     **dict.fromkeys(_SWITCHES, "yes|no"), "view": "|".join(("cases", *_VIEWS, "sentence")),
@@ -56,7 +56,7 @@ _OPTIONS = {
 
 
 def marker_specs(text: str) -> list[str]:
-    """The specs of a text's markers, in order: the words after ``table:``; ``ValueError`` if one is not closed."""
+    """The specs (text after ``table:``) of all markers in order; ``ValueError`` if a marker is not closed."""
     found = [match["spec"] for match in _BLOCK.finditer(text)]
     if len(found) != len(_OPEN.findall(text)) or any(_OPEN.search(match["body"]) for match in _BLOCK.finditer(text)):
         raise ValueError("a table's marker is not closed: each needs a line <!-- end --> before the next begins")
@@ -64,7 +64,7 @@ def marker_specs(text: str) -> list[str]:
 
 
 def update_markers(text: str, tables: Mapping[str, str]) -> str:
-    """A text with new tables between its markers, from specs to Markdown; ``ValueError`` for an unknown table."""
+    """Replace the tables between markers; `tables` maps specs to Markdown. ``ValueError`` for an unknown spec."""
     for spec in marker_specs(text):
         if spec not in tables:
             raise ValueError(f"a marker names table {spec!r}; there are: {', '.join(tables) or 'none'}")
@@ -78,9 +78,9 @@ def table_of(
     goals: Iterable[Goal] = (),
     headlines: Iterable[Headline] = (),
 ) -> str:
-    """The Markdown of a marker: of the newest complete run of its suite, or the best sheets of its kind.
+    """Markdown of a marker: from the newest complete run of its suite, or from the best sheets of its kind.
 
-    ``ValueError`` if the marker has an option that is unknown or not of its view, or no complete run fits it.
+    ``ValueError`` if an option is unknown or does not apply to its view, or if no complete run matches.
     """
     if spec == "goals":
         return peer_tables.goals_markdown(goals, lambda of: _found(of, runs))
@@ -99,7 +99,7 @@ def table_of(
 
 
 def view_markdown(view: str, run: Run, results: Sequence[Result]) -> str:
-    """The tables of a view as Markdown; ``ValueError`` if the results have none."""
+    """Markdown of the tables of a view; ``ValueError`` if the results have none."""
     tables, legend, lacks = _VIEWS[view]
     if not (found := tables(run, results)):
         raise ValueError(f"{run.path} holds {lacks}")
@@ -107,7 +107,7 @@ def view_markdown(view: str, run: Run, results: Sequence[Result]) -> str:
 
 
 def _read(spec: str) -> tuple[str, str, dict[str, Any]]:
-    """The suite or sheet of a marker, its view, and its other options."""
+    """Parse a marker: suite or kind of sheet, view, and the other options."""
     suite, *options = spec.split()
     chosen: dict[str, Any] = {}
     for option in options:
@@ -128,7 +128,7 @@ def _read(spec: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def _found(spec: str, runs: Sequence[Run]) -> tuple[Run, Sequence[Result]]:
-    """The run that a marker's options name, and its results that they choose."""
+    """The run that a marker names, and the results that its options select."""
     suite, _, chosen = _read(spec)
     devices, named = chosen.get("device"), chosen.get("run")
     able = [run for run in runs if run.suite == suite and (not devices or run.device in devices)]
@@ -140,9 +140,9 @@ def _found(spec: str, runs: Sequence[Run]) -> tuple[Run, Sequence[Result]]:
 
 
 def update_files(files: Iterable[Path], results: Path, *, check: bool = False) -> list[Path]:
-    """Bring the tables of documents up to date with a folder of stored runs; return the files that change.
+    """Update the tables of documents from a folder of stored runs; return the changed files.
 
-    With `check` nothing is written.
+    With `check`, nothing is written.
     """
     texts = {file: file.read_text(encoding="utf-8") for file in files}
     specs = {file: found for file, text in texts.items() if (found := marker_specs(text))}
@@ -168,7 +168,7 @@ def main(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a table is out of date.")] = False,
     results: Annotated[Path, typer.Option(help="Folder of stored runs.")] = Path("benchmarks/results"),
 ) -> None:
-    """Bring the tables between markers up to date with the stored results."""
+    """Update the tables between markers from the stored results."""
     try:
         changed = update_files(files, results, check=check)
     except (ValueError, OSError) as fault:

@@ -1,4 +1,4 @@
-"""Material of one case, which its methods share: inputs, their truths, and the ring of buffers."""
+"""Data of one case that its methods share: inputs, their truths, and the ring of buffers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from convforge.timing.ring import Ring, last_level_cache
 from convforge.verify import Judge, make_inputs
 from convforge.verify.host_memory import HostMemory, same
 
-# Up to here a case gets two sets of inputs, so that a stale result differs from a fresh one in neighbouring slots.
+# Cases up to this size get two sets of inputs, used in adjacent slots: then a stale result differs from a fresh one.
 TWO_SETS_FLOPS = 2 * 10**9
-# Of the device's memory, for all that a case holds.
+# Fraction of the device's memory that a case may use.
 MEMORY_SHARE = 0.6
 
 
 class Material:
-    """Inputs, judges and ring of one case on a runtime's device."""
+    """Inputs, judges and ring of one case, on a runtime's device."""
 
     def __init__(self, case: Case, runtime: Runtime) -> None:
         self.problem = case.problem
@@ -44,9 +44,9 @@ class Material:
     def verify(self, precision: str, count: int, accepted: dict[int, Any]) -> Any:
         """Compare the results of the first `count` slots with the truth.
 
-        Return the first fault, else the verdict with the largest error; None where nothing new was seen. An output that
-        equals an accepted one of the same inputs to the last bit is right as well; any other is compared number by
-        number. `accepted` maps sets of inputs to outputs of this method that were right; it is added to here.
+        Return the first wrong verdict, else the one with the largest error; None if nothing new was checked. `accepted`
+        maps a set of inputs to a correct output of this method, and is extended here. An output with the same bits as
+        the accepted output of these inputs is correct; any other is compared element by element.
         """
         worst = None
         for slot in self.ring.slots[:count]:
@@ -56,7 +56,7 @@ class Material:
             verdict = self.judges[slot.kind].verdict(precision, out)
             if not verdict.ok:
                 return verdict
-            if slot.kind not in accepted:  # of one method at a time
+            if slot.kind not in accepted:  # cleared for each method
                 accepted[slot.kind] = self._memory.copy(out, f"accepted {slot.kind}")
             if worst is None or verdict.rms > worst.rms:
                 worst = verdict
@@ -64,17 +64,17 @@ class Material:
 
 
 def truth_runtime(runtime: Runtime) -> Runtime | None:
-    """The runtime that judges are given: a GPU's own, as the emulator is slower than the host's loops."""
+    """The runtime on which judges compute the truth: a GPU's, else None (the host is faster than the emulator)."""
     return runtime if runtime.facts.backend == "cuda" else None
 
 
 def memory_refusal(problem: Problem, facts: DeviceFacts) -> Reason | None:
-    """Return why a case does not fit into the device's memory, or None."""
+    """Return the reason why a case does not fit into the device's memory, or None."""
     x, w, out = problem.input.size, problem.weights.size if problem.weights else 0, problem.outputs
     item = np.dtype(problem.input.dtype).itemsize
     slot = (x + w) * item + out * 4
-    # Inputs, once more in float64 for the truth; the truth, its magnitudes and the limits of two classes; the ring; a
-    # poisoned copy for the check.
+    # The terms: inputs, and again in float64 for the truth; truth, magnitudes and limits of two precision classes; the
+    # ring; a poisoned copy for the check.
     needed = _sets(problem) * ((x + w) * (item + 8) + 56 * out) + max(2 * slot, 2 * last_level_cache(facts)) + 2 * slot
     if not facts.memory_bytes or needed <= MEMORY_SHARE * facts.memory_bytes:
         return None
@@ -89,7 +89,7 @@ def _sets(problem: Problem) -> int:
 
 
 def gaussian_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
-    """Filters (K, C / groups, R, S) of rank one: Gaussians of sigma = size / 6, a scale for every channel."""
+    """Rank-1 filters (K, C / groups, R, S): Gaussians with sigma = size / 6, scaled differently for each channel."""
 
     def bell(size: int) -> Any:
         at = (np.arange(size) - (size - 1) / 2) / (size / 6)
@@ -101,9 +101,9 @@ def gaussian_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
 
 
 def shared_weights(problem: Conv2dProblem, seed: int = 0) -> Any:
-    """One filter of full rank and sum one for every channel, so that results keep to the range of the pixels.
+    """One full-rank filter with sum one for all channels, so that results stay in the range of the pixels.
 
-    Weights of integers are -2 to 2, and in the middle the rest of the sum.
+    Integer weights are random from -2 to 2; the centre is adjusted so that the sum is one.
     """
     rng, (r, s) = np.random.default_rng(seed), (problem.r, problem.s)
     if is_integer(problem.w_dtype):

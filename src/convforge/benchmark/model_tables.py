@@ -1,6 +1,6 @@
-"""Tables of whole models and networks: the time of each side, and of PyTorch's sides against convforge's.
+"""Tables of whole models and networks: times of PyTorch and of convforge, and their ratios.
 
-The sentence above each table rests on the stored rows alone.
+The sentence above each table is computed from the stored rows alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from convforge.benchmark.table import Table, table
 from convforge.timing.ranking import order
 from convforge.timing.timer import Timing
 
-# Times over PyTorch's from which on a model counts as slower.
+# A model counts as slower from this ratio of its time to PyTorch's.
 SLOWER = 1.03
 OURS = "convforge"
-# Side of PyTorch -> its column.
+# Side of PyTorch (a way to run it) -> heading of its column.
 PEERS = {"eager": "eager", "folded": "folded", "compiled": "compile", "max-autotune": "max-autotune"}
 TYPES = ("float16", "float32", "bfloat16")
 COMPILED = ("compiled", "max-autotune")
@@ -44,7 +44,7 @@ Row = Mapping[str, Any]
 
 
 def models_table(sheet: Sheet) -> tuple[str, Table, str]:
-    """The sentence, the table and the legend of a sheet of models: a row a model, batch and setting."""
+    """Sentence, table and legend of a sheet of models; a row is a model, batch and setting."""
     columns = ("model", "batch", "setting", "PyTorch", "torch.compile", "convforge", "of PyTorch",
                "layers by convforge", "error", "PyTorch's error")  # fmt: skip
     rows, pairs = [], []
@@ -69,7 +69,7 @@ def models_table(sheet: Sheet) -> tuple[str, Table, str]:
 
 
 def networks_table(sheet: Sheet) -> tuple[str, Table, str]:
-    """The sentence, the table and the legend of networks: a row a network, batch, memory format and type."""
+    """Sentence, table and legend of networks; a row is a network, batch, memory format and type."""
     columns = ("network", "batch", "format", "type", *PEERS.values(), OURS, "PyTorch/ours", "layers by convforge",
                "replace, s", "error", "PyTorch's error", "commit")  # fmt: skip
     rows = sheet.rows
@@ -92,10 +92,11 @@ def networks_table(sheet: Sheet) -> tuple[str, Table, str]:
 
 
 def newest_networks(sheets: Sequence[Sheet]) -> tuple[Sheet, list[Sheet]]:
-    """A sheet with the newest row of each network, batch, format and type, and the sheets that these are from.
+    """A sheet with the newest row of each network, batch, format and type; and the sheets that contain these rows.
 
-    `sheets` are of one device, the oldest first. A row is of one run, as its ratios are. The newest comparison with all
-    sides of PyTorch counts; the newest of all where there is none, or where convforge has no time in it.
+    `sheets` are of one device, the oldest first. A row is from a single run, because its ratios compare times of one
+    run. The newest row with times of all sides of PyTorch is taken, or the newest row of any kind if there is none or
+    if convforge has no time in the newest.
     """
     stored: dict[tuple[Any, ...], list[tuple[Sheet, Row]]] = {}
     for sheet in sheets:
@@ -112,12 +113,12 @@ def newest_networks(sheets: Sequence[Sheet]) -> tuple[Sheet, list[Sheet]]:
 
 
 def timings(row: Row) -> dict[str, Timing]:
-    """Side -> its timing."""
+    """The timings of a row by side."""
     return {side: Timing.from_table(stored) for side, stored in row["times"].items()}
 
 
 def slower_ones(pairs: Iterable[tuple[str, Timing, Timing]]) -> tuple[list[str], list[str], int]:
-    """Names whose first timing is more than 3 % above the second; a sentence of the noisy ones; and the other rows."""
+    """Names with a first timing over 3 % above the second; a sentence on noisy ones; the number of other rows."""
     found = [(name, order(ours, other), ours.median_s > SLOWER * other.median_s) for name, ours, other in pairs]
     slower = [name for name, verdict, above in found if above and verdict == "slower"]
     noisy = [name for name, verdict, above in found if above and verdict != "slower"]
@@ -126,7 +127,7 @@ def slower_ones(pairs: Iterable[tuple[str, Timing, Timing]]) -> tuple[list[str],
 
 
 def ratio(row: Row, sides: Iterable[str] = PEERS) -> float | None:
-    """Times that the fastest of some sides takes as long as convforge; None where one of both has no time."""
+    """Time of the fastest of `sides`, divided by convforge's; None if either has no time."""
     times = timings(row)
     best = _fastest(times, sides)
     return None if best is None or OURS not in times else best.median_s / times[OURS].median_s
@@ -164,7 +165,7 @@ def _network_row(row: Row) -> list[str]:
 
 
 def _means(rows: Sequence[Row]) -> list[str]:
-    """A sentence with the geometric means of a type's ratios."""
+    """A sentence with the geometric means of the ratios of each type."""
     groups = (
         ("float32 against eager", "float32", ("eager",)), ("float32 against torch.compile", "float32", COMPILED),
         ("float16 against the fastest", "float16", PEERS), ("bfloat16 against the fastest", "bfloat16", PEERS),
@@ -178,7 +179,7 @@ def _means(rows: Sequence[Row]) -> list[str]:
 
 
 def _against(rows: Sequence[Row]) -> list[str]:
-    """Sentences that count the rows in which convforge is slower than PyTorch's fastest, and the unknown ones."""
+    """Sentences that count rows in which convforge is slower than PyTorch's fastest side, or a side has no time."""
     pairs, partly = [], 0
     for row in rows:
         times = timings(row)

@@ -1,6 +1,6 @@
-"""Tables of our fastest method beside the fastest other library: means over all cases, goals, the README's rows.
+"""Tables that compare our fastest method with the fastest other library: mean ratios, goals, and rows of the README.
 
-Goals and rows of the README name cases of stored runs as the markers of documents do.
+Goals and rows of the README select the cases of stored runs in the same syntax as markers in documents.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ HEADLINE = (
     "whose row names no layout were timed in both, and each side shows its faster one. Measured: {runs}."
 )
 
-# Names of peers in sentences and charts; others keep theirs.
+# Names of peers in sentences and charts; others appear under their own names.
 SPOKEN = {"cudnn": "cuDNN's fastest plan"}
-# Sides from which images are large: their bytes are many times what launches cost.
+# Smallest sides of large images (moving their bytes takes far longer than a launch), and of those compared with a copy.
 LARGE, LARGEST = 1024, 2048
 
 
 def ahead_sentence(run: Run, results: Sequence[Result]) -> str:
-    """The ratio over all cases in one sentence, bold: the geometric mean, the least and the most of a case."""
+    """One sentence with the ratio over all cases in bold: geometric mean, minimum and maximum."""
     ratios = ahead_of(run, results).ratio
     ours = f"{words}; " if (words := searched(run)) else ""
     return (
@@ -60,15 +60,15 @@ def ahead_sentence(run: Run, results: Sequence[Result]) -> str:
 
 
 def spoken_peers(results: Iterable[Result]) -> str:
-    """The peers among some results, as a sentence names them."""
+    """Names of the peers in some results, as used in a sentence."""
     return " or ".join(SPOKEN.get(name, name) for name in dict.fromkeys(r.algorithm for r in results if not r.ours))
 
 
 def ahead_of(run: Run, results: Sequence[Result]) -> DataFrame:
-    """A row for each convolution that both sides were timed on and that can be ranked; ``ValueError`` without one.
+    """A data frame of the convolutions with times of both sides that can be ranked; ``ValueError`` if there is none.
 
-    Columns: ``stride``; ``size``, the larger side of the image; ``ratio``, the time of the best peer over that of our
-    best; ``copied``, the time of a copy of as many bytes over that of our best. The index is the case.
+    Columns: ``stride``; ``size``, the larger side of the image; ``ratio``, the time of the best peer divided by that of
+    our best; ``copied``, the time to copy as many bytes divided by that of our best. The index is the case.
     """
     rows = {}
     for case in dict.fromkeys(r.case for r in results):
@@ -85,7 +85,7 @@ def ahead_of(run: Run, results: Sequence[Result]) -> DataFrame:
 
 
 def ahead_tables(run: Run, results: Sequence[Result]) -> list[Table]:
-    """A row a stride and one for all; columns of small images, of large ones and of all."""
+    """A table with a row for each stride and one for all, and columns for small images, large images and all."""
     found = ahead_of(run, results)
     missing = dict.fromkeys(r.case for r in results if r.case not in found.index)
     noisy = [case for case in missing if judge(run, case).order == "unsure"]
@@ -106,7 +106,6 @@ def ahead_tables(run: Run, results: Sequence[Result]) -> list[Table]:
 
 
 def _mean(values: Series[float], unit: str) -> str:
-    """The geometric mean, the least and the most."""
     if values.empty:
         return "-"
     return f"{three(geometric_mean(values))}{unit} ({three(values.min())} to {three(values.max())})"
@@ -114,29 +113,29 @@ def _mean(values: Series[float], unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One goal: reached where the worst case, or the geometric mean, is at least as good as what was wanted."""
+    """A goal, reached if the worst case (or the geometric mean) is at least as good as `wanted`."""
 
-    words: str  # the work that is to be fast
-    of: str | tuple[str, ...]  # its cases, as markers name them, of a suite each: "images strides=1 device=..."
-    # Our best method of each case against a copy of the same bytes, the best peer of the same run, or a time.
+    words: str  # description of the work
+    of: str | tuple[str, ...]  # specs of its cases as in markers, one per suite: "images strides=1 device=..."
+    # Reference for our best method of each case: a copy of the same bytes, the best peer of the run, or a time.
     than: Literal["copy", "peer", "time"]
-    wanted: float  # share, ratio or seconds
-    mean: bool = False  # the geometric mean of the cases counts, not the worst
-    either_layout: bool = False  # cases that differ in layout alone are one, and each side takes its faster layout
-    precisions: tuple[str, ...] = ("strict",)  # arithmetic that ours may have
-    ours: str = "*"  # pattern of the names of our methods that count
+    wanted: float  # fraction of the copy, ratio to the peer, or seconds
+    mean: bool = False  # the geometric mean over the cases counts, not the worst case
+    either_layout: bool = False  # merge cases that differ only in layout; each side takes its faster layout
+    precisions: tuple[str, ...] = ("strict",)  # precisions that our methods may use
+    ours: str = "*"  # pattern of the names of our methods
     peers: str = "*"
-    prepared: bool = False  # calls with weights that were prepared before count, on both sides
+    prepared: bool = False  # use times with weights prepared before, on both sides
 
     def shown(self, value: float) -> str:
-        """A value with the goal's unit."""
+        """Format a value with the goal's unit."""
         if self.than == "time":
             return f"{three(1e6 * value)} us"
         return percent(value) if self.than == "copy" else ratio(value)
 
 
 def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
-    """The table of all goals as Markdown; `found` gives the run and the results of a goal's cases."""
+    """The table of all goals as Markdown; `found` returns the run and the results of a goal's cases."""
     lines, runs = [markdown_line(("goal", "wanted", "reached", "worst case")), markdown_line(["---"] * 4)], []
     for goal in goals:
         reached: dict[str, float] = {}
@@ -158,7 +157,7 @@ def goals_markdown(goals: Iterable[Goal], found: Found) -> str:
 
 
 def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, float]:
-    """Case -> its share, ratio or seconds; where either layout may be taken, its name is without one."""
+    """Case -> its fraction, ratio or seconds; if either layout may be used, the layout is cut off the case's name."""
     cases = {r.case for r in results}
     rows = frame(run, [r for r in run.results if r.case in cases])
     if goal.either_layout:
@@ -181,15 +180,15 @@ def reached_by(goal: Goal, run: Run, results: Sequence[Result]) -> dict[str, flo
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One row: the same work, in one layout or in several; each side is shown in the layout in which it is fastest."""
+    """A row of the README's table: one work, in one layout or several; each side shows its fastest layout."""
 
-    words: str  # the work
-    of: str  # its cases, as markers name them: "depthwise cases=convnext_t_dw7_14_f16_* device=..."
-    precisions: tuple[str, ...] = ("strict",)  # arithmetic that ours may have
+    words: str  # description of the work
+    of: str  # spec of its cases as in markers: "depthwise cases=convnext_t_dw7_14_f16_* device=..."
+    precisions: tuple[str, ...] = ("strict",)  # precisions that our methods may use
 
 
 def headline_markdown(rows: Iterable[Headline], found: Found) -> str:
-    """The table of all rows as Markdown; `found` gives the run and the results of a row's cases."""
+    """The table of all rows as Markdown; `found` returns the run and the results of a row's cases."""
     lines = [markdown_line(("work", "convforge", "fastest other", "times as fast")), "| --- | ---: | ---: | ---: |"]
     runs: list[Run] = []
     for row in rows:
@@ -225,9 +224,9 @@ def _one_sided(run: Run, of: str) -> ValueError:
 
 
 def load_rows(path: Path, name: str, kind: Callable[..., T]) -> list[T]:
-    """The rows of a file of TOML, a table ``[[name]]`` each; none where there is no such file.
+    """Read the rows of a TOML file, a table ``[[name]]`` each; an empty list if the file does not exist.
 
-    A row that lacks a field or has an unknown one is a ValueError.
+    A row with a missing or unknown field is a ValueError.
     """
     if not path.exists():
         return []

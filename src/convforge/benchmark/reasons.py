@@ -1,4 +1,4 @@
-"""Reasons as JSON: a form with its values, a bare text that has no translation, or a list of such."""
+"""Reasons as JSON: a form with its values, an untranslated text, or a list of these."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from convforge.errors import JOINED, QUOTED, Reason, Value
 
 
 def to_data(reason: Reason | None) -> Any:
-    """A reason as JSON holds it, such as {"form": "a call takes {time}", "values": {"time": "3 s"}}."""
+    """Convert a reason to JSON data, such as {"form": "a call takes {time}", "values": {"time": "3 s"}}."""
     if reason is None:
         return None
     values = {name: _data(value) for name, value in reason.values}
@@ -22,7 +22,7 @@ def to_data(reason: Reason | None) -> Any:
 
 
 def from_data(data: Any) -> Reason | None:
-    """The reason that :func:`to_data` wrote."""
+    """Convert the output of :func:`to_data` back to a reason."""
     if data is None or isinstance(data, str):
         return None if data is None else Reason.quoted(data)
     if isinstance(data, list):
@@ -32,7 +32,7 @@ def from_data(data: Any) -> Reason | None:
 
 
 def _data(value: Value) -> Any:
-    """A value as JSON holds it; infinity and NaN become texts, as JSON has neither."""
+    """Convert a value to JSON data; infinity and NaN become texts, because JSON has neither."""
     if isinstance(value, Reason):
         return to_data(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""The records of a run: the store writes them; tables, studies and the report read them."""
+"""Records of a run: written by the store, read by tables, studies and the report."""
 
 from __future__ import annotations
 
@@ -18,84 +18,84 @@ from convforge.timing.timer import Timing
 
 T = TypeVar("T")
 Status = Literal["ok", "refused", "failed", "skipped", "error"]
-# The timings that a result may have.
+# Names of the timings in a result.
 TIMES = ("time", "prepared_time", "transfer_time")
 
 
 class Record:
-    """A line of a run's file."""
+    """One line of a run's file."""
 
     __slots__ = ()
     kind: ClassVar[str]
 
     def to_record(self) -> dict[str, Any]:
-        """The record as JSON holds it."""
+        """Convert the record to JSON data."""
         return {"kind": self.kind, **_data(self)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The value that :meth:`to_record` wrote; fields that older versions had are left out."""
+        """Convert the output of :meth:`to_record` back to a record; unknown fields of older versions are ignored."""
         return _read(cls, record)
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """The error of a result against the float64 truth; None where it is not a number."""
+    """The error of a result against the float64 truth; None for a value that is not a number."""
 
-    rms: float | None  # over the RMS of the truth
+    rms: float | None  # divided by the RMS of the truth
     max: float | None  # largest absolute error
-    bound_ratio: float | None  # largest error over its elementwise bound; above 1 the check fails
+    bound_ratio: float | None  # largest ratio of an element's error to its bound; the check fails above 1
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """All steps of a plan that have one name, timed by themselves."""
+    """Time of all steps of a plan that have the same name, without the other steps."""
 
     name: str  # "expansion", "product", or a kernel's name
-    time: Timing  # of all of them, one after the other; cold where the ring and the workspace exceed the cache
+    time: Timing  # all of them in sequence; cold if ring and workspace exceed the cache
     launches: int
-    least_bytes: int | None = None  # read and written once; None where the method does not name them
+    least_bytes: int | None = None  # bytes read or written once each; None if not declared
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Least bytes over the median."""
+        """Least bytes divided by the median time."""
         return None if self.least_bytes is None else self.least_bytes / self.time.median_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Record):
-    """One method in one config on one case. A result that is not "ok" has no times."""
+    """Result of one method in one config on one case. A result that is not "ok" has no times."""
 
     kind: ClassVar[str] = "result"
     case: str
-    problem: str  # text form of the problem that the suite asks
+    problem: str  # text form of the case's problem
     operation: str
     algorithm: str
     backend: str
     ours: bool
-    precision: str  # class of the arithmetic that ran; another than the problem's only in a method that was named
+    precision: str  # class that was used; differs from the problem's only if the method was named
     config: str
-    status: Status  # "failed": the check refused the result; "error": it raised
-    reason: Reason | None = None  # of a status other than "ok"
+    status: Status  # "failed": the check rejected the output; "error": the method raised
+    reason: Reason | None = None  # given if the status is not "ok"
     error: Error | None = None
     time: Timing | None = None  # weights prepared on every call, as `conv2d` does
     prepared_time: Timing | None = None  # weights prepared once, as `Filter` does
     transfer_time: Timing | None = None  # from host arrays to a host array, by the host's clock; only with --transfer
-    # Of a call with prepared weights, in its order; empty without --steps, or if the call is one step.
+    # In order of the call, with prepared weights; empty without --steps or if a call is a single step.
     steps: tuple[StepTime, ...] = ()
-    first_call_s: float | None = None  # plan, compile, prepare and call; in no time
-    prepare_s: float | None = None  # a later preparation alone; in no time
+    first_call_s: float | None = None  # plan, compile, prepare and call; not part of any time
+    prepare_s: float | None = None  # one later preparation; not part of any time
     workspace_bytes: int | None = None
-    launches: tuple[dict[str, Any], ...] = ()  # LaunchInfo of each
-    flops: int = 0  # nominal: of the direct method, as are the least bytes
+    launches: tuple[dict[str, Any], ...] = ()  # fields of LaunchInfo of each launch
+    flops: int = 0  # nominal, of the direct method; least_bytes too
     least_bytes: int = 0
-    digest: str = ""  # of all that the time depends on, see benchmark.digests
+    digest: str = ""  # digest of the code that determines the time, see benchmark.digests
     library_versions: dict[str, str] = field(default_factory=dict)
     note: Reason | None = None
-    weights: str = "normal"  # filters "normal", "gaussian" or "shared", see suites.Case
-    # Of each way that a library offers: name, outcome ("run", "large", "failed", "excluded"), and time or reason.
+    weights: str = "normal"  # kind of filters: "normal", "gaussian" or "shared", see suites.Case
+    # For each plan that a library offers: name, outcome ("run", "large", "failed", "excluded"), and time or reason.
     ways: tuple[tuple[str, str, str], ...] = ()
-    # Commit whose tree had another digest and the same machine code, see benchmark.carry; empty for the measured tree.
+    # Commit with another digest but the same machine code, see benchmark.carry; empty if this tree was measured.
     carried: str = ""
 
     def __post_init__(self) -> None:
@@ -106,28 +106,28 @@ class Result(Record):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Its row of a run."""
+        """The key of its row in a run."""
         return (self.case, self.problem, self.backend, self.algorithm, self.config)
 
     @property
     def label(self) -> str:
-        """Name of the method, with its config where it has one."""
+        """Name of the method, with the config if there is one."""
         return f"{self.algorithm}[{self.config}]" if self.config else self.algorithm
 
     @property
     def allowed(self) -> bool:
-        """True if the problem allows its arithmetic; any other must be named, and does not compete."""
+        """True if the problem allows this precision; results of other precisions are shown but not ranked."""
         return self.precision in ("strict", parse_problem(self.problem).precision)
 
     @property
     def gflops(self) -> float | None:
-        """Nominal GFLOP/s."""
+        """Nominal GFLOP/s, from the FLOPs of the direct method."""
         return None if self.time is None else self.flops / self.time.median_s / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """One of the fastest methods of a case, timed again in turns with the others."""
+    """One of the fastest methods of a case, timed again alternately with the others."""
 
     algorithm: str
     config: str
@@ -136,7 +136,7 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True)
 class Finalists(Record):
-    """The interleaved timings that decide a case."""
+    """The interleaved timings that decide which method of a case is fastest."""
 
     kind: ClassVar[str] = "finalists"
     case: str
@@ -145,36 +145,36 @@ class Finalists(Record):
 
 @dataclass(frozen=True, slots=True)
 class CopyTime(Record):
-    """The copy kernel over as many bytes as a case must move at least, over a ring as large as the case's."""
+    """Time of the copy kernel for a case's least bytes, over a ring as large as the case's."""
 
     kind: ClassVar[str] = "copy"
     case: str
-    bytes: int  # read and written together, half of them each
+    bytes: int  # half of them read, half written
     time: Timing
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes over the median."""
+        """Bytes divided by the median time."""
         return self.bytes / self.time.median_s
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of one launch, as a profiler read them."""
+    """Counters of one launch, measured by a profiler."""
 
     case: str
     method: str
     config: str
     kernel: str
-    dram_bytes: float  # read from and written to memory
-    l1_bytes: float  # asked of L1
-    l1_hit: float  # share of the 32-byte sectors that were found there
+    dram_bytes: float  # read from and written to DRAM
+    l1_bytes: float  # requested from L1
+    l1_hit: float  # fraction of 32-byte sectors that hit
     l2_hit: float
 
 
 @dataclass(frozen=True, slots=True)
 class Profile(Record):
-    """All counters of a run, or the reason why there are none."""
+    """All counters of a run, or the reason why it has none."""
 
     kind: ClassVar[str] = "profile"
     counters: tuple[Counters, ...] = ()
@@ -183,12 +183,12 @@ class Profile(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run as stored."""
+    """A stored run."""
 
     run: str  # its id
     started: str  # ISO time in UTC
     suite: str
-    device: str  # slug of the device
+    device: str  # short name of the device, as used for folders
     machine: dict[str, Any]
     versions: dict[str, str]
     commit: str | None
@@ -197,14 +197,14 @@ class Run:
     path: Path
     results: tuple[Result, ...] = ()
     finals: tuple[Finalists, ...] = ()
-    ceilings: tuple[tuple[str, Ceilings], ...] = ()  # "before" or "after" each; a resumed run has several pairs
-    copies: tuple[CopyTime, ...] = ()  # one a case; none in older runs
-    profile: Profile | None = None  # None without counters and without a reason
+    ceilings: tuple[tuple[str, Ceilings], ...] = ()  # labelled "before" or "after"; a resumed run has several pairs
+    copies: tuple[CopyTime, ...] = ()  # one per case; empty in older runs
+    profile: Profile | None = None  # None if nothing was profiled and no reason was stored
     complete: bool = False  # every row was reached
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any], path: Path, **rest: Any) -> Run:
-        """A run from its first line, and the fields that follow from the others."""
+        """Make a run from the first line of its file and further fields."""
         own = ("run", "started", "suite", "device", "machine", "versions", "commit", "dirty", "settings")
         if missing := [name for name in own if name not in header]:
             raise ValueError(f"{path}, line 1 lacks {', '.join(missing)}")
@@ -217,17 +217,17 @@ class Run:
 
     @property
     def tree(self) -> str:
-        """The commit in words; empty where none is known."""
+        """The commit as text; empty if it is unknown."""
         return "" if self.commit is None else f"commit {self.commit[:10]}{' with changes' * self.dirty}"
 
     @property
     def cases(self) -> tuple[str, ...]:
-        """Names of the cases in the order of the file."""
+        """Names of the cases, in the order of the file."""
         return tuple(dict.fromkeys(result.case for result in self.results))
 
     @property
     def best_ceilings(self) -> Ceilings | None:
-        """The higher of each ceiling, over all that were measured; None where none was."""
+        """The highest measured value of each ceiling; None if none was measured."""
         if not self.ceilings:
             return None
         found = [c for _, c in self.ceilings]
@@ -235,37 +235,37 @@ class Run:
 
     @property
     def moved(self) -> Reason | None:
-        """Changes of the machine's ceilings during the run; None where they held."""
+        """Describes changes of the machine's ceilings during the run; None if they did not change."""
         pairs = pairwise(self.ceilings)
         changes = (moved(a, b) for (when, a), (then, b) in pairs if (when, then) == ("before", "after"))
         return Reason.joined(filter(None, changes))
 
     def copy_share(self, step: StepTime) -> float | None:
-        """The bytes that a step moves over those of a copy in the same time; None where either is not known."""
+        """Bandwidth of a step divided by the copy ceiling; None if either is unknown."""
         best = self.best_ceilings
         return None if best is None or step.bytes_per_s is None else step.bytes_per_s / best.copy_bytes_per_s
 
     def copy_of(self, case: str) -> CopyTime | None:
-        """The copy of as many bytes as a case must move; None where it was not timed."""
+        """The time of a copy of the case's least bytes; None if it was not timed."""
         return next((copy for copy in self.copies if copy.case == case), None)
 
     def of_copy(self, result: Result, timing: Timing | None) -> float | None:
-        """The share of a copy's bandwidth that a result's least bytes reach; None where either was not timed.
+        """Bandwidth of a result's least bytes divided by that of the copy; None if either was not timed.
 
-        Above 1 the method would be faster than a copy of its bytes: it is noise, or its data stayed in the cache.
+        A value above 1 means noise, or that the method's data stayed in the cache.
         """
         copy = self.copy_of(result.case)
         return None if copy is None or timing is None else result.least_bytes / timing.median_s / copy.bytes_per_s
 
     def is_stale(self, result: Result) -> bool:
-        """True where the sources of a result have changed since, or it can no longer be planned."""
-        # Times by mistaken clocks (see studies.timer) have the clock as their config; the method has its default.
+        """True if the sources of a result have changed since, or if it can no longer be planned."""
+        # Results of deliberately wrong clocks (see studies.timer) store the clock as config and ran the default config.
         config = result.config if result.precision in PRECISIONS else ""
         key = (result.operation, result.backend, result.algorithm, result.problem, config)
         return result.digest != current_digest(*key, self.machine.get("facts", {}))
 
     def timing(self, result: Result) -> Timing | None:
-        """The timing that counts: that of the final, else that of the row."""
+        """The timing that counts: from the final if there is one, else from the row."""
         final = next((final for final in self.finals if final.case == result.case), None)
         for c in final.contestants if final else ():
             if (c.algorithm, c.config) == (result.algorithm, result.config):
@@ -274,7 +274,6 @@ class Run:
 
 
 def _data(value: Any) -> Any:
-    """A value as JSON holds it."""
     if isinstance(value, Timing):
         return value.to_table()
     if isinstance(value, Reason):
@@ -286,7 +285,7 @@ def _data(value: Any) -> Any:
 
 
 def _read(kind: type[T], record: Mapping[str, Any]) -> T:
-    """A dataclass from the fields that :func:`_data` wrote."""
+    """Make a dataclass from the fields that :func:`_data` wrote."""
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     stored = ((name, data) for name, data in record.items() if name in known)
     return kind(**{name: data if data is None else _READERS.get(name, _plain)(data) for name, data in stored})
@@ -300,7 +299,7 @@ def _each(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda items: tuple(_read(kind, item) for item in items)
 
 
-# Field of a record -> its value from JSON.
+# Name of a field -> function that converts its JSON data to the value.
 _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(TIMES, Timing.from_table), **dict.fromkeys(("reason", "note"), from_data),
     "error": lambda data: _read(Error, data), "steps": _each(StepTime), "contestants": _each(Finalist),

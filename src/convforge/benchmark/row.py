@@ -1,5 +1,6 @@
-"""One row: a method in one config on one case, planned, called once, checked, timed twice, checked again; and the final
-of a case: its fastest methods timed again in turns."""
+"""Measure one row (a method in one config on one case): plan, call, check, time twice, check again. And hold the final
+of a case, in which its fastest methods are timed again alternately.
+"""
 
 from __future__ import annotations
 
@@ -30,49 +31,49 @@ from convforge.timing.timer import Timing, interleave, measure
 from convforge.verify import Verdict, check_plan
 
 AnyAlgorithm = Algorithm[Any, Any]
-# Of a row's budget, for calling it on every slot of the ring before it is timed.
+# Largest share of a row's budget for calling it on every slot of the ring before it is timed.
 LAP_SHARE = 0.1
-# Of a row's budget, at least this much is for the timings, however long the check took.
+# Least share of a row's budget for the timings, even if the check took long.
 TIMING_SHARE = 0.3
-# A method this much slower than the fastest needs no second look.
+# Methods slower than the fastest by this factor do not take part in the final.
 CLOSE = 1.5
-# Samples of a config in the search for the fastest.
+# Samples of each config in the search for the fastest.
 SEARCHED = StoppingRule(samples=5, narrow=0.03, patience_s=0.02, budget_s=0.3)
-# Copies over a bus repeat well: fewer samples than a kernel takes.
+# Samples of transfers: fewer than of kernels, because copies over a bus vary little.
 TRANSFERS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row to measure."""
+    """A row of a run: a method in one config on one case."""
 
     case: Case
-    problem: Problem  # the case's, with the method's precision where that must be named
+    problem: Problem  # the case's, with the method's precision if the method must be named
     algorithm: AnyAlgorithm
-    config: Config | None  # None where the method refuses
+    config: Config | None  # None if the method refuses the problem
     facts: DeviceFacts  # of the measured device
     refusal: Reason | None = None
-    first: bool = True  # the config is the first of the method's rows on this case
-    others: tuple[Config, ...] = ()  # further configs: the fastest of all takes the place of this one
-    searched: tuple[str, ...] = ()  # key of the row whose place this one took
+    first: bool = True  # True for the first config of the method on this case
+    others: tuple[Config, ...] = ()  # configs to search: the fastest replaces this row's
+    searched: tuple[str, ...] = ()  # key of the row before a search replaced its config
 
     def by(self, config: Config) -> Row:
-        """The row with the config that a search found."""
+        """The same row with the config that a search found."""
         return replace(self, config=config, others=(), searched=self.place)
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The key that it had before the search for its config."""
+        """The key before the search for its config, which stays the same during a run."""
         return self.searched or self.key
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The key of its result."""
+        """The key of its result in a run."""
         return (self.case.name, str(self.case.problem), self.algorithm.backend, self.algorithm.name, self._config)
 
     @property
     def forecast_keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Keys of its time's forecast: its config's, and its method's where that config was not seen."""
+        """Keys of its forecast time: the config's, then the method's as fallback."""
         method = (self.algorithm.operation, self.algorithm.name)
         return (*method, self._config), method
 
@@ -81,12 +82,12 @@ class Row:
         return "" if self.config is None else str(self.config)
 
     def is_current(self, result: Result | None) -> bool:
-        """True for a stored result of this row with today's digest and libraries."""
+        """True if this is a stored result of this row with today's digest and library versions."""
         now = digest(self.algorithm, self.problem, self.config, self.facts)
         return result is not None and (result.digest, result.library_versions) == (now, self.algorithm.versions())
 
     def result(self, status: Any, reason: Reason | None, **more: Any) -> Result:
-        """A result of this row."""
+        """Make a result of this row."""
         method, problem = self.algorithm, self.case.problem
         return Result(
             case=self.case.name, problem=str(problem), operation=method.operation, algorithm=method.name,
@@ -98,7 +99,7 @@ class Row:
 
 @dataclass(slots=True)
 class Rig:
-    """A plan with its workspace and prepared weights, ready for calls on the slots of a ring."""
+    """A plan with workspace and prepared weights, ready to be called on the slots of a ring."""
 
     plan: Plan
     material: Material
@@ -107,15 +108,15 @@ class Rig:
 
     @classmethod
     def of(cls, plan: Plan, material: Material) -> Rig:
-        """A plan with a new workspace and no prepared weights."""
+        """A rig with a new workspace and no prepared weights."""
         return cls(plan, material, plan.runtime.allocate(plan.workspace_bytes) if plan.workspace_bytes else None, ())
 
     def each_call(self) -> Cycle:
-        """Calls that prepare the weights themselves, as ``conv2d`` does."""
+        """Calls that include the preparation of weights, as ``conv2d`` does."""
         return self.material.ring.calls(self.plan, self.workspace)
 
     def prepared_calls(self) -> Cycle:
-        """Calls with weights prepared before, as ``Filter`` does; over as many slots as have prepared weights."""
+        """Calls with prepared weights, as ``Filter`` does, on those slots that have prepared weights."""
         plan, slots, workspace, prepared = self.plan, self.material.ring.slots, self.workspace, self.prepared
         laid = self.material.ring.laid(plan)
 
@@ -128,9 +129,10 @@ class Rig:
 
 
 def fastest_config(row: Row, material: Material) -> Config:
-    """The config of a row, or one of the others, whose calls take the least time.
+    """The fastest of a row's config and the other configs to search.
 
-    Nothing is checked here: the row that is then measured is. A config that cannot be planned or run is passed over.
+    Outputs are not checked here, because the chosen config is checked when its row is measured. Configs that cannot be
+    planned or run are skipped.
     """
     assert row.config is not None
     times: dict[Config, float] = {}
@@ -140,7 +142,7 @@ def fastest_config(row: Row, material: Material) -> Config:
             calls()
             material.runtime.synchronize()
             times[config] = measure(calls, material.runtime, SEARCHED).median_s
-        except Exception:  # the default's fault is that of its row
+        except Exception:  # if the default fails, its row reports the error
             continue
         finally:
             material.ring.poison()
@@ -148,7 +150,7 @@ def fastest_config(row: Row, material: Material) -> Config:
 
 
 class _Wrong(Exception):
-    """A check refused the outputs: after which step, and its verdict."""
+    """Raised if a check rejects the outputs: the step before the check, and its verdict."""
 
     def __init__(self, when: str, verdict: Verdict) -> None:
         super().__init__(f"{when}{verdict.message if verdict.fault is None else f'{verdict.fault}: {verdict.message}'}")
@@ -168,16 +170,16 @@ def measure_row(
     steps: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Result:
-    """Measure a row; a fault becomes its result.
+    """Measure a row; errors are stored in its result.
 
-    The budget of `rule` is that of the whole row: the timings get the rest after plan and check. A plan that needs more
-    workspace than the limit is refused. `compiled` is called with the seconds of plan and first call, which no budget
-    pays for; then `refusal` with those of a call: its reason ends the row.
+    The budget of `rule` is for the whole row: the timings get the time left after plan and check. A plan that needs
+    more workspace than the limit is refused. `compiled` receives the seconds of plan and first call, which are outside
+    the budget. Then `refusal` receives the seconds of a call; if it returns a reason, the row is skipped.
 
-    A thorough row checks poisons, guard bands, stale results and every slot of the ring before the timing, and times
-    prepared weights too. Any other compares the output of each set of inputs, poisoned before, and those of the timed
-    calls: as much as a result needs. `transfer` also times calls from host arrays to a host array, `steps` each step of
-    a plan of several by itself.
+    A thorough row checks poisons, guard bands, stale results and every slot of the ring before timing, and also times
+    prepared weights. Other rows only compare outputs, poisoned before: one for each set of inputs, and those of the
+    timed calls. `transfer` also times calls from host arrays to a host array. `steps` also times each step of a plan
+    by itself.
     """
     assert row.config is not None
     begin, about = clock(), dict[str, Any]()
@@ -203,15 +205,15 @@ def measure_row(
         if (why := refusal(taken)) is not None:
             slow = Reason("a call takes {time}", time=seconds(taken))
             return row.result("skipped", Reason.joined([slow, why]), **about)
-        # The first call compiles: it counts in the whole run's budget, but leaves the row's samples alone.
+        # The first call compiles. It counts in the whole run's time but not in the time for the row's samples.
         _check_and_time(rig, about, rule, begin + about["first_call_s"], clock, thorough, transfer, steps)
         return row.result("ok", None, note=_note(rig, about, rule), **about)
     except _Wrong as wrong:
         untimed = {name: value for name, value in about.items() if name not in (*TIMES, "error")}
         return row.result("failed", Reason.quoted(str(wrong)), error=wrong.error, **untimed)
-    except UnsupportedProblem as fault:  # seen in the weights alone, such as a rank
+    except UnsupportedProblem as fault:  # raised because of the weights' values, such as their rank
         return row.result("refused", fault.reason_of(row.algorithm.name))
-    except Exception as fault:  # recorded as the row's result: one method's fault must not end the others' run
+    except Exception as fault:  # becomes the row's result: an error of one method must not end the run
         text = " ".join(str(fault).split()) or "no message"
         return row.result("error", Reason.quoted(f"{type(fault).__name__}: {text}"))
 
@@ -226,7 +228,7 @@ def _check_and_time(
     transfer: bool,
     steps: bool,
 ) -> None:
-    """Check, time, check again; times and the largest error go into `about`."""
+    """Check, time, and check again; store the times and the largest error in `about`."""
     plan, material, accepted = rig.plan, rig.material, dict[int, Any]()
     precision = plan.algorithm.precision
 
@@ -241,8 +243,8 @@ def _check_and_time(
     material.ring.poison()
     lap, lap_begin = rig.each_call(), clock()
     for i in range(len(material.ring.slots) if thorough else len(material.judges)):
-        # Every slot; where calls are slow and the budget is short, at least one of each set of inputs. The outputs of
-        # the timed calls are checked in any case.
+        # Call on every slot; if calls are slow, on at least one slot for each set of inputs. The outputs of timed
+        # calls are checked in any case.
         if i >= len(material.judges) and clock() - lap_begin > LAP_SHARE * rule.budget_s:
             break
         lap()
@@ -273,10 +275,10 @@ def _check_and_time(
 def time_transfers(
     plan: Plan, material: Material, rule: StoppingRule, clock: Callable[[], float] = time.monotonic
 ) -> tuple[Timing, list[Any]]:
-    """Time calls from host arrays to a host array by the host's clock; return the outputs of each set of inputs too.
+    """Time calls from host arrays to a host array by the host's clock; return also the output of each set of inputs.
 
-    It is the work of ``conv2d(x, w, device="cuda")`` on NumPy arrays once its arguments are read: the inputs go up from
-    pageable memory, the weights are prepared, the plan runs, the output comes down.
+    The calls do the work of ``conv2d(x, w, device="cuda")`` on NumPy arrays after its arguments are checked: upload the
+    inputs from pageable memory, prepare the weights, run the plan, download the output.
     """
     shape, dtype = material.problem.out_shape, np.dtype(material.problem.out_dtype)
     outs = [np.empty(shape, dtype) for _ in material.judges]
@@ -292,7 +294,7 @@ def time_transfers(
 
 
 def _prepare_all(rig: Rig, rule: StoppingRule, clock: Callable[[], float]) -> float:
-    """Prepare the weights of as many slots as memory and a tenth of the budget allow; seconds of one preparation."""
+    """Prepare the weights of as many slots as memory and a tenth of the budget allow; return the seconds of one."""
     slots, prepared = rig.material.ring.slots, list(rig.prepared)
     room = max(ring_limit(rig.plan.runtime.facts) // max(prepared[0].nbytes, 1), 1)
     taken, begin = list[float](), clock()
@@ -309,7 +311,7 @@ def _prepare_all(rig: Rig, rule: StoppingRule, clock: Callable[[], float]) -> fl
 
 
 def _prepared_size(rig: Rig) -> RingSize:
-    """The ring of calls with prepared weights: it may have fewer slots, and its weights take other room."""
+    """Ring size of calls with prepared weights: there may be fewer slots, and prepared weights differ in size."""
     ring, prepared = rig.material.ring, rig.prepared
     if len(prepared) == ring.size.slots:
         return ring.size
@@ -336,7 +338,7 @@ def _error(verdict: Verdict) -> Error:
 
 
 def finalists(results: Iterable[Result]) -> list[Result]:
-    """The two fastest, and the fastest of ours and of the peers, where they are close; fewer than two: no final."""
+    """The two fastest, and the fastest of ours and of the peers, if within CLOSE times the fastest; else empty."""
     able = sorted(((r.time.median_s, r) for r in results if r.time and r.allowed), key=lambda pair: pair[0])
     chosen = able[:2]
     for ours in (True, False):
@@ -348,10 +350,10 @@ def finalists(results: Iterable[Result]) -> list[Result]:
 def hold_final(
     rows: Sequence[Row], results: Sequence[Result], material: Material, rule: StoppingRule, clock: Callable[[], float]
 ) -> tuple[Finalists | None, list[Result]]:
-    """Time the finalists of a case again in turns, on the same ring, before one is called the fastest.
+    """Time the finalists of a case again, alternately on the same ring, before one is called the fastest.
 
-    Return the final, None where no two are close or one failed, and the results, without times, of methods that are
-    wrong now.
+    Return the final and the failed results. The final is None if no two are close or one fails its check now; failed
+    results have no times.
     """
     case, runtime, by_key = rows[0].case, material.runtime, {row.key: row for row in rows}
     chosen = finalists(results)
@@ -375,7 +377,7 @@ def hold_final(
 
 
 def _recheck(result: Result, rig: Rig) -> Result | None:
-    """The result without its times where the method is wrong now; None where it is still right."""
+    """Check again: a result without times if the method is wrong now, None if it is still right."""
     material, call = rig.material, rig.each_call()
     material.ring.poison()
     for _ in range(min(len(material.ring.slots), len(material.judges))):

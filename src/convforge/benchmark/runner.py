@@ -1,4 +1,4 @@
-"""The runner: every case, every method, each config; small rows first, each stored as soon as it is done."""
+"""The runner: measures every method and config on every case, small rows first, and stores each row when it is done."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from convforge.timing.stopping import StoppingRule
 from convforge.verify import Judge, make_inputs, truth_on_device, warm_up
 
 QUICK = StoppingRule(samples=5, narrow=0.03, patience_s=0.05)
-# Seconds for the copy of a case: a copy that is noisy after this patience stays so.
+# Seconds for timing the copy of a case. More patience does not make a noisy copy quieter.
 COPY_PATIENCE_S, COPY_S = 0.1, 1.0
 Watch = Callable[[int, int, str], None]
 
@@ -38,36 +38,36 @@ Watch = Callable[[int, int, str], None]
 class Settings:
     """Settings of a run."""
 
-    methods: tuple[str, ...] = ()  # patterns of names (``direct*``); all methods where empty
-    sizes: tuple[int, ...] = ()  # see suites.select; all where empty
+    methods: tuple[str, ...] = ()  # patterns of names (``direct*``); empty for all methods
+    sizes: tuple[int, ...] = ()  # see suites.select; empty for all
     strides: tuple[int, ...] = ()
     budget_s: float | None = None  # for the whole run
-    all_configs: bool = False  # every config that a method offers, not its default alone
-    search: int = 0  # of each of our methods, the fastest of so many configs that it puts first; 0: its default
-    workspace_limit: int | None = None  # bytes that a plan may need
+    all_configs: bool = False  # measure every config that a method offers, not only its default
+    search: int = 0  # use the fastest of the first so many configs of our methods; 0: the default
+    workspace_limit: int | None = None  # largest workspace of a plan in bytes
     quick: bool = False  # fewer samples, a shorter check, no timing with prepared weights
-    heavy: bool = False  # run the suite's heavy cases too
-    transfer: bool = False  # also time calls from host arrays to host arrays, on a device that is not the host
+    heavy: bool = False  # include the heavy cases of the suite
+    transfer: bool = False  # also time calls from host arrays to host arrays, on devices other than the CPU
     steps: bool = False  # also time each step of a call by itself
 
     @property
     def rule(self) -> StoppingRule:
-        """The number of samples to take."""
+        """The stopping rule of a timing."""
         return QUICK if self.quick else StoppingRule()
 
     def to_table(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Convert to JSON data."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def choice(self) -> dict[str, Any]:
-        """Settings that decide a run's rows: only a run with the same can be resumed."""
+        """Settings that determine the rows: a run can only be resumed with the same ones."""
         return {name: value for name, value in self.to_table().items() if name not in ("budget_s", "quick")}
 
 
 def choose(
     patterns: Sequence[str], backend: str, operations: set[str], known: Sequence[AnyAlgorithm]
 ) -> list[AnyAlgorithm]:
-    """The methods of a backend whose names match any pattern; ``ValueError`` for a pattern that matches none."""
+    """The methods of a backend with names that match a pattern; ``ValueError`` for a pattern without a match."""
     able = [a for a in known if a.backend == backend and a.operation in operations]
     names = sorted({a.name for a in able})
     for pattern in patterns:
@@ -78,7 +78,7 @@ def choose(
 
 
 def begin(folder: Path, suite: str, runtime: Runtime, settings: Settings) -> Store:
-    """Open a new run's file in ``folder/<device>/``, its first line written."""
+    """Create the file of a new run in ``folder/<device>/`` and write its first line."""
     header = begin_header(suite, runtime.facts, settings.to_table())
     return Store.create(folder / header["device"], header)
 
@@ -87,8 +87,9 @@ def begin(folder: Path, suite: str, runtime: Runtime, settings: Settings) -> Sto
 class Runner:
     """Runs cases and stores the results. :meth:`run` may be interrupted at any time, and resumed.
 
-    The rows of `store` with the same digests and libraries are not measured again. `watch` is called with rows done,
-    rows in all and a label of the current work. `ceilings` and `copies` measure the device; None: no copy is timed.
+    Rows in `store` with the same digests and library versions are not measured again. `watch` is called with the number
+    of finished rows, of all rows, and a label of the current work. `ceilings` and `copies` measure the device; if
+    `copies` returns None, no copy is timed.
     """
 
     cases: Sequence[Case]
@@ -111,7 +112,7 @@ class Runner:
         self._done = 0
 
     def run(self) -> Run:
-        """Measure every row that the store lacks."""
+        """Measure every row that is missing in the store, and return the run."""
         stored = load_run(self.store.path)
         finished = {result.key: result for result in stored.results}
         self.rows = [_found_before(row, stored.results) for row in self.rows]
@@ -143,7 +144,7 @@ class Runner:
     def _case(
         self, rows: list[Row], missing: list[Row], finished: Mapping[tuple[str, ...], Result], *, copy: bool
     ) -> None:
-        """All missing rows of one case, then its final."""
+        """Measure the missing rows of one case, then hold its final."""
         case, budget, unmeasured = rows[0].case, self._budget, {row.key for row in missing}
         results = [finished[row.key] for row in rows if row.key not in unmeasured]
         results += [self._finish(row, row.result("refused", row.refusal)) for row in missing if row.refusal is not None]
@@ -180,7 +181,7 @@ class Runner:
             self.store.append(record.to_record())
 
     def _copy(self, case: Case) -> None:
-        """Time and store the copy of a case; a device that has no room for it goes without."""
+        """Time and store the copy of a case; store nothing if the device has too little memory."""
         rule = self.settings.rule
         rule = replace(rule, patience_s=min(rule.patience_s, COPY_PATIENCE_S), budget_s=COPY_S)
         try:
@@ -191,7 +192,7 @@ class Runner:
             return
 
     def _row(self, row: Row, material: Material) -> tuple[Row, Result]:
-        """The result of a row, and the row with the config that was measured."""
+        """Measure a row; return the row with the config that was measured, and its result."""
         budget, settings = self._budget, self.settings
         if budget.remaining_s <= 0:
             return row, row.result("skipped", budget.spent)
@@ -202,7 +203,7 @@ class Runner:
             )
         except UnsupportedProblem as fault:
             return row, row.result("refused", fault.reason_of(row.algorithm.name))
-        except Exception as fault:  # the probe met the row's own fault: it is the row's result
+        except Exception as fault:  # a method's own error on the smaller problem is the row's result
             text = f"{type(fault).__name__} on a smaller problem: {' '.join(str(fault).split())}"
             return row, row.result("error", Reason.quoted(text))
         if predicted is not None and (why := budget.refusal(row, predicted[0])) is not None:
@@ -215,7 +216,7 @@ class Runner:
             budget.forgive(self.clock() - begin)
 
         def learn(call_s: float) -> Reason | None:
-            for key in row.forecast_keys[: 1 + row.first]:  # a method's forecast is that of its first config
+            for key in row.forecast_keys[: 1 + row.first]:  # only a method's first config sets the method's forecast
                 self._forecast.learn(key, row.problem, call_s)
             return budget.refusal(row, call_s)
 
@@ -229,7 +230,7 @@ class Runner:
         return row, result
 
     def _case_refusal(self, case: Case, rows: Sequence[Row]) -> Reason | None:
-        """Return why no row of a case can be measured (its inputs, or the time of its truth), or None."""
+        """Return the reason why no row of a case can be measured (too large, or its truth too slow), or None."""
         budget = self._budget
         if reason := memory_refusal(case.problem, self.runtime.facts):
             return reason
@@ -255,12 +256,12 @@ class Runner:
         return Reason.joined([long, share, Reason("{left} of {budget} are left", left=left, budget=total)])
 
     def _truth_key(self, case: Case) -> tuple[str, ...]:
-        """The forecast's key for the truth: a GPU's rate tells nothing about the host's."""
+        """The key of the truth's forecast: the rates of GPU and host are separate."""
         on_device = truth_on_device(case.problem, self._truth_runtime)
         return (case.problem.operation, "truth", "device" if on_device else "host")
 
     def _probe(self, row: Row, problem: Problem) -> float | None:
-        """Seconds of a call of a row's method on a smaller problem; None where the method refuses that one."""
+        """Seconds of a call of a row's method on a smaller problem; None if the method refuses that problem."""
         if refusal(row.algorithm, problem, self.runtime.facts) is not None:
             return None
         config = row.algorithm.configs(problem, self.runtime.facts)[0]
@@ -282,7 +283,7 @@ class Runner:
         return result
 
     def _warm_check(self, rows: Sequence[Row]) -> None:
-        """Compile what the check needs, with a small problem of every operation and type: no budget pays for it."""
+        """Compile the kernels of the check, with a small problem of each operation and type, outside the budget."""
         seen = set()
         for problem in dict.fromkeys(row.case.problem for row in rows if row.refusal is None):
             kind = (problem.operation, problem.input.dtype, truth_on_device(problem, self._truth_runtime))
@@ -299,7 +300,7 @@ class Runner:
 
 
 def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, settings: Settings) -> Iterator[Row]:
-    """The rows of one case: every method of its operation, in its own precision."""
+    """Yield the rows of one case: each method for its operation, in the method's precision."""
     for algorithm in methods:
         if algorithm.operation != case.problem.operation:
             continue
@@ -317,7 +318,7 @@ def rows_of(case: Case, methods: Sequence[AnyAlgorithm], runtime: Runtime, setti
 
 
 def _fitting(algorithm: AnyAlgorithm, problem: Any, configs: list[Any], runtime: Runtime, limit: int | None) -> Any:
-    """The default config, or the first that can be planned within the workspace limit."""
+    """The default config, or the first config that can be planned within the workspace limit."""
     if limit is not None:
         for config in configs:
             try:
@@ -330,7 +331,7 @@ def _fitting(algorithm: AnyAlgorithm, problem: Any, configs: list[Any], runtime:
 
 
 def _found_before(row: Row, results: Sequence[Result]) -> Row:
-    """A row with the config that a search found before the run was resumed; else the row unchanged."""
+    """The row with the config that a search found before the run was resumed, else the row unchanged."""
     for config in (row.config, *row.others) if row.others else ():
         assert config is not None
         found = row.by(config)

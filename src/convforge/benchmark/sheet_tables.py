@@ -1,6 +1,6 @@
-"""Tables of sheets: a call's cost on the host, first calls, choices over the best, errors of layers, examples.
+"""Tables of sheets: host cost of calls, first calls, choices, errors of layers, examples.
 
-Each begins with a sentence that compares the figures with the goal. `model_tables` has those of models.
+Above each table, a sentence compares the figures with the goal. Tables of models are in `model_tables`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from convforge.benchmark.table import Cell, Table, markdown, table
 from convforge.timing.ranking import order
 from convforge.timing.timer import Timing
 
-# Goals: seconds of a warm call on a device; of a first call on a new problem, and of one whose kernels are
-# on the disk; times over the best, and the share of cases that keep to it.
+# Goals. Seconds: of a warm call on a device, of a first call on a new problem, and of one with kernels on disk.
+# Choices: ratio to the best that counts as near, the share of cases that must be near, and the ratio that is far.
 WARM_S, NEW_S, DISK_S = 10e-6, 0.3, 0.03
 NEAR, NEAR_SHARE, FAR = 1.05, 0.95, 1.5
 
-# Names of the other ways in sentences.
+# Names of the other ways to compute, in sentences.
 SPOKEN = {"cudnn": "that of cuDNN's fastest strict plan", "loop": "that of a loop of multiply-adds"}
 
 LEVELS = ("heuristic", "auto", "max")
@@ -50,14 +50,14 @@ ERRORS = (
 )
 EXAMPLES = "Each in a process of its own, imports and compiling included."
 
-# The sentence above a table, the table, and its legend.
+# Sentence above a table, table, legend.
 Shown = tuple[str, Table, str]
 
 
 def sheet_markdown(kind: str, sheets: Iterable[Sheet], devices: Sequence[str] = ()) -> str:
-    """The newest complete sheet of a kind of every device, else the one of most rows; or how to measure one.
+    """Markdown of each device's newest complete sheet of a kind, else of its longest; or the command that measures one.
 
-    Of networks the newest rows of all sheets of a device.
+    For networks, it has the newest row of each network from all sheets of a device.
     """
     able = [s for s in sheets if s.kind == kind and s.rows and (not devices or s.device in devices)]
     if not able:
@@ -73,7 +73,7 @@ def sheet_markdown(kind: str, sheets: Iterable[Sheet], devices: Sequence[str] = 
 
 
 def host_table(sheet: Sheet) -> Shown:
-    """A row a call of each library, and PyTorch's own beside it."""
+    """Sentence, table and legend of warm calls: a row is a call of a library, also PyTorch's own."""
     times = {(row["library"], row["call"]): Timing.from_table(row["time"]) for row in sheet.rows if row.get("time")}
     rows, sentences = [], []
     for (library, call), time in times.items():
@@ -103,7 +103,7 @@ _NEW = (("empty", NEW_S, "With nothing on the disk"), ("filled", DISK_S, "From t
 
 
 def first_table(sheet: Sheet) -> Shown:
-    """A row a state of the cache folder."""
+    """Sentence, table and legend of first calls: a row is a state of the cache folder."""
     rows, new = [], {}
     for row in sheet.rows:
         known = {name: [s[name] for s in row["samples"] if s.get(name) is not None] for name in _FIRST}
@@ -121,7 +121,7 @@ def first_table(sheet: Sheet) -> Shown:
 
 
 def choices_table(sheet: Sheet) -> Shown:
-    """A row a level, over all cases and each suite at each batch."""
+    """Sentence, table and legend of choices: a row is a level, for all cases and for each suite and batch."""
     timed = [row for row in sheet.rows if row.get("times")]
     rows, shares = [], {}
     for group in ("all", *dict.fromkeys(row["group"] for row in timed)) if timed else ():
@@ -159,7 +159,7 @@ def choices_table(sheet: Sheet) -> Shown:
 
 
 def over_best(row: Mapping[str, Any], level: str) -> float:
-    """The time of what a level chose over the best of its case; 1 where it is a tie."""
+    """Time of a level's choice divided by the best time of its case; 1 if they tie."""
     times = {(t["algorithm"], t["config"]): Timing.from_table(t["time"]) for t in row["times"]}
     chosen = row["levels"][level]
     own = times[chosen["algorithm"], chosen["config"]]
@@ -168,14 +168,14 @@ def over_best(row: Mapping[str, Any], level: str) -> float:
 
 
 def spread_of(ratios: Mapping[str, float]) -> tuple[float, float, float, str]:
-    """Of ratios over the best by case: the shares of near and of far cases, the worst ratio, and its case."""
+    """From case -> ratio to the best: the shares of cases up to NEAR and up to FAR, the worst ratio, and its case."""
     near, far = (sum(value <= bound for value in ratios.values()) / len(ratios) for bound in (NEAR, FAR))
     worst = max(ratios, key=ratios.__getitem__)
     return near, far, ratios[worst], worst
 
 
 def errors_table(sheet: Sheet) -> Shown:
-    """A row a layer and kind of numbers, a column a way to compute it."""
+    """Sentence, table and legend of errors: a row is a layer and kind of numbers, a column a way to compute it."""
     ways = list(dict.fromkeys(way for row in sheet.rows for way in row["errors"]))
     rows, faults = [], dict[str, list[str]]()
     for row in sheet.rows:
@@ -194,7 +194,7 @@ def errors_table(sheet: Sheet) -> Shown:
 
 
 def _below(sheet: Sheet, other: str) -> str:
-    """In how many rows each way of the split has a smaller RMS error than another way, and where it has not."""
+    """A sentence: in how many rows the RMS error of every split is below another way's, and the other rows."""
     compared, not_below = 0, []
     for row in sheet.rows:
         rms = {way: found["rms"] for way, found in row["errors"].items()}
@@ -208,7 +208,7 @@ def _below(sheet: Sheet, other: str) -> str:
 
 
 def examples_table(sheet: Sheet) -> Shown:
-    """A row an example."""
+    """Sentence, table and legend of examples: a row is an example."""
     rows = [
         (f"examples/{row['example']}.py", f"{row['seconds']:.1f}", row["fault"] or "; ".join(row["said"]))
         for row in sheet.rows

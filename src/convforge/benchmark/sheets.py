@@ -1,7 +1,7 @@
-"""Sheets: measurements beside the suites, such as what a call costs the host. One JSON file each.
+"""Sheets: measurements outside of the suites, such as the host cost of a call. Each is one JSON file.
 
-A sheet is a header (machine, versions, commit, settings) and rows, which `sheet_tables` reads. The file is written
-whole after every row, so an interrupt loses no finished row, and the sheet can be continued.
+A sheet is a header (machine, versions, commit, settings) and rows, from which `sheet_tables` makes tables. The file is
+rewritten after every row: an interrupt loses no finished row, and the sheet can be continued.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = ("host", "first", "choices", "models", "networks", "errors", "examples")
 
 @dataclass(slots=True)
 class Sheet:
-    """One stored sheet: the fields of its file, which are those of a :class:`Run`'s header, and its rows."""
+    """A stored sheet: the fields of a :class:`Run`'s header, and rows."""
 
     kind: str  # one of KINDS
     path: Path
@@ -43,7 +43,7 @@ class Sheet:
         cls, folder: Path, kind: str, facts: DeviceFacts, settings: Mapping[str, Any], *, resume: bool = False,
         more_versions: Mapping[str, str] | None = None,
     ) -> Sheet:  # fmt: skip
-        """A new sheet in ``FOLDER/DEVICE/``; with `resume` the newest unfinished one of the same settings."""
+        """Begin a sheet in ``FOLDER/DEVICE/``; with `resume`, reopen the newest unfinished one with equal settings."""
         for sheet in reversed(load_sheets(folder / device_slug(facts))) if resume else ():
             if (sheet.kind, sheet.settings, sheet.complete) == (kind, dict(settings), False):
                 return sheet
@@ -55,21 +55,21 @@ class Sheet:
         return sheet
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row; it is on the disk when this returns."""
+        """Add a row and write the file."""
         self.rows.append(dict(row))
         self._write()
 
     def has(self, **fields: Any) -> bool:
-        """True where a row has these fields."""
+        """True if a row has all these fields."""
         return any(all(row.get(name) == value for name, value in fields.items()) for row in self.rows)
 
     def finish(self) -> None:
-        """Mark it complete."""
+        """Mark the sheet as complete and write the file."""
         self.complete = True
         self._write()
 
     def as_run(self) -> Run:
-        """The header as tables take it."""
+        """The header as a run without results, for the captions of tables."""
         return Run.from_header(
             {**self._table(), "run": self.path.stem, "suite": self.kind}, self.path, complete=self.complete
         )
@@ -86,7 +86,7 @@ _FIELDS = tuple(field.name for field in fields(Sheet) if field.name != "path")
 
 
 def load_sheet(path: Path) -> Sheet:
-    """Read a sheet's file. One that is none, or is damaged, is a ValueError that names it."""
+    """Read a sheet's file; ``ValueError`` names a file that is damaged or no sheet."""
     try:
         table = json.loads(path.read_bytes())
         if table["kind"] not in KINDS or table["schema"] != SCHEMA:
@@ -97,6 +97,6 @@ def load_sheet(path: Path) -> Sheet:
 
 
 def load_sheets(folder: Path) -> list[Sheet]:
-    """All sheets of a folder and its folders, the oldest first; other JSON files are ignored."""
+    """Read all sheets in a folder and its subfolders, the oldest first; other JSON files are ignored."""
     paths = (path for kind in KINDS for path in folder.rglob(f"{kind}-*.json"))
     return sorted(map(load_sheet, paths), key=lambda sheet: (sheet.started, sheet.path.name))

@@ -1,8 +1,8 @@
-"""The steps of a plan, each timed by itself: where the time of a call goes.
+"""Time each step of a plan by itself, to show how the time of a call is spent.
 
-Steps of one name, such as the expansions of all chunks of im2col, are one timing: they run one after the other, in the
-plan's order and chunks, without the steps that are between them in a call. Their sum may differ from a call's time, as
-a step may find data of the step before it in the cache, and on a CPU chunks overlap.
+Steps with the same name, such as the expansions of all chunks of im2col, have one timing. They run in sequence, in the
+plan's order and chunks, without the other steps in between. The sum of all timings may differ from the time of a call:
+in a call, a step may find data of the previous step in the cache, and on a CPU chunks overlap.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def step_names(steps: Iterable[Step]) -> list[str]:
-    """The names of steps, each once, in the order of a call."""
+    """Different names of steps, in the order of a call."""
     return list(dict.fromkeys(step.name for step in _flat(steps)))
 
 
 def only(steps: Iterable[Step], name: str) -> tuple[Step, ...]:
-    """The steps of one name; those in chunks stay in their chunks."""
+    """Select the steps with one name; steps in chunks stay in their chunks."""
     found: list[Step] = []
     for step in steps:
         if isinstance(step, Chunks):
@@ -40,7 +40,7 @@ def only(steps: Iterable[Step], name: str) -> tuple[Step, ...]:
 
 
 def least_bytes(steps: Iterable[Step]) -> int | None:
-    """Bytes that steps must move at least, together; None where one of them does not declare it."""
+    """Sum of the bytes that steps must move at least; None if one of them does not declare it."""
     each = [step.least_bytes if isinstance(step, Launch | Call) else None for step in _flat(steps)]
     known = [nbytes for nbytes in each if nbytes is not None]
     return sum(known) if known and len(known) == len(each) else None
@@ -49,10 +49,10 @@ def least_bytes(steps: Iterable[Step]) -> int | None:
 def measure_steps(
     rig: Rig, rule: StoppingRule, clock: Callable[[], float] = time.monotonic
 ) -> tuple[StepTime, ...]:  # fmt: skip
-    """Time each step of a plan of several on the slots of the ring, with prepared weights, in the budget of `rule`.
+    """Time each step of a plan with several, on the ring with prepared weights, within the budget of `rule`.
 
-    The plan was called before, so that every step finds in the workspace the output of a step before it; of which call
-    makes no difference to its time. The outputs of the ring are of no use afterwards.
+    The plan must have been called before: then each step finds an earlier step's output in the workspace. From which
+    call does not matter for its time. The outputs in the ring are meaningless afterwards.
     """
     plan, ring = rig.plan, rig.material.ring
     names = step_names(plan.steps)

@@ -1,6 +1,6 @@
-"""The store: one JSON-lines file a run, a line a record, on the disk before the next row begins.
+"""The store: a JSON-lines file per run, one record per line, written to disk before the next row begins.
 
-An interrupt, even a kill, loses no finished row. Reading tolerates a last line that was cut off while it was written.
+An interrupt or a kill loses no finished row. A last line that was only partly written is ignored when reading.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Store(AbstractContextManager["Store"]):
 
     @classmethod
     def create(cls, folder: Path, header: Mapping[str, Any]) -> Store:
-        """Begin a run in a new file of `folder`, named by the run's id; a number is added to an id that is taken.
+        """Begin a run in a new file of `folder`, named by the run's id; a number is appended if that name exists.
 
-        `header` has the fields of the first line, but for kind and schema; "run" is the id.
+        `header` has the fields of the first line except kind and schema; "run" is the id.
         """
         store = cls(new_file(folder, header["run"], ".jsonl"))
         store.append({"kind": "run", "schema": SCHEMA, **header, "run": store.path.stem})
@@ -44,12 +44,12 @@ class Store(AbstractContextManager["Store"]):
 
     @classmethod
     def resume(cls, path: Path) -> Store:
-        """Go on with a run's file; a torn last line is cut off first."""
+        """Continue a run's file, after cutting off a last line that was only partly written."""
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         return cls(path)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record and wait until the disk has it."""
+        """Write one record, and wait until it is on disk."""
         line = json.dumps(_finite(record), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         self._file.write(line.encode() + b"\n")
         self._file.flush()
@@ -64,7 +64,7 @@ class Store(AbstractContextManager["Store"]):
 
 
 def new_file(folder: Path, stem: str, suffix: str) -> Path:
-    """A new, empty file; a number is added to a name that is taken."""
+    """Create an empty file; a number is appended if the name exists."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         path = folder / f"{stem}{f'-{number}' * (number > 1)}{suffix}"
@@ -75,7 +75,7 @@ def new_file(folder: Path, stem: str, suffix: str) -> Path:
 
 
 def run_id(suite: str, started: datetime) -> str:
-    """Id of a run and stem of its file: "images-20260102T030405Z"."""
+    """The id of a run, also the stem of its file: "images-20260102T030405Z"."""
     safe = "".join(c if c.isalnum() or c in "+-_" else "-" for c in suite)[:60]
     return f"{safe}-{started.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
@@ -91,10 +91,10 @@ def begin_header(suite: str, facts: DeviceFacts, settings: Mapping[str, Any]) ->
 
 
 def load_runs(path: Path | str) -> list[Run]:
-    """Read a run's file, or every one in a folder and its folders, the oldest first.
+    """Read a run's file, or all in a folder and its subfolders, the oldest first.
 
-    ``FileNotFoundError`` without such a file or folder; ``ValueError``, with file and line, if a file is no run, or a
-    line other than a torn last one is damaged.
+    ``FileNotFoundError`` if the path does not exist. ``ValueError``, with file and line, if a file is not a run or has
+    a damaged line, unless it is the last line and only partly written.
     """
     path = Path(path)
     if path.is_dir():
@@ -103,7 +103,7 @@ def load_runs(path: Path | str) -> list[Run]:
 
 
 def load_run(path: Path) -> Run:
-    """Read one run's file; of two records of one row the later one counts."""
+    """Read one run's file. If a row has several records, the last one counts."""
     records = _records(path)
     header = records[0] if records else {}
     if header.get("kind") != "run":
@@ -119,7 +119,7 @@ def load_run(path: Path) -> Run:
             if kind in _KINDS:
                 value: Any = _KINDS[kind].from_record(record)
                 if isinstance(value, Result):
-                    found["finalists"].pop(value.case, None)  # a verdict holds only as long as the rows before it
+                    found["finalists"].pop(value.case, None)  # a final is only valid for the rows before it
                     found[kind][value.key] = value
                 else:
                     found[kind][getattr(value, "case", None)] = value
@@ -138,9 +138,9 @@ def load_run(path: Path) -> Run:
 
 
 def unfinished(folder: Path, suite: str, settings: Mapping[str, Any]) -> Path | None:
-    """The newest unfinished run of a suite with the same choice of rows; None if there is none.
+    """The newest unfinished run of a suite with the same settings that determine rows; None if there is none.
 
-    A setting that a run does not name, as it is older than the setting, was not chosen.
+    A setting that is missing in an older run counts as not chosen.
     """
 
     def resumable(run: Run) -> bool:
@@ -152,7 +152,7 @@ def unfinished(folder: Path, suite: str, settings: Mapping[str, Any]) -> Path | 
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_bytes().split(b"\n")[:-1]  # the last is empty, or was not written whole
+    lines = path.read_bytes().split(b"\n")[:-1]  # the last is empty or only partly written
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:
@@ -165,7 +165,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: None replaces them."""
+    """Replace NaN and infinity with None, because JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

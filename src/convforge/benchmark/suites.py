@@ -1,8 +1,8 @@
-"""Suites: tables of cases (CSV) of the benchmark. A suite is named, is a path, or is a single problem's text form.
+"""Suites: tables (CSV) of the benchmark's cases. A suite is given by name, by path, or as one problem's text form.
 
-A suite has the columns name and source, then either `problem` (a text form) or a convolution's sizes:
-n,c,h,w,k,r,s,stride_h,stride_w,pad_h,pad_w,dil,groups. Further columns may be dtype, layout, precision, weights
-("normal", "gaussian" or "shared") and heavy (1: runs only with --heavy).
+A suite has the columns name and source, then either `problem` (a text form) or the sizes of a convolution:
+n,c,h,w,k,r,s,stride_h,stride_w,pad_h,pad_w,dil,groups. Optional columns: dtype, layout, precision, weights ("normal",
+"gaussian" or "shared") and heavy (1: runs only with --heavy).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ FURTHER_COLUMNS = ("dtype", "layout", "precision", "weights", "heavy")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of a suite."""
+    """A case: one row of a suite."""
 
     name: str  # unique in its suite
     problem: Problem
-    source: str = ""  # of the sizes
-    # "normal": random; "gaussian": of rank one, as blurs are; "shared": one random filter of sum one for all channels,
-    # by which images are filtered, and by libraries that take but one.
+    source: str = ""  # where the sizes are from
+    # "normal": random. "gaussian": rank one, as blurs are. "shared": one random filter with sum one for all channels,
+    # as in image filters and in libraries that accept only one.
     weights: str = "normal"
     heavy: bool = False  # runs only with --heavy
 
 
 def suite_folder() -> Path:
-    """Folder of the named suites: beside this file in an installation, ``benchmarks/`` in a checkout."""
+    """Folder of the named suites: in an installation next to this file, in a checkout ``benchmarks/``."""
     try:
         return on_disk(PACKAGE / "benchmark" / "suites")
     except OSError:
@@ -48,10 +48,10 @@ def suite_names() -> list[str]:
 
 
 def load(targets: Sequence[str]) -> tuple[str, list[Case]]:
-    """Read suites and problems; return their names, joined by "+" ("problems" for problems alone), and the cases.
+    """Read suites and problems; return their names joined by "+" ("problems" for problems alone), and the cases.
 
-    A target is a suite's name, a path of a CSV, or a problem's text form. One that is none of these, or has a row at
-    fault, is a ValueError, whose text names file, line and rule.
+    A target is a suite's name, the path of a CSV, or a problem's text form. Any other target, or a row with an error,
+    is a ValueError that names file, line and rule.
     """
     if not targets:
         raise ValueError(f"name a suite ({', '.join(suite_names())}), a path of a CSV, or a problem")
@@ -70,9 +70,9 @@ def load(targets: Sequence[str]) -> tuple[str, list[Case]]:
 def select(
     cases: Iterable[Case], *, sizes: Sequence[int] = (), strides: Sequence[int] = (), heavy: bool = False
 ) -> list[Case]:
-    """The cases of some sizes (height or width of an image, M of a matrix product) and strides; heavy ones if asked.
+    """The cases of given sizes (height or width of an image, M of a matrix product) and strides.
 
-    ``ValueError`` if no case is left.
+    Heavy cases need `heavy`. ``ValueError`` if no case is left.
     """
     every = list(cases)
     kept = [case for case in every if (heavy or not case.heavy) and fits(case.problem, sizes, strides)]
@@ -88,7 +88,7 @@ def select(
 
 
 def fits(problem: Problem, sizes: Iterable[int], strides: Iterable[int]) -> bool:
-    """True if a problem has one of some sizes and one of some strides; an empty choice takes all."""
+    """True if one of the problem's sizes and one of its strides are among those given; an empty list allows all."""
     pairs = ((set(sizes), sizes_of(problem)), (set(strides), problem.stride))
     return all(not wanted or not wanted.isdisjoint(own) for wanted, own in pairs)
 
@@ -109,9 +109,9 @@ def _load_one(target: str) -> tuple[str, list[Case]]:
 
 
 def read_suite(path: Path) -> list[Case]:
-    """The cases of a CSV file; ``ValueError`` names the file, and the line, of one at fault."""
+    """Read the cases of a CSV file; ``ValueError`` names the file and the line of an error."""
     try:
-        # A byte order mark, which spreadsheets write, is none of the first column's name.
+        # "utf-8-sig" removes the byte order mark that spreadsheets write before the first column's name.
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text of UTF-8; a suite is a CSV file") from None
@@ -175,7 +175,7 @@ def _convolution(row: Mapping[str, str]) -> Conv2dProblem:
 
 
 def sizes_of(problem: Problem) -> tuple[int, ...]:
-    """The sizes that select a case: height and width of images, rows of a matrix product."""
+    """The sizes by which a case is selected: height and width of images, rows of a matrix product."""
     return problem.sides[:1] if isinstance(problem, GemmProblem) else problem.sides
 
 

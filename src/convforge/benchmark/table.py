@@ -1,4 +1,4 @@
-"""A table, and its writers: Markdown and a terminal. `course/report/macros.html.j2` writes it as HTML."""
+"""Tables, and functions that write them as Markdown and to a terminal. HTML: `course/report/macros.html.j2`."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from convforge.benchmark.records import Run
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Look of a cell -> Markdown around its text, and its style in a terminal; pages have more looks.
+# Look of a cell -> its Markdown delimiter, and its terminal style. HTML pages have more looks.
 _MARKDOWN = {"best": "**", "rival": "_"}
 _STYLES = {"best": "bold green", "rival": "italic cyan"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell."""
+    """A cell of a table."""
 
     text: str
-    sort: float | str | None = None  # key that a page sorts by; None sorts last either way
-    look: str = ""  # "best" (ours), "rival" (the best peer), or another class of the pages' stylesheet
-    lang: str = ""  # code of its language where that is not the page's
+    sort: float | str | None = None  # sort key on HTML pages; None sorts last in both directions
+    look: str = ""  # "best" (ours), "rival" (the best peer), or another CSS class of the pages
+    lang: str = ""  # language code if it differs from the page's
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column."""
+    """A column of a table."""
 
     name: str
-    numeric: bool = False  # aligned to the right
-    meaning: str = ""  # where the name is not enough
-    wide: bool = False  # of prose
+    numeric: bool = False  # right-aligned
+    meaning: str = ""  # explanation if the name is not enough
+    wide: bool = False  # contains prose
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table."""
+    """A table with its heading and notes."""
 
-    key: str  # unique on its page
+    key: str  # unique on its HTML page
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    filtered: bool = False  # with a filter box on a page
-    notes: tuple[str, ...] = ()  # on what was refused, failed or skipped and why, and other facts for its reader
+    filtered: bool = False  # has a filter box on an HTML page
+    notes: tuple[str, ...] = ()  # reasons of refused, failed and skipped rows, and other remarks
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,9 +62,9 @@ def table(
     *,
     lead: int = 2,
 ) -> Table:
-    """A table whose columns hold numbers, but for the first `lead` and the last.
+    """Make a table with numeric columns, except the first `lead` columns and the last.
 
-    A row is its cells in order, or a mapping of names to cells; a name that it lacks has an empty cell.
+    A row is a sequence of cells, or a mapping from column names to cells; missing names give empty cells.
     """
     columns = (Column(name, lead <= i < len(names) - 1) for i, name in enumerate(names))
     filled = ([row.get(name, "") for name in names] if isinstance(row, Mapping) else row for row in rows)
@@ -73,7 +73,7 @@ def table(
 
 
 def markdown(runs: Sequence[Run], tables: Sequence[Table], legend: str) -> str:
-    """Tables of some runs as Markdown, with where and when these were measured, and their notes."""
+    """Tables of some runs as Markdown, with device and date of the measurements, and notes."""
     lines: list[str] = []
     for shown in tables:
         lines += [*markdown_lines(shown), ""]
@@ -84,7 +84,7 @@ def markdown(runs: Sequence[Run], tables: Sequence[Table], legend: str) -> str:
 
 
 def markdown_lines(shown: Table) -> Iterator[str]:
-    """The lines of a table of Markdown, without its notes."""
+    """The lines of a table in Markdown, without its notes."""
     yield markdown_line(shown.names)
     yield markdown_line("---:" if column.numeric else "---" for column in shown.columns)
     for row in shown.rows:
@@ -93,17 +93,17 @@ def markdown_lines(shown: Table) -> Iterator[str]:
 
 
 def markdown_line(cells: Iterable[str]) -> str:
-    """A row of a table of Markdown."""
+    """A row of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
 def escaped(text: str) -> str:
-    """A text whose signs mean nothing in Markdown."""
+    """Escape the characters that are special in Markdown."""
     return re.sub(r"[\\|*_`\[\]<>]", r"\\\g<0>", text)
 
 
 def rich_table(shown: Table, width: int) -> RenderableType:
-    """A table for a terminal `width` characters wide, in as many blocks of columns as it takes; without its notes."""
+    """Format a table for a terminal of `width` characters, split into several blocks of columns if needed; no notes."""
     from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -121,12 +121,12 @@ def rich_table(shown: Table, width: int) -> RenderableType:
 
 
 def _blocks(shown: Table, width: int) -> Iterator[list[int]]:
-    """Yield the columns of each block: the leading columns of text, then as many others as the width holds."""
+    """Yield the column indices of each block: the leading text columns, then as many others as fit the width."""
     last = len(shown.columns) - 1
     lead = next((i for i, column in enumerate(shown.columns) if column.numeric), last)
     texts = [shown.names, *([cell.text for cell in row] for row in shown.rows)]
     widths = [max(map(len, column)) + 3 for column in zip(*texts, strict=True)]
-    widths[last] = min(widths[last], 24)  # text that can be folded
+    widths[last] = min(widths[last], 24)  # this column's text can be wrapped
     room = width - sum(widths[:lead])
     block: list[int] = []
     for i in range(lead, last + 1):
@@ -138,7 +138,7 @@ def _blocks(shown: Table, width: int) -> Iterator[list[int]]:
 
 
 def doubts(run: Run) -> Iterator[str]:
-    """Reasons to doubt the figures of a run."""
+    """Yield reasons to doubt the times of a run."""
     if change := run.moved:
         yield f"The machine did not hold still: {change}. Measure again before you trust these figures."
     if not run.complete:
@@ -156,6 +156,6 @@ def caption(run: Run) -> str:
 
 
 def searched(run: Run) -> str:
-    """The configs among which a run took the fastest of each method; empty where it searched none."""
+    """Text with the number of configs that a run searched for each method; empty if it did not search."""
     search = run.settings.get("search", 0)
     return f"each of our methods in the fastest of its first {search} configs" if search else ""

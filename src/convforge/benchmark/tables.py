@@ -1,7 +1,7 @@
-"""Tables of a run: rows are cases, columns are methods; and the run as CSV.
+"""Tables of a run (rows are cases, columns are methods), and the run as CSV.
 
-A cell reads ``ms / nominal GFLOP/s``. Our best is bold, the best peer is in italics; "~" marks a noisy time, "*" one
-whose sources have changed since.
+A cell is ``ms / nominal GFLOP/s``. Our best is bold, the best peer italic. "~" marks a noisy time, "*" one with sources
+that have changed since.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ TRANSFER = (
     "With transfer: ms from host arrays to a host array in pageable memory, by the host's clock: copies to and from "
     "the device, preparation of the weights, the call."
 )
-# Letters of a reason that a note shows; the CSV has all of it.
+# Most characters of a reason in a note; the CSV has the whole reason.
 LONGEST_REASON = 260
-# Cases whose steps a note tells; the table of steps and the CSV have all.
+# Most cases with steps in a note; the table of steps and the CSV have all.
 MOST_STEPPED = 3
 
 Label = Callable[[Result], str]
@@ -49,10 +49,10 @@ Label = Callable[[Result], str]
 def tables_of(
     run: Run, results: Sequence[Result] | None = None, *, best: bool = False, copy: bool = False
 ) -> tuple[Table, ...]:
-    """The tables of a run, one an operation.
+    """The tables of a run, one per operation.
 
-    `results` are those that make rows and columns, all by default; all of a case decide who is fastest. `best` shows
-    the fastest of a method's configs alone, `copy` the copy itself, and the share of it in place of GFLOP/s.
+    `results` selects rows and columns, by default all; the fastest is always decided among all results of a case.
+    `best` shows only a method's fastest config. `copy` adds a column of the copy, and shows shares of it, not GFLOP/s.
     """
     found = frame(run, results)
     if best:
@@ -64,7 +64,7 @@ def _table(run: Run, rows: DataFrame, copy: bool) -> Table:
     label = labeller(rows.result)
     rows = rows.assign(label=rows.result.map(label))
     timed = rows[rows.seconds.notna()]
-    # Ours, then the peers, in the order of the file; the notes name methods without a time.
+    # Our methods, then peers, in the order of the file; methods without a time are in the notes.
     labels = list(timed.sort_values("ours", ascending=False, kind="stable").label.unique())
     transferred = any(r.transfer_time for r in timed.result)
     lines: list[dict[str, str | Cell]] = []
@@ -85,12 +85,12 @@ def _table(run: Run, rows: DataFrame, copy: bool) -> Table:
 
 
 def markdown_table(run: Run, results: Sequence[Result] | None = None, *, best: bool = False, copy: bool = False) -> str:
-    """The tables of :func:`tables_of` as Markdown, with where and when they were measured, and their notes."""
+    """The tables of :func:`tables_of` as Markdown, with device and date of the measurement, and notes."""
     return markdown([run], tables_of(run, results, best=best, copy=copy), COPY_LEGEND if copy else LEGEND)
 
 
 def rich_tables(run: Run, width: int) -> RenderableType:
-    """The tables of a run for a terminal `width` characters wide."""
+    """The tables of a run for a terminal of `width` characters."""
     from rich.console import Group
     from rich.text import Text
 
@@ -117,14 +117,14 @@ def _copy_text(run: Run, case: str) -> str:
 
 
 def _with_transfer(results: Iterable[Result], label: Label) -> str:
-    """The shortest time from host to host of a method of ours, and its name."""
+    """The shortest time of our methods from host array to host array, with the method's name."""
     found = [(r.transfer_time, label(r)) for r in results if r.ours and r.transfer_time is not None]
     timing, name = min(found, key=lambda pair: pair[0].median_s, default=(None, ""))
     return "-" if timing is None else f"{marked_ms(timing)} ({name})"
 
 
 def _notes(rows: DataFrame) -> Iterator[str]:
-    """Notes on refused, failed and skipped rows, and on times of another kind."""
+    """Yield notes on hot or few samples, and on refused, failed and skipped rows."""
     timed = [r for r in rows.result if r.time is not None]
     if hot := [r.case for r in timed if not r.time.cold]:
         yield f"Hot in the cache, too small to fill a ring: {some(hot)}."
@@ -140,12 +140,12 @@ def _notes(rows: DataFrame) -> Iterator[str]:
 
 
 def _copy_notes(run: Run, timed: DataFrame) -> Iterator[str]:
-    """A note with every method's lowest and highest share of a copy, of the cases that memory bounds.
+    """A note with the lowest and highest fraction of copy bandwidth of every method, over memory-bound cases.
 
-    Memory bounds a case if moving its bytes takes as long as the direct method's operations or longer.
+    A case is memory-bound if copying its bytes takes at least as long as the direct method's operations.
     """
     best = run.best_ceilings
-    balance = best.fma_flops_per_s / best.copy_bytes_per_s if best else math.inf  # FLOPs a byte
+    balance = best.fma_flops_per_s / best.copy_bytes_per_s if best else math.inf  # FLOP per byte
     bound = timed[[r.flops <= balance * r.least_bytes for r in timed.result]].dropna(subset=["of_copy"])
     each = []
     for name, shares in bound.groupby("label", sort=False).of_copy:
@@ -156,7 +156,7 @@ def _copy_notes(run: Run, timed: DataFrame) -> Iterator[str]:
 
 
 def _step_notes(run: Run, rows: DataFrame) -> Iterator[str]:
-    """A note for each method whose steps were timed, with its largest cases."""
+    """A note for each method with timed steps, about its largest cases."""
 
     def words(step: StepTime) -> str:
         share, hot = run.copy_share(step), "" if step.time.cold else ", hot in the cache"
@@ -174,7 +174,7 @@ def _step_notes(run: Run, rows: DataFrame) -> Iterator[str]:
 
 
 def way_notes(results: Iterable[Result], label: Label) -> list[str]:
-    """A note for each library whose results list its ways: how many there are, how many ran, and why others did not."""
+    """Notes on the plans that libraries offered: how many there are, how many ran, and why others did not."""
     methods: dict[str, list[Result]] = {}
     for r in results:
         if r.ways:
@@ -203,7 +203,7 @@ CSV_COLUMNS = (
 
 
 def csv_table(run: Run) -> str:
-    """Every result of a run as CSV, a line each, whatever its status; numbers have six digits."""
+    """Every result of a run as a line of CSV, whatever its status; times and rates have six digits."""
     verdicts = {case: judge(run, case) for case in run.cases}
     rows = (_csv_row(run, r, verdicts[r.case]) for r in run.results)
     return data_frame(rows, CSV_COLUMNS, as_given=True).to_csv(index=False, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""The verdict on a case, by the stored timings: the fastest, a tie, or too noisy to rank."""
+"""The verdict on a case from the stored timings: the fastest method, a tie, or too noisy to rank."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TERMS = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one case."""
+    """The verdict on one case: its fastest methods, and our best compared with the best peer."""
 
-    fastest: tuple[Result, ...] = ()  # several where they tie; none where nothing was timed, or no order is sure
-    unsure: tuple[Result, ...] = ()  # too noisy to rank among all, among ours, or among the peers; none of the fastest
-    best_ours: Result | None = None  # the fastest that can be ranked; of those that were timed where none can
+    fastest: tuple[Result, ...] = ()  # several if they tie; none if nothing was timed or all are too noisy
+    unsure: tuple[Result, ...] = ()  # too noisy to rank in all, in ours or in peers; none of the fastest
+    best_ours: Result | None = None  # the fastest of ours that can be ranked; if none can, the fastest timed one
     best_peer: Result | None = None
-    ratio: float | None = None  # time of the best peer over that of our best: above 1, ours is ahead
-    order: Order | None = None  # of our best against the best peer
+    ratio: float | None = None  # time of the best peer divided by that of our best: above 1, ours is faster
+    order: Order | None = None  # our best compared with the best peer
 
     def words(self, label: Callable[[Result], str] = lambda result: result.algorithm) -> str:
-        """The verdict in a few words, "-" for none; `label` names a result."""
+        """The verdict as a short text, "-" if there is none; `label` names a result."""
 
         def names(results: Sequence[Result]) -> list[str]:
             return list(dict.fromkeys(map(label, results)))
@@ -50,17 +50,17 @@ class Verdict:
 
 
 def judge(run: Run, case: str) -> Verdict:
-    """The verdict on one case of a run.
+    """Judge one case of a run.
 
-    Only methods compete whose arithmetic the problem allows: a narrower one, timed beside them, is never the winner.
-    The timings of the final count where one was held.
+    Only methods with a precision that the problem allows are ranked; results of lower precision never win. If a final
+    was held, its timings count.
     """
     timed = ((run.timing(r), r) for r in run.results if r.case == case)
     able = [(timing, r) for timing, r in timed if timing and r.allowed]
     every = rank(able, lambda pair: pair[0])
     sides = [rank([pair for pair in able if pair[1].ours is own], lambda pair: pair[0]) for own in (True, False)]
     ours, peer = ((*side.leaders, *side.unsure, None)[0] for side in sides)
-    leading = {id(result) for _, result in every.leaders}  # of all; one may still be too noisy for its own side's order
+    leading = {id(result) for _, result in every.leaders}  # of all; one may be too noisy among its own side
     unsure = {id(r): r for found in (every, *sides) for _, r in found.unsure if id(r) not in leading}
     return Verdict(
         fastest=tuple(result for _, result in every.leaders),

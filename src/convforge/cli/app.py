@@ -1,4 +1,4 @@
-"""The application: subcommands and exit codes. An error is one line on stderr.
+"""The application: subcommands and exit codes. An error is printed as one line on stderr.
 
 0: success. 1: the work itself failed. 2: wrong use. 130: interrupted.
 """
@@ -58,7 +58,7 @@ def _options(
 
 
 def _add(command: Callable[..., None]) -> None:
-    """Add a subcommand, which first names the modules of the extra "lab" that it needs and that are missing."""
+    """Add a subcommand that first checks for missing modules of the extra "lab" which it needs."""
     name = command.__name__.removesuffix("_command")
 
     @app.command(name)
@@ -85,7 +85,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except Exception as fault:
-        # Imported late, because the modules load slowly.
+        # Imported late, because these modules load slowly.
         from convforge.backends.cuda import CudaUnavailable
         from convforge.backends.emulator.absent import EmulatorUnavailable
 

@@ -44,7 +44,7 @@ def bench(
     csv: Annotated[bool, typer.Option("--csv", help="Print every result as CSV.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
 ) -> None:
-    """Check and time every method on suites or problems; a result that is wrong gets no time."""
+    """Check and time every method on suites or problems; a wrong result gets no time."""
     if csv and markdown:
         raise ValueError("--csv and --markdown exclude each other")
     if all_configs and search:
@@ -84,7 +84,7 @@ def bench(
 
 
 def _open(folder: Path, suite: str, runtime: Runtime, settings: Settings, *, resume: bool) -> Store:
-    """Begin the file of a new run, or open that of the run to resume."""
+    """Create the file of a new run, or open the file of the run to resume."""
     from convforge.benchmark.runner import begin
     from convforge.benchmark.store import Store, unfinished
     from convforge.timing.machine import device_slug

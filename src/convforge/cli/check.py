@@ -26,10 +26,10 @@ def check(
     time: Annotated[bool, typer.Option(help="Time it beside convforge's own where it is right.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Check, diagnose and time your own kernel or program; exit code 0 right, 1 wrong, 2 it could not be run.
+    """Check, diagnose and time your own kernel or program. Exit code: 0 right, 1 wrong, 2 it could not run.
 
-    It limits time and memory and is no sandbox: what is checked runs with your rights. Put a container around programs
-    of people whom you do not trust.
+    Time and memory are limited, but it is no sandbox: the checked program runs with your rights. Use a container for
+    programs of people whom you do not trust.
     """
     from convforge.course.grader import TIMED, Limits, Report, cases_of, check_kernel, check_program
 
@@ -56,7 +56,7 @@ def check(
 
 
 def _device(device: str) -> tuple[str, str]:
-    """Return the device, by default a GPU if possible, and the reason if it cannot be used."""
+    """Return the device (by default a GPU if it can be used), and the reason if the device cannot be used."""
     from convforge.backends.cuda.absent import why_absent as why_no_gpu
     from convforge.backends.emulator.absent import why_absent as why_no_emulator
 

@@ -42,7 +42,7 @@ def doctor(
         bool, typer.Option("--clear-cache", help="Delete compiled kernels and tuned choices.")
     ] = False,
 ) -> None:
-    """Show what is installed, what is missing with the line that installs it, and the caches."""
+    """Show what is installed, what is missing with the command that installs it, and the caches."""
     from rich.console import Console
     from rich.table import Table
 

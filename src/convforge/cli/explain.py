@@ -21,7 +21,7 @@ def explain(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Config, rates, launches and ways of each.")] = False,
 ) -> None:
-    """Say which method a problem gets and why, and what every method takes."""
+    """Show which method is chosen for a problem and why, and the cost of every method."""
     from convforge.call.dispatch import runtime_of
     from convforge.cli.survey import print_survey
     from convforge.problem import parse_problem

@@ -31,7 +31,7 @@ SAMPLE_TYPES = tuple(
     np.dtype(kind + size).name for kind, sizes in (("u", "1248"), ("i", "1248"), ("f", "248")) for size in sizes
 )
 
-# Parts of the clock in the order of the report, and their notes.
+# Timed steps in the order of the report, and their notes.
 _PARTS = ("read", "gray", "widen", "plan", "first call", "upload", "filter", "download", "convert", "write")
 _NOTES = {"widen": " (to float64)", "first call": " (kernels compiled or read from the cache; in no other time)"}
 
@@ -86,8 +86,8 @@ def filter_command(
 ) -> None:
     """Filter an image or a folder: edges, blur, any kernel; alpha, resolution and description are kept.
 
-    Cross-correlation, the kernel's centre over each pixel. Integers round and saturate once, at the end. A folder's
-    images go to the folder OUT, which is made, under the same names; those that fail are listed at the end.
+    The filter is a cross-correlation with the kernel's centre over each pixel. Integers are rounded and saturated once,
+    at the end. For a folder, OUT is a folder (created if missing) with the same file names; failures are listed last.
     """
     from convforge.backends.cpu import cpu_facts
     from convforge.imaging.axes import Axes
@@ -120,13 +120,13 @@ def filter_command(
     _filter_file(source, target, chosen, recipe)
 
 
-# One image. An unreadable or unwritable file is a failure (exit code 1); a result that its format cannot hold is wrong
-# use (exit code 2).
+# One image. If a file cannot be read or written, the work failed (exit code 1). If the format cannot hold the result,
+# it is wrong use (exit code 2).
 
 
 @contextmanager
 def _failing(source: Path, recipe: Recipe) -> Iterator[None]:
-    """Turn an error about a file into a failure; axes that are not named, and what a method refuses, are wrong use."""
+    """Turn an error of a file into a Failure; unnamed axes and a method's refusal are wrong use (``ValueError``)."""
     from convforge.errors import UnsupportedProblem
     from convforge.imaging.files import AxesError, ImageError
 
@@ -208,7 +208,7 @@ def _kernel_text(kernel: Kernel, recipe: Recipe) -> str:
     rows, columns = kernel.shape
     steps = f", stride {recipe.stride[0]}x{recipe.stride[1]}" if recipe.stride != (1, 1) else ""
     bands = "bands summed" if recipe.channels == "sum" else "each band by itself"
-    border = {  # libraries disagree about the names of the first two
+    border = {  # libraries use different names for the first two
         "reflect": "reflect (edge pixel not repeated)",
         "symmetric": "symmetric (edge pixel repeated)",
         "constant": f"constant {recipe.cval:g}",
@@ -216,7 +216,7 @@ def _kernel_text(kernel: Kernel, recipe: Recipe) -> str:
     return f"{kernel.name}, {rows}x{columns}, {bands}, border {border}{steps}"
 
 
-# A folder: a progress bar, then a table and the failures.
+# A folder: show a progress bar, then a table and the failures.
 
 
 def _filter_folder(
@@ -261,7 +261,7 @@ def _filter_folder(
 
 
 def _run(listing: Listing, recipe: Recipe, clock: Clock, jobs: int) -> tuple[dict[Path, Written], dict[Path, str]]:
-    """Filter every image; return the finished ones, and the reasons of the others. Other errors end the run."""
+    """Filter every image; return the results, and the reasons of failed images. Other errors end the run."""
     from convforge.imaging.pipeline.folder import filter_files
     from convforge.imaging.replacing import interrupts
 
@@ -340,7 +340,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-# Options, checked before any file is read.
+# Options, which are checked before any file is read.
 
 
 def _border(word: str) -> str:

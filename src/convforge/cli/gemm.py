@@ -72,7 +72,7 @@ def _tiles(text: str) -> list[tuple[int, int]]:
 
 
 def _tiled_rows(rows: list[Row], tiles: list[tuple[int, int]], facts: DeviceFacts) -> list[Row]:
-    """Return a row for every config with one of the tiles; rungs without such a tile refuse, others stay."""
+    """Return a row for each config with one of the tiles. Rungs that lack a tile refuse; those without tiles stay."""
     from convforge.algorithms.gemm.device import configs_of_tile, has_tiles
     from convforge.errors import Reason
 

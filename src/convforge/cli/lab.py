@@ -67,7 +67,7 @@ def lab(
 
 
 def _measure(names: list[str], device: str, budget_s: float | None, out: Path, *, quick: bool) -> dict[str, Run]:
-    """Measure studies; print each on standard error, with a progress bar of its rows on a terminal."""
+    """Measure studies and print each on standard error; on a terminal with a progress bar over its rows."""
     from convforge.course.lab import conduct_all
     from convforge.course.studies import find_study
 

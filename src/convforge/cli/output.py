@@ -1,4 +1,4 @@
-"""Output of several commands: failures, tables, a progress bar, and numbers with a prefix."""
+"""Output shared by commands: failures, tables, a progress bar, and numbers with a unit prefix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Failure(Exception):
-    """The work itself failed (exit code 1), in one line; a bad argument is a ``ValueError`` (exit code 2)."""
+    """The work itself failed (exit code 1); a message of one line. Wrong use is a ``ValueError`` (exit code 2)."""
 
 
 def plain_table() -> Table:
@@ -26,10 +26,10 @@ def plain_table() -> Table:
 
 @contextmanager
 def progress(*, measuring: bool = True) -> Iterator[Watch]:
-    """Show a progress bar on standard error if that is a terminal.
+    """Show a progress bar if standard error is a terminal.
 
-    While `measuring` it is drawn only between rows, because a drawing thread would slow the measurement. Else it is
-    drawn all the time, with the remaining time.
+    While `measuring`, it is redrawn only between rows, because a drawing thread would disturb the measurement.
+    Otherwise it is redrawn all the time and shows the remaining time.
     """
     from rich import progress as columns
     from rich.console import Console

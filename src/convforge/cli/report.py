@@ -20,7 +20,7 @@ def report(
     images: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of images to show.")] = None,
     language: Annotated[str, typer.Option(metavar="en|zh", help="Language of the page.")] = "en",
 ) -> None:
-    """Make one HTML page of stored results: tables, charts, errors, machine; it needs no network."""
+    """Make one HTML page of stored results (tables, charts, errors, machine) that works without a network."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out {out}: the page is HTML; give a name that ends in .html")
     from convforge.course.report import find_images, load, render, write

@@ -35,12 +35,12 @@ def study(
     trace: Annotated[bool, typer.Option("--trace", help="Below each finding, the records that it rests on.")] = False,
     language: Annotated[str, typer.Option(metavar="en|zh", help="Language of questions and findings.")] = "en",
 ) -> None:
-    """Measure what a question asks, and say what follows from it."""
+    """Run the measurements of a study, and print its table and findings."""
     from convforge.benchmark.store import load_run
     from convforge.course.language import gettext, in_language
     from convforge.course.studies import STUDIES, find_study
 
-    with in_language(language):  # Refuse a wrong language before any measurement.
+    with in_language(language):  # refuse an unknown language before measuring
         if list_:
             for known in STUDIES.values():
                 typer.echo(f"{known.name:12} {gettext(known.asks)}")
@@ -104,14 +104,14 @@ def _show(chosen: Study, run: Run, found: list[Finding], trace: bool) -> None:
                 typer.echo(f"      {where}: {datum.what} {datum.value:.6g}{spread}")
 
 
-# Unbreakable parts of a line: a Chinese character or a run of others, with brackets and punctuation.
+# Pieces of a line that must not be broken: one Chinese character or a run of others, with brackets and punctuation.
 _UNIT = re.compile(
     r"\s+|[\uff08\u201c]*(?:[\u3400-\u9fff]|[^\s\u3400-\u9fff\uff08\u201c]+)[\u3001\u3002\uff09\uff0c\uff1a\uff1b\u201d]*|."
 )
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """Fold a text into lines of at most `width` terminal columns; a Chinese character needs two."""
+    """Wrap a text into lines of at most `width` terminal columns; a Chinese character is two columns wide."""
     from rich.cells import cell_len
 
     lines = [""]

@@ -1,4 +1,4 @@
-"""Every method on one problem, for `convforge explain`: plan or refusal, time, and the device's least time."""
+"""Survey of all methods on one problem, for `convforge explain`: plan or refusal, time, and the device's least time."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from convforge.tuning import Choice, Remembered, decide, remembered, with_peers
 from convforge.tuning.cost import predicted_s
 from convforge.tuning.heuristic import fit, preferred
 
-# Measurements of each ceiling: fewer than in the bench, because the times are quick too.
+# Measurements of each ceiling: fewer than in the bench, because the times are quick ones too.
 CEILING_REPEATS = 2
-# A plan of this size costs a few seconds and hundreds of megabytes.
+# Largest plan to show: it takes a few seconds and hundreds of megabytes.
 MOST_PIECES = 100_000
 
 
 @dataclass(slots=True)
 class Entry:
-    """A method with its plan for the first config within the workspace limit, or the reason for none."""
+    """A method with its plan for the first config within the workspace limit, or with the reason why it has none."""
 
     algorithm: AnyAlgorithm
     problem: Any
@@ -55,10 +55,10 @@ class Entry:
 
 
 class Limit(NamedTuple):
-    """The least time of a problem on a device, by its bytes and by its arithmetic."""
+    """The least time of a problem on a device: limited by memory, and by arithmetic."""
 
-    memory_s: float  # every byte of x, w and the output once, at copy bandwidth
-    # The direct method's operations at the FMA peak; None unless sums are float32, as no other peak is measured.
+    memory_s: float  # x, w and output each moved once, at copy bandwidth
+    # The direct method's FLOPs at the FMA peak. None if sums are not float32, because only that peak is measured.
     arithmetic_s: float | None
 
     @property
@@ -75,9 +75,9 @@ def print_survey(
     problem: Any, runtime: Runtime, methods: Sequence[str], limit: int | None, budget_s: float | None, *,
     peers: bool, verbose: bool,
 ) -> None:  # fmt: skip
-    """Print the choice for a problem and the entry of every method.
+    """Print the choice for a problem, and a table of all methods.
 
-    `limit` is the largest workspace of a plan in bytes, `budget_s` the seconds for times, None to measure nothing.
+    `limit` is the largest workspace of a plan in bytes. `budget_s` is the time for measurements; None: no measurement.
     Raises ``ValueError`` if the plan that is chosen by rule would be too large to show.
     """
     facts = runtime.facts
@@ -128,7 +128,7 @@ def _check_size(problem: Any, runtime: Runtime, limit: int | None) -> None:
 
 
 def _too_vast(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, limit: int | None) -> str:
-    """Say why a plan would be too large to show, under any config that the limit may lead to."""
+    """Return the reason why a plan would be too large to show in some config that the limit may lead to, or ""."""
     if runtime.facts.backend != "cpu":  # GPU plans have large chunks
         return ""
     configs = algorithm.configs(problem, runtime.facts)
@@ -160,7 +160,7 @@ def _measure(
 
 
 def roofline(problem: Any, ceilings: Ceilings) -> Limit:
-    """Return the limit of a problem (Williams, Waterman and Patterson, Roofline, CACM 52, 2009)."""
+    """Return the least times of a problem (roofline model; Williams, Waterman and Patterson, CACM 52, 2009)."""
     by_fma = problem.multiplies and problem.acc_dtype == "float32"
     arithmetic = problem.flops / ceilings.fma_flops_per_s if by_fma else None
     return Limit(problem.least_bytes / ceilings.copy_bytes_per_s, arithmetic)
@@ -248,7 +248,7 @@ def notes(
     problem: Any, entries: Sequence[Entry], tuned: Remembered | None, run: Run | None, left_out: Sequence[str],
     backend: str,
 ) -> Iterator[str]:  # fmt: skip
-    """Name the methods that must be named, refuse or have no time, each with its reason; then explain the columns."""
+    """Yield notes on methods that must be named, refuse or have no time, with reasons; then explain the columns."""
     for entry in entries:
         if entry.plan is not None and entry.problem != problem:
             yield f"{entry.algorithm.name}: only where {entry.algorithm.precision!r} is asked for"
@@ -281,7 +281,7 @@ def notes(
 
 
 def print_details(console: Console, entry: Entry) -> None:
-    """Print config, rates, error, launches and ways of a method that can compute the problem."""
+    """Print config, rates, error, launches and ways of a method, if it can compute the problem."""
     plan, result = entry.plan, entry.result
     if plan is None:
         return
@@ -300,7 +300,7 @@ def print_details(console: Console, entry: Entry) -> None:
 
 
 def launch_lines(launches: Sequence[Any], backend: str) -> list[str]:
-    """Describe launches, equal ones once with their count."""
+    """Describe launches; equal ones appear once with their count."""
     grid, block, scratch = "grid", "block", "of shared memory"
     if backend == "cpu":
         grid, block, scratch = "work items", "at a time", "tile a thread"

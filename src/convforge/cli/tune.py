@@ -1,4 +1,4 @@
-"""`convforge tune`: measure buckets ahead of time, and write the choices to a file."""
+"""`convforge tune`: measure classes of similar problems (buckets) ahead of time, and write the choices to a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tune(
     again: Annotated[bool, typer.Option("--again", help="Measure what is stored, too.")] = False,
     heavy: Annotated[bool, typer.Option("--heavy", help="The suites' heavy cases too.")] = False,
 ) -> None:
-    """Measure what is fastest for suites or problems, store it, and write it to a file."""
+    """Find the fastest methods for suites or problems by measuring; store them and write them to a file."""
     from dataclasses import replace
 
     from convforge.benchmark import suites
@@ -40,7 +40,7 @@ def tune(
     effort = replace(EFFORTS[level], budget_s=parse_seconds(budget)) if budget else EFFORTS[level]
     cases = suites.select(suites.load(targets)[1], heavy=heavy)
     if out is not None and out.exists():
-        choices.read(out)  # before any measurement: refuses to overwrite another kind of file
+        choices.read(out)  # before any measurement: refuse to overwrite a file of another kind
     runtime = timed_runtime(device)
     found: dict[str, tuple[Case, Remembered | None]] = {}
     with progress() as watch:

@@ -1,4 +1,4 @@
-"""Options of several commands, their values, and the device that they name."""
+"""Options shared by commands, their values, and the device that they name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def one_of(word: str, known: Collection[str], option: str, near: str | None = None) -> str:
-    """Return a known word; ``ValueError`` offers `near`, by default the nearest known one."""
+    """Return `word` if it is known; ``ValueError`` suggests `near`, by default the most similar known word."""
     if word in known:
         return word
     if near is None:
@@ -70,7 +70,7 @@ def finite(value: float, option: str) -> float:
 
 
 def timed_runtime(device: str) -> Runtime:
-    """Return the runtime of a device with meaningful times; ``ValueError`` for the emulator."""
+    """Return the runtime of a device. ``ValueError`` for the emulator, because its times are meaningless."""
     from convforge.call.dispatch import runtime_of
 
     runtime = runtime_of(device)
