@@ -147,7 +147,7 @@ def _shape(problem: Problem) -> Problem:
 
 
 def _orders(cases: Mapping[str, tuple[list[Result], Mapping[str, Entry]]], doubted: set[str]) -> Iterator[Finding]:
-    """Yield a finding for each pair of methods timed on the same cases in both; not supported if one is in `doubted`."""
+    """Yield a finding for each pair of methods timed on the same cases in both; unsupported if one is in `doubted`."""
     names = dict.fromkeys(r.algorithm for theirs, _ in cases.values() for r in theirs)
     for pair in combinations(names, 2):
         found = {}

@@ -182,8 +182,8 @@ def roof(ceilings: Ceilings, intensity: float) -> float:
 def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
     """Read runs from files and folders; return the runs to show, most results first, and the older ones.
 
-    All named files are shown; from a folder, only the newest run of each kind. A kind is one device, suite and choice of
-    rows; finished runs take precedence over unfinished ones. Raises ``ValueError`` with file and line for a damaged
+    All named files are shown; from a folder, only the newest run of each kind. A kind is one device, suite and choice
+    of rows; finished runs take precedence over unfinished ones. Raises ``ValueError`` with file and line for a damaged
     file, a file of another kind or an empty one.
     """
     if not paths:
