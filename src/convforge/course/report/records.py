@@ -63,7 +63,7 @@ class Entry:
 
     @property
     def is_noisy(self) -> bool:
-        """True if the spread of its time is larger than requested."""
+        """True if its median time is less certain than requested."""
         return self.timing is not None and self.timing.noisy
 
     @property

@@ -215,7 +215,7 @@ def _columns(r: Reading) -> int:
 
 
 def defaults(run: Run) -> Iterator[Finding]:
-    """Number of methods whose default (first) config is the fastest, then each default against the fastest config."""
+    """Number of methods with the default (first) config as the fastest, then each default against the fastest."""
     first = {(r.case, r.algorithm): r.config for r in reversed(run.results)}
     each = []
     for method, cases in tried(run).items():

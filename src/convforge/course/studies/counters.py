@@ -1,6 +1,6 @@
 """Hardware counters of single GPU launches, read with NVIDIA's profiler ``ncu`` if it is installed.
 
-The profiler runs a process that makes each call once (:func:`make_calls`). It empties the caches before every launch.
+The profiler runs a process that makes each call once (:func:`make_calls`), and empties the caches before every launch.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:
 def stretches(winners: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:
     """Split an axis into stretches with the same fastest method; neighbours join if they share one of the fastest.
 
-    Under "level" a stretch has the places where its methods share the lead.
+    The entry "level" of a stretch lists the places where several methods share the lead.
 
     Examples
     --------

@@ -150,7 +150,7 @@ def _worth(rule: str, what: str, values: dict[str, Any], both: dict[int, tuple[R
 def _kept(told: Comparison[int]) -> tuple[str, dict[str, Any]] | None:
     """Conclusion that is valid although other work delayed the host; None if the host shows no such delay.
 
-    Delays make the host's times too long, never too short. So where the host is ahead, it truly is. Where it is behind,
+    Delays make the host's times too long, never too short. So if the host is ahead, this is certain. If it is behind,
     it may have been delayed, unless its times did not vary: an image with more pixels takes at least as long.
     """
     host = {size: cpu for size, (_, cpu) in told.pairs.items()}

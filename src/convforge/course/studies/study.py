@@ -59,7 +59,7 @@ class Study:
     parts: Callable[[DeviceFacts, bool], Sequence[Part]]  # takes the device's facts, and True for the quick form
     rules: Sequence[Rule]
     asks: str  # the question as one English line
-    gpu_s: float = 75.0  # budget without compiling, below the two to five minutes that a study may take
+    gpu_s: float = 75.0  # seconds without compiling; a complete study takes at most two to five minutes
     cpu_s: float = 200.0
     view: Literal["time", "blocks", "steps"] = "time"  # the table to show
     timed: bool = True  # times are its subject, so noise makes it doubtful
