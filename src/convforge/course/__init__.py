@@ -1,1 +1,1 @@
-"""For the learner and the teacher: studies, reports, the grader of own kernels, traces, languages (extra ``lab``)."""
+"""For learners and teachers: studies, reports, a grader of own kernels, traces, languages (extra ``lab``)."""

@@ -1,4 +1,4 @@
-"""Checks of a reader's kernel, which a separate process runs, and of a program: .npy files in, one .npy file out."""
+"""Checks of a reader's kernel, run by a separate process, and of a program that reads .npy files and writes one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from convforge.course.grader.report import Report, Time, known_error, quoted_lin
 from convforge.course.grader.source import OwnKernel, read_kernel
 from convforge.course.grader.worker import BEFORE, time_ladder
 
-# Time limit of a process until its kernel is compiled, if larger than that of a launch.
+# Time limit of a process until its kernel is compiled, if longer than the limit of a launch.
 COMPILE_S = 120.0
 
 Event = dict[str, Any]
@@ -34,9 +34,9 @@ _NO_TIMES = "not timed: the emulator's times say nothing about a GPU; --device c
 _WARM = "times of a call by the GPU's clock, same arrays each time, weights prepared before"
 _NAMES = {"time": "a loop that does not end", "memory": "too much memory", "crash": "address outside of all memory"}
 _STRAY = "compare every index with its size before anything is written: p < P and q < Q?"
-# Timed runs, whose median counts.
+# Number of timed runs, of which the median is reported.
 TIMED_RUNS = 3
-# Timed too, as the time of starting the program.
+# Also timed, to estimate the time of starting the program.
 SMALLEST = "n1c1h3w3_k1r1s1_st1_p0_f32_nchw"
 
 
@@ -72,7 +72,7 @@ def check_kernel(
 
 @dataclass
 class _Bench:
-    """A kernel, its cases and limits, and the results so far by the cases' numbers."""
+    """A kernel, its cases and limits, and the results so far by case number."""
 
     path: Path
     own: OwnKernel
@@ -84,7 +84,7 @@ class _Bench:
     results: dict[int, CaseResult] = field(default_factory=dict)
 
     def run_cases(self) -> str:
-        """Run every case, in a new process after each that ended one; return a reason if none could be run."""
+        """Run every case, in a new process after each that ended the last; return a reason if none could be run."""
         while left := [number for number in range(len(self.cases)) if number not in self.results]:
             with tempfile.TemporaryDirectory(prefix="convforge-") as name:
                 ended, events = self._process(Path(name), left)
@@ -119,7 +119,7 @@ class _Bench:
         return ended, [json.loads(line) for line in lines if line.endswith("}")]
 
     def _result(self, folder: Path, number: int, events: Sequence[Event]) -> CaseResult | None:
-        """The result of a case; None if it was not run to its end."""
+        """Result of a case; None if it did not run to its end."""
         case = self.cases[number]
         mine = [event for event in events if event.get("case") == number]
         for event in mine:
@@ -141,7 +141,7 @@ class _Bench:
             status = ended.limit or ("crash" if ended.crash else "fault")
             name = _NAMES.get(status, "it stopped")
             self.results[number] = CaseResult(self.cases[number], status, (name,), self._end_words(ended))
-        if ended.limit:  # another case would only take as long
+        if ended.limit:  # another run would only reach the limit again
             for other, case in enumerate(self.cases):
                 self.results.setdefault(other, CaseResult(case, "not run"))
 
@@ -150,7 +150,7 @@ class _Bench:
 
 
 def _compile_error(path: Path, events: Sequence[Event]) -> str:
-    """The compiler's errors with the file's line; empty without errors."""
+    """Compiler errors with the lines of the file; empty without errors."""
     text = next((event["text"] for event in events if event["event"] == "compile error"), "")
     if not text:
         return ""
@@ -158,7 +158,7 @@ def _compile_error(path: Path, events: Sequence[Event]) -> str:
     return "\n".join(filter(None, ["it does not compile:", *lines[:5], quoted_line("\n".join(lines), path)]))
 
 
-# Programs: one process per case.
+# Programs, with one process per case.
 
 
 def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None = None, timed: str = "") -> Report:
@@ -170,7 +170,7 @@ def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None =
     command, limits = command_of(target), limits or Limits()
     results: list[CaseResult] = []
     for case in cases:
-        if results and results[-1].status in ("time", "memory", "not run"):  # another would only take as long
+        if results and results[-1].status in ("time", "memory", "not run"):  # another case would only fail again
             results.append(CaseResult(case, "not run"))
         else:
             results.append(_run_case(command, case, limits)[0])
@@ -185,7 +185,7 @@ def check_program(target: str, cases: Sequence[Case], *, limits: Limits | None =
 
 
 def command_of(target: str) -> list[str]:
-    """The command of a program; ``ValueError`` if it does not exist or cannot be executed."""
+    """Return the command of a program; ``ValueError`` if it does not exist or cannot be executed."""
     path = Path(target)
     if path.is_dir():
         raise ValueError(f"{target} is a folder; name the program")
@@ -212,7 +212,7 @@ def _run_case(command: Sequence[str], case: Case, limits: Limits) -> tuple[CaseR
         np.save(w, inputs.w)
         words = [*command, str(x), str(w), str(y)]
         for option, sizes in (("--stride", case.problem.stride), ("--padding", case.problem.padding)):
-            # One number if all are equal, else as in a problem's text form.
+            # One number if both are equal, otherwise joined by "x" as in a problem's text form.
             words += [option, str(sizes[0]) if len(set(sizes)) == 1 else "x".join(map(str, sizes))]
         try:
             ended = run_limited(words, limits)

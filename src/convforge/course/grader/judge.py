@@ -1,4 +1,4 @@
-"""Cases for a reader's convolution, and the judgement of outputs: right, or wrong with the known faults that give them.
+"""Cases for a reader's convolution, and the judgement of outputs: right, or wrong with the known faults that match.
 
 The cases are small problems on which no two common faults give the same results.
 """
@@ -25,7 +25,7 @@ from convforge.verify.truth import conv2d_truth
 
 Floats = NDArray[np.float32]
 
-# Timed by default: an image of three channels to eight, 3x3.
+# Default problem to time: an image of three channels to eight, 3x3.
 TIMED = "n1c3h512w512_k8r3s3_st1_p1_f32_nchw"
 
 
@@ -43,7 +43,7 @@ class Case:
 
     @cached_property
     def judge(self) -> Judge:
-        """The inputs and the truth on them."""
+        """Inputs and float64 truth of the case."""
         return Judge(self.problem, make_inputs(self.problem, self.kind))
 
 
@@ -62,7 +62,7 @@ DEFAULT = (
 
 
 def cases_of(problem: str) -> tuple[Case, ...]:
-    """The cases of one problem, with whole numbers and fractions; :data:`DEFAULT` for an empty text.
+    """Return the cases of one problem, with integers and with fractions; :data:`DEFAULT` for an empty text.
 
     Examples
     --------
@@ -89,13 +89,13 @@ def plain_problem(text: str) -> Conv2dProblem:
     return problem
 
 
-# Value of an emulated variable before it is set: 0xFE in every byte.
+# Value of an uninitialized variable in the emulator: 0xFE in every byte.
 UNSET = float(np.frombuffer(b"\xfe" * 4, np.float32)[0])
 
 
 @dataclass(frozen=True)
 class WrongOutput:
-    """A wrong output: the first that breaks the bound; if only the RMS error is too large, the worst of the band."""
+    """A wrong output: the first beyond the bound or, if only an RMS error is too large, the worst of its band."""
 
     index: tuple[int, ...]  # [n, k, p, q]
     expected: float
@@ -106,21 +106,21 @@ class WrongOutput:
 class CaseResult:
     """The result of one case.
 
-    `status` is "right"; "wrong"; "fault" (an error stopped it); "compile error"; "crash"; "time"; "memory";
-    "no output"; "not run".
+    `status` is "right", "wrong", "fault" (an error stopped it), "compile error", "crash", "time", "memory", "no output"
+    or "not run".
     """
 
     case: Case
     status: str
-    faults: tuple[str, ...] = ()  # every known fault with exactly this result
-    message: str = ""  # the error, and what to do
+    faults: tuple[str, ...] = ()  # all known faults that give exactly this result
+    message: str = ""  # the error, and advice
     rms: float | None = None  # relative RMS error
-    bound_ratio: float | None = None  # largest error over the bound of correct arithmetic
+    bound_ratio: float | None = None  # largest error divided by the bound of correct arithmetic
     first: WrongOutput | None = None  # None if no output is wrong, or the shape is wrong
 
 
 def judge_runs(case: Case, runs: Sequence[Floats], launch: LaunchInfo | None = None) -> CaseResult:
-    """Judge a program's output, or those of a kernel's runs; see :data:`~convforge.course.grader.worker.BEFORE`."""
+    """Judge the output of a program, or of a kernel's runs; see :data:`~convforge.course.grader.worker.BEFORE`."""
     verdicts = [case.judge.verdict("strict", out) for out in runs]
     wrong = next((i for i, verdict in enumerate(verdicts) if not verdict.ok), None)
     if wrong is None:
@@ -153,7 +153,7 @@ def _of_shape(out: Any, problem: Conv2dProblem) -> tuple[str, ...]:
 
 
 def _of_runs(case: Case, runs: Sequence[Floats]) -> list[str]:
-    """Faults that several runs show: outputs not written or added to, results that depend on the order of threads."""
+    """Faults visible by comparing runs: outputs not written or added to, results that depend on the thread order."""
     first, second, third = runs
     bits = [out.view(np.uint32) for out in runs]
     left = _holds(first, POISONS[0]) & _holds(second, POISONS[1])
@@ -169,13 +169,13 @@ def _of_runs(case: Case, runs: Sequence[Floats]) -> list[str]:
 
 
 def _holds(out: Floats, byte: int) -> NDArray[np.bool_]:
-    """Mask of outputs that hold a poison, or a sum with it: a GPU turns every NaN into one."""
+    """Mask of outputs that hold a poison or a sum with it. For a NaN poison any NaN counts: GPUs change NaN bits."""
     poison = np.frombuffer(bytes([byte] * 4), np.float32)[0]
     return np.isnan(out) if np.isnan(poison) else out == poison
 
 
 def _unwritten(problem: Conv2dProblem, left: NDArray[np.bool_]) -> str:
-    """Name the unwritten part, independent of the problem's size."""
+    """Name the unwritten part without numbers of the problem's size."""
     if left.all():
         return "nothing is written"
     rows, columns = border_of(problem)
@@ -190,13 +190,13 @@ def _unwritten(problem: Conv2dProblem, left: NDArray[np.bool_]) -> str:
 
 
 def _places(mask: NDArray[np.bool_], axis: int) -> NDArray[np.int64]:
-    """Indices along an axis at which anything is marked."""
+    """Indices along an axis with at least one marked element."""
     return np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
 
 
 def _of_output(case: Case, got: Floats, launch: LaunchInfo | None) -> list[str]:
     judge, problem = case.judge, case.problem
-    general = {  # names that are independent of the problem's size
+    general = {  # names without numbers of the problem's size
         f"ignored channel {problem.c - 1}": "the last channel is ignored",
         f"one filter for all outputs: that of channel {problem.k - 1}": "one filter for all outputs: the last",
     }
@@ -245,7 +245,7 @@ def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _without_halo(problem: Conv2dProblem, inputs: Inputs, high: int, wide: int) -> NDArray[np.float64]:
-    """The result if a block reads only the block of pixels at its own position."""
+    """Result if each block reads only the pixels at its own position."""
     found = np.zeros(problem.out_shape)
     for p, q in itertools.product(range(0, problem.p, high), range(0, problem.q, wide)):
         block = (..., slice(p, p + high), slice(q, q + wide))
@@ -278,7 +278,7 @@ def _region(mask: NDArray[np.bool_]) -> str:
 
 
 def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> CaseResult:
-    """The result of a case with wrong output: number, first one and positions of the wrong outputs."""
+    """Result of a case with wrong outputs: their number, the first one, and their positions."""
     truth, wrong = case.judge.truth.value, ~case.judge.near_enough("strict", got)
     if wrong.any():
         place = int(np.argmax(wrong))
@@ -292,7 +292,7 @@ def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> 
         count = f"each output is nearly right, but the {excess}, the worst"
     index = tuple(int(i) for i in np.unravel_index(place, got.shape))
     first = WrongOutput(index, float(truth[index]), float(got[index]))
-    # Nine digits tell any two float32 numbers apart.
+    # Nine significant digits distinguish any two float32 numbers.
     numbers = f"expected {first.expected:.9g}, got {first.got:.9g}"
     lines = [f"{count} at [n, k, p, q] = {list(index)}: {numbers}"]
     if not faults:

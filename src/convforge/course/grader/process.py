@@ -1,4 +1,4 @@
-"""Runs an untrusted process under limits of time and memory; its children end with it."""
+"""Runs an untrusted process, with its children, under limits of time and memory."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-# Seconds between two checks of a process: at a few GB/s it allocates little in between.
+# Seconds between checks of a process; at a few GB/s, it can allocate only little memory between them.
 LOOK_S = 0.02
-# Bytes kept of standard output and error.
+# Bytes kept from the end of standard output and error.
 TAIL = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """End of a process."""
+    """The end of a process."""
 
     code: int  # exit code; negative for a signal
-    limit: str  # "time" or "memory" if it passed a limit; else empty
-    seconds: float  # by the wall clock, start-up included
-    output: str  # end of its standard error, or of its standard output
+    limit: str  # "time" or "memory" if it exceeded a limit, else empty
+    seconds: float  # wall-clock time, including start-up
+    output: str  # end of standard error or, if empty, of standard output
 
     @property
     def crash(self) -> str:
-        """Name of the signal of a crash, or empty."""
+        """Name of the signal if it crashed, else empty."""
         if self.code >= 0 or self.limit:
             return ""
         known = -self.code in signal.valid_signals()
@@ -45,7 +45,7 @@ class Limits:
     memory_bytes: int = 4_000_000_000  # with its children (not on Windows); on Linux also of each file
 
     def words(self, ended: Ended) -> str:
-        """Reason why a process was stopped or crashed, with advice; empty if it ended by itself."""
+        """Return the reason why a process was stopped or crashed, with advice; empty if it ended by itself."""
         if ended.limit == "time":
             return (
                 f"it did not end within {self.seconds:g} s and was stopped; does every loop's variable change, and is "
@@ -61,9 +61,9 @@ class Limits:
 def run_limited(
     command: Sequence[str], limits: Limits, progress: Callable[[], object] | None = None, first_s: float = 0.0
 ) -> Ended:
-    """Run a command until it ends or passes a limit. Raises ``OSError`` if it cannot be started.
+    """Run a command until it ends or exceeds a limit; ``OSError`` if it cannot be started.
 
-    The time limit restarts whenever the value of `progress` changes. Before the first, `first_s` holds, if larger.
+    The time limit restarts whenever the value of `progress` changes. Until then, the limit is at least `first_s`.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         begin = time.monotonic()
@@ -72,7 +72,7 @@ def run_limited(
         )
         try:
             limit = _wait(process, limits, progress, first_s)
-        finally:  # kill its whole group
+        finally:  # kill the whole process group
             if os.name == "posix":
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -86,11 +86,11 @@ def _wait(
     process: subprocess.Popen[bytes], limits: Limits, progress: Callable[[], object] | None, first_s: float
 ) -> str:
     """Wait for the end; return the exceeded limit, or an empty string."""
-    if sys.platform == "linux":  # no core files, no larger files: an endless output must not fill the disk
+    if sys.platform == "linux":  # no core files, and a size limit for others: endless output must not fill the disk
         import resource
 
         sizes = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: limits.memory_bytes}
-        # It may have ended, or have a lower limit already.
+        # The process may have ended already, or have a lower limit.
         with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
             for kind, size in sizes.items():
                 resource.prlimit(process.pid, kind, (size, size))
@@ -109,7 +109,7 @@ def _wait(
 
 
 def resident_bytes(session: int) -> int:
-    """Resident memory of a session's processes."""
+    """Return the resident memory of all processes in a session, in bytes."""
     import psutil
 
     total = 0

@@ -20,7 +20,7 @@ EXIT = {"right": 0, "wrong": 1, "not run": 2}
 
 @dataclass(frozen=True)
 class Time:
-    """One row of the table of times: seconds, or a note that explains their absence."""
+    """One row of the table of times: seconds, or a note with the reason if there are none."""
 
     name: str
     seconds: float | None
@@ -40,11 +40,11 @@ class Report:
 
     target: str  # file or command
     kind: str  # "kernel" or "program"
-    device: str  # that ran it
+    device: str  # the device that ran it
     results: Sequence[CaseResult] = ()
     error: str = ""  # reason why nothing could be run, or empty
     times: Sequence[Time] = ()
-    timed: str = ""  # the problem of the times
+    timed: str = ""  # the problem that was timed
     notes: Sequence[str] = ()
 
     @property
@@ -56,7 +56,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 right, 1 wrong, 2 not run."""
+        """0 for right, 1 for wrong, 2 for not run."""
         return EXIT[self.status]
 
     @property
@@ -65,12 +65,12 @@ class Report:
 
     @property
     def faults(self) -> list[str]:
-        """The faults that explain the most cases; several if they explain equally many."""
+        """The fault that explains the most cases, or several if they explain equally many."""
         counts = Counter(fault for result in self.results for fault in result.faults)
         return [fault for fault, count in counts.items() if count == max(counts.values())]
 
     def to_table(self) -> dict[str, Any]:
-        """The report for JSON."""
+        """Return the report as a dict for JSON."""
         return {
             "schema": SCHEMA, "target": self.target, "kind": self.kind, "device": self.device, "status": self.status,
             "passed": self.passed, "cases": len(self.results), "faults": self.faults,
@@ -80,7 +80,7 @@ class Report:
         }  # fmt: skip
 
     def to_text(self) -> str:
-        """The report for a reader."""
+        """Return the report as text for a reader."""
         lines = [f"{self.target}: {self._headline()}"]
         explained: set[tuple[str, ...]] = set()
         for result in self.results:
@@ -115,7 +115,7 @@ class Report:
 
 
 def _row(result: CaseResult) -> dict[str, Any]:
-    """A result for JSON, which lacks infinities and NaN."""
+    """A result for JSON, which cannot represent infinities and NaN."""
     wrong = None
     if (first := result.first) is not None:
         expected, got = (value if math.isfinite(value) else str(value) for value in (first.expected, first.got))
@@ -130,7 +130,7 @@ def _row(result: CaseResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# Beginning of a fault's name -> advice; the first match counts.
+# Start of a fault's name -> advice; the first match is used.
 ADVICE = {
     "flipped filter": "that is convolution; asked for is cross-correlation, where w[r][s] meets "
     "x[p*stride + r - pad][q*stride + s - pad]: read the filter forwards",
@@ -172,13 +172,13 @@ ADVICE = {
 
 
 def advice(fault: str) -> str:
-    """Advice on a fault, or an empty string."""
+    """Return advice on a fault, or an empty string."""
     return next((words for start, words in ADVICE.items() if fault.startswith(start)), "")
 
 
 _BEYOND = "address outside of all memory"
 
-# Part of a message of the emulator or a GPU -> the error's name, without numbers, and advice.
+# Part of an error message from the emulator or a GPU -> general name of the error, without numbers, and advice.
 _ERRORS = {
     "divergent barrier": (
         "divergent barrier: not all threads come to it",
@@ -212,12 +212,12 @@ _ERRORS = {
 
 
 def known_error(what: str) -> tuple[str, str]:
-    """The name of an error of the emulator or of a GPU, without numbers, and advice or an empty string."""
+    """Return the general name of an emulator or GPU error, without numbers, and advice (may be empty)."""
     return next((known for part, known in _ERRORS.items() if part in what), (what.split(",")[0], ""))
 
 
 def quoted_line(text: str, file: Path) -> str:
-    """The line of a file that a message names as name:line; empty without one."""
+    """Return the source line that a message refers to as name:line; empty without one."""
     found = re.search(rf"{re.escape(file.name)}:(\d+)", text)
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     if found is None or not 1 <= int(found[1]) <= len(lines):

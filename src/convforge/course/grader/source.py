@@ -1,7 +1,7 @@
-"""A reader's kernel file, prepared for NVRTC and for the emulator, and the rules by which it is launched.
+"""A reader's kernel file, prepared for NVRTC and the emulator, with the rules for its launch.
 
-A file holds plain kernels and no host code. The kernel is declared before the file's first line, with its own
-parameters. So it has C linkage even if the file does not ask for it, and the emulator can call it with one struct.
+A file contains plain kernels without host code. A declaration of the kernel is inserted before the first line, with
+the same parameters. This gives it C linkage, and the emulator can call it with a single struct.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from convforge.backends.runtime import LaunchInfo
 from convforge.problem import Conv2dProblem
 
 DEFAULT = "block=16x16 grid=ceil(Q/16),ceil(P/16),N*K"
-# Names that a launch rule may use: the sizes that the kernel takes, as in the documented signature.
+# Names available in launch rules: the kernel's size arguments, as in the documented signature.
 NAMES = ("N", "C", "H", "W", "K", "R", "S", "P", "Q", "stride_h", "stride_w", "pad_top", "pad_left")
 
 
 class Arguments(ctypes.Structure):
-    """The arguments of a call, in the order of the signature."""
+    """Arguments of a call, in the order of the signature."""
 
     _fields_ = (*((name, ctypes.c_void_p) for name in ("x", "w", "y")), *((name, ctypes.c_int) for name in NAMES))
 
@@ -33,7 +33,7 @@ class Arguments(ctypes.Structure):
 STRUCT = "ConvforgeArguments"
 SIGNATURE = f"const float *x, const float *w, float *y, {', '.join(f'int {name}' for name in NAMES)}"
 
-# Headers that a file for nvcc includes and a kernel does not need.
+# Headers that nvcc files commonly include but a kernel does not need.
 _STANDARD = (
     r"cuda|cuda_runtime|cuda_runtime_api|device_launch_parameters|stdio|stdlib|math|assert|string|stdint|"
     r"c(?:stdio|stdlib|math|assert|string|stdint)|iostream|vector|algorithm"
@@ -52,7 +52,7 @@ _LAUNCH = re.compile(r"//\s*convforge:\s*(.+)")
 
 @dataclass(frozen=True)
 class OwnSource(KernelSource):
-    """A reader's kernel; ``constants`` holds the text that is compiled."""
+    """A reader's kernel; ``constants`` holds the text to compile."""
 
     def text(self) -> str:
         return "\n".join(self.constants) + "\n"
@@ -64,14 +64,14 @@ class OwnKernel:
 
     source: OwnSource
     rule: LaunchRule
-    has_rule: bool  # the file, or the caller, gives the rule
+    has_rule: bool  # True if the file or the caller defines the rule
 
 
 def read_kernel(path: Path, name: str = "", launch: str = "") -> OwnKernel:
     """Read a kernel file.
 
-    `name` is by default conv2d, or the only kernel of the file; `launch` by default that of the file's comment
-    ``// convforge: block=... grid=...``. Raises ``ValueError``, with the remedy, if the file cannot be compiled alone.
+    `name` defaults to conv2d, or to the only kernel in the file; `launch` to the rule in the file's comment
+    ``// convforge: block=... grid=...``. Raises ``ValueError``, with a remedy, if the file cannot be compiled alone.
     """
     try:
         body = path.read_text(encoding="utf-8")
@@ -126,7 +126,7 @@ def _refuse_host_code(path: Path, bare: str) -> None:
 
 
 def _adapted(path: Path, body: str, bare: str) -> str:
-    """The file with its line numbers, without standard headers, and with dynamic shared memory for both backends."""
+    """Adapt the file for both backends: no standard headers, portable dynamic shared memory, same line numbers."""
     text = _HEADER.sub("", body)
     others = [found for found in _INCLUDE.findall(_COMMENT.sub("", text)) if found[0] == '"']
     if others:
@@ -142,7 +142,7 @@ def _adapted(path: Path, body: str, bare: str) -> str:
 
 
 _KEY = re.compile(r"\b(block|grid|shared)\s*=")
-# The parts of a rule, so that its text can be evaluated.
+# Syntax allowed in a rule, so that evaluating it is safe.
 _ARITHMETIC = (
     ast.Expression, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Constant, ast.Load,
     ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub,
@@ -152,14 +152,14 @@ _FUNCTIONS = {"ceil": ceil, "floor": floor, "min": min, "max": max, "Fraction": 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRule:
-    """Rules for one launch: arithmetic over :data:`NAMES`."""
+    """Launch configuration as arithmetic over :data:`NAMES`."""
 
     block: str  # one to three entries, x first
     grid: str  # one to three entries, x first
     shared: str = "0"  # bytes of dynamic shared memory
 
     def info(self, kernel: str, problem: Conv2dProblem) -> LaunchInfo:
-        """The launch for a problem; ``ValueError`` if an entry's value is no whole number."""
+        """Return the launch for a problem; ``ValueError`` if an entry's value is not an integer."""
         found = []
         for text in (self.block, self.grid, self.shared):
             found.append(_values(text, sizes_of(problem)))
@@ -173,14 +173,14 @@ class LaunchRule:
 
 
 def sizes_of(problem: Conv2dProblem) -> dict[str, int]:
-    """A kernel's size arguments, in the order of its parameters."""
+    """Return the kernel's size arguments, in the order of its parameters."""
     top, _, left, _ = problem.padding
     values = (problem.n, problem.c, problem.h, problem.w, problem.k, problem.r, problem.s, problem.p, problem.q)
     return dict(zip(NAMES, (*values, *problem.stride, top, left), strict=True))
 
 
 def parse_launch(text: str) -> LaunchRule:
-    """Read a launch rule; ``ValueError``, with the form of a rule, for any other text.
+    """Parse a launch rule; any other text raises ``ValueError`` with the expected form.
 
     Examples
     --------
@@ -197,12 +197,12 @@ def parse_launch(text: str) -> LaunchRule:
     block = re.sub(r"(?<=\d)\s*x\s*(?=\d)", ",", rules["block"])
     rule = LaunchRule(block, rules["grid"], rules.get("shared", "0"))
     for rule_text in (rule.block, rule.grid, rule.shared):
-        _values(rule_text, dict.fromkeys(NAMES, 1))  # refuses anything but arithmetic
+        _values(rule_text, dict.fromkeys(NAMES, 1))  # refuses everything but arithmetic
     return rule
 
 
 def _values(text: str, sizes: Mapping[str, int]) -> tuple[Fraction, ...]:
-    """The values of one to three entries; divisions are exact, and only `ceil` and `floor` round."""
+    """Values of one to three entries; divisions are exact, and only `ceil` and `floor` round."""
     try:
         tree = ast.parse(re.sub(r"\b\d+\b", r"Fraction(\g<0>)", text), mode="eval")
         if not all(isinstance(node, _ARITHMETIC) for node in ast.walk(tree)):

@@ -1,7 +1,7 @@
-"""Runs a reader's kernel in a process of its own, between guard bands of poison, and times it next to our methods.
+"""Runs a reader's kernel in a separate process, between guard bands of poison, and times it next to our methods.
 
-`work` takes its job from FOLDER/job.json. It writes a line of JSON to FOLDER/events.jsonl before and after every step,
-so that the parent process knows the step at which it crashed or hung. Outputs are .npy files in the folder.
+`work` reads its job from FOLDER/job.json. It appends a line of JSON to FOLDER/events.jsonl before and after each step,
+so that the parent process can find the step of a crash or hang. Outputs are .npy files in the folder.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from convforge.timing import StoppingRule, measure
 from convforge.verify import Inputs, Judge, make_inputs
 from convforge.verify.plans import GUARD, POISONS
 
-# Byte that fills the output before each run: tells unwritten outputs from those that are added to.
+# Byte that fills the output before each run; it distinguishes outputs never written from those added to.
 BEFORE = (*POISONS, 0)
-# Order of a block's threads on the emulator in each run.
+# Thread order within a block on the emulator, for each run.
 ORDERS = ("forward", "shuffled", "backward")
 
-# Methods timed together with a kernel, by backend.
+# Methods timed for comparison with a kernel, by backend.
 LADDER = {"cuda": ("direct_naive", "direct_shared", "direct_tiled", "cudnn"), "cpu": ("direct_naive", "direct_rows")}
 RULE = StoppingRule(patience_s=0.5, budget_s=3.0)
 
-Report = Callable[..., None]  # notes an event with its fields
+Report = Callable[..., None]  # records an event with its fields
 
 
 def work(folder: Path) -> None:
-    """Compile the kernel, run the cases, time it."""
+    """Compile the kernel, run the cases and time it."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     with (folder / "events.jsonl").open("a", encoding="utf-8") as events:
 
@@ -55,7 +55,7 @@ def work(folder: Path) -> None:
         try:
             kernel = runtimes[0].compile(own.source)
         except RuntimeError as fault:
-            if type(fault).__name__ != "CompileError":  # each backend has its own
+            if type(fault).__name__ != "CompileError":  # each backend has its own class
                 raise
             report("compile error", text=str(fault))
             return
@@ -71,7 +71,7 @@ def work(folder: Path) -> None:
 def _run_case(
     folder: Path, own: OwnKernel, runtimes: list[Any], kernel: Any, case: Mapping[str, Any], report: Report
 ) -> bool:
-    """Run a case until a run fails; return False if the device can no longer be used."""
+    """Run a case until a run fails; False if the device can no longer be used."""
     number, problem = case["number"], plain_problem(case["problem"])
     inputs = make_inputs(problem, case["kind"])
     for run, (runtime, byte) in enumerate(zip(runtimes, BEFORE, strict=True)):
@@ -82,7 +82,7 @@ def _run_case(
         except EmulatorError as fault:
             report("fault", case=number, what=fault.what, block=fault.block, thread=fault.thread)
             return True
-        except RuntimeError as fault:  # from a GPU, which cannot be used after it
+        except RuntimeError as fault:  # raised by a GPU, which is then unusable
             report("fault", case=number, what=str(fault), block=None, thread=None)
             return False
         if strays := call.strays():
@@ -94,7 +94,7 @@ def _run_case(
 
 
 class Call:
-    """One call of a kernel on a GPU or the emulator; before it, every byte of the output is `byte`."""
+    """One call of a kernel on a GPU or the emulator; every output byte is set to `byte` before."""
 
     def __init__(self, runtime: Any, own: OwnKernel, problem: Conv2dProblem, inputs: Inputs, byte: int) -> None:
         assert inputs.w is not None
@@ -107,7 +107,7 @@ class Call:
         for name, raw in self._guarded.items():
             runtime.fill(raw, self._bytes[name])
         for name, array in self.inputs.items():
-            there = runtime.upload(array)  # held until it is copied
+            there = runtime.upload(array)  # keeps the array alive until it is copied
             runtime.copy(address(self._inner(name)), address(there), array.nbytes)
             runtime.synchronize()
         self.args = Arguments(*(address(self._inner(name)) for name in "xwy"), *sizes_of(problem).values())
@@ -125,11 +125,11 @@ class Call:
         return raw.view(np.float32).reshape(self.problem.out_shape).copy()
 
     def strays(self) -> list[str]:
-        """Describe every write outside the output."""
+        """Describe each write outside the output."""
         found = []
         for name, raw in self._guarded.items():
             bands = (raw[:GUARD], raw[raw.nbytes - GUARD :])
-            # Indices of the elements of each guard band that no longer hold the poison.
+            # Indices of the elements in each guard band that no longer hold the poison.
             below, above = (
                 np.flatnonzero((self.runtime.download(band).reshape(-1, 4) != self._bytes[name]).any(axis=1))
                 for band in bands
@@ -147,7 +147,7 @@ class Call:
 
 
 def launcher(runtime: Any, kernel: Any, info: LaunchInfo, args: Arguments) -> Callable[[], None]:
-    """Return a function that launches a kernel: with one struct on the emulator, with plain arguments on a GPU.
+    """Return a function that launches a kernel, with one struct on the emulator or with plain arguments on a GPU.
 
     It raises ``CudaError`` if the driver refuses the launch.
     """
@@ -175,7 +175,7 @@ def launcher(runtime: Any, kernel: Any, info: LaunchInfo, args: Arguments) -> Ca
 
 
 def time_kernel(own: OwnKernel, device: str, runtime: Any, kernel: Any, text: str) -> Iterator[Time]:
-    """Time a kernel and the ladder on a device; only the kernel's row, without a time, if it is wrong."""
+    """Time a kernel and the ladder on a device; if the kernel is wrong, yield only its row, without a time."""
     problem = plain_problem(text)
     inputs = make_inputs(problem)
     call = Call(runtime, own, problem, inputs, 0xFF)
@@ -190,7 +190,7 @@ def time_kernel(own: OwnKernel, device: str, runtime: Any, kernel: Any, text: st
 
 
 def time_ladder(text: str, device: str) -> Iterator[Time]:
-    """Time the ladder on a device; a method that refuses gets its reason."""
+    """Time the ladder on a device; a method that refuses the problem gets its reason instead of a time."""
     runtime: Any = runtime_of(device)
     problem = plain_problem(text)
     inputs = make_inputs(problem)

@@ -1,6 +1,6 @@
-"""The contents of a lab: a chapter a study, and one run made of all of them, by which methods are compared.
+"""The contents of a lab: one chapter per study, and one run merged from all of them to compare the methods.
 
-Times that are compared come from one run: where several studies time the same case, the first of them counts whole.
+Times to compare come from a single run: if several studies time the same case, the complete case of the first is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from convforge.course.studies.timer import MISTAKEN
 
 @dataclass(frozen=True)
 class Chapter:
-    """One study: its run, the findings of its rules, and `shown`, its view of the results of the lab's device."""
+    """One study: its run, its findings, and `shown`, the view of the results on the lab's device."""
 
     study: Study
     run: Run
@@ -33,26 +33,26 @@ class Chapter:
 
     @cached_property
     def listed(self) -> View:
-        """The view of everything timed on the device, mistaken clocks too, which compete with nothing."""
+        """View of all times on the device, including those of the wrong clocks, which are not ranked."""
         return view(replace(self.run, results=_on_device(self.run)))
 
     @cached_property
     def answers(self) -> tuple[Finding, ...]:
-        """The answers to the question, part by part: of each rule that is asked the first supported finding.
+        """Answers to the question, part by part: the first supported finding of each rule in `answered_by`.
 
-        Where the data supports none, the rule's first finding, which tells why.
+        If the data supports none, the first finding of the rule, which gives the reason.
         """
         asked = [[f for f in self.findings if f.rule == rule] for rule in self.study.answered_by]
         return tuple(next((f for f in found if f.supported), found[0]) for found in asked if found)
 
     @cached_property
     def supported(self) -> tuple[Finding, ...]:
-        """The other findings that the data supports."""
+        """Other findings that the data supports."""
         return tuple(f for f in self.findings if f.supported and f not in self.answers)
 
     @cached_property
     def doubtful(self) -> tuple[Finding, ...]:
-        """Findings that the data does not support, and reasons to doubt its figures."""
+        """Findings that the data does not support, and reasons to doubt the figures."""
         return tuple(f for f in self.findings if not f.supported and f not in self.answers)
 
 
@@ -60,8 +60,8 @@ class Chapter:
 class Book:
     """The contents of a lab.
 
-    Chapters in reading order, the studies without a run, and `whole`, the view of all chapters' results on the device,
-    each case from one run.
+    Holds the chapters in reading order, the studies without a run, and `whole`: the view of all results on the device,
+    with each case from one run.
     """
 
     chapters: tuple[Chapter, ...]
@@ -70,12 +70,12 @@ class Book:
 
     @property
     def run(self) -> Run:
-        """The first chapter's, for where and when."""
+        """Run of the first chapter, for machine and date."""
         return self.chapters[0].run
 
 
 def bind(runs: Mapping[str, Run]) -> Book:
-    """A book of runs by study; ``ValueError`` for no run, runs of several devices, or one without a result."""
+    """Make a book from runs by study; ``ValueError`` for no run, runs of several devices, or one without a result."""
     chapters = [_chapter(study, study.own(runs[name])) for name, study in STUDIES.items() if name in runs]
     if not chapters:
         raise ValueError("a lab needs the run of at least one study; convforge lab measures them")
@@ -86,15 +86,15 @@ def bind(runs: Mapping[str, Run]) -> Book:
 
 
 def in_this_language(book: Book) -> Book:
-    """The same book, what its problems are called in the language of this place."""
+    """Return the book with its problems described in the current language."""
     chapters = tuple(replace(chapter, shown=view(chapter.shown.run)) for chapter in book.chapters)
     return replace(book, chapters=chapters, whole=view(book.whole.run))
 
 
 def find_runs(paths: Iterable[Path]) -> dict[str, Run]:
-    """Of the runs in files and folders the newest of each study; else the newest of a suite that its rules can read.
+    """Read each study's newest run from files and folders, or the newest of another suite that its rules can read.
 
-    ``ValueError`` if one of them does not exist, or a line is damaged.
+    Raises ``ValueError`` if a path does not exist or a line is damaged.
     """
     found: list[Run] = []
     for path in paths:
@@ -110,11 +110,11 @@ def conduct_all(
     runtime: Runtime, folder: Path, watch: Callable[[Study], Watch | None] = lambda study: None, *,
     studies: Sequence[str] = (), budget_s: float | None = None, quick: bool = False,
 ) -> dict[str, Run]:  # fmt: skip
-    """Measure the studies of these names, or all, that have something to measure on a device; returns the run of each.
+    """Measure the studies of these names, or all that apply to the device; return the run of each.
 
-    Each goes to a new file ``DEVICE/STUDY-TIME.jsonl`` below `folder`. `watch` is called with each study before it
-    begins, and returns the watcher of its rows. `budget_s` is for all of them without compiling, shared as their own
-    budgets are. `quick` is the small form of each.
+    Each run is written to a new file ``DEVICE/STUDY-TIME.jsonl`` below `folder`. `watch` is called with each study
+    before it begins, and returns the watcher of its rows. `budget_s` is the total without compiling, divided in
+    proportion to the studies' own budgets. `quick` selects the small form of each study.
     """
     gpu = runtime.facts.backend == "cuda"
     chosen = [study for name, study in STUDIES.items() if not studies or name in studies]
@@ -128,10 +128,10 @@ def conduct_all(
 
 
 def merged(runs: Sequence[Run]) -> Run:
-    """One run of several on one device: each case with all its methods from the first run that has it.
+    """Merge runs of one device: each case, with all its methods, comes from the first run that has it.
 
-    Of a method's configs on a case the fastest is taken. Where two runs give one name to two problems, the second
-    carries the name of its suite too.
+    Only the fastest config of each method and case is kept. If two runs use one case name for different problems, the
+    suite's name is added to the second.
     """
     problems: dict[str, str] = {}
     results, finals, copies = [], [], []
@@ -158,7 +158,7 @@ def merged(runs: Sequence[Run]) -> Run:
 
 
 def _fastest(run: Run) -> list[Result]:
-    """Of each method on a case the fastest config; one without a time where none has any."""
+    """The fastest config of each method and case, or one without a time if none was timed."""
     found: dict[tuple[str, str, str], list[Result]] = {}
     for r in run.results:
         found.setdefault((r.case, r.backend, r.algorithm), []).append(r)

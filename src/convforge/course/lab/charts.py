@@ -1,6 +1,6 @@
-"""The charts of studies: each study's records along its axis.
+"""The charts of the studies: the records of each along its axis.
 
-Charts that the report has already (GFLOP/s by size, ratios, errors, the roofline) are taken from there.
+Charts that the report already has (GFLOP/s by size, ratios, errors, the roofline) are reused.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from convforge.course.studies.readings import Reading, Series, by_case, device_b
 from convforge.course.studies.timer import MISTAKEN
 from convforge.course.studies.words import clock_name, workload_words
 
-# Series of one study that are drawn: those with the most places, of equals the largest.
+# Most series of a study to draw: those with the most places, and of these the largest.
 MOST_PANELS = 6
-# From this ratio of the highest to the lowest rate on, small ones would be on the axis of a linear scale.
+# Highest rate over lowest from which the axis is logarithmic; on a linear one, small rates would touch the axis.
 FAR_APART = 20
-# The least share whose figure is written into its bar.
+# Smallest share that has its figure written into its bar.
 LEGIBLE_SHARE = 0.07
 
 Draw = Callable[[Chapter, Ink], Iterable[Panel]]
 
 
 def ink_of(book: Book, theme: Theme) -> Ink:
-    """A theme with one look for each method on all charts of a book."""
+    """Return a theme with one look for each method in all charts of a book."""
     names = {e.result.algorithm: e.result.ours for c in book.chapters for e in c.shown.entries}
     return Ink(theme, looks((name, ours) for ours in (True, False) for name, own in names.items() if own is ours))
 
 
 def chapter_panels(chapter: Chapter, ink: Ink) -> list[Panel]:
-    """The panels of a chapter; none where its records hold nothing to draw."""
+    """Return the panels of a chapter; empty if its records have nothing to draw."""
     return list(_DRAWN[chapter.study.name](chapter, ink))
 
 
 def whole_panels(book: Book, kind: Kind, ink: Ink) -> list[Panel]:
-    """The report's panels of a kind, of all chapters together."""
+    """Return the report's panels of a kind, for all chapters together."""
     return [panel for _, panel in report.panels(book.whole, kind, ink)]
 
 
 def _along(axis: str, kind: str) -> Draw:
-    """A panel for each series along an axis: time, rate, or gain over direct_naive."""
+    """Return a function that draws a panel for each series along an axis: time, rate, or gain over direct_naive."""
 
     def draw(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         found = [one for one in series(readings(chapter.shown.run, "conv2d"), axis) if len(one.points) > 1]
@@ -81,7 +81,7 @@ def _along(axis: str, kind: str) -> Draw:
 
 
 def _value_axis(kind: str, title: str, rows: Sequence[dict[str, Any]]) -> Any:
-    """Linear for gains, and for rates that are near each other; else logarithmic."""
+    """Linear axis for gains and for rates in a small range, otherwise a logarithmic one."""
     field = {"rate": "gflops", "gain": "gain"}[kind]
     values = [row[field] for row in rows]
     if kind == "gain" or max(values) < FAR_APART * min(values):
@@ -104,7 +104,7 @@ def _report(kind: Kind) -> Draw:
 
     def draw(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
         for family, panel in report.panels(chapter.shown, kind, ink):
-            # An operation without strides has one panel, whose own title adds nothing to its family.
+            # An operation without strides has only one panel, so the panel's own title is redundant.
             own = "" if family and panel.key.endswith("-all") else panel.title
             words = [word for word in (family and chapter.shown.short(family), own) if word]
             yield replace(panel, title=gettext(", ").join(words))
@@ -113,7 +113,7 @@ def _report(kind: Kind) -> Draw:
 
 
 def _size(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
-    """Time by size; on a GPU also its worth: the time there, from host to host, and on the host."""
+    """Time by size; on a GPU also the time with copies from and to the host, and the time on the host."""
     yield from _along("size", "time")(chapter, ink)
     if device_backend(chapter.run) != "cuda":
         return
@@ -131,7 +131,7 @@ def _size(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
 
 
 def _best(found: Iterable[Reading]) -> list[Reading]:
-    """Of each case the fastest whose arithmetic is allowed."""
+    """The fastest reading with allowed arithmetic for each case."""
     strict = [r for r in found if r.strict]
     return [min(rs, key=lambda r: r.seconds) for rs in by_case(strict).values()]
 
@@ -142,9 +142,9 @@ def _timed(name: str, r: Reading) -> dict[str, Any]:
 
 
 def _blocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
-    """Each shape's time over the fastest of its method, by the threads or elements of its block.
+    """Time of each block shape divided by that of the method's fastest, by the threads or elements of the block.
 
-    Of configs that differ in their block alone; where a method has several such groups, of the largest.
+    Compares configs that differ only in their block; if a method has several groups of these, the largest is drawn.
     """
     titles = {"conv2d": gettext("threads of a block"), "gemm": gettext("threads, or elements of the tile, of a block")}
     for operation, title in titles.items():
@@ -203,7 +203,7 @@ def _partitions(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
 
 
 def _steps(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
-    """The share of each step in a call: a bar a case, a panel a method."""
+    """Share of each step in a call, with a bar for each case and a panel for each method."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for r in chapter.run.results:
         total = sum(step.time.median_s for step in r.steps)
@@ -228,7 +228,7 @@ def _step_panel(key: str, title: str, text: str, rows: list[dict[str, Any]], ink
         color=drawing.method_scales(ink, rows)["color"],
         tooltip=drawing.tooltips(("case", "method", "time", "of_all_steps")),
     )
-    # In print, and to eyes that see no colour, figures tell a bar's parts apart; their order is the legend's.
+    # Figures identify the parts of a bar in print and for colour-blind readers; the legend has the same order.
     figure: Any = alt.condition(f"datum.share >= {LEGIBLE_SHARE}", alt.Text("of_all_steps:N"), alt.value(""))
     words = base.mark_text(fontSize=10, color=ink("paper")).encode(
         x=x.bandPosition(0.5), detail="method:N", text=figure
@@ -238,7 +238,7 @@ def _step_panel(key: str, title: str, text: str, rows: list[dict[str, Any]], ink
 
 
 def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
-    """The time that each clock shows, over the right time: a row a clock."""
+    """Time shown by each clock divided by the correct time, with a row for each clock."""
     every = readings(chapter.run, "conv2d", every_config=True)
     for case, found in by_case(r for r in every if r.result.precision == MISTAKEN).items():
         right = next((r.seconds for r in found if r.result.config == "clock=right"), None)
@@ -254,7 +254,7 @@ def _clocks(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
 
 
 def roofline(book: Book, ink: Ink) -> list[Panel]:
-    """All methods on one case, and each where it comes nearest to the roof; none where no ceiling was measured."""
+    """Return charts of all methods on one case and of each at its highest share of the roof; empty without ceilings."""
     one = gettext("GFLOP/s of every method on the case that the headline tells of, beside the roof there")
     nearest = gettext(
         "roofline: GFLOP/s against FLOPs a byte, each method where it comes nearest to the measured ceilings"
@@ -266,14 +266,14 @@ def roofline(book: Book, ink: Ink) -> list[Panel]:
 
 
 def on_one_case(book: Book) -> list[Entry]:
-    """All that have a roof on the case of the headline, the fastest first."""
+    """Return all entries with a roof on the headline's case, the fastest first."""
     case = largest_case(book.whole)
     able = [e for e in book.whole.best if e.result.case == case and e.gflops and book.whole.roof(e)]
     return sorted(able, key=lambda e: e.seconds or 0.0)
 
 
 def nearest_to_roof(book: Book) -> list[Entry]:
-    """Of each method the entry that reaches most of the roof; those whose data stayed in the cache come last."""
+    """Return the entry of each method with the highest share of the roof, preferring those with cold caches."""
     ranks: dict[str, dict[tuple[bool, float], Entry]] = {}
     for e in book.whole.best:
         limit = book.whole.roof(e)

@@ -21,12 +21,12 @@ from convforge.course.pages.looks import FONT
 from convforge.course.pages.page import write
 from convforge.course.report.headline import headline
 
-# Pixels of a chart's plot in a file.
+# Width of a chart's plot in a file, in pixels.
 WIDTH = 560
 
 
 class Written(NamedTuple):
-    """The files of a lab; `without_png`: charts are SVG alone, for no font here has the language's glyphs."""
+    """The files of a lab; `without_png` is True if charts are SVG only, because no font has the language's glyphs."""
 
     pages: list[Path]
     charts: list[Path]
@@ -35,11 +35,11 @@ class Written(NamedTuple):
 
 
 def write_lab(book: Book, folder: Path, *, title: str = "", codes: Sequence[str] = ("en",)) -> Written:
-    """Write a lab into a folder, in one language or several.
+    """Write a lab into a folder, in one or several languages.
 
-    The page and the Markdown of the first language are ``lab.html`` and ``lab.md``, of another ``lab-zh.html`` and so
-    on; charts go to ``charts/`` or ``charts-zh/``, the data, which has no language, to ``data/``. ``ValueError`` for an
-    unknown language, ``OSError`` if a file cannot be written.
+    The first language is written to ``lab.html`` and ``lab.md``, others to ``lab-zh.html`` and so on. Charts go to
+    ``charts/`` or ``charts-zh/``, the data (without language) to ``data/``. Raises ``ValueError`` for an unknown
+    language, ``OSError`` if a file cannot be written.
     """
     endings = {code: "" if i == 0 else f"-{code}" for i, code in enumerate(codes)}
     pages: list[Path] = []
@@ -60,7 +60,7 @@ def write_lab(book: Book, folder: Path, *, title: str = "", codes: Sequence[str]
 
 
 def _write_charts(book: Book, folder: Path) -> tuple[dict[str, list[tuple[str, str]]], list[Path]]:
-    """Every chart as SVG and PNG; of each study the captions and addresses of the charts that a text shows."""
+    """Write every chart as SVG and PNG; return the captions and addresses of charts by study, and all paths."""
     ink = charts.ink_of(book, "light")
     groups = {chapter.study.name: charts.chapter_panels(chapter, ink) for chapter in book.chapters}
     groups |= {"ratio": charts.whole_panels(book, "ratio", ink), "roofline": charts.roofline(book, ink)}
@@ -80,7 +80,7 @@ def _write_charts(book: Book, folder: Path) -> tuple[dict[str, list[tuple[str, s
 
 
 def _write_data(book: Book, folder: Path) -> list[Path]:
-    """Of each study its results as CSV and the stored run; of all the findings, with what they rest on, as JSON."""
+    """Write each study's results as CSV with its stored run, and all findings with their figures as JSON."""
     paths = []
     for chapter in book.chapters:
         paths += [folder / f"{chapter.study.name}.csv", folder / f"{chapter.study.name}.jsonl"]
@@ -93,7 +93,7 @@ def _write_data(book: Book, folder: Path) -> list[Path]:
 
 
 def to_table(book: Book) -> dict[str, Any]:
-    """The lab as JSON holds it: device, headline, studies with their findings, published tables with theirs."""
+    """Return the lab as a dict for JSON: device, headline, studies and published tables, both with their findings."""
     first = headline(book.whole)
     return {
         "device": book.run.device,
@@ -116,7 +116,7 @@ def to_table(book: Book) -> dict[str, Any]:
 
 @cache
 def _has_glyphs(code: str) -> bool:
-    """Find out if the fonts that draw PNGs have a language's glyphs: without them two signs look the same."""
+    """True if the fonts for PNGs have a language's glyphs: without them, two different characters look the same."""
     import vl_convert
 
     def drawn(sign: str) -> bytes:

@@ -1,6 +1,6 @@
 """The lab as one HTML page that works offline, and as Markdown for a repository or a hand-in.
 
-Both have the same contents: the answers first, then how each was found.
+Both have the same contents: first the answers, then the measurements behind each.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from convforge.course.studies.readings import device_backend
 from convforge.course.studies.timer import MISTAKEN
 from convforge.course.studies.words import clock_name
 
-# Rows of a table of the Markdown; the page and the data hold all.
+# Most rows of a table in the Markdown; the page and the data have all rows.
 MOST_ROWS = 40
-# Cases of a method next to its source: the largest.
+# Most cases shown next to a method's source, largest first.
 MOST_CASES = 6
 
 
 def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tuple[str, str]] = ()) -> str:
-    """The page as text, in the language `code`; the same book gives the same text.
+    """Render the page as text in the language `code`; the same book always gives the same text.
 
-    The title names the device by default. `pages` are names and addresses of the same page in other languages.
+    The default title names the device. `pages` has names and addresses of the same page in other languages.
     """
     with in_language(code), unvalidated():
         book = in_this_language(book)
@@ -53,7 +53,7 @@ def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tup
             ink=ink,
             chapters=[_chapter(chapter) | _numbers(chapter, ink) for chapter in book.chapters],
             absent=[words.study_name(study.name) for study in book.absent],
-            # Single cases have a row each, and so a chart that is not next to others.
+            # The chart of single cases is tall (a row for each case), so it is placed separately.
             ratios=[[p for p in ratios if p.key != "ratio-cases"], [p for p in ratios if p.key == "ratio-cases"]],
             verdicts=tables.verdict_table(book.whole),
             roofline=charts.roofline(book, ink),
@@ -69,7 +69,7 @@ def render(book: Book, *, title: str = "", code: str = "en", pages: Sequence[tup
 
 
 def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    """The report in the current language; `drawn` has the captions and addresses of charts, by study or "roofline"."""
+    """Render the Markdown in the current language; `drawn` has chart captions and addresses, by study or "roofline"."""
     chapters = [_chapter(chapter) | _times(chapter) for chapter in book.chapters]
     text = template("lab.md.j2").render(
         title=title, chapters=chapters, drawn=drawn, most_rows=MOST_ROWS, **_contents(book)
@@ -78,7 +78,7 @@ def markdown(book: Book, *, title: str, drawn: Mapping[str, Sequence[tuple[str, 
 
 
 def _contents(book: Book) -> dict[str, Any]:
-    """The parts that page and Markdown share, but for the chapters."""
+    """Parts that page and Markdown share, except the chapters."""
     return {
         "headline": headline(book.whole),
         "cautions": words.cautions_of(book),
@@ -116,9 +116,9 @@ def _numbers(chapter: Chapter, ink: Ink) -> dict[str, Any]:
 
 
 def _times(chapter: Chapter) -> dict[str, Any]:
-    """The table of a chapter of the Markdown.
+    """The table of a chapter in the Markdown.
 
-    Of each method on a case the fastest; of shapes of block and mistaken clocks all, as the study is about them.
+    Shows the fastest config of each method and case; studies of block shapes and clocks show all, as their subject.
     """
     blocks = chapter.study.view == "blocks"
     clocks = [entry for entry in chapter.listed.timed if entry.result.precision == MISTAKEN]
@@ -134,7 +134,7 @@ def _times(chapter: Chapter) -> dict[str, Any]:
 
 
 def _time(name: str, write: Callable[[float], str]) -> list[Field]:
-    """The columns of an entry's time, its spread and its rate."""
+    """Columns for time, spread and rate of an entry."""
 
     def time(entry: Entry) -> Cell:
         assert entry.timing is not None
@@ -175,7 +175,7 @@ def _names(panels: Iterable[Panel]) -> set[str]:
 
 def _runs(book: Book) -> Table:
     def ceilings(name: str, of: str) -> Field:
-        """Those measured before a run and after it, in 1e9 a second."""
+        """Column of ceilings before and after the run, in units of 1e9 per second."""
 
         def cell(chapter: Chapter) -> Cell:
             found = [getattr(ceilings, of) for _, ceilings in chapter.run.ceilings]
@@ -201,13 +201,13 @@ def _runs(book: Book) -> Table:
     return table("runs", gettext("The runs behind this page"), book.chapters, fields)
 
 
-# The kernels of the package, each next to its measured times.
+# The package's kernels, each with its measured times.
 
 
 class Kernel(NamedTuple):
-    """A method of ours, and a table of its largest cases; it is stale where some of their times are of an older text.
+    """A method of ours, with a table of its largest cases; stale if a source has changed since one of them was timed.
 
-    Each of its files has a name within the package and a text; code that all methods share is not among them.
+    `files` holds the name within the package and the text of each file, without code that all methods share.
     """
 
     name: str
@@ -218,7 +218,7 @@ class Kernel(NamedTuple):
 
 
 def kernels(book: Book) -> list[Kernel]:
-    """Every method of ours that has a time, in the order of the list of methods."""
+    """Return every timed method of ours, in the order of the list of methods."""
     backend, facts = device_backend(book.run), DeviceFacts.from_table(book.run.machine["facts"])
     timed: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in book.whole.best:
@@ -242,7 +242,7 @@ def _measured(view: View, name: str, entries: list[Entry]) -> Table:
         return entry.gflops / limit if entry.gflops and limit else None
 
     def registers(entry: Entry) -> float | None:
-        # Weights may be copied or packed in a launch of their own, before.
+        # The maximum, because a separate launch before may copy or pack the weights.
         return max((launch.get("registers") or 0 for launch in entry.result.launches), default=0) or None
 
     def over_best(entry: Entry) -> float | None:

@@ -1,6 +1,6 @@
-"""The published tables A to D next to this machine's figures: what the rules find in both, and where orders differ.
+"""The published tables A to D next to this machine's figures: findings from both, and differences in the order.
 
-The order of each two methods of a table is compared with theirs here, case by case.
+For each pair of methods in a table, the published order is compared with the measured order, case by case.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from convforge.course.studies.readings import device_backend
 from convforge.problem import Conv2dProblem, Problem, parse_problem
 from convforge.timing.ranking import order
 
-# Published table -> the study whose rules read it.
+# Published table -> the study with the rules that read it.
 READ_BY = {"A": "size", "B": "gemm", "C": "stride", "D": "stride"}
 # Tables published in GFLOP/s; the others are in milliseconds.
 IN_RATES = frozenset({"D"})
@@ -32,18 +32,18 @@ RULE = "order-here"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A published table next to this machine's figures, read by the rules of a study."""
+    """A published table next to this machine's figures, with the findings of a study's rules."""
 
     published: Published
     study: Study
     table: Table
-    theirs: list[Finding]  # of the published figures; those that rest on doubtful ones are not supported
-    orders: list[Finding]  # of each two methods, there and here
-    matched: int  # cases that were timed here too
+    theirs: list[Finding]  # from the published figures; those from doubtful figures are not supported
+    orders: list[Finding]  # for each pair of methods, published and here
+    matched: int  # number of cases that were also timed here
 
     @property
     def doubts(self) -> list[str]:
-        """The doubts about the table, each with the methods whose figures are doubtful."""
+        """Doubts about the table, each with the methods that have the doubtful figures."""
         words, comma = gettext("{doubt} ({methods})"), gettext(", ")
         doubts = self.published.doubts
         return [words.format(doubt=gettext(d.words), methods=comma.join(d.methods)) for d in doubts]
@@ -57,14 +57,14 @@ class Pair(NamedTuple):
 
     @property
     def ratios(self) -> tuple[float, float]:
-        """The second method's time over the first's, there and here."""
+        """Time of the second method divided by the first's, published and here."""
         a, b = self.theirs
         mine, other = (entry.seconds or 0.0 for entry in self.here)
         return _seconds(b) / _seconds(a), other / mine
 
     @property
     def order(self) -> str:
-        """Here their order is the "same", "turned", "level" in one of the two, or "unsure": too noisy."""
+        """Order here: "same", "turned" (reversed), "level" if equal in either table, or "unsure" if too noisy."""
         a, b = (entry.timing for entry in self.here)
         assert a is not None
         assert b is not None
@@ -77,7 +77,7 @@ class Pair(NamedTuple):
 
 
 def comparisons(book: Book) -> list[Comparison]:
-    """Every published table next to this machine's figures."""
+    """Compare every published table with this machine's figures."""
     return [_comparison(book, published) for published in TABLES.values()]
 
 
@@ -94,11 +94,11 @@ def _comparison(book: Book, published: Published) -> Comparison:
         Column(gettext("over the fastest here"), True,
                gettext("time over that of the fastest method of the case, in one run")),
     )  # fmt: skip
-    here: dict[Problem, dict[str, Entry]] = {}  # shape of a problem -> method -> its fastest entry
+    here: dict[Problem, dict[str, Entry]] = {}  # problem without padding -> method -> its fastest entry
     for entry in sorted(book.whole.best, key=lambda e: e.seconds or 0.0):
         shape = _shape(parse_problem(entry.result.problem))
         here.setdefault(shape, {}).setdefault(entry.result.algorithm, entry)
-    # Case -> its published results, and those of this machine by method.
+    # Case -> its published results, and this machine's by method.
     both: dict[str, tuple[list[Result], dict[str, Entry]]] = {}
     for r in published.run.results:
         found = here.get(_shape(parse_problem(r.problem)), {}) if r.backend == backend else {}
@@ -116,8 +116,8 @@ def _comparison(book: Book, published: Published) -> Comparison:
 
 
 def _rows(theirs: list[Result], here: Mapping[str, Entry], *, rates: bool) -> Iterator[tuple[Cell, ...]]:
-    """A row a method of theirs, and one for the fastest here where they did not have it."""
-    # One method alone, such as the host's loop, is compared with nothing.
+    """One row per published method, and one for the fastest here if it was not published."""
+    # A single method, such as the host's loop, has no other to compare with.
     flops, best = theirs[0].flops, min(map(_seconds, theirs)) if len(theirs) > 1 else None
     first = min(here.values(), key=lambda e: e.seconds or 0.0, default=None)
 
@@ -142,12 +142,12 @@ def _rows(theirs: list[Result], here: Mapping[str, Entry], *, rates: bool) -> It
 
 
 def _shape(problem: Problem) -> Problem:
-    """A problem without its padding, which the published figures have or lack without saying why."""
+    """Return a problem without padding, because the published figures do not always state it."""
     return replace(problem, padding=(0, 0, 0, 0)) if isinstance(problem, Conv2dProblem) else problem
 
 
 def _orders(cases: Mapping[str, tuple[list[Result], Mapping[str, Entry]]], doubted: set[str]) -> Iterator[Finding]:
-    """A finding for each two methods that were timed on the same cases there and here; of `doubted`, not supported."""
+    """Yield a finding for each pair of methods timed on the same cases in both; unsupported if one is in `doubted`."""
     names = dict.fromkeys(r.algorithm for theirs, _ in cases.values() for r in theirs)
     for pair in combinations(names, 2):
         found = {}
@@ -164,7 +164,7 @@ def _order(found: Mapping[str, Pair], *, supported: bool) -> Finding:
     sure = {case: pair for case, pair in found.items() if case not in unsure}
     found = sure or found
     led = sum(pair.ratios[0] > 1 for pair in found.values())
-    if 2 * led < len(found):  # the method that is faster on most cases is named first
+    if 2 * led < len(found):  # name the method first that is faster on most cases
         found = {case: Pair(pair.theirs[::-1], pair.here[::-1]) for case, pair in found.items()}
         led = sum(pair.ratios[0] > 1 for pair in found.values())
     a, b = (r.algorithm for r in next(iter(found.values())).theirs)

@@ -1,4 +1,4 @@
-"""The lab's own words: title, answers, findings with the figures behind them, the roofline's, and the glossary."""
+"""Texts of the lab: title, answers, findings with their figures, the roofline, and the glossary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from convforge.problem.types import PRECISIONS
 
 
 class FindingText(NamedTuple):
-    """A finding as pages show it; its figures are each a place, a name, a value and a spread."""
+    """A finding for a page; each figure is a tuple of place, name, value and spread."""
 
     sentence: str
     details: list[str]
@@ -30,31 +30,31 @@ class FindingText(NamedTuple):
 
 
 def finding_texts(findings: Iterable[Finding]) -> list[FindingText]:
-    """Findings in the current language."""
+    """Return findings in the current language."""
     return [FindingText(f.sentence, f.details, f.rule, [_figure(datum) for datum in f.data]) for f in findings]
 
 
 def title_of(book: Book) -> str:
-    """The title of a report that has none of its own."""
+    """Return the default title of a report."""
     return gettext("Convolution on {device}").format(device=machine_name(book.whole))
 
 
 def answer(chapter: Chapter) -> str:
-    """A chapter's answer in a sentence or two."""
+    """Return a chapter's answer in one or two sentences."""
     if not chapter.answers:
         return gettext("The records say nothing about this.")
     return " ".join(finding.sentence for finding in chapter.answers)
 
 
 def stale_words(stale: Iterable[bool]) -> str:
-    """A warning about the times of a table whose sources have changed since; empty where none has."""
+    """Return a warning if sources of a table's times have changed since; otherwise an empty text."""
     every = list(stale)
     words = gettext("{n} of {of} times are of sources that have changed since; measure again to be sure.")
     return words.format(n=sum(every), of=len(every)) if any(every) else ""
 
 
 def cautions_of(book: Book) -> list[str]:
-    """Everything that a reader must know before trusting the numbers, and which times are counted there."""
+    """Return sentences on all known doubts about the numbers, and on the selection of counted times."""
     counted = gettext(
         "Counted here are the times that are compared: of each method the fastest on a case, each case from "
         "one study. A chapter counts every time that its table lists."
@@ -64,7 +64,7 @@ def cautions_of(book: Book) -> list[str]:
 
 
 def roofline_tables(book: Book) -> tuple[Table, Table]:
-    """The numbers behind the roofline: of all methods on one case, and of each where it comes nearest to the roof."""
+    """Return the tables behind the roofline: all methods on one case, and each at its highest share of the roof."""
     on_one = gettext("Under the roof: all methods on one case")
     nearest = gettext("Under the roof: each method on its own best case")
     return (
@@ -74,7 +74,7 @@ def roofline_tables(book: Book) -> tuple[Table, Table]:
 
 
 def roofline_words(book: Book) -> str:
-    """Name the methods nearest to and farthest from the roof on the headline's case; empty where there is none."""
+    """Name the methods closest to and farthest from the roof on the headline's case; empty without a roof."""
     found, whole = [e for e in charts.on_one_case(book) if not e.nominal], book.whole
     ceilings = whole.run.best_ceilings
     if not found or ceilings is None:
@@ -99,7 +99,7 @@ def roofline_words(book: Book) -> str:
 
 
 def study_name(name: str) -> str:
-    """The subject of a study in a word or two: a link of the contents."""
+    """Return the subject of a study in a word or two, for a link in the contents."""
     known = {
         "size": gettext("Image size"),
         "stride": gettext("Stride"),
@@ -117,7 +117,7 @@ def study_name(name: str) -> str:
 
 
 def _figure(datum: Datum) -> tuple[str, str, str, str]:
-    """A figure's result, name, value, and half the distance of its quartiles."""
+    """Place, name, value and spread (half the interquartile range over the median) of a figure."""
     seconds = numbers.seconds
     known: dict[str, tuple[str, Callable[[float], str]]] = {
         "time": (gettext("time"), seconds),
@@ -138,7 +138,7 @@ def _figure(datum: Datum) -> tuple[str, str, str, str]:
         "l1_bytes": (gettext("bytes asked of L1"), numbers.byte_count),
         "dram_bytes": (gettext("bytes to and from memory"), numbers.byte_count),
     }
-    # Others are steps of a call, which have the names of their kernels.
+    # Other figures are steps of a call, named after their kernels.
     name, write = known.get(datum.what, (datum.what.replace("_", " "), seconds))
     where = " ".join(word for word in (datum.case, datum.method, clock_name(datum.config)) if word)
     spread = "" if datum.spread is None else f"±{numbers.percent(datum.spread)}"
@@ -146,7 +146,7 @@ def _figure(datum: Datum) -> tuple[str, str, str, str]:
 
 
 def glossary(book: Book) -> list[tuple[str, str]]:
-    """The names of cases, problems and configs that a book holds, then the words that its page uses, each explained."""
+    """Explain the names of cases, problems and configs in a book, then the terms used on its page."""
     cases = [
         ("rgb_to_1_2048_s1",
          gettext("a case: an RGB image of 2048 pixels a side to 1 channel, stride 1; other names are made alike")),

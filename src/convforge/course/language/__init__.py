@@ -1,7 +1,7 @@
-"""The language of pages, charts and findings: English in the sources, every other as a catalogue in this folder.
+"""The language of pages, charts and findings: English in the sources, all others as catalogues in this folder.
 
-A text is translated where it is made, into the language of the surrounding block. Catalogues have gettext's format
-(``zh.po``, read by Babel); a text that a catalogue lacks stays English.
+A text is translated where it is created, into the language set by the enclosing :func:`in_language` block. Catalogues
+use gettext's format (``zh.po``, read by Babel); a text missing in a catalogue stays English.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import resources
 
 __all__ = ["LANGUAGES", "catalogue", "gettext", "in_language", "language", "ngettext"]
 
-# Code -> name in that language.
+# Language code -> name in that language.
 LANGUAGES = {"en": "English", "zh": "中文"}
 
 _language: ContextVar[str] = ContextVar("language", default="en")
@@ -37,19 +37,19 @@ def in_language(code: str) -> Iterator[None]:
 
 
 def gettext(message: str) -> str:
-    """A text in the current language."""
+    """Translate a text into the current language."""
     return catalogue(language()).get(message, message)
 
 
 def ngettext(one: str, many: str, n: int) -> str:
-    """The text for one, or for many; a language without plurals has one for both."""
+    """Translate the text for one or for many; a language without plurals has the same text for both."""
     found = catalogue(language()).get(one)
     return found if found is not None else one if n == 1 else many
 
 
 @cache
 def catalogue(code: str) -> Mapping[str, str]:
-    """English text -> its translation; empty for English."""
+    """Return English text -> translation; empty for English."""
     if code == "en":
         return {}
     from babel.messages.pofile import read_po

@@ -1,1 +1,1 @@
-"""The machinery of pages: charts, the looks of methods, images, and HTML files that need no network."""
+"""Building blocks of pages: charts, the looks of methods, images, and HTML files that need no network."""

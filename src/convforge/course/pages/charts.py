@@ -1,7 +1,7 @@
 """Charts as Vega-Lite specs, made with Altair; the same specs give the page, SVG and PNG, without a network.
 
-A chart draws rows, which are dicts. "method" gives a row its colour, dash and shape; "place" is its position on the
-horizontal axis of a chart of lines; the fields of a tooltip are texts.
+A chart draws rows, which are dicts. "method" selects a row's colour, dash and shape; "place" is its position on the
+horizontal axis of a line chart; the fields of a tooltip are texts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from convforge.course.pages.looks import FONT, Ink
 Spec = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
 
-# Pixels: the height of a chart of lines, and of a row of a chart of dots.
+# Height in pixels of a line chart, and of a row of a dot chart.
 HEIGHT = 240
 ROW = 22
-# Ticks of a decade, ever denser.
+# Candidate ticks within a decade, from sparse to dense.
 MANTISSAS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(tenths / 10 for tenths in range(10, 100)))
-# How an axis writes its values; "seconds" takes milliseconds.
+# Number formats of axes; "seconds" expects milliseconds.
 LABELS = {
     "seconds": (
         "datum.value < 0.001 ? format(datum.value * 1e6, '~g') + ' ns' : datum.value < 1 ? "
@@ -41,7 +41,7 @@ LABELS = {
     "power": "format(datum.value, '~e')",
     "thousands": "format(datum.value, ',')",
 }
-# Field of a tooltip -> its name for readers.
+# Names of tooltip fields for readers; the field is the name with underscores.
 _NAMES = (
     "method", "case", "problem", "size", "stride", "time", "spread", "rate", "of the roof", "note", "what", "ours",
     "our time", "best peer", "peer time", "verdict", "FLOPs a byte", "share of the bound", "status", "config",
@@ -52,7 +52,7 @@ TOOLTIPS |= {"error": "RMS error", "class": "arithmetic", "shape": "shape of the
 
 
 class Datasets(dict[str, list[dict[str, Any]]]):
-    """The rows of a chart, apart from it: Altair copies a chart at every step, and would copy them with it.
+    """Rows of charts by name, stored separately because Altair copies a chart at every step, including its rows.
 
     Names are digests of the rows, so that one spec can hold several charts.
     """
@@ -65,44 +65,44 @@ class Datasets(dict[str, list[dict[str, Any]]]):
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart and its rows, without theme and width."""
+    """One chart with its rows, without theme and width."""
 
     key: str  # unique in its run or chapter
-    title: str  # tells it from its neighbours, such as "stride 2"
-    description: str  # for readers who cannot see it
+    title: str  # distinguishes it from neighbouring charts, such as "stride 2"
+    description: str  # alternative text for readers who cannot see the chart
     chart: Any
     data: Datasets
-    by_method: bool = True  # the page's legend hides and shows its marks
+    by_method: bool = True  # True if the page's legend can hide its marks
 
     @property
     def names(self) -> list[str]:
-        """Names that have a line, a bar or a point."""
+        """Names in the field "method" of its rows."""
         return list(dict.fromkeys(str(row["method"]) for rows in self.data.values() for row in rows if "method" in row))
 
 
 def themed(chart: Any, data: Datasets, ink: Ink) -> Spec:
-    """A chart's spec with its rows and the look of all charts."""
+    """Return the spec of a chart with its rows and the common theme."""
     return {**chart.to_dict(), "datasets": dict(sorted(data.items())), "config": _config(ink)}
 
 
 def panel_spec(panel: Panel, ink: Ink) -> Spec:
-    """The spec of one panel for the page: as wide as its place, its legend beside it in HTML."""
+    """Return a panel's spec for the page: as wide as its container, with its legend in the page's HTML."""
     chart = panel.chart.properties(width="container", description=panel.description)
     return {**themed(chart, panel.data, ink), "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
 def unvalidated() -> AbstractContextManager[None]:
-    """Altair without its schema checks, which take seconds a page; the tests check the same specs."""
+    """Return a context without Altair's schema checks, which take seconds per page; tests check the same specs."""
     return debug_mode(False)
 
 
 def svg(spec: Spec) -> str:
-    """A chart as SVG, offline."""
+    """Render a chart as SVG, offline."""
     return str(vl_convert.vegalite_to_svg(spec))
 
 
 def png(spec: Spec, scale: float = 2.0) -> bytes:
-    """A chart as PNG, offline; `scale` is pixels of the file per pixel of the chart."""
+    """Render a chart as PNG, offline; `scale` is file pixels per pixel of the chart."""
     return bytes(vl_convert.vegalite_to_png(spec, scale=scale))
 
 
@@ -131,7 +131,7 @@ def _config(ink: Ink) -> Spec:
 
 
 def around(values: Iterable[float], factor: float) -> list[float]:
-    """The domain of a logarithmic axis: `factor` wider than the values at both ends."""
+    """Return the domain of a logarithmic axis: the range of values, extended by `factor` at both ends."""
     found = list(values)
     return [min(found) / factor, max(found) * factor]
 
@@ -140,7 +140,7 @@ def log_axis(
     channel: Literal["x", "y"], field: str, title: str, domain: Sequence[float], labels: str = "plain", *,
     above: bool = False, **more: Any,
 ) -> Any:  # fmt: skip
-    """A logarithmic axis of values with few, round ticks; `above` the chart, or below it or at its left."""
+    """Return a logarithmic axis with few round ticks; a horizontal one is at the top with `above`."""
     more |= {"orient": "top", "titleAnchor": "end"} if above else {}
     encoding: Any = {"x": alt.X, "y": alt.Y}[channel]
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
@@ -149,18 +149,18 @@ def log_axis(
 
 
 def linear_axis(field: str, title: str, values: Iterable[float]) -> Any:
-    """A vertical axis from 0 to a little more than the largest value."""
+    """Return a vertical axis from 0 to slightly more than the largest value."""
     scale = alt.Scale(domain=[0.0, 1.06 * max(values)], nice=False)
     return alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6))
 
 
 def time_axis(rows: Rows) -> Any:
-    """The vertical axis of the field "ms"."""
+    """Return the vertical axis of the field "ms"."""
     return log_axis("y", "ms", gettext("time a call"), around([row["ms"] for row in rows], 1.3), "seconds")
 
 
 def place_axis(title: str, rows: Rows, *, log: bool = True) -> Any:
-    """The horizontal axis of the field "place", a tick a place."""
+    """Return the horizontal axis of the field "place", with one tick per place."""
     found = sorted({int(row["place"]) for row in rows})
     if log:
         scale = alt.Scale(type="log", base=2, domain=around(found, 1.15), nice=False)
@@ -171,12 +171,12 @@ def place_axis(title: str, rows: Rows, *, log: bool = True) -> Any:
 
 
 def name_axis(field: str, order: Sequence[str], **more: Any) -> Any:
-    """The vertical axis of names, a row a name."""
+    """Return the vertical axis of names, with one row per name."""
     return alt.Y(f"{field}:N", sort=list(order), title=None, axis=alt.Axis(labelLimit=190, **({"grid": True} | more)))
 
 
 def log_ticks(domain: Sequence[float]) -> list[float]:
-    """Three to eight round numbers inside a logarithmic axis."""
+    """Return three to eight round numbers within a logarithmic axis."""
     low, high = math.floor(math.log10(domain[0])), math.ceil(math.log10(domain[1]))
     for mantissas in MANTISSAS:
         found = [float(f"{m}e{e}") for e in range(low, high + 1) for m in mantissas]
@@ -193,10 +193,10 @@ def lines(
     key: str, title: str, text: str, rows: Rows, x: Any, y: Any, ink: Ink, fields: Sequence[str], *,
     joined: bool = True, quartiles: bool = False, data: Datasets | None = None, below: Sequence[Any] = (),
 ) -> Panel:  # fmt: skip
-    """A line a method over places.
+    """Draw one line per method over places.
 
-    `fields` are those of the tooltip; with `joined`, lines join the points; with `quartiles` each point has a bar from
-    its field "low" to "high". `data` holds the rows of the charts in `below`, which are drawn first.
+    `fields` are those of the tooltip. `joined` connects the points; `quartiles` adds a bar from "low" to "high" to each
+    point. `data` holds the rows of the charts in `below`, which are drawn first.
     """
     data = Datasets() if data is None else data
     base, scales = data.chart(rows), method_scales(ink, rows)
@@ -217,7 +217,7 @@ def dots(
     key: str, title: str, text: str, rows: Rows, x: Any, by: str, ink: Ink, fields: Sequence[str], *,
     data: Datasets | None = None, below: Sequence[Any] = (),
 ) -> Panel:  # fmt: skip
-    """A row a case or a method, in the order of `rows`, with a point a method; see :func:`lines`."""
+    """Draw one row per case or method, in the order of `rows`, with one point per method; see :func:`lines`."""
     data = Datasets() if data is None else data
     names = list(dict.fromkeys(str(row[by]) for row in rows))
     points = method_points(data.chart(rows), method_scales(ink, rows), fields).encode(x=x, y=name_axis(by, names))
@@ -227,12 +227,12 @@ def dots(
 
 
 def level_line(data: Datasets, ink: Ink, **axis: Any) -> Any:
-    """A line at the ratio 1, by the encoding x or y."""
+    """Return a line at the ratio 1; `axis` is the encoding x or y."""
     return data.chart([{"ratio": 1}]).mark_rule(color=ink("ink"), strokeWidth=1.2).encode(**axis)
 
 
 def method_scales(ink: Ink, rows: Rows) -> dict[str, Any]:
-    """Colour, fill, dash and shape by the methods of rows; in files with one legend, on the page with none."""
+    """Return colour, fill, dash and shape scales for the methods in rows; files get one legend, the page none."""
     there = dict.fromkeys(row["method"] for row in rows)
     ink.add(there)
     names = [name for name in ink.methods if name in there]
@@ -240,7 +240,7 @@ def method_scales(ink: Ink, rows: Rows) -> dict[str, Any]:
     fills = [colour if look.ours else ink("paper") for colour, look in zip(colours, found, strict=True)]
     shapes, dashes = [look.shape for look in found], [list(look.dash) or [1, 0] for look in found]
     legend: Any = None if ink.theme == "page" else alt.Legend(title=None)
-    # Backwards, so that Vega-Lite does not put dashes round the symbols of the other channels' legend.
+    # Reversed, so that Vega-Lite does not draw dashes around the symbols in the legend of the other channels.
     backwards = alt.Scale(domain=names[::-1], range=dashes[::-1])
     return {
         "color": alt.Color("method:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
@@ -251,19 +251,19 @@ def method_scales(ink: Ink, rows: Rows) -> dict[str, Any]:
 
 
 def method_points(base: Any, scales: dict[str, Any], fields: Sequence[str]) -> Any:
-    """A point a row, with a tooltip."""
+    """Return one point per row, with a tooltip."""
     return base.mark_point(size=48, strokeWidth=1.6, opacity=1).encode(
         color=scales["color"], fill=scales["fill"], shape=scales["shape"], tooltip=tooltips(fields)
     )
 
 
 def shown_only(ink: Ink, chart: Any) -> Any:
-    """A chart whose methods a reader of the page can hide: the legend there sets the parameter."""
+    """Let readers of the page hide methods of a chart: the page's legend sets the parameter "hidden"."""
     if ink.theme != "page":
         return chart
     return chart.transform_filter("indexof(hidden, datum.method) < 0").add_params(alt.param(name="hidden", value=[]))
 
 
 def tooltips(fields: Sequence[str]) -> list[alt.Tooltip]:
-    """Fields of a row as a tooltip, each with its name for readers."""
+    """Return the tooltip for fields of a row, each with its name for readers."""
     return [alt.Tooltip(f"{field}:N", title=gettext(TOOLTIPS[field])) for field in fields]

@@ -1,4 +1,4 @@
-"""Images inside a page: each different one once, shrunk, as data addresses."""
+"""Images in a page: shrunk and embedded as data URLs, duplicates only once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 
 from convforge.course.language import gettext
 
-# Longest side in pixels: the first with which all images together stay within the page's share for them.
+# Longest sides in pixels; the first that keeps the total of all images within the page's limit is used.
 LONGEST_SIDES = (480, 360, 240, 160)
 SHARE_BYTES = 900_000
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
@@ -28,9 +28,9 @@ class Figure(NamedTuple):
 
 
 def find_images(folder: Path) -> list[tuple[str, Path]]:
-    """The images of a folder: the photograph, then the others by name, each with its stem as caption.
+    """Find the images of a folder: the photograph first, then the others by name, each with its stem as caption.
 
-    ``ValueError`` if there is no such folder, or no image in it.
+    Raises ``ValueError`` if the folder does not exist or has no image.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder of images")
@@ -42,9 +42,9 @@ def find_images(folder: Path) -> list[tuple[str, Path]]:
 
 
 def figures(images: Sequence[tuple[str, Path]]) -> list[Figure]:
-    """Read, shrink and encode images, given as pairs of a caption and a path.
+    """Read, shrink and encode images, given as pairs of caption and path.
 
-    ``ValueError``, which names the file, if one is no image; ``OSError`` if it cannot be read.
+    Raises ``ValueError`` with the file's name if it is not an image, ``OSError`` if it cannot be read.
     """
     captions: dict[bytes, list[str]] = {}
     opened: dict[bytes, Image.Image] = {}

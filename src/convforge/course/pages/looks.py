@@ -1,8 +1,8 @@
-"""The colours of pages, and each method's colour, dash and shape: the same in every chart, and no two alike.
+"""The colours of pages, and the colour, dash and shape of each method, which are unique and equal in all charts.
 
 Our methods are saturated, solid and filled; peers are grey, dashed and hollow. Hues follow Okabe and Ito (Color
-universal design, 2008), darkened until each has a contrast of 3:1 against the page. Shape and dash repeat what the hue
-tells, for eyes and printers that see no colour. A method states its look beside its class (`algorithms/traits.py`).
+universal design, 2008), darkened to a contrast of at least 3:1 against the page. Shape and dash also identify the
+method, for readers and printers without colour. A method defines its look next to its class (`algorithms/traits.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from convforge.peers import every_algorithm
 
 Theme = Literal["page", "light", "dark"]
 
-# Fonts with Chinese glyphs follow those with Latin ones.
+# Fonts with Latin glyphs first, then those with Chinese glyphs.
 FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'PingFang SC', 'Microsoft YaHei', "
     "'Noto Sans CJK SC', 'Noto Sans SC', sans-serif"
@@ -31,7 +31,7 @@ INKS = {
     "accent": ("#0067b1", "#58a9f5"),
 }
 
-# Colours on a light and on a dark page. A library has one tint of grey; its functions differ in shape and dash.
+# Colours on a light and on a dark page. Each library has one shade of grey; its functions differ in shape and dash.
 HUES = {
     "blue": ("#0067b1", "#58a9f5"),
     "sky": ("#2f93c8", "#8fd0f5"),
@@ -61,12 +61,12 @@ SHAPES = (
     "circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left",
 )  # fmt: skip
 
-# Hues of methods that state no look: ours, and peers with their dashes.
+# Hues of methods that define no look: ours, and peers with their dashes.
 _SPARE = ("mauve", "crimson", "indigo", "moss", "brown", "pink", "teal")
 _SPARE_PEERS = ("cupy", "cudnn", "cublas", "npp")
 _SPARE_DASHES = ((5, 2), (4, 2), (3, 4), (9, 4))
 
-# Looks of lines that are no methods, such as partitions or clocks.
+# Looks of lines that do not represent methods, for example partitions or clocks.
 _NAMED: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("blue", ()), ("amber", (8, 3)), ("green", (2, 2)), ("vermillion", (8, 3, 2, 3)), ("purple", (4, 4)),
     ("sky", (12, 3)), ("pink", (6, 2, 2, 2)), ("olive", (1, 3)), ("indigo", (12, 3, 2, 3, 2, 3)),
@@ -88,8 +88,8 @@ class Look:
 class Ink:
     """The colours of one theme.
 
-    On the page colours are the stylesheet's variables, so that charts follow a dark, light or printed page by
-    themselves; in files they are the light or dark values.
+    On the page, colours are CSS variables, so that charts switch between dark, light and print automatically. In files,
+    they are the light or dark values.
     """
 
     theme: Theme
@@ -97,17 +97,17 @@ class Ink:
     _named: Iterator[Look] = field(default_factory=lambda: _named_looks(), init=False, repr=False, compare=False)
 
     def add(self, names: Iterable[str]) -> None:
-        """Give each name of a line that is no method, such as a clock, a colour, shape and dash of its own."""
+        """Give each name that is not a method (for example a clock) its own colour, shape and dash."""
         for name in names:
             if name not in self.methods:
                 self.methods[name] = next(self._named)
 
     def __call__(self, name: str) -> str:
-        """A page colour."""
+        """Return a page colour."""
         return f"var(--{name})" if self.theme == "page" else INKS[name][self.theme == "dark"]
 
     def method(self, name: str) -> str:
-        """A method's colour."""
+        """Return a method's colour."""
         look = self.methods[name]
         if self.theme == "page":
             return f"var(--m{list(self.methods).index(name)})"
@@ -115,7 +115,7 @@ class Ink:
 
 
 def css_variables(inks: Mapping[str, Ink]) -> str:
-    """The stylesheet's colours: the page's, and below each selector those of an ink's methods."""
+    """Return the CSS variables of the page's colours and, for each selector, of its ink's methods."""
     blocks = [(":root", [("--" + name, *pair) for name, pair in INKS.items()])]
     for selector, ink in inks.items():
         blocks.append((selector, [(f"--m{i}", x.light, x.dark) for i, x in enumerate(ink.methods.values())]))
@@ -125,11 +125,11 @@ def css_variables(inks: Mapping[str, Ink]) -> str:
 
 
 def looks(methods: Iterable[tuple[str, bool]]) -> dict[str, Look]:
-    """The look of each method, given by name and whether it is ours; no two have the same colour, dash and shape."""
+    """Return the look of each method, given as (name, True if ours); each has a unique colour, dash and shape."""
     named = dict(methods)
     stated = {(a.name, a.ours): a.look for a in every_algorithm() if a.look is not None}
     found = {name: _look(*stated[name, ours], ours) for name, ours in named.items() if (name, ours) in stated}
-    # By name, so that a method's look does not depend on those before it.
+    # Sorted by name, so that a method's look does not depend on the order of methods.
     taken, spare = set(found.values()), {ours: _spare(ours) for ours in (True, False)}
     for name in sorted(named.keys() - found.keys()):
         found[name] = next(look for look in spare[named[name]] if look not in taken)
@@ -146,7 +146,7 @@ def _look(hue: str, shape: str, dash: tuple[int, ...] = (), ours: bool = True) -
 
 
 def _spare(ours: bool) -> Iterator[Look]:
-    """Looks for methods without one; ever more dashes once colours and shapes are used up."""
+    """Looks for methods that define none; new dashes are added once all colours and shapes are used."""
     dashes = chain(((), *_SPARE_DASHES) if ours else _SPARE_DASHES, ((n, n) for n in count(5)))
     hues = _SPARE if ours else _SPARE_PEERS
     return (_look(hue, shape, dash, ours) for dash in dashes for shape in SHAPES for hue in hues)

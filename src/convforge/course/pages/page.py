@@ -1,7 +1,7 @@
-"""HTML pages, each one file that holds all it needs and asks no network for anything.
+"""HTML pages, each a self-contained file that needs no network.
 
-A content security policy tells the browser so: it runs the page's two scripts, known by their digests, and loads
-nothing from anywhere. Templates extend `base.html.j2` and use the macros of `macros.html.j2`.
+A content security policy enforces this: the browser runs only the page's two scripts, identified by their digests, and
+loads nothing else. Templates extend `base.html.j2` and use the macros of `macros.html.j2`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from convforge.course.pages.charts import panel_spec
 from convforge.course.pages.looks import Ink, css_variables
 from convforge.imaging.replacing import replacing
 
-# Outlines of Vega's symbols in a square from -1 to 1.
+# Outlines of Vega's symbols, in a square from -1 to 1.
 OUTLINES = {
     "circle": "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z",
     "square": "M-.9-.9H.9V.9H-.9Z",
@@ -38,19 +38,19 @@ OUTLINES = {
 
 
 def html(name: str, inks: Mapping[str, Ink], *, css: str = "", **shown: Any) -> str:
-    """A page as text, of the template `name` and its values `shown`.
+    """Render the page of the template `name` with the values `shown`.
 
-    `inks` maps a selector to the ink whose methods have their colours below it; `css` is added to the stylesheet.
+    `inks` maps a CSS selector to the ink with the method colours below it; `css` is appended to the stylesheet.
     """
     scripts = [chart_script(), resource("pages", "page.js")]
     style = css_variables(inks) + resource("pages", "page.css") + css
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    digests = " ".join(f"'sha256-{digest}'" for digest in hashes)  # names of scripts in the page's security policy
+    digests = " ".join(f"'sha256-{digest}'" for digest in hashes)  # script digests for the page's security policy
     return str(template(name).render(style=style, scripts=scripts, digests=digests, **shown))
 
 
 def write(path: Path, text: str) -> int:
-    """Write a file in a folder that is made; an older file stays until the new one is complete. Returns its bytes."""
+    """Write a file and its folder; the old file is replaced once the new one is complete. Returns the bytes written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(21, "is a folder; name a file, such as report.html", str(path))
@@ -59,7 +59,7 @@ def write(path: Path, text: str) -> int:
 
 
 def json_for_html(value: Any) -> str:
-    r"""JSON for a script element: no text in it can end that element."""
+    r"""Return JSON for a script element, escaped so that no text can end that element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -67,12 +67,12 @@ def json_for_html(value: Any) -> str:
 
 
 def template(name: str) -> Any:
-    """A template, its texts in the language in which it is rendered."""
+    """Return a template, which is translated when it is rendered."""
     return _environment().get_template(name)
 
 
 def resource(package: str, name: str) -> str:
-    """The text of a file of a package of the course."""
+    """Return the text of a resource file in a package of the course."""
     return (
         resources.files(f"convforge.course.{package}").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
     )
@@ -98,7 +98,7 @@ def _environment() -> Any:
 
 @cache
 def chart_script() -> str:
-    """Vega, Vega-Lite and Vega-Embed in one script that defines ``vegaEmbed``; it comes with vl-convert."""
+    """Return Vega, Vega-Lite and Vega-Embed (from vl-convert) as one script that defines ``vegaEmbed``."""
     script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("\r\n", "\n")
-    # What would end the element early, or open a comment in it.
+    # Escape text that would end the script element or open a comment in it.
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")

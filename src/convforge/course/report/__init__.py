@@ -1,4 +1,4 @@
-"""The report: one HTML page of stored runs that works offline, and its charts as SVG and PNG."""
+"""The report: one HTML page of stored runs that works offline, with its charts as SVG and PNG."""
 
 from convforge.course.pages.images import find_images
 from convforge.course.pages.page import write

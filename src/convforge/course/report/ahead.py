@@ -1,4 +1,4 @@
-"""The README's chart: how many times as fast as the best other library, by size of the image and stride."""
+"""The README's chart: our speed divided by that of the best other library, by image size and stride."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from convforge.course.pages.looks import Ink
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Colours of strides 1, 2, 3 and more on a light page: dark to light, so that they differ in print too.
+# Colours of strides 1, 2, 3 and more on a light page, from dark to light, so that they also differ in print.
 COLOURS = ("#0067b1", "#2f93c8", "#9ccbe6")
 
 
 def ahead_png(run: Run, *, scale: float = 2.0) -> bytes:
-    """The chart of a run of an image workload as PNG, offline; `scale` is pixels of the file per pixel of the chart.
+    """Draw the chart of a run of an image workload as PNG, offline; `scale` is file pixels per pixel of the chart.
 
-    A run in which no case has both a method of ours and a peer is a ValueError.
+    Raises ``ValueError`` if no case of the run has both a method of ours and a peer.
     """
     return png(ahead_spec(run), scale)
 
 
 def ahead_spec(run: Run) -> Spec:
-    """The Vega-Lite spec behind :func:`ahead_png`: a group of bars for each size, one for each stride."""
+    """Return the Vega-Lite spec behind :func:`ahead_png`: a group of bars for each size, with one bar per stride."""
     import altair as alt
 
     ink, data = Ink("light", {}), Datasets()
@@ -52,6 +52,6 @@ def ahead_spec(run: Run) -> Spec:
 
 
 def ratio_rows(cases: DataFrame) -> list[dict[str, Any]]:
-    """A row for each size and stride: the geometric mean of the ratios of its cases."""
+    """Return a row for each size and stride, with the geometric mean of the ratios of its cases."""
     means = cases.groupby(["size", "stride"], as_index=False).ratio.agg(geometric_mean)
     return [{"size": int(size), "stride": int(stride), "ratio": float(mean)} for size, stride, mean in means.values]

@@ -1,4 +1,4 @@
-"""The charts of a run: ratios to the peers, times and rates by size, single cases, roofline, errors."""
+"""The charts of a run: speed ratios to the peers, times and rates by size, single cases, roofline, errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RATIO_FIELDS = ("case", "stride", "ours", "our_time", "best_peer", "peer_time", 
 
 
 def chart_png(run: Run, kind: Kind, *, theme: Theme = "light", scale: float = 2.0, language: str = "en") -> bytes:
-    """A chart of a run as PNG, offline.
+    """Draw a chart of a run as PNG, offline.
 
     Parameters
     ----------
@@ -56,25 +56,25 @@ def chart_png(run: Run, kind: Kind, *, theme: Theme = "light", scale: float = 2.
     kind : {"ratio", "time", "gflops", "cases", "roofline", "errors"}
     theme : {"light", "dark"}
     scale : float
-        Pixels of the file per pixel of the chart.
+        File pixels per pixel of the chart.
     language : {"en", "zh"}
-        Of titles, axes and legends.
+        Language of titles, axes and legends.
 
     Raises
     ------
     ValueError
-        The run holds nothing that such a chart could show, or `kind` or `language` is unknown.
+        The run has no data for this chart, or `kind` or `language` is unknown.
     """
     return png(chart_spec(run, kind, theme=theme, language=language), scale)
 
 
 def chart_svg(run: Run, kind: Kind, *, theme: Theme = "light", language: str = "en") -> str:
-    """A chart of a run as SVG, offline; see :func:`chart_png`."""
+    """Draw a chart of a run as SVG, offline; see :func:`chart_png`."""
     return svg(chart_spec(run, kind, theme=theme, language=language))
 
 
 def chart_spec(run: Run, kind: Kind, *, theme: Theme = "light", language: str = "en") -> Spec:
-    """The Vega-Lite spec behind :func:`chart_png`: all panels of a kind with one legend."""
+    """Return the Vega-Lite spec behind :func:`chart_png`: all panels of a kind with one legend."""
     import altair as alt
 
     if kind not in KINDS:
@@ -97,14 +97,14 @@ def chart_spec(run: Run, kind: Kind, *, theme: Theme = "light", language: str = 
 
 
 def ink_of(shown: View, theme: Theme) -> Ink:
-    """A theme with a look for each method of a run."""
+    """Return a theme with a look for each method of a run."""
     ours = {e.result.algorithm: e.result.ours for e in shown.entries}
     names = dict.fromkeys([*shown.methods, *(e.result.algorithm for e in shown.entries if e.result.error)])
     return Ink(theme, looks((name, ours[name]) for name in names))
 
 
 def panels(shown: View, kind: Kind, ink: Ink) -> Iterator[tuple[str, Panel]]:
-    """The panels of a kind, each with the title of the row that holds it."""
+    """Yield the panels of a kind, each with the title of its row of charts."""
     if kind == "time" or kind == "gflops":
         yield from _series_panels(shown, ink, kind)
         return
@@ -113,7 +113,7 @@ def panels(shown: View, kind: Kind, ink: Ink) -> Iterator[tuple[str, Panel]]:
 
 
 def point(shown: View, entry: Entry) -> dict[str, Any]:
-    """The row of a timed entry: words for the tooltip, numbers for its position."""
+    """Return the chart's row of a timed entry: texts for the tooltip, and numbers for its position."""
     timing, r, rate, share = entry.timing, entry.result, entry.gflops, shown.of_the_roof(entry)
     assert timing is not None
     notes = {gettext("noisy"): timing.noisy, gettext("hot in the cache"): not timing.cold,
@@ -128,7 +128,7 @@ def point(shown: View, entry: Entry) -> dict[str, Any]:
 
 
 def timing_fields(timing: Timing) -> dict[str, Any]:
-    """The fields of a row that tell its time: the median and the quartiles in ms, and texts."""
+    """Return the fields of a row for its time: median and quartiles in ms, and texts."""
     low, high = np.quantile(timing.samples, (0.25, 0.75))
     return {
         "ms": 1e3 * timing.median_s,
@@ -140,13 +140,13 @@ def timing_fields(timing: Timing) -> dict[str, Any]:
 
 
 def size_title(operation: str) -> str:
-    """The title of an axis of sizes: an operation's size is of images, matrices or arrays."""
+    """Return the axis title for sizes, which are those of images, matrices or arrays."""
     titles = {"gemm": gettext("M = N = K, the sides of the matrices"), "relu": gettext("elements")}
     return titles.get(operation, gettext("size of the image, pixels a side"))
 
 
 def _series_panels(shown: View, ink: Ink, kind: Literal["time", "gflops"]) -> Iterator[tuple[str, Panel]]:
-    """A panel a stride. The strides of a family share their scales: they are there to be compared."""
+    """Yield one panel per stride. Panels of a family share their scales, so that strides can be compared."""
     text = gettext("GFLOP/s by size, {problem}, {stride}, a line a method")
     if kind == "time":
         text = gettext("time a call by size, {problem}, {stride}, a line a method")
@@ -171,7 +171,7 @@ def _series_panels(shown: View, ink: Ink, kind: Literal["time", "gflops"]) -> It
 
 
 def _limit(data: Datasets, shown: View, ink: Ink, chosen: Iterable[Entry], x: Any, y: Any, highest: float) -> list[Any]:
-    """The roof at each size, where it is inside the chart."""
+    """Layers with the roof at each size, if the chart's range includes it."""
     roofs = {e.size: shown.roof(e) for e in chosen if e.size is not None}
     rows = [
         {"place": size, "size": str(size), "gflops": roof, "what": gettext("roof"),
@@ -218,7 +218,7 @@ def _ratio_row(d: Duel) -> dict[str, Any]:
 
 
 def _ratio_points(base: Any, ink: Ink) -> Any:
-    """Points, hollow where the two tie."""
+    """Points for the ratios, hollow for ties."""
     import altair as alt
 
     fill = alt.condition("datum.tie", alt.value(ink("paper")), alt.value(ink("accent")))
@@ -228,7 +228,7 @@ def _ratio_points(base: Any, ink: Ink) -> Any:
 
 
 def _ratio_lines(key: str, title: str, text: str, found: Sequence[Duel], axis: Any, ink: Ink) -> Panel:
-    """A line a stride."""
+    """Panel of ratios by size, with one line per stride."""
     import altair as alt
 
     data, rows, accent = Datasets(), [_ratio_row(d) for d in found], ink("accent")
@@ -261,7 +261,7 @@ def _case_panels(shown: View, ink: Ink) -> Iterator[Panel]:
 
 
 def roofline_entries(shown: View) -> list[Entry]:
-    """The entries of the roofline: of each family and stride the largest case, where caches hide least."""
+    """Return the entries of the roofline: the largest case of each family and stride, where caches matter least."""
     able = [e for e in shown.best if e.gflops and e.intensity and e.result.precision not in NARROW]
     largest: dict[tuple[str, str], int] = {}
     for e in able:
@@ -278,7 +278,7 @@ def _roofline_panels(shown: View, ink: Ink) -> Iterator[Panel]:
 
 
 def roofline_panel(shown: View, chosen: Sequence[Entry], ink: Ink, text: str) -> Panel | None:
-    """Results of a run under its ceilings; None where there are no results, or no ceilings were measured."""
+    """Draw results of a run under its ceilings; returns None without results or without measured ceilings."""
     import altair as alt
 
     ceilings = shown.run.best_ceilings
@@ -316,7 +316,7 @@ def roofline_panel(shown: View, chosen: Sequence[Entry], ink: Ink, text: str) ->
 
 
 def one_case_panel(shown: View, chosen: Sequence[Entry], ink: Ink, text: str) -> Panel | None:
-    """Results on one case, a row a method, and the roof there; None where there is no result, or no ceiling."""
+    """Draw one row per method for one case, with the roof there; returns None without results or without a ceiling."""
     import altair as alt
 
     roof = next((roof for e in chosen if (roof := shown.roof(e))), None)

@@ -1,4 +1,4 @@
-"""The beginning of a report: one figure, a caption, and sentences on where it holds and where not."""
+"""The beginning of a report: one figure, a caption, and sentences that say where it is valid."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from convforge.timing.ranking import LEVEL, order
 
 
 class Headline(NamedTuple):
-    """The first figure of a page, what it is, and the sentences below."""
+    """The first figure of a page, its caption, and the sentences below."""
 
-    tone: Tone  # "alone": nothing to compare with; "unsure": the machine did not hold still
+    tone: Tone  # "alone": no peer to compare with; "unsure": the ceilings changed during the run
     figure: str
     caption: str
     sentences: tuple[str, ...]
 
 
 def headline(view: View) -> Headline:
-    """The headline of a run: the mean of the kind with most cases, then a sentence for each of several kinds."""
+    """Return the headline of a run: the mean of the kind with the most cases, then a sentence per kind if several."""
     found = kinds(view)
     if not found:
         return _alone(view)
@@ -50,7 +50,7 @@ def headline(view: View) -> Headline:
 
 
 def largest_case(view: View) -> str | None:
-    """The case of the headline: the largest that ours and a peer were timed on, else that ours was."""
+    """Return the case of the headline: the largest with times of ours and a peer, or otherwise with a time of ours."""
     if found := duels(view):
         return max(found, key=weight).case
     top = _largest_ours(view)
@@ -58,7 +58,7 @@ def largest_case(view: View) -> str | None:
 
 
 def where(view: View, entry: Entry) -> str:
-    """A case in words: its problem, size and stride."""
+    """Describe a case: its problem, size and stride."""
     words = gettext("{problem}, {size}, stride {stride}") if entry.stride else gettext("{problem}, {size}")
     return words.format(problem=view.short(entry.family), size=entry.size_text, stride=entry.stride)
 
@@ -68,7 +68,7 @@ def _allowed(entry: Entry) -> bool:
 
 
 def _rivals(view: View, kind: Group) -> list[set[str]]:
-    """The peers that competed on each case of a kind."""
+    """Peers that were ranked on each case of a kind."""
     cases: dict[str, set[str]] = {d.case: set() for d in kind.duels}
     for e in view.timed:
         if e.result.case in cases and not e.result.ours and _allowed(e):
@@ -77,7 +77,7 @@ def _rivals(view: View, kind: Group) -> list[set[str]]:
 
 
 def _rival(view: View, kind: Group) -> str:
-    """The best peer; by its name where on most cases there is no other."""
+    """The best peer in words, or its name if most cases have only this peer."""
     cases = _rivals(view, kind)
     [(name, alone)] = Counter(min(names) for names in cases if len(names) == 1).most_common(1) or [("", 0)]
     words = gettext("the best peer ({peer}, the only one timed on {n} of {all} cases)")
@@ -95,7 +95,7 @@ def _over(kind: Group) -> str:
 
 
 def _of_kind(view: View, kind: Group) -> str:
-    """One kind's mean and counts, and the peers that competed on its cases."""
+    """Mean and counts of one kind, and the peers that were ranked on its cases."""
     ahead, level, behind = kind.counts
     words = gettext(
         "On {kind}: {ratio}, {over}; ahead in {ahead}, level in {level}, behind in {behind}. Peers timed: {peers}."
@@ -118,7 +118,7 @@ def _largest_ours(view: View) -> Entry | None:
 
 
 def _alone(view: View) -> Headline:
-    """The headline where no case has both ours and a peer that can be ranked."""
+    """Headline if no case has both ours and a peer that can be ranked."""
     top = _largest_ours(view)
     if top is None:
         caption = gettext("No method of ours was timed in this run.")
@@ -160,9 +160,9 @@ def _sentences(view: View, found: Sequence[Duel]) -> Iterable[str]:
 
 
 def _beyond(view: View, d: Duel, *, ours: bool) -> Entry | None:
-    """The fastest of ours, or of the peers, in an arithmetic that its case does not allow.
+    """The fastest of ours or of the peers with arithmetic that its case does not allow.
 
-    None where it is not faster than d's by more than the spreads.
+    None if it is not faster than our method in `d` by more than the spreads.
     """
     found = [e for e in view.timed if (e.result.case, e.result.ours) == (d.case, ours) and not _allowed(e)]
     fastest = min(found, key=lambda e: e.seconds or 0.0, default=None)
@@ -172,14 +172,14 @@ def _beyond(view: View, d: Duel, *, ours: bool) -> Entry | None:
 
 
 def _noisy(view: View) -> list[str]:
-    """The cases that are not counted because their order cannot be told."""
+    """Sentence that names the cases that are too noisy to rank and are not counted."""
     names = [d.case for d in every_duel(view) if d.tone == "unsure"]
     words = gettext("Too noisy to rank, not counted: {names}.")
     return [words.format(names=gettext(", ").join(names))] if names else []
 
 
 def _ends(view: View, found: Sequence[Duel]) -> Iterable[str]:
-    """The best and the worst case. Where a peer of another arithmetic wins, ours is best at nothing."""
+    """Best and worst case. Cases that a peer of another arithmetic wins are excluded from the best."""
     others = {d.case: e for d in found if (e := _beyond(view, d, ours=False)) is not None}
     mine = sum(_beyond(view, d, ours=True) is not None for d in found)
     won = [d for d in found if d.case not in others]

@@ -1,4 +1,4 @@
-"""The machine of a run: system, libraries, commit, settings and ceilings, as pairs of words."""
+"""The machine of a run as pairs of texts: system, libraries, commit, settings and ceilings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[str, str]
 
 
 def facts(view: View) -> list[tuple[str, list[Pair]]]:
-    """Titles, each with pairs of a name and a value: of the machine, of libraries, of the run."""
+    """Return titled lists of (name, value) pairs about the machine, the libraries and the run."""
     return [
         (gettext("Machine"), list(_machine(view.run.machine))),
         (gettext("Libraries"), list(_libraries(view))),
@@ -24,7 +24,7 @@ def facts(view: View) -> list[tuple[str, list[Pair]]]:
 
 
 def machine_name(view: View) -> str:
-    """The maker's name of the device, and its cores."""
+    """Name the device as its maker does, with its number of cores."""
     known = _mapping(view.run.machine.get("facts"))
     name, cores = known.get("name") or view.run.device, known.get("cores")
     if not cores:
@@ -96,12 +96,12 @@ def _run(run: Run) -> Iterator[Pair]:
     for name, value in run.settings.items():
         if value not in (None, [], False, ""):
             words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            # A setting that this version does not know has the name of the record.
+            # A setting unknown to this version keeps its name from the record.
             yield known.get(name) or name.replace("_", " "), gettext("True") if value is True else words
 
 
 def ceiling_table(view: View) -> Table | None:
-    """The ceilings as they were measured, before and after; None where none was."""
+    """Return the ceilings measured before and after the run; None if none was measured."""
     words = {"before": gettext("before"), "after": gettext("after")}
     fields = (
         text(gettext("measured"), lambda c: words.get(c[0], c[0])),
@@ -117,7 +117,7 @@ def _giga(value: float) -> str:
 
 
 def ceiling_words(view: View) -> str:
-    """A sentence on how well the ceilings before and after the run agree."""
+    """Describe how well the ceilings before and after the run agree."""
     if not view.run.ceilings:
         return gettext("No ceilings were measured, so there is no roofline.")
     if not any(when == "after" for when, _ in view.run.ceilings):

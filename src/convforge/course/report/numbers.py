@@ -1,4 +1,4 @@
-"""Numbers as pages print them: the formats of the bench, and shares as the page's language writes them."""
+"""Number formats of pages: those of the benchmark, and percentages in the style of the page's language."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["MISSING", "byte_count", "fraction", "percent", "ratio", "seconds", "
 
 
 def percent(value: float) -> str:
-    """A share of one."""
+    """Format a fraction of one as a percentage."""
     return gettext("{n} %").format(n=formats.percent(value).removesuffix(" %"))

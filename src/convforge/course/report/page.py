@@ -26,7 +26,7 @@ def render(
     left_out: Sequence[Run] = (),
     language: str = "en",
 ) -> str:
-    """The page as text; the same runs give the same text.
+    """Render the page as text; the same runs always give the same text.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def render(
 
 
 def _section(key: str, shown: View) -> dict[str, Any]:
-    """Everything that the page shows of one run, by its name in the template."""
+    """Values of one run for the page, by their names in the template."""
     ink = ink_of(shown, "page")
     found = {kind: list(panels(shown, kind, ink)) for kind in KINDS}
     drawn = {kind: [panel for _, panel in own] for kind, own in found.items()}

@@ -1,7 +1,7 @@
-"""The runs that a report shows, and each result beside what its problem says.
+"""The runs that a report shows, and each result together with its problem.
 
-A **family** is a problem without its image's size and stride: "RGB image to 1 channel, 3x3". Families with three
-or more sizes are drawn over size; every other case by itself.
+A **family** is a problem without the size of its image and the stride: "RGB image to 1 channel, 3x3". Families with
+three or more sizes are drawn over size; all other cases are drawn one by one.
 """
 
 from __future__ import annotations
@@ -24,86 +24,86 @@ from convforge.problem.types import SHORT_NAMES
 from convforge.timing.ceilings import Ceilings
 from convforge.timing.timer import Timing
 
-# From so many sizes on a family is drawn as lines.
+# Smallest number of sizes for which a family is drawn as lines.
 SERIES = 3
 
-# Classes whose methods do other operations than the direct method's: their GFLOP/s are nominal.
+# Classes with other operations than the direct method: their GFLOP/s are nominal.
 NOMINAL = frozenset({"winograd", "fft", "separable"})
 
-# Classes whose products are of narrower factors than the FMA peak's, which is float32's: that roof is not theirs.
+# Classes that multiply types narrower than float32, so the float32 FMA peak does not limit them.
 NARROW = frozenset({"tf32", "fp16", "bf16", "int8"})
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One result, and what its problem says."""
+    """One result, with facts about its problem."""
 
     result: Result
     problem: Problem
-    family: str  # in words
-    title: str  # the same without padding, types and layout; several families may share it
-    timing: Timing | None  # the one that counts
-    label: str  # the method, with its config where the run has several of it
-    stale: bool  # the sources of the result have changed since
+    family: str  # description of the problem
+    title: str  # the family without padding, types and layout; several families may share it
+    timing: Timing | None  # the timing used for ranking
+    label: str  # the method, with its config if the run has several of it
+    stale: bool  # the sources of the result have changed since it was measured
 
     @property
     def stride(self) -> str:
-        """ "2", "2x1"; empty where the operation has none."""
+        """Stride as text, such as "2" or "2x1"; empty if the operation has none."""
         return stride_of(self.problem)
 
     @property
     def size(self) -> int | None:
-        """Height and width of a square image, M of a square matrix product."""
+        """Height and width of a square image, or M of a square matrix product."""
         return self.problem.sides[0] if len(set(self.problem.sides)) == 1 else None
 
     @property
     def size_text(self) -> str:
-        """All sides, such as "64x32"."""
+        """All sides as text, such as "64x32"."""
         return "x".join(map(str, self.problem.sides))
 
     @property
     def is_noisy(self) -> bool:
-        """True where its time is less certain than was asked for."""
+        """True if its median time is less certain than requested."""
         return self.timing is not None and self.timing.noisy
 
     @property
     def seconds(self) -> float | None:
-        """Median seconds a call, weights prepared inside."""
+        """Median seconds per call, including the preparation of weights."""
         return None if self.timing is None else self.timing.median_s
 
     @property
     def gflops(self) -> float | None:
-        """Nominal GFLOP/s; None where nothing was timed or the operation has no FLOPs."""
+        """Nominal GFLOP/s; None without a time or FLOPs."""
         if self.timing is None or not self.result.flops:
             return None
         return self.result.flops / self.timing.median_s / 1e9
 
     @property
     def occupancy(self) -> float | None:
-        """Resident warps over the most that one can hold, in the launch of most registers; None if not known."""
+        """Resident warps divided by the SM's maximum, in the launch with the most registers; None if unknown."""
         return max(self.result.launches, key=lambda about: about.get("registers") or 0, default={}).get("occupancy")
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs a byte, both the least that the problem asks for."""
+        """FLOPs per byte, both as the minimum for the problem."""
         return self.result.flops / self.result.least_bytes if self.result.flops and self.result.least_bytes else None
 
     @property
     def nominal(self) -> bool:
-        """True where its GFLOP/s count operations that it does not do."""
+        """True if its GFLOP/s count operations that the method does not perform."""
         return self.result.precision in NOMINAL
 
 
 @dataclass(frozen=True)
 class View:
-    """A run as the report shows it."""
+    """A run, prepared for the report."""
 
     run: Run
     entries: tuple[Entry, ...]
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        """Of every case with a time, in the order of the file."""
+        """Verdict of each case with a time, in the order of the file."""
         found = {case: judge(self.run, case) for case in self.run.cases}
         return {case: verdict for case, verdict in found.items() if verdict.fastest or verdict.unsure}
 
@@ -114,7 +114,7 @@ class View:
 
     @cached_property
     def best(self) -> tuple[Entry, ...]:
-        """Of each method's configs on a case, the fastest: what charts show."""
+        """The fastest config of each method and case, which charts show."""
         fastest: dict[tuple[str, str, str], Entry] = {}
         for entry in sorted(self.timed, key=lambda e: e.seconds or 0.0):
             fastest.setdefault((entry.result.case, entry.result.backend, entry.result.algorithm), entry)
@@ -130,7 +130,7 @@ class View:
 
     @cached_property
     def series(self) -> tuple[str, ...]:
-        """Families that are drawn over size, in the order of the file."""
+        """Families drawn over size, in the order of the file."""
         sizes: dict[str, set[int]] = {}
         for entry in self.best:
             if entry.size is not None:
@@ -138,13 +138,13 @@ class View:
         return tuple(family for family, found in sizes.items() if len(found) >= SERIES)
 
     def short(self, family: str) -> str:
-        """A family's title without padding, types and layout, where that still names it alone."""
+        """Return a family's title without padding, types and layout, if no other family has the same."""
         title = next((e.title for e in self.entries if e.family == family), family)
         alike = {e.family for e in self.entries if e.title == title}
         return title if len(alike) <= 1 else family
 
     def entry(self, result: Result) -> Entry:
-        """The entry of a result."""
+        """Return the entry of a result."""
         return self._entries[result.key]
 
     @cached_property
@@ -152,24 +152,24 @@ class View:
         return {entry.result.key: entry for entry in self.entries}
 
     def roof(self, entry: Entry) -> float | None:
-        """GFLOP/s that the ceilings allow at the entry's intensity; None where none was measured, or is for it."""
+        """Return the GFLOP/s that the ceilings allow at the entry's intensity; None if no ceiling applies."""
         ceilings, intensity = self.run.best_ceilings, entry.intensity
         if ceilings is None or intensity is None or entry.result.precision in NARROW:
             return None
         return roof(ceilings, intensity)
 
     def of_the_roof(self, entry: Entry) -> float | None:
-        """The share of the roof that an entry reaches; None where either is not known."""
+        """Return the share of the roof that an entry reaches; None if one of the two is unknown."""
         limit = self.roof(entry)
         return entry.gflops / limit if entry.gflops and limit else None
 
     def is_series(self, entry: Entry) -> bool:
-        """True where its family is drawn over size."""
+        """True if the entry's family is drawn over size."""
         return entry.size is not None and entry.family in self.series
 
 
 def roof(ceilings: Ceilings, intensity: float) -> float:
-    """GFLOP/s of the roofline at an intensity in FLOPs a byte (Williams, Waterman and Patterson, CACM 52(4), 2009).
+    """Return the roofline in GFLOP/s at an intensity in FLOPs/byte (Williams, Waterman, Patterson, CACM 52(4), 2009).
 
     Examples
     --------
@@ -180,11 +180,11 @@ def roof(ceilings: Ceilings, intensity: float) -> float:
 
 
 def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
-    """Read runs from files and folders; return those to show, the one with most results first, and the others.
+    """Read runs from files and folders; return the runs to show, most results first, and the older ones.
 
-    A file is shown whatever it is; of a folder, the newest of each kind. Runs are of one kind where device, suite and
-    choice of rows agree; a finished one goes before an unfinished one. What is no run, damaged or empty is a ValueError
-    that names file and line.
+    All named files are shown; from a folder, only the newest run of each kind. A kind is one device, suite and choice
+    of rows; finished runs take precedence over unfinished ones. Raises ``ValueError`` with file and line for a damaged
+    file, a file of another kind or an empty one.
     """
     if not paths:
         raise ValueError("name a file of results (*.jsonl) or a folder of them")
@@ -200,22 +200,22 @@ def load(paths: Sequence[Path | str]) -> tuple[list[Run], list[Run]]:
     if empty := [run for run in (*named, *(() if named or full else found)) if not run.results]:
         raise ValueError(f"{empty[0].path} holds no result: the run ended before its first row was done")
     newest = {_kind(run): run for run in sorted(full, key=lambda run: (run.complete, run.started, run.run))}
-    # What a path names twice, or a folder holds too, is shown once.
+    # A run that is named twice, or is also in a folder, is shown once.
     shown = {run.path.resolve(): run for run in (*newest.values(), *named)}
     ordered = sorted(shown.values(), key=lambda run: (-len(run.results), run.started, run.run))
     return ordered, [run for run in found if run.path.resolve() not in shown]
 
 
 def _kind(run: Run) -> str:
-    # What was not chosen counts as what an older run does not name.
+    # An empty setting counts as equal to one that an older run lacks.
     choice = {name: value for name, value in run.settings.items() if value and name not in ("budget_s", "quick")}
     return json.dumps([run.device, run.suite, choice], sort_keys=True)
 
 
 def view(run: Run) -> View:
-    """A run's view, its families in the language of this place.
+    """Create the view of a run, with its families in the current language.
 
-    A problem that is none and a time that is not positive are a ValueError that names file and case.
+    Raises ``ValueError`` with file and case for an invalid problem or a time that is not positive.
     """
     several = with_configs(run.results)
     entries = []
@@ -238,14 +238,14 @@ def view(run: Run) -> View:
 
 
 def _positive(timing: Timing) -> bool:
-    samples: tuple[float | None, ...] = timing.samples  # None where a stored sample was not finite
+    samples: tuple[float | None, ...] = timing.samples  # None for a stored sample that was not finite
     return bool(samples) and all(s is not None and 0 < s < math.inf for s in samples)
 
 
 def _family(problem: Problem) -> tuple[str, str]:
-    """A problem in words without size and stride, and the same without padding and what follows it.
+    """Describe a problem without size and stride, and the same without padding and all that follows it.
 
-    Two problems share the first only where they differ in size and stride alone.
+    Two problems share the first text only if they differ in nothing but size and stride.
     """
     names = {short: long for long, short in SHORT_NAMES.items()}
     kinds = {"p": gettext("padding {n}"), "d": gettext("dilation {n}"), "g": gettext("{n} groups")}
@@ -262,7 +262,7 @@ def _family(problem: Problem) -> tuple[str, str]:
 
 
 def _operands(problem: Problem) -> list[str]:
-    """The operation with the channels that it takes and makes, and the filter or the window."""
+    """The operation with its input and output channels, and the filter or window."""
     if isinstance(problem, GemmProblem):
         return [gettext("matrix product")]
     if isinstance(problem, ElementwiseProblem):

@@ -1,7 +1,7 @@
-"""A run in few numbers: each case and kind against the peers, errors, and rows without a time and why.
+"""A run in a few numbers: each case and kind compared with the peers, errors, and the reasons for missing times.
 
-Every sentence is computed from the stored timings. A tie is called a tie; cases that are too noisy to rank are named
-and do not count; being behind is written as plainly as being ahead.
+Every sentence is computed from the stored timings. Ties are reported as ties. Cases that are too noisy to rank are
+named and not counted. Slower results are stated as clearly as faster ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Tone = Literal["ahead", "level", "behind", "alone", "unsure"]
 
-# Up to so many input channels a convolution is of an image: grey, RGB, RGB with alpha.
+# A convolution with at most this number of input channels is one of an image: grey, RGB, or RGB with alpha.
 IMAGE_CHANNELS = 4
 
 # A number with its unit, or a problem's text form.
@@ -34,21 +34,20 @@ NUMBER = re.compile(r"\bn\d+c\d+h\d+\S*|\bmax_n\d\S*|\bm\d+n\d\S*|\brelu\d\S*|\d
 
 
 class Duel(NamedTuple):
-    """Our best against the best peer on one case."""
+    """Our best method and the best peer on one case."""
 
     ours: Entry
     peer: Entry
-    ratio: float  # the peer's time over ours: above 1, ours is ahead
-    tone: Tone  # "level" is a tie, "unsure" too noisy to rank
+    ratio: float  # the peer's time divided by ours: above 1, ours is faster
+    tone: Tone  # "level" for a tie, "unsure" if too noisy to rank
 
     @property
     def case(self) -> str:
-        """Name of the case."""
         return self.ours.result.case
 
     @property
     def words(self) -> str:
-        """The verdict in a word or two."""
+        """The verdict in one or two words."""
         words = {
             "ahead": gettext("{ratio} ahead"),
             "behind": gettext("{ratio} behind"),
@@ -59,7 +58,7 @@ class Duel(NamedTuple):
 
 
 class Group(NamedTuple):
-    """All duels of one family and stride, or of the cases of one kind, whose stride is empty, in the file's order."""
+    """All duels of one family and stride, or of one kind of cases (`stride` is empty), in the order of the file."""
 
     family: str
     stride: str
@@ -67,7 +66,7 @@ class Group(NamedTuple):
 
     @property
     def usual(self) -> str:
-        """The method of ours that was our best most often."""
+        """Our method that was most often our best."""
         return Counter(d.ours.label for d in self.duels).most_common(1)[0][0]
 
     @property
@@ -87,12 +86,12 @@ class Group(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Cases ahead, level, behind."""
+        """Numbers of cases ahead, level and behind."""
         return counts(self.duels)
 
 
 class Trouble(NamedTuple):
-    """Rows without a time, for one reason, or for `reasons` that differ in their numbers alone."""
+    """Rows without a time for one reason, or for `reasons` that differ only in their numbers."""
 
     method: str
     ours: bool
@@ -103,7 +102,7 @@ class Trouble(NamedTuple):
 
 
 def every_duel(view: View) -> list[Duel]:
-    """The duel of every case that has a time of ours and of a peer."""
+    """Return the duel of each case with times of ours and of a peer."""
     tones: dict[Order, Tone] = {"faster": "ahead", "slower": "behind", "level": "level", "unsure": "unsure"}
     return [
         Duel(view.entry(v.best_ours), view.entry(v.best_peer), v.ratio, tones[v.order])
@@ -113,17 +112,17 @@ def every_duel(view: View) -> list[Duel]:
 
 
 def duels(view: View) -> list[Duel]:
-    """The duels that can be ranked: means and counts are of these."""
+    """Return the duels that can be ranked, on which means and counts are based."""
     return [d for d in every_duel(view) if d.tone != "unsure"]
 
 
 def kinds(view: View) -> list[Group]:
-    """The duels of each kind of case, in the order of the file: cases of a kind are alike enough for one mean."""
+    """Group duels by kind of case, in the order of the file; cases of a kind are similar enough to average."""
     return _grouped(duels(view), lambda d: (_kind(d.ours), ""))
 
 
 def groups(view: View) -> list[Group]:
-    """Duels by family and stride; of families that are not drawn over size, by kind."""
+    """Group duels by family and stride, and by kind for families that are not drawn over size."""
     single = gettext("single cases: {kind}")
     found = _grouped(
         duels(view),
@@ -141,7 +140,7 @@ def _grouped(found: Iterable[Duel], key: Callable[[Duel], tuple[str, str]]) -> l
 
 
 def _kind(entry: Entry) -> str:
-    """The kind of a case, in words."""
+    """Name the kind of a case."""
     problem = entry.problem
     if not isinstance(problem, Conv2dProblem):
         return {"gemm": gettext("matrix products"), "max_pool2d": gettext("max pooling")}.get(problem.operation, "ReLU")
@@ -154,30 +153,30 @@ def _kind(entry: Entry) -> str:
 
 
 def arithmetic(precision: str) -> str:
-    """A class of arithmetic by the name that readers see."""
+    """Return the name of an arithmetic class for readers."""
     return {"strict": gettext("strict"), "separable": gettext("separable")}.get(precision, precision)
 
 
 def weight(d: Duel) -> tuple[int, int]:
-    """The size of a case: its least bytes; of equals the one with more work is larger."""
+    """Return the sort key for the size of a case: its least bytes, then its FLOPs."""
     return d.ours.result.least_bytes, d.ours.result.flops
 
 
 def counts(found: Iterable[Duel]) -> tuple[int, int, int]:
-    """Cases ahead, level, behind."""
+    """Return the numbers of cases ahead, level and behind."""
     tones = Counter(d.tone for d in found)
     return tones["ahead"], tones["level"], tones["behind"]
 
 
 def accuracies(view: View) -> DataFrame:
-    """Errors by method, class and type, ours first, in the order of the file; NaN where none is finite."""
+    """Return the errors by method, class and type, ours first, in the order of the file; NaN if none is finite."""
     rows = []
     for entry in view.entries:
         r = entry.result
         if r.error is not None:
             types = " x ".join(dict.fromkeys(o.dtype for o in entry.problem.operands if o.role != "epilogue"))
             rows.append((r.algorithm, r.ours, r.precision, types, r.error.rms, r.error.bound_ratio))
-    # The types of a method are neighbours.
+    # All types of a method are adjacent.
     methods = list(dict.fromkeys(row[:3] for row in rows))
     rows.sort(key=lambda row: (not row[1], methods.index(row[:3])))
     names = ["method", "ours", "precision", "types"]
@@ -188,7 +187,7 @@ def accuracies(view: View) -> DataFrame:
 
 
 def gates(view: View) -> list[tuple[str, str]]:
-    """The classes of arithmetic that were checked, each with its rules and the check's gate for it."""
+    """Return the arithmetic classes that were checked, each with its rules and its gate."""
     classes = dict.fromkeys(e.result.precision for e in view.entries if e.result.error is not None)
     return [(arithmetic(precision), _gate(precision)) for precision in classes]
 
@@ -209,13 +208,13 @@ def _gate(precision: str) -> str:
 
 
 def troubles(view: View) -> list[Trouble]:
-    """Rows without a time, gathered by method and reason: wrong results first, then faults, skips and refusals."""
+    """Group rows without a time by method and reason: wrong results first, then faults, skips and refusals."""
     gathered: dict[tuple[str, bool, str, str], list[tuple[Reason, str]]] = {}
     for entry in view.entries:
         r = entry.result
         if r.status != "ok":
             reason = r.reason or Reason("no reason was stored")
-            # Forecasts and shares of a budget differ from row to row; faults differ by their words.
+            # Skips and refusals may differ in forecasts or budget shares; faults are grouped by exact text.
             alike = NUMBER.sub("#", str(reason)) if r.status in ("skipped", "refused") else str(reason)
             gathered.setdefault((entry.label, r.ours, r.status, alike), []).append((reason, r.case))
     found = []
@@ -227,7 +226,7 @@ def troubles(view: View) -> list[Trouble]:
 
 
 def cautions(view: View) -> list[str]:
-    """Everything that a reader must know before trusting the numbers."""
+    """Return sentences on all known doubts about the run's numbers."""
     run, found = view.run, []
     if run.moved:
         words = gettext("The machine did not hold still: {what}. Measure again before quoting these numbers.")

@@ -1,4 +1,4 @@
-"""The tables of a run's page: for each its columns, what they mean, and the cells below them."""
+"""The tables of a run's page: their columns, the explanations of these, and their cells."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ from convforge.course.studies.words import clock_name, weights_words
 from convforge.timing.timer import Timing
 
 MANY = 6
-# Letters of a reason that a page shows: a compiler's message may fill pages, and its first lines name the fault.
+# Most letters shown of a reason. A compiler's message can fill pages, and its first lines name the fault.
 LONGEST_REASON = 320
-# Of a case on which nothing competes.
+# Verdict of a case without ranked methods.
 NO_VERDICT = Verdict()
 
 
-# Columns that several tables have.
+# Columns used by several tables.
 
 
 def occupied() -> Column:
-    """The column of occupancy."""
     meaning = gettext("resident warps over the most that one can hold, in the launch whose threads take most registers")
     return Column(gettext("occupancy"), True, meaning)
 
 
 def _cases(entry_of: Callable[[Any], Entry] = lambda entry: entry, *, named: bool = True) -> Iterable[Field]:
-    """The columns that name an item's case, its size and its stride."""
+    """Columns for case, size and stride of an item."""
     if named:
         yield text(gettext("case"), lambda item: entry_of(item).result.case)
     size = Column(gettext("size"), True)
@@ -51,7 +50,7 @@ def _cases(entry_of: Callable[[Any], Entry] = lambda entry: entry, *, named: boo
 
 
 def _stride(of: Callable[[Any], str]) -> Field:
-    """A column of strides, sorted by the first axis, then the second."""
+    """Column of strides, sorted by the first axis, then the second."""
 
     def cell(item: Any) -> Cell:
         steps = [int(step) for step in of(item).split("x") if step]
@@ -83,7 +82,7 @@ def _time(entry: Entry) -> str:
 
 
 def _marked(timing: Timing | None, *, stale: bool = False, look: str = "") -> Cell:
-    """Milliseconds, with "~" where they are noisy and "*" where sources have changed since."""
+    """Milliseconds, with "~" for a noisy time and "*" if the sources have changed since."""
     if timing is None:
         return Cell(numbers.MISSING)
     signs = "~" * timing.noisy + "*" * stale
@@ -91,12 +90,12 @@ def _marked(timing: Timing | None, *, stale: bool = False, look: str = "") -> Ce
 
 
 def whose(ours: bool) -> str:
-    """Ours or a peer's, in a word."""
+    """Return the word for ours or a peer's."""
     return gettext("ours") if ours else gettext("peer")
 
 
 def status(name: str) -> str:
-    """The status of a result in a word."""
+    """Return the word for the status of a result."""
     words = {
         "ok": gettext("ok"), "failed": gettext("failed"), "error": gettext("error"), "skipped": gettext("skipped"),
         "refused": gettext("refused"),
@@ -105,15 +104,15 @@ def status(name: str) -> str:
 
 
 def step_name(name: str) -> str:
-    """A step of a call in words; a kernel by its name."""
+    """Name a step of a call; a kernel keeps its own name."""
     return {"expansion": gettext("expansion"), "product": gettext("product")}.get(name, name)
 
 
-# Against the peers.
+# Comparison with the peers.
 
 
 def summary_table(view: View) -> Table:
-    """A row for each family and stride, and for the single cases of each kind."""
+    """Return a row for each family and stride, and for each kind of single cases."""
     counted = gettext("level: a tie, medians within 5 % and closer than the spreads")
     mean = gettext("geometric mean of the best peer's time over our best time; above 1 ours is ahead")
     at_largest = gettext("{case}: {time} / {peer_time} ({peer})")
@@ -148,7 +147,7 @@ def _verdict(d: Duel) -> Cell:
 
 
 def verdict_table(view: View) -> Table:
-    """A row for each case that ours and a peer were timed on."""
+    """Return a row for each case with times of ours and a peer."""
     fields = (
         *_cases(lambda d: d.ours),
         text(gettext("our best"), lambda d: d.ours.label),
@@ -165,7 +164,7 @@ def verdict_table(view: View) -> Table:
 
 
 def result_table(view: View, *, occupancy: bool = False) -> Table:
-    """A row for each time, with its occupancy where asked."""
+    """Return a row for each time, with occupancy if requested."""
     weighted = len({e.result.weights for e in view.timed}) > 1
     transferred = any(e.result.transfer_time is not None for e in view.timed)
 
@@ -182,7 +181,7 @@ def result_table(view: View, *, occupancy: bool = False) -> Table:
     from_host = gettext(
         "from host arrays to a host array in pageable memory, by the host's clock: both copies, preparation, call"
     )
-    # Each column, and whether the run has it.
+    # Each column, and True if the run has data for it.
     columns: list[tuple[Field, bool]] = [
         *((field, True) for field in _cases()),
         (text(gettext("filters"), lambda e: weights_words(e.result.weights)), weighted),
@@ -208,7 +207,7 @@ def result_table(view: View, *, occupancy: bool = False) -> Table:
 
 
 def _method(entry: Entry) -> str:
-    """The method as a row names it; where ways of timing are compared, the way too."""
+    """Name the method of a row; rows of the timing study also name the clock."""
     r = entry.result
     return f"{r.algorithm}, {clock_name(r.config)}" if r.precision == MISTAKEN else entry.label
 
@@ -231,7 +230,7 @@ def _remarks(view: View, entry: Entry) -> Iterable[str]:
 
 
 def step_table(view: View) -> Table:
-    """A row for each step of each call whose steps were timed."""
+    """Return a row for each step of each call with timed steps."""
     steps = [(entry, step) for entry in view.timed for step in entry.result.steps]
     total = {id(entry): sum(step.time.median_s for step in entry.result.steps) for entry, _ in steps}
     alone = gettext("median of the step's launches alone, one after the other; ~ noisy")
@@ -252,11 +251,11 @@ def step_table(view: View) -> Table:
     return table("steps", gettext("The steps of a call, each by itself"), steps, fields)
 
 
-# Behind charts.
+# Numbers behind charts.
 
 
 def series_table(view: View, family: str) -> Table:
-    """The numbers behind a family's charts: a row for each stride and size, a column for each method."""
+    """Return the numbers behind a family's charts: a row for each stride and size, a column for each method."""
     members = [e for e in view.best if e.family == family and e.size is not None]
     fields = (
         _stride(lambda place: place[0]),
@@ -269,7 +268,7 @@ def series_table(view: View, family: str) -> Table:
 
 
 def case_table(view: View, operation: str) -> Table:
-    """The numbers behind the chart of single cases."""
+    """Return the numbers behind the chart of single cases."""
     members = [e for e in view.best if not view.is_series(e) and e.result.operation == operation]
     problems = {e.result.case: e.result.problem for e in members}
     by_method = _by_method(view, members, lambda e: e.result.case)
@@ -279,7 +278,7 @@ def case_table(view: View, operation: str) -> Table:
 
 
 def _by_method(view: View, members: Sequence[Entry], place_of: Callable[[Entry], Any]) -> Iterable[Field]:
-    """A column of times and rates for each method of some entries."""
+    """Columns of time and rate for each method of some entries."""
     found = {(place_of(e), e.result.algorithm): e for e in members}
     timed = {method for _, method in found}
     for method in (method for method in view.methods if method in timed):
@@ -295,7 +294,7 @@ def _time_and_rate(entry: Entry | None) -> Cell:
 
 
 def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", caption: str = "") -> Table:
-    """The numbers behind a chart under the roof."""
+    """Return the numbers behind a roofline chart."""
     fields = (
         text(gettext("method"), lambda e: e.label),
         text(gettext("problem"), lambda e: e.family, wide=True),
@@ -310,11 +309,11 @@ def roofline_table(view: View, entries: Sequence[Entry], key: str = "roofline", 
     return table(key, caption or gettext("Roofline"), entries, fields)
 
 
-# Errors, and what has no time.
+# Errors, and rows without a time.
 
 
 def error_table(view: View) -> Table:
-    """A row for each method, class of arithmetic and type: errors of several types have no common scale."""
+    """Return a row for each method, arithmetic class and type, because errors of different types are not comparable."""
     meaning = gettext("largest error over its bound; above 100 % the result is refused")
     fields = (
         text(gettext("method"), lambda a: a.method),
@@ -331,7 +330,7 @@ def error_table(view: View) -> Table:
 
 
 def trouble_table(view: View) -> Table:
-    """A row for each reason why something has no time."""
+    """Return a row for each reason why a time is missing."""
     fields = (
         text(gettext("method"), lambda t: t.method),
         text(gettext("whose"), lambda t: whose(t.ours)),
@@ -347,7 +346,7 @@ def trouble_table(view: View) -> Table:
 def _reason(t: Trouble) -> Cell:
     said, original = t.reason.render(gettext), str(t.reason)
     shown = said if len(said) <= LONGEST_REASON else said[:LONGEST_REASON].rstrip() + " …"
-    # A stored text that has no words in the page's language is in English.
+    # A stored text without a translation into the page's language is in English.
     lang = "en" if original.startswith(shown.removesuffix(" …")) and language() != "en" else ""
     return Cell(gettext("such as: {reason}").format(reason=shown) if t.reasons > 1 else shown, lang=lang)
 

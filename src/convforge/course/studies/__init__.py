@@ -1,4 +1,4 @@
-"""Studies: a question each, what is measured for it, and findings computed from the records."""
+"""Studies: each has a question, the cases to measure, and rules that compute findings from the records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from convforge.course.studies import (
 from convforge.course.studies.finding import Datum, Finding
 from convforge.course.studies.study import Part, Study
 
-# In the order in which they are read.
+# In reading order.
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
@@ -32,7 +32,7 @@ __all__ = ["STUDIES", "Datum", "Finding", "Part", "Study", "find_study"]
 
 
 def find_study(name: str) -> Study:
-    """The study of this name; a ValueError names the nearest where there is none.
+    """Return the study of this name. A ``ValueError`` for an unknown name suggests the most similar one.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The errors of each method, by its arithmetic and the type of its elements, against the bound that it is held to."""
+"""Rounding errors of each method, by arithmetic class and element type, compared with their allowed bounds."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from convforge.course.studies.readings import allowed, by_case, device_backend, 
 from convforge.course.studies.study import Part, padded, study
 from convforge.problem import parse_problem
 
-# Types that methods of float arithmetic are asked for.
+# Element types on which the methods of float arithmetic are measured.
 TYPES = ("float64", "float32", "float16")
 CHANNELS = (1, 16, 256)
-# Errors within this factor of each other are of one size.
+# Errors within this factor of each other count as similar.
 ALIKE = 2.0
-# And within this factor the same.
+# Errors within this factor of each other count as equal.
 SAME = 1.1
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """3x3 over few and many channels, so sums from 9 to 2304 terms; by type."""
+    """Return cases of 3x3 filters by channels and by element type; their sums have 9 to 2304 terms."""
     size, counts = (14, CHANNELS[:2]) if quick else (28, CHANNELS)
     types = TYPES[:2] if quick else TYPES
     kinds = [("float32", c) for c in counts[:-1]] + [(dtype, counts[-1]) for dtype in types]
     cases = [Case(f"{dtype}_c{c}", padded(size, c, 8, x_dtype=dtype)) for dtype, c in kinds]
-    # Compiling every method takes longer than the small form may.
+    # The quick form limits the methods, because compiling all of them takes too long.
     return [Part(cases, ("direct_*", "im2col", "winograd*") if quick else ())]
 
 
 def _checked(run: Run) -> list[Result]:
-    """Results that were compared with the truth and passed."""
+    """Results on the run's device that passed the check against the float64 truth and have an RMS error."""
     backend = device_backend(run)
     found = [r for r in run.results if r.status == "ok" and r.backend == backend and r.operation == "conv2d"]
     return [r for r in found if r.error is not None and r.error.rms is not None]
@@ -52,7 +52,7 @@ def _type(r: Result) -> str:
 
 
 def bound(run: Run) -> Iterator[Finding]:
-    """The errors against the elementwise bounds, and the nearest to its bound."""
+    """Compare each error with its elementwise bound, and name the method closest to its bound."""
     data = _data((r for r in _checked(run) if r.error and r.error.bound_ratio is not None), "bound_ratio")
     values: dict[str, Any]
     if failed := [r for r in run.results if r.status == "failed" and r.operation == "conv2d"]:
@@ -61,7 +61,7 @@ def bound(run: Run) -> Iterator[Finding]:
         yield Finding("within-bound", "bound/failed", values, data)
     elif data:
         ratio = max(datum.value for datum in data)
-        # Methods that add in the same order have the same error, to the last bit.
+        # Methods that add in the same order have bitwise identical errors.
         top = [datum for datum in data if datum.value == ratio]
         methods, near = distinct(datum.method for datum in top), distinct(datum.case for datum in top)
         values = {"n": len(data), "ratio": ratio, "methods": methods, "near": near}
@@ -71,7 +71,7 @@ def bound(run: Run) -> Iterator[Finding]:
 
 
 def spread(run: Run) -> Iterator[Finding]:
-    """The differences between the methods of strict arithmetic, by type."""
+    """Compare the errors of the methods of strict arithmetic, for each element type."""
     strict = [r for r in _checked(run) if allowed(r, parse_problem(r.problem)) and _rms(r) > 0]
     for dtype in distinct(map(_type, strict)):
         cases = by_case(r for r in strict if _type(r) == dtype)
@@ -80,7 +80,7 @@ def spread(run: Run) -> Iterator[Finding]:
             continue
         ratios = {case: _rms(rs[-1]) / _rms(rs[0]) for case, rs in several.items()}
         case = max(ratios, key=lambda c: ratios[c])
-        # The first of those with the largest error.
+        # The first of the methods with the largest error.
         best, worst = several[case][0], max(cases[case], key=_rms)
         values = {"dtype": dtype, "ratio": ratios[case], "case": case, "best": best.algorithm, "best_rms": _rms(best),
                   "worst": worst.algorithm, "worst_rms": _rms(worst), "alike": ALIKE}  # fmt: skip
@@ -89,7 +89,7 @@ def spread(run: Run) -> Iterator[Finding]:
 
 
 def narrower(run: Run) -> Iterator[Finding]:
-    """The error of each other arithmetic, against the worst strict method of the same case."""
+    """Compare each method of other arithmetic with the worst strict method of the same case."""
     found: dict[str, list[tuple[Result, Result]]] = {}
     for rs in by_case(_checked(run)).values():
         strict = [r for r in rs if r.precision == "strict" and _rms(r) > 0]
@@ -108,7 +108,7 @@ def narrower(run: Run) -> Iterator[Finding]:
 
 
 def types(run: Run) -> Iterator[Finding]:
-    """The growth of the error from type to type, by the largest error of the strict methods."""
+    """Compare element types by the largest error of the strict methods."""
     strict = [r for r in _checked(run) if r.precision == "strict" and _rms(r) > 0 and _type(r) in TYPES]
     worst: dict[str, Result] = {}
     for r in sorted(strict, key=_rms, reverse=True):
@@ -123,7 +123,7 @@ def types(run: Run) -> Iterator[Finding]:
 
 
 def length(run: Run) -> Iterator[Finding]:
-    """The growth of the error of the plainest method with the length of its sums."""
+    """Growth of the error of direct_naive with the number of terms in its sums."""
     naive = [r for r in _checked(run) if r.algorithm == "direct_naive" and _type(r) == "float32" and _rms(r) > 0]
     found = {parse_problem(r.problem).taps: r for r in naive}
     if len(found) < 2:

@@ -1,4 +1,4 @@
-"""The shape of a block: its effect on time and occupancy, the quality of the default, and how full the card is."""
+"""Shape of a thread block: its effect on time and occupancy, the quality of the default, and the number of waves."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from convforge.course.studies.readings import (
 from convforge.course.studies.study import Part, study
 
 METHODS = ("direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_rows")
-# Fewer shapes, or fewer values of occupancy, say nothing about a relation.
+# Fewer block shapes, or fewer different values of occupancy, are not enough to show a relation.
 FEWEST: dict[str, Any] = {"shapes": 6, "shares": 3}
 SIGNIFICANT = 0.05
-# The keys of a config that give the shape of a block: of its threads, or of the tile that it computes.
+# Config keys that define the shape of a block, either of its threads or of the tile that it computes.
 BLOCK_KEYS = (
     {"block_x", "block_y"},
     {"block"},
@@ -45,7 +45,7 @@ Cases = dict[str, list[Reading]]
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """Every config of the ladder's kernels and of the products."""
+    """Return every config of the direct methods and of the matrix products."""
     if quick:
         images = select(load(["images"])[1], sizes=(64,), strides=(1,))
         return [Part(images[:1], METHODS, all_configs=True, keep=_whole)]
@@ -58,21 +58,21 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 
 def _whole(row: Row) -> bool:
-    """Rows whose threads compute one output each, or a tile: not those of other partitions."""
+    """True if each thread computes one output or a tile, so no other partition is used."""
     return getattr(row.config, "partition", "pixel") == "pixel"
 
 
 class Alike(NamedTuple):
-    """Configs of a method that differ in the shape of their block alone."""
+    """Configs of one method that differ only in the shape of their block."""
 
     method: str
-    name: str  # the method with the part of their configs that other configs of the method do not have
-    cases: Cases  # their readings, two or more; without those of `cut` if another case has all configs
-    cut: list[str]  # the cases on which a config was skipped
+    name: str  # the method, and those config entries that not all configs of the method share
+    cases: Cases  # case -> two or more readings; excludes the cases in `cut` if any other case has all configs
+    cut: list[str]  # cases on which some config was skipped
 
 
 def timed(run: Run) -> dict[str, Cases]:
-    """Method of ours -> case -> its readings, one a config, without partitions, which have a study of their own."""
+    """Readings of our methods, as method -> case -> one reading per config; other partitions have their own study."""
     found: dict[str, Cases] = {}
     for r in (r for operation in ("conv2d", "gemm") for r in readings(run, operation, every_config=True)):
         if r.result.ours and not partitioned(r.result.config):
@@ -81,9 +81,9 @@ def timed(run: Run) -> dict[str, Cases]:
 
 
 def tried(run: Run) -> dict[str, Cases]:
-    """As :func:`timed`, of methods and cases with several configs.
+    """Same as :func:`timed`, for methods and cases with several configs.
 
-    A case on which some config was skipped is left out where another has them all: its fastest would be that of others.
+    If a method has cases with all configs, its cases with skipped configs are left out: their fastest may be missing.
     """
     skipped = {(r.algorithm, r.case) for r in _skipped(run)}
     found = {m: {case: rs for case, rs in cases.items() if len(rs) > 1} for m, cases in timed(run).items()}
@@ -92,7 +92,7 @@ def tried(run: Run) -> dict[str, Cases]:
 
 
 def alike(run: Run) -> list[Alike]:
-    """The groups of configs of which a run timed several shapes, all else equal."""
+    """Group the configs that differ only in block shape, where the run timed several shapes."""
     skipped = {(r.algorithm, r.case, split(r.config)[1]) for r in _skipped(run)}
     found = []
     for method, cases in timed(run).items():
@@ -111,13 +111,13 @@ def alike(run: Run) -> list[Alike]:
 
 
 def shape(reading: Reading) -> str:
-    """The shape of a reading's block; empty where its config names none."""
+    """Block shape of a reading; empty if its config has none."""
     config = reading.result.config
     return str(shape_of(config) or ",".join(split(config)[0]))
 
 
 def split(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts of a config's text that give the shape of its block, and the rest.
+    """Split the text of a config into the entries that define the block shape, and the rest.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def split(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def partitioned(config: str) -> bool:
-    """True if a thread computes something else than one output or a tile."""
+    """True if a thread computes something other than one output or a tile."""
     found = shape_of(config)
     return found is not None and bool(found.partition)
 
@@ -141,7 +141,7 @@ def _skipped(run: Run) -> list[Result]:
 
 
 def shapes(run: Run) -> Iterator[Finding]:
-    """By how much the shape matters, and which is the fastest most often: of all methods, then of each."""
+    """Effect of the block shape on time, and the shape that is fastest most often: for all methods, then for each."""
     groups = [(group, *ranked(group.cases)) for group in alike(run)]
     unsure = [f"{group.name} on {case}" for group, _, doubtful in groups for case in doubtful]
     told = [found for _, leaders, _ in groups for found in leaders.values()]
@@ -165,7 +165,7 @@ def shapes(run: Run) -> Iterator[Finding]:
 
 
 def _best_shape(group: Alike, leaders: Mapping[str, Sequence[Reading]], unsure: list[str]) -> Finding:
-    """Of configs that differ in the shape alone: by how much it matters, and whether one is the fastest throughout."""
+    """Effect of the shape in one group of configs, and whether one shape is the fastest on all cases."""
     if not leaders:
         return undecided("best-shape", "shape/unsure", method=group.name, unsure=unsure)
     top = max(leaders, key=lambda case: _ratio(group.cases[case]))
@@ -184,7 +184,7 @@ def _best_shape(group: Alike, leaders: Mapping[str, Sequence[Reading]], unsure: 
 
 
 def _ratio(found: Sequence[Reading]) -> float:
-    """The time of the slowest over that of the fastest."""
+    """Time of the slowest reading divided by the time of the fastest."""
     return max(r.seconds for r in found) / fastest(found).seconds
 
 
@@ -193,7 +193,7 @@ def _even(cases: Cases, leaders: Mapping[str, Sequence[Reading]]) -> bool:
 
 
 def wide(run: Run) -> Iterator[Finding]:
-    """Blocks at least a warp wide against narrower ones: a warp of a narrow block reads several rows at once."""
+    """Compare blocks at least one warp wide with narrower ones, in which a warp reads several rows at once."""
     judged = set[str]()
     for group in alike(run):
         if both := _by_width(group.cases):
@@ -209,13 +209,13 @@ def _by_width(cases: Cases) -> dict[str, tuple[Reading, Reading]]:
 
 
 def _columns(r: Reading) -> int:
-    """Columns of the block of threads; 0 if the config has none."""
+    """Columns of the thread block; 0 if the config has none."""
     found = shape_of(r.result.config)
     return found.first if found is not None and found.kind == "threads" else 0
 
 
 def defaults(run: Run) -> Iterator[Finding]:
-    """For how many methods the default config, their first, is the fastest; then each method's against the fastest."""
+    """Number of methods with the default (first) config as the fastest, then each default against the fastest."""
     first = {(r.case, r.algorithm): r.config for r in reversed(run.results)}
     each = []
     for method, cases in tried(run).items():
@@ -242,7 +242,7 @@ def defaults(run: Run) -> Iterator[Finding]:
 
 
 def occupancies(run: Run) -> Iterator[Finding]:
-    """Faster, slower or neither with more occupancy, where blocks differ in shape alone: all methods, then each."""
+    """Relation of time and occupancy between blocks that differ only in shape: over all methods, then for each."""
     found = [(group, f) for group in alike(run) if (f := _related(group)) is not None]
     told = [f for _, f in found if f.data]
     enough = {group.method for group, f in found if f.data}
@@ -259,9 +259,9 @@ def occupancies(run: Run) -> Iterator[Finding]:
 
 
 def _related(group: Alike) -> Finding | None:
-    """The relation of time and occupancy, by Kendall's tau on each case.
+    """Relation of time and occupancy of one group, by Kendall's tau on each case.
 
-    None where no occupancy is known; without figures where there are too few configs.
+    Returns None if no occupancy is known, and a finding without figures if there are too few configs.
     """
     from scipy.stats import kendalltau
 
@@ -293,16 +293,16 @@ def _related(group: Alike) -> Finding | None:
 
 
 def _occupancy(r: Reading) -> float | None:
-    """Of the first launch, which is the only one of these methods."""
+    """Occupancy of the first launch; these methods have only one."""
     return r.result.launches[0].get("occupancy") if r.result.launches else None
 
 
 def waves(run: Run) -> Iterator[Finding]:
-    """The waves of each method's fastest config: blocks over those that the card holds at once."""
+    """Waves of each method's fastest config: blocks of the launch divided by the blocks that all SMs hold at once."""
     facts = run.machine.get("facts", {})
     threads, cores = int(facts.get("threads") or 0), int(facts.get("cores") or 0)
     for method, cases in tried(run).items() if threads else ():
-        # Case -> blocks of the launch, and how many an SM holds at once.
+        # Case -> number of blocks in the launch, and number of blocks that one SM holds at once.
         grids, data = dict[str, tuple[int, int]](), list[Datum]()
         for case, rs in cases.items():
             best = fastest(rs)

@@ -1,4 +1,4 @@
-"""The parts of im2col's time: the expansion, the product, and the rest of the call; on the GPU and on the CPU."""
+"""Parts of im2col's time: the expansion, the matrix product, and the rest of the call, on the GPU and the CPU."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from convforge.course.studies.finding import Datum, Finding, undecided
 from convforge.course.studies.readings import device_backend, readings, spanned
 from convforge.course.studies.study import Part, padded, study
 
-# From this share of a copy's rate on, the expansion runs at the speed of memory.
+# The expansion counts as limited by memory from this share of a copy's rate on.
 NEAR = 0.7
-# A call that takes what its steps take differs from their sum by no more than this and the spread.
+# A call takes as long as its steps if it differs from their sum by at most this share and the spread.
 MARGIN = 0.05
-# As the steps are called on a GPU and on the CPU.
+# Names of the expansion step on a GPU and on the CPU.
 EXPANSION = ("expansion", "im2col_expand")
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """ResNet's layers, by im2col and by implicit GEMM, which expands nothing; on a GPU the same on its host."""
+    """Return ResNet layers for im2col and implicit GEMM (no expansion); with a GPU, for im2col on its host too."""
     if quick:
         return [Part([Case("layer_14", padded(14, 16, 16))], ("im2col", "implicit_gemm"), steps=True)]
     batch1 = [case for case in load(["layers-b1"])[1] if case.name.startswith("resnet50") and "3x3" in case.name]
@@ -36,13 +36,13 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 
 def _expanded(run: Run, backend: str) -> list[Result]:
-    """Results of im2col whose steps were timed, one a case."""
+    """Results of im2col with timed steps, one for each case."""
     found = {r.case: r for r in run.results if r.steps and r.algorithm == "im2col" and r.backend == backend}
     return [r for r in found.values() if any(step.name in EXPANSION for step in r.steps)]
 
 
 def _seconds(r: Result, names: Sequence[str] = ()) -> float:
-    """The time of the steps of these names, or of all."""
+    """Sum of the median times, in seconds, of the steps with these names, or of all steps."""
     return sum(s.time.median_s for s in r.steps if not names or s.name in names)
 
 
@@ -51,7 +51,7 @@ def _data(found: Sequence[Result]) -> tuple[Datum, ...]:
 
 
 def shares(run: Run) -> Iterator[Finding]:
-    """The share of the steps' time that the expansion takes, by layer, on each device that was timed."""
+    """Share of the expansion in the time of all steps, for each layer and each timed device."""
     device = device_backend(run)
     for backend in dict.fromkeys((device, "cpu")):
         found = _expanded(run, backend)
@@ -67,7 +67,7 @@ def shares(run: Run) -> Iterator[Finding]:
 
 
 def copying(run: Run) -> Iterator[Finding]:
-    """The rate of the expansion over that of a copy of its bytes, which no kernel can exceed."""
+    """Rate of the expansion divided by the rate of a copy of its bytes, the upper limit of any kernel."""
     found = [(r, s) for r in _expanded(run, device_backend(run)) for s in r.steps if s.name in EXPANSION]
     rates = {r.case: share for r, s in found if s.time.cold and (share := run.copy_share(s))}
     hot = [r.case for r, s in found if not s.time.cold]
@@ -81,7 +81,7 @@ def copying(run: Run) -> Iterator[Finding]:
 
 
 def rest(run: Run) -> Iterator[Finding]:
-    """The time of the call against the sum of its steps."""
+    """Compare the time of the call with the sum of its steps."""
     found = _expanded(run, device_backend(run))
     calls = {r.case: (call.median_s, _seconds(r)) for r in found if (call := r.prepared_time or r.time) is not None}
     if not calls:
@@ -97,12 +97,12 @@ def rest(run: Run) -> Iterator[Finding]:
 
 
 def implicit(run: Run) -> Iterator[Finding]:
-    """Implicit GEMM, which never writes the expanded matrix, against im2col."""
+    """Compare implicit GEMM, which never writes the expanded matrix, with im2col."""
     yield rules.pair(readings(run, "conv2d"), "im2col", "implicit_gemm", "without-expansion")
 
 
 def host(run: Run) -> Iterator[Finding]:
-    """The expansion on the host against that on the GPU."""
+    """Compare the expansion on the host with the expansion on the GPU."""
     if device_backend(run) != "cuda":
         return
     gpu = {r.problem: r for r in _expanded(run, "cuda")}

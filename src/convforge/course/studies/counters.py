@@ -1,7 +1,6 @@
-"""A GPU's hardware counters of single launches, by NVIDIA's profiler ``ncu`` where the system has one.
+"""Hardware counters of single GPU launches, read with NVIDIA's profiler ``ncu`` if it is installed.
 
-The profiler runs a process that makes each call once (:func:`make_calls`). It empties the caches before every launch,
-so the counts are those of cold data.
+The profiler runs a process that makes each call once (:func:`make_calls`), and empties the caches before every launch.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from typing import NamedTuple
 from convforge.benchmark.records import Counters
 from convforge.errors import Reason
 
-# Field of Counters -> the profiler's metrics, which are added up.
+# Field of Counters -> metrics of the profiler, which are added.
 METRICS: Mapping[str, tuple[str, ...]] = {
     "dram_bytes": ("dram__bytes_read.sum", "dram__bytes_write.sum"),
     "l1_bytes": ("l1tex__t_bytes.sum",),
     "l1_hit": ("l1tex__t_sector_hit_rate.pct",),
     "l2_hit": ("lts__t_sector_hit_rate.pct",),
 }
-# Where the CUDA toolkit and the profiler's own installer put it.
+# Install paths of the CUDA toolkit and of the profiler's own installer.
 PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
 TIMEOUT_S = 120.0
-# What the profiler runs.
+# The program that the profiler runs.
 PROGRAM = "import sys; from convforge.course.studies.counters import make_calls; make_calls(sys.argv[1])"
 
 
 class NoCounters(RuntimeError):
-    """There are no counters; `reason` says why."""
+    """Hardware counters are not available; `reason` says why."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -43,7 +42,7 @@ class NoCounters(RuntimeError):
 
 
 class Call(NamedTuple):
-    """A call to profile: of a method in one of its configs, by its text, on a problem in its text form."""
+    """One call to profile: method, config and problem, each in its text form."""
 
     case: str
     operation: str
@@ -54,7 +53,7 @@ class Call(NamedTuple):
 
 
 def find_profiler() -> str:
-    """The profiler's program; :class:`NoCounters` where there is none."""
+    """Return the path of the profiler; raises :class:`NoCounters` if there is none."""
     if named := shutil.which("ncu"):
         return named
     found = [str(path) for place in PLACES for path in sorted(Path("/").glob(place.removeprefix("/")), reverse=True)]
@@ -64,9 +63,10 @@ def find_profiler() -> str:
 
 
 def count(calls: Sequence[Call], device: str) -> list[Counters]:
-    """The counters of calls on a device such as "cuda:1", one entry a launch in the order of the calls.
+    """Count the calls on a device (for example "cuda:1"); returns one entry per launch, in the order of the calls.
 
-    :class:`NoCounters`: there is no profiler, it may not read the counters, it took too long or saw other launches.
+    Raises :class:`NoCounters` if there is no profiler, it may not read the counters, it took too long, or the launches
+    differ from those expected.
     """
     program = find_profiler()
     wanted = [(call, kernel) for call in calls for kernel in call.kernels]
@@ -89,7 +89,7 @@ def count(calls: Sequence[Call], device: str) -> list[Counters]:
         except OSError as fault:
             raise NoCounters(Reason("ncu cannot be run: {fault}", fault=str(fault))) from None
     if ran.returncode:
-        # The last line that the profiler marks as an error, else the last line.
+        # The last line that the profiler marks as an error, or otherwise the last line.
         lines = [line.strip() for line in (ran.stdout + ran.stderr).splitlines() if line.strip()] or ["no word"]
         said = next((line for line in reversed(lines) if line.startswith("==ERROR==")), lines[-1])
         raise NoCounters(Reason("ncu ended with {code}: {fault}", code=ran.returncode, fault=said))
@@ -106,7 +106,7 @@ def count(calls: Sequence[Call], device: str) -> list[Counters]:
 
 
 def _launches(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Kernel and counters of each launch, from the profiler's table; a row without an id holds units."""
+    """Yield kernel name and counters of each launch in the profiler's table; a row without an id holds units."""
     table = iter(lines)
     head = next((line for line in table if line.startswith('"ID"')), None)
     if head is None:
@@ -125,7 +125,7 @@ def _value(row: Mapping[str, str], name: str) -> float:
 
 
 def make_calls(job: str) -> None:
-    """Make each call of a job, a file of JSON, once: this is the profiled process."""
+    """Make each call of a job (path of a JSON file) once; this runs inside the profiled process."""
     from convforge.algorithms import find
     from convforge.call.dispatch import runtime_of
     from convforge.peers import every_algorithm

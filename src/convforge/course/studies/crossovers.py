@@ -1,4 +1,4 @@
-"""Crossovers between families of methods: by the side of the filter, and by the number of channels."""
+"""Crossovers between families of methods, along the filter size and along the number of channels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _arithmetic(precision: str) -> Holds:
     return lambda r: r.result.precision == precision
 
 
-# Families: name in a sentence -> a test of readings. Those of filters differ in arithmetic, whoever made the methods.
+# Families: name in a sentence -> predicate on readings. The families compared by filter size differ in arithmetic.
 BY_FILTER = {"strict": _arithmetic("strict"), "FFT": _arithmetic("fft"), "separable": _arithmetic("separable")}
 BY_CHANNELS: dict[str, Holds] = {
     "direct": lambda r: r.result.algorithm.startswith("direct_"),
@@ -28,7 +28,7 @@ BY_CHANNELS: dict[str, Holds] = {
 
 
 def filters(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """One channel by filters of full rank, and an RGB image blurred, each channel by itself."""
+    """Return one-channel cases with filters of full rank, and a blur of an RGB image (one filter per channel)."""
     sides: tuple[int, ...] = (1, 3, 5, 7, 9, 11, 15, 21, 31, 47, 63)
     methods: tuple[str, ...] = ("direct_*", "depthwise*", "fft*", "separable")
     methods += ("cudnn", "opencv*", "torch_conv2d", "cupy_ndimage")
@@ -44,8 +44,8 @@ def filters(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 
 def fft_and_separable(run: Run) -> Iterator[Finding]:
-    """From which filter the FFT, and separable passes, are faster than the best method of strict arithmetic."""
-    # Separable passes are made for filters of rank one: those of full rank come last.
+    """Filter size from which the FFT or separable passes are faster than the best method of strict arithmetic."""
+    # Separable passes need a filter of rank one, so series with filters of full rank come last.
     found = along(run, "filter")
     last = sorted(found, key=lambda one: one.workload.get("weights") == "normal")
     for rule, after, ordered in (("fft", "FFT", found), ("separable", "separable", last)):
@@ -54,7 +54,7 @@ def fft_and_separable(run: Run) -> Iterator[Finding]:
 
 
 def taps(run: Run) -> Iterator[Finding]:
-    """By how much each family's time grows from the smallest filter to the largest, against the taps."""
+    """Growth of each family's time from the smallest to the largest filter, compared with the growth of the taps."""
     for one in along(run, "filter"):
         for family, holds in BY_FILTER.items():
             best = one.best(holds)
@@ -72,14 +72,14 @@ FILTER_SIZE = study(
 
 
 def channels(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """As many filters as channels, 3x3, on an image of 56x56."""
+    """Return 3x3 cases on a 56x56 image, with equal numbers of channels and filters."""
     counts = (1, 4, 16) if quick else tuple(2**i for i in range(10 if facts.backend == "cuda" else 9))
     cases = [Case(f"channels_{count}", padded(14 if quick else 56, count, count)) for count in counts]
     return [Part(cases, ("direct_*", "im2col", "implicit_gemm", "winograd*", "cudnn", "torch_conv2d"))]
 
 
 def by_channels(run: Run) -> Iterator[Finding]:
-    """The fastest method by channels; from how many on the best matrix product is faster than the best direct one."""
+    """Fastest method by channels, and the number of channels from which the best GEMM beats the best direct method."""
     found = [one for one in along(run, "channels") if len(one.places) > 1]
     if not found:
         yield undecided("winner-by-channels", "channels/none")
@@ -89,7 +89,7 @@ def by_channels(run: Run) -> Iterator[Finding]:
 
 
 def rate(run: Run) -> Iterator[Finding]:
-    """The growth of the best rate with the channels, and its maximum."""
+    """Growth of the best rate with the channels, and its maximum."""
     peak = run.best_ceilings
     for one in along(run, "channels"):
         best = one.best()

@@ -1,4 +1,4 @@
-"""The ladder of the matrix product: the gain of each rung, and the last against the library and the peak."""
+"""Ladder of matrix products: the gain of each rung, and the last rung compared with the library and the peak."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from convforge.course.studies.readings import (
 from convforge.course.studies.study import Part, study
 from convforge.problem import GemmProblem
 
-# The rungs in their order, by backend.
+# Backend -> the rungs in order.
 RUNGS = {
     "cuda": ("gemm_naive", "gemm_shared", "gemm_tile_1d", "gemm_tile_2d", "gemm_vectorised", "gemm_warp_tiled"),
     "cpu": ("gemm_loops", "gemm_blocked", "gemm_blas"),
@@ -34,7 +34,7 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """Square products; every config up to 1024, where they are cheap, the defaults above."""
+    """Return square products: every config up to size 1024, where timing is cheap, and the defaults above."""
     if quick:
         return [Part([Case(f"square_{n}", GemmProblem(m=n, n=n, k=n)) for n in (64, 96)], ("gemm_*", "cublas"))]
     sizes = SIZES if facts.backend == "cuda" else SIZES[:3]
@@ -46,7 +46,7 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 
 def _square(run: Run) -> list[Reading]:
-    """Square float32 products, neither matrix transposed: the cases that differ in size alone."""
+    """Readings of square float32 products without transposition, which differ only in size."""
 
     def plain(p: GemmProblem) -> bool:
         return p.m == p.n == p.k and p.dtype == "float32" and not (p.transpose_a or p.transpose_b)
@@ -55,7 +55,7 @@ def _square(run: Run) -> list[Reading]:
 
 
 def ladder(run: Run) -> Iterator[Finding]:
-    """The gain of each rung over the one below it: on average over the sizes that both have, then each rung's."""
+    """Gain of each rung over the rung below: the mean over the sizes that both have, then the gains of each rung."""
     found = _square(run)
     timed = {r.method for r in found}
     rungs = [name for name in RUNGS.get(device_backend(run), ()) if name in timed]
@@ -77,21 +77,21 @@ def ladder(run: Run) -> Iterator[Finding]:
 
 
 def library(run: Run) -> Iterator[Finding]:
-    """The fastest rung, whoever wrote it, against the best library, size by size."""
+    """Compare the fastest rung of any author with the best library, size by size."""
     told = versus(_square(run), lambda r: r.result.ours, lambda r: not r.result.ours)
     rungs, libraries = (distinct(both[i].method for both in told.pairs.values()) for i in (0, 1))
     yield told.finding("against-library", "library", {"rungs": rungs, "libraries": libraries})
 
 
 def whole(run: Run) -> Iterator[Finding]:
-    """On which sizes each method is the fastest, and the share of the FMA peak that the products reach."""
+    """Sizes on which each method is the fastest, and the share of the FMA peak that the products reach."""
     found = _square(run)
     yield from rules.ahead(found)
     yield rules.share_of_peak(run, found)
 
 
 def filling(run: Run) -> Iterator[Finding]:
-    """From which size the best rate is near its highest: smaller products do not fill the device."""
+    """Size from which the best rate is close to its maximum; smaller products do not fill the device."""
     best = {int(r.problem.m): r for r in sorted(_square(run), key=lambda r: -r.seconds)}
     if len(best) < 3:
         yield undecided("filling", "filling/too-few", n=len(best))

@@ -1,4 +1,4 @@
-"""The gains of each memory: the filter in constant memory, the image in shared memory, outputs in registers."""
+"""Gain of each kind of memory: the filter in constant memory, the image in shared memory, outputs in registers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from convforge.course.studies.study import Part, study
 from convforge.problem import Conv2dProblem, parse_problem
 from convforge.problem.types import itemsize
 
-# Steps of the ladder: rule -> the method before and the method with it.
+# Steps of the ladder: rule -> the method without the step and the method with it.
 STEPS = {
     "constant-memory": ("direct_naive", "direct_constant"),
     "shared-memory": ("direct_naive", "direct_shared"),
@@ -29,9 +29,9 @@ STEPS = {
     "boxes": ("direct_tiled", "direct_boxes"),
     "rows-in-cache": ("direct_naive", "direct_rows"),
 }
-# The profiler sees the cases with this number of channels.
+# Number of channels of the profiled cases.
 PROFILED_CHANNELS = 3
-# A tutorial's claims of what shared memory brings: 2 to 4 times for 5x5, 3 to 7 times for larger filters.
+# A tutorial's claims about the speedup by shared memory: 2 to 4 for 5x5, 3 to 7 for larger filters.
 CLAIMS: dict[str, tuple[str, Callable[[Any], bool], float, float]] = {
     "5x5": ("5x5 filters", lambda p: p.r == 5, 2.0, 4.0),
     "larger": ("filters larger than 5x5", lambda p: p.r > 5, 3.0, 7.0),
@@ -39,7 +39,7 @@ CLAIMS: dict[str, tuple[str, Callable[[Any], bool], float, float]] = {
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """One channel to eight, filters from 3x3 to 15x15."""
+    """Return cases of one to eight channels with filters from 3x3 to 15x15."""
     cases = load(["memory"])[1]
     if quick:
         return [Part([_small(case) for case in cases[:3]], ("direct_*",))]
@@ -49,17 +49,17 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 
 def _small(case: Case, size: int = 64) -> Case:
-    """The case on a smaller image."""
+    """Return the case on a smaller image."""
     assert isinstance(case.problem, Conv2dProblem)
     return replace(case, name=case.name.replace("2048", str(size)), problem=replace(case.problem, h=size, w=size))
 
 
 def steps(run: Run) -> Iterator[Finding]:
-    """Each step of the ladder against the one before, where the run has either."""
+    """Compare each step of the ladder with the step before, if the run has one of the two."""
     found = readings(run, "conv2d")
     timed, cpu = {r.method for r in found}, device_backend(run) == "cpu"
     for rule, (slow, fast) in STEPS.items():
-        # Rows in the cache are the CPU's step, the others a GPU's.
+        # Rows in the cache are a step of the CPU only, the other steps are for GPUs.
         if (rule == "rows-in-cache") != cpu or not {slow, fast} & timed or (cpu and fast not in timed):
             continue
         finding = rules.pair(found, slow, fast, rule)
@@ -69,7 +69,7 @@ def steps(run: Run) -> Iterator[Finding]:
 
 
 def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Order -> the square filters where it holds, such as "C 1, 3: 3x3-5x5"; empty if cases differ in other things too.
+    """Map each order to its square filters ("C 1, 3: 3x3-5x5"); returns {} if cases differ in other parameters too.
 
     `split` has the cases of each order; C is the number of channels.
     """
@@ -80,7 +80,7 @@ def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict
     kinds = {(p.n, p.h, p.w, p.k, p.stride, p.x_dtype, p.x_layout) for p in problems.values()}
     if not square or len(kinds) != 1 or len(set(places.values())) < len(orders):
         return {}
-    # Order -> channels -> stretches of filters; then channels with the same stretches become one entry.
+    # Order -> channels -> ranges of filters. Channels with the same ranges are later joined into one entry.
     spans: dict[str, dict[int, str]] = {}
     ordered = sorted(places, key=lambda case: places[case])
     for (channels, name), cases in groupby(ordered, key=lambda case: (places[case][0], orders[case])):
@@ -98,7 +98,7 @@ def _turns(found: Iterable[Reading], split: Mapping[str, Sequence[str]]) -> dict
 
 
 def growth(run: Run) -> Iterator[Finding]:
-    """The course of the gain of shared memory with the filter, and with the channels."""
+    """Change of the gain of shared memory with the filter size, and with the number of channels."""
     slow, fast = STEPS["rows-in-cache" if device_backend(run) == "cpu" else "shared-memory"]
     found = [r for r in readings(run, "conv2d") if r.method in (slow, fast)]
     for axis in ("filter", "inputs"):
@@ -108,7 +108,7 @@ def growth(run: Run) -> Iterator[Finding]:
 
 
 def claim(run: Run) -> Iterator[Finding]:
-    """A tutorial's claims about the gain of shared memory, against the measured gain."""
+    """Compare a tutorial's claims about the gain of shared memory with the measured gain."""
     slow, fast = STEPS["shared-memory"]
     if device_backend(run) == "cpu":
         return
@@ -127,7 +127,7 @@ def claim(run: Run) -> Iterator[Finding]:
 
 
 def traffic(run: Run) -> Iterator[Finding]:
-    """Bytes that the naive kernel requests against those that must move, and what its time says of the caches."""
+    """Compare the bytes that direct_naive requests with the least bytes to move, and with its time (cache effects)."""
     best = run.best_ceilings
     found = {r.case: r for r in readings(run, "conv2d") if r.method == "direct_naive"}
     if not found or best is None or best.copy_bytes_per_s <= 0:
@@ -147,13 +147,13 @@ def traffic(run: Run) -> Iterator[Finding]:
 
 
 def requested(r: Reading) -> int:
-    """Bytes that a kernel asks for which reads its whole window, image and filter, for each output."""
+    """Bytes that a kernel requests if it reads the complete window of image and filter for each output."""
     p: Conv2dProblem = r.problem
     return p.outputs * (p.taps * (itemsize(p.x_dtype) + itemsize(p.w_dtype)) + itemsize(p.out_dtype))
 
 
 def profile(runtime: Runtime, store: Store, quick: bool) -> None:
-    """On a GPU, a profiler's counters of every method on the images of three channels."""
+    """Count every method on the images of three channels with the profiler, if the device is a GPU."""
     if runtime.facts.backend != "cuda":
         return
     timed = [r for r in load_run(store.path).results if r.time is not None and r.ours]
@@ -171,7 +171,7 @@ def profile(runtime: Runtime, store: Store, quick: bool) -> None:
 
 
 def counters(run: Run) -> Iterator[Finding]:
-    """A profiler's counters on the largest filter: hit rates, and the bytes that move."""
+    """Hit rates and moved bytes on the largest filter, from the profiler's counters."""
     profile = run.profile
     if profile is None or not profile.counters:
         reason = None if profile is None else to_data(profile.reason)
@@ -185,7 +185,7 @@ def counters(run: Run) -> Iterator[Finding]:
         values = {"method": method, "case": c.case, "l1": c.l1_hit, "l2": c.l2_hit, "moved": c.dram_bytes,
                   "least": r.least_bytes, "times": c.dram_bytes / r.least_bytes}  # fmt: skip
         form = "counted" if c.dram_bytes >= r.least_bytes else "kept"
-        # What a kernel reads from shared memory passes no cache, so a hit rate tells nothing of it.
+        # Reads from shared memory pass no cache, so a hit rate does not include them.
         shared = "-shared" if any(launch.get("scratch_bytes") for launch in r.launches) else ""
         yield Finding("hit-rates", f"hit-rates/{form}{shared}", values, _counted(c, "l1_hit", "l2_hit", "dram_bytes"))
     for rule in ("shared-memory", "registers"):

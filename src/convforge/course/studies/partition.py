@@ -1,4 +1,4 @@
-"""The outputs of one thread: one pixel, a small block, a whole row or a whole column."""
+"""Outputs computed by one thread: one pixel, a small block, a complete row or a complete column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METHOD = "direct_naive"
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """The naive kernel by partition; no method of the CPU has several, so nothing is measured there."""
+    """Return the naive kernel's partitions; no CPU method has several, so nothing is measured there."""
     if facts.backend != "cuda":
         return []
     sizes = (64, 128) if quick else (256, 512, 1024, 2048)
@@ -27,12 +27,12 @@ def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
 
 
 def _same_block(row: Row) -> bool:
-    """The default block alone, so that rows differ in the partition alone."""
+    """True for the default block, so that rows differ only in the partition."""
     return (getattr(row.config, "block_x", 32), getattr(row.config, "block_y", 4)) == (32, 4)
 
 
 def by_partition(run: Run) -> dict[str, dict[str, Reading]]:
-    """Case -> partition -> its reading, of cases with several; all with the block that the others have."""
+    """Readings as case -> partition -> reading, for cases with several partitions, all with the same block."""
     found: dict[str, dict[str, Reading]] = {}
     every = readings(run, "conv2d", every_config=True)
     for case, rs in by_case(r for r in every if r.result.algorithm == METHOD).items():
@@ -45,7 +45,7 @@ def by_partition(run: Run) -> dict[str, dict[str, Reading]]:
 
 
 def partitions(run: Run) -> Iterator[Finding]:
-    """Each partition's time over that of one output a thread: on average, then case by case."""
+    """Time of each partition divided by the time of one output per thread: the mean, then case by case."""
     cases = by_partition(run)
     if not cases:
         yield undecided("partitions", "partition/host" if device_backend(run) == "cpu" else "partition/none")
@@ -67,7 +67,7 @@ def partitions(run: Run) -> Iterator[Finding]:
 
 
 def _threads(r: Reading) -> int | None:
-    """Threads of the launch, by its grid."""
+    """Number of threads in the launch, from its grid."""
     return prod((*r.result.launches[0]["grid"], *r.result.launches[0]["block"])) if r.result.launches else None
 
 

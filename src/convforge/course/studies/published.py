@@ -1,6 +1,6 @@
-"""Tables that others published, as runs: the rules read them as they read ours, and a report can set them beside ours.
+"""Tables published by others, as runs: the same rules read them, and a report can show them next to ours.
 
-A figure of theirs is one sample without a spread, taken by their own clocks; each table says what is known of that.
+A published figure is one sample without a spread, measured with the author's clock; each table says how, if known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convforge.problem import parse_problem
 from convforge.timing.ceilings import Ceilings
 from convforge.timing.timer import Timing
 
-# Rules about the fastest of all methods: they rest on every figure, and not on those of the fastest alone.
+# Rules about the fastest of all methods. They depend on every figure, not only on those of the fastest.
 OF_ALL = frozenset(
     {"ahead", "winner-by-size", "winner-by-stride", "call-floor", "growth", "gpu-worth-it", "stride-saves", "filling"}
 )
@@ -25,7 +25,7 @@ OF_ALL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A known or possible fault of figures, in English, and the methods whose figures they are."""
+    """A known or possible fault in figures, in English, and the methods with these figures."""
 
     words: str
     methods: tuple[str, ...]
@@ -33,7 +33,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published table; `about` says in English what was measured, and on which card."""
+    """A published table; `about` describes in English the measurement and the card."""
 
     name: str
     about: str
@@ -41,7 +41,7 @@ class Published:
     run: Run
 
     def findings(self, study: Study) -> list[Finding]:
-        """The findings of a study's rules; those on a doubtful figure are not supported."""
+        """Return the findings of a study's rules; a finding that uses a doubtful figure is marked as not supported."""
         doubted = {method for doubt in self.doubts for method in doubt.methods}
         every = {r.algorithm for r in self.run.results}
 
@@ -52,7 +52,7 @@ class Published:
 
 
 def _run(name: str, device: str, peak: float | None = None) -> Run:
-    """The rows of published.csv of a table; D's values are GFLOP/s, those of the others milliseconds."""
+    """Read one table of published.csv as a run; values of table D are GFLOP/s, all others milliseconds."""
     found = []
     for row in csv.DictReader(resources.files(__package__).joinpath("published.csv").read_text("utf-8").splitlines()):
         if row["table"] == name:
@@ -63,7 +63,7 @@ def _run(name: str, device: str, peak: float | None = None) -> Run:
                 backend=row["backend"], ours=not method.startswith("cu"), precision="strict", config=row["config"],
                 status="ok", time=Timing((seconds,), few=True), flops=problem.flops, least_bytes=problem.least_bytes,
             ))  # fmt: skip
-    # A copy bandwidth was published with none of them: it is left at zero, and no rule divides by it.
+    # No table was published with a copy bandwidth: it is set to zero, and no rule divides by it.
     ceilings = () if peak is None else (("before", Ceilings(0.0, peak)),)
     return Run(
         run=f"published-{name}", started="", suite=f"published-{name}", device=device,

@@ -1,4 +1,4 @@
-"""The timed results of a run as rules read them: one a method and case, in pairs, and in series along an axis."""
+"""Timed results of a run as rules read them: one for each method and case, in pairs, and in series along an axis."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ class Reading:
     result: Result
     problem: Any
     timing: Timing
-    method: str  # the algorithm, with its arithmetic if that must be asked for by name and is not in the algorithm's
+    method: str  # the algorithm, with its arithmetic in parentheses if that is opt-in and not part of the name
 
     @property
     def case(self) -> str:
-        """Name of the case."""
         return self.result.case
 
     @property
     def seconds(self) -> float:
-        """Median of a call."""
+        """Median time of a call."""
         return self.timing.median_s
 
     @property
     def flops_per_s(self) -> float:
-        """Nominal."""
+        """Nominal FLOP/s."""
         return self.result.flops / self.seconds
 
     @property
     def strict(self) -> bool:
-        """True if the problem allows the method's arithmetic, so that it competes."""
+        """True if the problem allows the method's arithmetic, so that the method is ranked."""
         return allowed(self.result, self.problem)
 
     def datum(self, what: str = "time") -> Datum:
-        """The figure that a finding rests on."""
+        """Return the median as a figure of a finding."""
         return Datum.of(self.case, self.method, self.result.config, self.timing, what)
 
 
@@ -54,12 +53,12 @@ Timed = TypeVar("Timed", Reading, Result)
 
 
 def allowed(result: Result, problem: Problem) -> bool:
-    """True if its problem allows a result's arithmetic."""
+    """True if the problem allows the arithmetic of the result."""
     return result.precision in ("strict", problem.precision)
 
 
 def device_backend(run: Run) -> str:
-    """Backend of the device that a run is about; a study may time the host beside it."""
+    """Backend of the device that the run is about; a study may also time the host."""
     facts = run.machine.get("facts", {})
     return str(facts.get("backend") or next((r.backend for r in run.results), "cpu"))
 
@@ -72,10 +71,10 @@ def readings(
     pick: Callable[[Run, Result], Timing | None] | None = None,
     every_config: bool = False,
 ) -> list[Reading]:
-    """The timed results of an operation, of each method's configs on a case the fastest, or every one.
+    """Return the timed results of an operation: the fastest config of each method and case, or every config.
 
-    `backend` is that of the run's device by default. `pick` chooses the timing, by default that of the final, else the
-    row's.
+    `backend` defaults to that of the run's device. `pick` chooses the timing; the default is the one of the final
+    comparison if there is one, or otherwise the row's.
     """
     backend, timing_of = backend or device_backend(run), pick or Run.timing
     found: dict[tuple[str, ...], Reading] = {}
@@ -93,7 +92,7 @@ def readings(
 
 
 def by_case(found: Iterable[Timed]) -> dict[str, list[Timed]]:
-    """Readings or results by case, in their order."""
+    """Group readings or results by case, and keep their order."""
     cases: dict[str, list[Timed]] = {}
     for one in found:
         cases.setdefault(one.case, []).append(one)
@@ -101,29 +100,29 @@ def by_case(found: Iterable[Timed]) -> dict[str, list[Timed]]:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Names in their order, each once."""
+    """Return the names without duplicates, in their order."""
     return list(dict.fromkeys(names))
 
 
 def fastest(found: Iterable[Reading]) -> Reading:
-    """The reading with the least median."""
+    """Return the reading with the smallest median."""
     return min(found, key=lambda r: r.seconds)
 
 
 def data_of(found: Iterable[Reading]) -> tuple[Datum, ...]:
-    """The times of readings as figures."""
+    """Return the times of readings as figures."""
     return tuple(r.datum() for r in found)
 
 
 def leading(found: Iterable[Reading]) -> tuple[Datum, ...]:
-    """The times of the two fastest as figures."""
+    """Return the times of the two fastest readings as figures."""
     return data_of(sorted(found, key=lambda r: r.seconds)[:2])
 
 
 def ranked(points: Mapping[Place, Sequence[Reading]]) -> tuple[dict[Place, list[Reading]], list[str]]:
-    """The fastest and those level with it, by place; and by name the places that are too noisy to rank.
+    """Return the readings that share the lead at each place, and the names of the places that are too noisy to rank.
 
-    A rule says nothing of the noisy places; they go into the finding's "unsure", which its details name.
+    A finding lists the noisy places under "unsure" and makes no other statement about them.
     """
     leaders: dict[Place, list[Reading]] = {}
     unsure: list[str] = []
@@ -137,7 +136,7 @@ def ranked(points: Mapping[Place, Sequence[Reading]]) -> tuple[dict[Place, list[
 
 
 def spanned(ratios: Mapping[str, float]) -> dict[str, Any]:
-    """The least and the most of ratios, each with its case."""
+    """Return the smallest and the largest ratio, each with its case."""
     least, most = min(ratios, key=lambda c: ratios[c]), max(ratios, key=lambda c: ratios[c])
     return {"least": ratios[least], "least_case": least, "most": ratios[most], "most_case": most}
 
@@ -146,12 +145,12 @@ Holds = Callable[[Reading], bool]
 
 
 def named(name: str) -> Holds:
-    """Readings of this method."""
+    """Return a predicate for the readings of this method."""
     return lambda r: r.method == name
 
 
 def pairs(points: Mapping[Place, Sequence[Reading]], own: Holds, other: Holds) -> dict[Place, tuple[Reading, Reading]]:
-    """The fastest of one kind and the fastest of another, by place, where both were timed."""
+    """Return the fastest readings of two kinds for each place where both were timed."""
     found = {}
     for place, rs in points.items():
         both = [[r for r in rs if holds(r)] for holds in (own, other)]
@@ -162,25 +161,25 @@ def pairs(points: Mapping[Place, Sequence[Reading]], own: Holds, other: Holds) -
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Generic[Place]):
-    """One kind of readings against another, place by place."""
+    """Comparison of two kinds of readings, place by place."""
 
-    pairs: dict[Place, tuple[Reading, Reading]]  # the own and the other reading where their order can be told
-    unsure: list[str]  # the other places
+    pairs: dict[Place, tuple[Reading, Reading]]  # the own and the other reading, at places that can be ranked
+    unsure: list[str]  # the places that are too noisy to rank
 
     @property
     def gains(self) -> dict[Place, float]:
-        """The other time over the own."""
+        """The other's time divided by the own time, for each place."""
         return {place: other.seconds / own.seconds for place, (own, other) in self.pairs.items()}
 
     @property
     def split(self) -> dict[str, list[Place]]:
-        """The places where the own is faster, slower and level."""
+        """Places where the own reading is "faster", "slower" and "level"."""
         orders = {place: order(own.timing, other.timing) for place, (own, other) in self.pairs.items()}
         return {name: [p for p, o in orders.items() if o == name] for name in ("faster", "slower", "level")}
 
     @property
     def form(self) -> str:
-        """The order, if it is the same everywhere, else "mixed"."""
+        """The order, if it is the same at all places, otherwise "mixed"."""
         return next((name for name, places in self.split.items() if len(places) == len(self.pairs)), "mixed")
 
     @property
@@ -189,14 +188,14 @@ class Comparison(Generic[Place]):
         return data_of(r for both in self.pairs.values() for r in both)
 
     def finding(self, rule: str, family: str, values: Mapping[str, Any]) -> Finding:
-        """A finding of the form "faster", "slower", "level" or "mixed", else "unsure" or "none"."""
+        """Return a finding of the form "faster", "slower", "level", "mixed", "unsure" or "none"."""
         form = self.form if self.pairs else "unsure" if self.unsure else "none"
         supported = form in ("faster", "slower", "mixed")
         return Finding(rule, f"{family}/{form}", {**values, **self.values}, self.data, supported)
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of a finding about the comparison; `where` is the split of a mixed one."""
+        """Return the values of a finding about the comparison; `where` lists the places of each order if mixed."""
         gains, split = {str(place): gain for place, gain in self.gains.items()}, self.split
         values = {"n": len(gains), "unsure": self.unsure, "split": split, "wins": len(split["faster"])}
         if gains:
@@ -206,7 +205,7 @@ class Comparison(Generic[Place]):
 
 
 def versus(found: Iterable[Reading], own: Holds, other: Holds) -> Comparison[str]:
-    """Compare two kinds of readings, the fastest of each, case by case."""
+    """Compare the fastest readings of two kinds, case by case."""
     return compare(pairs(by_case(found), own, other))
 
 
@@ -218,25 +217,24 @@ def compare(both: Mapping[Place, tuple[Reading, Reading]]) -> Comparison[Place]:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Cases that differ along one axis alone."""
+    """Cases that differ only along one axis."""
 
-    axis: str  # "size", "stride", "filter", "channels" (as many filters as channels) or "inputs" (channels alone)
-    workload: dict[str, Any]  # the parameters that they share
-    points: dict[int, list[Reading]]  # the readings at each place, in the axis' order
-    apart: dict[str, Any]  # those of the workload that other series of the run do not have
+    axis: str  # "size", "stride", "filter", "channels" (equal to the number of filters) or "inputs" (channels alone)
+    workload: dict[str, Any]  # the parameters that all cases share
+    points: dict[int, list[Reading]]  # place -> readings, in ascending order
+    apart: dict[str, Any]  # the parameters in which the run's series differ
 
     @property
     def places(self) -> list[int]:
-        """Along the axis."""
         return list(self.points)
 
     @property
     def every(self) -> list[Reading]:
-        """All readings."""
+        """Readings at all places."""
         return [reading for point in self.points.values() for reading in point]
 
     def method(self, name: str) -> dict[int, Reading]:
-        """The readings of one method along the axis."""
+        """Return the readings of one method along the axis."""
         return {place: r for place, found in self.points.items() for r in found if r.method == name}
 
     @property
@@ -246,16 +244,16 @@ class Series:
 
     @property
     def load(self) -> dict[str, Any]:
-        """The values by which sentences and details name the series."""
+        """Values by which sentences and details name the series."""
         return {"workload": self.workload, "apart": self.apart, "axis": self.axis}
 
     def best(self, holds: Holds = lambda r: r.strict) -> dict[int, Reading]:
-        """The fastest along the axis, of those whose arithmetic the problem allows or of another kind."""
+        """Return the fastest reading at each place, by default among the methods with allowed arithmetic."""
         points = {place: [r for r in found if holds(r)] for place, found in self.points.items()}
         return {place: fastest(found) for place, found in points.items() if found}
 
 
-# Axis -> the fields of a convolution that vary along it, and the place of a problem on it: None if two sides differ.
+# Axis -> the convolution fields that vary along it, and the place of a problem on it (None if two sides differ).
 _AXES: dict[str, tuple[tuple[str, ...], Callable[[Any], int | None]]] = {
     "size": (("h", "w"), lambda p: int(p.h) if p.h == p.w else None),
     "stride": (("stride",), lambda p: int(p.stride[0]) if p.stride[0] == p.stride[1] else None),
@@ -266,7 +264,7 @@ _AXES: dict[str, tuple[tuple[str, ...], Callable[[Any], int | None]]] = {
 
 
 def series(found: Iterable[Reading], axis: str) -> list[Series]:
-    """Convolutions, grouped into series along an axis of :class:`Series`; of cases at the same place the first."""
+    """Group convolutions into series along an axis of :class:`Series`; if cases share a place, the first is used."""
     free, place_of = _AXES[axis]
     groups: dict[tuple[Any, ...], dict[int, list[Reading]]] = {}
     kinds: dict[tuple[Any, ...], tuple[Conv2dProblem, str]] = {}
@@ -287,21 +285,21 @@ def series(found: Iterable[Reading], axis: str) -> list[Series]:
 
 
 def along(run: Run, axis: str, **more: Any) -> list[Series]:
-    """The series of a run's convolutions along an axis; see :func:`readings` for `more`."""
+    """Return the series of a run's convolutions along an axis; :func:`readings` explains `more`."""
     return series(readings(run, "conv2d", **more), axis)
 
 
 def _apart(load: Mapping[str, Any], every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entries of a workload that others do not share; channels and filters go together."""
+    """Entries in which a workload differs from others; channels and filters are listed together."""
     names = {name for name in load if any(other.get(name) != load[name] for other in every)}
     names |= {"c", "k"} if names & {"c", "k"} else set()
     return {name: value for name, value in load.items() if name in names}
 
 
 def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:
-    """The parameters of a convolution, but for those that vary."""
+    """Return the parameters of a convolution, except those that vary."""
     stride = p.stride[0] if p.stride[0] == p.stride[1] else f"{p.stride[0]}x{p.stride[1]}"
-    # Name -> the field that varies with it, and the value.
+    # Name -> the varying field that removes it, and the value.
     said = {"n": ("n", p.n), "images": ("h", f"{p.h}x{p.w}"), "c": ("c", p.c), "k": ("k", p.k),
             "groups": ("groups", p.groups), "filter": ("r", f"{p.r}x{p.s}"), "stride": ("stride", stride),
             "layout": ("x_layout", p.x_layout)}  # fmt: skip
@@ -309,9 +307,9 @@ def workload(p: Conv2dProblem, free: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def stretches(winners: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:
-    """The fastest methods along an axis: a place joins the stretch before it where one of its fastest leads both.
+    """Split an axis into stretches with the same fastest method; neighbours join if they share one of the fastest.
 
-    Under "level" a stretch has the places where its methods share the lead.
+    The entry "level" of a stretch lists the places where several methods share the lead.
 
     Examples
     --------

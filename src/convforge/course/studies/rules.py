@@ -27,12 +27,12 @@ from convforge.course.studies.readings import (
 )
 from convforge.timing.ranking import LEVEL, order
 
-# Below this share of the FMA peak, a product or a convolution leaves the machine mostly idle.
+# Below this share of the FMA peak, a product or a convolution leaves most of the machine idle.
 LOW_SHARE = 0.10
 
 
 def quality(run: Run, *, times: bool = True) -> Iterator[Finding]:
-    """Doubts about a run's figures: rows without a time; of times noise, missing spreads, a moving machine."""
+    """Report doubts about a run: rows without a time and, if `times`, noise, missing spreads and changing ceilings."""
     timed = [r for r in run.results if r.time is not None]
     if not timed:
         yield undecided("quality", "quality/nothing-timed", rows=len(run.results))
@@ -56,7 +56,7 @@ def quality(run: Run, *, times: bool = True) -> Iterator[Finding]:
 
 
 def ahead(found: Iterable[Reading]) -> Iterator[Finding]:
-    """For each method the cases on which it is the fastest of those whose arithmetic the problem allows."""
+    """Cases on which each method is the fastest, among methods with allowed arithmetic."""
     strict = [r for r in found if r.strict]
     cases = {case: rs for case, rs in by_case(strict).items() if len(rs) > 1}
     if not cases:
@@ -86,19 +86,19 @@ def ahead(found: Iterable[Reading]) -> Iterator[Finding]:
 
 
 def _lead(method: str, found: Sequence[Reading]) -> float:
-    """The least time of the other methods over that of a method."""
+    """Smallest time of the other methods divided by the time of this method."""
     own, *_ = (r.seconds for r in found if r.method == method)
     return min(r.seconds for r in found if r.method != method) / own
 
 
 def winners(run: Run, axis: str, *, strict: bool = True) -> Iterator[Finding]:
-    """The fastest methods along each series of an axis."""
+    """Report the fastest methods along each series of an axis."""
     for one in along(run, axis):
         yield winner(one, f"winner-by-{axis}", strict=strict)
 
 
 def winner(one: Series, rule: str, *, strict: bool = True) -> Finding:
-    """The fastest methods along a series: one for all, or stretches with their crossovers."""
+    """Fastest methods along a series: one for all places, or stretches with their crossovers."""
     points = {place: [r for r in found if r.strict or not strict] for place, found in one.points.items()}
     points = {place: found for place, found in points.items() if len(found) > 1}
     if len(points) < 2:
@@ -124,12 +124,12 @@ def winner(one: Series, rule: str, *, strict: bool = True) -> Finding:
 
 
 def pair(found: Iterable[Reading], slow: str, fast: str, rule: str) -> Finding:
-    """Two methods, case by case: where the one that should be faster is so, by how much, and where not."""
+    """Compare two methods case by case: where `fast` is faster, by how much, and where it is not."""
     return versus(found, named(fast), named(slow)).finding(rule, "pair", {"slow": slow, "fast": fast})
 
 
 def trend(one: Series, slow: str, fast: str, rule: str) -> Finding:
-    """The course of the gain of a method over another along an axis; steps within the spreads count as none."""
+    """Change of one method's gain over another along an axis; changes within the spreads are ignored."""
     points = pairs(one.points, named(slow), named(fast))
     values = one.load | {"slow": slow, "fast": fast, "n": len(points)}
     data = data_of(r for both in points.values() for r in both)
@@ -153,7 +153,7 @@ def trend(one: Series, slow: str, fast: str, rule: str) -> Finding:
 
 
 def crossover(one: Series, families: Mapping[str, Holds], before: str, after: str, rule: str) -> Finding:
-    """From where along a series the best method of one family is faster than the best of another."""
+    """Place on a series from which the best method of one family is faster than the best of another."""
     both = pairs(one.points, families[after], families[before])
     values = one.load | {"before": before, "after": after, "n": len(both)}
     data = data_of(r for own in both.values() for r in own)
@@ -185,7 +185,7 @@ def crossover(one: Series, families: Mapping[str, Holds], before: str, after: st
 
 
 def share_of_peak(run: Run, found: Iterable[Reading]) -> Finding:
-    """The share of the FMA peak that the fastest reach, and whether everything stays far below the peak."""
+    """Share of the FMA peak that the fastest methods reach, and whether all stay far below it."""
     ceilings = run.best_ceilings
     strict = [r for r in found if r.strict and "f64" not in r.result.problem]
     if ceilings is None or not strict:
@@ -207,7 +207,7 @@ def share_of_peak(run: Run, found: Iterable[Reading]) -> Finding:
 
 
 def growth(rule: str, form: str, ends: Iterable[tuple[int, Reading]], values: Mapping[str, Any]) -> Finding:
-    """A finding about the growth of time between two places, if the order of their times can be told."""
+    """Return a finding about the growth of time between two places, if their times can be ranked."""
     (small, a), (large, b) = ends
     about = {"small": small, "large": large, "small_s": a.seconds, "large_s": b.seconds, **values}
     told = order(a.timing, b.timing) != "unsure"

@@ -1,4 +1,4 @@
-"""The size of the image: the fastest method, the cost of a call and of copies, and when a GPU pays off."""
+"""Image size: the fastest method, the cost of a call and of copies, and the size from which a GPU is worth it."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 CPU_SIZES = SIZES[:-2]
 METHODS = ("direct_*", "im2col", "implicit_gemm", "cudnn", "torch_conv2d", "opencv_filter2d")
 HOST_METHODS = ("direct_rows", "im2col", "torch_conv2d")
-# A time that grows by no more than this, over ever more pixels, is the cost of a call and not of its pixels.
+# If the time grows by at most this factor while the pixels increase, the call itself dominates it, not the pixels.
 FLAT = 1.5
-# Growth of the time within this factor of the growth of the pixels is in step with it.
+# Time grows in proportion to the pixels if both factors of growth agree within this factor.
 IN_STEP = 1.15
-# Other work delayed a host that takes so many times as long for fewer pixels.
+# If fewer pixels take this many times longer on the host, other work delayed the host.
 FALLS = 2.0
 WAYS = {"time": "Without transfer", "transfer_time": "With transfer"}
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """RGB images to one channel, 3x3; on a GPU with transfer, and the same on its host."""
+    """Return RGB images to one channel, 3x3; with a GPU, times with transfer and the same cases on its host."""
     gpu = facts.backend == "cuda"
     sizes = (32, 64, 128) if quick else SIZES if gpu else CPU_SIZES
     cases = rgb_to_1(sizes, (1,))
-    # Beyond these sizes the host's truth alone takes seconds, and the GPU is faster for certain.
+    # At larger sizes computing the host's truth takes seconds, and the GPU is certainly faster.
     host = [replace(case, name=f"{case.name}_host") for case in cases if case.problem.h in CPU_SIZES]  # type: ignore[union-attr]
     found = [Part(host, HOST_METHODS, host=True, share=0.4)] if gpu else []
     return [*found, Part(cases, METHODS, transfer=True, share=0.6 if gpu else 1.0)]
 
 
 def first_stride(run: Run) -> Run:
-    """A run's results at the smallest of its strides: others are what the study `stride` is about."""
+    """Return the results at the run's smallest stride; the study `stride` covers the others."""
     strides = {r.problem: parse_problem(r.problem).stride for r in run.results}
     first = min((stride for stride in strides.values() if stride), default=())
     return replace(run, results=tuple(r for r in run.results if strides[r.problem] in ((), first)))
 
 
 def ahead(run: Run) -> Iterator[Finding]:
-    """On how many cases each method is the fastest, and which never are."""
+    """Number of cases on which each method is the fastest, and the methods that never are."""
     yield from rules.ahead([r for one in along(run, "size") for r in one.every])
 
 
 def floor(run: Run) -> Iterator[Finding]:
-    """The largest size up to which the fastest time hardly grows: there the cost of a call decides."""
+    """Largest size up to which the fastest time hardly grows, because the cost of a call dominates."""
     for one in along(run, "size"):
         best = one.best()
         if len(best) < 3:
@@ -74,7 +74,7 @@ def floor(run: Run) -> Iterator[Finding]:
 
 
 def scaling(run: Run) -> Iterator[Finding]:
-    """The growth of the fastest time between the two largest sizes, against that of the pixels."""
+    """Growth of the fastest time between the two largest sizes, compared with the growth of the pixels."""
     for one in along(run, "size"):
         ends = list(one.best().items())[-2:]
         if len(ends) == 2:
@@ -90,7 +90,7 @@ def _from_host(run: Run, result: Result) -> Timing | None:
 
 
 def transfer(run: Run) -> Iterator[Finding]:
-    """The share of the time from host to host that is outside the call, of the method that is fastest over it."""
+    """Share of the time outside the call, for the method with the fastest time from host to host."""
     timed = along(run, "size", pick=_from_host)
     if not timed and device_backend(run) != "cpu":
         yield undecided("transfer", "transfer/none")
@@ -109,7 +109,7 @@ def transfer(run: Run) -> Iterator[Finding]:
 
 
 def worth(run: Run) -> Iterator[Finding]:
-    """From which size the GPU is faster than its host, with and without transfer."""
+    """Size from which the GPU is faster than its host, with and without transfer."""
     if device_backend(run) != "cuda":
         return
     host = {r.result.problem: r for one in along(run, "size", backend="cpu") for r in one.best().values()}
@@ -148,10 +148,10 @@ def _worth(rule: str, what: str, values: dict[str, Any], both: dict[int, tuple[R
 
 
 def _kept(told: Comparison[int]) -> tuple[str, dict[str, Any]] | None:
-    """The conclusion that holds if other work delayed the host; None if its time never falls though pixels grow.
+    """Conclusion that is valid although other work delayed the host; None if the host shows no such delay.
 
-    Its times may be too long, never too short, so where it is ahead, it is. Where it is behind it may have been
-    delayed; but not where its times did not vary, and an image with more pixels takes no less.
+    Delays make the host's times too long, never too short. So if the host is ahead, this is certain. If it is behind,
+    it may have been delayed, unless its times did not vary: an image with more pixels takes at least as long.
     """
     host = {size: cpu for size, (_, cpu) in told.pairs.items()}
     falls = [(host[a].seconds / host[b].seconds, a, b) for a, b in combinations(sorted(host), 2)]

@@ -1,4 +1,4 @@
-"""The stride: the share of the saved work that is saved in time, and whether it changes the order of the methods."""
+"""Stride: how much of the saved work becomes saved time, and whether the stride changes the order of the methods."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ METHODS = ("direct_*", "im2col", "implicit_gemm", "cudnn", "torch_conv2d", "open
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """RGB images of a few sizes, by stride."""
+    """Return RGB images of a few sizes, by stride."""
     sizes = (64, 128) if quick else (256, 1024, 2048, 8192) if facts.backend == "cuda" else (128, 512, 2048)
     return [Part(rgb_to_1(sizes), METHODS)]
 
 
 def ahead(run: Run) -> Iterator[Finding]:
-    """On how many cases each method is the fastest, and which never are."""
+    """Number of cases on which each method is the fastest, and the methods that never are."""
     yield from rules.ahead(readings(run, "conv2d"))
 
 
 def winners(run: Run) -> Iterator[Finding]:
-    """On how many images another stride changes which method is the fastest."""
+    """Number of images on which another stride changes the fastest method."""
     changed, data, unsure, n = list[dict[str, Any]](), list[Datum](), list[str](), 0
     for one in along(run, "stride"):
         points = {s: [r for r in found if r.strict] for s, found in one.points.items()}
@@ -63,7 +63,7 @@ def winners(run: Run) -> Iterator[Finding]:
 
 
 def _largest(run: Run) -> list[Series]:
-    """Of each workload the series of its largest image."""
+    """Series of the largest image of each workload."""
     found: dict[str, Series] = {}
     for one in sorted(along(run, "stride"), key=lambda one: one.every[0].problem.h * one.every[0].problem.w):
         found[str({name: value for name, value in one.workload.items() if name != "images"})] = one
@@ -71,7 +71,7 @@ def _largest(run: Run) -> list[Series]:
 
 
 def saves(run: Run) -> Iterator[Finding]:
-    """By how much the fastest time falls with the stride, on the largest image; the outputs fall by its square."""
+    """Decrease of the fastest time with the stride on the largest image; the outputs decrease with its square."""
     for one in _largest(run):
         best = one.best()
         if 1 not in best or len(best) < 2:
@@ -97,7 +97,7 @@ def _saves(one: Series, stride: int, whole: Reading, strided: Reading) -> Findin
 
 
 def wasted(run: Run) -> Iterator[Finding]:
-    """Methods that a stride does not make faster on the largest image, although most outputs are gone."""
+    """Methods that a larger stride does not make faster on the largest image, despite far fewer outputs."""
     for one in _largest(run):
         both = {m: (own[max(own)], own[1]) for m in one.methods if 1 in (own := one.method(m)) and len(own) > 1}
         told = compare(both)
@@ -112,7 +112,7 @@ def wasted(run: Run) -> Iterator[Finding]:
 
 
 def im2col(run: Run) -> Iterator[Finding]:
-    """im2col against the best direct method, stride by stride."""
+    """Compare im2col with the best direct method, stride by stride."""
     found = readings(run, "conv2d")
     for stride in sorted({r.problem.stride[0] for r in found}):
         strict = [r for r in found if r.problem.stride[0] == stride and r.strict]

@@ -1,4 +1,4 @@
-"""A study: a question, the parts that are measured for it into a stored run, and the rules that read the records."""
+"""A study: a question, the parts measured into a stored run, and the rules that read the records."""
 
 from __future__ import annotations
 
@@ -29,58 +29,58 @@ Rule = Callable[[Run], Iterable[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some cases, by some methods, on one device; fields without a comment are the bench's settings."""
+    """Cases and methods to measure on one device; fields without a comment are settings of the benchmark."""
 
     cases: Sequence[Case]
-    methods: tuple[str, ...] = ()  # patterns of names, all where empty; a pattern without any is of another backend
-    host: bool = False  # on the CPU, whatever device the study is about
-    share: float = 1.0  # of the study's budget
+    methods: tuple[str, ...] = ()  # name patterns; empty: all methods; a pattern may match none on this backend
+    host: bool = False  # measure on the CPU, regardless of the study's device
+    share: float = 1.0  # fraction of the study's budget
     all_configs: bool = False
     steps: bool = False
     transfer: bool = False
-    keep: Callable[[Row], bool] | None = None  # which rows to measure
+    keep: Callable[[Row], bool] | None = None  # selects the rows to measure
 
 
 def padded(size: int, c: int, k: int, side: int = 3, **more: Any) -> Conv2dProblem:
-    """A convolution of one square image whose output has its size."""
+    """Return a convolution of one square image with an output of the same size."""
     return Conv2dProblem(n=1, c=c, h=size, w=size, k=k, r=side, s=side, padding=(side // 2,) * 4, **more)
 
 
 def rgb_to_1(sizes: Sequence[int], strides: Sequence[int] = ()) -> list[Case]:
-    """The cases of one output channel of the suite of images."""
+    """Return the cases with one output channel of the suite of images."""
     return [c for c in select(load(["images"])[1], sizes=sizes, strides=strides) if getattr(c.problem, "k", 0) == 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study: a question, what is measured for it, and the rules that read the records."""
+    """A study: a question, the parts to measure, and the rules that read the records."""
 
     name: str
-    parts: Callable[[DeviceFacts, bool], Sequence[Part]]  # of a device, and True for the small form
+    parts: Callable[[DeviceFacts, bool], Sequence[Part]]  # takes the device's facts, and True for the quick form
     rules: Sequence[Rule]
-    asks: str  # the question in a line, in English
-    gpu_s: float = 75.0  # budgets without compiling: below the two and five minutes that a study may take
+    asks: str  # the question as one English line
+    gpu_s: float = 75.0  # seconds without compiling; a complete study takes at most two to five minutes
     cpu_s: float = 200.0
     view: Literal["time", "blocks", "steps"] = "time"  # the table to show
-    timed: bool = True  # about times, so that noise makes it doubtful
-    answered_by: Sequence[str] = ()  # the rules that answer the question, for each of its parts in its order
-    suites: Sequence[str] = ()  # of the bench, whose runs the rules can read too
-    cut: Callable[[Run], Run] | None = None  # of a run with more cases those that the study is about
-    extra: Callable[[Runtime, Store, bool], None] | None = None  # measures what the bench's runner does not
+    timed: bool = True  # times are its subject, so noise makes it doubtful
+    answered_by: Sequence[str] = ()  # the rules that answer the question, in the order of its parts
+    suites: Sequence[str] = ()  # benchmark suites with runs that the rules can also read
+    cut: Callable[[Run], Run] | None = None  # selects the study's cases from a run with more
+    extra: Callable[[Runtime, Store, bool], None] | None = None  # measures what the benchmark's runner cannot
 
     def own(self, run: Run) -> Run:
-        """The part of a run that the study is about."""
+        """Return the part of a run that the study is about."""
         return run if self.cut is None else self.cut(run)
 
     def findings(self, run: Run) -> list[Finding]:
-        """The findings of the rules on a run, and at the end the doubts about its figures."""
+        """Return the findings of the rules on a run, then the doubts about its figures."""
         run = self.own(run)
         found = [finding for rule in self.rules for finding in rule(run)]
         return [*found, *rules.quality(run, times=self.timed)]
 
 
 def study(name: str, parts: Callable[[DeviceFacts, bool], Sequence[Part]], rules: Sequence[Rule], **more: Any) -> Study:
-    """A study with its question, budgets and answers in studies.toml."""
+    """Create a study with its question, budgets and answers from studies.toml."""
     return Study(name, parts, rules, **messages()["studies"][name], **more)
 
 
@@ -95,8 +95,8 @@ def conduct(
 ) -> Run:
     """Measure a study into a new file ``<device>/<study>-<time>.jsonl`` below a folder.
 
-    `budget_s` is for the whole, without compiling; by default the study's own. `quick` is the small form: few and small
-    cases, few samples, in seconds. A study that has nothing for this device is a ValueError.
+    `budget_s` limits the complete study, without compiling; the default is the study's own. `quick` selects the small
+    form: few small cases and few samples, in seconds. Raises ``ValueError`` if nothing can be measured on this device.
     """
     parts = study.parts(runtime.facts, quick)
     if not parts:
@@ -118,7 +118,7 @@ def _measure(part: Part, runtime: Runtime, store: Store, budget_s: float, quick:
     device = runtime_of("cpu") if part.host else runtime
     settings = Settings(budget_s=budget_s, quick=quick, all_configs=part.all_configs, steps=part.steps,
                         transfer=part.transfer and device.facts.backend == "cuda")  # fmt: skip
-    # Copies belong to a case of the device that the study is about.
+    # Copies are timed only on the study's own device.
     copies: Any = (lambda _: None) if part.host else Copies
     target = HostRows(store.path) if part.host else store
     runner = Runner(part.cases, methods(part, device.facts.backend), device, settings, target, watch=watch,
@@ -130,7 +130,7 @@ def _measure(part: Part, runtime: Runtime, store: Store, budget_s: float, quick:
 
 
 class HostRows(Store):
-    """The host's rows in a run of another device, whose ceilings are not the host's."""
+    """Stores the host's rows in a run of another device, without the host's ceilings."""
 
     def append(self, record: Mapping[str, Any]) -> None:
         """See :class:`Store`."""
@@ -139,7 +139,7 @@ class HostRows(Store):
 
 
 def methods(part: Part, backend: str) -> list[AnyAlgorithm]:
-    """The methods of a part on a backend."""
+    """Return the methods of a part on a backend."""
     patterns = part.methods or ("*",)
     own = [a for a in every_algorithm() if a.backend == backend]
     return [a for a in own if any(fnmatch.fnmatchcase(a.name, p) for p in patterns)]

@@ -1,6 +1,6 @@
-"""Mistakes of timing: each is made on the same cases as the right way.
+"""Timing mistakes: each is made on the same cases as the correct timing.
 
-A mistaken time is stored as a result of the arithmetic "mistaken", which competes with nothing.
+A wrong time is stored as a result of the arithmetic class "mistaken", which is never ranked.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from convforge.timing.timer import Timing, measure
 MISTAKEN = "mistaken"
 METHOD = {"cuda": "direct_tiled", "cpu": "direct_rows"}
 PEERS = ("cudnn", "torch_conv2d")
-# The clocks are read one after the other: what is closer than this may be a drift of the machine.
+# The clocks are read one after the other, so a smaller difference may be a drift of the machine.
 MARGIN = 0.10
-# What is done inside the time, which the host's clock reads, with a wait.
+# Mistakes that include extra work in the time, read from the host's clock after synchronizing.
 ON_HOST_CLOCK = ("allocating", "planning")
-# Of each mistake no more time than this is taken.
+# Upper limit of the time spent on each mistake.
 MISTAKE_S = 2.0
 
 
@@ -46,22 +46,22 @@ def _cases(quick: bool) -> list[Case]:
 
 
 def _mistaken_cases(backend: str, quick: bool) -> list[Case]:
-    """The cases of the mistakes; on a GPU first a call of milliseconds, far longer than handing it over takes.
+    """Cases of the mistakes; the first on a GPU is a call of milliseconds, far longer than its launch.
 
-    There alone a clock that does not wait shows too little; on short calls it shows the host's work, which is more.
+    Only there does a clock that does not wait show too little. On short calls it shows the host's longer work.
     """
     long = [Case("rgb_to_1_2048_31x31", padded(2048, 3, 1, 31))] if backend == "cuda" and not quick else []
     return [*long, *_cases(quick)]
 
 
 def parts(facts: DeviceFacts, quick: bool) -> Sequence[Part]:
-    """The right times, of a method of ours and of libraries; :func:`mistakes` adds the wrong ones."""
+    """Return correct timings of a method of ours and of libraries; :func:`mistakes` adds the wrong ones."""
     peers = () if quick else PEERS
     return [Part(_cases(quick), (METHOD.get(facts.backend, "direct_naive"), *peers), transfer=True)]
 
 
 class HostClock:
-    """The host's clock, read before the device is done, or once it is: then right, but for the launch and the wait."""
+    """Reads the host's clock with or without waiting for the device; with waiting, it adds only launch and wait."""
 
     def __init__(self, runtime: Runtime, *, waits: bool) -> None:
         self.runtime, self.waits = runtime, waits
@@ -80,7 +80,7 @@ class HostClock:
 
 
 def mistakes(runtime: Runtime, store: Store, quick: bool) -> None:
-    """Time the same calls the wrong ways, and store what the clocks say."""
+    """Time the same calls in the wrong ways, and store the clock readings."""
     rule = replace(QUICK if quick else StoppingRule(), budget_s=0.2 if quick else MISTAKE_S)
     method = find("conv2d", runtime.facts.backend, METHOD.get(runtime.facts.backend, "direct_naive"))
     for case in _mistaken_cases(runtime.facts.backend, quick):
@@ -105,7 +105,7 @@ def mistakes(runtime: Runtime, store: Store, quick: bool) -> None:
 
 
 def _checked(plan: Plan, material: Material) -> tuple[Error | None, str | None]:
-    """The error of the calls that are to be timed, or why they have none: nothing wrong is timed, even wrongly."""
+    """Error of the calls to be timed, or the reason why it is missing; wrong results are never timed."""
     ring = material.ring
     ring.poison()
     calls = ring.calls(plan)
@@ -119,7 +119,7 @@ def _checked(plan: Plan, material: Material) -> tuple[Error | None, str | None]:
 
 
 def _timings(row: Row, plan: Plan, material: Material, rule: StoppingRule) -> dict[str, Timing]:
-    """The right time, and what each mistake shows."""
+    """Return the correct timing, and the timing by each mistake."""
     problem: Any = row.problem
     method, config, slots = row.algorithm, row.config, material.ring.slots
     assert config is not None
@@ -152,7 +152,7 @@ def _timings(row: Row, plan: Plan, material: Material, rule: StoppingRule) -> di
 
 
 def clocks(run: Run) -> Iterator[Finding]:
-    """Each mistake against the right time; what is done inside the time, against that clock without it."""
+    """Compare each mistake with the correct time, or with the host's clock if it only adds work to the time."""
     mistaken = [r for r in readings(run, "conv2d", every_config=True) if r.result.precision == MISTAKEN]
     cases = [{r.result.config.partition("=")[2]: r for r in rs} for rs in by_case(mistaken).values()]
     cases = [names for names in cases if "right" in names]
@@ -160,7 +160,7 @@ def clocks(run: Run) -> Iterator[Finding]:
         yield undecided("clocks", "clocks/none")
     for names in cases:
         for name, r in names.items():
-            # What is read with the host's clock is compared with that clock: else its cost would count too.
+            # These mistakes use the host's clock, so they are compared with it: its own cost cancels out.
             right = names.get("host_clock" if name in ON_HOST_CLOCK else "right")
             if name == "right" or right is None:
                 continue
@@ -178,7 +178,7 @@ def clocks(run: Run) -> Iterator[Finding]:
 
 
 def first_calls(run: Run) -> Iterator[Finding]:
-    """A first call against a later one: planning, and all other work that is done once, is inside."""
+    """Compare a first call, which includes planning and all other one-time work, with a later one."""
     found = [r for r in readings(run, "conv2d") if r.result.precision != MISTAKEN and r.result.first_call_s is not None]
     largest = {r.method: r for r in sorted(found, key=lambda r: r.result.flops)}
     for r in largest.values():

@@ -1,6 +1,6 @@
-"""From a finding to text: `str.format` with the field's units, lists and workloads as format specs.
+"""Converts findings to text: `str.format` with units, lists and workloads as format specs.
 
-Sentences and details are in English in studies.toml and are looked up in the catalogue of the language.
+Sentences and details are written in English in studies.toml and translated through the language's catalogue.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from convforge.benchmark.formats import three
 from convforge.benchmark.reasons import from_data
 from convforge.course.language import gettext, language, ngettext
 
-# A space between two Chinese letters, and the place between a Chinese letter and a Latin one or a digit.
+# A space between two Chinese characters, and the position between a Chinese character and a Latin one or a digit.
 _BETWEEN = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _BESIDE = re.compile(r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?=[\u4e00-\u9fff])")
-# Parts of a workload that go without saying.
+# Default parameters of a workload, which texts omit.
 ALONE = {("n", 1), ("groups", 1)}
-# Names in one list; the rest are counted, and all are in the finding's values.
+# Most names in one list. Further names are only counted; the finding's values hold all.
 MOST_NAMES = 6
 
 
 @cache
 def messages() -> dict[str, dict[str, Any]]:
-    """The sentences and details of all findings in English; see the file."""
+    """Return the English sentences and details of all findings, from studies.toml."""
     return tomllib.loads(resources.files(__package__).joinpath("studies.toml").read_text(encoding="utf-8"))
 
 
 def template(form: str) -> str:
-    """The sentence of a form in English, with fields; a KeyError where there is none.
+    """Return the English sentence of a form, with fields; raises ``KeyError`` if there is none.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def template(form: str) -> str:
 
 
 def details(form: str, values: Mapping[str, Any]) -> list[str]:
-    """The details of a form whose values are known and that its sentence does not show."""
+    """Return the details of a form that have known values and are not in its sentence."""
     shown = set(_fields(template(form)))
     return [
         say(text, values)
@@ -58,7 +58,7 @@ def details(form: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _lines(form: str) -> list[str]:
-    """The templates of a form: its own, else those of the form without its end, else of its family."""
+    """Templates of a form, or otherwise those of the form without its suffix, or of its family."""
     own = messages()["details"].get(form, ["..."])
     if own[:1] != ["..."]:
         return list(own)
@@ -68,7 +68,7 @@ def _lines(form: str) -> list[str]:
 
 
 def say(text: str, values: Mapping[str, Any]) -> str:
-    """A message with its values, in the language of this place."""
+    """Format a message with its values, in the current language."""
     return Formatter().vformat(gettext(text), (), values)
 
 
@@ -85,7 +85,7 @@ def _has(values: Mapping[str, Any], field: str) -> bool:
 
 
 def weights_words(weights: str) -> str:
-    """The kind of a case's filters."""
+    """Name the kind of a case's filters."""
     known = {
         "normal": gettext("filters of full rank"),
         "gaussian": gettext("Gaussian filters"),
@@ -95,7 +95,7 @@ def weights_words(weights: str) -> str:
 
 
 def clock_name(config: str) -> str:
-    """A way of timing, from the config that the study of timing stores; any other config unchanged."""
+    """Name a way of timing by the config stored in the timing study; other configs are returned unchanged."""
     known = {
         "clock=right": gettext("the right way"),
         "clock=no_wait": gettext("without waiting"),
@@ -108,7 +108,7 @@ def clock_name(config: str) -> str:
 
 
 def workload_words(load: Mapping[str, Any]) -> str:
-    """The parameters that a series of cases has in common, in the language of this place."""
+    """Describe the parameters that all cases of a series share, in the current language."""
     c, k = load.get("c"), load.get("k")
     channels = ngettext("{k} output channel", "{k} output channels", k or 0)
     if c is not None:
@@ -123,7 +123,7 @@ def workload_words(load: Mapping[str, Any]) -> str:
 
 
 def nouns(noun: str) -> tuple[str, str]:
-    """The messages for one and for many of a thing.
+    """Return the singular and the plural message of a noun.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def _rate(flops_per_s: float) -> str:
 
 
 def _names(names: Sequence[object]) -> str:
-    """A list, cut at `MOST_NAMES`; an empty one is an error."""
+    """Join names to a list with at most `MOST_NAMES`; an empty one is an error."""
     if not names:
         raise ValueError("a sentence names what an empty list holds: its finding should have another form")
     words = [str(name) for name in names]
@@ -197,7 +197,7 @@ def _reason(data: Any) -> str:
 
 
 def _apart(load: Mapping[str, Any]) -> str:
-    """The parameters that tell a series from others, in brackets; empty if it is the only one."""
+    """Parameters that distinguish a series from others, in brackets; empty for the only series."""
     words = workload_words(load)
     return gettext(" ({words})").format(words=words) if words else ""
 
@@ -208,7 +208,7 @@ def _stretches(stretches: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _span(span: Mapping[str, Any], figure: Callable[[float], str] = _times) -> str:
-    """The least and the most of ratios or shares, each with its case."""
+    """The smallest and the largest ratio or share, each with its case."""
     ends = [(figure(span[end]), span[f"{end}_case"]) for end in ("least", "most")]
     first, last = (gettext("{figure} ({case})").format(figure=figure, case=case) for figure, case in ends)
     return first if ends[0][1] == ends[1][1] else gettext("{least} to {most}").format(least=first, most=last)
@@ -226,7 +226,7 @@ def _named(name: object, words: str) -> str:
     return gettext("{name}: {words}").format(name=name, words=words)
 
 
-# Spec of a field -> what writes its value; after "count" and "each" stands a noun.
+# Spec of a field -> function that formats its value; a noun follows "count" and "each".
 SPECS: Mapping[str, Callable[..., str]] = {
     "count": _count, "each": _each, "time": _time, "times": _times, "percent": _percent, "rate": _rate,
     "names": _names, "axis": _axis, "reason": _reason, "workload": workload_words, "apart": _apart,
@@ -238,7 +238,7 @@ SPECS: Mapping[str, Callable[..., str]] = {
 
 
 class Formatter(string.Formatter):
-    """Formats a finding's values in the language of this place; a spec is one of `SPECS` or Python's.
+    """Formats a finding's values in the current language; a spec is one of `SPECS` or a Python format spec.
 
     Examples
     --------
@@ -248,12 +248,12 @@ class Formatter(string.Formatter):
     """
 
     def vformat(self, format_string: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """A sentence; in Chinese with a space between Chinese and Latin letters and none between Chinese ones."""
+        """Return a sentence; Chinese text has a space next to Latin letters, and none between Chinese characters."""
         said = super().vformat(format_string, args, kwargs)
         return said if language() == "en" else _BESIDE.sub(" ", _BETWEEN.sub("", said))
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """A value by one of the specs, with its noun if it has one."""
+        """Format a value with one of the specs, and with its noun if it has one."""
         name, _, noun = format_spec.partition(" ")
         if name not in SPECS:
             return str(super().format_field(value, format_spec))

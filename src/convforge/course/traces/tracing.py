@@ -29,21 +29,21 @@ from convforge.verify import Judge, make_inputs
 from convforge.verify.inputs import output_dtype
 
 RECORDER = Path(__file__).with_name("recorder.h")
-# Keep each load of the source one load: do not vectorise loads, nor split those of structs.
+# Preserve each load of the source: do not vectorise loads, and do not split those of structs.
 _FLAGS = ("-O1", "-fsanitize=thread", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-tree-sra")
 
-# Most recorded accesses of one launch, 24 bytes each.
+# Most accesses recorded per launch; each takes 24 bytes.
 MOST_ACCESSES = 1 << 23
 
-# Number of SMs for sizing grids, the same on every machine, so that figures are the same too.
+# Number of SMs for sizing grids, fixed so that figures are the same on every machine.
 CORES = 2
 
-# struct Access of recorder.h.
+# Same layout as struct Access in recorder.h.
 ACCESS = np.dtype([("address", "u8"), ("block", "u4"), ("thread", "u4"), ("bytes", "u4"), ("is_write", "u4")])
 
 
 class _Recorder(ctypes.Structure):
-    """The first members of struct Recorder of recorder.h."""
+    """First members of struct Recorder in recorder.h."""
 
     _fields_ = tuple(
         (name, ctypes.c_ulonglong)
@@ -55,7 +55,7 @@ class _Recorder(ctypes.Structure):
 
 
 class SharedUse(NamedTuple):
-    """Accesses to shared memory by all threads of a launch, and their bytes."""
+    """Number and bytes of accesses to shared memory by all threads of a launch."""
 
     reads: int
     writes: int
@@ -67,7 +67,7 @@ class TracedLaunch(NamedTuple):
     """Accesses of one launch."""
 
     info: LaunchInfo
-    accesses: NDArray[Any]  # of ACCESS, to memory that is not shared, in order; blocks and threads are counted x first
+    accesses: NDArray[Any]  # dtype ACCESS, without shared memory, in order; linear block and thread numbers, x fastest
     shared: SharedUse
 
 
@@ -86,7 +86,7 @@ def _code(source: KernelSource) -> bytes:
 
 
 class TracingRuntime(EmulatorRuntime):
-    """Runs kernels as the emulator does, one block after the other, and appends each to `launches`."""
+    """Runs kernels in the emulator, one block after the other, and appends a trace of each launch to `launches`."""
 
     def __init__(self) -> None:
         if (reason := why_absent()) is not None:
@@ -96,7 +96,7 @@ class TracingRuntime(EmulatorRuntime):
         self.launches: list[TracedLaunch] = []
 
     def compile(self, kernel: KernelSource) -> EmulatorKernel:
-        """A traced kernel of this process, compiled or loaded from disk."""
+        """Return a kernel compiled for tracing, from this process, from disk or newly compiled."""
         key = (kernel.digest(), kernel.name)
         with _lock:
             if key not in _kernels:
@@ -104,7 +104,7 @@ class TracingRuntime(EmulatorRuntime):
             return _kernels[key]
 
     def launch(self, kernel: EmulatorKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
-        """Run a kernel on this OS thread alone; refuse clusters, whose blocks each need an OS thread."""
+        """Run a kernel in this OS thread only; refuses clusters, because each of their blocks needs an OS thread."""
         self._check(kernel, info, args)
         if info.cluster:
             raise EmulatorError(kernel.source.name, f"clusters of {info.cluster} blocks are not traced")
@@ -130,29 +130,29 @@ class TracingRuntime(EmulatorRuntime):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Touched:
-    """Elements of one array that the threads of a launch read, or wrote; one entry for each element of an access."""
+    """Elements of one array that a launch read or wrote, with one entry for each element of an access."""
 
-    shape: tuple[int, ...]  # of the array
+    shape: tuple[int, ...]  # shape of the array
     elements: NDArray[np.int64]  # flat index in the array
-    blocks: NDArray[np.int64]  # of the grid, counted x first
-    threads: NDArray[np.int64]  # of the block, counted x first
-    accesses: int  # loads or stores: one may cover several elements
+    blocks: NDArray[np.int64]  # linear block number in the grid, x fastest
+    threads: NDArray[np.int64]  # linear thread number in the block, x fastest
+    accesses: int  # number of loads or stores; one can cover several elements
 
     def of_block(self, block: int) -> Touched:
-        """The entries of one block; `accesses` is then the number of elements."""
+        """Return the entries of one block; `accesses` is then the number of elements."""
         return self._only(self.blocks == block)
 
     def of_thread(self, block: int, thread: int) -> Touched:
-        """The entries of one thread; `accesses` is then the number of elements."""
+        """Return the entries of one thread; `accesses` is then the number of elements."""
         return self._only((self.blocks == block) & (self.threads == thread))
 
     def counts(self) -> NDArray[np.int64]:
-        """Accesses of each element, in the array's shape."""
+        """Return the number of accesses to each element, in the array's shape."""
         size = int(np.prod(self.shape))
         return np.bincount(self.elements, minlength=size).reshape(self.shape)
 
     def last(self, what: str) -> NDArray[np.int64]:
-        """The "blocks" or "threads" entry of each element's last access, -1 without one."""
+        """Return the "blocks" or "threads" entry of each element's last access; -1 if it was never accessed."""
         found = np.full(int(np.prod(self.shape)), -1, np.int64)
         found[self.elements] = getattr(self, what)
         return found.reshape(self.shape)
@@ -167,18 +167,18 @@ class Trace:
     """A traced call."""
 
     plan: Plan
-    launches: tuple[TracedLaunch, ...]  # of the call and of the preparation of its weights, in order
+    launches: tuple[TracedLaunch, ...]  # those of the call and of the weight preparation, in order
     arrays: dict[str, NDArray[Any]]  # "x", "w" (the caller's; absent without weights), "out", "workspace" (bytes)
-    is_right: bool  # the output passed the check against the float64 truth
+    is_right: bool  # True if the output passed the check against the float64 truth
 
     def touched(self, name: str, launch: int = -1, *, written: bool = False) -> Touched:
-        """Accesses of a launch (an index into `launches`) to "x", "w", "out" or "workspace": its reads, or writes."""
+        """Return the reads or writes of a launch (index into `launches`) to "x", "w", "out" or "workspace"."""
         array = self.arrays[name]
         start, size = array.__array_interface__["data"][0], array.itemsize
         found = self.launches[launch].accesses
         inside = (found["address"] >= start) & (found["address"] < start + array.nbytes)
         found = found[inside & (found["is_write"] == written)]
-        # A load of several elements gives as many entries.
+        # A load of several elements is expanded to one entry per element.
         per = np.maximum(found["bytes"] // size, 1).astype(np.int64)
         first = (found["address"] - np.uint64(start)).astype(np.int64) // size
         steps = np.arange(per.sum()) - np.repeat(np.cumsum(per) - per, per)
@@ -186,15 +186,15 @@ class Trace:
         return Touched(array.shape, np.repeat(first, per) + steps, blocks, threads, len(found))
 
     def writer(self) -> int:
-        """The last launch that writes to the output."""
+        """Return the index of the last launch that writes to the output."""
         return max(i for i in range(len(self.launches)) if self.touched("out", i, written=True).accesses)
 
 
 def trace(problem: Problem, name: str, config: Config | str = "") -> Trace:
-    """Run a method whose kernels are CUDA C++ once on random numbers, and record the accesses of its threads.
+    """Run a CUDA C++ method once on random inputs, and record the accesses of its threads.
 
-    Fields that a `config` as text leaves out keep their defaults. ``ValueError`` if the method refuses the problem, or
-    makes more than some million accesses; ``EmulatorUnavailable`` if there is no g++, or this is not Linux.
+    Fields missing in a `config` given as text keep their defaults. Raises ``ValueError`` if the method refuses the
+    problem or makes more than :data:`MOST_ACCESSES` accesses in a launch, ``EmulatorUnavailable`` without g++ or Linux.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def trace(problem: Problem, name: str, config: Config | str = "") -> Trace:
     """
     runtime = TracingRuntime()
     method = find(problem.operation, "emulator", name)
-    problem = problem.allowing(method.precision)  # the name asks for the method's arithmetic
+    problem = problem.allowing(method.precision)  # requesting a method by name allows its arithmetic
     if (reason := refusal(method, problem, runtime.facts)) is not None:
         raise ValueError(f"{name} cannot be traced on {problem}: {reason}")
     plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
