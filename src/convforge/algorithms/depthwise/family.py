@@ -58,7 +58,6 @@ def one_channel_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def threads_refusal(threads: int) -> Reason | None:
-    """Return why a block cannot have this number of threads, or None."""
     if threads <= 1024:
         return None
     return Reason("a block has at most 1024 threads; {threads} are asked for", threads=threads)

@@ -66,7 +66,7 @@ PLANE_FLOPS = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseMmaConfig(Config):
-    """Planes of :class:`DepthwiseMma`."""
+    """Planes and warps of a block of :class:`DepthwiseMma`."""
 
     planes: int  # planes of a block
     plane_warps: int  # warps of a plane
@@ -123,7 +123,6 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseMmaConfig]:
-        """Return valid configs, sorted by :func:`modelled_cycles`."""
         found = [
             DepthwiseMmaConfig(warps // plane_warps, plane_warps, tiles)
             for plane_warps in PLANE_WARPS for warps in WARPS for tiles in ((0,) if walks(problem) else TILES)
@@ -287,7 +286,6 @@ def _strips(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> tuple[int, in
 
 
 def _shared(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
-    """Bytes of shared memory of a block."""
     layout = _layout(problem, config)
     return config.planes * (problem.r * layout.line + layout.plane) * 2
 

@@ -134,7 +134,6 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[PlanesConfig]:
-        """Return valid configs, sorted by :func:`modelled_cycles`."""
         found = set()
         resident = SMALL_RESIDENT if problem.r * problem.s <= SMALL_WINDOW else RESIDENT
         for out_p, out_q in OUTPUTS:

@@ -61,7 +61,7 @@ MOST_CONFIGS = 8
 
 @dataclass(frozen=True, slots=True)
 class RowsConfig(Config):
-    """Planes of :class:`DepthwiseRows`."""
+    """Planes of a block of :class:`DepthwiseRows`, and output rows of a thread."""
 
     planes: int  # planes of a block
     out_p: int = 1  # rows of outputs of a thread
@@ -120,7 +120,6 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         return RowsConfig(1, 1, _residents(problem)[0])
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
-        """Return valid configs, sorted by :func:`modelled_cycles`."""
         found = set()
         for out_p in (1, 2) if _two_rows_pay(problem) else (1,):
             for threads in THREADS:

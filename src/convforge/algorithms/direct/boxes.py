@@ -393,7 +393,6 @@ def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q:
 
 
 def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:
-    """The same config with one output channel per thread, if that is valid."""
     return config if groups_share_a_box(problem) else replace(config, out_k=1)
 
 

@@ -39,7 +39,7 @@ class ReluConfig(Config):
 
 
 class _Relu(ctypes.Structure):
-    """struct Relu of relu.cu."""
+    """The ctypes mirror of struct Relu in relu.cu."""
 
     _fields_ = (
         ("x", ctypes.c_void_p), ("out", ctypes.c_void_p),

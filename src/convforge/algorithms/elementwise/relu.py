@@ -46,5 +46,4 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
         return Plan(self, problem, config, runtime, steps=[Call(info, run)])
 
     def versions(self) -> dict[str, str]:
-        """Version of NumPy, which computes."""
         return {"numpy": np.__version__}

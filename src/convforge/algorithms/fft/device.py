@@ -104,7 +104,6 @@ class Fft(DeviceConvolution[FftConfig]):
                     workspace_bytes=steps.workspace_bytes)  # fmt: skip
 
     def versions(self) -> dict[str, str]:
-        """Version of the FFT library."""
         if self.backend == "cuda":
             from convforge.backends.cuda.fft import cufft_version
 
@@ -158,7 +157,7 @@ def _interleaved(channels: int, layout: str) -> int:
 
 
 class _Tiles(ctypes.Structure):
-    """struct Tiles of fft.cuh."""
+    """The ctypes mirror of struct Tiles in fft.cuh."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -168,7 +167,7 @@ class _Tiles(ctypes.Structure):
 
 
 class _Multiply(ctypes.Structure):
-    """struct Multiply of multiply.cu."""
+    """The ctypes mirror of struct Multiply in multiply.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("spectra", "filters", "products")),
@@ -342,7 +341,6 @@ class _Spectra:
 
 
 def _made(problem: Conv2dProblem, cut: Tiling, planes: int, inverse: bool, runtime: Runtime) -> Transform:
-    """Make a transform of `planes` planes of tiles."""
     return runtime.fft(RealFft(cut.size_h, cut.size_w, cut.pitch, planes, problem.acc_dtype, inverse))
 
 

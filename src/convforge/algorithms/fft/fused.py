@@ -67,7 +67,6 @@ class FftFused(DeviceConvolution[FusedConfig]):
         return None if None in reasons else reasons[-1]
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
-        """Return valid configs, those with the fewest numbers in all tiles first."""
         fit = [config for config in _all_configs() if config_refusal(problem, config, facts) is None]
         return sorted(fit, key=lambda config: numbers(problem, config.size))
 

@@ -110,7 +110,7 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
 
 @cache
 def _struct(value: str) -> type[ctypes.Structure]:
-    """struct Pool of max_pool.cu, with comparisons in this type."""
+    """Make the ctypes mirror of struct Pool in max_pool.cu, for comparisons in this type."""
     sizes = [(name, ctypes.c_int) for name in ("N", "C", "H", "W", "P", "Q", "top", "left", "x_vectors", "out_vectors")]
     fields = [
         ("x", ctypes.c_void_p), ("out", ctypes.c_void_p), ("x_strides", Strides), ("out_strides", Strides),

@@ -96,7 +96,6 @@ class Separable(DeviceConvolution[FusedConfig]):
         return integer_refusal(problem) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
-        """Return valid configs, sorted by :func:`modelled_cycles`."""
         beside = even_share(problem.k, 4) if "NHWC" in (problem.x_layout, problem.out_layout) else 1
         found = {
             FusedConfig(out_p, strips_y, tile_q, along, planes)

@@ -26,7 +26,7 @@ DECLARED_BYTES = 1024
 
 
 class _Factoring(ctypes.Structure):
-    """struct Factoring of factor.cu."""
+    """The ctypes mirror of struct Factoring in factor.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("w", "rows", "columns", "ranks", "errors", "scratch")),

@@ -21,7 +21,7 @@ WHOLE = 2.0**31
 
 
 class Factors(NamedTuple):
-    """w[k, c] = sum over i < ranks[k, c] of outer(vertical[k, c, i], horizontal[k, c, i])."""
+    """Factors with w[k, c] = sum over i < ranks[k, c] of outer(vertical[k, c, i], horizontal[k, c, i])."""
 
     vertical: NDArray[np.floating]  # (K, C, rank, R); zero beyond a filter's own rank
     horizontal: NDArray[np.floating]  # (K, C, rank, S)
