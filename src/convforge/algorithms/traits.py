@@ -20,7 +20,7 @@ class Rank(IntEnum):
     # Convolutions with fewer products, if the problem allows that: tiles on the chip, then tiles in memory.
     LESS_ARITHMETIC_ON_CHIP = auto()
     LESS_ARITHMETIC = auto()
-    # Images so small that only latency counts; 16-bit types on tensor cores (wgmma, then mma); 8-bit integers.
+    # Images so small that only latency counts; tensor cores (wgmma, then mma); tensor cores for 8-bit integers.
     SMALL = auto()
     TENSOR_CORES = auto()
     TENSOR_CORES_OF_WARPS = auto()
