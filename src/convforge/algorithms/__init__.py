@@ -1,4 +1,4 @@
-"""The registry of our own methods, a line each; :mod:`convforge.peers` adds those of other libraries."""
+"""The registry of our own methods, one line each; :mod:`convforge.peers` adds the methods of other libraries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from convforge.problem.types import FP8
 
 AnyAlgorithm = Algorithm[Any, Any]
 
-# In the order of the ladder.
+# In ladder order.
 OURS: tuple[AnyAlgorithm, ...] = (
     *(DirectNaive(), DirectRows(), Depthwise()),
     *(GemmLoops(), GemmBlocked(), GemmBlas(), Gemm1x1()),
@@ -53,7 +53,7 @@ OURS: tuple[AnyAlgorithm, ...] = (
     *(MaxPoolRows(), Relu()),
 )
 
-# The same on GPUs, from CUDA C++; the emulator runs the same files on the CPU.
+# The same methods on GPUs, in CUDA C++; the emulator runs the same files on the CPU.
 _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(direct.DirectNaive, direct.DirectConstant, direct.DirectShared, direct.DirectTiled, direct.DirectBoxes),
     *(direct.DirectSmall, direct.DirectMma),
@@ -72,12 +72,12 @@ ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(new(backend) for backend in ("cuda",
 
 
 def algorithms() -> tuple[AnyAlgorithm, ...]:
-    """Our methods of every operation and backend, in the order of the ladder."""
+    """Our methods of all operations and backends, in ladder order."""
     return (*OURS, *ON_DEVICE)
 
 
 def find(operation: str, backend: str, name: str, among: Iterable[AnyAlgorithm] | None = None) -> AnyAlgorithm:
-    """The method with this registry key, by default among our own; ValueError, which names the nearest, if none has."""
+    """Find a method by its registry key, by default among our own; ValueError names the closest match if none fits."""
     methods = algorithms() if among is None else among
     known = {a.name: a for a in methods if a.operation == operation and a.backend == backend}
     if name in known:
@@ -88,7 +88,7 @@ def find(operation: str, backend: str, name: str, among: Iterable[AnyAlgorithm] 
 
 
 def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Reason | None:
-    """The reason why a method cannot compute a problem on a device, or None."""
+    """Return why a method cannot compute a problem on a device, or None."""
     if algorithm.operation != problem.operation:
         return Reason("it computes {operation}", operation=algorithm.operation)
     if algorithm.backend != facts.backend:
@@ -100,26 +100,26 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Re
 
 
 def default_ways(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> tuple[Way, ...]:
-    """The ways of a method's default config for a problem that it does not refuse; nothing is compiled."""
+    """Ways of a method's default config for a problem that the method supports; compiles nothing."""
     if type(algorithm).ways is Algorithm.ways:
         return ()
     return algorithm.ways(problem, algorithm.configs(problem, facts)[0])
 
 
 def import_libraries(algorithm: AnyAlgorithm) -> None:
-    """Import the libraries that a method of ours uses, before it imports submodules of them.
+    """Import the libraries that a method of ours uses, before it imports their submodules.
 
-    Just after CPython loads a module, it removes it from ``sys.modules`` for a moment; a thread that then imports a
-    submodule raises KeyError.
+    CPython removes a module from ``sys.modules`` for a moment just after it loads it; a thread that imports a
+    submodule during that moment raises KeyError.
     """
     if algorithm.ours:
         algorithm.versions()
 
 
 def make_config(method: AnyAlgorithm, problem: Any, facts: DeviceFacts, config: Config | str) -> Config:
-    """A config from its text, ``field=value`` joined by commas; fields that are not named keep the default's value.
+    """Parse a config from its text, ``field=value`` joined by commas; other fields keep the default's value.
 
-    Raises ValueError for an unknown field (and names the nearest), and for a value of the wrong type.
+    Raises ValueError for an unknown field (and names the closest match), and for a value of the wrong type.
     """
     default: Config = method.configs(problem, facts)[0]
     if isinstance(config, Config):
@@ -143,7 +143,7 @@ def make_config(method: AnyAlgorithm, problem: Any, facts: DeviceFacts, config: 
 
 
 def _value(field: dataclasses.Field[Any], text: str, default: Any) -> Any:
-    """A config field's value from its text, in the type of its default."""
+    """Parse the value of a config field as the type of its default."""
     if isinstance(default, bool):
         if text not in ("True", "False"):
             raise ValueError(f"{field.name}={text!r} must be True or False")
@@ -156,5 +156,5 @@ def _value(field: dataclasses.Field[Any], text: str, default: Any) -> Any:
 
 
 def _least(field: dataclasses.Field[Any]) -> int:
-    """The least value of a config's number: 1, unless its field's metadata give another."""
+    """Smallest value of a numeric config field: 1, unless the field's metadata give another."""
     return int(field.metadata.get("least", 1))

@@ -1,4 +1,4 @@
-"""The contract of a method: an Algorithm refuses a problem or gives Configs; a config becomes a Plan."""
+"""The contract of a method: an Algorithm refuses a problem or offers Configs; a Config becomes a Plan."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from convforge.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One way to run an algorithm; a number in its fields is at least 1, or the ``least`` of the field's metadata."""
+    """One way to run an algorithm. Its numbers are at least 1, or at least the ``least`` of the field's metadata."""
 
     def __str__(self) -> str:
-        """Text form, ``field=value`` joined by commas: the key under which results are stored."""
+        """Return ``field=value`` joined by commas: the key under which results are stored."""
         return ",".join(f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self))
 
 
@@ -47,25 +47,25 @@ C = TypeVar("C", bound=Config)
 
 
 class Plan:
-    """An algorithm made ready for one problem, config and device. Immutable; safe to call from many threads at once.
+    """An algorithm, compiled for one problem, config and device. Immutable; safe to call from many threads at once.
 
-    Results follow IEEE 754, Inf and NaN included. Preparation and calls ignore NumPy's error state, so a caller's
-    ``np.errstate(all="raise")`` stops no call, and no call warns.
+    Results follow IEEE 754, Inf and NaN included. Preparation and calls ignore NumPy's error state: they never warn,
+    and ``np.errstate(all="raise")`` of the caller does not stop them.
 
     Parameters
     ----------
     steps : sequence of Launch, Call, Child or Chunks
         Run in order.
     prepare, borrow : callable, optional
-        The user's weights and a stream -> :class:`PreparedFilter`; omitted where there are no weights. `borrow` is for
-        calls that end before the weights change; by default `prepare.borrow`, or else `prepare`.
+        Take the user's weights and a stream, return a :class:`PreparedFilter`; omitted for problems without weights.
+        `borrow` is for calls that end before the weights change. Its default is `prepare.borrow`, or else `prepare`.
     workspace_bytes : int
-        Bytes of scratch memory that a call needs from its caller.
+        Bytes of workspace that a call needs from its caller.
     """
 
-    allocates = False  # a call without an output allocates one, in some libraries
+    allocates = False  # True for libraries that allocate the output of a call that has none
     takes_gaps = True  # the output may have gaps between its elements
-    choice: Reason | None = None  # of a library: the number of ways that it offers, and the outcome of each
+    choice: Reason | None = None  # for libraries: how many ways it offers, and the outcome of each
 
     def __init__(
         self, algorithm: Algorithm[Any, Any], problem: Any, config: Config, runtime: Runtime, *, steps: Sequence[Step],
@@ -75,25 +75,25 @@ class Plan:
         self.algorithm, self.problem, self.config, self.runtime = algorithm, problem, config, runtime
         self.steps, self.workspace_bytes = tuple(steps), workspace_bytes
         self.ways: tuple[tuple[str, str, Reason | str], ...] = algorithm.ways(problem, config)
-        # Names of the buffers; `weights` is "" where there are none.
+        # Names of the buffers; `weights` is "" for a problem without weights.
         self.input, self.result = problem.operands[0].name, problem.results[0].name
         self.weights = problem.weights.name if problem.weights else ""
         self._prepare = prepare
         own: Callable[[Any, Any], PreparedFilter] = getattr(prepare, "borrow", prepare)
         self._borrow = own if borrow is None else borrow
-        # SciPy's threads end before a fork, and refuse work during it: forks wait for its calls.
+        # SciPy's threads end before a fork and accept no work during it, so a fork waits for SciPy's calls.
         self._holds_forks = runtime.facts.backend == "cpu" and "scipy" in algorithm.versions()
 
     def prepare(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Flip, cast, transform or pack the weights, of the problem's `w_shape`, for this plan.
+        """Flip, cast, transform or pack weights of shape `w_shape` for this plan.
 
-        The weights of a matrix product are B. Without weights, `w` is ignored.
+        The weights of a matrix product are B. For a problem without weights, `w` is ignored.
         """
         with np.errstate(all="ignore"), self._no_fork():
             return self._prepare(w, stream)
 
     def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Like :meth:`prepare`, for calls that end before the weights change: no copy if kernels can read them."""
+        """Like :meth:`prepare`, for calls that end before w changes; copies only weights that kernels cannot read."""
         with np.errstate(all="ignore"), self._no_fork():
             return self._borrow(w, stream)
 
@@ -101,9 +101,9 @@ class Plan:
         self, x: Any, prepared: PreparedFilter | None = None, operands: Buffers | None = None, out: Any = None,
         workspace: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """The arrays of a call by the problem's names for them, without those that are None.
+        """Return the arrays of a call, keyed by the problem's names for them; omits those that are None.
 
-        `operands` are those of the epilogue: "scale" of shape () or (K,), "bias" (K,), "residual" of the output's
+        `operands` belong to the epilogue: "scale" of shape () or (K,), "bias" of shape (K,), "residual" of the output's
         shape.
         """
         named = {self.input: x, **(operands or {}), self.result: out, "workspace": workspace}
@@ -112,15 +112,15 @@ class Plan:
         return {name: array for name, array in named.items() if array is not None}
 
     def lay(self, x: Any) -> Any:
-        """The input in the memory layout that suits the plan best, for benchmarks; by default x itself."""
+        """Return the input in the memory layout that suits the plan best, for benchmarks; by default x itself."""
         return x
 
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
         """Compute the result and return it. The caller owns all buffers.
 
-        `buffers` are operands and result by the problem's names for them, the prepared filter in place of the weights,
-        and "workspace", which is allocated here if it is missing. Raises ``ValueError`` without an output,
-        ``WorkspaceTooSmall`` for fewer than `workspace_bytes` bytes.
+        `buffers` has operands and result under the problem's names, the prepared filter instead of the weights, and
+        "workspace", which is allocated if it is missing. Raises ``ValueError`` without an output, and
+        ``WorkspaceTooSmall`` if the workspace has fewer than `workspace_bytes` bytes.
         """
         out = buffers.get(self.result)
         if out is None:
@@ -136,7 +136,7 @@ class Plan:
         return out
 
     def enough_workspace(self, workspace: Any, stream: Any = None) -> Any:
-        """The caller's workspace, or a new one if that is None; WorkspaceTooSmall if it is too small."""
+        """Return the caller's workspace, or a new one for None; raises WorkspaceTooSmall if it is too small."""
         if not self.workspace_bytes:
             return workspace
         if workspace is None:
@@ -148,18 +148,18 @@ class Plan:
         return workspace
 
     def execute(self, buffers: Buffers, stream: Any = None) -> None:
-        """Run the steps on the buffers of a call."""
+        """Run all steps on the buffers of a call."""
         with self._no_fork():
             run_in_order(self.steps, buffers, stream)
 
     @property
     def preparation(self) -> Preparation | None:
-        """The preparation of weights in a call, if it consists only of launches."""
+        """The preparation of the weights inside a call if it consists only of launches, or None."""
         return self._borrow if isinstance(self._borrow, Preparation) else None
 
     @property
     def packing(self) -> Preparation | None:
-        """The preparation of weights that the caller may change, if it consists only of launches."""
+        """The preparation of weights that the caller may change later if it consists only of launches, or None."""
         return self._prepare if isinstance(self._prepare, Preparation) else None
 
     def _no_fork(self) -> AbstractContextManager[None]:
@@ -167,7 +167,7 @@ class Plan:
 
     @property
     def launches(self) -> tuple[LaunchInfo, ...]:
-        """All launches of a call in order, those of child plans included."""
+        """All launches of a call in order, including those of child plans."""
 
         def walk(steps: Iterable[Step]) -> Iterator[LaunchInfo]:
             for step in steps:
@@ -183,7 +183,7 @@ class Plan:
 
 
 class Algorithm(ABC, Generic[P, C]):
-    """A method. Its registry key is (operation, backend, name); it holds no state."""
+    """A method. Its registry key is (operation, backend, name). It has no state."""
 
     name: ClassVar[str]  # lower case, unique for its operation and backend
     summary: ClassVar[str]  # one line
@@ -191,47 +191,47 @@ class Algorithm(ABC, Generic[P, C]):
     backend: str = "cpu"  # or "cuda", "emulator"
     since: ClassVar[str | None] = None  # the step of the ladder that it builds on
     precision: ClassVar[str] = "strict"  # a key of :data:`convforge.problem.PRECISIONS`
-    # Outputs that a NaN or Inf in x reaches: those whose window holds it ("exact"), its "tile", its whole "picture".
+    # Outputs that a NaN or Inf in x can change: those with it in their window ("exact"), its "tile", its "picture".
     nan_spread: ClassVar[str] = "exact"
-    # False for peers: other libraries under the same contract, measured with ours and chosen only on request.
+    # False for peers: other libraries under the same contract, measured with ours but chosen only on request.
     ours: ClassVar[bool] = True
-    # Strides that its arrays may have: "any", or multiples of the element size that are not negative ("forward").
+    # Strides that its arrays may have: "any", or non-negative multiples of the element size ("forward").
     reads: ClassVar[str] = "any"
     cost: ClassVar[MethodCost] = MethodCost()  # figures for the cost model
     look: ClassVar[Mark | None] = None  # its mark in charts, the same on every backend; None: any unused mark
-    preference: ClassVar[Preference | None] = None  # its place in the choice by rule, if the same for all problems
+    preference: ClassVar[Preference | None] = None  # its rank in the choice by rule, if it is the same for all problems
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Registry key: operation, backend, name."""
+        """The registry key (operation, backend, name)."""
         return (self.operation, self.backend, self.name)
 
     def refuses(self, problem: P, facts: DeviceFacts) -> Reason | None:
-        """The reason why it cannot compute the problem on the device; None if it can, the default."""
+        """Return why the method cannot compute the problem on the device, or None if it can (the default)."""
         return None
 
     def configs(self, problem: P, facts: DeviceFacts) -> Sequence[C]:
-        """The configs worth trying, the default first; by default one without fields. Only for problems it can do."""
+        """Return the configs worth trying, the default first. Only for problems that the method supports."""
         return [cast(C, Config())]
 
     @abstractmethod
     def plan(self, problem: P, config: C, runtime: Runtime) -> Plan:
-        """Compile the kernels of a config, and compute the size of its workspace."""
+        """Compile the kernels of a config and compute the size of its workspace."""
 
     def work_for(self, problem: P) -> Work:
-        """FLOPs and bytes of a call; by default all products, with every array read or written once."""
+        """FLOPs and bytes of a call; by default all products, and one read or write of each array."""
         return Work(problem.flops, problem.least_bytes)
 
     def preference_for(self, problem: P, facts: DeviceFacts) -> Preference | None:
-        """Its place in the choice by rule for a problem that allows its arithmetic, even if it refuses it; or None."""
+        """Rank in the choice by rule if the problem allows the arithmetic, or None; does not check :meth:`refuses`."""
         return self.preference
 
     def ways(self, problem: P, config: C) -> tuple[Way, ...]:
-        """The ways of a call of the plan, and their conditions; empty where there is only one."""
+        """The ways that a call of the plan may take, with their conditions; empty if there is only one."""
         return ()
 
     def versions(self) -> dict[str, str]:
-        """Versions of the libraries that do the work, by name; stored with every result."""
+        """Versions of the libraries that compute, by name; stored with every result."""
         return {}
 
     def __repr__(self) -> str:
@@ -239,7 +239,7 @@ class Algorithm(ABC, Generic[P, C]):
 
 
 def precision_refusal(algorithm: Algorithm[Any, Any], precision: str) -> Reason | None:
-    """The reason why a problem does not allow an algorithm's arithmetic; None if it does."""
+    """Return why a problem does not allow an algorithm's arithmetic, or None."""
     if algorithm.precision in ("strict", precision):
         return None
     return Reason(

@@ -1,4 +1,4 @@
-"""The number of groups of steps in a plan, computed without making the plan, which may take long and gigabytes."""
+"""The number of step groups of a plan, without making the plan, which may take long and need gigabytes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from convforge.algorithms.im2col.im2col import Im2colConfig
 from convforge.algorithms.winograd.winograd import PANEL_BYTES, WinogradConfig
 from convforge.problem.types import itemsize
 
-# Tiles of the FFT that are listed in the time that a step takes to make.
+# FFT tiles that Python can list in the time that it takes to make one step.
 TILES_OF_A_STEP = 16
 
 
 def pieces(algorithm: Algorithm[Any, Any], problem: Any, config: Config) -> Any:
-    """Groups of steps of a plan; 1 for most methods, where one launch computes everything."""
+    """Step groups of a plan; 1 for most methods, because one launch computes everything."""
     if isinstance(config, Im2colConfig):
         return _parts(problem.n, config.images) * _parts(problem.p, config.tile_p)
     if isinstance(config, WinogradConfig):

@@ -12,14 +12,14 @@ from convforge.errors import Reason
 if TYPE_CHECKING:
     from convforge.algorithms.contract import Plan
 
-# The arrays of one call by name: the operands and results that the problem has, and "workspace", flat bytes that the
-# steps share. Weights are replaced by a :class:`PreparedFilter`. Arrays are in the problem's physical layout.
+# The arrays of one call by name: the problem's operands and results, and "workspace", raw bytes that all steps share.
+# A :class:`PreparedFilter` replaces the weights. Arrays have the problem's physical layout.
 Buffers = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedFilter:
-    """Weights that a plan flipped, cast, transformed or packed. It owns its copies, of `nbytes` bytes."""
+    """Weights that a plan flipped, cast, transformed or packed. It owns these copies, `nbytes` bytes in all."""
 
     tensors: dict[str, Any]
     nbytes: int
@@ -27,22 +27,22 @@ class PreparedFilter:
 
     @property
     def note(self) -> Reason | None:
-        """Properties of the weights found in their preparation, copied from a device now, after its stream."""
+        """Properties of the weights that preparation found; read from the device now, once its stream has finished."""
         return self.said() if callable(self.said) else self.said
 
 
 def nothing_to_prepare(w: Any = None, stream: Any = None) -> PreparedFilter:
-    """For problems without weights."""
+    """Prepare nothing: the default for problems without weights."""
     return PreparedFilter({}, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An undeclared step: work of a library, copies, kernels of the CPU. A GPU's plan with one is not cached.
+    """An undeclared step: work of a library, a copy, or a CPU kernel. A GPU plan with one does not use the call cache.
 
     `run` takes the call's buffers and the stream. `role` is the step's part in its plan, such as "expansion"; empty
-    where the kernel's name says it. `least_bytes` are those that it must move if it reads and writes everything once;
-    None if unknown.
+    if the kernel's name says it. `least_bytes` is the minimum traffic, with every array read or written once; None if
+    unknown.
     """
 
     info: LaunchInfo
@@ -52,37 +52,37 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Steps of a plan with the same name are timed together in benchmarks."""
+        """Name of the step; benchmarks add up the times of steps with the same name."""
         return self.role or self.info.kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A declared step: one kernel over a grid, whose arguments follow from the buffers alone.
+    """A declared step: one kernel over a grid, with arguments that depend on the buffers alone.
 
-    A call can be repeated without its plan: new addresses of buffers are written into the struct, at the offsets that
-    its type declares (:mod:`convforge.backends.structs`).
+    The call cache repeats it without its plan: it writes new buffer addresses into the struct, at the offsets that
+    the struct's type declares (:mod:`convforge.backends.structs`).
     """
 
     info: LaunchInfo
-    kernel: Any = field(repr=False)  # as the runtime compiled it
-    # The call's buffers -> the kernel's struct, or None if it cannot use these arrays. It reads only shapes, strides,
-    # types and the last bits of addresses.
+    kernel: Any = field(repr=False)  # the runtime's compiled kernel
+    # Returns the kernel's struct for a call's buffers, or None if the kernel cannot use these arrays. It reads only
+    # shapes, strides, types and the lowest bits of addresses.
     fill: Callable[[Buffers], Any] = field(repr=False)
     runtime: Runtime = field(repr=False)
     role: str = ""
     least_bytes: int | None = None
-    # If `fill` gives None, returns the plan that replaces this step and all later ones and computes the whole result.
-    # Without it, the step then does nothing.
+    # If `fill` returns None, this returns the plan that computes the whole result instead of this and all later steps.
+    # Without it, the step is then skipped.
     otherwise: Callable[[], Plan] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
-        """See :attr:`Call.name`."""
+        """Name of the step; see :attr:`Call.name`."""
         return self.role or self.info.kernel
 
     def run(self, buffers: Buffers, stream: Any) -> bool:
-        """Fill the struct and launch the kernel; True if `otherwise`'s plan computed the result instead."""
+        """Fill the struct and launch the kernel; return True if the plan of `otherwise` computed the result instead."""
         if 0 in self.info.grid:
             return False
         args = self.fill(buffers)
@@ -96,11 +96,11 @@ class Launch:
 
 
 class Preparation:
-    """Prepares weights only by launches, so that a call which prepares them can be repeated.
+    """A preparation of weights that consists only of launches, so that the call cache can repeat it.
 
-    `pieces` are the names of arrays, with shape and dtype, to allocate from the stream's memory; `steps` are over these
-    and "given", the user's weights. `finish` makes the prepared filter of the same buffers and the stream; by default
-    it has all pieces.
+    `pieces` maps names to the shape and dtype of arrays that are allocated on the stream. `steps` work on these and on
+    "given", the user's weights. `finish` makes the prepared filter from the same buffers and the stream; by default the
+    filter has all pieces.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Preparation:
         self._runtime = runtime
 
     def of(self, given: Any) -> Preparation:
-        """The preparation for these weights, by their shape, strides, type and the last bits of their address."""
+        """Return the preparation for these weights, chosen by shape, strides, type and lowest address bits."""
         return self
 
     def _all_pieces(self, buffers: Buffers, stream: Any) -> PreparedFilter:
@@ -132,7 +132,7 @@ class Preparation:
 class Child:
     """A step that runs another plan on parts of the buffers, such as the matrix product inside im2col.
 
-    `parts` gives, for the buffers of the call, those of each call of the other plan.
+    `parts` maps the buffers of the call to those of each call of the other plan.
     """
 
     plan: Plan
@@ -154,7 +154,7 @@ Single = Launch | Call | Child
 class Chunks:
     """Groups of steps that do not depend on each other, such as the tiles of a partition.
 
-    Each group runs with a private slice of the workspace, `slots` groups at a time if the runtime can.
+    Each group has a private slice of the workspace. Up to `slots` groups run at once, if the runtime can.
     """
 
     groups: tuple[tuple[Single, ...], ...]
@@ -181,7 +181,7 @@ Step = Single | Chunks
 
 
 def run_in_order(steps: Iterable[Step], buffers: Buffers, stream: Any) -> None:
-    """Run steps on buffers, up to one whose replacement plan computes the rest."""
+    """Run steps on buffers until one is replaced by a plan that computes the whole result."""
     for step in steps:
         if not isinstance(step, Launch):
             step.run(buffers, stream)

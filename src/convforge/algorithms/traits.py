@@ -9,23 +9,23 @@ from typing import NamedTuple
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Reasons that several methods give.
+# Reasons that several methods share.
 GENERAL = "the general method that comes next"
 FASTEST = "the fastest of its operation in the bench's results"
 
 
 class Rank(IntEnum):
-    """Places in the order of preference, best first; of the same rank, the earlier in the ladder comes first."""
+    """Ranks in the order of preference, best first. At the same rank, the method that is earlier in the ladder wins."""
 
-    # Convolutions: fewer products, where the problem allows that, with tiles on the chip or in memory.
+    # Convolutions with fewer products, if the problem allows that: tiles on the chip, then tiles in memory.
     LESS_ARITHMETIC_ON_CHIP = auto()
     LESS_ARITHMETIC = auto()
-    # Images so small that only latency counts; 16 bits on tensor cores that read shared memory, or registers; bytes.
+    # Images so small that only latency counts; tensor cores (wgmma, then mma); tensor cores for 8-bit integers.
     SMALL = auto()
     TENSOR_CORES = auto()
     TENSOR_CORES_OF_WARPS = auto()
     BYTES = auto()
-    # Filters that see one channel each.
+    # Filters of one channel.
     FEW_CHANNELS_EACH = auto()
     PLANES_TOGETHER = auto()
     PLANES_AS_MATRICES = auto()
@@ -33,7 +33,7 @@ class Rank(IntEnum):
     ONE_CHANNEL = auto()
     ONE_CHANNEL_NEXT = auto()
     ONE_CHANNEL_LAST = auto()
-    # Products of matrices: filters of 1x1, a matrix that is written, one that is not.
+    # Matrix products: 1x1 filters, im2col (matrix in memory), implicit GEMM (no matrix in memory).
     POINTWISE = auto()
     WRITTEN_MATRIX = auto()
     MATRIX = auto()
@@ -41,7 +41,7 @@ class Rank(IntEnum):
     FEW_CHANNELS = auto()
     DIRECT = auto()
     SHARED_PIXELS = auto()
-    # Where no rule speaks.
+    # Problems that no rule covers.
     GENERAL_PRODUCT = auto()
     GENERAL_MATRIX = auto()
     GENERAL_LOOPS = auto()
@@ -52,7 +52,7 @@ class Rank(IntEnum):
 
 
 class Preference(NamedTuple):
-    """A method's place in the order of preference, and the sentence that explains it."""
+    """A method's rank in the order of preference, and the sentence that explains it."""
 
     rank: Rank
     why: str
@@ -61,13 +61,13 @@ class Preference(NamedTuple):
 class Mark(NamedTuple):
     """A method's mark in charts."""
 
-    hue: str  # a name of :data:`convforge.course.pages.looks.HUES`
+    hue: str  # a key of :data:`convforge.course.pages.looks.HUES`
     shape: str  # one of :data:`convforge.course.pages.looks.SHAPES`
-    dash: tuple[int, ...] = ()  # lengths of dashes and gaps in pixels, for peers; our lines are solid
+    dash: tuple[int, ...] = ()  # dash and gap lengths in pixels, for peers; our lines are solid
 
 
 class Work(NamedTuple):
-    """FLOPs and bytes that a method takes for a problem."""
+    """FLOPs of a method for a problem, and bytes that it moves."""
 
     flops: float
     moved: float
@@ -75,27 +75,27 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MethodCost:
-    """Figures of a method, from stored results; by default those of a good one, so that it is measured."""
+    """Figures of a method, from stored results. The defaults are those of a good method, so that it is measured."""
 
-    arithmetic: float = 0.5  # share of the device's peak that its kernels reach where that is the limit
-    memory: float = 0.9  # share of the device's bandwidth, likewise
-    outputs: int = 2048  # that keep an SM busy; with fewer it is partly idle. 1 on a CPU
-    launches: int = 1  # of a call, the preparation of the weights included
+    arithmetic: float = 0.5  # share of the device's peak FLOP/s that its compute-bound kernels reach
+    memory: float = 0.9  # share of the device's peak bandwidth that its memory-bound kernels reach
+    outputs: int = 2048  # outputs that keep one SM busy; with fewer it is partly idle. 1 on a CPU
+    launches: int = 1  # launches of a call, including the preparation of the weights
 
 
 class Way(NamedTuple):
-    """One of several ways that a call of a plan may go."""
+    """One of the ways that a call of a plan may take."""
 
-    name: str  # of the kernel or the instruction
-    # The condition of our ways: "default" (problem and config), "arrays" (their addresses and strides), "values" (read
-    # by the kernel). Of a library's way, its outcome.
+    name: str  # name of the kernel or the instruction
+    # Condition of one of our ways: "default" (problem and config), "arrays" (their addresses and strides) or "values"
+    # (read by the kernel). For a library: the outcome of this way.
     outcome: str
-    # The work and its condition. Of a library's way, its time or the reason why it has none.
+    # Our ways: the work and its condition. For a library: the time, or the reason why there is none.
     words: Reason | str
 
 
 def handed_on(name: str, nbytes: int, arrays: str | Reason) -> Way:
-    """The way of arrays whose vectors are not aligned to `nbytes` bytes: the simpler method `name` computes them."""
+    """The way of arrays that are not aligned to `nbytes` bytes: the simpler method `name` computes the result."""
     words = Reason(
         "if the address or a stride of {arrays} is no multiple of {bytes} bytes, or the elements of a row do not lie "
         "side by side, {method} computes the result: its plan is compiled when it is first needed",
@@ -105,7 +105,7 @@ def handed_on(name: str, nbytes: int, arrays: str | Reason) -> Way:
 
 
 def shared_pixels(problem: Conv2dProblem, rank: Rank) -> Preference | None:
-    """A preference of this rank if outputs of several products each share pixels."""
+    """A preference of this rank if several outputs, each of many products, share every pixel."""
     if problem.k_per_group < 4 or problem.taps < 16:
         return None
     why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"

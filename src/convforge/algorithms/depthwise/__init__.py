@@ -1,4 +1,4 @@
-"""Depthwise convolution: every channel has its own filters, and no sum goes over channels."""
+"""Depthwise convolution: every channel has its own filters, and sums never include other channels."""
 
 from convforge.algorithms.depthwise.depthwise import Depthwise, DepthwiseConfig
 

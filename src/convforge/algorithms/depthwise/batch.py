@@ -1,4 +1,4 @@
-"""Host side of batch.cu: the windows of several images as one matrix, and the layout of shared memory."""
+"""Host side of batch.cu: windows of several images as one matrix, and the layout of shared memory."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from convforge.backends.kernel import constants
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Channels of a block, a warp each, that are worth comparing; the best first where they divide all.
+# Channels of a block (one warp each) worth comparing; the best first, if it divides the number of channels.
 CHANNELS = (2, 4, 1)
 
-# Matrices and sums that a warp holds at most: two and four registers of a thread each.
+# Matrices and rows of sums of a warp, at most: a matrix takes two registers of a thread, a row of sums four.
 MOST_MATRICES, MOST_SUMS = 16, 12
 
-# Threads that an SM must hold.
+# Resident threads per SM, at least.
 RESIDENT = 512
 
-# Windows of a row, of all images, that fill a product of tensor cores.
+# Windows of a row, over all images, that fill a tensor core product.
 FULL_PRODUCT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseBatchConfig(Config):
-    """Planes of :class:`DepthwiseBatch`."""
+    """Channels of a block of :class:`DepthwiseBatch`."""
 
-    channels: int = CHANNELS[0]  # of a block, a warp each
-    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
+    channels: int = CHANNELS[0]  # channels of a block, one warp each
+    resident: int = RESIDENT  # resident threads per SM, at least; see :func:`compiled`
 
 
 LEAST = DepthwiseBatchConfig(1)
@@ -75,7 +75,7 @@ class _Layout:
 
 
 class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
-    """Rows of several images as one matrix, rows of the filter as the other: small planes of 16-bit floats in NCHW."""
+    """Products of rows of several images and rows of the filter as matrices: for small planes of 16-bit NCHW images."""
 
     name = "depthwise_batch"
     summary = "depthwise: the same row of several pictures at once, on tensor cores; 16-bit floats, sm_80 and later"
@@ -85,7 +85,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     look = Mark("olive", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """A product has 16 windows of a row, of several images: fewer leave gaps."""
+        """A tensor core product has 16 windows of a row, over several images; with fewer, part of it is idle."""
         windows = max(1, -(-problem.q // 8))
         span = min(7 * problem.stride[1] + problem.extent_w, problem.w if windows == 1 else 64)
         full = max(1.0, FULL_PRODUCT / (max(problem.n, 1) * windows))
@@ -105,7 +105,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseBatchConfig]:
-        """The configs with the fewest idle warps first."""
+        """Return valid configs, those with the fewest idle warps first."""
         fit = self.valid(problem, map(DepthwiseBatchConfig, CHANNELS), facts) or [LEAST]
         return sorted(fit, key=lambda config: -problem.k % config.channels)
 
@@ -162,7 +162,7 @@ def _sizes_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def _row(problem: Conv2dProblem) -> tuple[int, int]:
-    """FIRST and STEPS of batch.cu."""
+    """First column of a row's windows, and tensor core steps of a window: FIRST and STEPS of batch.cu."""
     left = problem.padding[2]
     first = -(left + left % 2)
     span = window(COLUMNS, problem.s, problem.stride[1], problem.dilation[1]) + left % 2
@@ -186,7 +186,7 @@ def _layout(problem: Conv2dProblem) -> _Layout:
 
 
 def _in_place(problem: Conv2dProblem) -> bool:
-    """True if a row of outputs overwrites pixels that no later row reads."""
+    """True if a row of outputs can overwrite pixels, because no later row reads them."""
     if (problem.p, problem.q) != (problem.h, problem.w):
         return False
     return problem.stride[0] == 1 and problem.padding[0] <= problem.dilation[0] * (problem.r - 1)

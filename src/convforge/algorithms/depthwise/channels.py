@@ -1,4 +1,4 @@
-"""Host side of channels.cu: the vector of channels and the tile of a thread, and the block."""
+"""Host side of channels.cu: the channel vector and tile of a thread, and the block shape."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
-# Registers of a thread for a row of pixels, the sums and the weights that stay there, of its 255;
-# and up to which an SM holds enough threads.
+# Registers of a thread for a row of pixels, the sums and the weights: at most, of its 255; and the most with which
+# an SM still holds enough threads.
 MOST_REGISTERS, GOOD_REGISTERS = 200, 112
 
-# A window is unrolled where its weights and its pixels take no more registers than this: the compiler asks for all of
-# them before it uses the first.
+# Registers for the weights and the pixels of a window, at most, for the window to be unrolled: the compiler loads all
+# of them before it uses the first.
 KEPT_WEIGHTS, KEPT_PIXELS = 40, 100
 
 # Bytes of a vector, rows and columns of outputs of a thread. The default is the first that takes few registers and
-# leaves enough threads for the device: wide vectors and large tiles load least, small ones keep more at work.
+# gives the device enough threads: wide vectors and large tiles load least, small ones keep more threads busy.
 TILES = (
     (16, 2, 4), (8, 2, 4), (16, 4, 4), (8, 4, 4), (8, 4, 8), (8, 2, 8), (16, 2, 2), (8, 2, 2), (4, 4, 4), (4, 2, 2),
     (4, 1, 1),
 )  # fmt: skip
 
-# With strides neighbours share few pixels, and small tiles keep more loads in flight: first the widest whose window is
-# unrolled.
+# With a stride, neighbouring outputs share few pixels, and small tiles keep more loads in flight. The widest vector
+# with an unrolled window comes first.
 STRIDED_TILES = ((16, 2, 2), (8, 2, 2))
 
-# Threads of a block, contiguous vectors of channels in it: 128 bytes of 16-byte vectors; and the most threads along
-# its third axis (CUDA C++ Programming Guide, technical specifications).
+# Threads of a block; contiguous channel vectors in it, 128 bytes of 16-byte vectors; and the maximum number of threads
+# along its third axis (CUDA C++ Programming Guide, technical specifications).
 BLOCK_THREADS, BLOCK_VECTORS, MOST_DEEP = 128, 8, 64
 
-# Bytes of shared memory for the filters of a block's channels.
+# Bytes of shared memory for the filters of a block's channels, at most.
 TAPS_BYTES = 48 << 10
 
-# Threads that an SM must hold; and how many it must get for a tile to pay.
+# Resident threads per SM, at least; and launched threads per SM from which a tile pays.
 RESIDENT, ENOUGH_THREADS = 512, 256
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelsConfig(Config):
-    """Block of :class:`DepthwiseChannels`, and the tile of a thread."""
+    """Block shape of :class:`DepthwiseChannels`, and the tile of a thread."""
 
-    vec: int  # neighbouring channels of a thread
+    vec: int  # contiguous channels of a thread
     out_p: int  # rows of its outputs
     out_q: int  # columns of its outputs
     block_c: int  # threads along channels
     block_q: int  # threads along q
     block_p: int  # threads along p; 32 to 1024 in a block
-    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
+    resident: int = RESIDENT  # resident threads per SM, at least; see :func:`compiled`
 
     @property
     def threads(self) -> int:
@@ -72,7 +72,7 @@ class ChannelsConfig(Config):
 
 
 class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
-    """Vectors of channels, a tile of outputs a thread, all from registers: for NHWC and small filters."""
+    """Channel vectors and a tile of outputs per thread, both in registers: for NHWC and small filters."""
 
     name = "depthwise_channels"
     summary = "depthwise in NHWC: vectors of channels, a tile of outputs a thread, rows of pixels in registers"
@@ -95,7 +95,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
         return _config(problem, 4, 1, 1)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ChannelsConfig]:
-        """The largest tile that gives the device enough threads first."""
+        """The largest tile that gives the device enough threads first, then the others."""
         strided = [_config(problem, *tile) for tile in STRIDED_TILES if max(problem.stride) > 1]
         strided.sort(key=lambda config: not _kept(problem, config))
         found = list(dict.fromkeys([*strided, *(_config(problem, *tile) for tile in TILES)]))
@@ -163,7 +163,7 @@ class DepthwiseChannels(DepthwiseConvolution[ChannelsConfig]):
 
 
 def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> ChannelsConfig:
-    """A tile of TILES, in a block that the image fills."""
+    """Make a config of a tile, with a block that the image fills."""
     vec = math.gcd(problem.k, max(1, nbytes // itemsize(problem.x_dtype)))
     block_c = even_share(problem.k // vec, BLOCK_VECTORS)
     while block_c > 1 and _taps_bytes(problem, ChannelsConfig(vec, out_p, out_q, block_c, 1, 1)) > TAPS_BYTES:
@@ -176,7 +176,7 @@ def _config(problem: Conv2dProblem, nbytes: int, out_p: int, out_q: int) -> Chan
 
 
 def _taps_bytes(problem: Conv2dProblem, config: ChannelsConfig) -> int:
-    """Bytes of shared memory for the filters of a block's channels: PITCH of channels.cu for each tap."""
+    """Bytes of shared memory for the filters of a block's channels; PITCH of channels.cu per tap."""
     size = itemsize(problem.acc_dtype)
     lanes = VECTOR_BYTES // size
     pitch = (config.block_c * config.vec + 2 * lanes - 1) // lanes * lanes
@@ -192,14 +192,14 @@ def _kept(problem: Conv2dProblem, config: ChannelsConfig) -> bool:
 
 
 def _registers(problem: Conv2dProblem, config: ChannelsConfig) -> int:
-    """Registers for the pixels of one row that some output needs, the sums and weights."""
+    """Registers for the pixels of one row that the outputs need, the sums and the weights."""
     columns, weights = columns_read(problem, config.out_q), problem.r * problem.s if _kept(problem, config) else 1
     numbers = (columns + config.out_p * config.out_q + weights) * config.vec
     return numbers * -(-itemsize(problem.acc_dtype) // 4) + columns
 
 
 def _grid(problem: Conv2dProblem, config: ChannelsConfig) -> tuple[int, int, int]:
-    """Blocks; the kernel loops where y and z are cut off."""
+    """Grid; the kernel loops if y or z is clipped."""
     channels = -(-(problem.k // config.vec) // config.block_c)
     across = -(-problem.q // (config.block_q * config.out_q))
     down = -(-problem.p // (config.block_p * config.out_p))

@@ -1,8 +1,8 @@
-"""Kernels of depthwise convolution on the CPU: vectors along the columns of a plane, or along the channels of a pixel.
+"""CPU kernels of depthwise convolution: vectors along the columns of a plane, or along the channels of a pixel.
 
-Since direct_rows: eight vectors of sums stay in registers over all taps of a channel, wherever in the strip these
-vectors are, so narrow planes keep the processor as busy as wide ones. In NHWC a vector holds neighbouring channels,
-each with its own filter.
+Since direct_rows: eight vectors of sums stay in registers over all taps of a channel. These vectors may be anywhere
+in the strip, so narrow planes keep the processor as busy as wide ones. In NHWC a vector holds neighbouring
+channels, each with its own filter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from convforge.algorithms.host.rows import copy_run, gather_strip, half_to_float
 from convforge.backends.cpu.jit import inlined, jit
 from convforge.backends.cpu.simd import alias, borrow, fma, get, lanes_of, load, load_as, put, splat, store, zeros
 
-# Values that pass the epilogue at a time, if it is the same for all channels of a pixel.
+# Values that pass the epilogue at a time if it is the same for all channels of a pixel.
 RUN = 512
 
 
@@ -24,11 +24,11 @@ def along_columns(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, 
                   corners: Any, places: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of rows of one channel (n, c, strip).
 
-    `w` has K * R * S weights; `values` gives only the type of the epilogue. `offsets` has the place of each tap (r, s)
-    in the tile, `corners` the place of the first tap of each vector of a block's outputs, and `places` the element of
-    the output where each vector is stored, from the block's first.
+    `w` has K * R * S weights; `values` only gives the type of the epilogue. For a block of outputs, `offsets` has the
+    offset in the tile of each tap (r, s), `corners` the position in the tile of the first tap of each vector, and
+    `places` the offset in the output at which each vector is stored.
     """
-    # Vectors at the end of a narrow row read and write past it.
+    # Vectors at the end of a narrow row extend beyond the row.
     lanes = lanes_of(w)
     tile = np.zeros(strip.plane + lanes, w.dtype)
     weights = np.empty(g.R * g.S * lanes, w.dtype)
@@ -41,7 +41,7 @@ def along_columns(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, 
 def walk_planes(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any, offsets: Any, corners: Any,
                 places: Any, tile: Any, weights: Any, sums: Any, value: Any, begin: Any,
                 end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`along_columns`, in the caller's buffers."""
+    """Process work items [begin, end) of :func:`along_columns` in the caller's buffers."""
     x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     corners, places, tile, weights = borrow(corners), borrow(places), borrow(tile), borrow(weights)
     sums, value, target = borrow(sums), borrow(value), alias(out.flat, sums)
@@ -67,7 +67,7 @@ def walk_planes(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, blo
 
 @inlined
 def finish_plane(sums: Any, value: Any, out: Any, n: Any, k: Any, p0: Any, p1: Any, g: Any, epilogue: Any) -> None:
-    """Applies the epilogue to rows of an output channel: to all at once if they are contiguous."""
+    """Apply the epilogue to output rows [p0, p1) of channel `k`, in one run if they are contiguous."""
     whole = out.place[3] == g.Q * out.place[4] and (
         epilogue.residual.size == 0 or epilogue.place[3] == g.Q * epilogue.place[4]
     )
@@ -83,13 +83,13 @@ def finish_plane(sums: Any, value: Any, out: Any, n: Any, k: Any, p0: Any, p1: A
 @jit
 def along_channels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, strip: Any, block: Any, offsets: Any,
                    corners: Any, places: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work item = a strip of rows of some channels (n, strip, channels); parameters as of :func:`along_columns`.
+    """Work item = a strip of rows of some channels (n, strip, channels); parameters as in :func:`along_columns`.
 
-    A vector holds channels of one pixel, one plane of the tile behind the vector before it; `strip` is that of one
-    vector of channels. With fewer channels than lanes, it holds several pixels with all their channels, in the order of
-    a row: vectors that begin with the same channel have the same weights, and are neighbours in `corners` and `places`.
+    A vector holds channels of one pixel. Each vector has its own plane in the tile; `strip` describes one plane. If
+    there are fewer channels than lanes, a vector instead holds several whole pixels of a row. Vectors that begin with
+    the same channel then have the same weights, and are adjacent in `corners` and `places`.
 
-    `w` has one weight a lane for each vector of channels (or each first channel), each of its filters and each tap.
+    `w` has one weight per lane for each vector of channels (or each first channel), each of its filters and each tap.
     """
     lanes = lanes_of(w)
     tile = np.zeros((1 if block.interleaved else block.item_vectors) * strip.plane, w.dtype)
@@ -102,12 +102,12 @@ def along_channels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any,
 @jit
 def walk_pixels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any, offsets: Any, corners: Any,
                 places: Any, tile: Any, sums: Any, value: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`along_channels`, in the caller's buffers."""
+    """Process work items [begin, end) of :func:`along_channels` in the caller's buffers."""
     x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     corners, places, tile, sums, value = borrow(corners), borrow(places), borrow(tile), borrow(sums), borrow(value)
     target, width = alias(out.flat, sums), block.channels if block.interleaved else block.item_vectors * lanes_of(w)
     lanes, taps, strips = lanes_of(w), g.R * g.S, (g.P + strip.tile_p - 1) // strip.tile_p
-    # From one vector of an item to the next: elements of the tile and of a pixel, places in the lists.
+    # Steps between consecutive vectors of an item: in the tile, in a pixel of the output, in the lists.
     plane, beside, listed = strip.plane, lanes, 0
     chunk = block.rows * block.row_vectors
     if block.interleaved:  # the input of all vectors of a chunk stays in L1
@@ -148,7 +148,7 @@ def walk_pixels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, blo
 @inlined
 def finish_pixels(sums: Any, pitch: Any, value: Any, out: Any, n: Any, k: Any, channels: Any, p0: Any, p1: Any, g: Any,
                   epilogue: Any) -> None:  # fmt: skip
-    """Applies the epilogue to rows of pixels: to all at once if they are contiguous."""
+    """Apply the epilogue to the pixels of output rows [p0, p1), in one run if they are contiguous."""
     whole = out.place[3] == g.Q * out.place[4] and (
         epilogue.residual.size == 0 or epilogue.place[3] == g.Q * epilogue.place[4]
     )
@@ -162,7 +162,7 @@ def finish_pixels(sums: Any, pitch: Any, value: Any, out: Any, n: Any, k: Any, c
 
 @inlined
 def gather_pixels(tile: Any, x: Any, n: Any, c0: Any, c1: Any, p0: Any, p1: Any, g: Any, strip: Any) -> None:
-    """Channels [c0, c1) of the input of output rows [p0, p1): vector v of a pixel begins `v` planes into the tile."""
+    """Gather channels [c0, c1) of the input of output rows [p0, p1); vector v of each pixel goes to plane v."""
     lanes = lanes_of(tile)
     count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
     rows = (p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1
@@ -183,7 +183,7 @@ def gather_pixels(tile: Any, x: Any, n: Any, c0: Any, c1: Any, p0: Any, p1: Any,
 
 @inlined
 def gather_one(tile: Any, at: Any, x: Any, start: Any, channel: Any, g: Any) -> None:
-    """A channel of the pixel that begins at `start`; a negative `start` is outside the image."""
+    """Gather one channel of the pixel at `start`; a negative `start` is outside the image."""
     if start < 0:
         put(tile, at, g.outside - g.zero)
     elif x.half:
@@ -194,14 +194,14 @@ def gather_one(tile: Any, at: Any, x: Any, start: Any, channel: Any, g: Any) -> 
 
 @inlined
 def gather_interleaved(tile: Any, x: Any, n: Any, p0: Any, p1: Any, g: Any, strip: Any, channels: Any) -> None:
-    """All channels of the input of output rows [p0, p1), pixel after pixel, columns of a phase together."""
+    """Gather all channels of the input of output rows [p0, p1), pixel by pixel; columns of a phase are contiguous."""
     count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
     rows = (p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1
     side_by_side = x.place[2] == 1 and x.place[4] == channels and g.stride_w == 1 and not x.half and g.zero == 0
     for i in range(rows):
         h, row = g.rows[p0 * g.stride_h + i], i * strip.row_pitch
         plane = x.place[0] + n * x.place[1] + h * x.place[3]
-        a, b = 0, 0  # columns [a, b) are copied as one run
+        a, b = 0, 0  # columns [a, b) are copied together
         if side_by_side and h >= 0:
             a, b = min(g.left, count), min(g.left + g.width, count)
             copy_run(tile, row + a * channels, x.flat, plane + (a - g.left) * channels, (b - a) * channels, 1)
@@ -217,10 +217,10 @@ def gather_interleaved(tile: Any, x: Any, n: Any, p0: Any, p1: Any, g: Any, stri
 @jit
 def add_taps(tile: Any, base: Any, corners: Any, listed: Any, count: Any, offsets: Any, w: Any, at: Any, taps: Any,
              target: Any, to: Any, places: Any, pitch: Any) -> None:  # fmt: skip
-    """Vectors `listed` to `listed` + `count` of outputs, eight at a time in registers; the last may be done twice.
+    """Sum vectors `listed` to `listed` + `count` of outputs, eight at a time in registers; may sum the last one twice.
 
-    Tap t of vector i reads ``tile[base + corners[i] + offsets[t]]``, has the weights ``w[at + t * lanes]``, and the sum
-    is stored into ``target[to + places[i] * pitch]``, a vector each.
+    Tap t of vector i reads the vector at ``tile[base + corners[i] + offsets[t]]`` and multiplies it by that at
+    ``w[at + t * lanes]``. The sum is stored at ``target[to + places[i] * pitch]``.
     """
     lanes = lanes_of(w)
     for first in range(0, count, 8):

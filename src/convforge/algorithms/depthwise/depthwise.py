@@ -26,11 +26,11 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
 _VECTOR_BYTES = 32
-# Share of L2 for the tile: the output passes through it too.
+# Share of L2 for the tile, because the output passes through L2 too.
 _L2_SHARE = 0.5
-# Vectors of channels of a work item: a pixel's are up to four lines of the cache, read at once.
+# Channel vectors of a work item, at most: those of a pixel then fill up to four cache lines, read together.
 _MOST_VECTORS = 8
-# Vectors of sums that wait for the epilogue together; a row may have more.
+# Vectors of sums that pass the epilogue together, unless one row has more.
 _VECTORS_AT_ONCE = 256
 
 
@@ -38,26 +38,26 @@ _VECTORS_AT_ONCE = 256
 class DepthwiseConfig(Config):
     """Vectors and tile of :class:`Depthwise`."""
 
-    # Contents of a vector: outputs of a row (columns), channels of a pixel, or whole pixels of few channels.
+    # Contents of a vector: outputs of a row ("columns"), channels of a pixel ("channels"), or whole pixels ("pixels").
     along: str = "columns"
     tile_p: int = 8  # output rows of a strip
     tile_c: int = 1  # channels of a work item
 
 
 class Block(NamedTuple):
-    """Parameters of the kernels besides the tile."""
+    """Kernel parameters other than the tile."""
 
-    channels: int  # of the image
-    rows: int  # output rows that are summed before any is stored
-    row_vectors: int  # vectors of a row, or of those that begin with one channel
-    item_vectors: int  # vectors of channels of a work item; or channels that a vector may begin with
-    interleaved: bool  # a vector holds pixels
-    put_directly: bool  # sums are stored directly into the output
+    channels: int  # channels of the image
+    rows: int  # output rows summed before any is stored
+    row_vectors: int  # vectors of a row; with `interleaved`, only those that begin with the same channel
+    item_vectors: int  # channel vectors of a work item; with `interleaved`, first channels that vectors can have
+    interleaved: bool  # a vector holds whole pixels
+    put_directly: bool  # stores sums directly into the output
 
 
 @takes_bfloat16
 class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
-    """Sums eight vectors of outputs of one channel over all taps in registers, wherever they are in a strip."""
+    """Sums eight vectors of outputs of a channel over all taps in registers; they may be anywhere in a strip."""
 
     name = "depthwise"
     summary = "one channel a filter: eight vectors of sums in registers, along the columns or along the channels"
@@ -67,7 +67,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
     look = Mark("olive", "circle")
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """Preferred where sums of whole numbers are exact in float32."""
+        """Preferred if float32 represents all integer sums exactly."""
         if not problem.groups == problem.c > 1 or (is_integer(problem.acc_dtype) and problem.largest_sum >= 2**24):
             return None
         return Preference(
@@ -78,7 +78,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
         return one_channel_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseConfig]:
-        """Along the contiguous axis; the tallest strip that fits the cache first."""
+        """Vectors along the contiguous axis first; of these, the tallest strip that fits the cache first."""
         found = []
         if problem.x_layout == "NHWC" and problem.c >= _lanes(problem):
             tile_c = _channels_of_an_item(problem, facts)
@@ -124,7 +124,7 @@ class Depthwise(Algorithm[Conv2dProblem, DepthwiseConfig]):
 
 
 class _Layout(NamedTuple):
-    """Layout of tile, vectors and weights for a config. cpu.py explains the last three."""
+    """Layout of tile, vectors and weights for a config; cpu.py explains `offsets`, `corners` and `places`."""
 
     tile: Strip
     block: Block
@@ -135,7 +135,7 @@ class _Layout(NamedTuple):
 
 
 def _columns(problem: Conv2dProblem, config: DepthwiseConfig) -> _Layout:
-    """Vectors of outputs of a row; the last one may overlap the one before, to end with the row."""
+    """Vectors of outputs of a row; the last one may overlap the previous one, so that it ends with the row."""
     lanes, tile = _lanes(problem), strip(problem, config.tile_p, 1)
     first = np.minimum(np.arange(0, problem.q, lanes), max(problem.q - lanes, 0))
     rows = _rows_at_once(problem, config, first.size)
@@ -147,7 +147,7 @@ def _columns(problem: Conv2dProblem, config: DepthwiseConfig) -> _Layout:
 
 
 def _channels(problem: Conv2dProblem, config: DepthwiseConfig) -> _Layout:
-    """Vectors of channels: each vector is one plane of the tile, with columns in order."""
+    """Vectors of channels: each has its own plane in the tile, with columns in order."""
     lanes = _lanes(problem)
     columns = (problem.q - 1) * problem.stride[1] + problem.extent_w
     high = (config.tile_p - 1) * problem.stride[0] + problem.extent_h
@@ -163,7 +163,7 @@ def _channels(problem: Conv2dProblem, config: DepthwiseConfig) -> _Layout:
 
 
 def _pixels(problem: Conv2dProblem, config: DepthwiseConfig) -> _Layout:
-    """Vectors of pixels with their channels: a row of C channels becomes one row C times as wide."""
+    """Vectors of whole pixels: a row of pixels becomes one row, C times as wide."""
     lanes, c, one = _lanes(problem), problem.c, strip(problem, config.tile_p, 1)
     tile = one._replace(phase_pitch=one.phase_pitch * c, row_pitch=one.row_pitch * c, plane=one.plane * c)
     width = problem.q * c
@@ -183,14 +183,14 @@ def _pixels(problem: Conv2dProblem, config: DepthwiseConfig) -> _Layout:
 def _lists(
     problem: Conv2dProblem, tile: Strip, rows: int, corners: NDArray[Any], places: NDArray[Any], row: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Corners and places of the vectors of several rows, from those of one; `row` is the step between rows."""
+    """Extend the corners and places of one row's vectors to several rows; outputs of adjacent rows are `row` apart."""
     p = np.arange(rows)[:, None]
     all_corners, all_places = p * (problem.stride[0] * tile.row_pitch) + corners, p * row + places
     return all_corners.reshape(-1).astype(np.int64), all_places.reshape(-1).astype(np.int64)
 
 
 def _packed_channels(taps: NDArray[Any], lanes: int) -> NDArray[Any]:
-    """(C, outputs, R * S) weights: for each vector of channels, output and tap, contiguous channels."""
+    """Pack (C, outputs, R * S) weights so that the channels of a vector are contiguous for each output and tap."""
     short = -taps.shape[0] % lanes
     if short:
         taps = np.pad(taps, ((0, short), (0, 0), (0, 0)))
@@ -198,7 +198,7 @@ def _packed_channels(taps: NDArray[Any], lanes: int) -> NDArray[Any]:
 
 
 def _packed_pixels(taps: NDArray[Any], lanes: int) -> NDArray[Any]:
-    """(C, outputs, R * S) weights: for each first channel of a vector, output and tap, one a lane."""
+    """Pack (C, outputs, R * S) weights: one per lane, for each first channel of a vector, output and tap."""
     c = taps.shape[0]
     lane = np.arange(c // math.gcd(c, lanes) * lanes).reshape(-1, lanes) % c
     return np.ascontiguousarray(taps[lane].transpose(0, 2, 3, 1)).reshape(-1)
@@ -221,12 +221,12 @@ def _interleaving_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def _rows_at_once(problem: Conv2dProblem, config: DepthwiseConfig, row_vectors: int) -> int:
-    """Rows whose sums a thread holds: enough to fill blocks of eight vectors."""
+    """Output rows with sums in memory at a time: enough to fill blocks of eight vectors."""
     return max(1, min(config.tile_p, problem.p, _VECTORS_AT_ONCE // max(row_vectors, 1)))
 
 
 def _channels_of_an_item(problem: Conv2dProblem, facts: DeviceFacts) -> int:
-    """Channels that share a tile: fewer where the strip would be so low that most of its rows are halo."""
+    """Channels that share a tile: fewer if most rows of the strip would otherwise be halo."""
     lanes, most = _lanes(problem), _MOST_VECTORS
     vectors = -(-problem.c // lanes)
     while most > 1 and _tallest(problem, most * lanes, facts) < min(problem.p, 2 * (problem.extent_h - 1)):
@@ -235,21 +235,21 @@ def _channels_of_an_item(problem: Conv2dProblem, facts: DeviceFacts) -> int:
 
 
 def _heights(problem: Conv2dProblem, tile_c: int, facts: DeviceFacts) -> list[int]:
-    """Heights of strips, best first: the tallest that keeps every core busy, then half of it."""
+    """Strip heights, best first: the tallest that keeps all cores busy, then half of it."""
     wanted = -(-4 * facts.cores // max(problem.n * -(-problem.c // tile_c), 1))
     strips = max(-(-problem.p // _tallest(problem, tile_c, facts)), wanted)
     return list(dict.fromkeys(-(-problem.p // min(n, problem.p)) for n in (strips, 2 * strips)))
 
 
 def _tallest(problem: Conv2dProblem, tile_c: int, facts: DeviceFacts) -> int:
-    """The most rows of outputs whose tile fits the share of L2."""
+    """Most output rows with a tile that fits its share of L2."""
     columns = (problem.q - 1) * problem.stride[1] + problem.extent_w
     rows = int(_L2_SHARE * facts.l2_bytes) // (columns * tile_c * float_sums(problem).itemsize)
     return max(1, min((rows - problem.extent_h) // problem.stride[0] + 1, problem.p))
 
 
 def _lies_whole(problem: Conv2dProblem, out: View, along: str) -> bool:
-    """True if sums can be stored into the output in whole vectors, in rows."""
+    """True if sums fit the output's rows as whole vectors, with no gaps between rows."""
     lanes = _lanes(problem)
     if out.place[3] != problem.q * out.place[4]:
         return False

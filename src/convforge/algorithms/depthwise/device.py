@@ -1,4 +1,4 @@
-"""Depthwise convolution on GPUs: one kernel a layout, its host side next to its .cu."""
+"""Depthwise convolution on GPUs: several kernels for each layout, each host file next to its .cu file."""
 
 from convforge.algorithms.depthwise.batch import DepthwiseBatch, DepthwiseBatchConfig
 from convforge.algorithms.depthwise.channels import ChannelsConfig, DepthwiseChannels

@@ -1,4 +1,4 @@
-"""Host code that the depthwise kernels share: the problems that they support."""
+"""Host code that the depthwise kernels share, mainly the problems that they support."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from convforge.problem import Conv2dProblem, is_small_plane
 from convforge.problem.keys import SMALL_SIDE
 from convforge.problem.types import itemsize
 
-# Output channels of a filter of one channel from which its pixels are read for many outputs, as in a layer.
+# Output channels of a single-channel image from which general methods are preferred: each pixel serves many outputs.
 MANY_OUTPUTS = 8
 
-# Taps of a filter beyond which, in NHWC too, planes in shared memory are ahead; and those with pixels of four bytes or
-# more, of whose lines a few planes have use.
+# Filter taps above which tiles of planes in shared memory are faster in NHWC. WIDE is for pixels of at least four
+# bytes: a few planes then use a larger part of each memory line.
 LARGE, WIDE = 49, 9
 
-# Pixels of a plane up to which blocks that hold whole planes are ahead of tiles in NCHW; up to which they are with
-# large filters, and on 16-bit floats tensor cores; and planes for each SM from which all of them are: fewer leave some
-# without any.
+# Pixels of a plane up to which blocks with whole planes are faster than tiles in NCHW: SMALL_PLANE (above it,
+# depthwise_mma is preferred for 16-bit floats), or LARGE_PLANE with large filters. They need at least FEW_PLANES
+# planes per SM: with fewer, some SMs get none.
 SMALL_PLANE, LARGE_PLANE, FEW_PLANES = 28 * 28, 64 * 64, 4
 
-# Planes that keep a GPU busy if a block holds whole ones.
+# Planes that keep a GPU busy if each block holds whole planes.
 BUSY_PLANES = 512
 
 
 class DepthwiseConvolution(OneLaunch[C]):
-    """A convolution on a device whose groups are its channels."""
+    """Base of convolutions on GPUs in which every channel is a group."""
 
-    first_architecture: ClassVar[int] = 0  # with the tensor cores that the kernel uses; 0: it uses none
+    first_architecture: ClassVar[int] = 0  # first one with the tensor cores that the kernel uses; 0: it uses none
 
     @abstractmethod
     def least(self, problem: Conv2dProblem) -> C:
-        """The smallest config: if it is invalid, all are."""
+        """Return the smallest config: if it is invalid, all configs are."""
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if self.first_architecture and Architecture.parse(facts.architecture).number < self.first_architecture:
@@ -51,21 +51,20 @@ class DepthwiseConvolution(OneLaunch[C]):
 
 
 def one_channel_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why a method for filters of one channel cannot compute a problem, or None."""
+    """Return why a method for one-channel filters cannot compute a problem, or None."""
     if problem.groups == problem.c:
         return None
     return Reason("a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c)
 
 
 def threads_refusal(threads: int) -> Reason | None:
-    """Return why a block cannot have so many threads, or None."""
     if threads <= 1024:
         return None
     return Reason("a block has at most 1024 threads; {threads} are asked for", threads=threads)
 
 
 def planes_room_refusal(planes: int, room: int, facts: DeviceFacts) -> Reason | None:
-    """Return why the planes of a block and their filters do not fit shared memory, or None."""
+    """Return why the planes of a block and their filters do not fit in shared memory, or None."""
     if room <= facts.block_shared_bytes:
         return None
     return Reason(
@@ -75,7 +74,7 @@ def planes_room_refusal(planes: int, room: int, facts: DeviceFacts) -> Reason | 
 
 
 def small_plane_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why a kernel for one size of planes cannot be made, or None."""
+    """Return why planes are too large for a kernel that is compiled for one plane size, or None."""
     if is_small_plane(problem):
         return None
     return Reason(
@@ -85,7 +84,7 @@ def small_plane_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def whole_planes_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why blocks cannot hold whole planes, each with its output plane, or None."""
+    """Return why blocks cannot hold whole planes, each with its own output plane, or None."""
     if problem.x_layout != "NCHW" or problem.out_layout != "NCHW":
         return Reason(
             "planes must lie by themselves: NCHW, not {x_layout} and {out_layout}",
@@ -100,12 +99,12 @@ def whole_planes_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def idle_for_planes(problem: Conv2dProblem) -> float:
-    """Factor by which a call is longer if blocks hold whole planes that are too few for all SMs."""
+    """Factor by which a call slows down because there are too few whole planes for all SMs."""
     return max(1.0, BUSY_PLANES / max(problem.n * problem.c, 1))
 
 
 def is_preferred(problem: Conv2dProblem) -> bool:
-    """True if these methods are preferred to general ones: with one channel only if the filter is large."""
+    """True if depthwise methods are preferred to general ones; for C = 1, only if the filter is large."""
     if problem.groups != problem.c:
         return False
     return problem.c > 1 or (problem.r * problem.s > MOST_TAPS and problem.k_per_group < MANY_OUTPUTS)

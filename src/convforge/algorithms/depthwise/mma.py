@@ -1,4 +1,4 @@
-"""Host side of mma.cu: the zeros around planes, and the division of their windows among warps."""
+"""Host side of mma.cu: the zero padding of planes in shared memory, and the division of windows among warps."""
 
 from __future__ import annotations
 
@@ -30,49 +30,49 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES
 
-# Rows, columns and depth of a tensor core's product of 16-bit numbers.
+# M, N and K of a tensor core product of 16-bit floats.
 ROWS, COLUMNS, DEPTH = 16, 8, 16
 
-# The first architecture that has it, and its types.
+# First architecture with this product, and its types.
 FIRST_ARCHITECTURE, TYPES = 80, ("float16", "bfloat16")
 
-# Words that shared memory serves at once, and numbers of its widest load.
+# 4-byte words that shared memory serves per cycle, and 16-bit numbers of its widest load.
 BANKS, VECTOR = 32, VECTOR_BYTES // 2
 
-# Warps of a plane, of a block, and tiles of a warp at a time, that are worth comparing.
+# Warps of a plane, warps of a block, and tiles that a warp computes at a time, worth comparing.
 PLANE_WARPS, WARPS, TILES = (1, 2, 4, 8), (2, 4, 8), (1, 2, 4, 7)
 
-# Matrices that a warp that walks holds at most, of all rows of the filter.
+# Filter matrices, over all rows, that a warp can hold to walk down a plane.
 WALKED = 8
 
-# Threads that an SM must hold.
+# Resident threads per SM, at least.
 RESIDENT = 768
 
-# Instructions that a warp issues: for four loads of windows, whose words meet in banks; of a step's taps; of outputs
-# that are stored; of a vector that is copied; of one of zeros; and of a block besides. Of a block's time, what a
-# SM loses if it has no other; cycles in which it begins one; warps with which it is busy.
+# Warp instructions, bank conflicts included: for four loads of windows; for the taps of a step; to store outputs; to
+# copy a vector; to write a vector of zeros; per block besides. Then: share of a block's time that an SM loses if the
+# block is its only one; cycles in which an SM starts a block; warps that keep an SM busy.
 LOADS, TAPS, STORE, COPY, ZEROS, BLOCK = 8, 12, 60, 20, 5, 150
 ALONE, BEGIN_CYCLES, BUSY_WARPS = 0.3, 400, 28
 
-# Registers of a thread, and those of each tile.
+# Registers of a thread besides its tiles, and per tile.
 REGISTERS, REGISTERS_OF_TILE = 40, 8
 
-# How many configs are worth trying.
+# Configs that are worth trying, at most.
 MOST_CONFIGS = 8
 
-# Operations of tensor cores that need as long as beginning a plane.
+# Tensor core FLOPs that take as long as starting a plane.
 PLANE_FLOPS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseMmaConfig(Config):
-    """Planes of :class:`DepthwiseMma`."""
+    """Planes and warps of a block of :class:`DepthwiseMma`."""
 
-    planes: int  # of a block
+    planes: int  # planes of a block
     plane_warps: int  # warps of a plane
-    # Of 16 windows that a warp computes at a time; 0: it goes down the plane with 16 windows.
+    # Tiles of 16 windows that a warp computes at a time; 0: a warp walks down the plane with 16 windows.
     tiles: int = field(metadata={"least": 0})
-    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
+    resident: int = RESIDENT  # resident threads per SM, at least; see :func:`compiled`
 
     @property
     def threads(self) -> int:
@@ -95,7 +95,7 @@ class _Layout:
 
 
 class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
-    """Rows of the filter as matrices on tensor cores: for layers of 16-bit numbers in NCHW."""
+    """Filter rows as matrices on tensor cores, for layers of 16-bit floats in NCHW."""
 
     name = "depthwise_mma"
     summary = "depthwise: rows of the filter as matrices of 16-bit floats, on tensor cores; sm_80 and later"
@@ -105,7 +105,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
     look = Mark("olive", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Eight outputs need a product of 16 or more pixels with each row of the filter."""
+        """Eight outputs take a product with at least 16 pixels for each filter row."""
         planes = problem.n * problem.c
         window = 7 * problem.stride[1] + problem.extent_w + problem.padding[2] % 2
         products = problem.p * -(-problem.q // 8) * 8 * problem.r * -(-window // 16) * 16
@@ -123,7 +123,6 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[DepthwiseMmaConfig]:
-        """Sorted by :func:`modelled_cycles`."""
         found = [
             DepthwiseMmaConfig(warps // plane_warps, plane_warps, tiles)
             for plane_warps in PLANE_WARPS for warps in WARPS for tiles in ((0,) if walks(problem) else TILES)
@@ -169,7 +168,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
 
 
 def walks(problem: Conv2dProblem) -> bool:
-    """True if warps should walk down the plane: it is possible, and few rows of their strips are multiplied twice.
+    """True if warps should walk down the plane: it is possible, and their strips have few rows in common.
 
     Examples
     --------
@@ -187,7 +186,7 @@ def _can_walk(problem: Conv2dProblem) -> bool:
 
 
 def halves_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why tensor cores cannot multiply rows of pixels read two at a time, or None."""
+    """Return why tensor cores cannot multiply rows of 16-bit pixels, loaded in pairs, or None."""
     if problem.x_dtype not in TYPES or problem.w_dtype != problem.x_dtype or problem.acc_dtype != "float32":
         return Reason(
             "products are of 16-bit floats in float32; these are of {pixels} and {weights} in {sums}",
@@ -206,7 +205,7 @@ def halves_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def modelled_cycles(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: DeviceFacts) -> float:
-    """Estimated cycles of an SM to issue all instructions of its blocks. Only for comparing configs.
+    """Estimate cycles of an SM to issue all instructions of its blocks, to compare configs.
 
     Counts come from mma.cu; the constants above are fitted to the times of about 60 configs on an H200.
     """
@@ -221,7 +220,7 @@ def modelled_cycles(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: D
 
 
 def _products(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
-    """Instructions of a warp from its first window to its last output."""
+    """Warp instructions from the first window to the last output."""
     steps, tiles = _row(problem)[1], config.tiles
     if tiles == 0:
         rows = _strips(problem, config)[1] + problem.r - 1
@@ -239,7 +238,7 @@ def _tiles(problem: Conv2dProblem) -> int:
 
 
 def _row(problem: Conv2dProblem) -> tuple[int, int]:
-    """LEAD and STEPS of mma.cu."""
+    """Extra columns before a window, and tensor core steps of a window: LEAD and STEPS of mma.cu."""
     lead = problem.padding[2] % 2
     span = lead + window(COLUMNS, problem.s, problem.stride[1], problem.dilation[1])
     return lead, -(-span // DEPTH)
@@ -255,7 +254,7 @@ def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
     least = -(-max(problem.w + left + lead, columns, 1) // vector) * vector
     pitch = pitch_of_rows(least, vector, _windows(problem), problem.stride[0], stride)
     outputs = problem.p
-    if config.tiles == 0:  # of all strips, and those that no row of pixels is the last one of
+    if config.tiles == 0:  # rows of all strips, plus the unfinished rows of the last strip
         strips, height = _strips(problem, config)
         outputs = max(outputs, config.plane_warps * strips * height + problem.r - 1)
     rows = max(top + problem.h, window(outputs, problem.r, problem.stride[0], problem.dilation[0]))
@@ -265,7 +264,7 @@ def _layout(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> _Layout:
 
 
 def pitch_of_rows(least: int, step: int, windows: int, stride_h: int, stride_w: int) -> int:
-    """The pitch, `least` or more, with which the eight windows of a load meet in the fewest banks.
+    """Smallest pitch, at least `least`, with the fewest bank conflicts for a load of eight windows.
 
     Window g begins at row g // `windows` and at output column g % `windows` * COLUMNS.
     """
@@ -281,13 +280,12 @@ def pitch_of_rows(least: int, step: int, windows: int, stride_h: int, stride_w: 
 
 
 def _strips(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> tuple[int, int]:
-    """Strips of a warp that walks, one below the other, and their rows of outputs."""
+    """Number of strips that a walking warp has along P, and output rows of each strip."""
     strips = max(1, ROWS // _windows(problem))
     return strips, -(-problem.p // (strips * config.plane_warps))
 
 
 def _shared(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
-    """Bytes of shared memory of a block."""
     layout = _layout(problem, config)
     return config.planes * (problem.r * layout.line + layout.plane) * 2
 

@@ -1,4 +1,4 @@
-"""Host side of planes.cu: tiles of a thread and of a block, their layout in shared memory, a model of their time."""
+"""Host side of planes.cu: tiles of threads and blocks, their layout in shared memory, and a cost model."""
 
 from __future__ import annotations
 
@@ -34,42 +34,42 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
-# Bytes that shared memory moves in a cycle.
+# Bytes that shared memory moves per cycle.
 BANK_BYTES = 128
 
-# Rows and columns of outputs of a thread that are worth comparing. Odd rows meet in no bank of shared memory.
+# Rows and columns of outputs per thread that are worth comparing. Odd numbers of rows have no bank conflicts.
 OUTPUTS = ((7, 8), (5, 8), (4, 8), (3, 8), (2, 8), (1, 8), (7, 4), (4, 4), (3, 4), (2, 4), (1, 4))
 
-# Strips of a tile along P, columns of it, and threads of a block, that are worth comparing.
+# Strips of a tile along P, columns of a tile (both at most), and threads of a block that are worth comparing.
 MOST_STRIPS, MOST_COLUMNS, BLOCKS = 8, 256, (64, 128, 256)
 
-# Taps of a row that are loaded together: all of a short one.
+# Taps of a filter row that are loaded together: all of a row of up to SHORT_ROW taps, else CHUNK.
 SHORT_ROW, CHUNK = 11, 8
 
-# Registers of a thread for a row of pixels and the sums, of its 255.
+# Registers of a thread for a row of pixels and the sums, at most, of its 255.
 MOST_REGISTERS = 160
 
-# Threads that an SM must hold: more where memory is the limit.
+# Resident threads per SM, at least; SMALL_RESIDENT for windows of up to SMALL_WINDOW taps, which are memory-bound.
 RESIDENT, SMALL_RESIDENT, SMALL_WINDOW = 512, 768, 25
 
-# Cycles in which an SM begins a block: small ones of little work wait.
+# Cycles in which an SM starts a block: the limit of small blocks with little work.
 BEGIN_CYCLES = 550
 
-# Bytes a cycle between an SM and L2; the part of that time lost while the
-# only block waits for its first pixels. Cycles from one instruction of a warp to its next, except multiply-adds.
+# L2 bytes per cycle of an SM; time lost, in multiples of a block's read time, while an SM's only block waits for its
+# first pixels; cycles between two instructions of a warp other than multiply-adds.
 L2_BYTES, ALONE, WARP_CYCLES = 8.2, 1.3, 9.3
 
-# Instructions of a copied vector, a store, a thread's turn at the filters, a whole number's conversion, and of a row of
-# outputs that may have no use for a row of pixels. Cycles of shared memory for a vector of weights.
+# Instructions: to copy a vector; to store one; to load a thread's weights once; to convert an integer; to test if a row
+# of pixels belongs to a row of outputs. WEIGHTS: shared-memory cycles of a vector of weights.
 COPY, STORE, TURN, CONVERSION, TEST, WEIGHTS = 35, 66, 270, 2.4, 16, 5
 
-# Time of a block of one plane, relative to a block of as many threads on parts of several planes.
+# Time of a block of one plane, relative to a block with as many threads on several planes.
 ONE_PLANE = 1.02
 
-# Products of a thread whose loops planes.cu unrolls, so that no row is tested.
+# Products of a thread up to which planes.cu unrolls its loops, so that no row is tested.
 UNROLLED = 1536
 
-# How many configs are worth trying.
+# Configs that are worth trying, at most.
 MOST_CONFIGS = 10
 
 
@@ -79,17 +79,17 @@ class PlanesConfig(Config):
 
     out_p: int  # rows of outputs of a thread
     out_q: int  # columns of outputs of a thread
-    strips_y: int  # such strips of a plane's tile, one below the other
-    strips_x: int  # such strips next to each other
-    planes: int  # of a block, which has strips_y * strips_x * planes threads
-    resident: int = RESIDENT  # threads that an SM must hold; see :func:`compiled`
+    strips_y: int  # strips of a plane's tile along P
+    strips_x: int  # strips of a plane's tile along Q
+    planes: int  # planes of a block, which has strips_y * strips_x * planes threads
+    resident: int = RESIDENT  # resident threads per SM, at least; see :func:`compiled`
 
     @property
     def threads(self) -> int:
         return self.strips_y * self.strips_x * self.planes
 
 
-# The config that needs least.
+# The config with the smallest needs.
 LEAST = PlanesConfig(1, 4, 8, 1, 1)
 
 
@@ -111,7 +111,7 @@ class _Layout:
 
 
 class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
-    """Tiles of several planes in shared memory, sliding along rows: for NCHW, and for large filters in NHWC too."""
+    """Tiles of several planes in shared memory, read row by row: for NCHW, and for large filters in NHWC too."""
 
     name = "depthwise_planes"
     summary = "depthwise: tiles of several planes in shared memory, rows of pixels slide along a thread's outputs"
@@ -120,7 +120,7 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
     look = Mark("olive", "square")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """In NHWC whole lines of memory are read for a few neighbouring planes."""
+        """In NHWC a block reads whole memory lines but uses only a few channels of them."""
         interleaved = problem.x_layout == "NHWC" and problem.c > 1
         return Work(problem.flops, problem.least_bytes * (2 if interleaved else 1))
 
@@ -134,7 +134,6 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
         return LEAST
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[PlanesConfig]:
-        """Sorted by :func:`modelled_cycles`."""
         found = set()
         resident = SMALL_RESIDENT if problem.r * problem.s <= SMALL_WINDOW else RESIDENT
         for out_p, out_q in OUTPUTS:
@@ -185,11 +184,11 @@ class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
 
 
 def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceFacts) -> float:
-    """Estimated cycles of an SM, only for comparing configs; fitted to times of about 900 configs on an H200.
+    """Estimate cycles of an SM, to compare configs; fitted to times of about 900 configs on an H200.
 
-    The model adds four terms as cubes, so that the longest counts most: the instructions of a block, 4 of a warp a
-    cycle; its moves in shared memory, 128 bytes a cycle, and a cycle for each line of 128 bytes that a warp stores to;
-    its bytes from and to L2; and the latency of its warps, which other resident blocks hide.
+    The model takes the cubic norm of four times, so that the longest dominates. (1) The instructions of a block, 4 warp
+    instructions per cycle, or its shared memory traffic: 128 bytes per cycle, and a cycle for each 128-byte line that a
+    warp stores to. (2) L2 traffic. (3) Latency of warps, hidden by other resident blocks. (4) Starting a block.
     """
     layout = _layout(problem, config)
     warps, share = -(-config.threads // 32), config.strips_y * config.strips_x
@@ -228,12 +227,12 @@ def modelled_cycles(problem: Conv2dProblem, config: PlanesConfig, facts: DeviceF
 
 
 def _phases(problem: Conv2dProblem, config: PlanesConfig, layout: _Layout) -> int:
-    """Cycles of a warp's loads of pixels: shared memory serves as many bytes at once as it has banks for."""
+    """Cycles of shared memory for one load of pixels by a warp, including bank conflicts."""
     nbytes = itemsize(problem.x_dtype if layout.raw else problem.acc_dtype)
     vector = max(4, layout.load * nbytes)
     together = BANK_BYTES // vector
     if problem.x_layout == "NHWC":
-        return 32 // together  # neighbours lie in neighbouring planes, an odd number of vectors apart
+        return 32 // together  # neighbouring threads read neighbouring planes, an odd number of vectors apart
     beside = config.out_q * itemsize(problem.out_dtype) <= VECTOR_BYTES
     places = set()
     for thread in range(together):
@@ -246,19 +245,19 @@ def _phases(problem: Conv2dProblem, config: PlanesConfig, layout: _Layout) -> in
 
 
 def _sector(layout: str, config: PlanesConfig, nbytes: int) -> float:
-    """Bytes that L2 moves for one number: in NHWC a sector of 32, of which a block uses only its planes."""
+    """Bytes that L2 moves per number: in NHWC a share of a 32-byte sector, of which a block uses only its planes."""
     return nbytes if layout == "NCHW" else max(nbytes, 32 / config.planes)
 
 
 def _chunks(problem: Conv2dProblem) -> list[int]:
-    """Taps of a row in groups that are loaded together."""
+    """Numbers of taps of a filter row that are loaded together."""
     if problem.s <= SHORT_ROW:
         return [problem.s]
     return [CHUNK] * (problem.s // CHUNK) + [problem.s % CHUNK] * (problem.s % CHUNK > 0)
 
 
 def _span(problem: Conv2dProblem, config: PlanesConfig, shift: int, taps: int) -> int:
-    """Pixels of a row that a thread loads for a number of taps."""
+    """Pixels of a row that a thread loads for `taps` taps."""
     return shift + window(config.out_q, taps, problem.stride[1], problem.dilation[1])
 
 
@@ -296,7 +295,7 @@ def _layout(problem: Conv2dProblem, config: PlanesConfig) -> _Layout:
 
 
 def _store(problem: Conv2dProblem, config: PlanesConfig) -> int:
-    """Outputs of a row that are stored together."""
+    """Number of outputs of a row that are stored as one vector."""
     if problem.out_layout == "NHWC":
         return 1
     return math.gcd(problem.q, config.out_q, VECTOR_BYTES // itemsize(problem.out_dtype))

@@ -1,4 +1,4 @@
-"""Host side of rows.cu: whole planes of a block, and their layout in shared memory."""
+"""Host side of rows.cu: blocks of whole planes, and their layout in shared memory."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
-# Threads of a block that are worth comparing.
+# Threads of a block worth comparing.
 THREADS = (32, 64, 96, 128, 224, 256)
 
-# Registers of a thread for a row of pixels, its sums and all else, of its 255.
+# Registers of a thread, at most, of its 255.
 MOST_REGISTERS = 190
 
-# Those of places, weights and counters.
+# Registers of a thread for addresses, weights and counters.
 BESIDES = 24
 
-# Numbers of a row of pixels and its sums, from which on others of these threads, that an SM must hold, are
-# tried first: more hide what a row waits for, until their registers do not hold it.
+# Least number of 4-byte words of a row of pixels and its sums -> resident threads per SM that are tried, in this order.
+# More threads hide more latency, until their registers cannot hold a row.
 RESIDENT = ((0, (512, 1280)), (50, (1280, 512)), (100, (768, 256)))
 
-# Most numbers of a thread with two rows of outputs: with more, too few threads are resident.
+# Numbers of a thread with two rows of outputs, at most: with more, too few threads are resident.
 MOST_OF_TWO_ROWS = 48
 
-# Instructions of a vector of pixels or outputs that is moved, of a tap, of a row of pixels besides its loads, and of a
-# thread besides all that.
+# Instructions: to move a vector of pixels or outputs; per tap; per row of pixels besides its loads; per thread besides
+# all these.
 VECTOR, TAP, ROW, THREAD = 23, 8, 3, 45
 
-# Bytes of a line; those that a block fetches in vain where it begins or ends within one; what an SM moves
-# in a cycle.
+# Bytes of a memory line; extra bytes that a block fetches if its planes begin or end within a line; bytes that an SM
+# moves per cycle.
 LINE_BYTES, LINE_LOSS, CYCLE_BYTES = 128, 288, 21
 
-# Threads of a block that lose least, and what others lose for each doubling.
+# Threads of the most efficient block, and the relative loss for each factor of two from it.
 BEST_THREADS, SIZE_LOSS = 112, 0.13
 
-# How many configs are worth trying.
+# Configs that are worth trying, at most.
 MOST_CONFIGS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RowsConfig(Config):
-    """Planes of :class:`DepthwiseRows`."""
+    """Planes of a block of :class:`DepthwiseRows`, and output rows of a thread."""
 
-    planes: int  # of a block
+    planes: int  # planes of a block
     out_p: int = 1  # rows of outputs of a thread
-    resident: int = 512  # threads that an SM must hold; see :func:`compiled`
+    resident: int = 512  # resident threads per SM, at least; see :func:`compiled`
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class _Layout:
 
 
 class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
-    """Whole planes in shared memory, a row of outputs a thread: for small planes in NCHW, and large filters on them.
+    """Whole planes in shared memory, one row of outputs per thread: for small planes in NCHW, with any filter size.
 
     Examples
     --------
@@ -105,7 +105,7 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
     look = Mark("olive", "triangle-up")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Products with a border of zeros are skipped, for filters up to the size of a plane."""
+        """Count no products with the zeros of the border, which are skipped."""
         taps = min(problem.r, max(problem.h, 1)) * min(problem.s, max(problem.w, 1))
         idle = idle_for_planes(problem)
         return Work(problem.flops * taps / max(problem.r * problem.s, 1) * idle, problem.least_bytes * idle)
@@ -120,7 +120,6 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         return RowsConfig(1, 1, _residents(problem)[0])
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
-        """Sorted by :func:`modelled_cycles`."""
         found = set()
         for out_p in (1, 2) if _two_rows_pay(problem) else (1,):
             for threads in THREADS:
@@ -163,10 +162,10 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
 
 
 def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> float:
-    """Estimated cycles of an SM for its share of the blocks. Only for comparing configs.
+    """Estimate cycles of an SM for its share of the blocks, to compare configs.
 
-    The constants above are fitted to the times of about 200 configs of 12 layers on an H200, so that the first configs
-    lose least against the fastest.
+    The constants above are fitted to the times of about 200 configs of 12 layers on an H200. The fit minimises the loss
+    of the first configs against the fastest.
     """
     layout, threads = _layout(problem, config), _threads(problem, config)
     acc_bytes, team = itemsize(problem.acc_dtype), -(-problem.p // config.out_p)
@@ -193,20 +192,20 @@ def _threads(problem: Conv2dProblem, config: RowsConfig) -> int:
 
 
 def _run(n: int, c: int, h: int, w: int) -> dict[str, int]:
-    """Strides of contiguous planes, for the axes whose stride matters."""
+    """Strides of contiguous planes, for the axes with more than one element."""
     steps = {"w": (w, 1), "h": (h, w), "c": (c, h * w), "n": (n, c * h * w)}
     return {axis: step for axis, (size, step) in steps.items() if size > 1}
 
 
 def _whole_planes(problem: Conv2dProblem, unit: int) -> int:
-    """Number of planes whose pixels, and outputs stored in vectors, fill whole units of bytes."""
+    """Number of planes with pixels that fill whole units of `unit` bytes, and with outputs that fill whole vectors."""
     x = problem.h * problem.w * itemsize(problem.x_dtype)
     out = problem.p * problem.q * itemsize(problem.out_dtype)
     return max(unit // math.gcd(x, unit), VECTOR_BYTES // math.gcd(out, VECTOR_BYTES))
 
 
 def _on_zeros(problem: Conv2dProblem) -> int:
-    """Products of a row with the zeros at its border, which are skipped."""
+    """Products of a row with zeros of the border, which the kernel skips."""
     if not _blank(problem):
         return 0
     first = np.arange(problem.q)[:, None] * problem.stride[1] - problem.padding[2]
@@ -215,7 +214,7 @@ def _on_zeros(problem: Conv2dProblem) -> int:
 
 
 def _numbers(problem: Conv2dProblem, out_p: int) -> int:
-    """Numbers of a row of pixels that products need, and of its sums."""
+    """Number of pixels of a row that products need, and of the sums of `out_p` output rows."""
     span = window(problem.q, problem.s, problem.stride[1], problem.dilation[1])
     return out_p * problem.q + (min(span, problem.w) if _blank(problem) else span)
 
@@ -230,13 +229,13 @@ def _residents(problem: Conv2dProblem) -> tuple[int, ...]:
 
 
 def _two_rows_pay(problem: Conv2dProblem) -> bool:
-    """True if two rows of outputs share enough: conversions of pixels, most of their rows, registers for the sums."""
+    """True if two rows per thread pay: pixels are converted, the rows share most of them, sums fit in registers."""
     shared = problem.x_dtype != problem.acc_dtype and problem.stride[0] == 1 < problem.r <= problem.h
     return shared and problem.p > 1 and _numbers(problem, 2) <= MOST_OF_TWO_ROWS
 
 
 def _blank(problem: Conv2dProblem) -> bool:
-    """BLANK of pixels.cuh."""
+    """True if pixels outside the image are zero bits: BLANK of pixels.cuh."""
     return problem.padding_mode == "zeros" and not is_integer(problem.acc_dtype)
 
 
@@ -259,7 +258,7 @@ def _layout(problem: Conv2dProblem, config: RowsConfig) -> _Layout:
 
 
 def _moved(columns: int, elements: int, nbytes: int) -> tuple[int, int]:
-    """Elements of a vector of a block's planes; and of a row, where rows are whole vectors, else 0."""
+    """Elements of a copied vector; and the row pitch if rows are whole vectors, else 0."""
     vector = VECTOR_BYTES // nbytes
     if columns % vector == 0:
         return vector, odd_vectors(columns, nbytes)

@@ -1,4 +1,4 @@
-"""Host code of the direct ladder: grids, and rules for blocks."""
+"""Host code that the steps of the direct ladder share: grids, block rules, tile sizes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def block_refusal(block_x: int, block_y: int) -> Reason | None:
 
 
 def grid(problem: Conv2dProblem, tile_p: int, tile_q: int, tile_k: int = 1) -> tuple[int, int, int]:
-    """Blocks for tiles of `tile_k` x `tile_p` x `tile_q` outputs of a group; kernels loop where y or z is cut off."""
+    """Grid for tiles of `tile_k` x `tile_p` x `tile_q` outputs of a group; kernels loop if y or z is clipped."""
     planes = problem.n * problem.groups * -(-problem.k_per_group // tile_k)
     rows, columns = -(-problem.p // max(tile_p, 1)), -(-problem.q // max(tile_q, 1))
     return columns, min(rows, MOST_BLOCKS), min(planes, MOST_BLOCKS)
 
 
 def compiled_for(runtime: Runtime, source: KernelSource, threads: int, blocks: int) -> tuple[Any, int]:
-    """Compile a kernel for the most blocks an SM, at most `blocks`, without spills; return it and that number."""
+    """Compile a kernel for as many blocks per SM as do not spill, at most `blocks`; return it and the number."""
     while True:
         kernel = runtime.compile(replace(source, constants=(*source.constants, *constants(BLOCKS=blocks))))
         if blocks == 1 or not runtime.describe(kernel, LaunchInfo(source.name, (1,), (threads,))).spills:
@@ -46,13 +46,13 @@ def compiled_for(runtime: Runtime, source: KernelSource, threads: int, blocks: i
 
 
 def columns_read(problem: Conv2dProblem, out_q: int) -> int:
-    """Pixels of a row that `out_q` neighbouring outputs need."""
+    """Number of distinct pixels in a row that `out_q` neighbouring outputs need."""
     stride, dilation = problem.stride[1], problem.dilation[1]
     return len({q * stride + s * dilation for q in range(out_q) for s in range(problem.s)})
 
 
 def even_share(total: int, most: int) -> int:
-    """The size of parts, none larger than `most`, that cut `total` most evenly.
+    """Size of the largest part if `total` is cut as evenly as possible into parts of at most `most`.
 
     Examples
     --------
@@ -64,9 +64,9 @@ def even_share(total: int, most: int) -> int:
 
 
 def plane_work(problem: Conv2dProblem) -> Work:
-    """Work of a method whose blocks compute outputs of one plane.
+    """Work of a method with blocks that compute outputs of one plane.
 
-    In NHWC a plane's pixels are interleaved with those of others; up to eight of these are loaded too.
+    In NHWC, the pixels of planes are interleaved, so a block also loads those of up to seven other planes.
     """
     work = box_work(problem)
     if problem.groups == problem.c > 1 and problem.x_layout == "NHWC":
@@ -75,9 +75,9 @@ def plane_work(problem: Conv2dProblem) -> Work:
 
 
 def box_work(problem: Conv2dProblem) -> Work:
-    """Work of a method that loads the pixels of all channels in one box.
+    """Work of a method that loads the pixels of all channels in one TMA tile.
 
-    If every filter has one channel, a block computes 16 x 128 outputs of a plane: small planes leave threads idle.
+    With one-channel filters, a block computes 16 x 128 outputs of a plane, so small planes leave threads idle.
     """
     if problem.groups != problem.c or problem.c == 1:
         return Work(problem.flops, problem.least_bytes)

@@ -41,23 +41,23 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize
 
-# The first architecture with the TMA.
+# First architecture with the TMA.
 FIRST_ARCHITECTURE = 90
 
-# Channels of a pixel up to which a TMA tile has whole pixels of NHWC.
+# Channels in NHWC, at most, because a TMA tile holds whole pixels.
 MOST_CHANNELS = 4
 
 
 class Shape(NamedTuple):
-    """A shape of blocks. The first that fits and pays is the default."""
+    """A block shape. The default is the first shape that fits and gives the SMs enough tiles."""
 
     strips: int
     lanes: int
     out_p: int
     stages: int
-    blocks: int  # that share an SM
-    enough: int  # tiles that each SM must get: a large tile has little halo, but many tiles keep all SMs busy
-    registers: int  # most numbers that a thread holds
+    blocks: int  # blocks per SM
+    enough: int  # tiles per SM, at least: large tiles have little halo, but many tiles keep all SMs busy
+    registers: int  # registers of a thread, at most
 
 
 SHAPES = (
@@ -71,68 +71,68 @@ SHAPES = (
     Shape(4, 8, 1, 1, 1, 0, MOST_REGISTERS),
 )
 
-# A thread has one channel if each SM gets at most so many tiles of the last shape.
+# Tiles of the last shape per SM up to which a thread computes one output channel.
 FEW_TILES = 2
 
-# Numbers that a thread may hold of pixels with contiguous channels: each is read for more outputs.
+# Registers of a thread, at most, if pixels have contiguous channels: each pixel is read for more outputs.
 PIXEL_REGISTERS = 96
 
-# Where TMA tiles are small, more blocks share an SM, until so many bytes are loaded or in flight, or so many
-# threads at work. Tiles of one plane, and of pixels with contiguous channels, are soon done for their bytes, so they
-# need half as many again.
+# If TMA tiles are small, more blocks share an SM, up to BUSY_BYTES loaded or in flight or BUSY_THREADS threads.
+# Tiles of one plane, and of pixels with contiguous channels, need little time per byte, so their limit is 1.5 times
+# as many bytes.
 BUSY_BYTES, BUSY_THREADS = 48 << 10, 768
 
-# Taps up to which a thread holds those of a plane: HOLDS of boxes.cu.
+# Taps of a plane up to which a thread keeps them in registers: HOLDS of boxes.cu.
 HELD_TAPS = 32
-# Taps up to which several outputs of a plane are few multiply-adds: half as many rows, so outputs are stored sooner.
+# Taps up to which several output channels need few multiply-adds. Halving the rows then stores outputs sooner.
 FEW_TAPS = 3
-# Taps up to which a thread that does not hold them still computes a high tile, of 4-byte pixels.
+# Taps up to which a thread without taps in registers still computes a tall tile, for 4-byte pixels.
 FEW_FREE_TAPS = 49
 
-# Lanes of the largest tile if memory is the limit and rows are long: the best divisor of a row is used.
+# Threads along q of the largest tile, if memory is the limit and rows are long; the one that wastes least is used.
 LANES_OF_ROWS = range(64, 31, -8)
 
-# Bytes of a line of L2. The TMA asks for each line that a row of a TMA tile touches, and twice
-# where the row crosses a line of shared memory within one: least often where both begin together.
+# Bytes of an L2 line. The TMA requests each line that a row of a TMA tile touches, and requests it twice if the row
+# crosses a line of shared memory within it. Rows aligned to lines on both sides need the fewest requests.
 LINE_BYTES = 128
 ALIGNMENTS = (16, 32, 64, LINE_BYTES)
 
-# Output channels of a thread: with more, a tile has few positions, and the halo of its TMA tile grows.
+# Output channels of a thread, at most: with more, a tile has few positions, so its TMA tile has more halo.
 MOST_OUTPUTS = 4
 
-# Tiles are counted in 32 bits, and a block looks ahead.
+# Tiles of a launch, at most: kernels count them in 32 bits, and a block counts ahead.
 MOST_TILES = 2**30
 
-# Bytes of shared memory of a block besides its TMA tiles: barriers, the driver's own bytes, and alignment.
+# Bytes of shared memory of a block besides its TMA tiles: barriers, bytes reserved by the driver, alignment.
 EXTRA_BYTES = 1024 + 256
 
-# Threads that may exchange pixels; and the pixels of a run that a thread gets from others: with more, the instructions
-# cost more than the reads that they save.
+# Threads that can exchange pixels, and pixels that a thread gets from its neighbours, at most: with more, the
+# instructions cost more than the saved reads.
 WARP, MOST_SHARED = 32, 2
 
-# Maps that a plan keeps, because encoding one costs microseconds.
+# TMA maps that a plan caches, because encoding one costs microseconds.
 KEPT_MAPS = 64
 
-# Output channels of a group up to which TMA tiles are ahead: with more there is so much to multiply that taps in
-# constant memory are. Pixels of a plane up to which they are: in larger images memory is the
-# limit of both, and the other has less to wait for. Where there are more input channels than this too, or every filter
-# sees one of several, pixels from which they are.
+# Output channels of a group up to which TMA tiles are faster; with more, multiply-adds are the limit and taps in
+# constant memory are faster. Pixels of a plane up to which TMA tiles are faster; above it, memory limits both and the
+# other method waits less. Pixels of a plane from which they are faster with more than FEW_CHANNELS input channels or
+# with several groups.
 FEW_CHANNELS, MOST_PIXELS, MANY_PIXELS = 4, 48 << 20, 512 * 512
 
 
 class _WithMaps(Runtime, Protocol):
-    """A runtime whose device has the TMA."""
+    """A runtime of a device with the TMA."""
 
     def tensor_map(self, tensor: AnyMap) -> bytes:
-        """Arguments by which a kernel loads TMA tiles of an array."""
+        """Encode a TMA map as kernel arguments."""
         ...
 
 
 class DirectBoxes(DeviceConvolution[BoxesConfig]):
-    """A block computes tile after tile from TMA tiles of pixels, loaded ahead.
+    """A block computes one tile after another from TMA tiles of pixels, which are loaded ahead.
 
-    The TMA reads arrays whose address and strides are multiples of 16 bytes and whose rows have no gaps; other arrays
-    use the plan of :class:`DirectTiled`, compiled on first use.
+    The TMA reads arrays with address and strides that are multiples of 16 bytes, and with rows without gaps. For other
+    arrays, the plan of :class:`DirectTiled` is compiled on first use.
     """
 
     name = "direct_boxes"
@@ -182,7 +182,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         return config_refusal(problem, replace(_config(problem, SHAPES[-1], facts), alignment=VECTOR_BYTES), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[BoxesConfig]:
-        """The default, other shapes, then the default with other stages and blocks."""
+        """The default first, then other shapes, then the default with other fields."""
         fit = _fitting(problem, facts)
         busy = [config for config, enough in fit if tiles_of(problem, config) >= enough * facts.cores]
         least = _of_one_channel(problem, fit[-1][0])
@@ -284,10 +284,10 @@ def config_refusal(problem: Conv2dProblem, config: BoxesConfig, facts: DeviceFac
 
 
 def threads_share(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool:
-    """True if threads exchange pixels of a row: a warp has whole parts of rows, and a run reaches one neighbour.
+    """True if threads exchange pixels of a row: a warp has whole row parts, and a thread needs only its neighbour's.
 
-    With several output channels the multiply-adds are the limit, and with pixels whose channels are contiguous runs
-    overlap little.
+    It does not pay with several output channels, because multiply-adds are the limit, nor with contiguous channels,
+    because the pixels of threads overlap little.
     """
     alone = box.chunk == config.out_k == 1 and box.size == itemsize(problem.acc_dtype) == 4
     ends = min(config.lanes, WARP)
@@ -298,14 +298,14 @@ def threads_share(problem: Conv2dProblem, config: BoxesConfig, box: Box) -> bool
 
 
 def _uses_dp4a(problem: Conv2dProblem, box: Box) -> bool:
-    """True if dp4a computes four products: of bytes, in columns of neighbouring rows, without a zero point."""
+    """True if dp4a computes four products at once: 8-bit integers of adjacent rows, without a zero point."""
     plain = problem.dilation[0] == 1 and problem.epilogue.x_zero_point == 0 and box.load % 4 == 0
     types = (problem.x_dtype, problem.w_dtype)
     return plain and problem.acc_dtype == "int32" and all(is_integer(t) and itemsize(t) == 1 for t in types)
 
 
 def _filter_bytes(problem: Conv2dProblem, box: Box) -> int:
-    """Bytes of shared memory of the staged filter, and of its copy packed for dp4a: PLACES of mma.cuh a column."""
+    """Bytes of shared memory of the staged filter and its copy packed for dp4a (PLACES of mma.cuh per column)."""
     turns = 5 - problem.r if problem.r < 4 else problem.r + 3
     packed = 4 * problem.k * problem.c_per_group * turns * problem.s
     return staged_bytes(problem) + (packed if _uses_dp4a(problem, box) else 0)
@@ -331,7 +331,7 @@ def _struct(problem: Conv2dProblem) -> Any:
 
 
 def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
-    """Registers for a row of the window, the sums, and the taps if they are held."""
+    """Registers for a row of the window, the sums, and the taps if a thread holds them."""
     columns = columns_read(problem, config.out_q)
     taps = config.out_k * (problem.c_per_group if chunk_of(problem) > 1 else 1) * problem.r * problem.s
     held = taps if taps <= HELD_TAPS else 0
@@ -340,7 +340,7 @@ def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
 
 
 def _config(problem: Conv2dProblem, shape: Shape, facts: DeviceFacts) -> BoxesConfig:
-    """A shape of SHAPES: columns fill a vector of pixels, channels as registers allow, more blocks of small tiles."""
+    """Config of a shape: pixel vectors along columns, channels as registers allow, more blocks for small tiles."""
     size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
     strips, lanes, out_p, blocks = _shaped(problem, shape, out_q)
@@ -362,16 +362,16 @@ def _config(problem: Conv2dProblem, shape: Shape, facts: DeviceFacts) -> BoxesCo
 
 
 def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int, int, int]:
-    """Strips, lanes, rows of a thread and blocks of a shape, adapted to pixels and filter."""
+    """Adapt a shape to pixels and filter; return strips, lanes, rows per thread and blocks."""
     strips, lanes, out_p, blocks = shape.strips, shape.lanes, shape.out_p, shape.blocks
     size, taps, chunk = itemsize(problem.x_dtype), problem.r * problem.s, chunk_of(problem)
     if shape == SHAPES[1] and problem.stride[0] >= max(3, problem.dilation[0] * (problem.r - 1) + 1):
-        return strips, lanes, 1, 1  # no row is shared, and TMA tiles are large
+        return strips, lanes, 1, 1  # windows share no row, and TMA tiles are large
     if shape != SHAPES[0]:
         return strips, lanes, out_p, blocks
-    if size == 1 and chunk < MOST_CHANNELS:  # much to do for each byte: more threads
+    if size == 1 and chunk < MOST_CHANNELS:  # much work per byte: more threads
         return strips * (2 if chunk == 1 else 1), lanes, out_p, 3
-    if taps > HELD_TAPS and problem.c == slices_of(problem):  # and for each pixel: more threads, or higher ones
+    if taps > HELD_TAPS and problem.c == slices_of(problem):  # much work per pixel: more threads, or taller tiles
         higher = size == 4 and taps <= FEW_FREE_TAPS
         return (strips // 2, lanes, out_p + 1, 3) if higher else (strips, lanes, out_p // 2, 3)
     if size == 4 and chunk == 1 and problem.stride == (1, 1) and problem.q > lanes * out_q:
@@ -382,7 +382,7 @@ def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int,
 
 
 def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q: int) -> tuple[int, int]:
-    """Strips and lanes if a row of outputs is shorter than a tile: no more lanes than it needs, and more strips."""
+    """Strips and lanes for rows of outputs shorter than a tile: only as many lanes as needed, and more strips."""
     step = out_q * problem.stride[1] * chunk_of(problem) * itemsize(problem.x_dtype)
     together = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # TMA tiles begin at multiples of 16 bytes
     enough = -(-max(problem.q, 1) // (out_q * together)) * together
@@ -393,21 +393,20 @@ def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q:
 
 
 def _of_one_channel(problem: Conv2dProblem, config: BoxesConfig) -> BoxesConfig:
-    """The config with one output channel a thread, if it is valid."""
     return config if groups_share_a_box(problem) else replace(config, out_k=1)
 
 
 def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConfig, int]]:
-    """The shapes that fit, each with the tiles that an SM must get for it to pay."""
+    """The shapes that fit, each with the number of tiles per SM from which it pays."""
     found = []
     for shape in SHAPES:
         config = _config(problem, shape, facts)
-        if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows hardly overlap: nothing to share
+        if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows hardly overlap, so outputs share little
             continue
         most = shape.registers if chunk_of(problem) == 1 else max(shape.registers, PIXEL_REGISTERS)
         if _registers(problem, config) > most:
             continue
-        # Rows of whole lines are longer: where TMA tiles of them do not fit, others may.
+        # Rows aligned to whole lines are longer. If their TMA tiles do not fit, try smaller alignments.
         alignments = [
             replace(config, alignment=alignment) for alignment in reversed(ALIGNMENTS) if alignment <= config.alignment
         ]

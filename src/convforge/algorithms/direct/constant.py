@@ -1,4 +1,4 @@
-"""Host side of constant.cu: blocks, and the copy of the filter to constant memory."""
+"""Host side of constant.cu: block shapes, and the copy of the filter to constant memory."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from convforge.problem.types import itemsize
 
 @dataclass(frozen=True, slots=True)
 class ConstantConfig(Config):
-    """Block of :class:`DirectConstant`."""
+    """Block shape of :class:`DirectConstant`."""
 
     block_x: int = 32  # threads along q
     block_y: int = 4  # threads along p; 32 to 1024 in a block
-    resident: int = 2048  # threads that an SM must hold; see :func:`compiled`
+    resident: int = 2048  # resident threads per SM, at least; see :func:`compiled`
 
 
 class DirectConstant(OneLaunch[ConstantConfig]):
-    """One thread an output, the filter in constant memory."""
+    """One thread per output; the filter is in constant memory."""
 
     name = "direct_constant"
     summary = "one thread an output, the filter in constant memory"
@@ -50,7 +50,7 @@ class DirectConstant(OneLaunch[ConstantConfig]):
         )  # fmt: skip
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ConstantConfig]:
-        """The default, then other shapes of block."""
+        """The default first, then other block shapes."""
         resident = 2048 if itemsize(problem.acc_dtype) <= 4 and not problem.needs_wide_index else 1024
         return [ConstantConfig(*shape, resident) for shape in BLOCKS]
 

@@ -1,4 +1,4 @@
-"""Kernels of the direct method on the CPU: `naive`, one output at a time, and `rows`, strips of rows from a tile."""
+"""CPU kernels of the direct method: `naive`, one output at a time, and `rows`, strips of rows from a cached tile."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from convforge.backends.cpu.simd import borrow
 
 @jit
 def naive(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, begin: Any, end: Any) -> None:
-    """Work item = one output row (n, k, p), one output after the other; the place of every factor is looked up.
+    """Work item = one output row (n, k, p). Computes one output at a time, with table look-ups for every factor.
 
-    `w` is (K, C / groups, R, S) in the accumulation type and in cross-correlation order; `values` gives only the type
+    `w` is (K, C / groups, R, S), in the accumulation type and in cross-correlation order. `values` only gives the type
     of the epilogue.
     """
     K = w.shape[0]
@@ -55,14 +55,14 @@ def naive(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, begin: A
 @jit
 def rows(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, strip: Any, sum_shape: Any, tile_like: Any,
          offsets: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work item = a strip of `tile_p` output rows of one group (n, group, strip); parameters as of :func:`naive`.
+    """Work item = a strip of `tile_p` output rows of one group (n, group, strip); parameters as in :func:`naive`.
 
-    The strip's input, halo included, is gathered into a tile that stays in the cache: only this step depends on border,
+    Gathers the strip's input, halo included, into a tile that stays in cache; only this step depends on border,
     element type, layout and stride. Every tap is then an offset into the tile, and one pass over a row of sums
     adds several taps with unit stride.
 
-    `w` is (K, channels * R * S). `sum_shape` has the output channels and rows whose sums are kept at once. `tile_like`
-    gives only the type of the tile. `offsets` has the place of each tap (c, r, s) of a channel block from tap 0.
+    `w` is (K, channels * R * S). `sum_shape` is the number of output channels and rows with sums in memory at a time.
+    `tile_like` only gives the tile's type. `offsets` has the offset in the tile of each tap (c, r, s) of a block.
     """
     x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     groups = w.shape[0] // g.outputs
@@ -82,7 +82,7 @@ def rows(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, strip: An
 @inlined
 def strip_whole(tile: Any, row: Any, value: Any, x: Any, w: Any, out: Any, n: Any, group: Any, p0: Any, p1: Any,
                 g: Any, epilogue: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
-    """A strip whose channels all fit the tile: each row of sums is finished and stored while it is in L1."""
+    """Compute a strip with all channels in the tile: finish and store each row of sums while it is in L1."""
     for c in range(g.channels):
         gather_strip(tile, c * strip.plane, x, n, group * g.channels + c, p0, p1, g, strip)
     for k in range(group * g.outputs, (group + 1) * g.outputs):
@@ -95,7 +95,7 @@ def strip_whole(tile: Any, row: Any, value: Any, x: Any, w: Any, out: Any, n: An
 @inlined
 def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n: Any, group: Any, p0: Any, p1: Any,
                   g: Any, epilogue: Any, strip: Any, offsets: Any) -> None:  # fmt: skip
-    """A strip with many channels: a block of them at a time is added to the sums of a block of outputs."""
+    """Compute a strip of many channels: add one block of channels at a time to the sums of a block of outputs."""
     taps, last = g.R * g.S, (group + 1) * g.outputs
     for k0 in range(group * g.outputs, last, sums.shape[0]):
         k1 = min(k0 + sums.shape[0], last)
@@ -115,7 +115,7 @@ def strip_blocked(tile: Any, sums: Any, value: Any, x: Any, w: Any, out: Any, n:
 
 @inlined
 def store(row: Any, value: Any, out: Any, n: Any, k: Any, p: Any, g: Any, epilogue: Any) -> None:
-    """Applies the epilogue to row p of output channel k of image n."""
+    """Apply the epilogue to row p of output channel k of image n, and store it."""
     start = out.place[0] + n * out.place[1] + k * out.place[2] + p * out.place[3]
     at = epilogue.place[0] + n * epilogue.place[1] + k * epilogue.place[2] + p * epilogue.place[3]
     store_row(row, 0, g.Q, value, k, out.flat, start, out.place[4], epilogue, at, epilogue.place[4])

@@ -1,4 +1,4 @@
-"""The direct ladder on GPUs: one step a file, its host side next to its .cu."""
+"""The direct ladder on GPUs: one step per file, each host file next to its .cu file."""
 
 from convforge.algorithms.direct.box import BoxesConfig
 from convforge.algorithms.direct.boxes import DirectBoxes

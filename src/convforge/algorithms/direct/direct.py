@@ -25,7 +25,7 @@ from convforge.problem.types import itemsize
 
 @takes_bfloat16
 class DirectNaive(Algorithm[Conv2dProblem, Config]):
-    """One output at a time: seven loops; the place in x of every factor is looked up."""
+    """Seven loops, one output at a time; the position in x of every factor comes from a table."""
 
     name = "direct_naive"
     summary = "seven loops, one output at a time"
@@ -66,13 +66,13 @@ class RowsConfig(Config):
     """Tile of :class:`DirectRows`."""
 
     tile_p: int = 8  # output rows of a strip
-    tile_c: int = 1  # input channels in the tile at once
-    tile_k: int = 1  # output channels summed at once
+    tile_c: int = 1  # input channels in the tile at a time
+    tile_k: int = 1  # output channels summed at a time
 
 
 @takes_bfloat16
 class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
-    """Strips of output rows from a tile that stays in the cache, a vector of outputs at a time, on every core."""
+    """Strips of output rows, computed from a tile that stays in cache, vectorised along rows, on all cores."""
 
     name = "direct_rows"
     summary = "strips of rows from a cached tile, vectorised along the row, threads"
@@ -86,7 +86,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
-        """The default is the tallest strip whose tile fits L2 with all channels."""
+        """The default has the tallest strip with a tile of all channels that fits L2."""
         found = []
         for tile_p in (32, 16, 8, 4, 2, 1):
             if tile_p > 1 and (tile_p >= 2 * problem.p or not self._busy(problem, tile_p, facts)):
@@ -94,7 +94,7 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
             plane = strip(problem, tile_p, 1).plane * tile_dtype(problem).itemsize
             if plane * problem.c_per_group <= facts.l2_bytes:
                 found.append(RowsConfig(tile_p, problem.c_per_group, 1))
-        # Where not even one row of outputs does, channels and outputs are blocked, each block in half of L2.
+        # If not even one row of outputs fits, block channels and outputs, each block in half of L2.
         plane = strip(problem, 1, 1).plane * tile_dtype(problem).itemsize
         row = problem.q * itemsize(problem.acc_dtype)
         tile_c = max(1, min(problem.c_per_group, facts.l2_bytes // 2 // plane))
@@ -132,5 +132,5 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
 
     @staticmethod
     def _busy(problem: Conv2dProblem, tile_p: int, facts: DeviceFacts) -> bool:
-        """True if strips of this height keep every core at work."""
+        """True if strips of this height are enough to keep all cores busy."""
         return problem.n * problem.groups * -(-problem.p // tile_p) >= facts.cores

@@ -1,4 +1,4 @@
-"""Host side of mma.cu: windows of bytes as rows of a matrix, and the rows of a warp."""
+"""Host side of mma.cu: windows of 8-bit pixels as rows of a matrix, and the division of rows among warps."""
 
 from __future__ import annotations
 
@@ -24,35 +24,34 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
-# The first architecture whose tensor cores take 32 bytes of a row at once.
+# First architecture with tensor cores that multiply 32 8-bit integers per row.
 FIRST_ARCHITECTURE = 80
 
-# Of a product: rows of the matrix of pixels (windows), and bytes of a row.
+# Tile of one tensor core product: rows of the pixel matrix (windows), and bytes per row.
 WINDOWS, STEP = 16, 32
 
-# Bytes of an asynchronous copy; those of a thread's outputs.
+# Bytes of an asynchronous copy (cp.async), and of the outputs of a thread.
 COPY, FOUR = 16, 4
 
-# Bytes of shared memory that a block gets without an opt-in at run time.
+# Shared memory of a block, in bytes, that needs no opt-in at run time.
 STATIC_SHARED = 48 << 10
 
-# Registers of a thread for sums and taps, so that none spill: a filter of 15 rows.
+# Registers of a thread for sums and taps, at most, so that none spill: enough for a filter of 15 rows.
 MOST_REGISTERS = 180
 
-# Two sets of windows leave room for warps if sums and taps need at most so many registers.
+# Registers for sums and taps, at most, with which two sets of windows leave room for enough warps.
 TWO_SETS_REGISTERS = 104
 
-# Rows of a filter up to which two sets are faster in any layout, and a row of pixels at a time.
+# Filter rows up to which two sets of windows and stages of one row of pixels are faster, in any layout.
 FEW_ROWS = 3
 
-# Other registers of a thread than those of taps, sums and pixels, about.
+# Approximate number of registers of a thread that hold neither taps, sums nor pixels.
 OTHER_REGISTERS = 45
 
-# Least rows of outputs of a strip, for each row of the filter beyond the first, because rows around a strip are read
-# again.
+# Output rows of a strip, at least, per filter row beyond the first: the halo rows of a strip are read twice.
 LEAST_ROWS = 4
 
-# Pixels of an image of bytes from which tensor cores are faster: a smaller one is done before their first rows arrive.
+# Pixels of an 8-bit image from which tensor cores are faster; smaller images are finished before the pipeline fills.
 MANY_PIXELS = 1 << 20
 
 
@@ -60,19 +59,19 @@ MANY_PIXELS = 1 << 20
 class MmaConfig(Config):
     """Block of :class:`DirectMma`, and the division of an image among warps."""
 
-    warps: int = 4  # of a block; 1 to 32
-    sets: int = 2  # of 16 neighbouring windows that a warp computes
-    stage_rows: int = 2  # rows of pixels that a warp copies and waits for at once
-    stages: int = field(default=4, metadata={"least": 2})  # groups of so many rows that are loaded or in flight
-    blocks: int = 4  # that share an SM; fewer where registers would spill
-    waves: int = 1  # the grid is this many times the blocks that run at once: with more, strips are lower
+    warps: int = 4  # warps of a block; 1 to 32
+    sets: int = 2  # sets of 16 neighbouring windows that a warp computes
+    stage_rows: int = 2  # rows of pixels of a stage, which a warp copies together
+    stages: int = field(default=4, metadata={"least": 2})  # stages that are loaded or in flight
+    blocks: int = 4  # blocks per SM; fewer if registers would spill
+    waves: int = 1  # grid size, in multiples of the blocks that run at once; more waves make strips lower
 
 
 class DirectMma(DeviceConvolution[MmaConfig]):
-    """Filters of bytes as products of matrices: a tensor core multiplies windows by a Toeplitz matrix of taps.
+    """8-bit convolution as matrix products: tensor cores multiply windows by a Toeplitz matrix of the taps.
 
-    If rows of the image do not begin at multiples of 16 bytes, or have gaps, the plan of :class:`DirectTiled`,
-    compiled when it is first needed, computes the result.
+    If image rows have gaps or do not begin at multiples of 16 bytes, the plan of :class:`DirectTiled` computes the
+    result; it is compiled when it is first needed.
     """
 
     name = "direct_mma"
@@ -82,7 +81,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
     look = Mark("teal", "triangle-down")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """A row of the filter, of any length, needs as many operations as ten taps."""
+        """A filter row of any length needs as many operations as ten taps."""
         return Work(problem.flops * 10 / max(problem.s, 1), problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
@@ -103,9 +102,9 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         return _problem_refusal(problem) or config_refusal(problem, default_config(problem, facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[MmaConfig]:
-        """The default, then others of its fields, one by one."""
+        """The default first, then configs that change one or two of its fields."""
         default = default_config(problem, facts)
-        others = (  # of one and two, the other
+        others = (  # 3 - value swaps one and two
             replace(default, sets=3 - default.sets), replace(default, stage_rows=3 - default.stage_rows),
             replace(default, stages=6), replace(default, waves=2), replace(default, stage_rows=2, waves=2),
         )  # fmt: skip
@@ -147,15 +146,15 @@ class DirectMma(DeviceConvolution[MmaConfig]):
 
 
 def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
-    """The config expected to be fastest: spans wide enough for memory, of as many sums as leave room for warps."""
+    """Config expected to be fastest: as many window sets as make memory accesses wide and leave room for warps."""
     config, chunk, few_rows = MmaConfig(sets=2), chunk_of(problem), problem.r <= FEW_ROWS
-    # The span of one set is wide enough by itself where it is of one channel.
+    # A span of one set is already wide enough if it has one channel.
     room = few_rows or (chunk > 1 and _registers(problem, config) <= TWO_SETS_REGISTERS)
     if not room or problem.q * chunk < _span(problem, config):
         config = replace(config, sets=1)
     elif few_rows:
         config = replace(config, stage_rows=1)
-    # A kernel that spills would be compiled in vain: see compiled_for.
+    # Do not compile a kernel that would spill; see compiled_for.
     pixels = config.stage_rows * config.sets * _window(problem) // STEP * 4
     need = 32 * config.warps * (_registers(problem, config) + pixels + OTHER_REGISTERS)
     return replace(config, blocks=min(config.blocks, max(facts.registers // need, 1)))
@@ -184,7 +183,7 @@ def config_refusal(problem: Conv2dProblem, config: MmaConfig, facts: DeviceFacts
 
 
 def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
-    """Return why a problem's bytes of pixels cannot form a matrix, or None."""
+    """Return why the pixels of a problem cannot form a matrix of 8-bit integers, or None."""
     if problem.acc_dtype != "int32" or any(
         not is_integer(dtype) or itemsize(dtype) != 1 for dtype in (problem.x_dtype, problem.w_dtype)
     ):
@@ -227,28 +226,28 @@ def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def _outs(chunk: int) -> int | None:
-    """Bytes of outputs of a window: all windows begin with the same channel."""
+    """Bytes of outputs of a window; a multiple of the pixel size, so that all windows begin with the same channel."""
     return next((outs for outs in (16, 12) if outs % chunk == 0), None)
 
 
 def _shift(problem: Conv2dProblem) -> int:
-    """Bytes from the beginning of a window to its first output, in whole words."""
+    """Bytes from the start of a window to its first output, rounded up to 4-byte words."""
     return -(-problem.padding[2] * chunk_of(problem) // FOUR) * FOUR
 
 
 def _lead(problem: Conv2dProblem) -> int:
-    """Bytes of a window before the first that an output uses: LEAD of mma.cu."""
+    """Bytes of a window before the first one that an output uses: LEAD of mma.cu."""
     return _shift(problem) - problem.padding[2] * chunk_of(problem)
 
 
 def _window(problem: Conv2dProblem) -> int:
-    """Bytes of a window, in whole steps."""
+    """Bytes of a window, rounded up to whole steps."""
     chunk = chunk_of(problem)
     return -(-(_lead(problem) + (_outs(chunk) or 0) + chunk * (problem.s - 1)) // STEP) * STEP
 
 
 def _span(problem: Conv2dProblem, config: MmaConfig) -> int:
-    """Bytes of outputs of a warp along a row."""
+    """Bytes of outputs that a warp computes along a row."""
     return WINDOWS * (_outs(chunk_of(problem)) or 0) * config.sets
 
 
@@ -261,7 +260,7 @@ def _planes(problem: Conv2dProblem) -> int:
 
 
 def _pitch(problem: Conv2dProblem, config: MmaConfig) -> int:
-    """Bytes of a row in shared memory: PITCH of mma.cu."""
+    """Pitch of a row in shared memory, in bytes: PITCH of mma.cu."""
     shift = _shift(problem)
     used = _span(problem, config) - (_outs(chunk_of(problem)) or 0) + _window(problem) - shift
     return -(-(-(-shift // COPY) * COPY + used) // COPY) * COPY
@@ -272,7 +271,7 @@ def _fragments(problem: Conv2dProblem) -> int:
 
 
 def _lines(problem: Conv2dProblem) -> int:
-    """Bytes of taps in shared memory: LINES of mma.cu."""
+    """Bytes of the taps in shared memory: LINES of mma.cu."""
     return chunk_of(problem) * problem.r * ((_lead(problem) + 19) // FOUR * FOUR + _window(problem) + FOUR)
 
 
@@ -281,7 +280,7 @@ def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
 
 
 def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
-    """Rows of outputs of a strip: as many strips as fill the SMs `waves` times, of blocks at once."""
+    """Output rows of a strip, so that the strips fill the SMs `waves` times; `at_once` blocks run at a time."""
     planes, spans = _planes(problem), _spans(problem, config)
     if not planes * spans * problem.p:
         return 0

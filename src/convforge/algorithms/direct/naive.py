@@ -1,4 +1,4 @@
-"""Host side of naive.cu: blocks, and the outputs of a thread."""
+"""Host side of naive.cu: block shapes, and the outputs of each thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from convforge.problem import Conv2dProblem
 
 PARTITIONS = ("pixel", "block", "row", "column")
 
-# Columns and rows of threads that are worth comparing, the default first.
+# Block shapes worth comparing, as threads along q and p; the default first.
 BLOCKS = (
     (32, 4), (64, 2), (32, 8), (8, 8), (16, 16), (24, 24), (32, 32), (32, 1), (64, 1), (128, 1), (256, 1), (1024, 1),
 )  # fmt: skip
@@ -25,16 +25,16 @@ BLOCKS = (
 
 @dataclass(frozen=True, slots=True)
 class NaiveConfig(Config):
-    """Block of :class:`DirectNaive`, and the outputs of a thread."""
+    """Block shape of :class:`DirectNaive`, and the outputs of a thread."""
 
     block_x: int = 32  # threads along q
     block_y: int = 4  # threads along p; 32 to 1024 in a block
     partition: str = "pixel"  # outputs of a thread: pixel (one), block (two by four), row (a whole row) or column
-    resident: int = 1280  # threads that an SM must hold; see :func:`compiled`
+    resident: int = 1280  # resident threads per SM, at least; see :func:`compiled`
 
 
 class DirectNaive(OneLaunch[NaiveConfig]):
-    """One thread an output, straight from the definition; everything in global memory."""
+    """One thread per output, straight from the definition; all operands in global memory."""
 
     name = "direct_naive"
     summary = "one thread an output, all from global memory"
@@ -47,7 +47,7 @@ class DirectNaive(OneLaunch[NaiveConfig]):
         return plane_work(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[NaiveConfig]:
-        """The default, other shapes of block, then other partitions."""
+        """The default first, then other block shapes, then other partitions."""
         return [NaiveConfig(*shape) for shape in BLOCKS] + [NaiveConfig(32, 4, part) for part in PARTITIONS[1:]]
 
     def config_refusal(self, problem: Conv2dProblem, config: NaiveConfig, facts: DeviceFacts) -> Reason | None:

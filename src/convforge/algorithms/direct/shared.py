@@ -1,4 +1,4 @@
-"""Host side of shared.cu: the tile in shared memory, and whether it fits."""
+"""Host side of shared.cu: the tile in shared memory, and its size limits."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Columns and rows of threads, and outputs of each, that are worth comparing; the default is found among them.
+# Block shapes worth comparing, as threads along q, threads along p and outputs per thread; the default is one of them.
 SHAPES = (
     (32, 4, 8), (32, 4, 4), (32, 4, 2), (32, 4, 1), (64, 2, 8), (64, 2, 2), (32, 8, 8), (32, 8, 4), (16, 16, 1),
     (32, 32, 1), (24, 24, 1), (8, 8, 1), (32, 1, 1),
 )  # fmt: skip
-# How many of them are compared for the default, and blocks that each SM must get.
+# The default is one of the first DEFAULTS shapes that are valid; it gives each SM at least ENOUGH_BLOCKS blocks.
 DEFAULTS, ENOUGH_BLOCKS = 4, 8
 
-# Shared memory of a block up to which an SM still holds several.
+# Shared memory of a block, in bytes, with which an SM still holds several blocks.
 GOOD_BYTES = 32 << 10
 
-# Most sums of a thread.
+# Sums per thread, at most, in the configs offered.
 MOST_SUMS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class SharedConfig(Config):
-    """Block and tile of :class:`DirectShared`."""
+    """Block shape and tile of :class:`DirectShared`."""
 
     block_x: int = 32  # threads along q
     block_y: int = 8  # threads along p; 32 to 1024 in a block
-    per_p: int = 4  # outputs of a thread, one below the other
+    per_p: int = 4  # outputs of a thread, in consecutive rows
     tile_c: int = 1  # input channels in shared memory at a time
-    tile_k: int = 1  # output channels that are summed from one tile
-    resident: int = 1024  # threads that an SM must hold; see :func:`compiled`
+    tile_k: int = 1  # output channels summed from one tile
+    resident: int = 1024  # resident threads per SM, at least; see :func:`compiled`
 
 
 class DirectShared(OneLaunch[SharedConfig]):
-    """A block copies its tile and halo to shared memory, and reads all taps from there."""
+    """A block copies its tile and halo to shared memory and reads all taps' pixels from there."""
 
     name = "direct_shared"
     summary = "input tile and halo in shared memory, each pixel read from global memory once a block"
@@ -62,7 +62,7 @@ class DirectShared(OneLaunch[SharedConfig]):
         return self.config_refusal(problem, least, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SharedConfig]:
-        """The default leaves room for several blocks, and has enough of them for the device."""
+        """The default's tile lets an SM hold several blocks, and gives the device enough blocks."""
         short = problem.x_layout == "NCHW" and problem.r * problem.s <= 9 and itemsize(problem.acc_dtype) == 4
         resident = 1536 if short else 1024
         found = []
@@ -74,8 +74,8 @@ class DirectShared(OneLaunch[SharedConfig]):
             if self.config_refusal(problem, config, facts) is None:
                 found.append(config)
 
-        # The tallest tile of which the device gets enough; rather a lower one than slices of channels. With strides
-        # outputs below each other share no row.
+        # Take the tallest tile that gives the device enough blocks, but prefer a lower tile with all channels to a
+        # taller one with few. With a vertical stride, the outputs of a thread share no row.
         enough = ENOUGH_BLOCKS * facts.cores
         low = [c for c in found[:DEFAULTS] if c.per_p == 1 or problem.stride[0] == 1]
         busy = [c for c in low if math.prod(_grid(problem, c)) >= enough] or low[-1:] or found
@@ -116,7 +116,7 @@ class DirectShared(OneLaunch[SharedConfig]):
 
 
 def shared_bytes(problem: Conv2dProblem, config: SharedConfig) -> int:
-    """Bytes of shared memory of a block: the pixels under its outputs and their halo, as numbers of the sums' type."""
+    """Bytes of shared memory of a block: the pixels of its outputs with halo, in the accumulation type."""
     tile_h = (config.block_y * config.per_p - 1) * problem.stride[0] + problem.extent_h
     tile_w = (config.block_x - 1) * problem.stride[1] + problem.extent_w
     return config.tile_c * tile_h * tile_w * itemsize(problem.acc_dtype)

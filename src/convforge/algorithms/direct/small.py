@@ -1,4 +1,4 @@
-"""Host side of small.cu: images so small that only latency counts."""
+"""Host side of small.cu, for images so small that only latency counts."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Registers of a thread for its window: a 5 x 5 filter of three channels.
+# Registers of a thread for its window, at most: a 5 x 5 filter of three channels needs 75.
 MOST_WINDOW = 80
 
-# Threads that an SM must hold, so that each has registers for all its loads at once.
+# Resident threads per SM, at least: few enough that each thread has registers for all its loads at once.
 RESIDENT = 512
 
-# Output channels of a thread.
+# Output channels of a thread, at most.
 MOST_OUTPUTS = 4
 
-# Columns and rows of threads that are worth comparing.
+# Block shapes worth comparing.
 BLOCKS = (Block(32, 2), Block(32, 4), Block(32, 8), Block(64, 8))
 
-# The default, while at most so many blocks come to an SM. Every block brings the whole filter, so beyond
-# that they are large, where registers allow: narrower where a row of outputs is short.
+# DEFAULT is used for up to FEW_BLOCKS blocks per SM. Beyond that, blocks are larger if registers allow, because every
+# block loads the whole filter; LARGE_NARROW is for short rows of outputs.
 DEFAULT, FEW_BLOCKS, LARGE, LARGE_NARROW = Block(32, 4), 0.75, Block(64, 8), Block(32, 8)
 
-# Of a thread of large blocks: the pixels of its window, and what each output channel takes. With more than ALONE of
-# them an SM holds one of the largest at a time, and a grid of more blocks than SMs has to wait.
+# Registers of a thread of large blocks, at most: CHANNEL_REGISTERS per output channel, and its window in the rest. With
+# more than ALONE_REGISTERS, an SM holds one LARGE block at a time, so a grid with more blocks than SMs has to wait.
 LARGE_REGISTERS, CHANNEL_REGISTERS, ALONE_REGISTERS = 48, 6, 40
 
-# Outputs of a plane for each SM, a block of threads, up to which only latency counts,
-# and output channels: a thread has them all.
+# Only latency counts up to FEW_OUTPUTS output positions per SM (one block of threads) and FEW_CHANNELS output channels,
+# which one thread computes together.
 FEW_OUTPUTS, FEW_CHANNELS = 512, 4
 
-# Stride from which a thread cannot load neighbouring pixels as vectors, if windows share no pixel.
+# Horizontal stride from which a thread cannot load its pixels as vectors, if windows share no pixel.
 APART = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SmallConfig(Config):
-    """Block of :class:`DirectSmall`."""
+    """Block shape of :class:`DirectSmall`."""
 
     block_x: int = 32  # threads along q
     block_y: int = 4  # threads along p; 32 to 1024 in a block
@@ -56,7 +56,7 @@ class SmallConfig(Config):
 
 
 class DirectSmall(OneLaunch[SmallConfig]):
-    """A thread an output position; all pixels of its window are loaded while the filter is."""
+    """One thread per output position. It loads all pixels of its window while the block loads the filter."""
 
     name = "direct_small"
     summary = "for small pictures: pixels and filter are under way at once, one trip to memory"
@@ -65,7 +65,7 @@ class DirectSmall(OneLaunch[SmallConfig]):
     look = Mark("olive", "cross")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Loads take a thread's time; output channels share a pixel at no cost."""
+        """Count loads, which take most of a thread's time: its output channels share each pixel at no cost."""
         return Work(problem.flops / min(problem.k_per_group, MOST_OUTPUTS), problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
@@ -81,7 +81,7 @@ class DirectSmall(OneLaunch[SmallConfig]):
         return self.config_refusal(problem, _default(problem, facts), facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SmallConfig]:
-        """The default, other blocks, then one channel a thread."""
+        """The default first, then other blocks, then one channel per thread."""
         default = _default(problem, facts)
         found = (
             default,
@@ -124,7 +124,7 @@ def _default(problem: Conv2dProblem, facts: DeviceFacts) -> SmallConfig:
 
 
 def _window(problem: Conv2dProblem) -> int:
-    """Registers for the pixels of a window."""
+    """Registers that hold the pixels of one window."""
     return problem.taps * -(-itemsize(problem.acc_dtype) // 4)
 
 

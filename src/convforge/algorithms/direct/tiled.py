@@ -1,4 +1,4 @@
-"""Host side of tiled.cu: the tile of a thread, and the rule for vectors."""
+"""Host side of tiled.cu: the tile of a thread, and the vectors of loads and stores."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
-# Registers of a thread for pixels and sums, of its 255.
+# Registers of a thread for pixels and sums, at most, of its 255.
 MOST_REGISTERS = 192
-# With more of them, fewer threads are asked for.
+# Registers above which fewer threads are resident.
 MODEST_REGISTERS = 54
 
 
 class Tile(NamedTuple):
-    """Outputs of a thread. The first that fits and pays is the default."""
+    """Outputs of a thread. The default is the first tile that fits and gives the SMs enough threads."""
 
     out_p: int
-    out_q: int  # of 4-byte pixels; of narrower ones a thread computes twice as many
-    resident: int  # threads that an SM must hold
-    enough: int  # threads that each SM must get: a large tile reads less twice, small ones keep more threads busy
-    registers: int  # most numbers of a row of the window and of the sums
+    out_q: int  # for 4-byte pixels; twice as many for narrower ones
+    resident: int  # resident threads per SM, at least
+    enough: int  # launched threads per SM, at least: large tiles reread less, small tiles keep more threads busy
+    registers: int  # registers for a row of the window and the sums, at most
 
 
 TILES = (
@@ -47,53 +47,53 @@ TILES = (
     Tile(1, 1, 1024, 0, MOST_REGISTERS),
 )
 
-# Source of a thread's weights; see :class:`TiledConfig`.
+# Sources of a thread's weights; see :class:`TiledConfig`.
 WEIGHTS = ("packed", "staged")
 
-# Products of an output up to which the threads of TILES are wanted; of so many times as many, so many times fewer, as
-# each has that much more to do, and a large tile reads fewer taps for it.
+# Products per output up to which `Tile.enough` holds. With m times as many products, enough / m threads suffice:
+# each thread has m times the work, and a large tile reads fewer taps.
 FEW_PRODUCTS = 27
 
-# Threads that an SM must hold where a pixel serves many channels and nothing else: each reads many taps.
+# Resident threads per SM if each thread sums many output channels of one pixel and so reads many taps.
 MANY_SUMS_RESIDENT = 768
 
-# Columns and rows of threads worth comparing, the default first.
+# Threads along q and p worth comparing, the default first.
 BLOCKS = ((32, 4), (32, 8), (64, 2), (64, 4), (128, 1))
-# The default where the taps of a channel that a thread goes through are more bytes than the first constant cache holds,
-# so more threads share each pass over them.
+# The default block if the taps of one input channel exceed the bytes of the first-level constant cache: more threads
+# then share each pass over the taps.
 LARGE_BLOCK, NEAR_CONSTANT_BYTES = (32, 8), 2048
 
-# Blocks stage the filter where the problem has fewer FLOPs for each SM: to pack it first takes as long as
-# so many, and a multiply-add takes its weight from constant memory at no cost.
+# FLOPs per SM up to which blocks stage the filter in shared memory. A packing launch takes as long as this many FLOPs,
+# but a multiply-add reads packed weights from constant memory at no cost.
 STAGED_FLOPS = 1_300_000
-# Threads that an SM must hold of kernels that stage it: staged weights take few registers, so many fit.
-# Where an image has few for each SM, they get many registers, and all their loads at once.
+# Resident threads per SM for staged weights, which need few registers. If the problem has few threads per SM, each gets
+# enough registers to issue all its loads at once.
 STAGED_RESIDENT, FEW_RESIDENT = 1536, 512
 
-# Channels of a pixel up to which a run of NHWC has all of them.
+# Channels up to which an NHWC load covers all channels of its pixels.
 FEW_CHANNELS = 4
 
-# If a row holds pixels of several channels, a tile may have fewer numbers.
+# Registers of a tile, at most, if a row holds pixels of several channels.
 PIXEL_REGISTERS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class TiledConfig(Config):
-    """Block of :class:`DirectTiled`, and the tile of a thread."""
+    """Block shape of :class:`DirectTiled`, and the tile of a thread."""
 
     block_x: int = 32  # threads along q
     block_y: int = 4  # threads along p; 32 to 1024 in a block
     out_p: int = 2  # rows of outputs of a thread
     out_q: int = 4  # columns of outputs of a thread
     out_k: int = 1  # output channels of a thread
-    resident: int = 512  # threads that an SM must hold; see :func:`compiled`
-    # Staged: each block reads them as given; packed: before the launch, in constant memory if they fit.
+    resident: int = 512  # resident threads per SM, at least; see :func:`compiled`
+    # "staged": each block reads them as given. "packed": a launch packs them first, into constant memory if they fit.
     weights: str = "packed"
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Layout of a tile's rows in memory; see tiled.cu."""
+    """Memory layout of a tile's rows; see tiled.cu."""
 
     chunk: int
     load: int
@@ -103,7 +103,7 @@ class _Run:
 
 
 class DirectTiled(OneLaunch[TiledConfig]):
-    """A thread computes a tile of outputs from rows of pixels in registers, loaded in vectors."""
+    """A thread computes a tile of outputs from rows of pixels in registers, loaded as vectors."""
 
     name = "direct_tiled"
     summary = "a tile of outputs a thread, rows of pixels in registers, 16-byte loads"
@@ -120,7 +120,7 @@ class DirectTiled(OneLaunch[TiledConfig]):
         return _refusal(problem, TiledConfig(32, 4, 1, 1, 1))
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[TiledConfig]:
-        """Tiles from the default on to smaller ones, other blocks, then larger tiles."""
+        """The default, smaller tiles, larger tiles, then other weights, blocks and occupancies."""
         fit = [tile for tile in TILES if _suits(problem, tile)] or [TILES[-1]]
         weights = "staged" if problem.flops <= STAGED_FLOPS * facts.cores and not staging_refusal(problem) else "packed"
         tiles = [(_with_weights(problem, _config(problem, tile), weights, facts), tile.enough) for tile in fit]
@@ -181,13 +181,13 @@ def _refusal(problem: Conv2dProblem, config: TiledConfig) -> Reason | None:
 
 
 def _registers(problem: Conv2dProblem, config: TiledConfig) -> int:
-    """Registers for the pixels of one row that some output needs, and for the sums."""
+    """Registers for the pixels of one row that the outputs need, and for the sums."""
     numbers = columns_read(problem, config.out_q) * _chunk(problem) + config.out_k * config.out_p * config.out_q
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
 def _suits(problem: Conv2dProblem, tile: Tile) -> bool:
-    """True if a tile of TILES shares pixels among its outputs, and leaves enough registers."""
+    """True if the outputs of this tile share pixels and leave enough registers."""
     if (tile.out_p > 1 and problem.stride[0] > 1) or tile.out_q * problem.stride[1] > 4:
         return False
     most = tile.registers if _chunk(problem) == 1 else min(tile.registers, PIXEL_REGISTERS)
@@ -195,7 +195,7 @@ def _suits(problem: Conv2dProblem, tile: Tile) -> bool:
 
 
 def _config(problem: Conv2dProblem, tile: Tile) -> TiledConfig:
-    """A tile of TILES, of as many output channels as registers allow."""
+    """Make a config of a tile, with as many output channels as registers allow."""
     out_p, out_q, resident = tile.out_p, tile.out_q, tile.resident
     out_q *= 1 if itemsize(problem.x_dtype) >= 4 else 2
     width = -(-itemsize(problem.acc_dtype) // 4)
@@ -240,15 +240,15 @@ def _grid(problem: Conv2dProblem, config: TiledConfig) -> tuple[int, int, int]:
 
 
 def ways_to_tiled(read: Reason, nbytes: int) -> tuple[Way, ...]:
-    """Return the ways of a method of vector loads: it reads x as `read` says, and direct_tiled takes other images.
+    """Return two ways: vector loads, described by `read`, and direct_tiled for arrays that are not aligned.
 
-    Addresses and strides must be multiples of `nbytes`, the size of the vectors.
+    Vector loads need addresses and strides that are multiples of `nbytes`, the vector size in bytes.
     """
     return Way("vectors", "default", read), handed_on(DirectTiled.name, nbytes, "x")
 
 
 def tiled_instead(backend: str, problem: Conv2dProblem, runtime: Runtime) -> Callable[[], Plan]:
-    """Return a function that makes the plan of direct_tiled for the same prepared filters, on its first call."""
+    """Return a function that returns the plan of direct_tiled for the same prepared filters, made on its first call."""
     lock = threading.Lock()
 
     @cache

@@ -1,4 +1,4 @@
-"""Elementwise operations: ReLU alone. Fused, it is part of every convolution's epilogue."""
+"""Elementwise operations: only ReLU. Other methods fuse it into their epilogue."""
 
 from convforge.algorithms.elementwise.relu import Relu
 

@@ -1,4 +1,4 @@
-"""Host side of relu.cu: the part of the arrays that vectors cover, and the size of the grid."""
+"""Host side of relu.cu: the elements that vectors cover, and the grid size."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from convforge.problem.types import VECTOR_BYTES, itemsize
 
 GRIDS = ("resident", "whole")
 
-# A grid has at most this many blocks along x.
+# Blocks of a grid along x, at most.
 MOST_BLOCKS = 2**31 - 1
 
-# Configs that are worth comparing, the default first: blocks start in order, so their loads are close in memory.
+# Configs worth comparing, the default first. Blocks start in order, so concurrent loads are close in memory.
 CHOICES = ((256, 1, "whole"), (256, 2, "whole"), (512, 4, "whole"), (256, 1, "resident"), (512, 4, "resident"))
 
 
 @dataclass(frozen=True, slots=True)
 class ReluConfig(Config):
-    """Block of :class:`Relu`, and the loads of a thread in flight."""
+    """Block size of :class:`Relu`, and the loads that a thread has in flight."""
 
-    block: int = 256  # threads, 32 to 1024
-    vectors: int = 1  # loads of 16 bytes that a thread has in flight at once
-    # "whole": a block for every block * vectors vectors; "resident": as many blocks as the device holds.
+    block: int = 256  # threads of a block, 32 to 1024
+    vectors: int = 1  # 16-byte loads that a thread has in flight
+    # "whole": one block for every block * vectors vectors; "resident": as many blocks as the device holds at once.
     grid: str = "whole"
 
 
 class _Relu(ctypes.Structure):
-    """struct Relu of relu.cu."""
+    """The ctypes mirror of struct Relu in relu.cu."""
 
     _fields_ = (
         ("x", ctypes.c_void_p), ("out", ctypes.c_void_p),
@@ -48,7 +48,7 @@ class _Relu(ctypes.Structure):
 
 
 class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
-    """max(x, 0); x and out are arrays of one axis, of any stride, or one and the same array."""
+    """max(x, 0) for one-dimensional arrays of any strides; x and out may be the same array."""
 
     name = "relu"
     summary = "16-byte loads and stores, several on their way a thread"
@@ -86,12 +86,12 @@ class Relu(OnDevice[ElementwiseProblem, ReluConfig]):
 
 
 def _runs(problem: ElementwiseProblem, config: ReluConfig) -> int:
-    """Runs of vectors, one a block at a time."""
+    """Number of runs of vectors; a block computes one run at a time."""
     return -(-problem.size * itemsize(problem.dtype) // (config.block * config.vectors * VECTOR_BYTES))
 
 
 def _arguments(problem: ElementwiseProblem, x: Any, out: Any) -> _Relu:
-    """The struct of one call. Vectors need contiguous elements in both arrays, and the same offset from 16 bytes."""
+    """Kernel struct of one call. Vectors need contiguous arrays with the same offset from a multiple of 16 bytes."""
     size = itemsize(problem.dtype)
     args = _Relu(address(x), address(out), x.strides[0] // size, out.strides[0] // size, problem.size)
     source, target = args.x or 0, args.out or 0

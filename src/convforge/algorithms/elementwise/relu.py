@@ -1,4 +1,4 @@
-"""ReLU over any number of elements: NumPy's own loop, on every core."""
+"""ReLU over any number of elements, by NumPy on all cores."""
 
 from __future__ import annotations
 
@@ -46,5 +46,4 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
         return Plan(self, problem, config, runtime, steps=[Call(info, run)])
 
     def versions(self) -> dict[str, str]:
-        """NumPy's version."""
         return {"numpy": np.__version__}

@@ -1,4 +1,4 @@
-"""Convolution in the frequency domain: for large filters."""
+"""Convolution in the frequency domain, for large filters."""
 
 from convforge.algorithms.fft.fft import Fft
 

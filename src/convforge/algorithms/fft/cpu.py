@@ -1,4 +1,4 @@
-"""Kernels round the FFTs on the CPU: gather the tiles, multiply their spectra, store what overlap-save keeps."""
+"""CPU kernels before, between and after the FFTs: gather tiles, multiply spectra, store the valid outputs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from convforge.algorithms.host.rows import gather_row, store_row
 from convforge.backends.cpu.jit import jit
 from convforge.backends.cpu.simd import borrow
 
-# Frequencies of one work item of `multiply`: so a row of each operand stays in the L1 cache.
+# Frequencies of one work item of `multiply`, so that a row of each operand stays in L1.
 BLOCK = 512
 
 
 @jit
 def gather(x: Any, buffer: Any, boxes: Any, g: Any, begin: Any, end: Any) -> None:
-    """Work item = a tile and a channel: the tile's pixels, halo and border included, zeros up to the FFT's size.
+    """Work item = a tile and a channel: copy the tile's pixels, halo and border included, zero-padded to the FFT size.
 
     `buffer` is (tiles, C, size_h, size_w); `boxes` is (tiles, 5) int: n, p0, p1, q0, q1 of each tile.
     """
@@ -44,7 +44,7 @@ def gather(x: Any, buffer: Any, boxes: Any, g: Any, begin: Any, end: Any) -> Non
 def multiply(spectra: Any, w: Any, products: Any, outputs: Any, begin: Any, end: Any) -> None:
     """Work item = a block of frequencies of an output channel: products[t, k] = sum over c of spectra[t, c] * w[k, c].
 
-    Complex arrays: `spectra` (tiles, C, F), `w` (K, C / groups, F), `products` (tiles, K, F). `outputs` is the
+    The arrays are complex: `spectra` (tiles, C, F), `w` (K, C / groups, F), `products` (tiles, K, F). `outputs` is the
     number of output channels of a group.
     """
     spectra, w, products = borrow(spectra), borrow(w), borrow(products)
@@ -65,9 +65,9 @@ def multiply(spectra: Any, w: Any, products: Any, outputs: Any, begin: Any, end:
 
 @jit
 def store(sums: Any, boxes: Any, out: Any, g: Any, epilogue: Any, values: Any, begin: Any, end: Any) -> None:
-    """Work item = a tile of an output channel: applies the epilogue to every stride-th of the sums that did not wrap.
+    """Work item = a tile of an output channel: apply the epilogue to the outputs that did not wrap, and store them.
 
-    `sums` is (tiles, K, size_h, size_w); `values` gives only the type of the epilogue.
+    `sums` is (tiles, K, size_h, size_w) at stride 1; `values` only gives the type of the epilogue.
     """
     sums, out, g, epilogue = borrow(sums), borrow(out), borrow(g), borrow(epilogue)
     K, size_h, size_w = sums.shape[1:]

@@ -1,4 +1,4 @@
-"""The FFT method on GPUs: chunks of overlap-save tiles pass five steps: three kernels and two library calls."""
+"""The FFT method on GPUs: chunks of overlap-save tiles pass through three kernels and two library transforms."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Threads of a block of each kernel, and the box of numbers of a block of gather.cu and scatter.cu.
+# Threads of a block of each kernel, and the box of numbers that a block of gather.cu or scatter.cu copies.
 THREADS = {"fft_gather": 256, "fft_filter": 256, "fft_multiply": 128, "fft_scatter": 256}
 BOX_COLUMNS, BOX_LINES = 32, 32
 
-# Largest share of the memory for the filters' spectra.
+# The filters' spectra may take the device memory divided by this.
 SPECTRA_SHARE = 8
 
-# Buffers begin at a multiple of this in the workspace.
+# Alignment of the workspace's buffers, in bytes.
 ALIGNMENT = 256
 
-# For a device that does not report the size of its L2.
+# L2 size of a device that does not report it, in bytes.
 L2_BYTES = 32 << 20
 
-# Sizes of transforms that are worth trying.
+# Transform sizes that are worth trying, at most.
 MOST_SIZES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class FftConfig(Config):
-    """Transforms of the FFT method on GPUs."""
+    """Transform size and chunk size of the FFT method on GPUs."""
 
-    size_h: int  # rows of a transform: a tile with its halo
+    size_h: int  # rows of a transform: those of a tile with its halo
     size_w: int  # columns of a transform; even
-    # Most MiB of tiles, spectra and products that pass all steps together, to stay in L2; 0: one tile of one group.
+    # MiB of the tiles, spectra and products of a chunk, at most, so that it stays in L2; 0: one tile of one group.
     chunk_mib: int = field(metadata={"least": 0})
 
 
 class Fft(DeviceConvolution[FftConfig]):
     """Products of spectra, tile by tile: gather, transform, multiply, transform back, scatter.
 
-    With a stride every output of stride 1 is computed and all but the strided ones are dropped; a dilated filter is
-    transformed with its holes. Transforms are in place, and the products too if every filter has one channel.
+    With a stride, every output of stride 1 is computed, and only the strided ones are kept. A dilated filter is
+    transformed with its zeros. Transforms are in place; products are too if every filter has one channel.
     """
 
     name = "fft"
     summary = "products in the frequency domain, overlap-save tiles in chunks that stay in L2, a library's FFT"
     since = "depthwise_planes"
     precision = "fft"
-    nan_spread = "picture"  # its tile, which may be as large as that
+    nan_spread = "picture"  # its tile, which may be the whole image
     cost = MethodCost(0.30, 0.7, 4096, 5)
     look = Mark("green", "triangle-right")
     preference = TRANSFORM
@@ -83,7 +83,7 @@ class Fft(DeviceConvolution[FftConfig]):
         return Reason.quoted(facts.no_fft) if facts.no_fft else None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
-        """Sizes in chunks of half the L2 cache; then the best size in other chunks."""
+        """Sizes with chunks of half the L2 cache first; then the best size with other chunks."""
         room = facts.memory_bytes // SPECTRA_SHARE
         fitting = [size for size in sizes(problem) if _spectra_bytes(problem, tiling(problem, *size)) <= room]
         half = max(1, (facts.l2_bytes or L2_BYTES) // 2 >> 20)
@@ -104,7 +104,6 @@ class Fft(DeviceConvolution[FftConfig]):
                     workspace_bytes=steps.workspace_bytes)  # fmt: skip
 
     def versions(self) -> dict[str, str]:
-        """Version of the FFT library."""
         if self.backend == "cuda":
             from convforge.backends.cuda.fft import cufft_version
 
@@ -116,7 +115,7 @@ class Fft(DeviceConvolution[FftConfig]):
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """`count` tiles of the batch from `first` on, and `groups` groups of their channels from `group` on."""
+    """A chunk: `count` tiles of the batch from tile `first` on, with `groups` of their groups from `group` on."""
 
     first: int
     count: int
@@ -125,7 +124,7 @@ class _Chunk:
 
 
 def _chunks(problem: Conv2dProblem, cut: Tiling, nbytes: int) -> Iterator[_Chunk]:
-    """Cut the batch into equal chunks of tiles; if one tile is more than `nbytes`, cut its groups too."""
+    """Cut the batch into equal chunks of tiles; if a tile has more than `nbytes` bytes, cut its groups too."""
     total = problem.n * cut.down * cut.across
     if total > 2**31 - 1:
         raise ValueError(f"{total} tiles are more than the kernels can count; take a larger size of transform")
@@ -138,12 +137,12 @@ def _chunks(problem: Conv2dProblem, cut: Tiling, nbytes: int) -> Iterator[_Chunk
 
 
 def _in_place(problem: Conv2dProblem) -> bool:
-    """True if the products can overwrite the spectra."""
+    """True if products can overwrite the spectra."""
     return problem.c_per_group == problem.k_per_group == 1
 
 
 def _group_bytes(problem: Conv2dProblem, cut: Tiling) -> int:
-    """Bytes of a tile's spectra and products, of one group."""
+    """Bytes of the spectra and products of one group of a tile."""
     channels = problem.c_per_group + (0 if _in_place(problem) else problem.k_per_group)
     return channels * cut.points * 2 * itemsize(problem.acc_dtype)
 
@@ -153,12 +152,12 @@ def _spectra_bytes(problem: Conv2dProblem, cut: Tiling) -> int:
 
 
 def _interleaved(channels: int, layout: str) -> int:
-    """Channels of a block of gather.cu or scatter.cu: in NHWC those of a pixel, up to a line of memory."""
+    """Channels of a block of gather.cu or scatter.cu: in NHWC up to 32 of a pixel (a memory line)."""
     return min(channels, 32) if layout == "NHWC" else 1
 
 
 class _Tiles(ctypes.Structure):
-    """struct Tiles of fft.cuh."""
+    """The ctypes mirror of struct Tiles in fft.cuh."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -168,7 +167,7 @@ class _Tiles(ctypes.Structure):
 
 
 class _Multiply(ctypes.Structure):
-    """struct Multiply of multiply.cu."""
+    """The ctypes mirror of struct Multiply in multiply.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("spectra", "filters", "products")),
@@ -177,7 +176,7 @@ class _Multiply(ctypes.Structure):
 
 
 class _Steps:
-    """The steps of chunks, and their common workspace: spectra, products, the transforms' own workspace."""
+    """Make the steps of chunks; these share one workspace for spectra, products and the transforms' own needs."""
 
     def __init__(self, problem: Conv2dProblem, cut: Tiling, runtime: Runtime) -> None:
         self._problem, self._cut, self._runtime = problem, cut, runtime
@@ -207,12 +206,12 @@ class _Steps:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes that the chunks so far share."""
+        """Bytes of the workspace that all chunks so far share."""
         used = self._spectra_bytes + self._products_bytes + self._work_bytes
         return used + ALIGNMENT - 1 if used else 0
 
     def of(self, chunk: _Chunk) -> list[Launch | Call]:
-        """The five steps of a chunk."""
+        """Make the five steps of a chunk."""
         problem, cut, size = self._problem, self._cut, itemsize(self._problem.acc_dtype)
         planes_x, planes_out = (
             chunk.count * chunk.groups * each for each in (problem.c_per_group, problem.k_per_group)
@@ -292,7 +291,7 @@ class _Steps:
         )  # fmt: skip
 
     def _begin(self, buffers: Buffers, products: bool) -> int:
-        """Offset in the workspace of the spectra, or of the products."""
+        """Offset in the workspace of the spectra, or of the products, in bytes."""
         lead = -address(buffers["workspace"]) % ALIGNMENT
         return lead + (self._spectra_bytes if products and self._products_bytes else 0)
 
@@ -300,14 +299,14 @@ class _Steps:
         return address(buffers["workspace"]) + self._begin(buffers, products)
 
     def _pieces(self, buffers: Buffers, products: bool, nbytes: int) -> tuple[Any, Any]:
-        """The batch that is transformed, and the transform's own workspace."""
+        """Slices of the workspace: the batch to transform, and the transform's own workspace."""
         first = self._begin(buffers, products)
         work = self._begin(buffers, False) + self._spectra_bytes + self._products_bytes
         return buffers["workspace"][first : first + nbytes], buffers["workspace"][work : work + self._work_bytes]
 
 
 class _Spectra:
-    """Prepares filters: each is spread over its own tile, and transformed."""
+    """Prepare filters: copy each to a zero-padded tile of its own, and transform it."""
 
     def __init__(self, problem: Conv2dProblem, cut: Tiling, runtime: Runtime) -> None:
         self._problem, self._cut, self._runtime = problem, cut, runtime
@@ -329,7 +328,7 @@ class _Spectra:
         self._transform = _made(problem, cut, self._planes, False, runtime)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Spectra of these weights, (K, C / groups, size_h, pitch), over the points of a transform."""
+        """Return the spectra of these weights, (K, C / groups, size_h, pitch), divided by the points of a transform."""
         problem, cut, runtime = self._problem, self._cut, self._runtime
         spectra = runtime.empty((problem.k, problem.c_per_group, cut.size_h, 2 * cut.pitch), problem.acc_dtype, stream)
         strides = (ctypes.c_longlong * 4)(*(step // w.itemsize for step in w.strides))
@@ -342,17 +341,16 @@ class _Spectra:
 
 
 def _made(problem: Conv2dProblem, cut: Tiling, planes: int, inverse: bool, runtime: Runtime) -> Transform:
-    """Transforms of this many planes of tiles."""
     return runtime.fft(RealFft(cut.size_h, cut.size_w, cut.pitch, planes, problem.acc_dtype, inverse))
 
 
 def _library(transform: Transform, planes: int) -> LaunchInfo:
-    """A step of a library, which chooses its own grid."""
+    """Launch info of a library step, which chooses its own grid."""
     return LaunchInfo(transform.kernel, (planes,), (1,))
 
 
 def _boxes(channels: int, interleaved: int, rows: int, columns: int) -> int:
-    """Boxes of a tile; see gather.cu."""
+    """Number of boxes of a tile; see gather.cu."""
     lines = max(1, BOX_LINES // interleaved)
     return -(-channels // interleaved) * -(-rows // lines) * -(-columns // BOX_COLUMNS)
 

@@ -1,8 +1,8 @@
-"""Host side of the FFT method: sizes by a cost model, tiles by overlap-save, SciPy's transforms.
+"""Host side of the FFT method: a cost model for sizes, overlap-save tiles, SciPy's transforms.
 
-Overlap-save: the circular correlation of a tile with the filter, of the FFT's size, is right wherever the filter does
-not wrap round. Tiles therefore overlap by the filter's extent less one, and the rest is kept. (A. V. Oppenheim and
-R. W. Schafer, *Discrete-Time Signal Processing*, section 8.7.)
+Overlap-save: the circular correlation of a tile with the filter, at the size of the FFT, is correct wherever the
+filter does not wrap around. So tiles overlap by the filter's extent minus one, and only correct outputs are kept.
+(A. V. Oppenheim and R. W. Schafer, *Discrete-Time Signal Processing*, section 8.7.)
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, partition
 from convforge.problem.types import itemsize
 
-# Most bytes of the tiles of a chunk, their spectra and SciPy's temporary arrays, or as many as one tile needs.
+# Bytes of the tiles of a chunk, their spectra and SciPy's temporary arrays, at most, unless one tile needs more.
 CHUNK_BYTES = 32 << 20
 
-# The filters' spectra are kept; beyond this the method is refused.
+# Bytes of the filters' spectra, which a plan keeps, at most: with more, the method refuses the problem.
 SPECTRA_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class FftConfig(Config):
-    """Size of the transforms."""
+    """Size of the transforms, and tiles per chunk."""
 
-    size_h: int  # rows of the FFT: a tile with its halo
+    size_h: int  # rows of the FFT: those of a tile with its halo
     size_w: int  # columns of the FFT
-    tiles: int  # that are transformed at once
+    tiles: int  # tiles that are transformed together
 
 
 @takes_bfloat16
 class Fft(Algorithm[Conv2dProblem, FftConfig]):
-    """Products of spectra, tile by tile: its cost hardly grows with the filter.
+    """Products of spectra, tile by tile. The cost hardly grows with the filter's size.
 
-    With a stride every output of stride 1 is computed and all but the strided ones are dropped; a dilated filter is
-    transformed with its holes. Sums are float32 or float64, spectra complex64 or complex128. SciPy's transforms return
-    arrays of their own: these are not part of the workspace, and are scratch bytes of the launch that makes them.
+    With a stride, every output of stride 1 is computed, and only the strided ones are kept. A dilated filter is
+    transformed with its zeros. Sums are float32 or float64, spectra complex64 or complex128. SciPy allocates the
+    results of its transforms: these are not part of the workspace, but count as scratch bytes of their launch.
     """
 
     name = "fft"
@@ -62,7 +62,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
     operation = "conv2d"
     since = "direct_rows"
     precision = "fft"
-    nan_spread = "picture"  # its tile, which may be as large as that
+    nan_spread = "picture"  # its tile, which may be the whole image
     cost = MethodCost(0.10, 0.4, 1, 2)
     look = Mark("green", "triangle-right")
     preference = TRANSFORM
@@ -83,7 +83,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FftConfig]:
-        """The cheapest sizes by :func:`modelled_flops`, the best first."""
+        """Return the cheapest sizes by :func:`modelled_flops`, the best first."""
         sizes = _sizes(problem)
         fitting = [size for size in sizes if _spectra_bytes(problem, *size) <= SPECTRA_BYTES] or sizes[:1]
         best = sorted(fitting, key=lambda size: modelled_flops(problem, *size))[:4]
@@ -113,7 +113,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
         return Plan(self, problem, config, runtime, steps=steps, prepare=prepare, workspace_bytes=nbytes(parts))
 
     def versions(self) -> dict[str, str]:
-        """SciPy's version: it does the transforms."""
+        """Version of SciPy, which computes the transforms."""
         import scipy
 
         return {"scipy": scipy.__version__}
@@ -121,7 +121,7 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
 
 def _steps(problem: Conv2dProblem, config: FftConfig, parts: list[Part], boxes: NDArray[np.int64],
            kernels: tuple[Any, ...], frequencies: int, runtime: Runtime) -> list[Call]:  # fmt: skip
-    """The two launches of a chunk of tiles: gather; transform, multiply, transform back, store."""
+    """Make the two steps of a chunk of tiles: (1) gather; (2) transform, multiply, transform back, store."""
     g, values, cores = geometry(problem), np.empty(0, values_dtype(problem)), runtime.facts.cores
     tiles, size = len(boxes), (config.size_h, config.size_w)
     real, spectrum = _bytes_of_tile(problem, *size)
@@ -134,7 +134,7 @@ def _steps(problem: Conv2dProblem, config: FftConfig, parts: list[Part], boxes: 
     gather = info("fft_gather", tiles * problem.c, tiles * problem.c * pixels)
     multiply = info("fft_multiply", k * blocks, 8 * tiles * k * problem.c_per_group * bins)
     store = info("fft_store", tiles * k, tiles * k * pixels)
-    scratch = tiles * (problem.c * spectrum + k * (spectrum + real))  # what SciPy allocates
+    scratch = tiles * (problem.c * spectrum + k * (spectrum + real))  # bytes that SciPy allocates
     whole = LaunchInfo("rfft2, fft_multiply, irfft2, fft_store", (tiles,), (tiles,), scratch_bytes=scratch)
 
     def run_gather(buffers: Buffers, stream: Any) -> None:
@@ -157,7 +157,7 @@ def _steps(problem: Conv2dProblem, config: FftConfig, parts: list[Part], boxes: 
 
 
 def modelled_flops(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
-    """Operations of a whole call with this size of transform: 2.5 n log2(n) for a real FFT of n pixels.
+    """Estimate the operations of a call with this transform size: 2.5 n log2(n) for a real FFT of n pixels.
 
     Examples
     --------
@@ -170,14 +170,14 @@ def modelled_flops(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
     tiles = problem.n * -(-problem.p // tile_p) * -(-problem.q // tile_q)
     transform = 2.5 * pixels * math.log2(max(pixels, 2))
     product = 4.0 * pixels * problem.k * problem.c_per_group
-    # Weights are transformed on every call unless they are prepared; the rest of a tile is moving pixels.
+    # A call transforms the weights unless they are prepared. The last term of a tile is the cost of copying pixels.
     move = 8.0 * pixels * (problem.c + problem.k)
     filters = problem.k * problem.c_per_group * transform
     return tiles * ((problem.c + problem.k) * transform + product + move) + filters
 
 
 def _sizes(problem: Conv2dProblem) -> list[tuple[int, int]]:
-    """Sizes to compare, each the next that is fast for the FFT."""
+    """Return sizes to compare: each wanted size, rounded up to one that the FFT is fast for."""
     from scipy.fft import next_fast_len
 
     return sorted({(int(next_fast_len(h, real=True)), int(next_fast_len(w, real=True)))
@@ -185,7 +185,7 @@ def _sizes(problem: Conv2dProblem) -> list[tuple[int, int]]:
 
 
 def _wanted_sizes(problem: Conv2dProblem) -> set[tuple[int, int]]:
-    """A few multiples of the filter's extent, up to the whole image if that is small."""
+    """Multiples of the filter's extent, up to the size of the whole image if that is small."""
 
     def axis(extent: int, stride: int, outputs: int, factor: float) -> int:
         whole = (outputs - 1) * stride + extent
@@ -202,7 +202,7 @@ def _wanted_sizes(problem: Conv2dProblem) -> set[tuple[int, int]]:
 
 
 def _tile(problem: Conv2dProblem, size_h: int, size_w: int) -> tuple[int, int]:
-    """Outputs of a tile by axis: those whose window is within the transform's size."""
+    """Outputs of a tile along each axis: those with their window inside the transform."""
     return (size_h - problem.extent_h) // problem.stride[0] + 1, (size_w - problem.extent_w) // problem.stride[1] + 1
 
 
@@ -212,13 +212,13 @@ def _boxes(problem: Conv2dProblem, config: FftConfig) -> NDArray[np.int64]:
 
 
 def _parts(problem: Conv2dProblem, config: FftConfig, tiles: int) -> list[Part]:
-    """The workspace of a chunk: the gathered tiles, and the products of their spectra."""
+    """Workspace of a chunk: the gathered tiles, and the products of their spectra."""
     h, w, acc = config.size_h, config.size_w, np.dtype(problem.acc_dtype)
     return [((tiles, problem.c, h, w), acc), ((tiles, problem.k, h, w // 2 + 1), np.result_type(acc, np.complex64))]
 
 
 def _bytes_of_tile(problem: Conv2dProblem, size_h: int, size_w: int) -> tuple[int, int]:
-    """Bytes of one channel of a tile, and of its spectrum."""
+    """Bytes of one channel of a tile, and of the spectrum of one channel."""
     element = itemsize(problem.acc_dtype)
     return size_h * size_w * element, size_h * (size_w // 2 + 1) * 2 * element
 
@@ -236,7 +236,7 @@ def _tiles_of_chunk(problem: Conv2dProblem, size_h: int, size_w: int) -> int:
 
 
 def _filter_spectra(problem: Conv2dProblem, config: FftConfig, w: Any, cores: int) -> NDArray[np.generic]:
-    """conj(FFT) of every filter with its dilation's holes: (K, C / groups, F); the conjugate makes it correlation."""
+    """Return conj(FFT) of each filter with its dilation's zeros, (K, C / groups, F); conj makes it a correlation."""
     from scipy import fft
 
     taps = correlation_filter(problem, w)

@@ -1,4 +1,4 @@
-"""Host side of fused.cu: tiles transformed by a block in shared memory, for filters of one channel."""
+"""Host side of fused.cu: a block transforms tiles in shared memory; for one-channel filters."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Size of a transform -> numbers that a thread of its outer and of its inner stage holds.
+# Size of a transform -> numbers that a thread holds in the outer and the inner stage.
 STAGES = {32: (8, 4), 64: (8, 8), 128: (16, 8)}
 
-# Extent of a filter up to which tiles in shared memory leave more than a quarter of their numbers as outputs.
+# Extent of a filter up to which outputs are at least about a quarter of a tile's numbers.
 MOST_EXTENT = 63
 
 
 @dataclass(frozen=True, slots=True)
 class FusedConfig(Config):
-    """Tile of the fused kernel."""
+    """Tile and block of the fused kernel."""
 
     size: int  # rows and columns of a transform, a key of STAGES
-    threads: int  # of a block; a multiple of 32
+    threads: int  # threads of a block; a multiple of 32
 
 
 class FftFused(DeviceConvolution[FusedConfig]):
@@ -46,7 +46,7 @@ class FftFused(DeviceConvolution[FusedConfig]):
     summary = "the FFT of a pair of tiles, product and way back in one block's shared memory; one channel a filter"
     since = "fft"
     precision = "fft"
-    nan_spread = "picture"  # its tile and the one that it is paired with
+    nan_spread = "picture"  # its tile, and the other tile of the pair
     cost = MethodCost(0.30, 0.7, 4096, 2)
     look = Mark("green", "triangle-up")
 
@@ -67,7 +67,6 @@ class FftFused(DeviceConvolution[FusedConfig]):
         return None if None in reasons else reasons[-1]
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
-        """By the numbers that all tiles have."""
         fit = [config for config in _all_configs() if config_refusal(problem, config, facts) is None]
         return sorted(fit, key=lambda config: numbers(problem, config.size))
 
@@ -96,9 +95,9 @@ class FftFused(DeviceConvolution[FusedConfig]):
 
 
 class _Spectra(Preparation):
-    """Prepares filters: cast and flipped, then transformed, each by a block.
+    """Prepare filters: cast and flip them, then transform each in one block.
 
-    The spectra are (K, size, size) complex numbers in the order of fused.cu.
+    Spectra are (K, size, size) complex numbers, in the order of fused.cu.
     """
 
     def __init__(self, problem: Conv2dProblem, config: FusedConfig, runtime: Runtime) -> None:
@@ -139,7 +138,7 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
 
 
 def numbers(problem: Conv2dProblem, size: int) -> int:
-    """Complex numbers of all pairs of tiles of an image's channel: the work is proportional to them.
+    """Complex numbers of all tile pairs of one channel of an image; the work is proportional to them.
 
     Examples
     --------
@@ -151,7 +150,7 @@ def numbers(problem: Conv2dProblem, size: int) -> int:
 
 
 def _all_configs() -> list[FusedConfig]:
-    """A thread has one or two sets of numbers in the outer stages."""
+    """Return all configs: a thread holds one or two sets of numbers in the outer stages."""
     return [
         FusedConfig(size, size * inner // share) for size, (_, inner) in STAGES.items()
         for share in (2, 1) if size * inner // share >= 64

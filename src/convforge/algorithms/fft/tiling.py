@@ -1,4 +1,4 @@
-"""Overlap-save on a GPU: sizes of transforms, outputs of a tile, expected time of a call."""
+"""Overlap-save on a GPU: transform sizes, outputs of a tile, estimated time of a call."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
-# Complex numbers of a row are rounded up to a multiple of this, so that rows begin at whole sectors of memory.
+# The number of complex values in a row is a multiple of this, so that rows begin at whole memory sectors.
 PITCH = 4
 
-# The largest size that is compared: beyond it one axis takes cuFFT more than one pass over memory.
+# Largest size that is compared: above it, cuFFT needs several passes over memory for an axis.
 MOST = 4096
 
-# Sizes of an axis that cuFFT has kernels for: 2^a 3^b 5^c, even, as half of a row of real numbers is transformed.
+# Axis sizes that cuFFT has kernels for: 2^a 3^b 5^c. Even, because the transform of a real row is half as long.
 FAST: tuple[int, ...] = tuple(sorted(
     2**a * 3**b * 5**c for a in range(1, 13) for b in range(8) for c in range(6) if 2**a * 3**b * 5**c <= MOST
 ))  # fmt: skip
@@ -26,7 +26,7 @@ FAST: tuple[int, ...] = tuple(sorted(
 # Reason for using transforms if a problem allows them.
 TRANSFORM = Preference(Rank.LESS_ARITHMETIC, "the products in the frequency domain do not grow with the filter")
 
-# Numbers of parts of an axis of the output, to find sizes.
+# Numbers of parts into which an axis of the output is cut, to find candidate sizes.
 CUTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256)
 
 
@@ -39,16 +39,16 @@ def integer_refusal(problem: Conv2dProblem) -> Reason | None:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of a problem for a size of transform."""
+    """Tiles of a problem at one transform size."""
 
     size_h: int  # rows of the transform
     size_w: int  # columns of the transform
-    pitch: int  # complex numbers of a row in memory
-    tile_p: int  # rows of outputs of a tile
-    tile_q: int  # columns of outputs of a tile
-    down: int  # tiles of an image, one below the other
-    across: int  # tiles next to each other
-    span_h: int  # rows of the padded image that a tile reads; the rest of it is zeros
+    pitch: int  # complex numbers of a row in memory, with padding
+    tile_p: int  # output rows of a tile
+    tile_q: int  # output columns of a tile
+    down: int  # tiles of an image along P
+    across: int  # tiles of an image along Q
+    span_h: int  # rows of the padded image that a tile reads; the tile's other rows are zeros
     span_w: int  # columns of the padded image that a tile reads
 
     @property
@@ -58,7 +58,7 @@ class Tiling:
 
 
 def tiling(problem: Conv2dProblem, size_h: int, size_w: int) -> Tiling:
-    """Return the tiles of a size of transform; ``ValueError`` if the filter does not fit or a row is odd.
+    """Return the tiles of a transform size; ``ValueError`` if the filter does not fit or a row is odd.
 
     Examples
     --------
@@ -80,9 +80,9 @@ def tiling(problem: Conv2dProblem, size_h: int, size_w: int) -> Tiling:
 
 @cache
 def sizes(problem: Conv2dProblem) -> tuple[tuple[int, int], ...]:
-    """Sizes worth comparing, the best by :func:`modelled_seconds` first.
+    """Return sizes worth comparing, the best by :func:`modelled_seconds` first.
 
-    Of each magnitude of area the best, and of all whose axes are powers of two: there cuFFT is at its best.
+    One size for each magnitude of area, plus the best power-of-two size, for which cuFFT is fastest.
 
     Examples
     --------
@@ -99,17 +99,17 @@ def sizes(problem: Conv2dProblem) -> tuple[tuple[int, int], ...]:
 
 
 def modelled_seconds(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
-    """Estimated time of a call on a large GPU, with the filter's transforms. Only for comparing sizes.
+    """Estimate the time of a call on a large GPU, filter transforms included, to compare sizes.
 
-    Every step goes over the tiles once, the transforms twice, at L2's 5 TB/s; transforms do 2.5 n log2(n) operations,
-    at 15 TFLOP/s; the product at 30. A size that is no power of two takes a little longer, and one above 1024, of which
-    few fit an SM.
+    The model assumes: every step passes once over the tiles, transforms twice, at 5 TB/s (L2); transforms do
+    2.5 n log2(n) operations at 15 TFLOP/s; products run at 30 TFLOP/s. A size that is no power of two takes 10 %
+    longer, and one above 1024 takes 20 % longer, because few fit in an SM.
     """
     cut = tiling(problem, size_h, size_w)
     tiles, element = problem.n * cut.down * cut.across, itemsize(problem.acc_dtype)
     planes = tiles * (problem.c + problem.k)
     nbytes = 2 * cut.points * element
-    moved = planes * nbytes * 2 * 2 + planes * nbytes  # row and column passes; gather, scatter and product
+    moved = planes * nbytes * 2 * 2 + planes * nbytes  # row and column passes; then gather, scatter and product
     work = 2.5 * 2 * cut.points * math.log2(size_h * size_w)
     slow = math.prod(1.0 + 0.1 * (not _is_power(size)) + 0.2 * (size > 1024) for size in (size_h, size_w))
     products = 8.0 * tiles * problem.k * problem.c_per_group * cut.points
@@ -118,9 +118,9 @@ def modelled_seconds(problem: Conv2dProblem, size_h: int, size_w: int) -> float:
 
 
 def whole(problem: Conv2dProblem, axis: int) -> int:
-    """The least size of an axis with which one tile holds all outputs.
+    """Smallest transform size along an axis with which one tile holds all outputs.
 
-    Where zeros are outside, what wraps round meets padding: the same zeros then serve both sides.
+    With a zero border, values that wrap around meet padding, so the same zeros serve as padding on both sides.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def _sizes_of(problem: Conv2dProblem, axis: int) -> tuple[int, int, int]:
 
 
 def _candidates(problem: Conv2dProblem, axis: int) -> list[int]:
-    """Fast sizes of an axis: powers of two, and those that cut the output into parts without much waste."""
+    """Fast sizes of an axis: powers of two, and sizes that cut the output into parts with little waste."""
     outputs, stride, extent = _sizes_of(problem, axis)
     most = next_fast(whole(problem, axis))
     parts = (whole(problem, axis) if cut == 1 else (-(-outputs // cut) - 1) * stride + extent for cut in CUTS)
@@ -162,7 +162,7 @@ def _candidates(problem: Conv2dProblem, axis: int) -> list[int]:
 
 
 def next_fast(size: int) -> int:
-    """The next size that cuFFT is fast at; above :data:`MOST`, the next even one that has only factors 2, 3 and 5.
+    """Return the next size that cuFFT is fast at; above :data:`MOST`, the next even one with only factors 2, 3 and 5.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def next_fast(size: int) -> int:
 
 
 def transform_work(problem: Conv2dProblem, passes: int) -> Work:
-    """2.5 N log2 N operations a real transform, of tiles that overlap by half; `passes` over the spectra in memory."""
+    """Work of tiles that overlap by half: 2.5 N log2 N per real transform; `passes` over spectra in memory."""
     points = 2.0 * problem.n * problem.padded_h * problem.padded_w
     extent = max(problem.extent_h, problem.extent_w, 2)
     transforms = 2.5 * 2 * math.log2(4 * extent) * points * (problem.c + problem.k)

@@ -1,4 +1,4 @@
-"""Max pooling."""
+"""Two-dimensional max pooling, on CPUs and GPUs."""
 
 from convforge.algorithms.pool.pool import MaxPoolRows
 

@@ -12,10 +12,10 @@ from convforge.backends.cpu.jit import jit
 
 @jit
 def max_rows(x: Any, out: Any, g: Any, sizes: Any, epilogue: Any, like: Any, begin: Any, end: Any) -> None:
-    """Work item = one output row (n, c, p): the largest of R rows first, then of S columns. NaN wins over all.
+    """Work item = one output row (n, c, p): take the maximum of R rows, then of S columns. Any NaN gives NaN.
 
-    `g.outside` is the least value. `sizes`: channels, phases of the stride, elements of a phase, padded columns that
-    are read. `like` gives only the type for comparisons: it holds every value of x exactly.
+    `g.outside` is the smallest value. `sizes`: channels, phases of the stride, elements of a phase, padded columns that
+    are read. `like` only gives the type of comparisons, which represents every value of x exactly.
     """
     channels, phases, phase_pitch, count = sizes
     row = np.empty(phases * phase_pitch, like.dtype)

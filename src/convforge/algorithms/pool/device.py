@@ -1,4 +1,4 @@
-"""Host side of max_pool.cu: the tile of a thread, and the rule for vectors."""
+"""Host side of max_pool.cu: the tile of a thread, and the vectors of loads and stores."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from convforge.errors import Reason
 from convforge.problem import Pool2dProblem
 from convforge.problem.types import VECTOR_BYTES, is_integer, itemsize, limits
 
-# A grid has at most this many blocks along x.
+# Blocks of a grid along x, at most.
 MOST_BLOCKS = 2**31 - 1
 
-# Most outputs that a thread keeps in registers.
+# Outputs that a thread keeps in registers, at most.
 MOST_OUTPUTS = 64
 
-# Threads of an SM below which the image is small: then a thread computes fewer outputs.
+# Threads per SM below which a thread computes fewer outputs, because the image is small.
 ENOUGH_THREADS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class MaxPoolConfig(Config):
-    """Block of :class:`MaxPool`, and the tile of a thread."""
+    """Block size of :class:`MaxPool`, and the tile of a thread."""
 
-    block: int = 128  # threads, 32 to 1024
+    block: int = 128  # threads of a block, 32 to 1024
     out_p: int = 2  # rows of outputs of a thread
-    out_q: int = 2  # columns of outputs of a thread; in NHWC of as many channels as 16 bytes hold
+    out_q: int = 2  # columns of outputs of a thread; in NHWC, each of as many channels as fit in 16 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Vectors:
 
 
 class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
-    """A thread finds a small tile of maxima, from rows of pixels that it loads in vectors."""
+    """A thread computes a small tile of maxima from rows of pixels, which it loads as vectors."""
 
     name = "max_pool"
     summary = "a tile of outputs a thread, each pixel under it read once, 16-byte loads"
@@ -63,10 +63,10 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
         return None
 
     def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[MaxPoolConfig]:
-        """The default is the first with enough threads for the device, or the smallest tile."""
+        """The default is the first shape with enough threads for the device, or the smallest tile."""
         if problem.layout == "NHWC":
             shapes = [(2, 1), (1, 1), (4, 1), (2, 2), (1, 2)]
-        else:  # as many columns as make a load of 16 bytes
+        else:  # as many columns as a 16-byte load holds
             wide = min(max(VECTOR_BYTES // (itemsize(problem.dtype) * problem.stride[1]), 1), 8)
             shapes = [(2, wide), (1, wide), (4, wide), (2, 2 * wide), (1, 1)]
         tiles = [(out_p if problem.p > 1 else 1, out_q if problem.q > 1 else 1) for out_p, out_q in shapes]
@@ -110,7 +110,7 @@ class MaxPool(OnDevice[Pool2dProblem, MaxPoolConfig]):
 
 @cache
 def _struct(value: str) -> type[ctypes.Structure]:
-    """struct Pool of max_pool.cu for this type of comparisons."""
+    """Make the ctypes mirror of struct Pool in max_pool.cu, for comparisons in this type."""
     sizes = [(name, ctypes.c_int) for name in ("N", "C", "H", "W", "P", "Q", "top", "left", "x_vectors", "out_vectors")]
     fields = [
         ("x", ctypes.c_void_p), ("out", ctypes.c_void_p), ("x_strides", Strides), ("out_strides", Strides),
@@ -161,9 +161,9 @@ def _tiles(problem: Pool2dProblem, config: MaxPoolConfig) -> int:
 
 
 def _lies_in_vectors(array: Any, vector: int) -> bool:
-    """True if elements are contiguous along the last axis, in whole and aligned vectors.
+    """True if the array consists of whole, aligned vectors along its contiguous last axis.
 
-    The stride of an axis of one element does not matter.
+    Strides of axes with one element do not matter.
     """
     *outer, inner = (step // array.itemsize for step in array.strides)
     aligned = all(size <= 1 or step % vector == 0 for size, step in zip(array.shape[:-1], outer, strict=True))

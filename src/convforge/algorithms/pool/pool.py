@@ -23,7 +23,7 @@ from convforge.problem.types import is_integer
 
 @takes_bfloat16
 class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
-    """A row of outputs at a time: the maximum down the window's rows, then along its columns."""
+    """Computes a row of outputs at a time: the maximum over the window's rows, then over its columns."""
 
     name = "max_pool_rows"
     summary = "rows of outputs, down the window and then along it, vectorised, threads"
@@ -60,9 +60,9 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
 
 
 def _as_convolution(problem: Pool2dProblem) -> Conv2dProblem:
-    """A depthwise convolution that reads and writes what the pooling does, so that both share geometry and epilogue.
+    """Return the depthwise convolution with the same inputs and outputs, to reuse its geometry and epilogue.
 
-    With `ceil_mode` the last windows may extend beyond the padding: as much padding is added.
+    With `ceil_mode` the last windows may extend beyond the padding; the padding is then larger.
     """
     top, bottom, left, right = problem.padding
     over_h = (problem.p - 1) * problem.stride[0] + problem.extent_h - problem.h - top

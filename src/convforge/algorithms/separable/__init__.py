@@ -1,4 +1,4 @@
-"""Separable filters: a filter of low rank as a few passes along the rows and down the columns."""
+"""Separable filters: computes a low-rank filter as a few passes along rows and columns."""
 
 from convforge.algorithms.separable.separable import Separable
 

@@ -1,4 +1,4 @@
-"""Kernels of the separable method on the CPU: down the columns, then along the row, in a tile that stays in cache."""
+"""CPU kernels of the separable method: a column pass and a row pass, in a tile that stays in cache."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from convforge.backends.cpu.simd import alias, borrow, fma, load, splat, store, 
 @jit
 def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: Any, epilogue: Any, values: Any,
               sizes: Any, taps: Any, used: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work item = a tile of one output channel (n, k, strip of rows, strip of columns), walked down row by row.
+    """Work item = a tile of one output channel (n, k, strip of rows, strip of columns), computed row by row.
 
-    Each factor of the rank is first applied down the columns, which makes one row, then along that row. The image's
-    rows come from a ring of gathered rows, as many as the filter is high; or directly from the image, if their type
-    and order allow that and the filter is low.
+    For each factor of the rank, the column pass makes one row of intermediate sums; the row pass then filters that
+    row. Image rows come from a ring of gathered rows, as many as the filter's extent; or directly from the image, if
+    the filter has few rows and the image has the right type and contiguous rows.
 
-    `horizontal` has K * channels * rank * S factors, `vertical` K * channels * rank * R, with room for the largest
-    rank; `ranks` is (K, channels). `taps` has the place of each horizontal tap from the first factor's row, (rank *
-    S,). `used` has a flag for each remainder modulo stride_h: an output reads its rows. `values` gives only the type
-    of the epilogue.
+    `horizontal` has K * channels * rank * S factors and `vertical` K * channels * rank * R, with room for the largest
+    rank; `ranks` is (K, channels). `taps`, of shape (rank * S,), has the offset of each horizontal tap from the row of
+    the first factor. `used` is True for each remainder modulo stride_h of rows that any output reads. `values` only
+    gives the type of the epilogue.
     """
     x, out, g, epilogue = borrow(x), borrow(out), borrow(g), borrow(epilogue)
     horizontal, vertical, taps = borrow(horizontal), borrow(vertical), borrow(taps)
@@ -75,7 +75,7 @@ def separable(x: Any, horizontal: Any, vertical: Any, ranks: Any, out: Any, g: A
 
 @jit
 def gather(ring: Any, slot: Any, x: Any, plane: Any, position: Any, q0: Any, columns: Any, g: Any, sizes: Any) -> None:
-    """Copies the pixels of padded row `position` that `columns` outputs from column `q0` on read."""
+    """Copy the pixels of padded row `position` that the `columns` outputs from column `q0` on read."""
     h = g.rows[position]
     start = plane + h * x.place[3] if h >= 0 else -1
     count = (columns - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
@@ -85,7 +85,7 @@ def gather(ring: Any, slot: Any, x: Any, plane: Any, position: Any, q0: Any, col
 
 @jit
 def find_rows(places: Any, top: Any, g: Any, step: Any) -> Any:
-    """Fills in the offsets of the rows that a filter at padded row `top` reads; False if one is outside the image."""
+    """Store the offsets of the rows that a filter at padded row `top` reads; False if one is outside the image."""
     for r in range(g.R):
         h = g.rows[top + r * g.dilation_h]
         if h < 0:
@@ -97,7 +97,7 @@ def find_rows(places: Any, top: Any, g: Any, step: Any) -> Any:
 @jit
 def filter_in_place(middle: Any, flat: Any, plane: Any, places: Any, factors: Any, first: Any, rank: Any, q0: Any,
                     columns: Any, g: Any, sizes: Any) -> None:  # fmt: skip
-    """Applies every factor down the columns of rows of the image; the border's columns come from the table."""
+    """Apply the column pass of every factor to image rows in place; the table gives the border's columns."""
     count = columns + g.dilation_w * (g.S - 1)
     a = min(max(g.left - q0, 0), count)
     b = min(max(g.left + g.width - q0, a), count)
@@ -114,7 +114,7 @@ def filter_in_place(middle: Any, flat: Any, plane: Any, places: Any, factors: An
 @jit
 def filter_border(middle: Any, at: Any, begin: Any, end: Any, a: Any, b: Any, flat: Any, plane: Any, places: Any,
                   factors: Any, factor: Any, q0: Any, g: Any) -> None:  # fmt: skip
-    """Columns [begin, end) of a row, one by one; those that repeat one of [a, b), already filtered, are copied."""
+    """Filter columns [begin, end) of a row one by one; copy those that repeat one of the finished columns [a, b)."""
     for j in range(begin, end):
         column = g.columns[q0 + j]
         same = column + g.left - q0
@@ -131,10 +131,10 @@ def filter_border(middle: Any, at: Any, begin: Any, end: Any, a: Any, b: Any, fl
 @jit
 def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, factors: Any, first: Any, taps: Any, n: Any,
                  add: Any) -> None:  # fmt: skip
-    """target[to + q] = sum over t of factors[first + t] * source[at + places[t] + q], for q up to `n`.
+    """target[to + q] = sum over t of factors[first + t] * source[at + places[t] + q], for 0 <= q < `n`.
 
     The sums of a block of eight vectors stay in registers over all taps. If `add` is set, or `n` is less than a
-    vector, reads and writes go up to a whole vector: the arrays must have room for it.
+    vector, it reads and writes whole vectors, so the arrays must have room for them.
     """
     lanes = 32 // target.itemsize
     q = 0
@@ -163,7 +163,7 @@ def weighted_sum(target: Any, to: Any, source: Any, at: Any, places: Any, factor
         q += 8 * lanes
     while q < n:
         if not add and n >= lanes:
-            q = min(q, n - lanes)  # again over finished sums, so that nothing behind the row is touched
+            q = min(q, n - lanes)  # recompute some sums, so that nothing after the row is overwritten
         total = load(target, to + q) if add else zeros(target)
         for t in range(taps):
             total = fma(splat(factors, first + t), load(source, at + places[t] + q), total)

@@ -1,4 +1,4 @@
-"""The separable method on GPUs, the host side of fused.cu: the tile that both passes share."""
+"""The separable method on GPUs, host side of fused.cu: one tile for both passes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, itemsize
 
-# Values worth comparing: outputs of a column of a thread, strips of them in a tile, columns of a tile, and sums of a
-# row of a thread in the first pass.
+# Values worth comparing: outputs of a thread along P, strips of a tile, columns of a tile, and sums of a row that a
+# thread computes at a time in the first pass.
 OUT_P, STRIPS, COLUMNS, ALONG = (4, 8, 16, 24), (1, 2, 4, 8), (16, 32, 64, 128), (8, 16)
 
-# Taps of this many bytes are loaded together; of a longer row, chunks of so many.
+# Taps of a row that are loaded together: all if they take up to LONGEST_BYTES, else CHUNK at a time.
 LONGEST_BYTES, CHUNK = 128, 16
 
-# Registers of a thread for taps and sums, of its 255.
+# Registers of a thread for taps and sums, at most, of its 255.
 MOST_REGISTERS = 160
 
-# Most configs worth trying.
+# Configs that are worth trying, at most.
 MOST_CONFIGS = 10
 
 
@@ -44,18 +44,18 @@ class FusedConfig(Config):
     """Tile of the fused kernel."""
 
     out_p: int  # outputs of a column that a thread computes
-    strips_y: int  # such strips of a tile
+    strips_y: int  # strips of a tile along P
     tile_q: int  # columns of a tile; a multiple of `along`
     along: int = 8  # sums of a row that a thread computes at a time in the first pass; a multiple of 16 bytes
     planes: int = 1  # neighbouring output channels of a block, which has strips_y * tile_q * planes threads
-    resident: int = 512  # threads that an SM must hold; see :func:`compiled`
+    resident: int = 512  # resident threads per SM, at least; see :func:`compiled`
 
     @property
     def threads(self) -> int:
         return self.strips_y * self.tile_q * self.planes
 
 
-# The config that needs least.
+# The config with the smallest needs.
 LEAST = FusedConfig(4, 2, 16, 8)
 
 
@@ -77,7 +77,7 @@ class _Layout:
 
 
 class Separable(DeviceConvolution[FusedConfig]):
-    """Both passes in one kernel, R + S products an output for each of the rank; as on the CPU, any rank is computed."""
+    """Both passes in one kernel: R + S products per output and outer product. Supports any rank, as on the CPU."""
 
     name = "separable"
     summary = "the filter as a few products of 1-D filters (SVD), both passes in one tile in shared memory"
@@ -96,7 +96,6 @@ class Separable(DeviceConvolution[FusedConfig]):
         return integer_refusal(problem) or config_refusal(problem, LEAST, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FusedConfig]:
-        """Sorted by :func:`modelled_cycles`."""
         beside = even_share(problem.k, 4) if "NHWC" in (problem.x_layout, problem.out_layout) else 1
         found = {
             FusedConfig(out_p, strips_y, tile_q, along, planes)
@@ -169,17 +168,17 @@ def config_refusal(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFac
 
 
 def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFacts) -> float:
-    """Estimated cycles of an SM for one product of the rank, of all channels. Only for comparing configs.
+    """Estimate cycles of an SM for one outer product, over all channels, to compare configs.
 
-    In a cycle it issues 4 instructions of a warp, shared memory moves 128 bytes, and L2 gives 32. Counts come from
-    fused.cu; a copied vector needs about 10 instructions, an output 6. Eight warps hide latencies; fewer need that much
-    longer.
+    Per cycle, an SM issues 4 warp instructions, shared memory moves 128 bytes, and L2 delivers 32. Counts come from
+    fused.cu; a copied vector takes about 10 instructions, an output 6. Eight warps hide all latency; with fewer, the
+    time grows in proportion.
     """
     layout = _layout(problem, config)
     size, warps = itemsize(problem.acc_dtype), -(-config.threads // 32)
-    wide = size // 4  # a double needs two words, and about two cycles
+    wide = size // 4  # a double has two words and takes about two cycles
     items = config.planes * (config.tile_q // config.along) * layout.rows
-    turns = -(-items // config.threads) * warps  # of a warp
+    turns = -(-items // config.threads) * warps  # warp iterations of the row pass
     loads = -(-((config.along - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1) // layout.load)
     taps = -(-problem.s // 4) + 4
     span = (config.out_p - 1) * problem.stride[0] + problem.dilation[0] * (problem.r - 1) + 1
@@ -194,22 +193,22 @@ def modelled_cycles(problem: Conv2dProblem, config: FusedConfig, facts: DeviceFa
         config.planes * (layout.rows * layout.width + config.threads * config.out_p / config.planes) * tile_bytes / 32
     )
     blocks = _tiles(problem, config).count
-    rereads = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # a line is read again for a channel
+    rereads = 3 if problem.x_layout == "NHWC" and problem.c > config.planes else 1  # channels reread memory lines
     possible = blocks_held(facts, warps, layout.shared_bytes, 40 + _registers(problem, config))
     at_once = max(1, min(possible, -(-blocks // facts.cores)))
     held = at_once * warps
-    alone = 1.3 if at_once < 2 else 1.0  # while the warps of an only block wait for each other, the SM is idle
+    alone = 1.3 if at_once < 2 else 1.0  # if the SM's only block waits, the SM is idle
     waves = math.ceil(blocks / facts.cores)
     return waves * problem.c_per_group * max(issued / 4, shared, moved * rereads) * max(1.0, 8 / held) * alone
 
 
 def _small_planes(problem: Conv2dProblem, threads: int) -> int:
-    """Planes that share a block where a tile has few threads."""
+    """Planes of a block if a tile has few threads."""
     return max(1, min(problem.n * problem.k, 128 // threads))
 
 
 def _chunk(taps: int, problem: Conv2dProblem) -> int:
-    """Taps that are loaded together."""
+    """Number of taps that are loaded together."""
     return taps if taps * itemsize(problem.acc_dtype) <= LONGEST_BYTES else CHUNK
 
 
@@ -240,7 +239,7 @@ def _layout(problem: Conv2dProblem, config: FusedConfig) -> _Layout:
     rows = tile_height(problem, config.strips_y * config.out_p)
     middle_pitch = odd_vectors(config.tile_q, acc_bytes)
     plane, middle = rows * pitch, rows * middle_pitch
-    if config.planes > 1:  # the planes of a pixel have no bank conflicts
+    if config.planes > 1:  # avoid bank conflicts between the planes of a pixel
         banks = 128 // acc_bytes
         middle += (-(-banks // config.planes) + 3 & ~3) - middle % banks
         middle += banks * (middle < rows * middle_pitch)

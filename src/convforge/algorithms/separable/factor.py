@@ -1,4 +1,4 @@
-"""Host side of factor.cu, which factors filters on the device as factors.py does with NumPy."""
+"""Host side of factor.cu: factorises filters on the device, with the algorithm that factors.py runs in NumPy."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Elements of a filter for each thread of its block, and the most threads: pairs of lines are rotated by a warp each.
+# Filter elements per thread of a block, and threads of a block, at most; a warp rotates a pair of lines.
 ELEMENTS, MOST_THREADS = 2, 512
 
-# Shared memory that the kernel declares beside the filter's elements is less than this, and a double for each tap of
-# a row, a column and each singular value.
+# Bytes of shared memory that the kernel declares besides the filter's elements, at most, not counting those
+# for each tap of a row, each tap of a column and each singular value.
 DECLARED_BYTES = 1024
 
 
 class _Factoring(ctypes.Structure):
-    """struct Factoring of factor.cu."""
+    """The ctypes mirror of struct Factoring in factor.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("w", "rows", "columns", "ranks", "errors", "scratch")),
@@ -35,11 +35,11 @@ class _Factoring(ctypes.Structure):
 
 
 class DeviceFactors(Preparation):
-    """Prepares filters: reads the weights in place, casts, flips and factors them, a block each.
+    """Prepare filters: read the weights in place, cast and flip them, and factorise each in one block.
 
-    One launch without synchronization, so a graph can capture it. It makes ``w[k, c] = sum over i < ranks[k, c] of
-    outer(columns[k, c, i], rows[k, c, i])``, with room for min(R, S) products. A filter with NaN or Inf gets one
-    product, all NaN. The note is read from the device on demand.
+    One launch without synchronization, so that a CUDA graph can capture it. It computes ``w[k, c] = sum over i <
+    ranks[k, c] of outer(columns[k, c, i], rows[k, c, i])``, with room for min(R, S) products. A filter with NaN or Inf
+    gets one product, all NaN. The note is read from the device on demand.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
@@ -83,7 +83,7 @@ class DeviceFactors(Preparation):
 
 
 def _note(ranks: Any, errors: Any) -> Reason:
-    """Result of factoring the filters.
+    """Describe the factors of all filters.
 
     Examples
     --------

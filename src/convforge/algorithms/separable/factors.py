@@ -1,4 +1,4 @@
-"""A filter as a sum of products of a column and a row; the number comes from its singular values."""
+"""Factorise a filter as a sum of outer products, of a column and a row each, by its singular values."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
-# Singular values whose root of squares is below this many roundings of the filter's norm are rounding noise of the
-# filter itself: a filter that was made as a product has two or three roundings in every element.
+# Singular values with a root sum of squares below this many roundings of the filter's norm count as rounding noise of
+# the filter: a filter that was computed as an outer product has two or three roundings in every element.
 ROUNDINGS = 4
 
-# Filters of whole numbers below this have whole factors, if of rank 1.
+# Integer filters of rank 1 with magnitudes below this have integer factors.
 WHOLE = 2.0**31
 
 
 class Factors(NamedTuple):
-    """w[k, c] = sum over i < ranks[k, c] of outer(vertical[k, c, i], horizontal[k, c, i])."""
+    """Factors with w[k, c] = sum over i < ranks[k, c] of outer(vertical[k, c, i], horizontal[k, c, i])."""
 
-    vertical: NDArray[np.floating]  # (K, C, rank, R); factors beyond a filter's own rank are zero
+    vertical: NDArray[np.floating]  # (K, C, rank, R); zero beyond a filter's own rank
     horizontal: NDArray[np.floating]  # (K, C, rank, S)
-    ranks: NDArray[np.int64]  # (K, C); at least 1, so that a NaN under a zero filter is kept
-    error: float  # largest error of a filter, of its rounded factors, relative to its norm (Frobenius)
+    ranks: NDArray[np.int64]  # (K, C); at least 1, so that NaN pixels give NaN even under a zero filter
+    error: float  # largest error of a filter by its rounded factors, relative to its Frobenius norm
 
 
 def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
-    """Split filters into the fewest products of 1-D filters that are equal to them in the precision of `dtype`.
+    """Split filters into the fewest outer products of 1-D filters that equal them in the precision of `dtype`.
 
-    `w` is (K, C, R, S); `dtype`, the type of the factors and sums, decides the rank by its rounding. All is computed in
-    float64 and rounded once. Factors of whole numbers of rank 1, such as box, binomial and derivative filters, are
-    whole numbers, hence exact. Raises ``ValueError`` if the filter holds NaN or Inf.
+    `w` is (K, C, R, S). `dtype` is the type of the factors and sums; its rounding error decides the rank. Computes in
+    float64 and rounds once. Integer filters of rank 1, such as box, binomial and derivative filters, get integer,
+    hence exact, factors. Raises ``ValueError`` if the filter holds NaN or Inf.
 
     Examples
     --------
@@ -46,11 +46,11 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     exact: NDArray[np.float64] = w.astype(np.float64)
     if not np.isfinite(exact).all():
         raise ValueError("the filter holds NaN or Inf, which has no singular value decomposition; use a direct method")
-    # Brought near 1 by a power of two, so that no square and no product of two elements over- or underflows.
+    # Scale by a power of two to magnitudes near 1, so that no square or product of two elements over- or underflows.
     exponents = np.frexp(np.abs(exact).max(axis=(-2, -1), keepdims=True))[1]
     exact = np.ldexp(exact, -exponents)
     noise = ROUNDINGS * float(np.finfo(dtype).eps)
-    # One product with so small an error is as good as the decomposition: no other of rank 1 has a larger one.
+    # If the error of one product is only rounding noise, skip the SVD: no decomposition has fewer products.
     ones = np.ones(exact.shape[:2], np.int64)
     vertical, horizontal, lost = _rounded(
         *_crosses(exact, ones[..., None, None] > 0, exponents), exact, exponents, dtype
@@ -58,7 +58,7 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
     if exact.size and lost.max() <= noise:
         return Factors(vertical, horizontal, ones, float(lost.max()))
     columns, weights, rows = np.linalg.svd(exact, full_matrices=False)
-    # tails[..., i]: the error of stopping after i products.
+    # tails[..., i]: the error that remains after i products.
     tails = np.sqrt(np.cumsum(weights[..., ::-1] ** 2, axis=-1)[..., ::-1])
     ranks = np.maximum((tails > noise * tails[..., :1]).sum(axis=-1), 1)
     rank = int(ranks.max())
@@ -75,11 +75,11 @@ def factor(w: NDArray[np.generic], dtype: DTypeLike) -> Factors:
 def _crosses(
     w: NDArray[np.float64], kept: NDArray[np.bool_], exponents: NDArray[np.int32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A column and a row through the largest element, subtracted, and so on: elimination with complete pivoting.
+    """Subtract outer products of the pivot's column and row, pivot by pivot (elimination with complete pivoting).
 
-    The singular vectors carry the rounding of a whole decomposition; these carry that of one division an element, and
-    none if ``ldexp(w, exponents)`` is whole numbers of rank 1. Otherwise a column's smallest element becomes 1 if that
-    is not far from its largest.
+    Singular vectors have the rounding errors of a whole SVD. These factors have that of one division per element, and
+    none if ``ldexp(w, exponents)`` is an integer filter of rank 1. Otherwise a column is scaled so that its smallest
+    element is 1, unless that is much smaller than its largest.
     """
     rest, (K, C, R, S), rank = w.copy(), w.shape, kept.shape[2]
     vertical, horizontal = np.zeros((K, C, rank, R)), np.zeros((K, C, rank, S))
@@ -108,9 +108,9 @@ def _whole_unit(
     pivot: NDArray[np.float64],
     unit: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """The unit of the column that makes whole factors if a filter of whole numbers has rank 1, else `unit`.
+    """Divisor of the column that gives integer factors if an integer filter has rank 1, else `unit`.
 
-    The row through the pivot, divided by its greatest common divisor, then divides every row (Gauss's lemma).
+    The pivot's row, divided by its greatest common divisor, then divides every row (Gauss's lemma).
     """
     numbers = np.ldexp(w, exponents)
     whole = ((numbers == np.rint(numbers)) & (np.abs(numbers) < WHOLE)).all(axis=(-2, -1))
@@ -128,7 +128,7 @@ def _rounded(
     exponents: NDArray[np.int32],
     dtype: DTypeLike,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-    """The factors of ``ldexp(w, exponents)`` in `dtype`, and their error for each filter, relative to its norm."""
+    """Round the factors of ``ldexp(w, exponents)`` to `dtype`; return them and each error, relative to the norm."""
     down, along = vertical.astype(dtype), np.ldexp(horizontal, exponents).astype(dtype)
     seen = np.ldexp(along.astype(np.float64), -exponents)
     back = np.einsum("kcir,kcis->kcrs", down.astype(np.float64), seen)
@@ -144,7 +144,7 @@ def integer_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def two_passes(problem: Conv2dProblem) -> Work:
-    """Work of a filter of rank one, the least that is possible."""
+    """Work of a filter of rank 1, the minimum."""
     return Work(problem.flops * (problem.r + problem.s) / max(problem.r * problem.s, 1), problem.least_bytes)
 
 

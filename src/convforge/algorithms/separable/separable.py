@@ -24,11 +24,11 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Columns of a block of eight vectors of 32 bytes: a tile is a multiple of it wide.
+# Bytes of a row of eight vectors of 32 bytes: the width of a tile is a multiple of it.
 BLOCK_BYTES = 256
 
-# Filters of up to this many rows are read directly from the image: rows of an image whose width is a power of two all
-# fall into one set of the cache, which has about this many ways.
+# Filters with up to this many rows read the image in place. If the image's width is a power of two, all its rows fall
+# into one set of the cache, which has about this many ways.
 ROWS_IN_PLACE = 8
 
 
@@ -36,33 +36,33 @@ ROWS_IN_PLACE = 8
 class SeparableConfig(Config):
     """Tile of :class:`Separable`."""
 
-    tile_p: int  # output rows: the taller, the fewer rows are filtered twice
-    tile_q: int  # output columns: as many as keep a ring of rows, as high as the filter, in the cache
+    tile_p: int  # output rows: with more, fewer rows are filtered twice
+    tile_q: int  # output columns: few enough that a ring of rows, as high as the filter, stays in cache
 
 
 class Sizes(NamedTuple):
-    """The sizes of a tile, in elements."""
+    """Sizes of a tile, in elements."""
 
     tile_p: int  # rows of the tile
     tile_q: int  # columns of the tile
     strips: int  # tiles of an output channel
-    strips_q: int  # tiles next to each other
+    strips_q: int  # tiles of a row of tiles
     extent_h: int  # rows of the ring
     rank: int  # the largest rank of a filter
-    phases: int  # columns of one remainder modulo the stride are neighbours: how many remainders
-    phase_pitch: int  # elements of each remainder
-    pitch: int  # elements from row to row of the ring
+    phases: int  # groups of columns with equal remainder modulo the stride; each group is contiguous
+    phase_pitch: int  # elements of a phase
+    pitch: int  # elements between rows of the ring
     lanes: int  # elements of a vector
-    in_place: bool  # rows are read directly from x
-    put_directly: bool  # sums are stored directly into the output
+    in_place: bool  # reads rows directly from x
+    put_directly: bool  # stores sums directly into the output
 
 
 @takes_bfloat16
 class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
-    """Two passes of 1-D filters for each product that the filter is a sum of: R + S products for R * S.
+    """Two 1-D passes for each outer product that the filter is a sum of: R + S products instead of R * S.
 
-    The rank is the numerical rank of the weights: products are kept until the rest of the filter is at most four
-    roundings of the accumulation type, relative to its norm. A filter of full rank is computed too, slowly.
+    The rank is the numerical rank of the weights: as many products as make the rest of the filter at most four
+    rounding errors of the accumulation type, relative to its norm. A filter of full rank is supported, but slow.
     """
 
     name = "separable"
@@ -83,7 +83,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
         return integer_refusal(problem)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SeparableConfig]:
-        """The default's tile is as wide as three quarters of L2 hold the ring."""
+        """The default's tile is as wide as its ring fits in three quarters of L2."""
         block = BLOCK_BYTES // itemsize(problem.acc_dtype)
         widest = -(-problem.q // block) * block
         widths = []
@@ -93,7 +93,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
         found = []
         for tile_q in dict.fromkeys(widths):
             strips = problem.n * problem.k * -(-problem.q // tile_q)
-            wanted = -(-4 * facts.cores // max(strips, 1))  # enough tiles for every core
+            wanted = -(-4 * facts.cores // max(strips, 1))  # enough tiles for all cores
             tall = max(16 * problem.extent_h // problem.stride[0], 32)
             found.append(SeparableConfig(max(1, min(tall, -(-problem.p // wanted))), tile_q))
         return found
@@ -141,7 +141,7 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
 
 
 class _Work(NamedTuple):
-    """The launch over one geometry: the problem's, or that of its interleaved channels as one."""
+    """The launch over one geometry: the problem's own, or interleaved channels treated as one wide channel."""
 
     g: Geometry
     sizes: Sizes
@@ -156,7 +156,7 @@ class _Work(NamedTuple):
         extent_h, extent_w = g.dilation_h * (g.R - 1) + 1, g.dilation_w * (g.S - 1) + 1
         strips_q = -(-g.Q // tile_q)
         phases = min(g.stride_w, extent_w)
-        # A vector more than is used: loads go up to whole vectors.
+        # One extra vector, because loads are of whole vectors.
         phase_pitch = -(-((tile_q - 1) * g.stride_w + extent_w) // g.stride_w) + lanes
         sizes = Sizes(
             tile_p=config.tile_p,
@@ -182,9 +182,9 @@ class _Work(NamedTuple):
 
 
 def _interleaved(problem: Conv2dProblem, g: Geometry) -> Geometry | None:
-    """One filter for all channels of an NHWC image, as a filter of one channel whose rows are W * C wide.
+    """Geometry of an NHWC image with one filter for all channels, as one channel with rows of W * C elements.
 
-    None if channels are summed, are not neighbours, or have their own operands.
+    None if channels are summed, are not contiguous, or have their own scale, bias or residual.
     """
     epilogue, c = problem.epilogue, problem.c
     if problem.groups != c or problem.k != c or c == 1 or {problem.x_layout, problem.out_layout} != {"NHWC"}:
@@ -196,13 +196,13 @@ def _interleaved(problem: Conv2dProblem, g: Geometry) -> Geometry | None:
 
 
 def _as_one_channel(seen: View) -> View:
-    """An image of interleaved channels as one channel of wider rows."""
+    """View an image of interleaved channels as one channel with wider rows."""
     start, n, _, h, _ = seen.place
     return seen._replace(place=(start, n, 0, h, 1))
 
 
 def _used_rows(problem: Conv2dProblem) -> NDArray[np.bool_]:
-    """True if any output reads the rows of each remainder modulo the vertical stride."""
+    """For each remainder modulo the vertical stride: True if any output reads rows with this remainder."""
     used = np.zeros(problem.stride[0], np.bool_)
     used[np.arange(problem.r) * problem.dilation[0] % problem.stride[0]] = True
     return used

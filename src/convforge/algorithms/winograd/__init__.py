@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering: fewer products for a 3x3 filter, F(2x2, 3x3) and F(4x4, 3x3)."""
+"""Winograd's minimal filtering, F(2x2, 3x3) and F(4x4, 3x3): fewer products for 3x3 filters."""
 
 from convforge.algorithms.winograd.winograd import WinogradF2, WinogradF4
 

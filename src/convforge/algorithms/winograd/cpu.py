@@ -1,11 +1,11 @@
-"""Kernels of Winograd's method on the CPU: filter and input transforms, packed products with the inverse transform.
+"""CPU kernels of Winograd's method: filter and input transforms, packed products with the inverse transform.
 
-Tiles are numbered through the whole batch, row by row, and processed in panels of as many tiles as fill two vectors.
-All transforms and products run along the panel, so their loops do not depend on the image's width.
+Tiles are numbered through the whole batch, row by row. A panel is a run of tiles that fills two vectors. All
+transforms and products are vectorised along the panel, so their loops do not depend on the image's width.
 
     V[panel][transform point][channel][tile of the panel]          the transformed input
     U[block of outputs][transform point][output][channel]          the transformed filter
-    M[transform point][output of the block][tile of the panel]     their products: stay in the L1 and L2 caches
+    M[transform point][output of the block][tile of the panel]     their products, which stay in L1 and L2
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from convforge.backends.cpu.simd import borrow, fma, get, load, put, splat, stor
 
 @jit
 def transform_filters(w: Any, u: Any, sizes: Any, channels: Any, flip: Any, begin: Any, end: Any) -> None:
-    """Work item = an output channel: its filters through G, a vector of input channels at a time, into U.
+    """Work item = an output channel: transform its filters by G into U, one vector of input channels at a time.
 
-    `w` is (K, C / groups * 9). Rows of U without an output are not written; lanes without a channel become zeros.
-    `flip`: the filter is one of convolution.
+    `w` is (K, C / groups * 9). Lanes without a channel become zeros; rows of U without an output are not written.
+    `flip`: the mode is convolution.
     """
     w, u = borrow(w), borrow(u)
     a, lanes = sizes.alpha, sizes.lanes
@@ -59,7 +59,7 @@ def transform_filters(w: Any, u: Any, sizes: Any, channels: Any, flip: Any, begi
 
 @jit
 def transform_input(x: Any, v: Any, g: Any, sizes: Any, first: Any, begin: Any, end: Any) -> None:
-    """Work item = a panel and a block of its channels: its tiles through B^T into V, from panel `first` on."""
+    """Work item = a panel and a block of channels: transform its tiles by B^T into V, from panel `first` on."""
     x, v, g = borrow(x), borrow(v), borrow(g)
     width = 2 * sizes.lanes
     patch = np.zeros(sizes.alpha * sizes.alpha * width, v.dtype)
@@ -76,7 +76,7 @@ def transform_input(x: Any, v: Any, g: Any, sizes: Any, first: Any, begin: Any, 
 
 @jit
 def find_runs(runs: Any, tile: Any, sizes: Any) -> Any:
-    """Cut the panel that begins at `tile` at the end of a row of tiles: n, row, column and length of each run."""
+    """Cut a panel into runs within rows of tiles; store n, row, column and length of each, return their number."""
     last, count = min(tile + 2 * sizes.lanes, sizes.tiles), 0
     while tile < last:
         row, tx = tile // sizes.tiles_w, tile % sizes.tiles_w
@@ -89,12 +89,12 @@ def find_runs(runs: Any, tile: Any, sizes: Any) -> Any:
 
 @jit
 def gather_panel(patch: Any, row: Any, x: Any, c: Any, runs: Any, count: Any, g: Any, sizes: Any) -> None:
-    """One channel of a panel: ``patch[(row of the tile * alpha + column) * width + tile]``."""
+    """Gather one channel of a panel: ``patch[(row of the tile * alpha + column) * width + tile]``."""
     a, m, width, step, slot = sizes.alpha, sizes.m, 2 * sizes.lanes, x.place[4], 0
     for at in range(count):
         n, ty, tx, run = runs[at, 0], runs[at, 1], runs[at, 2], runs[at, 3]
         plane, first, wanted = x.place[0] + n * x.place[1] + c * x.place[2], m * tx, m * run + 2
-        # Columns [left, right) of the run lie inside the image, [0, known) inside the padded one.
+        # Columns [left, right) of the run are inside the image, [0, known) inside the padded image.
         known = min(wanted, g.columns.size - first)
         left = min(max(g.left - first, 0), known)
         right = min(max(g.left + g.width - first, left), known)
@@ -119,7 +119,7 @@ def gather_panel(patch: Any, row: Any, x: Any, c: Any, runs: Any, count: Any, g:
                             put(row, left + j, get(x.flat, inside + j * step))
                 if right < known:
                     read_looked_up(row, right, known, x.flat, start, step, g.columns, first, g.outside, x.half)
-                # Beyond the padded image zeros reach no output that is kept.
+                # Zeros beyond the padded image affect no output that is stored.
                 for j in range(known, wanted):
                     put(row, j, 0)
             spread(row, patch, i * a * width + slot, width, run, m)
@@ -129,7 +129,7 @@ def gather_panel(patch: Any, row: Any, x: Any, c: Any, runs: Any, count: Any, g:
 @jit
 def read_looked_up(row: Any, begin: Any, end: Any, flat: Any, start: Any, step: Any, columns: Any, first: Any,
                    outside: Any, half: Any) -> None:  # fmt: skip
-    """Elements [begin, end) of a row of the padded image, whose places come from the border's table."""
+    """Copy elements [begin, end) of a row of the padded image, with columns from the border's table."""
     for j in range(begin, end):
         column = columns[first + j]
         if column < 0:
@@ -142,7 +142,7 @@ def read_looked_up(row: Any, begin: Any, end: Any, flat: Any, start: Any, step: 
 
 @jit
 def spread(row: Any, patch: Any, to: Any, width: Any, run: Any, m: Any) -> None:
-    """patch[to + i * width + j] = row[m * j + i]: one row of `run` tiles, column by column."""
+    """patch[to + i * width + j] = row[m * j + i]: copy one row of `run` tiles, column by column."""
     if m == 4:
         for j in range(run):
             put(patch, to + j, get(row, 4 * j))
@@ -161,7 +161,7 @@ def spread(row: Any, patch: Any, to: Any, width: Any, run: Any, m: Any) -> None:
 
 @jit
 def input_panel(patch: Any, once: Any, v: Any, at: Any, sizes: Any) -> None:
-    """B^T d B of one channel of a panel, from a patch to its places in V."""
+    """Compute B^T d B of one channel of a panel, from `patch` into V."""
     a, lanes, width = sizes.alpha, sizes.lanes, 2 * sizes.lanes
     for i in range(a):
         for half in range(0, width, lanes):
@@ -181,14 +181,14 @@ def input_panel(patch: Any, once: Any, v: Any, at: Any, sizes: Any) -> None:
 @jit
 def products(u: Any, v: Any, out: Any, g: Any, epilogue: Any, values: Any, sizes: Any, first: Any, panels: Any,
              begin: Any, end: Any) -> None:  # fmt: skip
-    """Work item = a group's block of outputs and a panel: M = U V at every point, then A^T M A through the epilogue."""
+    """Work item = a block of outputs of a group, and a panel: M = U V at all points, then the epilogue of A^T M A."""
     u, v, out, g, epilogue = borrow(u), borrow(v), borrow(out), borrow(g), borrow(epilogue)
     a, width = sizes.alpha, 2 * sizes.lanes
     m = np.empty(a * a * sizes.block_k * width, u.dtype)
     once, pixels = np.empty(sizes.m * a * width, u.dtype), np.empty(sizes.m * sizes.m * width, u.dtype)
     sums, value = np.empty(sizes.m * width, u.dtype), np.empty(sizes.m * sizes.m * width, values.dtype)
     runs = np.empty((width, 4), np.int64)
-    # With no residual and a float output the epilogue processes a panel at a time, before its pixels are put in order.
+    # Without a residual and with float outputs, the epilogue runs on a whole panel before its pixels are put in order.
     direct = not (epilogue.residual.size or epilogue.half or epilogue.integer)
     inner = EpilogueArguments(epilogue.plain, epilogue.divisor, epilogue.scale, epilogue.bias, epilogue.residual,
                               epilogue.place, epilogue.code, epilogue.alpha, False, False, False, epilogue.low,
@@ -212,7 +212,7 @@ def products(u: Any, v: Any, out: Any, g: Any, epilogue: Any, values: Any, sizes
 
 @jit
 def multiply(u: Any, at_u: Any, v: Any, at_v: Any, m: Any, channels: Any, sizes: Any) -> None:
-    """M of one block of outputs and one panel: a product of matrices for each point of the transform."""
+    """Compute M of a block of outputs and a panel: one matrix product per transform point."""
     width, pitch = 2 * sizes.lanes, sizes.channel_pitch
     for point in range(sizes.alpha * sizes.alpha):
         for k in range(0, sizes.block_k, 6):
@@ -222,7 +222,7 @@ def multiply(u: Any, at_u: Any, v: Any, at_v: Any, m: Any, channels: Any, sizes:
 
 @jit
 def six_rows(a: Any, at: Any, pitch: Any, b: Any, to: Any, depth: Any, c: Any, into: Any) -> None:
-    """C (6 x two vectors) = A (6 x depth, rows `pitch` apart) B (depth x two vectors): its sums stay in registers."""
+    """C (6 x two vectors) = A (6 x depth, rows `pitch` apart) B (depth x two vectors), with sums in registers."""
     lanes = 32 // c.itemsize
     c00, c01, c10, c11 = zeros(c), zeros(c), zeros(c), zeros(c)
     c20, c21, c30, c31 = zeros(c), zeros(c), zeros(c), zeros(c)
@@ -258,7 +258,7 @@ def six_rows(a: Any, at: Any, pitch: Any, b: Any, to: Any, depth: Any, c: Any, i
 
 @jit
 def output_panel(m: Any, at: Any, once: Any, pixels: Any, sizes: Any) -> None:
-    """A^T M A of one output channel's panel: ``pixels[(row of the tile * m + column) * width + tile]``."""
+    """Compute A^T M A of one output channel: ``pixels[(row of the tile * m + column) * width + tile]``."""
     a, tile_m, lanes, width = sizes.alpha, sizes.m, sizes.lanes, 2 * sizes.lanes
     point = sizes.block_k * width
     for i in range(a):
@@ -307,7 +307,7 @@ def put_panel(pixels: Any, k: Any, runs: Any, count: Any, out: Any, g: Any, size
 @jit
 def store_panel(pixels: Any, sums: Any, value: Any, k: Any, runs: Any, count: Any, out: Any, g: Any, epilogue: Any,
                 sizes: Any) -> None:  # fmt: skip
-    """Store a panel's sums of output channel `k` row by row through the epilogue."""
+    """Apply the epilogue to a panel's sums of output channel `k`, and store them, row by row."""
     m, width, slot = sizes.m, 2 * sizes.lanes, 0
     for at in range(count):
         n, p, q, run = runs[at, 0], m * runs[at, 1], m * runs[at, 2], runs[at, 3]

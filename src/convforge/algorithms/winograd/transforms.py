@@ -1,8 +1,8 @@
-"""The one-dimensional transforms of F(2, 3) and F(4, 3), written out: straight lines of vector arithmetic.
+"""The one-dimensional transforms of F(2, 3) and F(4, 3), unrolled: vector arithmetic without loops.
 
-Their matrices are those that tests/algorithms/cook_toom.py derives; a test compares them. Each function reads its
-inputs from ``source[at + i * step]`` and writes its outputs to ``target[to + j * pitch]``, a vector each, so the same
-function does the columns and then the rows of a tile.
+tests/algorithms/cook_toom.py derives their matrices, and a test compares them. Each function reads vectors from
+``source[at + i * step]`` and writes vectors to ``target[to + j * pitch]``, so the same function transforms the
+columns and then the rows of a tile.
 """
 
 from __future__ import annotations

@@ -23,38 +23,38 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
-# Rows of the register block of products, and bytes of a panel's row: two vectors of 32 bytes.
+# Rows of a register block of products, and bytes of a row of a panel: two vectors of 32 bytes.
 ROWS, PANEL_BYTES = 6, 64
 
-# Largest workspace of the default config, unless one panel for every core is more.
+# Bytes of the default config's workspace, at most, unless one panel per core takes more.
 WORKSPACE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class WinogradConfig(Config):
-    """Blocking of the tiles."""
+    """Blocking of tiles and output channels."""
 
-    # Panels of tiles (16 of float32, 8 of float64), transformed before they are multiplied: they bound the workspace.
+    # Panels (16 tiles of float32, 8 of float64) that are transformed, then multiplied: they bound the workspace.
     panels: int = 64
     block_k: int = 12  # output channels multiplied at once, a multiple of 6
 
 
 class Sizes(NamedTuple):
-    """The sizes that the kernels take."""
+    """Sizes that the kernels take."""
 
     m: int  # outputs of a tile along an axis
     alpha: int  # points of the transform, m + 2
     lanes: int  # elements of a vector; a panel has twice as many tiles
-    tiles_h: int  # tiles of an image, one below the other
-    tiles_w: int  # tiles next to each other
-    tiles: int  # of the batch
+    tiles_h: int  # tiles of an image along P
+    tiles_w: int  # tiles of an image along Q
+    tiles: int  # tiles of the batch
     groups: int
-    all_channels: int  # of x
+    all_channels: int  # input channels of all groups
     outputs: int  # output channels of a group
-    block_c: int  # channels of one work item of the input's transform
-    blocks_c: int  # such blocks
+    block_c: int  # channels of one work item of the input transform
+    blocks_c: int  # blocks of channels
     block_k: int  # output channels of a block
-    blocks_k: int  # blocks of a group
+    blocks_k: int  # blocks of output channels of a group
     channel_pitch: int  # elements of U from one output to the next
     filter_pitch: int  # elements of U from one transform point to the next
     point_pitch: int  # elements of V from one transform point to the next
@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
 
 @takes_bfloat16
 class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
-    """Base of both tile sizes."""
+    """Base of the methods of both tile sizes."""
 
     operation = "conv2d"
     precision = "winograd"
@@ -72,7 +72,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
     m: ClassVar[int]
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """(m + 2)^2 products give m^2 outputs of 9 products; tiles are written and read."""
+        """(m + 2)^2 products give m^2 outputs, which take 9 each directly; transformed tiles are written and read."""
         grown = ((self.m + 2) / self.m) ** 2
         return Work(problem.flops * grown / 9, (1 + 2 * grown) * problem.least_bytes)
 
@@ -94,7 +94,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WinogradConfig]:
-        """The default's workspace is at most 8 MiB, or a panel for every core."""
+        """The default's workspace is at most 8 MiB, or one panel per core."""
         one = _sizes(problem, WinogradConfig(1), self.m, facts)
         room = WORKSPACE_BYTES // (one.groups * one.panel_pitch * itemsize(problem.acc_dtype))
         panels = max(1, min(max(room, facts.cores), -(-one.tiles // (2 * one.lanes))))
@@ -126,7 +126,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
             taps = (taps if taps.flags.writeable else taps.copy()).reshape(problem.k, -1)
             u = np.empty((sizes.groups, sizes.blocks_k, sizes.alpha**2, sizes.filter_pitch), acc)
             outputs = problem.k_per_group - (sizes.blocks_k - 1) * sizes.block_k
-            u[:, -1, :, outputs * sizes.channel_pitch :] = 0  # rows of no output
+            u[:, -1, :, outputs * sizes.channel_pitch :] = 0  # zero the rows that have no output
             flat = u.reshape(-1)
             runtime.launch(kernel, info, (taps, flat, sizes, problem.c_per_group, problem.mode == "convolution"))
             return PreparedFilter({"u": flat}, u.nbytes)
@@ -135,7 +135,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
 
     def _input(self, function: Any, problem: Conv2dProblem, sizes: Sizes, parts: list[Part], first: int, count: int,
                runtime: Runtime) -> Call:  # fmt: skip
-        """The launch that fills V with `count` panels from `first` on."""
+        """The step that fills V with `count` panels from `first` on."""
         g, kernel = geometry(problem), runtime.compile(function)
         items, patch = count * sizes.blocks_c, sizes.alpha**2 * PANEL_BYTES
         flops = 8 * count * problem.c * sizes.alpha**2 * 2 * sizes.lanes
@@ -150,7 +150,7 @@ class _Winograd(Algorithm[Conv2dProblem, WinogradConfig]):
 
     def _products(self, function: Any, problem: Conv2dProblem, sizes: Sizes, parts: list[Part], first: int, count: int,
                   runtime: Runtime) -> Call:  # fmt: skip
-        """The launch that makes the outputs of those panels from U and V."""
+        """The step that computes the outputs of these panels from U and V."""
         g, kernel, values = geometry(problem), runtime.compile(function), np.empty(0, values_dtype(problem))
         items = count * sizes.groups * sizes.blocks_k
         flops = 2 * items * sizes.block_k * problem.c_per_group * sizes.alpha**2 * 2 * sizes.lanes
@@ -181,11 +181,11 @@ def _sizes(problem: Conv2dProblem, config: WinogradConfig, m: int, facts: Device
     lanes = PANEL_BYTES // 2 // itemsize(problem.acc_dtype)
     tiles_h, tiles_w = -(-problem.p // m), -(-problem.q // m)
     alpha = m + 2
-    # Enough blocks of channels that a chunk of few panels keeps every core busy.
+    # Enough blocks of channels that even a chunk of few panels keeps all cores busy.
     panels = min(config.panels, -(-problem.n * tiles_h * tiles_w // (2 * lanes)))
     block_c = max(1, min(problem.c, panels * problem.c // (16 * facts.cores)))
     channel_pitch = -(-problem.c_per_group // lanes) * lanes
-    # A cache line more from point to point, so that the points do not all fall into one set of the cache.
+    # One extra cache line per transform point, so that the points do not all fall into one set of the cache.
     point_pitch = (problem.c_per_group + 1) * 2 * lanes
     return Sizes(
         m=m,
@@ -209,7 +209,7 @@ def _sizes(problem: Conv2dProblem, config: WinogradConfig, m: int, facts: Device
 
 
 class WinogradF2(_Winograd):
-    """Tiles of 2x2 outputs by 16 products; the direct method needs 36. Little error."""
+    """Tiles of 2x2 outputs from 16 products; the direct method needs 36. Small rounding error."""
 
     name = "winograd_f2"
     summary = "F(2x2, 3x3): 2.25 times fewer products"
@@ -219,7 +219,7 @@ class WinogradF2(_Winograd):
 
 
 class WinogradF4(_Winograd):
-    """Tiles of 4x4 outputs by 36 products; the direct method needs 144."""
+    """Tiles of 4x4 outputs from 36 products; the direct method needs 144."""
 
     name = "winograd_f4"
     summary = "F(4x4, 3x3): 4 times fewer products"
