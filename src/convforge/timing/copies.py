@@ -61,7 +61,7 @@ class Copies:
     def time(
         self, nbytes: int, rule: StoppingRule, *, clock: Callable[[], float] = time.monotonic
     ) -> tuple[int, Timing]:
-        """Time a copy that reads and writes `nbytes` in total, rounded up to a multiple of 32; return bytes and timing."""
+        """Time a copy of `nbytes`, read plus written, rounded up to a multiple of 32; return bytes and timing."""
         runtime = self._runtime
         half = max(-(-nbytes // (2 * UNIT)), 1) * UNIT
         size = ring_size(2 * half, runtime.facts, ring_limit(runtime.facts))

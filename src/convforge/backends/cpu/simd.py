@@ -57,13 +57,13 @@ def load(context: Any, array: Any, index: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load_as(context: Any, array: Any, index: Any, like: Any) -> Any:
-    """As many elements from ``array[index]`` on as a vector of `like` has lanes, cast to its element type."""
+    """Load a vector of elements from ``array[index]`` on, cast to the element type and lanes of `like`."""
     return _load_every(array, index, like, 1)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load_every_second(context: Any, array: Any, index: Any, like: Any) -> Any:
-    """Like :func:`load_as`, but every second element; the one after the last is read too."""
+    """Like :func:`load_as`, but of every second element; the element after the last one is read too."""
     return _load_every(array, index, like, 2)
 
 
@@ -193,9 +193,9 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def borrow(context: Any, value: Any) -> Any:
-    """The same arrays, or tuple of arrays, without reference counting: hold the arrays for as long as these are used.
+    """Return an array, or a tuple of arrays, without reference counting; the caller must keep the original alive.
 
-    Counting is atomic, so each slice of an array that threads share waits for one cache line.
+    Counting is atomic: if threads share an array, each slice of it waits for the cache line of the counter.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

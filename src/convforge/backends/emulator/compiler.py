@@ -28,8 +28,8 @@ FLAGS = (
     "-fPIC", "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-fno-use-linker-plugin", "-Wl,-Bsymbolic",
     "-w",
 )  # fmt: skip
-# Sanitizers check indices and alignment; cuda.h has the handlers. Most kernels run for less time than they compile: -Og
-# compiles in half the time of -O2; -O0 would drop the check of objects' sizes.
+# Sanitizers check indices and alignment; cuda.h has the handlers. Compiling takes longer than most runs: -Og takes half
+# the time of -O2; -O0 would drop the check of objects' sizes.
 KERNEL_FLAGS = ("-Og", "-fsanitize=bounds,alignment,object-size")
 SCHEDULER_FLAGS = ("-O2",)
 # Fills variables with poison (0xFE in every byte), because an uninitialised variable is often 0 by luck. Older versions

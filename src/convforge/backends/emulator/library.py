@@ -15,8 +15,8 @@ from convforge.backends.forks import no_fork
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import ELEMENTS, AnyMap, TiledMap
 
-MOST_AXES = 5  # of a tensor map
-ANCHOR_BYTES = 16  # of static shared memory in addition to the kernel's own
+MOST_AXES = 5  # axes of a tensor map at most
+ANCHOR_BYTES = 16  # static shared memory that the anchor adds to the kernel's
 
 
 class _Index(ctypes.Structure):
@@ -87,7 +87,7 @@ class Scheduler:
         return offset.value, nbytes.value
 
 
-scheduler = cache(Scheduler)  # of this process
+scheduler = cache(Scheduler)  # one per process
 
 
 class EmulatorKernel:
@@ -99,7 +99,7 @@ class EmulatorKernel:
         self._library = loaded(self._code)
         weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
         self.enter, self.anchor = self._address("emulator_enter"), self._address("emulator_anchor")
-        # Offset of the anchor in static shared memory; its bytes, with padding and anchor.
+        # Offset of the anchor in static shared memory; bytes of that memory, including padding and anchor.
         self.shared_offset, self.shared_bytes = scheduler().measure(self.anchor)
 
     def instance(self) -> EmulatorKernel:
