@@ -20,7 +20,7 @@ from platformdirs import user_cache_dir
 
 from convforge.backends.notices import say_once
 
-SCHEMA = 1  # raised when the files' format changes
+SCHEMA = 1  # increased when the files' format changes
 LIMIT_BYTES = 256 << 20
 
 
@@ -57,7 +57,7 @@ def _fault(folder: Path) -> str | None:
     if not os.access(folder, os.R_OK | os.X_OK):
         return f"{_short(folder)} may not be entered"
     if hasattr(os, "geteuid"):  # Windows has no such owners, and protects a user's folders itself
-        if about.st_uid not in (os.geteuid(), 0):  # what root wrote is as trustworthy as Python itself
+        if about.st_uid not in (os.geteuid(), 0):  # files of root are as trustworthy as Python itself
             return f"{_short(folder)} is another user's, whose code would be run"
         if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"other users may write to {_short(folder)}, and their code would be run; chmod go-w mends that"
@@ -108,7 +108,7 @@ def keep(path: Path, data: bytes) -> bool:
 
 
 def file_sizes(folder: Path) -> list[int]:
-    """Bytes of each file below a folder; skip files that another process removes meanwhile."""
+    """Return the bytes of each file below a folder; skip files that another process removes meanwhile."""
     sizes = []
     for inside, _, names in os.walk(folder):
         for name in names:

@@ -64,7 +64,7 @@ class _Gate:
         return self._inside <= int(getattr(self._own, "depth", 0) > 0)
 
     def open(self) -> None:
-        """After a fork, in the parent."""
+        """Open the gate after a fork, in the parent."""
         self._forks -= 1
         self._changed.notify_all()
         self._changed.release()

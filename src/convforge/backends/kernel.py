@@ -29,7 +29,7 @@ class KernelSource:
     constants: tuple[str, ...]  # C++: members of ``struct Config``, and macros and declarations before it
     arguments: type[ctypes.Structure]  # the struct as the host fills it; `_` fields are padding
     struct: str  # its name in C++
-    feature: str = ""  # :attr:`Architecture.feature` that its instructions need: "a", or ""
+    feature: str = ""  # :attr:`Architecture.feature` that its instructions need, such as "a"
 
     @property
     def file(self) -> Path:

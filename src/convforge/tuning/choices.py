@@ -26,12 +26,12 @@ from convforge.backends.forks import after_fork_in_child
 from convforge.backends.sources import PACKAGE, kernels, modules
 from convforge.problem import Problem, tuning_key
 
-SCHEMA = 1  # raised when the files' format changes
+SCHEMA = 1  # increased when the files' format changes
 LEVELS = ("auto", "max")  # levels that measure; the more thorough is last
 MOST = 4096  # choices that a process keeps in memory
 # Fields of the environment that must be equal to use a shipped file; for the user's own cache all must be equal.
 SHIPPED = ("backend", "device", "architecture", "cores", "methods")
-# Packages whose versions are part of an environment, by backend.
+# Backend -> packages with versions that are part of an environment.
 _PACKAGES = {"cpu": ("numpy", "numba", "scipy"), "cuda": ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")}
 
 
@@ -166,7 +166,7 @@ class Choices:
         """Find the choice for a bucket at this level or a more thorough one: measured here, else shipped."""
         shipped, folder = self._all_shipped(), self._folder
         if not self._kept and not shipped and (folder is None or not folder.is_dir()):
-            return None  # nothing was ever tuned: skip the environment, whose digests take time
+            return None  # nothing was ever tuned: skip the environment; its digests take time
         where = environment_of(operation, facts)
         own = self._own(folder, where, bucket)
         others = (one for one in shipped.get(str(bucket), []) if _alike(one.environment, where, SHIPPED))

@@ -43,7 +43,6 @@ class DeviceTrial(Trial):
         self.at_once = (os.cpu_count() or 1) if runtime.facts.backend == "cuda" else 1
 
     def make_ready(self, candidates: Sequence[Candidate]) -> None:
-        """Compile the kernels of several candidates in parallel."""
         if len(candidates) < 2:
             return
         self._runtime.compile_ahead(kernels_of(self._problem, candidates, self._runtime.facts))

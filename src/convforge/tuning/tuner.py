@@ -125,7 +125,7 @@ def tune(
                 tried = search(candidates, device, effort or EFFORTS[level], clock=clock)
         except UnsupportedProblem:
             raise
-        except Exception as fault:  # such as no memory for the buffers: this process chooses by rule
+        except Exception as fault:  # for example no memory for the buffers: this process chooses by rule
             found = replace(found, fault=f"{type(fault).__name__}: {fault}")
             CHOICES.remember(found, disk=False)
             return found

@@ -31,7 +31,7 @@ def _view_at(
 
 
 class DeviceArray:
-    """A strided array in device memory, described by a NumPy array at its address, whose elements are never read.
+    """A strided array in device memory. A NumPy array at its address describes it; the host never reads its elements.
 
     NumPy computes views from shape and strides. Strides are in bytes; `owner` keeps the memory alive.
     """

@@ -20,9 +20,9 @@ from convforge.backends.sources import on_disk
 
 ROOM = Path(__file__).parent
 
-# No C++ library: the process may have loaded an older one. -fno-gnu-unique and hidden symbols keep the libraries of two
-# kernels apart, -Bsymbolic their variables from the process's. The linker's plugin is for link-time optimisation, which
-# is not used.
+# The C++ library is not linked, because the process may have loaded an older one. -fno-gnu-unique and hidden symbols
+# separate the libraries of two kernels; -Bsymbolic separates their variables from the process's. The linker's plugin
+# serves link-time optimisation, which is not used.
 FLAGS = (
     "-std=c++17", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-shared",
     "-fPIC", "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-fno-use-linker-plugin", "-Wl,-Bsymbolic",
@@ -39,7 +39,7 @@ LIBRARIES = ("-x", "none", "-lm", "-ldl", "-lpthread", "-lc", "-lgcc")
 
 
 class CompileError(RuntimeError):
-    """g++ refused a kernel; the text is its log."""
+    """g++ refused a kernel; the message is g++'s log."""
 
 
 def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes:

@@ -75,7 +75,7 @@ class Scheduler:
         self.run = self._library.emulator_run
         self.run.argtypes = [ctypes.POINTER(Job), ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.POINTER(Error)]
         self.run.restype = None
-        self.symbol_bytes = self._library.emulator_symbol_bytes  # bytes of an exported variable, by its address
+        self.symbol_bytes = self._library.emulator_symbol_bytes  # address of an exported variable -> its bytes
         self.symbol_bytes.argtypes, self.symbol_bytes.restype = [ctypes.c_void_p], ctypes.c_ulonglong
 
     def measure(self, anchor: int) -> tuple[int, int]:
@@ -87,7 +87,7 @@ class Scheduler:
         return offset.value, nbytes.value
 
 
-scheduler = cache(Scheduler)  # one per process
+scheduler = cache(Scheduler)  # cached per process
 
 
 class EmulatorKernel:
