@@ -67,7 +67,7 @@ def boxes(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[tuple[in
 def _read(
     size: int, before: int, after: int, first: int, stop: int, mode: str
 ) -> tuple[int, int, tuple[int, int] | None]:
-    """Return (start, stop, padding) of the view that positions [first, stop) read; padding is None if x must be gathered."""
+    """Return (start, stop, padding) of the view that positions [first, stop) read; padding is None if gathered."""
     begin, end = first - before, stop - before
     if begin >= 0 and end <= size:
         return begin, end, (0, 0)

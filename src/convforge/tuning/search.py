@@ -147,7 +147,7 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
         tied = leaders or [c for c in timed if results[c].seconds is not None][:1]
     if len(tied) > 1:
         results |= {c: replace(results[c], tied=True) for c in tied}
-    steps = {a.key: step for step, a in enumerate(every_algorithm())}  # the simpler ones come first
+    steps = {a.key: step for step, a in enumerate(every_algorithm())}  # simpler methods come first
     order = list(found)
     tied.sort(key=lambda c: (results[c].workspace_bytes or 0, steps.get(c.algorithm.key, len(steps)), order.index(c)))
     rest = sorted((c for c in timed if c not in tied), key=lambda c: results[c].seconds or math.inf)

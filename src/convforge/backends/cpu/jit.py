@@ -28,7 +28,7 @@ CALLED = (
 
 @cache
 def source_digest() -> str | None:
-    """A digest of every kernel source and of Numba's version; None without sources."""
+    """Return a digest of every kernel source and of Numba's version; None without sources."""
     digest = hashlib.sha256(f"numba {numba.__version__}".encode())
     if not (found := modules(PACKAGE / "algorithms")):
         return None

@@ -1,4 +1,4 @@
-"""Numba's compiled kernels on disk: a file for each set of argument types, written whole, verified when it is read.
+"""Numba's compiled kernels on disk: a file for each set of argument types, written atomically, verified when read.
 
 In Numba's own cache a truncated file stops every later process, and two processes may use one file for different types.
 """

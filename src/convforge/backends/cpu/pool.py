@@ -190,7 +190,7 @@ class _Shared:
 
 
 _lock = threading.Lock()
-_users: list[int] = []  # threads inside, each as often as it has entered
+_users: list[int] = []  # threads inside; a thread that entered n times is here n times
 _limit: Any = None
 
 
@@ -222,7 +222,7 @@ def _leave(thread: int) -> None:
 
 
 def _alone() -> None:
-    """Remove the threads that were inside; a forked child does not have them."""
+    """Remove the other threads that were inside, because a forked child does not have them."""
     for thread in {*_users} - {threading.get_ident()}:
         while thread in _users:
             _leave(thread)

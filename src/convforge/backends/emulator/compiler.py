@@ -88,7 +88,7 @@ def _compiled(text: str, flags: tuple[str, ...], name: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="convforge-") as folder:
         out = Path(folder) / "kernel.so"
         command = ["g++", *flags, f"-I{on_disk(ROOM)}", "-x", "c++", "-", *LIBRARIES, "-o", str(out)]
-        plain = os.environ | {"LC_ALL": "C"}  # messages in one language
+        plain = os.environ | {"LC_ALL": "C"}  # messages in English
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=plain)
         if done.returncode:
             raise CompileError(f"{name}: {done.stderr.strip()}")
@@ -120,7 +120,7 @@ def _room_digest() -> str:
 
 @cache
 def _processor() -> str:
-    """Features of this CPU that -march=native uses; in the key, because several machines may share the cache."""
+    """Return the CPU features that -march=native uses: part of the key, because machines may share the cache."""
     first = read_cpuinfo().split("\n\n")[0]
     lines = (line for line in first.splitlines() if line.partition(":")[0].strip() in _NAMES)
     return "\n".join([os.uname().machine, *lines])
