@@ -1,1 +1,1 @@
-"""Devices: their facts, the contract of their runtimes, and a package for each kind."""
+"""Backends: facts of devices, the contract of their runtimes, and a package for each kind of device."""

@@ -1,4 +1,4 @@
-"""Architectures of NVIDIA GPUs: sm_75, sm_90, and sm_90a, whose extra instructions no other architecture has."""
+"""Architectures of NVIDIA GPUs, such as sm_90, and sm_90a with instructions that only this architecture has."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class Architecture(NamedTuple):
-    """One architecture: number 90 and feature "a" of sm_90a."""
+    """One architecture: sm_90a has the number 90 and the feature "a"."""
 
     number: int
     feature: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Architecture:
-        """Read the text form; ``ValueError`` for another text."""
+        """Read the text form; ``ValueError`` for any other text."""
         if (found := re.fullmatch(r"sm_(\d+)([af]?)", text)) is None:
             raise ValueError(f"architecture {text!r} must read like sm_90 or sm_90a")
         return cls(int(found[1]), found[2])

@@ -1,7 +1,7 @@
 """Caches on disk: their folders, and compiled kernels in them.
 
-A cache holds machine code that is run: its folder is made private, and one that others may write to is not used. A file
-of DiskCache is a line of JSON, with a digest of the code, and the machine code, written whole or not at all.
+The process runs machine code from a cache. So its folder is created private, and not used if others may write to it. A
+file of DiskCache is a line of JSON with a digest of the code, then the machine code. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from platformdirs import user_cache_dir
 
 from convforge.backends.notices import say_once
 
-SCHEMA = 1  # raised when the files' format changes
+SCHEMA = 1  # increased when the files' format changes
 LIMIT_BYTES = 256 << 20
 
 
@@ -30,7 +30,7 @@ def cache_root() -> Path:
 
 
 def cache_folder(kind: str) -> Path | None:
-    """The folder of one cache ("numba", "cuda", "emulator", "tuned"), if it exists or not; None if it is unusable."""
+    """The folder of one cache ("numba", "cuda", "emulator", "tuned"), which may not exist yet; None if unusable."""
     root = cache_root()
     fault: object = "there is no home folder" if str(root).startswith("~") else None
     try:
@@ -56,8 +56,8 @@ def _fault(folder: Path) -> str | None:
         return "it is no folder"
     if not os.access(folder, os.R_OK | os.X_OK):
         return f"{_short(folder)} may not be entered"
-    if hasattr(os, "geteuid"):  # Windows has other owners, and keeps a user's folders for the user
-        if about.st_uid not in (os.geteuid(), 0):  # what root wrote is as trustworthy as Python itself
+    if hasattr(os, "geteuid"):  # Windows has no such owners, and protects a user's folders itself
+        if about.st_uid not in (os.geteuid(), 0):  # files of root are as trustworthy as Python itself
             return f"{_short(folder)} is another user's, whose code would be run"
         if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"other users may write to {_short(folder)}, and their code would be run; chmod go-w mends that"
@@ -108,7 +108,7 @@ def keep(path: Path, data: bytes) -> bool:
 
 
 def file_sizes(folder: Path) -> list[int]:
-    """Bytes of each file below a folder; skip files that another process removes meanwhile."""
+    """Return the bytes of each file below a folder; skip files that another process removes meanwhile."""
     sizes = []
     for inside, _, names in os.walk(folder):
         for name in names:
@@ -118,7 +118,7 @@ def file_sizes(folder: Path) -> list[int]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder of a cache, whose files other processes may remove too. Raises ``OSError`` on failure."""
+    """Remove a folder of a cache, even if other processes remove its files too. Raises ``OSError`` on failure."""
 
     def missed(_: object, __: str, failed: tuple[type[BaseException], BaseException, object]) -> None:
         if not isinstance(failed[1], FileNotFoundError):
@@ -128,14 +128,14 @@ def remove_folder(folder: Path) -> None:
 
 
 class DiskCache:
-    """A folder of compiled kernels, safe for several processes, with the least recently used removed; or None."""
+    """Compiled kernels in a folder (None: keep nothing), for several processes; the least recently used are removed."""
 
     def __init__(self, folder: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
 
     def key(self, *parts: str) -> str:
-        """A file name: a digest of everything that determines the code."""
+        """Return a file name: a digest of everything that determines the code."""
         return hashlib.sha256(json.dumps([SCHEMA, *parts]).encode()).hexdigest()
 
     def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:

@@ -1,4 +1,4 @@
-"""Facts of a device, from which algorithms choose their tile sizes. A table can replace a device."""
+"""Facts of a device, from which algorithms choose their tile sizes. They can be read from a table, without a device."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class RealFft:
 
     size_h: int
     size_w: int
-    pitch: int  # complex numbers from one row to the next, more than ``size_w // 2``
+    pitch: int  # distance between rows in complex numbers, more than ``size_w // 2``
     batch: int
     dtype: str  # of the pixels: "float32" or "float64"; spectra are complex64 or complex128
     inverse: bool = False  # from spectra to pixels

@@ -6,8 +6,8 @@ thread was importing stays half imported.
 
 from __future__ import annotations
 
-# Before a fork, the function registered last runs first. These two then take a lock that threads need for which the
-# fork still waits, unless they register before this module.
+# These two take a lock before a fork. Functions registered last run first, so the two must register before this module:
+# otherwise the fork waits for threads that need those locks.
 import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
 import os
@@ -22,7 +22,7 @@ PATIENCE_S, PAUSE_S = 0.2, 0.01
 
 
 class _Gate:
-    """Counts the threads inside. A fork waits until they have left, and blocks others meanwhile."""
+    """Counter of the threads inside. A fork waits until they have left; new threads wait until after the fork."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -64,19 +64,19 @@ class _Gate:
         return self._inside <= int(getattr(self._own, "depth", 0) > 0)
 
     def open(self) -> None:
-        """After a fork, in the parent."""
+        """Open the gate after a fork, in the parent."""
         self._forks -= 1
         self._changed.notify_all()
         self._changed.release()
 
     def renew(self) -> None:
-        """After a fork, in the child, which has only its own thread."""
+        """Reset the gate in a forked child, which has only its own thread."""
         self._changed = threading.Condition(threading.Lock())
         self._inside, self._forks = int(getattr(self._own, "depth", 0) > 0), 0
 
 
 _gate = _Gate()
-_held: list[Any] = []  # Numba's, while the process forks
+_held: list[Any] = []  # Numba's lock, while the process forks
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def after_fork_in_child(renew: Callable[[], object]) -> None:
 
 
 def _hold_numba() -> bool:
-    """Take Numba's lock unless another thread compiles or loads a kernel: LLVM's state must be consistent."""
+    """Take Numba's lock, so that LLVM's state is consistent; False while another thread compiles or loads a kernel."""
     compiler = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
     lock = getattr(compiler, "_lock", None)  # Numba's own acquire always waits
     if lock is None:

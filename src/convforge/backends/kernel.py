@@ -1,4 +1,4 @@
-"""A device kernel before NVRTC or the host's C++ compiler compiles it: a file of CUDA C++, constants, a struct."""
+"""Source of a device kernel, for NVRTC or the host's C++ compiler: a file of CUDA C++, constants, a struct."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _STATIC_ASSERT = re.compile(r"^ *static_assert\(.*?\);\n", re.DOTALL | re.MULTIL
 
 @dataclass(frozen=True)
 class KernelSource:
-    """One kernel, specialised: ``extern "C" __global__ void name(const __grid_constant__ Arguments)``."""
+    """One specialised kernel: ``extern "C" __global__ void name(const __grid_constant__ Arguments)``."""
 
     path: str  # the .cu file, from the package's folder
     name: str
     constants: tuple[str, ...]  # C++: members of ``struct Config``, and macros and declarations before it
     arguments: type[ctypes.Structure]  # the struct as the host fills it; `_` fields are padding
     struct: str  # its name in C++
-    feature: str = ""  # of its instructions, as :attr:`Architecture.feature`: "a" is for this architecture alone
+    feature: str = ""  # :attr:`Architecture.feature` that its instructions need, such as "a"
 
     @property
     def file(self) -> Path:
         return PACKAGE / self.path
 
     def text(self) -> str:
-        """The compiler's input: constants, the file, and asserts that both sides declare the same struct."""
+        """Return the compiler's input: constants, file, and asserts that host and device declare the same struct."""
         body = read_file(self.file).decode().replace("\r\n", "\n")
         size = ctypes.sizeof(self.arguments)
         asserts = [f'static_assert(sizeof({self.struct}) == {size}, "size of {self.struct}");']
@@ -75,7 +75,7 @@ def constants(**values: int) -> tuple[str, ...]:
 
 
 def _prelude(lines: tuple[str, ...]) -> list[str]:
-    """Macros and declarations; the struct of constants and types, as ``cfg``; aliases of the types."""
+    """Return lines of C++: macros and declarations; ``struct Config`` of constants and types; aliases of the types."""
     members = [line for line in lines if line.startswith(("constexpr ", "using "))]
     before = [line for line in lines if line not in members]
     if not members:
@@ -105,7 +105,7 @@ def included(file: Path) -> frozenset[Path]:
 
 
 def _offsets(struct: Any, before: str = "", start: int = 0) -> Iterator[tuple[str, int]]:
-    """Path and offset of every field, including those of inner structs."""
+    """Yield the path and the offset of every field, including fields of inner structs."""
     for name, kind, *_ in struct._fields_:
         if name.startswith("_"):  # padding, which C++ adds by itself
             continue

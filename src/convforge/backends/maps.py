@@ -1,6 +1,6 @@
 """Tensor maps: descriptions of arrays by which TMA copies tiles (boxes), or rows of pixels, to shared memory.
 
-Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. Axes go from the innermost out.
+Limits: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. The innermost axis is first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # Bytes of an encoded map (struct TensorMap of tma.cuh), and alignment of its field in a struct.
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
-# Addresses, strides and rows of a box are multiples of so many bytes; a box has at most so many elements along an axis.
+# Bytes that divide addresses, strides and rows of a box; and the largest number of elements of a box along an axis.
 ALIGNMENT, MOST_UNITS = 16, 256
 
 # Element -> bytes. TMA copies all bits, except that "tf32" drops the bits that TF32 does not have.
@@ -21,7 +21,7 @@ ELEMENTS = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f16": 2, "bf16": 2, "f32": 4
 # Bytes of a row in shared memory within which TMA permutes 16-byte chunks, so that columns use all banks.
 SWIZZLES = (0, 32, 64, 128)
 
-# Limits of im2col mode: pixels of one copy, offset of a tap, element stride, and corners by number of axes.
+# Limits of im2col mode: pixels of one copy, offset of a tap, element stride; number of pixel axes -> limit of corners.
 MOST_PIXELS, MOST_REACH, MOST_STRIDE = 1024, 255, 8
 MOST_CORNER = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}
 
@@ -124,8 +124,8 @@ class TiledMap(_Map):
 class Im2colMap(_Map):
     """An image of three to five axes (channels, W, H, ..., N), of which one copy loads the pixels of one tap.
 
-    TMA walks all positions of a window's first tap, across the ends of rows and of images; a copy names the first
-    position and the offset of its tap. Pixels outside the image are zeros.
+    TMA visits all positions of a window's first tap, and continues across the ends of rows and images. A copy gives the
+    first position and the offset of its tap. Pixels outside the image are zeros.
 
     Examples
     --------
@@ -142,8 +142,8 @@ class Im2colMap(_Map):
     strides: tuple[int, ...]
     lower: tuple[int, ...]  # along W, H, ...: first position's offset from the first pixel
     upper: tuple[int, ...]  # last position's offset from the last pixel
-    channels: int  # of one copy
-    pixels: int  # of one copy
+    channels: int  # that one copy loads
+    pixels: int  # that one copy loads
     steps: tuple[int, ...] = ()  # the convolution's stride along W, H, ...; 1 along channels and N
     swizzle: int = 0
 

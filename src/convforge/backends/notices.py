@@ -1,4 +1,4 @@
-"""Notices to users, as log records and not as warnings, which programs may turn into errors."""
+"""Notices to users: log records instead of warnings, because programs may turn warnings into errors."""
 
 from __future__ import annotations
 

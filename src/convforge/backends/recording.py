@@ -1,4 +1,4 @@
-"""A runtime for planning without a device: it compiles nothing and runs nothing."""
+"""A recorder: a runtime for planning without a device, which compiles and runs nothing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class NoTransform:
 
 
 class Recording:
-    """Records the kernels and transforms of plans, for a device with these facts.
+    """Recorder of the kernels and transforms of plans, for a device with these facts.
 
-    Registers and occupancy are unknown: a plan compiles the first variant of each kernel, as if nothing spilled.
+    Registers and occupancy are unknown, so a plan uses the first variant of each kernel, as if nothing spilled.
     """
 
     def __init__(self, facts: DeviceFacts) -> None:

@@ -31,22 +31,22 @@ class LaunchInfo:
     # Programmatic dependent launch (PDL): the kernel itself waits for earlier launches (pdl_wait of memory.cuh), so
     # that a GPU may begin it before they have ended.
     early: bool = False
-    # Blocks of a cluster on GPUs from sm_90 on, of which the grid is a multiple; () without clusters.
+    # Blocks of a cluster along each axis, on GPUs from sm_90 on; they divide the grid. () without clusters.
     cluster: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class CallerStream:
-    """The caller's stream, with the allocator of its arrays' library, which keeps memory for captured graphs."""
+    """The caller's stream, and the allocator of the caller's array library, which keeps memory for captured graphs."""
 
-    handle: int  # the driver's
-    # Bytes -> an address, aligned to 64, and the memory's owner; None leaves it to the runtime.
+    handle: int  # the driver's handle
+    # Number of bytes -> (address aligned to 64 bytes, owner of the memory); None: the runtime allocates.
     take: Callable[[int], tuple[int, Any]] | None = None
     capturing: bool = False  # a graph captures the stream: launches run later, any number of times
 
 
 class Runtime(Protocol):
-    """The contract of a device's runtime, which plans are bound to; the defaults are those of the host."""
+    """The contract of a device's runtime, to which plans are bound; default methods are right for the host."""
 
     facts: DeviceFacts
 
@@ -71,7 +71,7 @@ class Runtime(Protocol):
         ...
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run independent tasks, each with its slot of `slots`; by default in order: a launch fills the device."""
+        """Run independent tasks, each with a slot below `slots`; by default in order: one launch fills a device."""
         for task in tasks:
             task(0)
 
@@ -80,16 +80,16 @@ class Runtime(Protocol):
         ...
 
     def allocate(self, nbytes: int, stream: Any = None) -> Any:
-        """A workspace of at least `nbytes` bytes, aligned to 64."""
+        """Return a workspace of at least `nbytes` bytes, aligned to 64 bytes."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: Any = None) -> Any:
-        """An uninitialised array of the device, for work on `stream`."""
+        """Return an uninitialised array on the device, for work on `stream`."""
         dtype = np.dtype(dtype)
         return self.allocate(math.prod(shape) * dtype.itemsize, stream).view(dtype).reshape(shape)
 
     def upload(self, array: Any) -> Any:
-        """A copy of a host array on the device."""
+        """Copy a host array to the device."""
         ...
 
     def download(self, array: Any, *, room: Callable[[int], Any] | None = None) -> Any:
@@ -104,11 +104,11 @@ class Runtime(Protocol):
         ...
 
     def stream(self) -> AbstractContextManager[Any]:
-        """Lend the thread a stream inside the context; leave it idle."""
+        """Lend a stream to the caller inside the context; the caller must leave it idle."""
         return nullcontext()
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Page-locked host memory, which the device copies in the background; aligned to 64."""
+        """Return page-locked host memory, from which the device can copy in the background; aligned to 64 bytes."""
         return self.allocate(nbytes)  # type: ignore[no-any-return]
 
     def send(self, target: Any, source: NDArray[Any], stream: Any = None) -> None:
@@ -132,7 +132,7 @@ class Runtime(Protocol):
         return info
 
     def writable(self, out: Any) -> Any:
-        """The output itself if kernels can write to it, else a new array of the same shape and type to copy from."""
+        """Return the output if kernels can write to it, else a new array of the same shape and type to copy from."""
         return out
 
     def synchronize(self, stream: Any = None) -> None:
@@ -153,7 +153,7 @@ class Runtime(Protocol):
 
 
 def upload_weights(runtime: Runtime, w: NDArray[Any], layout: str = "") -> Any:
-    """Copy weights (K, C, R, S) to the device, with layout "KRSC" in that order of memory."""
+    """Copy weights of shape (K, C, R, S) to the device; with layout "KRSC" their order in memory is K, R, S, C."""
     if layout != "KRSC":
         return runtime.upload(w)
     return runtime.upload(np.ascontiguousarray(w.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Files of the package, from a folder or a zip archive, as sources or as .pyc files alone."""
+"""Files of the package, read from a folder or a zip archive, as sources or as .pyc files only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_module(path: Path) -> bytes:
-    """A module's source, or its bytecode without one; ``OSError`` without such a module. Digests are made of this."""
+    """Return a module's source, else its bytecode, as input of digests; ``OSError`` without both."""
     for candidate in (path, path.with_suffix(".pyc")):
         try:
             return read_file(candidate)
@@ -43,7 +43,7 @@ def read_module(path: Path) -> bytes:
 
 
 def modules(folder: Path) -> list[tuple[str, bytes]]:
-    """Names within the package and bytes of the modules in one of its folders: sources, else bytecode."""
+    """Return (path in the package, content) of each module in a folder: of sources, else of bytecode."""
     found = _files(folder)
     for suffix in (".py", ".pyc"):
         if chosen := [(name, file.read_bytes()) for name, file in found if name.endswith(suffix)]:
@@ -52,13 +52,13 @@ def modules(folder: Path) -> list[tuple[str, bytes]]:
 
 
 def kernels(folder: Path) -> list[tuple[str, bytes]]:
-    """Names within the package and bytes of the CUDA C++ files in one of its folders."""
+    """Return (path in the package, content) of each CUDA C++ file in a folder."""
     return [(name, file.read_bytes()) for name, file in _files(folder) if name.endswith((".cu", ".cuh"))]
 
 
 @cache
 def on_disk(folder: Path) -> Path:
-    """A folder of the package for compilers: itself, or a copy that lasts as long as the process."""
+    """Return a folder of the package for compilers: itself, or a copy that lasts as long as the process."""
     if folder.is_dir():
         return folder
     files = [file for file in _inside(folder).iterdir() if file.is_file()]
@@ -74,7 +74,7 @@ def _inside(path: Path) -> Traversable:
 
 
 def _files(folder: Path) -> list[tuple[str, Traversable]]:
-    """Names within the package of a folder's files, sorted."""
+    """Return (path in the package, file) of each file below a folder, sorted by path."""
     found: list[tuple[str, Traversable]] = []
     waiting = [(folder.relative_to(PACKAGE).as_posix(), _inside(folder))]
     while waiting:

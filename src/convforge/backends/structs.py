@@ -1,6 +1,6 @@
 """Kernels' argument structs: offsets of array addresses (``c_void_p``) and tensor maps (:class:`MapField`) in them.
 
-No other field holds either, so the call cache knows which bytes to write for other arrays.
+Only these fields contain addresses, so the call cache knows which bytes to write for other arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MapField(ctypes.Structure):
 class WithMaps(ctypes.Structure):
     """A struct with tensor maps."""
 
-    maps: dict[int, AnyMap]  # by their offsets
+    maps: dict[int, AnyMap]  # offset in the struct -> map
 
     def put_map(self, name: str, tensor_map: AnyMap, encoded: bytes) -> None:
         at = getattr(type(self), name).offset
@@ -53,16 +53,16 @@ def struct_with_maps(name: str, fields: Iterable[tuple[str, Any]]) -> type[WithM
 
 @cache
 def address_places(kind: Any) -> tuple[int, ...]:
-    """Offsets of array addresses in a struct."""
+    """Return the offsets of array addresses in a struct."""
     return tuple(_places(kind, 0))
 
 
 class Template:
     """A launch's struct in the call cache: its constant bytes, and the places of the addresses of `count` buffers.
 
-    `pointers` are (offset in the struct, index of the buffer, offset from the buffer's address); `maps` are the same
-    for maps, with a function that encodes the map for an address. ``write(copy, addresses)`` writes the buffers'
-    addresses into a copy of the struct.
+    `pointers` are (offset in the struct, index of the buffer, offset from the buffer's address). `maps` have a fourth
+    item: a function that encodes the map for an address. ``write(copy, addresses)`` writes the buffers' addresses into
+    a copy of the struct.
     """
 
     __slots__ = ("_args", "write")
@@ -80,7 +80,7 @@ class Template:
 def _writer(
     args: ctypes.Structure, count: int, pointers: Sequence[Place], maps: Sequence[MapPlace]
 ) -> Callable[[Any, Sequence[int]], None]:
-    """Return a function that packs all bytes from the first address to the last at once, constant ones included."""
+    """Return a function that packs all bytes from the first address to the last at once, including constant bytes."""
     content, form, picked = bytes(args), "=", list[int]()
     between: list[bytes] = []
     shifted = [(which, delta) for _, which, delta in pointers if delta]

@@ -1,4 +1,4 @@
-"""Border modes: pixels outside the image, as a table of indices per axis through which methods read their input."""
+"""Border modes: the rules for pixels outside the image, as a table of image indices for each padded axis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# mode -> (name in scipy.ndimage, three pixels beyond either side of `a b c d`)
+# Mode -> (name in scipy.ndimage, example: three pixels of padding on each side of `a b c d`).
 PADDING_MODES: dict[str, tuple[str, str]] = {
     "zeros": ("constant, cval=0", "0 0 0 | a b c d | 0 0 0"),
     "constant": ("constant", "v v v | a b c d | v v v"),
@@ -18,8 +18,8 @@ PADDING_MODES: dict[str, tuple[str, str]] = {
     "circular": ("wrap", "b c d | a b c d | a b c"),
 }
 
-# Unambiguous words of other libraries for the modes; docs/borders.md lists them by library. "reflect" has NumPy's and
-# PyTorch's meaning, although SciPy and OpenCV mean "symmetric" by it.
+# Unambiguous names of the modes in other libraries; docs/borders.md lists them by library. "reflect" has its meaning in
+# NumPy and PyTorch; SciPy and OpenCV use this name for "symmetric".
 PADDING_ALIASES: dict[str, str] = {
     "mirror": "reflect",
     "grid-mirror": "symmetric",
@@ -41,9 +41,9 @@ PADDING_ALIASES: dict[str, str] = {
 
 
 def padding_mode_of(word: Any, name: str) -> str:
-    """Return the border mode of a word: a key of :data:`PADDING_MODES`, or another library's word for it.
+    """Return the border mode for a name: a key of :data:`PADDING_MODES`, or another library's name for one.
 
-    Raises ``TypeError`` or ``ValueError``, with the argument's `name`, for anything else.
+    Raises ``TypeError`` or ``ValueError`` for any other value; the message contains `name`, the argument's name.
     """
     if not isinstance(word, str):
         hint = "; of OpenCV's numbers write the names, such as 'BORDER_REFLECT_101'" if isinstance(word, int) else ""
@@ -57,7 +57,7 @@ def padding_mode_of(word: Any, name: str) -> str:
 
 
 def near_padding_mode(word: str) -> str:
-    """Return the known word that is most similar to an unknown one, or an empty string.
+    """Return the known mode name that is most similar to an unknown word, or an empty string.
 
     Examples
     --------
@@ -73,10 +73,10 @@ def near_padding_mode(word: str) -> str:
 
 @lru_cache(maxsize=256)
 def border_indices(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
-    """Index into the image for each position of one padded axis; -1 for the padding value.
+    """Return the image index that each position of one padded axis reads; -1 means the padding value.
 
-    `size` is the number of pixels of the axis, at least 1; `before` and `after` are pixels of padding, beyond `size` of
-    the repeated pattern. Returns a read-only array of int64, of shape (before + size + after,).
+    `size` is the axis's number of pixels, at least 1. `before` and `after` are numbers of padding pixels; beyond `size`
+    the pattern repeats. Returns a read-only int64 array of shape (before + size + after,).
 
     Examples
     --------

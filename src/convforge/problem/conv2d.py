@@ -41,11 +41,11 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 
 class FilterProblem(WindowProblem):
-    """Sizes that follow from the fields of :class:`Conv2dProblem`."""
+    """Sizes that are computed from the fields of :class:`Conv2dProblem`."""
 
     c_per_group: int  # channels of one filter
     k_per_group: int  # output channels of one group
-    w_shape: tuple[int, int, int, int]  # of the users' filter: always (K, C / groups, R, S)
+    w_shape: tuple[int, int, int, int]  # shape of the user's filter: always (K, C / groups, R, S)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Conv2dProblem(FilterProblem):
     padding_value : float
         Value outside the image in mode "constant".
     mode : {"cross-correlation", "convolution"}
-        The latter flips the filter along both axes.
+        "convolution" flips the filter along both axes.
     direction : {"fprop"}
         Forward propagation.
     x_dtype, w_dtype, out_dtype, acc_dtype : str
@@ -89,7 +89,7 @@ class Conv2dProblem(FilterProblem):
     Raises
     ------
     ValueError
-        A field breaks a rule; the text names field, value and rule.
+        A field breaks a rule; the message names the field, the value and the rule.
 
     Examples
     --------
@@ -233,12 +233,12 @@ class Conv2dProblem(FilterProblem):
 
     @property
     def outside(self) -> float:
-        """Value outside the image, for border modes that have one."""
+        """Value of pixels outside the image, for border modes "zeros" and "constant"."""
         return self.epilogue.x_zero_point if self.padding_mode == "zeros" else self.padding_value
 
     @property
     def operand_dtype(self) -> str:
-        """Type of the epilogue's scale and bias in kernels; float64 for int32 sums, whose bias float32 would round."""
+        """Type of the epilogue's scale and bias in kernels: float64 for int32 sums, as float32 would round the bias."""
         has_any = self.epilogue.bias or self.epilogue.scale != "none"
         return "float64" if (has_any and is_integer(self.acc_dtype)) or self.acc_dtype == "float64" else "float32"
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Name -> (formula, default alpha or None without a parameter). Codes in compiled kernels follow this order.
+# Name -> (formula, default alpha; None if it has no alpha). Compiled kernels number the activations in this order.
 ACTIVATIONS: dict[str, tuple[str, float | None]] = {
     "identity": ("y", None),
     "relu": ("max(y, 0)", None),
@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, tuple[str, float | None]] = {
     "gelu": ("y * (1 + erf(y / sqrt(2))) / 2", None),
 }
 
-# First word of a part of the text form -> field and type of its value.
+# Prefix of a part of the text form, such as "over" of "over:9" -> (field, type of its value).
 _READERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "zero": ("x_zero_point", int), "over": ("divisor", int), "scale": ("scale", str)
 }  # fmt: skip
@@ -45,12 +45,12 @@ class Epilogue:
     x_zero_point : int
         Zero point: a value of x's type, subtracted from integer x before it is multiplied; padding has this value.
     divisor : int
-        From 1 to 2^31 - 1: divisor of a filter of integer taps, such as a mean. Sums are divided and rounded once.
+        From 1 to 2^31 - 1. Divides each sum, with one rounding: a mean filter has integer taps and a divisor.
 
     Raises
     ------
     ValueError
-        A field breaks a rule; the text names field, value and rule.
+        A field breaks a rule; the message names the field, the value and the rule.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class Epilogue:
 
     @property
     def is_plain(self) -> bool:
-        """True if sums are stored unchanged; a zero point is part of the sum."""
+        """True if sums are stored unchanged. A zero point is allowed, because it is part of the sum."""
         return self == Epilogue(x_zero_point=self.x_zero_point)
 
     @property

@@ -13,7 +13,7 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 BYTES = ("int8", "uint8")
 DTYPES = (*FLOATS, *BYTES)
 
-LARGEST_SUM = 2**31 - 1  # that int32 holds
+LARGEST_SUM = 2**31 - 1  # largest value of int32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class GemmProblem(ProblemBase):
     transpose_a, transpose_b : bool
         A is stored as (K, M), B as (N, K).
     dtype : str
-        NumPy name of A's element type, one of :data:`DTYPES`, which C has too. 16-bit types are summed in float32.
-        Integers are summed in int32, which is then C's type.
+        NumPy name of the element type of A and C, one of :data:`DTYPES`. 16-bit types are summed in float32.
+        Integers are summed in int32, and C is then int32.
     b_dtype : str
         Element type of B, by default A's. Only int8 and uint8 may be mixed.
     precision : str

@@ -1,7 +1,7 @@
 """Text forms and the three keys; docs/problems.md has the grammar.
 
-Parsing the text form of a problem gives the same problem. It is an argument of the command line, a test's name and a
-result's key. Tokens for default values are left out.
+Parsing a problem's text form returns the same problem. The text form is used as an argument of the command line, as a
+test's name and as a result's key. It omits tokens for default values.
 
     n2c8h30w40_k4r3s5_st2x1_p1x0x2x2_d2_g4_reflect_flip_u8-i8-i32-i32_nhwc_+bias+relu     conv2d
     max_n1c64h112w112_r3s3_st2_p1_f32_nchw                                                max_pool2d
@@ -51,7 +51,7 @@ def result_key(problem: Problem) -> str:
 def tuning_key(problem: Problem) -> str:
     """The key of a stored choice: the problem's bucket, with batch, height and width rounded up to powers of two.
 
-    It contains the rest of :func:`compile_key`, so that a config has the same kernels in all of a bucket.
+    It also contains the other tokens of :func:`compile_key`: in one bucket, a config always has the same kernels.
 
     Examples
     --------
@@ -63,11 +63,11 @@ def tuning_key(problem: Problem) -> str:
 
 
 def compile_key(problem: Problem) -> str:
-    """The compile key: everything besides its config that a kernel may be specialised to.
+    """The compile key: all properties of the problem that a kernel may be specialised to.
 
-    Batch, height and width are run-time arguments, with three exceptions: the widest vectors into which rows of pixels
-    and of outputs divide, if they have fewer than 16 bytes (``v8``, ``v8x4``); indices of 64 bits (``wide``); and the
-    size of a small plane of a depthwise convolution.
+    Batch, height and width are run-time arguments, with three exceptions: the widest vectors that divide rows of pixels
+    and rows of outputs, if narrower than 16 bytes (``v8``, ``v8x4``); 64-bit indices (``wide``); and the size of a
+    small plane of a depthwise convolution.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def is_small_plane(problem: Conv2dProblem) -> bool:
 
 
 def parse_problem(text: str) -> Problem:
-    """Read a problem's text form. Raises ``ValueError`` for another text, an unknown token or a broken rule.
+    """Read a problem's text form. Raises ``ValueError`` for any other text, an unknown token or a broken rule.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def _unknown(token: str, text: str, form: _Form) -> str:
 
 
 def _bucket(size: int) -> int:
-    """The next power of two; 0 and 1 stay."""
+    """Round up to a power of two; 0 and 1 stay unchanged."""
     return size if size < 2 else 1 << (size - 1).bit_length()
 
 
@@ -216,7 +216,7 @@ def _gemm_size(problem: GemmProblem, scaled: Callable[[int], int]) -> str:
 
 
 def _read_dtypes(token: str, *names: str) -> dict[str, Any] | None:
-    """Element types of these fields, joined by hyphens; one alone is that of the first field."""
+    """Read the element types of fields, joined by hyphens; a single type is that of the first field."""
     parts = token.split("-")
     if len(parts) not in (1, len(names)) or any(part not in DTYPES for part in parts):
         return None
@@ -273,11 +273,11 @@ class _Form(NamedTuple):
 
     kind: type[Any]
     sizes: str  # pattern of its first token, with a group for each field
-    read: Callable[[str], dict[str, Any] | None]  # a further token -> its fields, or None
-    size: Callable[[Any, Callable[[int], int]], str]  # all sizes; a function scales those that are run-time arguments
-    kernel: Callable[[Any], str]  # sizes for which kernels are specialised
+    read: Callable[[str], dict[str, Any] | None]  # one later token -> its fields; None if unknown
+    size: Callable[[Any, Callable[[int], int]], str]  # all sizes; the function rounds those that are run-time arguments
+    kernel: Callable[[Any], str]  # sizes that kernels are specialised to
     tokens: Callable[[Any], list[str]]  # tokens after the sizes
-    compiled: Callable[[Any], list[str]]  # tokens for properties of the scaled sizes that kernels are compiled for
+    compiled: Callable[[Any], list[str]]  # properties of run-time sizes that kernels are specialised to, such as "v8"
 
 
 def _sizes(*names: str) -> str:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Tile:
     """A rectangle of the output, and the part of the image that it reads.
 
-    Where the border mode reads elsewhere than the view (a mirrored or wrapped row), or the tile is outside the image,
-    it is `gathered`: the sub-problem has no padding, and its input must be gathered through
+    The tile is `gathered` if the border mode reads pixels outside the view (a mirrored or wrapped row), or if the tile
+    is outside the image. Its sub-problem then has no padding, and the input must be gathered through
     :func:`convforge.problem.border_indices` at `padded_rows` and `padded_columns`.
     """
 
@@ -29,9 +29,9 @@ class Tile:
     h1: int
     w0: int
     w1: int
-    problem: Conv2dProblem  # over that view, with its part of the padding
+    problem: Conv2dProblem  # sub-problem on that view, with its part of the padding
     gathered: bool
-    padded_rows: tuple[int, int]  # first and past-the-last one that it reads, in the whole padded image
+    padded_rows: tuple[int, int]  # [first, last + 1) that it reads, as positions in the padded image
     padded_columns: tuple[int, int]
 
 
@@ -56,7 +56,7 @@ def split(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[Tile]:
 
 
 def boxes(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[tuple[int, int, int, int]]:
-    """The rectangles (p0, p1, q0, q1) of :func:`split`, in its order, without halos: cheap for thousands of tiles."""
+    """Yield (p0, p1, q0, q1) of each tile of :func:`split`, in its order, without halos: fast for many tiles."""
     if tile_p < 1 or tile_q < 1:
         raise ValueError(f"a tile of {tile_p} x {tile_q} outputs has no pixel; both must be at least 1")
     for p0 in range(0, problem.p, tile_p):
@@ -67,12 +67,12 @@ def boxes(problem: Conv2dProblem, tile_p: int, tile_q: int) -> Iterator[tuple[in
 def _read(
     size: int, before: int, after: int, first: int, stop: int, mode: str
 ) -> tuple[int, int, tuple[int, int] | None]:
-    """The part [start, stop) of an axis that padded positions read, and the padding left; None if a view lacks some."""
+    """Return (start, stop, padding) of the view that positions [first, stop) read; padding is None if gathered."""
     begin, end = first - before, stop - before
     if begin >= 0 and end <= size:
         return begin, end, (0, 0)
     inside = max(begin, 0), min(end, size)
-    # The sub-problem's padding has the same values as the whole one's only in modes that do not mirror or wrap.
+    # Padding of the view has the same values as padding of the image only in modes that do not mirror or wrap.
     if mode in ("zeros", "constant", "replicate") and inside[0] < inside[1]:
         return *inside, (max(-begin, 0), max(end - size, 0))
     read = border_indices(size, before, after, mode)[first:stop]

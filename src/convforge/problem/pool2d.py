@@ -12,7 +12,7 @@ from convforge.problem.types import WIDE, check_dtype, itemsize
 
 @dataclass(frozen=True, kw_only=True)
 class Pool2dProblem(WindowProblem):
-    """out[n,c,p,q] = the largest of x over an r by s window; pixels outside the image never win.
+    """out[n,c,p,q] = the maximum of x over an r by s window; pixels outside the image are ignored.
 
     Parameters
     ----------
@@ -22,10 +22,9 @@ class Pool2dProblem(WindowProblem):
         Per axis (vertical, horizontal).
     padding : four int
         Top, bottom, left, right; each less than the window's extent. If the image is smaller than the dilation, a
-        window could still straddle it and contain no pixel; such a problem is refused (PyTorch gives -inf, or the
-        least integer).
+        window may contain no pixel. Then the problem raises ``ValueError`` (PyTorch returns -inf or the least integer).
     ceil_mode : bool
-        Round the output's size up, as long as the last window starts inside the image or its left or top padding
+        Round the output's size up, if the last window then still starts inside the image or its top or left padding
         (PyTorch's rule).
     dtype : str
     layout : {"NCHW", "NHWC"}
@@ -107,9 +106,9 @@ class Pool2dProblem(WindowProblem):
 
 
 def _straddling_window(size: int, before: int, outputs: int, stride: int, dilation: int) -> int | None:
-    """Start of the first window with taps on both sides of an axis of `size` pixels and none on it.
+    """Return the start of the first window with taps on both sides of `size` pixels and none on them, or None.
 
-    Its first tap at or behind pixel 0 is at start modulo dilation, which repeats after dilation / gcd windows.
+    Its first tap at or after pixel 0 is ``start % dilation``, which repeats after dilation / gcd(...) windows.
     """
     if size >= dilation:
         return None

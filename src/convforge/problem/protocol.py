@@ -35,7 +35,7 @@ class Operand:
 class ProblemBase:
     """Protocol of all kinds of problem; each is a frozen dataclass, validated when it is made.
 
-    Attributes that follow from the fields are computed once and are no fields: equality, hash and repr do not use them.
+    Attributes that follow from the fields are computed once. They are no fields: equality, hash and repr ignore them.
     """
 
     operation: ClassVar[str]
@@ -50,8 +50,8 @@ class ProblemBase:
     out_shape: tuple[int, ...]  # in the physical layout
     outputs: int  # elements of the output
     taps: int  # input elements of one output: products of a sum, or values compared
-    flops: int  # nominal: two for a product, else one comparison per tap
-    least_bytes: int  # of the input, the weights and the output, each moved once
+    flops: int  # nominal: two per product, or one comparison per tap
+    least_bytes: int  # bytes of the input, the weights and the output, each moved once
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -78,7 +78,7 @@ class ProblemBase:
         return next((operand for operand in self.operands if operand.role == "weights"), None)
 
     def allowing(self, precision: str) -> Self:
-        """A copy with this arithmetic allowed; the problem itself if it has no choice of arithmetic."""
+        """Return a copy that allows this precision; the problem itself if it has no products."""
         return dataclasses.replace(self, precision=precision) if self.multiplies else self  # type: ignore[type-var]
 
     def __str__(self) -> str:

@@ -30,7 +30,7 @@ FP8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 # Types that ml_dtypes adds to NumPy's.
 ADDED = FP8 | {"bfloat16"}
 
-# Elements of an array beyond which indices need 64 bits.
+# Largest number of elements for which 32-bit indices suffice.
 WIDE = 2**31 - 1
 
 # Bytes of the widest vector that a kernel loads or stores.
@@ -50,7 +50,7 @@ PRECISIONS: dict[str, str] = {
 
 
 def is_integer(dtype: str) -> bool:
-    """True if this NumPy name is that of an integer type."""
+    """True if a NumPy type name names an integer type."""
     return dtype.startswith(("int", "uint"))
 
 
@@ -62,14 +62,14 @@ def itemsize(dtype: str) -> int:
 
 @cache
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """NumPy's type of this name; the first use of a type of ml_dtypes registers all of these with NumPy."""
+    """Return NumPy's dtype for a name. The first use of an ml_dtypes type registers all of them with NumPy."""
     if dtype in ADDED:
         import ml_dtypes  # noqa: F401  takes 5 ms
     return np.dtype(dtype)
 
 
 def finfo(dtype: str | np.dtype[Any]) -> Any:
-    """Limits of a float type, as :class:`numpy.finfo`, which does not know types of ml_dtypes."""
+    """Limits of a float type, like :class:`numpy.finfo`, but also for types of ml_dtypes."""
     name = np.dtype(dtype).name
     if name not in ADDED:
         return np.finfo(name)
@@ -117,13 +117,13 @@ def accumulation_dtype(x_dtype: str, w_dtype: str) -> str:
 def output_dtype(x_dtype: str, w_dtype: str) -> str:
     """The default type of the result: x's own if it is a float type of 16 bits or more, else the accumulation type.
 
-    Sums of 8-bit floats soon exceed their range, and there is no scale, as in PyTorch's ``_scaled_mm`` and cuBLAS.
+    Sums of 8-bit floats soon exceed their range, and there is no scale as in PyTorch's ``_scaled_mm`` and cuBLAS.
     """
     return accumulation_dtype(x_dtype, w_dtype) if is_integer(x_dtype) or x_dtype in FP8 else x_dtype
 
 
 def check_dtype(value: str, field: str) -> None:
-    """Raise ``ValueError`` unless `value` names a problem's element type; register it with NumPy."""
+    """Raise ``ValueError`` unless `value` is a key of :data:`SHORT_NAMES`; register the type with NumPy."""
     if value not in SHORT_NAMES:
         raise ValueError(
             f"{field}={value!r} is not an element type of convforge; cast the array to one of {', '.join(SHORT_NAMES)}"

@@ -1,4 +1,4 @@
-"""Ceilings of a device, copy bandwidth and FMA peak, measured before and after a run."""
+"""Ceilings of a device (copy bandwidth and FMA peak), measured before and after a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from convforge.timing.ring import last_level_cache
 
 # Relative difference of two measurements beyond which the machine's state has changed.
 MOVED = 0.10
-COPIED_BYTES = 1 << 30  # of each array on a GPU, whose bandwidth still rises at hundreds of MB
-# Independent chains of a GPU's thread, and multiply-adds of each.
+COPIED_BYTES = 1 << 30  # size of each array on a GPU; bandwidth still rises at hundreds of MB
+# Independent chains of a GPU thread, and multiply-adds of each chain.
 CHAINS, STEPS = 8, 4096
 
 
@@ -32,19 +32,19 @@ class _MultiplyAdd(ctypes.Structure):
 class Ceilings:
     """Measured ceilings of a device."""
 
-    # Read and written by our copy kernel, on all cores, over arrays that exceed the last-level cache; without the lines
-    # that are fetched only to be written.
+    # Bytes read plus bytes written by our copy kernel, on all cores, with arrays that exceed the last-level cache.
+    # Cache lines that are read only because they will be written (write-allocate) do not count.
     copy_bytes_per_s: float
-    fma_flops_per_s: float  # float32, two for a multiply-add, in independent register chains on all cores
+    fma_flops_per_s: float  # float32, two per multiply-add, in independent register chains on all cores
 
 
 def measure_ceilings(runtime: Runtime, repeats: int = 5) -> Ceilings:
-    """Measure a device's ceilings, the best of `repeats`."""
+    """Measure a device's ceilings: the best of `repeats` runs."""
     return Ceilings(copy_bandwidth(runtime, repeats), fma_peak(runtime, repeats))
 
 
 def copy_bandwidth(runtime: Runtime, repeats: int = 5) -> float:
-    """Bytes per second, read and written, of our copy kernel on the whole device."""
+    """Measure our copy kernel on the whole device: bytes read plus bytes written, per second."""
     facts, calls = runtime.facts, 1
     nbytes = min(max(4 * last_level_cache(facts), 64 << 20), 256 << 20)
     if facts.backend == "cuda":
@@ -61,7 +61,7 @@ def copy_bandwidth(runtime: Runtime, repeats: int = 5) -> float:
 
 
 def fma_peak(runtime: Runtime, repeats: int = 5) -> float:
-    """float32 operations per second of multiply-adds on all cores, or SMs."""
+    """Measure the float32 FLOP/s of multiply-adds on all cores or SMs."""
     cores = runtime.facts.cores
     kernel: Any
     args: Any
@@ -98,7 +98,7 @@ def moved(before: Ceilings, after: Ceilings) -> Reason | None:
 
 
 def _change(before: float, after: float) -> dict[str, str]:
-    """Values of a sentence about a ceiling that moved, or empty."""
+    """Return the values of the message about a ceiling that moved; empty if it did not."""
     if abs(after - before) <= MOVED * before:
         return {}
     share = f"{100 * (after / before - 1):+.0f}"

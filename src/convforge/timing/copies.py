@@ -1,6 +1,6 @@
-"""Times of the copy kernel over as many bytes as a problem moves, to compare memory-bound times with.
+"""Time of the copy kernel on as many bytes as a problem moves: the reference for memory-bound kernels.
 
-Half of the bytes are read and half are written, over a ring of the problem's size, by the same timer and rule.
+Half of the bytes are read and half are written. The rules for ring size, timer and stopping are those for problems.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNIT = 16  # bytes that a thread of copy.cu moves
 GPU_THREADS = 256
 CPU_BLOCK = 1 << 14  # floats that a work item of the CPU's kernel moves
 RANDOM_FLOATS = 1 << 20  # random numbers, repeated to fill the source
-COMPARED_FLOATS = 1 << 10  # checked at either end of each copy
+COMPARED_FLOATS = 1 << 10  # compared at each end of a copy
 FLOAT = np.dtype(np.float32)
 
 
@@ -35,7 +35,7 @@ class _Copy(ctypes.Structure):
 
 
 def copying(runtime: Runtime, source: Any, target: Any) -> Callable[[], None]:
-    """The device's copy kernel on two contiguous arrays of float32; on GPUs of 16-byte vectors, aligned to 16 bytes."""
+    """Return a function that copies a contiguous float32 array; on GPUs, whole 16-byte vectors, aligned to 16 bytes."""
     if runtime.facts.backend == "cpu":
         from convforge.timing import cpu
 
@@ -51,7 +51,7 @@ def copying(runtime: Runtime, source: Any, target: Any) -> Callable[[], None]:
 
 
 class Copies:
-    """Times copies on one device; memory for small ones is kept."""
+    """Timer of copies on one device; it keeps the memory of small copies."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -61,7 +61,7 @@ class Copies:
     def time(
         self, nbytes: int, rule: StoppingRule, *, clock: Callable[[], float] = time.monotonic
     ) -> tuple[int, Timing]:
-        """Time a copy of `nbytes` bytes, read and written together, rounded up to a multiple of 32; return both."""
+        """Time a copy of `nbytes`, read plus written, rounded up to a multiple of 32; return bytes and timing."""
         runtime = self._runtime
         half = max(-(-nbytes // (2 * UNIT)), 1) * UNIT
         size = ring_size(2 * half, runtime.facts, ring_limit(runtime.facts))
@@ -78,13 +78,13 @@ class Copies:
         return 2 * half, replace(timing, ring=size.slots, cold=size.cold)
 
     def _same(self, source: Any, target: Any) -> bool:
-        """True if both ends of a copy are right."""
+        """True if the first and the last elements of a copy are right."""
         ends = (slice(None, COMPARED_FLOATS), slice(-COMPARED_FLOATS, None))
         read = self._runtime.download
         return all(np.array_equal(read(source[end]), read(target[end])) for end in ends)
 
     def _room(self, floats: int) -> tuple[Any, Any]:
-        """Two arrays of `floats` floats, the first with random numbers."""
+        """Return source and target of `floats` float32 each; the source holds random numbers."""
         if floats > self._kept_bytes // (2 * FLOAT.itemsize):
             return self._new_room(floats)
         if self._kept is None:

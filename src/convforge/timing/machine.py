@@ -27,7 +27,7 @@ def device_slug(facts: DeviceFacts) -> str:
 
 
 def machine_table(facts: DeviceFacts) -> dict[str, Any]:
-    """The machine and its present state for JSON; None for unknown values."""
+    """Return the machine and its current state as a table for JSON; None for unknown values."""
     return {
         "facts": facts.to_table(),
         "os": platform.platform(),
@@ -55,9 +55,9 @@ def versions() -> dict[str, str]:
 
 
 def repository(package: Path | None = None) -> tuple[str | None, bool]:
-    """Commit of the package's checkout, None without one, and True if it has uncommitted changes."""
+    """Return the commit of the package's git checkout (or None), and True if it has uncommitted changes."""
     package = package or Path(__file__).parents[1]
-    # A package installed into an environment inside another repository is not of that repository.
+    # A package may be installed inside another repository, of which it is not a part.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, False
     return _git(package, "rev-parse", "HEAD") or None, bool(

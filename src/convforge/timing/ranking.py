@@ -3,7 +3,7 @@
 A timing is an interval: its median plus or minus its spread (half the interquartile range). For n normal samples with
 deviation s, the spread is 0.67 s and the standard error of the median 1.25 s / sqrt(n) (Kendall and Stuart, The
 Advanced Theory of Statistics, vol. 1, ch. 10). So with the usual 15 samples, noise alone moves two medians apart by
-more than both spreads in 0.3 % of pairs. Intervals that touch are level, if close and narrow, or unsure.
+more than both spreads in 0.3 % of pairs. Intervals that overlap are level if close and narrow, else unsure.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from convforge.timing.timer import Timing
 Order = Literal["faster", "slower", "level", "unsure"]
 ORDERS: tuple[Order, ...] = ("faster", "slower", "level", "unsure")
 
-# Medians further apart than this are not level. It is half of what ceilings may move by within a valid run
-# (timing.ceilings.MOVED): drift alone may move two rows of a run so far apart.
+# Medians with a larger relative difference are not level. It is half of timing.ceilings.MOVED, the change of ceilings
+# that a valid run allows: drift alone may cause this difference between two rows.
 LEVEL = 0.05
-# Two spreads that together exceed this may hide a difference that matters, so they are no tie.
+# If the sum of two spreads exceeds this, they may hide a relevant difference, so the timings are not level.
 WIDE = 0.10
 
 T = TypeVar("T")
@@ -54,10 +54,10 @@ class Ranking(Generic[T]):
 
 
 def rank(found: Iterable[T], timing: Callable[[T], Timing]) -> Ranking[T]:
-    """Find the fastest of several, without those whose spreads are too wide.
+    """Find the fastest items; separate those with spreads that are too wide.
 
-    Candidates are those that no other is known to beat. If the order of two candidates is unknown, the one with the
-    wider spread is excluded, and the other too unless its own spread is narrow.
+    The candidates are the items that no other is known to beat. If the order of two candidates is unknown, the one with
+    the wider spread is excluded, and the other too unless its own spread is narrow.
 
     Examples
     --------
@@ -77,11 +77,11 @@ def rank(found: Iterable[T], timing: Callable[[T], Timing]) -> Ranking[T]:
 
 
 def _is_wide(own: Timing, a: Timing, b: Timing) -> bool:
-    """True if this spread makes the order of a and b unknown; the wider of the two always does."""
+    """True if the spread of `own` (a or b) makes their order unknown; the wider of the two always does."""
     widest = max(_width(a), _width(b))
     return _width(own) >= widest / 2 or _width(own) > WIDE / 2 * min(a.median_s, b.median_s)
 
 
 def _width(timing: Timing) -> float:
-    """Seconds on either side of the median."""
+    """Half the width of the interval, in seconds."""
     return timing.median_s * timing.spread

@@ -1,4 +1,4 @@
-"""Rings: enough copies of inputs, weights and outputs that a call finds none of them in the cache."""
+"""Rings: so many copies of inputs, weights and outputs that no call finds its own in the cache."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from convforge.problem.types import is_integer
 
 # A cold ring has twice the bytes of the last-level cache, because caches do not evict strictly the oldest line.
 COLD_FACTOR = 2
-RING_LIMIT_BYTES = 512 << 20  # of a CPU's memory; of a GPU's, this share, so that its largest images get two slots
+RING_LIMIT_BYTES = 512 << 20  # on CPUs; on GPUs 1 / GPU_MEMORY_SHARE of the memory, to give large images two slots
 GPU_MEMORY_SHARE = 16
 MOST_SLOTS = 256
 
 
 class RingSize(NamedTuple):
-    """Slots of a ring; it is cold if their bytes exceed the cache by :data:`COLD_FACTOR`."""
+    """Number of slots; `cold` if they have at least :data:`COLD_FACTOR` times the bytes of the cache."""
 
     slots: int
     cold: bool
@@ -31,7 +31,7 @@ class RingSize(NamedTuple):
 
 @dataclass(slots=True)
 class Slot:
-    """The buffers of one call; x, w and out are copies of this slot alone."""
+    """The buffers of one call. Slots do not share x, w and out."""
 
     x: Any
     w: Any
@@ -55,7 +55,7 @@ def ring_size(slot_bytes: int, facts: DeviceFacts, limit_bytes: int = RING_LIMIT
 
 
 def poison_of(dtype: np.dtype[Any]) -> int:
-    """A byte that fills elements with a value that no method computes: a NaN, or a pattern for integers."""
+    """Return the byte that fills unwritten outputs: floats become NaN, integers an unlikely value."""
     return 0xA5 if is_integer(dtype.name) else 0xFF
 
 
@@ -66,7 +66,7 @@ def ring_limit(facts: DeviceFacts) -> int:
 
 
 class Ring:
-    """Slots that calls use in turn; slot i holds a copy of set ``i % len(sets)`` of inputs."""
+    """Slots that calls use in turn; slot i holds a copy of input set ``i % len(sets)``."""
 
     def __init__(
         self, problem: Problem, sets: Sequence[Any], runtime: Runtime, *, limit_bytes: int | None = None
@@ -85,18 +85,18 @@ class Ring:
             self.slots.append(Slot(runtime.upload(chosen.x), w, out, out, operands[kind], kind))
 
     def calls(self, plan: Any, workspace: Any = None) -> Cycle:
-        """Calls of a plan on the next slot each time, with the preparation of weights, as in ``conv2d``."""
+        """Return a function that calls the plan on the next slot each time, and prepares weights like ``conv2d``."""
         slots, laid = self.slots, self.laid(plan)
 
         def call(i: int) -> None:
             slot = slots[i]
-            out = None if plan.allocates else slot.out  # a copy from a library's own array is no part of its time
+            out = None if plan.allocates else slot.out  # copying from a library's own array does not count as its time
             slot.result = plan(plan.buffers(laid[i], plan.borrow(slot.w), slot.operands, out, workspace))
 
         return Cycle(len(slots), call)
 
     def laid(self, plan: Any) -> list[Any]:
-        """Each slot's input in the plan's layout."""
+        """Return each slot's input in the plan's layout."""
         return [plan.lay(slot.x) for slot in self.slots]
 
     def poison(self) -> None:
@@ -107,7 +107,7 @@ class Ring:
 
 
 class Cycle:
-    """A call that uses the next of `count` slots each time."""
+    """A function that uses the next of `count` slots at each call."""
 
     __slots__ = ("_call", "_count", "_next", "calls")
 

@@ -1,4 +1,4 @@
-"""Rule that ends sampling: the median is known well enough, by robust statistics, or the time is spent."""
+"""Rule that ends sampling: by robust statistics the median is certain enough, or the time is used up."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349
 
 
 def spread(samples: Sequence[float]) -> float:
-    """Half the interquartile range over the median."""
+    """Half the interquartile range, divided by the median."""
     low, middle, high = np.percentile(samples, [25, 50, 75])
     return float((high - low) / 2 / middle) if middle > 0 else 0.0
 
 
 def median_uncertainty(samples: Sequence[float]) -> float:
-    """Estimated standard error of the median over the median."""
+    """Estimated standard error of the median, divided by the median."""
     return _MEDIAN_ERROR * 2 * spread(samples) / math.sqrt(len(samples))
 
 
 @dataclass(frozen=True, slots=True)
 class StoppingRule:
-    """The number of samples to take."""
+    """Limits that decide when sampling stops."""
 
     sample_s: float = 200e-6  # least duration of a sample in seconds; faster calls are batched
     samples: int = 15  # least number of samples, unless `budget_s` ends first
-    fewest: int = 3  # least number of samples, whatever the budget
+    fewest: int = 3  # least number of samples, even beyond the budget
     narrow: float = 0.01  # stop when the median's relative standard error is at most this
     patience_s: float = 1.0  # after this long, with enough samples, stop and call the result noisy
     budget_s: float = 30.0  # after this long stop even with too few samples

@@ -1,4 +1,4 @@
-"""Timings of calls: calibrated, warmed up, sampled until the median is known; several runs in turns."""
+"""Timing of calls: calibrate, warm up, and sample until the median is known; several runs take turns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from convforge.timing.stopping import Decision, StoppingRule, median_uncertainty, spread
 
-_MOST_CALLS = 1 << 16  # of one sample, in case a clock does not advance
-REST_S = 0.005  # before each sample of interleaved runs
+_MOST_CALLS = 1 << 16  # per sample at most, in case a clock does not advance
+REST_S = 0.005  # pause before each sample of interleaved runs
 
 
 class Clock(Protocol):
-    """Protocol of a timer of calls; every runtime is one."""
+    """Protocol of a timer of calls; every runtime implements it."""
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
         """Seconds that `repeats` calls of `run` take."""
@@ -28,7 +28,7 @@ class Timing:
     """Samples of one run."""
 
     samples: tuple[float, ...]  # seconds per call
-    calls: int = 1  # per sample, which is their mean
+    calls: int = 1  # calls per sample; a sample is their mean
     noisy: bool = False  # the median is less certain than the rule demands
     few: bool = False  # the budget ended before the rule's number of samples
     ring: int = 1  # slots that the calls cycled through
@@ -41,11 +41,11 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half the interquartile range over the median."""
+        """Half the interquartile range, divided by the median."""
         return spread(self.samples)
 
     def to_table(self) -> dict[str, Any]:
-        """The timing for JSON."""
+        """Return a table for JSON."""
         return {"median_s": self.median_s, "spread": self.spread, **asdict(self), "samples": list(self.samples)}
 
     @classmethod
@@ -59,9 +59,9 @@ def measure(
     run: Callable[[], None], runtime: Clock, rule: StoppingRule | None = None, *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Timing:  # fmt: skip
-    """Time one run, a call that may use the next slot of a ring each time.
+    """Time one run: a function that may use the next slot of a ring at each call.
 
-    `runtime` measures samples; `clock` is for the rule's patience and budget.
+    `runtime` measures the samples; `clock` measures the time for the rule's patience and budget.
 
     Examples
     --------
@@ -76,10 +76,10 @@ def interleave(
     runs: Sequence[Callable[[], None]], runtime: Clock, rule: StoppingRule | None = None, *,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Timing]:  # fmt: skip
-    """Time several runs in turns, a sample each, so that a drift of the machine affects all of them equally.
+    """Time several runs, one sample of each in turn, so that drift of the machine affects all runs equally.
 
-    The order is reversed after every round. Before each sample the machine rests, and the run makes one call that does
-    not count, because threads of other libraries spin for milliseconds after a call. All runs share the budget.
+    The order is reversed after every round. Before each sample there is a pause and one call that is not timed, because
+    threads of other libraries spin for milliseconds after a call. All runs share the budget.
     """
     rule = rule or StoppingRule()
     begin = clock()
@@ -103,7 +103,7 @@ def interleave(
 
 
 def _calibrate(run: Callable[[], None], runtime: Clock, sample_s: float) -> int:
-    """Find the number of calls that fill a sample, which also warms up."""
+    """Return the number of calls that take at least `sample_s` seconds; this also warms up."""
     calls = 1
     while True:
         taken = runtime.time(run, calls)

@@ -15,9 +15,9 @@ __all__ = [
 
 
 def load(path: str | os.PathLike[str]) -> int:
-    """Use the choices of a file that ``convforge tune`` wrote; return their number, with those of other devices.
+    """Load the choices of a file that ``convforge tune`` wrote; return their number, including those of other devices.
 
-    Raises ``OSError`` if the file cannot be read, ``ValueError``, which names the fault, if it holds no tuned choices.
+    Raises ``OSError`` if the file cannot be read, and ``ValueError`` with the reason if it has no valid choices.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Stored measurements: in memory, on disk between processes, and in shipped files.
 
-A choice is a JSON file, named by its bucket, in a folder named by its environment. Files are replaced whole; one that
-cannot be read, or is of another environment, is renamed, and the bucket is measured again.
+A choice is a JSON file, named by its bucket, in a folder named by its environment. Files are replaced atomically. A
+file that cannot be read, or is of another environment, is renamed, and the bucket is measured again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from convforge.backends.forks import after_fork_in_child
 from convforge.backends.sources import PACKAGE, kernels, modules
 from convforge.problem import Problem, tuning_key
 
-SCHEMA = 1  # raised when the files' format changes
-LEVELS = ("auto", "max")  # that measure, the more thorough last
+SCHEMA = 1  # increased when the files' format changes
+LEVELS = ("auto", "max")  # levels that measure; the more thorough is last
 MOST = 4096  # choices that a process keeps in memory
-# Parts of the environment that must agree for a shipped file; for one's own cache all must.
+# Fields of the environment that must be equal to use a shipped file; for the user's own cache all must be equal.
 SHIPPED = ("backend", "device", "architecture", "cores", "methods")
-# Packages whose versions are part of an environment, by backend.
+# Backend -> packages with versions that are part of an environment.
 _PACKAGES = {"cpu": ("numpy", "numba", "scipy"), "cuda": ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")}
 
 
@@ -47,12 +47,12 @@ class Tried:
     spread: float = 0.0  # half the interquartile range over the median
     workspace_bytes: int | None = None
     tied: bool = False  # level with the fastest in the final
-    fault: str = ""  # reason for the missing time
+    fault: str = ""  # reason why `seconds` is None
     wrong: bool = False  # wrong result: the method is not used for this bucket, even by rule
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Tried:
-        """Read the fields from JSON; ``TypeError`` or ``ValueError`` for another table."""
+        """Read the fields from JSON; ``TypeError`` or ``ValueError`` for an invalid table."""
         tried = cls(**table)
         numbers = (tried.predicted_s, tried.spread, tried.seconds or 0.0, tried.workspace_bytes or 0)
         texts = (tried.algorithm, tried.config, tried.fault)
@@ -63,7 +63,7 @@ class Tried:
 
 
 class Bucket(NamedTuple):
-    """Key of a choice in an environment: tuning key, workspace limit of the search, peers as candidates."""
+    """Key of a choice in an environment: tuning key, workspace limit of the search, True if peers were candidates."""
 
     key: str
     workspace_limit: int | None = None
@@ -81,14 +81,14 @@ class Remembered:
     bucket: Bucket
     environment: dict[str, str]  # of :func:`environment_of`
     level: str  # "auto" or "max"
-    problem: str  # that was measured
-    tried: tuple[Tried, ...]  # the chosen one first
+    problem: str  # text form of the measured problem
+    tried: tuple[Tried, ...]  # the chosen candidate first
     spent_s: float = 0.0  # seconds of the search
     origin: str = ""  # the shipped file; empty for a search on this machine
-    fault: str = ""  # reason why nothing could be measured; such an outcome is kept in memory alone
+    fault: str = ""  # reason why nothing could be measured; this outcome stays in memory only
 
     def to_table(self) -> dict[str, Any]:
-        """The table for JSON, without the environment."""
+        """Return a table for JSON, without the environment."""
         return {
             "bucket": self.bucket.key, "workspace_limit": self.bucket.workspace_limit, "peers": self.bucket.peers,
             "level": self.level, "problem": self.problem, "spent_s": round(self.spent_s, 3),
@@ -97,7 +97,7 @@ class Remembered:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], environment: Mapping[str, str], origin: str = "") -> Remembered:
-        """Read the table of :meth:`to_table`; ``KeyError``, ``TypeError`` or ``ValueError`` for another one."""
+        """Read the table of :meth:`to_table`; ``KeyError``, ``TypeError`` or ``ValueError`` if invalid."""
         limit, level = table["workspace_limit"], table["level"]
         if level not in LEVELS or not (limit is None or isinstance(limit, int)) or not isinstance(table["bucket"], str):
             raise ValueError(
@@ -155,18 +155,18 @@ class Choices:
         self.unlock()
 
     def unlock(self) -> None:
-        """Renew the lock in a forked process, which does not have the thread that held it."""
+        """Replace the lock in a forked process, where the thread that held it does not exist."""
         self._lock = threading.RLock()
 
     def generation(self, key: str) -> int:
-        """A number that rises with every new choice of a tuning key, and when any choice may change."""
+        """Return a counter that grows with every new choice for a tuning key, and when any choice may have changed."""
         return self._every + self._of.get(key, 0)
 
     def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> Remembered | None:
         """Find the choice for a bucket at this level or a more thorough one: measured here, else shipped."""
         shipped, folder = self._all_shipped(), self._folder
         if not self._kept and not shipped and (folder is None or not folder.is_dir()):
-            return None  # nothing was ever tuned: skip the environment, whose digests take time
+            return None  # nothing was ever tuned: skip the environment; its digests take time
         where = environment_of(operation, facts)
         own = self._own(folder, where, bucket)
         others = (one for one in shipped.get(str(bucket), []) if _alike(one.environment, where, SHIPPED))
@@ -271,7 +271,7 @@ def write(path: Path, found: Iterable[Remembered]) -> int:
 
 
 def _json(found: Iterable[Remembered]) -> bytes:
-    """Format choices by environment."""
+    """Return JSON of the choices, grouped by environment."""
     parts: dict[str, dict[str, Any]] = {}
     for one in found:
         key = json.dumps(one.environment, sort_keys=True)

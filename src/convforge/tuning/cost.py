@@ -1,6 +1,6 @@
-"""The cost model: predicted time of a method on a device, from the larger of its arithmetic and its traffic.
+"""The cost model: it predicts a method's time as the larger of arithmetic time and memory time, plus launches.
 
-It ranks methods before anything is compiled; measurements decide. Methods state four figures and their work.
+It ranks methods before anything is compiled; measurements decide later. A method gives four figures and its work.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from convforge.backends.architecture import Architecture
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Problem
 
-# Multiply-adds that an SM issues in a clock: 64 on these architectures, 128 on all others.
+# Multiply-adds that an SM issues per clock: 64 on these architectures, 128 on all others.
 HALF_WIDTH = (60, 70, 75, 80)
 WIDTH = 128
-# Share of the driver's figures that is reached, and figures of a recent card for a driver that reports none.
+# Share of the driver's figures that kernels reach; figures of a recent GPU, used if the driver reports none.
 REACHED = 0.9
 CLOCK_HZ, FLOPS_PER_BYTE = 1.5e9, 25.0
-# A CPU core: two vector multiply-adds in a clock, and its share of the memory's bandwidth.
+# CPU: clock of a core (two vector multiply-adds per clock), memory bandwidth per core, and its limit for all cores.
 CPU_CLOCK_HZ, CPU_BYTES_PER_S, MOST_CPU_BYTES_PER_S = 3e9, 13e9, 300e9
 LAUNCH_S = {"cpu": 5e-6, "cuda": 1.5e-6, "emulator": 1.5e-6}
 # Occupancy below which latencies of memory and arithmetic are no longer hidden.
@@ -35,7 +35,7 @@ class Rates(NamedTuple):
 
 
 def predicted_s(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts, plan: Plan | None = None) -> float:
-    """Predict the seconds of a call; a plan, if given, replaces the usual launches and occupancy by its own."""
+    """Predict the seconds of a call. If a plan is given, use its launches and occupancy instead of the usual ones."""
     rates = rates_of(facts)
     cost, work = algorithm.cost, algorithm.work_for(problem)
     launches, share = cost.launches, cost.arithmetic

@@ -1,4 +1,4 @@
-"""The choice by rule, without measuring and the same on every run, from the methods' own preferences."""
+"""Choice of a method by rule: from the methods' own preferences, without measuring, the same on every run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Choice:
 def choose(
     problem: Problem, runtime: Runtime, workspace_limit: int | None = None, without: Container[str] = ()
 ) -> Choice:
-    """The first method in the order of preference that supports the problem within the workspace limit in bytes.
+    """Return the first method in order of preference that supports the problem within the workspace limit in bytes.
 
     `without` names methods that gave a wrong result. Raises ``UnsupportedProblem``, with every reason, if none does.
     """
@@ -50,7 +50,7 @@ def choose(
 
 
 def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, str]]:
-    """Our methods of allowed arithmetic in the order of preference, with their rules; some may refuse the problem."""
+    """Return our methods of allowed precision in order of preference, with the reasons; some may refuse the problem."""
     found = [
         (a, rule)
         for a in algorithms()
@@ -62,7 +62,7 @@ def preferred(problem: Problem, facts: DeviceFacts) -> list[tuple[AnyAlgorithm, 
 
 
 def fit(algorithm: AnyAlgorithm, problem: Any, runtime: Runtime, workspace_limit: int | None) -> Plan | Reason:
-    """The plan of the first config whose workspace is within the limit, or the reason why there is none."""
+    """Return the plan of the first config with a workspace within the limit, or the reason why there is none."""
     needed: list[int] = []
     refused: Reason | None = None
     import_libraries(algorithm)

@@ -1,4 +1,4 @@
-"""The search: measure the best few candidates within a budget, then the closest again in turns, by a :class:`Trial`."""
+"""The search: measure the best few candidates within a budget, then measure the closest ones again in turns."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from convforge.timing.timer import Timing
 from convforge.tuning.choices import Tried
 from convforge.tuning.cost import predicted_s
 
-FINAL_SHARE = 0.3  # of the budget
-CLOSE = 1.15  # first time, relative to the fastest, of those that may enter the final
+FINAL_SHARE = 0.3  # share of the budget for the final
+CLOSE = 1.15  # candidates up to this multiple of the fastest time may enter the final
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Effort:
     """Limits of a search."""
 
     budget_s: float  # wall clock, checked between candidates
-    methods: int  # whose default config is measured, the best predicted first
-    configs: int  # further ones of each promising method
-    promising: float  # most time of a promising method's default, relative to the fastest default
+    methods: int  # number of methods, best predicted first, that are measured in their default config
+    configs: int  # number of further configs of each promising method
+    promising: float  # a method is promising if its default takes at most this multiple of the fastest default
     finalists: int
 
 
@@ -48,16 +48,16 @@ class Candidate:
 
 
 class Trial(Protocol):
-    """Measures candidates of one problem."""
+    """Protocol of measuring the candidates of one problem."""
 
-    at_once: int = 1  # number of candidates that are made ready together
+    at_once: int = 1  # number of candidates that are compiled together
 
     def make_ready(self, candidates: Sequence[Candidate]) -> None:
         """Compile the kernels of several candidates in parallel; by default do nothing."""
         return
 
     def time(self, candidate: Candidate, budget_s: float) -> Tried:
-        """Run, check and time a candidate; the result has its fault, if any."""
+        """Run, check and time a candidate; return its time or its fault."""
         ...
 
     def final(self, candidates: Sequence[Candidate], budget_s: float) -> list[Timing | str]:
@@ -66,7 +66,7 @@ class Trial(Protocol):
 
 
 def methods_for(problem: Problem, facts: DeviceFacts, *, peers: bool = False) -> list[tuple[AnyAlgorithm, float]]:
-    """The methods that support a problem, with `peers` also other libraries', and their predicted seconds, sorted."""
+    """Return the methods (with `peers` also other libraries') that support a problem, sorted by predicted seconds."""
     able = [
         (a, predicted_s(a, problem, facts))
         for a in (every_algorithm() if peers else algorithms())
@@ -78,7 +78,7 @@ def methods_for(problem: Problem, facts: DeviceFacts, *, peers: bool = False) ->
 def candidates_for(
     problem: Problem, facts: DeviceFacts, first: str = "", *, peers: bool = False
 ) -> list[list[Candidate]]:
-    """The candidates of each method, its default first; the method `first` before all others."""
+    """Return the candidates of each method, its default config first; the method named `first` comes first."""
     ranked = sorted(methods_for(problem, facts, peers=peers), key=lambda found: found[0].name != first)
     return [
         [Candidate(a, config, seconds, i == 0) for i, config in enumerate(a.configs(problem, facts))]
@@ -90,9 +90,9 @@ def search(
     candidates: Sequence[Sequence[Candidate]], trial: Trial, effort: Effort, *,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Tried]:  # fmt: skip
-    """Measure candidates until the effort is spent: defaults of the best methods, more of promising ones, a final.
+    """Measure the best methods' defaults, then further configs of promising methods, then the finalists again.
 
-    `candidates` come from :func:`candidates_for`; the very first is measured whatever the budget. The chosen one comes
+    `candidates` come from :func:`candidates_for`; the very first is always measured. Returns the chosen candidate
     first, then the others by their time, then those without a time.
     """
     begin, found = clock(), dict[Candidate, Tried]()
@@ -119,7 +119,7 @@ def search(
 def _further(
     candidates: Sequence[Sequence[Candidate]], found: Mapping[Candidate, Tried], effort: Effort
 ) -> list[Candidate]:
-    """Further configs of the promising methods, the fastest method's first."""
+    """Return further configs of the promising methods, the fastest method first."""
     times = {c: math.inf if t.seconds is None else t.seconds for c, t in found.items()}
     most = effort.promising * min(times.values(), default=math.inf)
     promising = [configs for configs in candidates if times.get(configs[0], math.inf) <= most]
@@ -147,7 +147,7 @@ def _decided(found: Mapping[Candidate, Tried], trial: Trial, effort: Effort, bud
         tied = leaders or [c for c in timed if results[c].seconds is not None][:1]
     if len(tied) > 1:
         results |= {c: replace(results[c], tied=True) for c in tied}
-    steps = {a.key: step for step, a in enumerate(every_algorithm())}  # the simpler ones come first
+    steps = {a.key: step for step, a in enumerate(every_algorithm())}  # simpler methods come first
     order = list(found)
     tied.sort(key=lambda c: (results[c].workspace_bytes or 0, steps.get(c.algorithm.key, len(steps)), order.index(c)))
     rest = sorted((c for c in timed if c not in tied), key=lambda c: results[c].seconds or math.inf)

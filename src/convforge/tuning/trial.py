@@ -1,4 +1,4 @@
-"""Measurement of candidates on the device: a ring of buffers, the sampled check, the timer."""
+"""Measurement of candidates on the device, with a ring of buffers, a check of sampled outputs, and the timer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ HOPELESS = 3.0
 
 
 class DeviceTrial(Trial):
-    """Measures candidates of a problem with the same inputs and truth; a wrong result gets no time.
+    """Measures all candidates of a problem with the same inputs and reference; a wrong result gets no time.
 
-    Candidates share one workspace, because some need gigabytes; those beyond the limit in bytes are not run.
+    Candidates share one workspace, because some need gigabytes. Candidates that exceed the limit in bytes are not run.
     """
 
     def __init__(self, problem: Problem, runtime: Runtime, workspace_limit: int | None = None) -> None:
@@ -43,7 +43,6 @@ class DeviceTrial(Trial):
         self.at_once = (os.cpu_count() or 1) if runtime.facts.backend == "cuda" else 1
 
     def make_ready(self, candidates: Sequence[Candidate]) -> None:
-        """Compile the kernels of several candidates in parallel."""
         if len(candidates) < 2:
             return
         self._runtime.compile_ahead(kernels_of(self._problem, candidates, self._runtime.facts))
@@ -81,7 +80,7 @@ class DeviceTrial(Trial):
         return [self._run(c) or timing for c, timing in zip(candidates, timings, strict=True)]
 
     def _still_works(self, words: str) -> None:
-        """Raise ``RuntimeError`` if the device no longer works, lest later candidates be blamed for it."""
+        """Raise ``RuntimeError`` if the device no longer works; otherwise later candidates would get the blame."""
         try:
             self._runtime.synchronize()
         except Exception as fault:
@@ -98,7 +97,7 @@ class DeviceTrial(Trial):
             self._workspace = self._runtime.allocate(nbytes)
 
     def _run(self, candidate: Candidate) -> str | None:
-        """Call once into a poisoned output; return the error of the result, or None."""
+        """Fill the outputs with poison, call once, and return the error of the result, or None."""
         self._ring.poison()
         self._calls(candidate)()
         self._runtime.synchronize()
@@ -108,7 +107,7 @@ class DeviceTrial(Trial):
         return self._sample.fault(candidate.algorithm.precision, self._ring.slots[0].result, self._runtime)
 
     def _timed(self, candidate: Candidate, budget_s: float) -> Timing:
-        """Sample a candidate; only once if it is far behind, by a single call compared with single calls."""
+        """Time a candidate; a single call only, if it is much slower than the fastest candidate's single call."""
         once = self._runtime.time(self._calls(candidate), 1)
         if once > HOPELESS * self._fastest_once:
             return Timing((once,), few=True)
@@ -119,7 +118,7 @@ class DeviceTrial(Trial):
 
 
 def kernels_of(problem: Problem, candidates: Sequence[Candidate], facts: DeviceFacts) -> list[KernelSource]:
-    """The kernels that our candidates' plans compile."""
+    """Return the kernels that the plans of our own candidates compile."""
     recording = Recording(facts)
     runtime: Any = recording
     for candidate in candidates:

@@ -1,4 +1,4 @@
-"""Choice of a method from measurements, else by rule; and measuring, where ``may_measure`` allows it."""
+"""Choice of a method from stored measurements, else by rule; it measures if ``may_measure`` allows it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from convforge.tuning.heuristic import Choice, choose
 if TYPE_CHECKING:
     from convforge.tuning.search import Effort, Trial
 
-PROMISING = 2  # number of best predicted methods whose further configs are compiled ahead
-KERNELS_A_CORE = 4  # that are compiled ahead between two checks of the budget
+PROMISING = 2  # further configs of this many best predicted methods are compiled ahead
+KERNELS_A_CORE = 4  # number compiled ahead per core between two checks of the budget
 LEVELS = ("heuristic", "auto", "max")  # values of `algorithm` besides methods' names
 
 # One search at a time: two would disturb each other's times.
@@ -35,7 +35,7 @@ _SEARCHING = threading.RLock()
 
 
 def _unlock() -> None:
-    """Renew the lock in a forked process, which does not have the searching thread."""
+    """Replace the lock in a forked process, where the searching thread does not exist."""
     global _SEARCHING
     _SEARCHING = threading.RLock()
 
@@ -44,7 +44,7 @@ after_fork_in_child(_unlock)
 
 
 def check_method(operation: str, backend: str, algorithm: str, precision: str, tune: bool | None) -> None:
-    """Check a call's arguments about its method, for calls without a plan; ``ValueError`` or ``TypeError``."""
+    """Check a call's choice of method when the call makes no plan; ``ValueError`` or ``TypeError``."""
     if not isinstance(algorithm, str):
         raise TypeError(f"algorithm={algorithm!r} must be a string")
     if algorithm not in LEVELS:
@@ -57,10 +57,10 @@ def check_method(operation: str, backend: str, algorithm: str, precision: str, t
 def decide(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Choice:
-    """Choose a method for a level of :data:`LEVELS` without measuring; with `peers` from searches with other libraries.
+    """Choose a method for a level of :data:`LEVELS` without measuring.
 
-    The choice is untuned if the level would measure and nothing is stored. Raises ``UnsupportedProblem`` if no method
-    supports the problem within the limit.
+    With `peers` it uses searches that include other libraries. The choice is `untuned` if the level would measure and
+    nothing is stored. Raises ``UnsupportedProblem`` if no method supports the problem within the limit.
     """
     if level == "heuristic" or not _is_tunable(problem, runtime):
         return choose(problem, runtime, workspace_limit)
@@ -77,7 +77,7 @@ def decide(
 def remembered(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
 ) -> Remembered | None:
-    """Find the stored search of a bucket: one without a limit if a candidate fits, else one with this limit."""
+    """Find a bucket's stored search: the one without a limit if a candidate fits, else the one with this limit."""
     if not _is_tunable(problem, runtime):
         return None
     for limit in dict.fromkeys((None, workspace_limit)):
@@ -94,10 +94,10 @@ def tune(
 ) -> Remembered | None:  # fmt: skip
     """Measure a problem's bucket, once for all threads, unless a result is stored.
 
-    The problem is measured at its own size, for all of its bucket. `level` is "auto" or "max"; candidates that need a
-    workspace of more than `workspace_limit` bytes are not run; with `peers` other libraries are candidates too; with
-    `again` a stored result does not count. `effort` replaces the level's, `trial` makes a :class:`Trial` other than the
-    device's. Returns None if there is nothing to measure: on the emulator, whose times are no estimate, and for
+    The problem is measured at its own size, and the result applies to its bucket. `level` is "auto" or "max".
+    Candidates that need more than `workspace_limit` bytes of workspace are not run. With `peers` other libraries are
+    candidates too; `again` ignores a stored result. `effort` replaces the level's effort; `trial` makes a
+    :class:`Trial` to use instead of the device's. Returns None if times do not decide: on the emulator, and for
     precision "separable", where the best method depends on the weights' values.
     """
     if not _is_tunable(problem, runtime):
@@ -125,7 +125,7 @@ def tune(
                 tried = search(candidates, device, effort or EFFORTS[level], clock=clock)
         except UnsupportedProblem:
             raise
-        except Exception as fault:  # such as no memory for the buffers: this process chooses by rule
+        except Exception as fault:  # for example no memory for the buffers: this process chooses by rule
             found = replace(found, fault=f"{type(fault).__name__}: {fault}")
             CHOICES.remember(found, disk=False)
             return found
@@ -140,10 +140,10 @@ def compile_for(
     problems: Iterable[Problem], runtime: Runtime, budget_s: float | None = None, *,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:  # fmt: skip
-    """Compile the kernels of coming searches at level "auto" on all cores of the host, until the budget is spent.
+    """Compile the kernels of later "auto" searches in advance, on all cores of the host, until the budget is spent.
 
-    A search has two seconds, less than compiling may take. Default configs of all problems come first; problems with a
-    stored result are skipped. `budget_s` is checked between groups of kernels.
+    A search may take two seconds, and compiling may take longer. Default configs of all problems come first; problems
+    with a stored result are skipped. `budget_s` is checked between groups of kernels.
     """
     from convforge.tuning.search import EFFORTS, candidates_for
     from convforge.tuning.trial import kernels_of
@@ -174,8 +174,8 @@ def compile_for(
 def may_measure(tune: bool | None, level: str, runtime: Runtime, stream: Any = None) -> bool:
     """True if a call may measure a bucket that is not yet tuned.
 
-    With `tune` None it may on a GPU, and at level "max", because compiling each method takes seconds on a CPU.
-    CONVFORGE_TUNE=0 forbids all, and a captured stream is never measured.
+    If `tune` is None, calls measure on GPUs, and at level "max"; on a CPU, compiling each method takes seconds.
+    CONVFORGE_TUNE=0 forbids all measurements. A captured stream is never measured.
     """
     asked = tune if tune is not None else level == "max" or runtime.facts.backend == "cuda"
     return asked and os.environ.get("CONVFORGE_TUNE", "") != "0" and not runtime.is_capturing(stream)
@@ -187,13 +187,13 @@ def with_peers() -> bool:
 
 
 def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
-    """True if times decide: not on the emulator, not if values of the weights do, nor for an empty problem."""
+    """True if times decide: not on the emulator, not if the weights' values decide, not for an empty problem."""
     by_values = problem.precision == "separable"
     return runtime.facts.backend != "emulator" and not by_values and problem.flops > 0
 
 
 def _planned(found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None) -> Choice | None:
-    """Plan the first stored candidate that supports a problem of the bucket within the limit, if any."""
+    """Plan the first stored candidate that supports this problem within the workspace limit; None if none does."""
     for tried in (tried for tried in found.tried if tried.seconds is not None):
         try:
             algorithm = find(problem.operation, runtime.facts.backend, tried.algorithm, every_algorithm())

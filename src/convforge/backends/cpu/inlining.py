@@ -1,7 +1,7 @@
-"""Inlining of functions marked by :func:`convforge.backends.cpu.jit.inlined`, faster than Numba's own.
+"""Inlining of functions marked by :func:`convforge.backends.cpu.jit.inlined`, faster than Numba's own inlining.
 
-Numba reads a function again at every call of it and copies it block by block, each with all variables. Here it is read
-once per process, and copied once for each call, as a whole.
+Numba analyses a function again for every call site, and copies it block by block, each with all variables. Here a
+function is analysed once per process, and copied as a whole for each call site.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _read: dict[Callable[..., Any], Any] = {}
 
 
 class KernelCompiler(CompilerBase):  # type: ignore[misc]
-    """Numba's compiler of plain functions, with :class:`InlineParts` instead of its own pass."""
+    """Numba's compiler of plain functions, with :class:`InlineParts` instead of its own inlining pass."""
 
     def define_pipelines(self) -> list[PassManager]:
         return [_with_parts(DefaultPassBuilder.define_nopython_pipeline(self.state))]
@@ -37,27 +37,27 @@ class InlineParts(InlineInlinables):  # type: ignore[misc]
 
 
 class _Worker(InlineWorker):  # type: ignore[misc]
-    """Numba's worker, which reads each function once."""
+    """Numba's inlining worker, except that it analyses each function once."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._compiler_pipeline = lambda state: _with_parts(DefaultPassBuilder.define_untyped_pipeline(state))
 
     def run_untyped_passes(self, func: Callable[..., Any], enable_ssa: bool = False) -> Any:
-        """Return a copy of the function in Numba's representation, for one call."""
+        """Return a copy of the function's Numba IR, for one call site."""
         if func not in _read:
             _read[func] = super().run_untyped_passes(func, enable_ssa)
         part = _read[func].copy()
-        part.func_id = FunctionIdentity.from_function(func)  # its name is in those of its variables
+        part.func_id = FunctionIdentity.from_function(func)  # names of variables contain its name
         (old,) = {id(block.scope): block.scope for block in part.blocks.values()}.values()
         scope = copy.deepcopy(old)
-        # Blocks may share statements, and no longer do in a copy.
+        # Blocks of a function may share statements; in a copy each block has its own.
         part.blocks = {label: _Fresh.of(copy.deepcopy(block, {id(old): scope})) for label, block in part.blocks.items()}
         return part
 
 
 class _Fresh(ir.Block):  # type: ignore[misc]
-    """A block with one owner: a deep copy is the block itself."""
+    """A block with one owner, so that ``deepcopy`` may return the block itself."""
 
     @classmethod
     def of(cls, block: Any) -> _Fresh:

@@ -1,6 +1,6 @@
-"""Numba's compiler with the options of all CPU kernels: no interpreter lock, FMA allowed, compiled once per machine.
+"""Numba's compiler with the options of all CPU kernels: GIL released, FMA allowed, compiled once per machine.
 
-Numba's cache does not notice a change in a function of another file, so ours has a folder named by all kernel sources.
+Numba's cache does not notice a change in a function of another file, so a digest of all kernels names our folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CALLED = (
 
 @cache
 def source_digest() -> str | None:
-    """A digest of every kernel source and of Numba's version; None without sources."""
+    """Return a digest of every kernel source and of Numba's version; None without sources."""
     digest = hashlib.sha256(f"numba {numba.__version__}".encode())
     if not (found := modules(PACKAGE / "algorithms")):
         return None
@@ -44,7 +44,7 @@ def jit(function: Kernel) -> Kernel:
 
 
 def inlined(function: Kernel) -> Kernel:
-    """Inline a function into the kernels that call it, which LLVM would optimise alone and again in every caller."""
+    """Inline a function into the kernels that call it; otherwise LLVM optimises it alone, and again in every caller."""
     return cast(Kernel, _dispatcher(function, inline="always", fastmath=FASTMATH))
 
 

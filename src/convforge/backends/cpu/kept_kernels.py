@@ -1,4 +1,4 @@
-"""Numba's compiled kernels on disk: a file for each set of argument types, written whole, verified when it is read.
+"""Numba's compiled kernels on disk: a file for each set of argument types, written atomically, verified when read.
 
 In Numba's own cache a truncated file stops every later process, and two processes may use one file for different types.
 """
@@ -27,7 +27,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeptKernels(_Cache):  # type: ignore[misc]
-    """Cache that a dispatcher reads before it compiles a kernel and writes afterwards; None keeps nothing."""
+    """Cache that a dispatcher reads before it compiles a kernel, and writes afterwards; unused if `sources` is None."""
 
     def __init__(self, function: Any, sources: str | None) -> None:
         self._code, self._sources = function.__code__, sources
@@ -47,7 +47,7 @@ class KeptKernels(_Cache):  # type: ignore[misc]
         return None if folder is None else folder / str(self._sources)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load a kernel, but none of the modules that Numba needs to compile one; None without a valid file."""
+        """Load a kernel without importing Numba's compiler modules; None without a valid file."""
         if (path := self._path(sig, target_context.codegen())) is None:
             return None
         try:
@@ -59,7 +59,7 @@ class KeptKernels(_Cache):  # type: ignore[misc]
             return None
         rtsys.initialize(target_context)
         kept_sig, payload = pickle.loads(content)
-        return CompileResult._rebuild(target_context, *payload) if kept_sig == sig else None  # names of types may agree
+        return CompileResult._rebuild(target_context, *payload) if kept_sig == sig else None  # type names may be equal
 
     def save_overload(self, sig: Any, data: Any) -> None:
         path = self._path(sig, data.codegen)
@@ -87,7 +87,7 @@ class KeptKernels(_Cache):  # type: ignore[misc]
 
 
 def _stamp(function: Any) -> str:
-    """A digest of a kernel's bytecode, of its closure, and of its file if that is not the package's."""
+    """Return a digest of a kernel's bytecode, its closure, and its file if that is outside the package."""
     code = function.__code__
     digest = hashlib.sha256(marshal.dumps(code, 2))
     digest.update(dumps([cell.cell_contents for cell in function.__closure__ or ()]))

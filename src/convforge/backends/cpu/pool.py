@@ -1,7 +1,7 @@
 """A pool of threads that poll for more work for a moment before they sleep.
 
-Waking a sleeping thread takes 30 to 100 us, and a convolution takes several launches. So a thread without work polls a
-counter first, without the interpreter's lock, and so does a caller that waits for the last task.
+Waking a sleeping thread takes 30 to 100 us, and a convolution takes several launches. So a thread without work first
+polls a counter, with the GIL released, and so does a caller that waits for the last task.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from convforge.backends.forks import after_fork_in_child, no_fork
 
-# Polls a counter, at most so many times; returns True as soon as it differs from a value.
+# Function (counter, value, most polls): returns True as soon as the counter differs from the value.
 Wait = Callable[[NDArray[np.int64], int, int], bool]
 
-# Polls of a counter before a thread sleeps, about 30 ns each: 0.5 ms, longer than the gap between two launches of a
-# call, and too short to load an idle process.
+# Polls of a counter before a thread sleeps, about 30 ns each: in all 0.5 ms, which is longer than the gap between two
+# launches of a call, and too short to load an idle process.
 LOOKS = 1 << 14
 
 
 class Pool:
-    """Threads in addition to the caller's. They end when the pool is collected, or with the process.
+    """Worker threads in addition to the caller's thread. They end with the pool or the process.
 
     `watches` lets them poll before they sleep; the polling loop is compiled by Numba, which takes seconds to load.
     """
@@ -90,7 +90,7 @@ class _Line:
     def __init__(self, wait_while: Wait) -> None:
         self._wait_while = wait_while
         self._tasks: deque[Callable[[], Any]] = deque()
-        self._news = np.zeros(1, np.int64)  # number of tasks that ever came, plus one for the end
+        self._news = np.zeros(1, np.int64)  # number of tasks put so far, plus one after the end
         self._lock = threading.Lock()
         self._asleep, self._wake = 0, threading.Semaphore(0)
         self._ended = False
@@ -146,7 +146,7 @@ class _Shared:
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
         self._busy = [threading.Lock() for _ in range(threads)]  # each held while its thread works
-        self._working = np.zeros(threads, np.int64)  # 1 meanwhile: a waiting caller polls this
+        self._working = np.zeros(threads, np.int64)  # 1 while a thread works: a waiting caller polls this
 
     def work(self, slot: int) -> None:
         with self._busy[slot]:
@@ -190,13 +190,13 @@ class _Shared:
 
 
 _lock = threading.Lock()
-_users: list[int] = []  # threads inside, each as often as it has entered
+_users: list[int] = []  # threads inside; a thread that entered n times is here n times
 _limit: Any = None
 
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Run each product of NumPy's BLAS on its caller's thread; the last to leave restores the previous limit."""
+    """Run NumPy's BLAS calls on the calling thread alone; the last thread to leave restores the previous limit."""
     _enter(threading.get_ident())
     try:
         yield
@@ -222,7 +222,7 @@ def _leave(thread: int) -> None:
 
 
 def _alone() -> None:
-    """Remove the threads that were inside; a forked child does not have them."""
+    """Remove the other threads that were inside, because a forked child does not have them."""
     for thread in {*_users} - {threading.get_ident()}:
         while thread in _users:
             _leave(thread)
@@ -233,7 +233,7 @@ after_fork_in_child(_alone)
 
 @cache
 def _controller() -> Any:
-    """Cached, because finding the BLAS libraries of this process takes a millisecond."""
+    """Return the controller of BLAS threads; cached, because finding the libraries takes a millisecond."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -1,6 +1,6 @@
 """The CPU's runtime: a launch splits a one-dimensional grid of work items among a pool of threads.
 
-Kernels release the interpreter's lock. Unlike Numba's own parallel loops this is safe from many threads at once.
+Kernels release the GIL. Unlike Numba's own parallel loops, launches are safe from many threads at once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from convforge.backends.fft import RealFft
 from convforge.backends.forks import no_fork
 from convforge.backends.runtime import LaunchInfo, Runtime
 
-# Passing work to another thread costs about 30 us: a launch of fewer operations than this stays on the caller's.
+# Passing work to another thread costs about 30 us: a launch of fewer operations than this uses the caller's thread.
 INLINE_FLOPS = 400_000  # of a vectorised kernel
-# A kernel's call costs 10 to 15 us, mostly for Numba's check of its arguments' types, under the interpreter's lock:
-# a block of work should take longer than that.
+# A kernel's call costs 10 to 15 us, mostly for Numba's check of its arguments' types, which holds the GIL: a block of
+# work should take longer than that.
 BLOCK_FLOPS = 2_000_000
 
 
 class HostFft:
-    """A :class:`RealFft` by :mod:`scipy.fft`, whose results are copied into place."""
+    """A :class:`RealFft` computed by :mod:`scipy.fft`; the result is copied into the batch's memory."""
 
     workspace_bytes = 0
 
@@ -61,7 +61,7 @@ class CpuRuntime(Runtime):
 
     def __init__(self, facts: DeviceFacts, watches: bool = True) -> None:
         self.facts, self._watches = facts, watches
-        self._pool: tuple[Pool | None, int] = None, 0  # and the process whose threads they are
+        self._pool: tuple[Pool | None, int] = None, 0  # the pool, and the id of the process that started its threads
         self._inside = threading.local()
         self._lock = threading.Lock()
 
@@ -83,7 +83,7 @@ class CpuRuntime(Runtime):
         self._threads().share(run, range(0, items, block), threads)
 
     def parallel(self, tasks: Sequence[Callable[[int], None]], slots: int) -> None:
-        """Run tasks in parallel, their launches and BLAS calls on the task's thread.
+        """Run tasks in parallel; launches and BLAS calls of a task stay on the task's thread.
 
         With one slot, or one task, they run in order, and their launches use every core.
         """
@@ -127,7 +127,7 @@ class CpuRuntime(Runtime):
         return end - begin
 
     def writable(self, out: Any) -> Any:
-        """Return the output, or a plain array for unaligned elements or strides that are no multiples of their size."""
+        """Return the output; a new array if its elements are unaligned, or its strides no multiples of their size."""
         if out is None or (out.flags.aligned and not any(stride % out.itemsize for stride in out.strides)):
             return out
         return np.empty(out.shape, out.dtype)
@@ -152,12 +152,12 @@ class CpuRuntime(Runtime):
 
 @cache
 def cpu_runtime() -> CpuRuntime:
-    """The runtime of this machine's CPU, one per process."""
+    """Return the runtime of this machine's CPU, one per process."""
     return CpuRuntime(cpu_facts())
 
 
 def block_of_items(items: int, flops: int, facts: DeviceFacts) -> int:
-    """Work items that a thread takes at once: all of a small problem, else about two to eight blocks per core."""
+    """Return the work items that a thread takes at once: all of a small problem, else two to eight blocks per core."""
     if flops < INLINE_FLOPS or facts.cores == 1:
         return max(items, 1)
     blocks = facts.cores * min(max(flops // (BLOCK_FLOPS * facts.cores), 2), 8)

@@ -18,7 +18,7 @@ VECTOR_BYTES = 32
 
 
 class Vector(types.Type):  # type: ignore[misc]
-    """Numba's type of a vector whose lanes are `dtype`."""
+    """Numba's type of a vector with lanes of type `dtype`."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
@@ -46,7 +46,7 @@ def lanes_of(context: Any, array: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load(context: Any, array: Any, index: Any) -> Any:
-    """The vector that begins at ``array[index]``."""
+    """Load the vector that begins at ``array[index]``."""
     vector = Vector(array.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -57,13 +57,13 @@ def load(context: Any, array: Any, index: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load_as(context: Any, array: Any, index: Any, like: Any) -> Any:
-    """As many elements from ``array[index]`` on as a vector of `like` has lanes, cast to its element type."""
+    """Load a vector from ``array[index]`` on, cast to the element type of `like`, with as many lanes as its vectors."""
     return _load_every(array, index, like, 1)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load_every_second(context: Any, array: Any, index: Any, like: Any) -> Any:
-    """Like :func:`load_as`, but every second element; the one after the last is read too."""
+    """Like :func:`load_as`, but of every second element; the element after the last one is read too."""
     return _load_every(array, index, like, 2)
 
 
@@ -99,7 +99,7 @@ def store(context: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def get(context: Any, array: Any, index: Any) -> Any:
-    """array[index] without a bounds check."""
+    """Return array[index] without a bounds check."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(builder.gep(_data(context, builder, signature, args), [args[1]]))
@@ -109,7 +109,7 @@ def get(context: Any, array: Any, index: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def put(context: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index] = value, cast to the array's type, without a bounds check."""
+    """Set array[index] = value, cast to the array's type, without a bounds check."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         cast = context.cast(builder, args[2], value, array.dtype)
@@ -121,7 +121,7 @@ def put(context: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def splat(context: Any, array: Any, index: Any) -> Any:
-    """A vector whose lanes are all ``array[index]``."""
+    """Return a vector with ``array[index]`` in all lanes."""
     vector = Vector(array.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -193,9 +193,9 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def borrow(context: Any, value: Any) -> Any:
-    """The same arrays, or tuple of arrays, without reference counting: hold the arrays for as long as these are used.
+    """Return an array, or a tuple of arrays, without reference counting; the caller must keep the original alive.
 
-    Counting is atomic, so each slice of an array that threads share waits for one cache line.
+    Counting is atomic: if threads share an array, each slice of it waits for the cache line of the counter.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -206,7 +206,7 @@ def borrow(context: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def alias(context: Any, array: Any, like: Any) -> Any:
-    """The same 1-D array with the element type of `like`: for branches that run only if the types agree."""
+    """Return a 1-D array as if it had the element type of `like`: for branches that run only if the types agree."""
     result = like.copy(layout=array.layout, readonly=not array.mutable)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

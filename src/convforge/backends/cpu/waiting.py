@@ -1,4 +1,4 @@
-"""Polling of a counter that another thread changes, without the interpreter's lock."""
+"""Polling of a counter that another thread changes, with the GIL released."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}.get(pl
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _loaded(context: Any, counter: Any) -> Any:
-    """The first element of an int64 array, read from memory every time."""
+    """Read the first element of an int64 array from memory; the compiler may not keep it in a register."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, args[0])

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: facts, compiler and runtime on NVIDIA's cuda-core. The only package that imports it."""
+"""NVIDIA GPUs: facts, compiler and runtime, built on NVIDIA's cuda-core. No other package imports cuda-core."""
 
 from convforge.backends.cuda.absent import CudaUnavailable, why_absent
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib.util import find_spec
 
-# CUDA version that an extra's wheels need from the driver.
+# Major CUDA version of the installed wheels -> CUDA version that the driver must support.
 LEAST_DRIVER = {13: 13000, 12: 12000}
 INSTALL = "pip install 'convforge[cuda13]' (drivers 580 and later) or 'convforge[cuda12]' (older drivers and cards)"
 
 
 class CudaUnavailable(RuntimeError):
-    """No GPU can be used; the text has reason and remedy."""
+    """No GPU can be used; the message gives the reason and the remedy."""
 
 
 @cache

@@ -25,14 +25,13 @@ class _Address:
 def _view_at(
     address: int, owner: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """A NumPy array at a device address."""
     own = dtype.isbuiltin == 1  # the array interface cannot name dtypes of other packages
     view = np.asarray(_Address(address, owner, shape, strides, dtype.str if own else f"|V{dtype.itemsize}"))
     return view if own else view.view(dtype)
 
 
 class DeviceArray:
-    """A strided array in device memory, described by a NumPy array at its address, whose elements are never read.
+    """A strided array in device memory. A NumPy array at its address describes it; the host never reads its elements.
 
     NumPy computes views from shape and strides. Strides are in bytes; `owner` keeps the memory alive.
     """
@@ -49,14 +48,14 @@ class DeviceArray:
 
     @classmethod
     def at(cls, address: int, nbytes: int, owner: Any) -> DeviceArray:
-        """`nbytes` bytes at a device address."""
+        """Wrap `nbytes` bytes at a device address as an array of uint8."""
         return cls(np.asarray(_Address(address, owner, (nbytes,))) if nbytes else np.empty(0, np.uint8), owner)
 
     @classmethod
     def over(
         cls, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], owner: Any
     ) -> DeviceArray:
-        """An array of another library; strides in bytes, None if contiguous."""
+        """Wrap an array of another library; strides in bytes, None if contiguous."""
         if 0 in shape or strides is None:
             return cls(np.empty(shape, dtype) if 0 in shape else _view_at(address, owner, shape, strides, dtype), owner)
         made = cls.__new__(cls)  # without a NumPy array, because most uses read only a few attributes
@@ -68,7 +67,7 @@ class DeviceArray:
 
     @property
     def described(self) -> NDArray[Any]:
-        """A NumPy array of the same shape, strides, dtype and address, whose elements must not be read."""
+        """A NumPy array with the same shape, strides, dtype and address; the host must not read its elements."""
         if self._described is None:
             self._described = _view_at(self.address, self.owner, self.shape, self.strides, self.dtype)
         return self._described
@@ -91,13 +90,13 @@ class DeviceArray:
         return DeviceArray(self.described.transpose(*axes), self.owner)
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        """A view of a contiguous array in another shape; ``ValueError`` if that would need a copy."""
+        """Return a view of a contiguous array in another shape; ``ValueError`` if the array is not contiguous."""
         if not self.is_contiguous:
             raise ValueError(f"an array of shape {self.shape} and strides {self.strides} bytes must be copied first")
         return DeviceArray(self.described.reshape(*shape), self.owner)
 
     def view(self, dtype: Any) -> DeviceArray:
-        """The same bytes as another type."""
+        """Return a view of the same bytes as another dtype."""
         return DeviceArray(self.described.view(dtype), self.owner)
 
     def __repr__(self) -> str:

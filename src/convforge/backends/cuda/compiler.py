@@ -17,12 +17,12 @@ from convforge.backends.kernel import HEADERS, KernelSource
 from convforge.backends.notices import compiling
 from convforge.backends.sources import on_disk
 
-# 177: a constant of the prelude that a kernel does not use.
+# Warning 177 is for unused constants; a kernel need not use all constants of its prelude.
 OPTIONS = {"std": "c++17", "diag_suppress": 177, "ptxas_options": ["-v"]}
 
 
 class CompileError(RuntimeError):
-    """NVRTC refused a kernel; the text is its log."""
+    """NVRTC refused a kernel; the message is NVRTC's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _nvrtc(source: KernelSource, architecture: str) -> Compiled:
 
 
 def resources(log: str, name: str) -> dict[str, int]:
-    """Parse the output of ptxas -v: the last fields of :class:`Compiled`."""
+    """Parse the output of ptxas -v into the last five fields of :class:`Compiled`."""
     part = log[max(log.find(f"Compiling entry function '{name}'"), 0) :]
     found = {
         "registers": re.search(r"Used (\d+) registers", part),

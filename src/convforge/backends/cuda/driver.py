@@ -1,4 +1,4 @@
-"""The CUDA driver: its errors, kernel launches whose structs are kept because that saves microseconds, tensor maps."""
+"""Calls of the CUDA driver: errors, kernel launches (kept structs save microseconds), tensor maps."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 # (CU_TENSOR_MAP_L2_PROMOTION_L2_128B); elements outside the array are zeros (CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE).
 _INTERLEAVE, _PROMOTION, _FILL = 0, 2, 0
 
-# Drivers up to this version set a bit in the maps of tensors below this size, with which a copy reads outside the
-# tensor; without the bit it reads as it does for larger ones.
+# Drivers up to this version set a bit in the maps of tensors below this size. With the bit, a copy reads outside the
+# tensor; without it, a copy reads as from larger tensors.
 _FAULTY_DRIVER, _SMALL_BYTES, _FAULTY_BIT = 13010, 128 << 10, 1 << 21
 MAPS_KEPT = 256  # encoded maps in memory; encoding takes microseconds
 
@@ -36,7 +36,7 @@ class CudaError(RuntimeError):
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """Return the values of a driver call without its status; ``CudaError`` unless that is success."""
+    """Return the values of a driver call without its status; ``CudaError`` unless the call succeeded."""
     status, *values = result
     if int(status) != 0:
         raise CudaError(f"the CUDA driver says {status.name}")
@@ -58,7 +58,7 @@ def library() -> Any:
 
 @cache
 def context_getter() -> Callable[[int], int]:
-    """cuCtxGetCurrent: writes the thread's context to an address and returns the status; it keeps Python's lock."""
+    """Return cuCtxGetCurrent, which writes the thread's context to an address and returns a status; the GIL is held."""
     function = ctypes.PyDLL(None, handle=library()._handle).cuCtxGetCurrent
     function.argtypes, function.restype = (ctypes.c_void_p,), ctypes.c_int
     return function
@@ -66,7 +66,7 @@ def context_getter() -> Callable[[int], int]:
 
 @contextmanager
 def while_capturing() -> Iterator[None]:
-    """Allow the thread calls that are independent of a stream under capture, such as loading a kernel."""
+    """Allow this thread calls that do not use a stream under capture, such as loading a kernel."""
     from cuda.bindings import driver
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -119,20 +119,20 @@ class _Own(threading.local):
 
 
 class Launcher:
-    """Launches one kernel over one grid, thread-safe; `kernel` is the driver's handle, `name` is for messages."""
+    """Launcher of one kernel over one grid. Thread-safe. `kernel` is the driver's handle; messages contain `name`."""
 
     def __init__(self, name: str, kernel: int, info: LaunchInfo) -> None:
         self._name, self._kernel, self._info = name, kernel, info
 
     def __call__(self, args: ctypes.Structure, stream: int) -> None:
-        """Launch on a stream with a struct, which the driver copies; ``CudaError`` if it refuses."""
+        """Launch on a stream. The driver copies the struct `args`; ``CudaError`` if it refuses the launch."""
         made = self._make(args)
         made.config.stream = stream
         if status := _launch_kernel()(made.config_at, self._kernel, made.pointers_at, None):
             raise self._fault(status)
 
     def again(self, template: Template) -> Callable[[Sequence[int], int], None]:
-        """Return a function of the buffers' addresses and the stream that launches; each thread has its own struct."""
+        """Return a function (buffers' addresses, stream) that launches the kernel; each thread has its own struct."""
         launch, kernel, write, own = _launch_kernel(), self._kernel, template.write, _Own()
 
         def again(places: Sequence[int], stream: int) -> None:
@@ -183,7 +183,7 @@ def _driver_version() -> int:
 @lru_cache(maxsize=MAPS_KEPT)
 def encoded(layout: AnyMap) -> bytes:
     """Encode a map; ``CudaError`` if the driver refuses it."""
-    room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)  # the driver needs it aligned
+    room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)  # the driver needs an aligned address
     start = -ctypes.addressof(room) % MAP_ALIGNMENT
     if isinstance(layout, TiledMap):
         function, middle = library().cuTensorMapEncodeTiled, [_numbers(ctypes.c_uint, layout.box)]
@@ -203,7 +203,7 @@ def encoded(layout: AnyMap) -> bytes:
 
 
 def without_fault(content: bytes, nbytes: int, driver: int) -> bytes:
-    """Correct an encoded map of a tensor of `nbytes` bytes for a bug of older drivers."""
+    """Clear the bit that older drivers set by mistake in the encoded map of a tensor of `nbytes` bytes."""
     if driver > _FAULTY_DRIVER or nbytes >= _SMALL_BYTES:
         return content
     word = int.from_bytes(content[8:16], "little") & ~_FAULTY_BIT

@@ -12,7 +12,7 @@ from convforge.backends.facts import DeviceFacts
 
 @cache
 def cuda_facts(device: int = 0) -> DeviceFacts:
-    """Facts of one GPU. Raises ``CudaUnavailable`` if no GPU can be used, ``ValueError`` if none has this number."""
+    """Return the facts of a GPU; ``CudaUnavailable`` if no GPU can be used, ``ValueError`` if none has this number."""
     if (reason := why_absent()) is not None:
         raise CudaUnavailable(reason)
     from cuda.bindings import driver
@@ -44,7 +44,7 @@ def cuda_facts(device: int = 0) -> DeviceFacts:
 
 
 def _attribute(device: int, name: str) -> int:
-    """An attribute of the driver; 0 if it has none."""
+    """Return an attribute of a device; 0 if the driver does not have it."""
     from cuda.bindings import driver
 
     attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")

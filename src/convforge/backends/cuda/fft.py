@@ -18,14 +18,14 @@ from convforge.backends.fft import RealFft
 
 INSTALL = "pip install nvidia-cufft (CUDA 13) or nvidia-cufft-cu12 (CUDA 12)"
 
-# cufftType, and the function that runs it, by type of the pixels and direction.
+# (type of the pixels, inverse) -> (cufftType, function that runs the transform).
 _KINDS = {
     ("float32", False): (0x2A, "cufftExecR2C"),
     ("float32", True): (0x2C, "cufftExecC2R"),
     ("float64", False): (0x6A, "cufftExecD2Z"),
     ("float64", True): (0x6C, "cufftExecZ2D"),
 }
-# Names of cufftResult, for which cuFFT has no function.
+# Names of the values of cufftResult; cuFFT has no function that returns them.
 _STATUS = {
     1: "INVALID_PLAN", 2: "ALLOC_FAILED", 3: "INVALID_TYPE", 4: "INVALID_VALUE", 5: "INTERNAL_ERROR", 6: "EXEC_FAILED",
     7: "SETUP_FAILED", 8: "INVALID_SIZE", 9: "UNALIGNED_DATA", 11: "INVALID_DEVICE", 13: "NO_WORKSPACE",
@@ -63,7 +63,7 @@ def why_no_fft() -> str:
 
 
 def cufft_version() -> str:
-    """Such as "12.0.0"; "unknown" without cuFFT."""
+    """Return cuFFT's version, such as "12.0.0"; "unknown" without cuFFT."""
     if why_no_fft():
         return "unknown"
     number = c_int()
@@ -72,9 +72,9 @@ def cufft_version() -> str:
 
 
 class CufftTransform:
-    """A :class:`RealFft` by a plan of cuFFT on the current GPU; `handle_of` also makes that GPU current.
+    """A cuFFT plan of a :class:`RealFft` on one GPU; `handle_of` returns a stream's handle and makes the GPU current.
 
-    A plan holds the stream and the work area of its next run, so a lock guards them; the launches do not wait.
+    The plan stores the stream and the work area of its next run, so a lock guards them; launches are asynchronous.
     """
 
     def __init__(self, fft: RealFft, handle_of: Callable[[Any], int]) -> None:

@@ -1,6 +1,6 @@
-"""A pool of GPU memory, which serves the next request of the same size on the same stream.
+"""A pool of GPU memory: a free block serves the next request of the same size on the same stream.
 
-The stream orders the work on it. No driver call is needed, so it is allowed under graph capture.
+The stream orders all work on a block. Reuse needs no driver call, so it is allowed under graph capture.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Pool:
         self._limit_bytes = limit_bytes
         self._free: dict[tuple[int, int], list[int]] = {}
         self._free_bytes = 0
-        # Returned while a graph was captured or run: the graph's launches use that memory again.
+        # Blocks returned while a graph is captured or run: the graph's launches still use their memory.
         self._held: list[tuple[int, int, int]] = []
         self._holders = 0
         self._lock = threading.RLock()
 
     def take(self, nbytes: int, stream: int) -> Block:
-        """A block of at least `nbytes` bytes for work on `stream`."""
+        """Return a block of at least `nbytes` bytes for work on `stream`."""
         from cuda.bindings import driver
 
         size = -(-nbytes // GRAIN) * GRAIN
@@ -62,7 +62,7 @@ class Pool:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep all blocks that return inside the context, beyond the limit too: a captured graph uses them."""
+        """Keep all blocks that return inside the context, even beyond the limit: a captured graph uses them."""
         with self._lock:
             self._holders += 1
         try:
@@ -76,7 +76,7 @@ class Pool:
                 self._give_back(address, size, stream)
 
     def _again(self, size: int, stream: int) -> int:
-        """Address of a returned block of this size, or 0."""
+        """Take a returned block of this size for this stream; return its address, or 0 if there is none."""
         for i, (address, *kind) in enumerate(self._held):
             if kind == [size, stream]:
                 del self._held[i]
@@ -128,5 +128,5 @@ class _Pinned:
 
 
 def pinned(nbytes: int) -> NDArray[np.uint8]:
-    """Page-locked host memory, aligned to a page, slow to allocate; ``MemoryError`` if there is too little."""
+    """Allocate page-locked host memory, aligned to a page; slow. ``MemoryError`` if there is too little."""
     return np.asarray(_Pinned(nbytes)) if nbytes else np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""A GPU's runtime: launches on the caller's stream, memory kept by stream, times by the GPU's own events."""
+"""The runtime of a GPU: launches on the caller's stream, memory pooled per stream, times from the GPU's events."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from convforge.backends.maps import AnyMap
 from convforge.backends.runtime import CallerStream, LaunchInfo, Runtime
 from convforge.backends.structs import Template
 
-# A block may use more shared memory than this only after a call of the driver for the kernel.
+# Shared memory that a block may use without a driver call for its kernel.
 PLAIN_SHARED_BYTES = 48 << 10
 
 # Programmatic dependent launch (PDL) exists from this architecture on.
 FIRST_PDL = 90
 
-# Upper limit in bytes of the gaps between rows that the driver copies together.
+# Largest distance between rows, in bytes, of a 2D copy.
 MOST_PITCH = 2**31 - 1
 
 
@@ -53,7 +53,7 @@ class CudaKernel:
         self._shared_bytes = PLAIN_SHARED_BYTES - about.shared_bytes
 
     def allow_shared(self, nbytes: int) -> None:
-        """Allow blocks this much dynamic shared memory."""
+        """Allow blocks to use `nbytes` bytes of dynamic shared memory."""
         from cuda.bindings import driver
 
         if nbytes > self._shared_bytes:
@@ -71,7 +71,7 @@ class CudaKernel:
         return int(address), int(nbytes)
 
     def occupancy(self, threads: int, shared_bytes: int) -> float:
-        """Return the threads that are resident on an SM."""
+        """Return the number of threads that are resident on an SM."""
         blocks = self.kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared_bytes)
         return float(blocks * -(-threads // 32) * 32)
 
@@ -91,13 +91,13 @@ class CudaRuntime(Runtime):
     """
 
     def __init__(self, device: int = 0) -> None:
-        self.facts: DeviceFacts = cuda_facts(device)  # first: its error has the reason if a package is missing
+        self.facts: DeviceFacts = cuda_facts(device)  # first: if a package is missing, its error gives the reason
         from cuda.core import Device
 
         self._get_context, self._slot = context_getter(), _ContextSlot()
         self.device = device
         self._gpu = Device(device)
-        before = int(call("cuCtxGetCurrent"))  # of another library, which chose it
+        before = int(call("cuCtxGetCurrent"))  # context that another library chose
         try:
             self._gpu.set_current()
             self._context = int(call("cuCtxGetCurrent"))
@@ -124,7 +124,7 @@ class CudaRuntime(Runtime):
             call("cuCtxPopCurrent")
 
     def is_current(self) -> bool:
-        """True if this GPU is the thread's current one; called often, so it looks nothing up."""
+        """True if this GPU is the thread's current one. It must be fast, because it is called often."""
         slot = self._slot
         return not self._get_context(slot.at) and slot.context.value == self._context
 
@@ -161,7 +161,7 @@ class CudaRuntime(Runtime):
         return encoded(layout)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
-        """Add registers, spills and occupancy on this GPU, and support of PDL."""
+        """Add registers, spills and occupancy on this GPU; `early` becomes False if the GPU has no PDL."""
         threads = int(np.prod(info.block))
         kernel.allow_shared(info.scratch_bytes)
         occupancy = kernel.occupancy(threads, info.scratch_bytes) / self.facts.threads
@@ -175,7 +175,7 @@ class CudaRuntime(Runtime):
             self._launcher(kernel, info)(args, self.stream_handle(stream))
 
     def again(self, kernel: CudaKernel, info: LaunchInfo, template: Template) -> Callable[[Sequence[int], int], None]:
-        """Return a function of the buffers' addresses and the stream's handle that launches the kernel."""
+        """Return a function (buffers' addresses, stream's handle) that launches the kernel."""
         return self._launcher(kernel, info).again(template)
 
     def _launcher(self, kernel: CudaKernel, info: LaunchInfo) -> Launcher:
@@ -185,7 +185,7 @@ class CudaRuntime(Runtime):
         return Launcher(kernel.about.name, kernel.handle, info if early == info.early else replace(info, early=early))
 
     def fft(self, fft: RealFft) -> CufftTransform:
-        """Plan a batch of transforms by cuFFT; ``CufftError`` if cuFFT refuses it."""
+        """Make a cuFFT plan of a batch of transforms; ``CufftError`` if cuFFT refuses it."""
 
         def handle_of(stream: Any) -> int:
             self._gpu.set_current()  # cuFFT uses the thread's current GPU
@@ -195,7 +195,7 @@ class CudaRuntime(Runtime):
         return CufftTransform(fft, handle_of)
 
     def allocate(self, nbytes: int, stream: Any = None) -> DeviceArray:
-        """Return a workspace of `nbytes` bytes, aligned to 512, for work on the stream."""
+        """Return a workspace of `nbytes` bytes, aligned to 512 bytes, for work on the stream."""
         if not nbytes:
             return DeviceArray.at(0, 0, None)
         if isinstance(stream, CallerStream) and stream.take is not None:
@@ -215,7 +215,7 @@ class CudaRuntime(Runtime):
     def download(
         self, array: DeviceArray, stream: Any = None, *, room: Callable[[int], NDArray[np.uint8]] | None = None
     ) -> NDArray[Any]:
-        """Copy a GPU array to the host: rows with large gaps one by one, other arrays with all the bytes they span."""
+        """Copy a GPU array to the host: rows with large gaps as a 2D copy, other arrays with all bytes they span."""
         if room is None and _has_rows_apart(array):
             return self._download_rows(array, stream)
         low, high = np.lib.array_utils.byte_bounds(array.described) if array.size else (0, 0)
@@ -248,7 +248,7 @@ class CudaRuntime(Runtime):
 
     @contextmanager
     def stream(self) -> Iterator[Any]:
-        # Streams are lent again, because the memory pool keeps the memory used on each for the next work on it.
+        # Streams are reused, because the memory pool keeps the free memory of each stream for its next work.
         self._gpu.set_current()
         with self._lock:
             lent = self._idle_streams.pop() if self._idle_streams else None
@@ -301,7 +301,7 @@ class CudaRuntime(Runtime):
         self._pool.clear()
 
     def time(self, run: Callable[[], None], repeats: int) -> float:
-        """Return the seconds that `repeats` calls take: captured into a graph, run once between two events."""
+        """Return the seconds that `repeats` calls take: the graph that captures them runs once between two events."""
         with self._pool.holding():
             return self._time(run, repeats)
 
@@ -345,7 +345,7 @@ class CudaRuntime(Runtime):
 
 
 def _check_copy(host: NDArray[Any], there: DeviceArray) -> None:
-    """Refuse a copy that would use other bytes than those of both arrays."""
+    """Raise ``ValueError`` unless both arrays are contiguous and of the same number of bytes."""
     if not host.flags.c_contiguous or not there.is_contiguous or host.nbytes != there.nbytes:
         raise ValueError(
             f"a copy needs two contiguous arrays of the same bytes; got {host.shape} {host.dtype} and {there!r}"

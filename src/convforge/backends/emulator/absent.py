@@ -7,7 +7,7 @@ import sys
 
 
 class EmulatorUnavailable(RuntimeError):
-    """The emulator cannot run here; the text has reason and remedy."""
+    """The emulator cannot run here; the message gives the reason and the remedy."""
 
 
 def why_absent() -> str | None:

@@ -20,16 +20,16 @@ from convforge.backends.sources import on_disk
 
 ROOM = Path(__file__).parent
 
-# No C++ library: the process may have loaded an older one. -fno-gnu-unique and hidden symbols keep the libraries of two
-# kernels apart, -Bsymbolic their variables from the process's. The linker's plugin is for link-time optimisation, which
-# is not used.
+# The C++ library is not linked, because the process may have loaded an older one. -fno-gnu-unique and hidden symbols
+# separate the libraries of two kernels; -Bsymbolic separates their variables from the process's. The linker's plugin
+# serves link-time optimisation, which is not used.
 FLAGS = (
     "-std=c++17", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-shared",
     "-fPIC", "-fno-gnu-unique", "-fvisibility=hidden", "-nodefaultlibs", "-fno-use-linker-plugin", "-Wl,-Bsymbolic",
     "-w",
 )  # fmt: skip
-# Sanitizers check indices and alignment; cuda.h has the handlers. Most kernels run for less time than they compile: -Og
-# compiles in half the time of -O2; -O0 would drop the check of objects' sizes.
+# Sanitizers check indices and alignment; cuda.h has the handlers. Compiling takes longer than most runs: -Og takes half
+# the time of -O2; -O0 would drop the check of objects' sizes.
 KERNEL_FLAGS = ("-Og", "-fsanitize=bounds,alignment,object-size")
 SCHEDULER_FLAGS = ("-O2",)
 # Fills variables with poison (0xFE in every byte), because an uninitialised variable is often 0 by luck. Older versions
@@ -39,7 +39,7 @@ LIBRARIES = ("-x", "none", "-lm", "-ldl", "-lpthread", "-lc", "-lgcc")
 
 
 class CompileError(RuntimeError):
-    """g++ refused a kernel; the text is its log."""
+    """g++ refused a kernel; the message is g++'s log."""
 
 
 def compile_kernel(source: KernelSource, disk: DiskCache | None = None) -> bytes:
@@ -88,7 +88,7 @@ def _compiled(text: str, flags: tuple[str, ...], name: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="convforge-") as folder:
         out = Path(folder) / "kernel.so"
         command = ["g++", *flags, f"-I{on_disk(ROOM)}", "-x", "c++", "-", *LIBRARIES, "-o", str(out)]
-        plain = os.environ | {"LC_ALL": "C"}  # messages in one language
+        plain = os.environ | {"LC_ALL": "C"}  # messages in English
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=plain)
         if done.returncode:
             raise CompileError(f"{name}: {done.stderr.strip()}")
@@ -120,7 +120,7 @@ def _room_digest() -> str:
 
 @cache
 def _processor() -> str:
-    """Features of this CPU that -march=native uses; in the key, because several machines may share the cache."""
+    """Return the CPU features that -march=native uses: part of the key, because machines may share the cache."""
     first = read_cpuinfo().split("\n\n")[0]
     lines = (line for line in first.splitlines() if line.partition(":")[0].strip() in _NAMES)
     return "\n".join([os.uname().machine, *lines])

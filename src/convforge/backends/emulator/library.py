@@ -15,8 +15,8 @@ from convforge.backends.forks import no_fork
 from convforge.backends.kernel import KernelSource
 from convforge.backends.maps import ELEMENTS, AnyMap, TiledMap
 
-MOST_AXES = 5  # of a tensor map
-ANCHOR_BYTES = 16  # of static shared memory in addition to the kernel's own
+MOST_AXES = 5  # axes of a tensor map at most
+ANCHOR_BYTES = 16  # static shared memory that the anchor adds to the kernel's
 
 
 class _Index(ctypes.Structure):
@@ -75,7 +75,7 @@ class Scheduler:
         self.run = self._library.emulator_run
         self.run.argtypes = [ctypes.POINTER(Job), ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.POINTER(Error)]
         self.run.restype = None
-        self.symbol_bytes = self._library.emulator_symbol_bytes  # bytes of an exported variable, by its address
+        self.symbol_bytes = self._library.emulator_symbol_bytes  # address of an exported variable -> its bytes
         self.symbol_bytes.argtypes, self.symbol_bytes.restype = [ctypes.c_void_p], ctypes.c_ulonglong
 
     def measure(self, anchor: int) -> tuple[int, int]:
@@ -87,7 +87,7 @@ class Scheduler:
         return offset.value, nbytes.value
 
 
-scheduler = cache(Scheduler)  # of this process
+scheduler = cache(Scheduler)  # cached per process
 
 
 class EmulatorKernel:
@@ -99,7 +99,7 @@ class EmulatorKernel:
         self._library = loaded(self._code)
         weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
         self.enter, self.anchor = self._address("emulator_enter"), self._address("emulator_anchor")
-        # Offset of the anchor in static shared memory; its bytes, with padding and anchor.
+        # Offset of the anchor in static shared memory; bytes of that memory, including padding and anchor.
         self.shared_offset, self.shared_bytes = scheduler().measure(self.anchor)
 
     def instance(self) -> EmulatorKernel:

@@ -37,13 +37,13 @@ ORDERS = ("forward", "backward", "shuffled")
 # Byte of unwritten memory: a NaN as a float, -1 as an integer.
 POISON = 0xFF
 
-# Bytes of poison before and behind every array that is uploaded.
+# Bytes of poison before and after every uploaded array.
 MARGIN = 1 << 12
 
 # Most blocks of a cluster: MOST_OF_CLUSTER of clusters.h.
 MOST_OF_CLUSTER = 16
 
-# CUDA threads whose blocks an OS thread takes at once: enough for low overhead, few enough to notice an interrupt soon.
+# CUDA threads that an OS thread takes at once: enough for low overhead, few enough to notice an interrupt soon.
 LEAST_THREADS, MOST_THREADS = 1 << 11, 1 << 16
 
 Place = tuple[int, int, int]
@@ -60,12 +60,12 @@ class EmulatorError(RuntimeError):
 
 @cache
 def _host() -> CpuRuntime:
-    """Return the runtime whose threads run blocks; they do not poll, so that Numba need not be loaded."""
+    """Return the runtime that runs blocks; its threads do not poll, so that Numba need not be loaded."""
     return CpuRuntime(cpu_facts(), watches=False)
 
 
 class EmulatedFft(HostFft):
-    """Transforms of the CPU that overwrite a workspace, as a GPU's do."""
+    """FFTs on the CPU that overwrite a workspace, as FFTs of a GPU do."""
 
     workspace_bytes = 1000
 
@@ -78,10 +78,10 @@ class EmulatedFft(HostFft):
 
 
 class EmulatorRuntime(CpuRuntime):
-    """Runs CUDA kernels on the CPU; its times are no estimate of a GPU's.
+    """Runs CUDA kernels on the CPU; its times do not predict a GPU's times.
 
-    Thread-safe. A stream is a number; a launch returns when its work is done. `order` of a block's threads and of the
-    blocks is "forward", "backward" or "shuffled" by `seed`; `portable` switches stacks by ucontext instead of assembly.
+    Thread-safe. A stream is a number; a launch returns when its work is done. Blocks, and threads in a block, run in
+    `order`: "forward", "backward" or "shuffled" by `seed`. `portable` switches stacks by ucontext instead of assembly.
     """
 
     def __init__(self, order: str = "forward", seed: int = 0, portable: bool = False) -> None:
@@ -181,7 +181,7 @@ class EmulatorRuntime(CpuRuntime):
         return bytes(TensorMap.of(layout)).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:
-        """A number that identifies the stream."""
+        """Return a number that identifies the stream."""
         return _handle(stream)
 
     def fft(self, fft: RealFft) -> EmulatedFft:
@@ -197,7 +197,7 @@ class EmulatorRuntime(CpuRuntime):
         return raw
 
     def upload(self, array: Any, stream: Any = None) -> Any:
-        """Copy an array between margins of poison, which show reads outside it."""
+        """Copy an array; the poison before and after it reveals reads outside it."""
         array = np.asarray(array)
         room = self.allocate(array.nbytes + 2 * MARGIN)
         strides = np.empty_like(array).strides
@@ -225,7 +225,7 @@ def _handle(stream: Any) -> int:
 
 
 def _memory(nbytes: int, address: int, owner: Any) -> Any:
-    """A caller's memory, kept as long as it is used."""
+    """Return the caller's memory as an array that keeps its owner alive."""
     memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
     memory.owner = owner
     return np.frombuffer(memory, np.uint8)
@@ -239,7 +239,7 @@ def _failure(kernel: EmulatorKernel, error: Error) -> EmulatorError:
 
 @cache
 def emulator_runtime(order: str = "forward", seed: int = 0) -> EmulatorRuntime:
-    """The emulator, one per process and order; ``EmulatorUnavailable`` without g++ or Linux."""
+    """Return the emulator, one per process, order and seed; ``EmulatorUnavailable`` without g++ or Linux."""
     if (reason := why_absent()) is not None:
         raise EmulatorUnavailable(reason)
     return EmulatorRuntime(order, seed)
