@@ -271,7 +271,7 @@ class Excluded(LibraryFault):
 class Way:
     name: str
     outcome: Outcome
-    reason: str = ""  # for a way that did not run
+    reason: str = ""  # why it did not run; else empty
     seconds: float | None = None  # median time of a call
 
     @property
@@ -290,7 +290,7 @@ class ShortList:
 
     @property
     def words(self) -> Reason:
-        """Counts of the ways by outcome.
+        """Number of ways with each outcome, as a sentence.
 
         Examples
         --------

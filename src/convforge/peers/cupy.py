@@ -24,7 +24,7 @@ class Border(NamedTuple):
     """CuPy's names for one padding mode."""
 
     ndimage: str
-    pad: str  # for cupy.pad, which is used if the border is wider than the filter allows
+    pad: str  # for cupy.pad, which is used if the output extends beyond the image
 
 
 # Our "circular" is "grid-wrap" in all of CuPy's functions. In some of them "wrap" has a period one pixel shorter.

@@ -102,7 +102,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         )
 
     def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
-        """Convert weights to :class:`Terms`; channels with one filter are added first. Raises what `kernel` raises."""
+        """Convert weights to :class:`Terms`; adds channels that share a filter. Raises the errors of `kernel`."""
         correlation = correlation_filter(problem, w, sums_dtype(problem))
         packed = dilated(problem, correlation)
         mixes, note = None, None

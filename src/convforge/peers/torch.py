@@ -85,7 +85,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         ready(runtime.facts)
         parts = self._parts(problem)
-        keeps = problem.x_layout if not self.channels_last else "NHWC"  # layout of conv2d's own result
+        keeps = problem.x_layout if not self.channels_last else "NHWC"  # layout of conv2d's result
         same = keeps == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
         return PeerPlan(
             self,

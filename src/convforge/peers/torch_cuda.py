@@ -188,7 +188,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         return self.channels_last or problem.x_layout == "NHWC"
 
     def _keeps(self, problem: Conv2dProblem) -> bool:
-        """True if conv2d's own result has the problem's layout."""
+        """True if conv2d's result already has the problem's layout."""
         layout = "NHWC" if self._is_last(problem) else "NCHW"
         return layout == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
 

@@ -131,7 +131,7 @@ def _scaled(array: NDArray[np.float32], form: Format, power_of_two: bool) -> NDA
 
 
 def _scaled_by_filter(array: NDArray[np.float32], form: Format) -> NDArray[np.float32]:
-    """Do the same as :func:`_scaled` with a scale for each filter, or each row of a matrix."""
+    """Round as :func:`_scaled` does, with one scale for each filter, or for each row of a matrix."""
     return np.stack([_scaled(part, form, False) for part in array]) if array.size else array
 
 

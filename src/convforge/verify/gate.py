@@ -73,7 +73,7 @@ FEW_ROWS, FEW_FLOPS, TRIED = 4, 2e7, 6
 FFT_CONSTANT = 4.0
 
 # A false alarm has at most the probability exp(-RARE) for each channel and band. In a band of few outputs an RMS error
-# depends on luck: with m errors of equal variance it exceeds 1 + sqrt(2 t / m) times its expectation with a probability
+# fluctuates: with m errors of equal variance it exceeds 1 + sqrt(2 t / m) times its expectation with a probability
 # of at most exp(-t) (B. Laurent and P. Massart, Adaptive estimation of a quadratic functional by model selection, Ann.
 # Statist. 28, 2000, lemma 1).
 RARE = 20.0

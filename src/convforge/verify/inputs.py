@@ -34,7 +34,7 @@ class Inputs:
     """Arrays of one call, in the problem's layouts and dtypes."""
 
     x: NDArray[Any]  # for a matrix product, A as stored
-    w: NDArray[Any] | None  # for a matrix product, B as stored; None where there are no weights
+    w: NDArray[Any] | None  # for a matrix product, B as stored; None for a problem without weights
     operands: dict[str, Any]  # arrays that the epilogue uses: "scale", "bias", "residual"
     kind: str = "given"  # `kind` and `seed` are the arguments of make_inputs, which reproduce a failure
     seed: int = 0

@@ -46,7 +46,7 @@ class Band(NamedTuple):
         return (self.rows[:, None] & self.columns[None, :])[:, None, :]
 
     def sums(self, values: Floats, chosen: NDArray[np.bool_] | None) -> Floats:
-        """Sum values (items, K, Q) per channel over the band, or over those of its outputs that `chosen` selects."""
+        """Sum values (items, K, Q) per channel over the band, or over its outputs that `chosen` selects."""
         if chosen is not None:
             return np.asarray(np.where(chosen & self.mask, values, 0).sum(axis=(0, 2)))
         columns = values if self.columns.all() else values[:, :, self.columns]
