@@ -1,7 +1,7 @@
-"""Other libraries under the same contract as our methods, marked not ours: our methods are measured against them.
+"""Other libraries behind the contract of our methods, marked ``ours = False``; our methods are compared with them.
 
-:func:`every_algorithm` joins both lists. Making a plan imports its library; one that is absent refuses, with the line
-that installs it.
+:func:`every_algorithm` joins both lists. A library is imported when a plan is made. The methods of a library that is
+not installed refuse every problem and name the command that installs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parts that all peers share: refusals, NVIDIA's libraries, and a plan whose result may be the library's own array."""
+"""Shared parts of the peers: refusals, loading of NVIDIA's libraries, and a plan that may return a library's array."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, numpy_dtype
 
-# float32 holds every whole number up to here, so sums that stay below are exact in it, in any order.
+# float32 holds every integer up to this one, so smaller integer sums are exact in any order.
 EXACT_IN_FLOAT32 = 2**24
-# Arrays repeat this many random numbers: a prime, so that no rows or planes are alike.
+# Period of repeated random numbers: a prime, so that no two rows or planes are equal.
 DIFFERENT = (1 << 16) + 1
 
 
 def absence(module: str, name: str, package: str) -> Reason | None:
-    """The refusal of a library that is not installed, with the line that installs it; imports nothing.
+    """Reason if a library is not installed, with the command that installs it, else None; imports nothing.
 
     Examples
     --------
@@ -44,20 +44,20 @@ def absence(module: str, name: str, package: str) -> Reason | None:
 
 
 def missing_epilogue(problem: Conv2dProblem, call: str) -> Reason | None:
-    """The refusal of an epilogue by a library's call that has none."""
+    """Reason if the problem has an epilogue, for a library's call that has none; else None."""
     if problem.epilogue.is_identity:
         return None
     return Reason("{call} has no epilogue {epilogue}", call=call, epilogue=str(problem.epilogue))
 
 
 def tf32_refusal(algorithm: Algorithm[Any, Any], problem: Any) -> Reason | None:
-    """The refusal of types other than float32 by a method that may round factors to TF32."""
+    """Reason if a method that may round factors to TF32 gets a dtype other than float32; else None."""
     alone = algorithm.precision == "tf32" and problem.input.dtype != "float32"
     return Reason("TF32 is about float32") if alone else None
 
 
 def version(*packages: str) -> str:
-    """The version of the first installed package of these, or "unknown"; imports none of them."""
+    """Version of the first of these packages that is installed, or "unknown"; imports none of them."""
     for package in packages:
         try:
             return importlib.metadata.version(package)
@@ -72,14 +72,14 @@ def one_config(self: Any, problem: Any, facts: DeviceFacts) -> Sequence[Config]:
 
 
 def sums_dtype(problem: Conv2dProblem) -> str:
-    """The float type of the sums in a library without integer convolution; it holds integer sums exactly."""
+    """Float dtype for the sums of a library without integer convolution; it holds integer sums exactly."""
     if not is_integer(problem.acc_dtype):
         return problem.acc_dtype
     return "float32" if problem.largest_sum <= EXACT_IN_FLOAT32 else "float64"
 
 
 def dtype_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of types that no peer computes: bfloat16, and int32 out of float sums."""
+    """Reason if the problem has dtypes that no peer computes (bfloat16, or int32 from float sums); else None."""
     if "bfloat16" in (problem.x_dtype, problem.w_dtype, problem.out_dtype):
         return Reason("other libraries are not asked for bfloat16 here; cast to float32")
     if problem.out_dtype == "int32" and not is_integer(problem.acc_dtype):
@@ -88,10 +88,10 @@ def dtype_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def readable(array: NDArray[Any]) -> NDArray[Any]:
-    """A view that other libraries can read; a copy only where they cannot.
+    """View an array so that other libraries can read it; copy it only if no view is readable.
 
-    They need aligned elements and positive strides of whole elements, also along axes of size 1. Some of them read an
-    axis of several elements with stride 0 wrongly.
+    They need aligned elements and strides that are positive multiples of the element size, also along axes of size 1.
+    Some libraries read a broadcast axis (stride 0) wrongly.
 
     Examples
     --------
@@ -110,10 +110,10 @@ def readable(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class PeerPlan(Plan):
-    """A plan that calls another library: `compute` maps buffers and stream to the result.
+    """Plan that calls another library: ``compute(buffers, stream)`` returns the result.
 
-    With ``out=None`` the result is returned. Where `allocates` is true, it is the library's own array, and no copy into
-    ``out`` is timed.
+    With ``out=None`` the plan returns this result. If `allocates` is true, it is an array that the library allocated,
+    and no copy into ``out`` is timed.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class PeerPlan(Plan):
         self._compute = compute
 
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
-        """Compute into the output, or return the library's own array; raises WorkspaceTooSmall as every plan does."""
+        """Compute into the output, or return the library's own array; raises WorkspaceTooSmall like every plan."""
         if buffers.get(self.result) is not None:
             return super().__call__(buffers, stream)
         workspace = self.enough_workspace(buffers.get("workspace"), stream)
@@ -150,7 +150,7 @@ class PeerPlan(Plan):
 
 
 def packed_address(array: Any, library: str) -> int:
-    """The address of an array on its device, for a library without strides; ValueError if the array has gaps."""
+    """Device address of a contiguous array, for a library without strides; raises ValueError if it has gaps."""
     if not array.is_contiguous:
         raise ValueError(
             f"{library} takes arrays whose elements lie side by side; one of shape {array.shape} has strides of "
@@ -159,7 +159,7 @@ def packed_address(array: Any, library: str) -> int:
     return address(array)
 
 
-# Name of a library -> its title, and its wheel.
+# Library -> its name in messages, and the wheel that installs it.
 PACKAGES = {
     "cublas": ("cuBLAS", "nvidia-cublas"),
     "cudnn": ("cuDNN", "nvidia-cudnn-cu13"),
@@ -170,8 +170,8 @@ PACKAGES = {
 
 @cache
 def shared_library(name: str) -> ctypes.CDLL | None:
-    """Open one of :data:`PACKAGES`; None where it is not installed."""
-    if name == "cudnn":  # cuda.pathfinder does not look for it, and it opens cuBLAS by name
+    """Open one of :data:`PACKAGES`; None if it is not installed."""
+    if name == "cudnn":  # cuda.pathfinder does not search for cuDNN, and cuDNN opens cuBLAS by name
         shared_library("cublas")
         return _first_that_opens([*_in_wheels(name), "libcudnn.so.9", "libcudnn.so"])
     try:
@@ -180,13 +180,13 @@ def shared_library(name: str) -> ctypes.CDLL | None:
         return None
     try:
         found = load_nvidia_dynamic_lib(name).abs_path
-    except DynamicLibNotFoundError:  # it searches only Python's own folders, not the others on its path
+    except DynamicLibNotFoundError:  # it searches only Python's own folders, not the others on sys.path
         return _first_that_opens(_in_wheels(name))
     return None if found is None else ctypes.CDLL(found)
 
 
 def missing_library(name: str, *symbols: str) -> Reason | None:
-    """The refusal of a library that is absent or lacks one of these functions; None if it is usable."""
+    """Reason if a library is not installed or lacks one of these functions; None if it is usable."""
     title, package = PACKAGES[name]
     library = shared_library(name)
     if library is None:
@@ -205,7 +205,7 @@ def signature(library: Any, name: str, *arguments: Any, result: Any = ctypes.c_i
 
 
 def _in_wheels(name: str) -> list[str]:
-    """Files of a library in the wheels' common folder ``nvidia``, the newest first."""
+    """Paths of a library in the folder ``nvidia`` that all wheels share, newest version first."""
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     return sorted((str(file) for folder in folders for file in Path(folder).glob(f"*/lib/lib{name}.so*")), reverse=True)
@@ -215,13 +215,13 @@ def _first_that_opens(files: list[str]) -> ctypes.CDLL | None:
     for file in files:
         try:
             return ctypes.CDLL(file)
-        except OSError:  # it, or a library that it needs, is missing
+        except OSError:  # the library, or one that it needs, is missing
             continue
     return None
 
 
 def random_array(shape: tuple[int, ...], dtype: str, runtime: Runtime, seed: int) -> Any:
-    """Random normal numbers on a device; for an integer type, whole numbers of the lower half of its bits."""
+    """Upload random normal numbers; for an integer dtype, integers that use about the lower half of its bits."""
     count, rng = math.prod(shape), np.random.default_rng(seed)
     some = rng.standard_normal(min(count, DIFFERENT)).astype(np.float32)
     kind = numpy_dtype(dtype)

@@ -1,12 +1,12 @@
-"""cuBLAS: the matrix product for comparison with the GEMM ladders, in int8, 16 bits to float64, and TF32.
+"""cuBLAS: matrix products to compare with the GEMM ladders, in int8, 16-bit floats, float32, float64 and TF32.
 
 cuBLAS reads matrices in column-major order; ours are row-major. A row-major matrix read column by column is its
-transpose, so cuBLAS must leave in C's memory::
+transpose, so cuBLAS must write to C's memory::
 
     C^T = (op(A) op(B))^T = op(B)^T op(A)^T
 
 This is a column-major product of N by M. B's memory, read column by column, already is B^T. So pass B first and A
-second, exchange M and N, and keep the flags; leading dimensions remain the elements from one row to the next.
+second, exchange M and N, and keep the transpose flags. Leading dimensions are still the elements from row to row.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from convforge.peers.contract import PeerPlan, missing_library, shared_library, 
 from convforge.problem import GemmProblem
 from convforge.problem.types import is_integer
 
-# NVIDIA recommends this workspace on Hopper (documentation of cublasSetWorkspace); with less it has fewer algorithms.
+# NVIDIA recommends this workspace on Hopper (documentation of cublasSetWorkspace); with less, cuBLAS has fewer choices.
 WORKSPACE_BYTES = 32 << 20
 
-# cublasMath_t and cublasOperation_t. The default keeps every bit of float32 and float64, but may use float64
-# tensor cores; pedantic keeps to the textbook's algorithm.
+# cublasMath_t and cublasOperation_t. "default" computes in full float32 and float64 precision, but may use float64
+# tensor cores; "pedantic" computes by the textbook algorithm.
 MATH = {"default": 0, "pedantic": 2, "tf32": 3}
 OPERATION = {"N": 0, "T": 1}
 _NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
@@ -50,18 +50,18 @@ class Typed(NamedTuple):
     compute: int  # cublasComputeType
 
 
-# Sums are CUBLAS_COMPUTE_32F or CUBLAS_COMPUTE_32I; with CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION floats stay
-# float32 to the end.
+# Sums are CUBLAS_COMPUTE_32F or CUBLAS_COMPUTE_32I; with CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION float sums
+# stay in float32 until they are complete.
 TYPES = {"float16": Typed(2, 2, 68), "bfloat16": Typed(14, 14, 68), "int8": Typed(3, 10, 72)}
 DEFAULT_METHOD, WIDE_SUMS = -1, 16  # CUBLAS_GEMM_DEFAULT
 
-# Rows of int8 begin at multiples of this many bytes.
+# Rows of int8 matrices must begin at multiples of this many bytes.
 BYTES_OF_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMajor:
-    first: str  # our matrix, "a" or "b", that is the first factor
+    first: str  # "a" or "b": our matrix that is the first factor
     second: str
     op_first: str  # "N" or "T"
     op_second: str
@@ -74,9 +74,9 @@ class ColumnMajor:
 
 
 def column_major(problem: GemmProblem, ld_a: int, ld_b: int, ld_out: int) -> ColumnMajor:
-    """The column-major gemm that computes a row-major product: the factors exchanged, the flags kept.
+    """Arguments of the column-major gemm for a row-major product: factors exchanged, transpose flags kept.
 
-    `ld_a`, `ld_b` and `ld_out` are elements from one stored row of A, B and C to the next.
+    `ld_a`, `ld_b` and `ld_out` are the numbers of elements from one stored row of A, B and C to the next.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def column_major(problem: GemmProblem, ld_a: int, ld_b: int, ld_out: int) -> Col
 
 
 def leading_dimension(array: Any, name: str) -> int:
-    """Elements from one row to the next; ValueError if cuBLAS cannot address the rows."""
+    """Number of elements from one row to the next; raises ValueError if cuBLAS cannot address the rows."""
     rows, columns = array.shape
     step = int(array.strides[0] // array.itemsize if rows > 1 else columns)
     if (columns > 1 and array.strides[1] != array.itemsize) or step < columns or array.strides[0] % array.itemsize:
@@ -181,7 +181,7 @@ class CublasTf32(Cublas):
 
 
 class _Handle:
-    """cuBLAS's state on one GPU; calls hold a lock, because stream, workspace and math mode belong to the handle."""
+    """cuBLAS handle of one GPU; calls hold a lock, because stream, workspace and math mode belong to the handle."""
 
     def __init__(self, device: int) -> None:
         _make_current(device)
@@ -210,7 +210,7 @@ class _Handle:
         one, zero = number(1), number(0)
         matrices = {"a": address(a), "b": address(b)}
         with self._lock:
-            # The workspace is set after the stream: for a new stream cuBLAS returns to its own workspace, which it
+            # Set the workspace after the stream: for a new stream cuBLAS goes back to its own workspace, which it
             # would have to allocate while a graph is captured.
             self._check("cublasSetStream", self._set_stream(self._handle, runtime.stream_handle(stream)))
             self._check("cublasSetWorkspace", self._set_workspace(self._handle, address(workspace), workspace.nbytes))

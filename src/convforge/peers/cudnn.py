@@ -1,7 +1,7 @@
-"""cuDNN: every execution plan of its graph API, each by number, and the fastest of them by default.
+"""cuDNN: all execution plans of its graph API, each selected by its number; the default is the fastest plan.
 
-The fastest is found by timing all plans on random numbers out of cache. A plan that needs too much workspace, that
-cuDNN refuses, or that fails when it runs stays in the list with the reason.
+All plans are timed on random numbers that are not in the cache. A plan that needs too much workspace, that cuDNN
+refuses, or that fails when it runs stays in the list with the reason. A "way" below is a plan or an algorithm.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, packed_address, random_array, tf32_refusal, version
 from convforge.problem import Conv2dProblem
 
-# The frontend's text for a plan that deselect_numeric_notes has excluded.
+# Text in the frontend's message for a plan that deselect_numeric_notes has excluded.
 _DESELECTED = "Deselecting execution plan"
 _EXCLUSION = Reason("tensor cores, Winograd or FFT")
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
-# A way may use the device's memory divided by this as workspace, and at least so many bytes.
+# Workspace limit of a way: the device's memory divided by the first number; but at least the second, in bytes.
 WORKSPACE_SHARE, LEAST_LIMIT = 4, 4 << 30
-# Ways whose first timing is within this factor of the best are timed again, in turns.
+# Ways with a first timing within this factor of the best are timed again, interleaved.
 CLOSE = 1.25
-# Samples of each way's first and second timing, enough for ranks; seconds after which a noisy timing ends.
+# Samples of each way in the first and the second timing, enough to rank; seconds after which a noisy timing ends.
 FIRST_SAMPLES, FINAL_SAMPLES = 5, 15
 FIRST_S, FINAL_S = 0.3, 2.0
-# Seconds after which a timing ends with fewer samples.
+# Seconds after which a timing ends even with fewer samples.
 FIRST_BUDGET_S, FINAL_BUDGET_S = 1.0, 10.0
 
 Outcome = Literal["run", "large", "failed", "excluded"]
@@ -83,12 +83,12 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
         return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[CudnnConfig]:
-        """The best plan, then each by its number."""
+        """Configs: "best" first, then one for each plan's number."""
         count = _graph(problem, self.precision).count
         return [CudnnConfig(), *(CudnnConfig(str(number)) for number in range(count))]
 
     def plan(self, problem: Conv2dProblem, config: CudnnConfig, runtime: Runtime) -> Plan:
-        """Raises UnsupportedProblem, with cuDNN's message, where cuDNN refuses the plan or all of them."""
+        """Make a plan; raises UnsupportedProblem, with cuDNN's message, if cuDNN refuses this plan or all plans."""
         graph = _graph(problem, self.precision)
         found = graph.best(problem, runtime) if config.plan == "best" else None
         if found is not None and found.best is None:
@@ -131,9 +131,9 @@ class CudnnTf32(Cudnn):
 
 
 class CudnnFilter:
-    """Prepares filters: with an NHWC image, cuDNN needs the filter's channels last too.
+    """Prepare filters: with an NHWC image, cuDNN needs channels-last filters too.
 
-    Filters keep their order of taps, because cuDNN flips them itself. `note` tells the caller which plan runs.
+    The order of taps does not change, because cuDNN flips filters itself. `note` tells the caller which plan runs.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, note: Reason | None) -> None:
@@ -147,7 +147,7 @@ class CudnnFilter:
         return PreparedFilter({"w": packed}, packed.nbytes, self._note)
 
     def borrow(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """Prepare without a copy if the filter has that order already."""
+        """Prepare without a copy if the filter is already channels-last."""
         size, (_, c, r, s) = w.itemsize, w.shape
         if self._packer is not None and tuple(w.strides) == (c * r * s * size, size, c * s * size, c * size):
             return PreparedFilter({"w": w.transpose(0, 2, 3, 1)}, 0, self._note)
@@ -155,7 +155,7 @@ class CudnnFilter:
 
 
 class _Graph:
-    """A convolution as cuDNN's graph; builds each plan on first use."""
+    """cuDNN's graph of a convolution; builds each plan on first use."""
 
     def __init__(self, problem: Conv2dProblem, precision: str) -> None:
         import cudnn
@@ -198,12 +198,12 @@ class _Graph:
         return graph
 
     def name(self, number: int) -> str:
-        """cuDNN's name of a plan, built or not."""
+        """cuDNN's name of a plan, which need not be built."""
         with _faults():
             return str(self._graph.get_plan_name_at_index(number))
 
     def build(self, number: int) -> tuple[str, int]:
-        """Build a plan and return its name and workspace in bytes; LibraryFault if cuDNN refuses it."""
+        """Build a plan and return its name and workspace in bytes; raises LibraryFault if cuDNN refuses it."""
         with self._lock:
             if number not in self._built:
                 with _faults():
@@ -213,7 +213,7 @@ class _Graph:
             return self._built[number]
 
     def execute(self, number: int, buffers: Buffers, runtime: Any, stream: Any) -> None:
-        """Run a plan on a stream; LibraryFault if cuDNN refuses it."""
+        """Run a plan on a stream; raises LibraryFault if cuDNN refuses it."""
         import cudnn
 
         with self._lock:
@@ -239,7 +239,7 @@ class _Graph:
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """Turn the frontend's exceptions into a LibraryFault with their message; others pass."""
+    """Convert the frontend's exceptions to a LibraryFault with their message; other exceptions pass unchanged."""
     import cudnn
 
     try:
@@ -264,19 +264,19 @@ class LibraryFault(RuntimeError):
 
 
 class Excluded(LibraryFault):
-    """A way that the caller excluded, such as for its arithmetic."""
+    """The caller excluded this way, for example because of its arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     name: str
     outcome: Outcome
-    reason: str = ""  # for a way that did not run
+    reason: str = ""  # why it did not run; else empty
     seconds: float | None = None  # median time of a call
 
     @property
     def words(self) -> str:
-        """Its time, or the reason why it has none."""
+        """Time of a call, or the reason why there is none."""
         return f"{1e6 * self.seconds:.4g} us" if self.seconds is not None else self.reason
 
 
@@ -284,13 +284,13 @@ class Way:
 class ShortList:
     ways: tuple[Way, ...]
     best: int | None  # index of the fastest; None if none runs
-    noun: str  # the library's name for its ways, in the plural
-    limit_bytes: int  # workspace of a way
+    noun: str  # the library's name for its ways: "plans" or "algorithms"
+    limit_bytes: int  # limit of a way's workspace
     exclusion: Reason | None = None  # the common property of the excluded ways
 
     @property
     def words(self) -> Reason:
-        """Counts of the ways by outcome.
+        """Number of ways with each outcome, as a sentence.
 
         Examples
         --------
@@ -348,10 +348,10 @@ def short_list(
     noun: str,
     exclusion: Reason | None = None,
 ) -> ShortList:
-    """Try every way, and time those that run.
+    """Try every way (plan or algorithm of a library), and time those that run.
 
-    A way is known by its index in `names`. `build` prepares it and returns its workspace in bytes; `execute` runs it on
-    the buffers of a call. Both raise :class:`LibraryFault` where the library refuses.
+    An index in `names` identifies a way. `build` prepares it and returns its workspace in bytes; `execute` runs it on
+    the buffers of a call. Both raise :class:`LibraryFault` if the library refuses.
     """
     from convforge.timing.ring import Cycle
     from convforge.timing.stopping import StoppingRule
@@ -398,7 +398,7 @@ def short_list(
 
 
 def _slots(problem: Conv2dProblem, runtime: Runtime) -> list[tuple[Any, Any, Any]]:
-    """x, w and output of each call of a ring, so large that no call finds them in the cache."""
+    """Make x, w and output for each call of a ring, which is so large that no call finds its data in the cache."""
     from convforge.timing.ring import ring_limit, ring_size
 
     new = partial(random_array, runtime=runtime)

@@ -1,4 +1,4 @@
-"""CuPy's ndimage on NVIDIA GPUs: filters images plane by plane, as SciPy does on the CPU."""
+"""CuPy's ndimage.correlate on NVIDIA GPUs, called plane by plane, like SciPy on the CPU."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CALL = "cupyx.scipy.ndimage.correlate"
 
 
 class Border(NamedTuple):
-    """CuPy's names of a padding mode."""
+    """CuPy's names for one padding mode."""
 
     ndimage: str
-    pad: str  # of cupy.pad, where the output reaches beyond the image
+    pad: str  # for cupy.pad, which is used if the output extends beyond the image
 
 
-# In some functions CuPy's "wrap" is for interpolation, with a period one pixel shorter; "grid-wrap" is ours in all.
+# Our "circular" is "grid-wrap" in all of CuPy's functions. In some of them "wrap" has a period one pixel shorter.
 BORDERS = {
     "zeros": Border("constant", "constant"),
     "constant": Border("constant", "constant"),
@@ -41,8 +41,8 @@ BORDERS = {
 class CupyNdimage(Algorithm[Conv2dProblem, Config]):
     """``cupyx.scipy.ndimage.correlate``, one kernel per plane.
 
-    With a stride, all outputs are computed and every stride-th is kept. Sums over channels are added plane by plane.
-    The kernel handles the border, except one wider than the filter, which is padded first.
+    With a stride, CuPy computes all outputs, and every stride-th is kept. Channels are added plane by plane. CuPy's
+    kernel handles the border; if the border is wider than the filter, the image is padded first.
     """
 
     name = "cupy_ndimage"
@@ -96,7 +96,7 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
 
 
 def sums_type(problem: Conv2dProblem) -> str:
-    """The type of sums in CuPy's filters: float64 for integer weights, else the wider of x's and float32."""
+    """Dtype in which CuPy's filters sum: float64 for integer weights, else the wider of x's dtype and float32."""
     return "float64" if is_integer(problem.w_dtype) else str(np.promote_types(problem.x_dtype, np.float32))
 
 
@@ -118,7 +118,7 @@ def current_stream(runtime: Any, stream: Any) -> Any:
 
 
 def _filter(problem: Conv2dProblem, w: Any) -> Any:
-    """(K, C, R, S) filters in cross-correlation order, dilated with zeros; a copy only if needed."""
+    """Filters (K, C, R, S) in cross-correlation order, dilated with zeros; copied only if needed."""
     import cupy
 
     if problem.mode == "convolution":
@@ -166,7 +166,7 @@ def _correlate(problem: Conv2dProblem, where: Placement, plane: Any, kernel: Any
 
 
 def _rounded(problem: Conv2dProblem, sums: Any) -> Any:
-    """Cast sums to the output's type: integers are rounded half to even and saturated, NaN becomes 0."""
+    """Cast sums to the output's dtype: integers are rounded half to even and saturated, NaN becomes 0."""
     # ``cupy.nan_to_num`` would wait for the GPU, which is forbidden while a stream is captured.
     import cupy
 

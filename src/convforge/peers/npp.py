@@ -1,13 +1,13 @@
-"""NPP, NVIDIA's library of image functions: filters images with ``nppiFilterBorder``, into the caller's array.
+"""NPP, NVIDIA's library of image functions: ``nppiFilterBorder`` filters images into the caller's array.
 
 NPP computes a mathematical convolution, with a flipped filter, about an anchor (a, b)::
 
     out[y, x] = sum over j, i of  K[j, i] * image[y + b - j, x + a - i]
 
-where a pixel outside the image is its nearest pixel. A cross-correlation with padding (top, left) is that with the
-filter flipped once more and the anchor at (S - 1 - left, R - 1 - top): put i = S - 1 - s. Filters are in GPU memory.
-
-Interleaved pixels (C3R, C4R) share one filter; planes (C1R) are filtered one by one, each with its own.
+A pixel outside the image has the value of the nearest pixel inside. A cross-correlation with padding (top, left) equals
+this convolution with a flipped filter and the anchor (S - 1 - left, R - 1 - top): substitute i = S - 1 - s. Filters are
+in GPU memory. The channels of interleaved pixels (C3R, C4R) share one filter; planes (C1R) are filtered one by one,
+each with its own filter.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from convforge.peers.planes import MOST_FILTERINGS
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer, itemsize
 
-REPLICATE = 2  # NppiBorderType: the only one that these functions have
-# Type of the pixels -> the function without its channels: for filters of float32, and of int32 with a divisor.
+REPLICATE = 2  # NppiBorderType: the only one that these functions support
+# Dtype of the pixels -> function name without channels: for float32 filters, and for int32 filters with a divisor.
 BY_FLOATS = {"float32": "nppiFilterBorder_32f", "float16": "nppiFilterBorder32f_16f"}
 BY_INTEGERS = {"uint8": "nppiFilterBorder_8u", "uint16": "nppiFilterBorder_16u", "int16": "nppiFilterBorder_16s"}
 CALL = "nppiFilterBorder"
@@ -71,10 +71,10 @@ class Context(ctypes.Structure):
 
 
 class NppFilter(Algorithm[Conv2dProblem, Config]):
-    """``nppiFilterBorder`` on interleaved pixels, or on planes, one call each.
+    """``nppiFilterBorder`` on interleaved pixels, or on planes, with one call per image or plane.
 
-    Pixels of 8 and 16 bits need filters of whole numbers, whose sums are exact and saturate: with a filter of floats
-    NPP truncates where the problem rounds.
+    Integer pixels need integer filters: their sums are exact and saturate. With a float filter NPP would truncate the
+    sums, but the problem rounds them.
     """
 
     name = "npp_filter"
@@ -126,14 +126,14 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
         return {"npp": ".".join(str(part) for part in found)}  # major, minor, build of NppLibraryVersion
 
     def _prepare(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
-        """Flips filters on the GPU, as float32 or int32; UnsupportedProblem where a pixel's channels differ in them."""
+        """Make `prepare`: it flips filters on the GPU, and raises UnsupportedProblem if a pixel's channels differ."""
         turned = "convolution" if problem.mode == "cross-correlation" else "cross-correlation"
         dtype, shared = "int32" if is_integer(problem.w_dtype) else "float32", channels(problem) > 1
         pack = WeightPacker(problem.replace(mode=turned), runtime, dtype=dtype)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
             packed = pack(w, stream)
-            # A comparison waits for the GPU, which a capture forbids; captured weights were compared before.
+            # The comparison waits for the GPU, which is forbidden in a capture; captured weights were compared before.
             if shared and not runtime.is_capturing(stream):
                 runtime.synchronize(stream)
                 found = runtime.download(packed.tensors["w"])
@@ -149,7 +149,7 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
 
 
 def _type_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of types that NPP's filters lack."""
+    """Reason if NPP's filters lack a dtype of the problem; else None."""
     x_dtype, types = problem.x_dtype, BY_FLOATS | BY_INTEGERS
     if x_dtype not in types:
         return Reason("{call} is called for {types}; x is {dtype}", call=CALL, types=", ".join(types), dtype=x_dtype)
@@ -165,7 +165,7 @@ def _type_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def _shape_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of channels, strides, layouts and borders that NPP's filters lack."""
+    """Reason if NPP's filters lack the problem's channels, strides, layouts or borders; else None."""
     top, bottom, left, right = problem.padding
     if problem.c_per_group > 1:
         return Reason("{call} filters channels by themselves; it adds up none", call=CALL)
@@ -189,7 +189,7 @@ def _shape_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def channels(problem: Conv2dProblem) -> int:
-    """Channels of NPP's pixel: all for NHWC, one for planes."""
+    """Channels of one of NPP's pixels: all channels for NHWC, one for planes."""
     return problem.c if problem.x_layout == "NHWC" else 1
 
 
@@ -199,7 +199,7 @@ def function_name(problem: Conv2dProblem) -> str:
 
 
 def parts_of(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
-    """Byte offsets of each call's image or plane in x, in the output, and of its filter."""
+    """Byte offsets for each call: of its image or plane in x and in the output, and of its filter."""
     beside, bytes_each = channels(problem), itemsize(problem.x_dtype)
     source = problem.h * problem.w * beside * bytes_each
     target = problem.p * problem.q * beside * bytes_each
@@ -214,7 +214,7 @@ def parts_of(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
 
 
 def stream_context(runtime: Any, stream: Any) -> Context:
-    """NPP's context of a stream; makes its GPU the calling thread's current one."""
+    """Make NPP's context for a stream; the runtime's GPU becomes the current one of the calling thread."""
     from cuda.core import Device
 
     Device(runtime.device).set_current()
@@ -224,7 +224,7 @@ def stream_context(runtime: Any, stream: Any) -> Context:
 
 @lru_cache(maxsize=64)
 def _flags(handle: int) -> int:
-    """The flags of a stream; use it once before a capture, which forbids asking for them."""
+    """Flags of a stream, cached: call this once before a capture, which forbids the query."""
     from cuda.bindings import driver
 
     from convforge.backends.cuda.driver import checked
@@ -234,7 +234,7 @@ def _flags(handle: int) -> int:
 
 @cache
 def _properties(device: int) -> tuple[int, ...]:
-    """The fields of :class:`Context` that are the same for all streams of a GPU."""
+    """Fields of :class:`Context` that are the same for all streams of a GPU."""
     from cuda.core import Device
 
     gpu = Device(device)

@@ -1,6 +1,6 @@
-"""OpenCV: filter2D and sepFilter2D, plane by plane; all channels at once where they share their filter.
+"""OpenCV's filter2D and sepFilter2D, called plane by plane, or once for all channels if they share one filter.
 
-OpenCV's thread count belongs to the process: a plan sets it to the cores that convforge may use.
+OpenCV's thread count applies to the whole process: making a plan sets it to the number of cores for convforge.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from convforge.peers.planes import Placement, Plane, PlaneFilter, Terms, dilated
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
 
-# filter2D uses the discrete Fourier transform from this many taps on: with SSE3 and not in float64, and otherwise.
+# Fewest taps for which filter2D uses the discrete Fourier transform: with SSE3 and not in float64; otherwise.
 DFT_TAPS, DFT_TAPS_ELSE = 130, 50
 
-# OpenCV may treat an array of so few elements as a pixel's channels, not as an image.
+# OpenCV may treat an array of at most this many elements as the channels of one pixel, not as an image.
 SCALAR = 4
 
-# Every version of OpenCV accepts images of up to this many channels.
+# Most channels of an image that every version of OpenCV accepts.
 MOST_CHANNELS = 128
 
 
@@ -63,7 +63,7 @@ class Opencv(PlaneFilter):
         import cv2
 
         channels = 1 if plane.ndim == 2 else plane.shape[2]
-        if channels > 4:  # a border's value has at most four channels
+        if channels > 4:  # OpenCV's border value has at most four channels
             for channel in range(channels):
                 self.pad(problem, plane[:, :, channel], value, target[:, :, channel])
             return
@@ -124,10 +124,10 @@ class Opencv(PlaneFilter):
 
 
 class OpencvFilter2d(Opencv):
-    """``cv2.filter2D`` where it sums tap by tap.
+    """``cv2.filter2D`` for filters that it applies tap by tap.
 
-    Types other than uint8 are cast to the sums' type first, which is faster than filter2D on mixed types. It skips taps
-    of 0, so under such filters an image with a NaN or an infinity is refused.
+    Dtypes other than uint8 are cast to the sums' dtype first, which is faster than filter2D on mixed dtypes. filter2D
+    skips taps of 0, so an image with a NaN or an infinity is refused if the filter has taps of 0.
     """
 
     name = "opencv_filter2d"
@@ -149,7 +149,7 @@ class OpencvFilter2d(Opencv):
                       limit=limit, taps=taps)  # fmt: skip
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """It skips zeros, which is right only between dilated taps."""
+        """True if a tap is zero: filter2D skips zeros, which is correct only for those between dilated taps."""
         return not self.by_dft and bool((w == 0).any())
 
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
@@ -165,7 +165,7 @@ class OpencvFilter2d(Opencv):
 
 
 class OpencvFilter2dDft(OpencvFilter2d):
-    """``cv2.filter2D`` where it uses the discrete Fourier transform, block by block, in float32."""
+    """``cv2.filter2D`` for filters that it applies by the discrete Fourier transform, block by block, in float32."""
 
     name = "opencv_filter2d_dft"
     summary = "OpenCV's filter2D of a large filter, by the Fourier transform"
@@ -182,9 +182,9 @@ class OpencvFilter2dDft(OpencvFilter2d):
 class OpencvSepFilter2d(Opencv):
     """``cv2.sepFilter2D``: two 1D passes, for filters of rank one; `prepare` finds the factors (SVD).
 
-    A filter that is of rank one over its channels too mixes the channels first. The sums stay in float: for a uint8
-    output OpenCV would round a smooth filter's factors to 8 bits. With symmetric factors float pixels of unmixed planes
-    overflow from half the largest number on, because OpenCV adds them in pairs before it multiplies.
+    If a filter also has rank one over its channels, the channels are mixed first. Sums stay in float, because OpenCV
+    would round a smooth filter's factors to 8 bits for a uint8 output. With symmetric factors OpenCV adds pixels in
+    pairs before it multiplies, so float pixels of unmixed planes overflow above half the largest number.
     """
 
     name = "opencv_sepfilter2d"
@@ -195,11 +195,11 @@ class OpencvSepFilter2d(Opencv):
     look = Mark("opencv", "cross", (4, 4))
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """Raises ``UnsupportedProblem`` in `prepare` for a filter of a higher rank."""
+        """Make a plan; its `prepare` raises ``UnsupportedProblem`` for a filter of a higher rank."""
         return super().plan(problem, config, runtime)
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """It skips the middle of an antisymmetric factor, but no zero between taps."""
+        """True for zero taps or dilation: sepFilter2D skips only the zero in the middle of an antisymmetric factor."""
         return problem.dilation != (1, 1) or bool((w == 0).any())
 
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
@@ -224,7 +224,7 @@ class OpencvSepFilter2d(Opencv):
             return super().terms(problem, w)
         rows, kernels = zip(*(factor for factor in factors if factor is not None), strict=True)
         mixes, which = np.unique(np.stack(rows) * packed.dtype.type(share), axis=0, return_inverse=True)
-        which = which.reshape(-1)  # NumPy 2.0 gives it another axis
+        which = which.reshape(-1)  # NumPy 2.0 returns it with another axis
         outputs = tuple(
             ((int(which[k]), self.kernel(problem, kernels[k].reshape(packed.shape[2:]) / packed.dtype.type(share))),)
             for k in range(problem.k)
@@ -242,7 +242,7 @@ class OpencvSepFilter2d(Opencv):
         column, row = factors
         size = row.dtype.type(2.0 ** np.ceil(np.log2(np.abs(row).sum()))) if row.any() else row.dtype.type(1)
         larger = column * size
-        # OpenCV filters rows first: taps that sum to at most 1 overflow only where the outputs do.
+        # OpenCV filters rows first. Row taps with an absolute sum of at most 1 overflow only if the outputs overflow.
         fits = problem.x_dtype == row.dtype and np.isfinite(larger).all()
         return (larger, row / size) if fits else (column, row)
 
@@ -256,17 +256,17 @@ class OpencvSepFilter2d(Opencv):
 
 
 def _rank_one(matrix: Plane, whole: bool) -> tuple[Plane, Plane] | None:
-    """Factors a, b of a matrix a b^T, the largest of a 1, or whole numbers; None for a higher rank."""
+    """Factor a matrix as a b^T, where the largest of a is 1, or into integers if `whole`; None for a higher rank."""
     u, values, v = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
     if (values[1:] > _tolerance(matrix) * values[0]).any():
         return None
-    if whole and matrix.any():  # every row is a whole multiple of a row without common divisors
+    if whole and matrix.any():  # every row is a multiple of an integer row without common divisors
         row = matrix[np.abs(matrix).max(axis=1).argmax()].astype(np.int64)
         row //= np.gcd.reduce(row)
         at = np.abs(row).argmax()
         return (matrix[:, at] / row[at]).astype(matrix.dtype), row.astype(matrix.dtype)
     a, b = u[:, 0].astype(np.longdouble), v[0] * values[0]
-    if b.any():  # a step of power iteration gives float64 its last bits
+    if b.any():  # one step of power iteration improves the last bits of float64
         b = a @ matrix / (a @ a)
         a = matrix @ b / (b @ b)
     pivot = a[np.abs(a).argmax()]  # equal rows of a matrix then give exactly 1
@@ -274,18 +274,18 @@ def _rank_one(matrix: Plane, whole: bool) -> tuple[Plane, Plane] | None:
 
 
 def _tolerance(matrix: Plane) -> float:
-    """Singular values below this share of the largest are rounding errors."""
+    """Relative tolerance: singular values below this share of the largest are rounding errors."""
     return float(min(matrix.shape) * np.finfo(matrix.dtype).eps / 2)
 
 
 def _dft_taps(problem: Conv2dProblem, facts: DeviceFacts) -> int:
-    """Taps from which on filter2D uses the Fourier transform (OpenCV's filter.dispatch.cpp)."""
+    """Fewest taps for which filter2D uses the Fourier transform (OpenCV's filter.dispatch.cpp)."""
     x86 = facts.architecture.lower() in ("x86_64", "amd64")
     return DFT_TAPS if x86 and sums_dtype(problem) == "float32" else DFT_TAPS_ELSE
 
 
 def border_of(problem: Conv2dProblem, where: Placement) -> str:
-    """OpenCV's border; zeros where no output needs one, because OpenCV has no circular one."""
+    """Padding mode for OpenCV; "zeros" if the call needs no border, because OpenCV has no circular mode."""
     return "zeros" if where.pads or not any(problem.padding) else problem.padding_mode
 
 
@@ -321,12 +321,12 @@ def _depth(dtype: np.dtype[Any]) -> int:
 
 
 def _input(array: Plane) -> Plane:
-    """An array whose strides OpenCV accepts; a copy only where it does not."""
+    """Return the array if OpenCV accepts its strides, else a contiguous copy."""
     return array if _understood(array) else np.ascontiguousarray(array)
 
 
 def _target(array: Plane) -> Plane | None:
-    """The array if OpenCV can write into it; None where OpenCV must allocate."""
+    """Return the array if OpenCV can write into it; None if OpenCV must allocate."""
     return array if _understood(array) else None
 
 
@@ -338,6 +338,6 @@ def _understood(array: Plane) -> bool:
 
 
 def _keep(result: Plane, target: Plane) -> None:
-    """Copy OpenCV's result, unless OpenCV wrote it into the target."""
+    """Copy OpenCV's result into the target, unless OpenCV wrote it there."""
     if result is not target and (result.ctypes.data != target.ctypes.data or not _understood(target)):
         np.copyto(target, result.reshape(target.shape))

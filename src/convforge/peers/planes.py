@@ -1,6 +1,6 @@
-"""Convolution by libraries that filter one plane at a time, into as many outputs as the plane has pixels.
+"""Convolution by libraries that filter one plane (one channel of one image) at a time, with one output per pixel.
 
-A smaller output is cut out of them. With a stride, all are computed and every stride-th is kept.
+A smaller output is cropped from the result. With a stride, all outputs are computed, and every stride-th is kept.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from convforge.problem import Conv2dProblem, border_indices
 
 Plane = NDArray[Any]
 
-# Most calls for one image: of more, as for a network's layer, only the overhead would be measured.
+# Most calls for one image. With more calls, as for a layer of a network, we would measure only their overhead.
 MOST_FILTERINGS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Place of the outputs in a filtered plane."""
+    """Position of the outputs in a filtered plane."""
 
-    pads: bool  # pad first, because the library lacks the border, or the output reaches beyond the plane
-    anchor: tuple[int, int]  # row and column of the dilated filter over the output's pixel
+    pads: bool  # pad first: the library lacks the padding mode, or the output extends beyond the plane
+    anchor: tuple[int, int]  # row and column of the dilated filter that is aligned with the output's pixel
     shape: tuple[int, int]  # rows and columns of the filtered plane
-    whole: bool  # the filtered plane is the output
+    whole: bool  # the filtered plane is the whole output
 
 
 def placement(problem: Conv2dProblem, borders: Sequence[str]) -> Placement:
-    """Place the anchor at (top, left), for a library with these padding modes: output p is row p * stride.
+    """Place the anchor at (top, left) for a library with these padding modes: output row p is filtered row p * stride.
 
     Examples
     --------
@@ -61,14 +61,14 @@ def placement(problem: Conv2dProblem, borders: Sequence[str]) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The weights in the library's form."""
+    """Weights in the form that the library needs."""
 
     # (M, C): each row mixes the channels into one plane before the filter. None: channels are filtered separately.
     mixes: NDArray[Any] | None
-    # For each output channel, pairs of a plane's index and the result of :meth:`PlaneFilter.kernel` for its filter.
+    # For each output channel, pairs: index of a plane, and result of :meth:`PlaneFilter.kernel` for its filter.
     outputs: tuple[tuple[tuple[int, Any], ...], ...]
-    interleaved: bool = False  # all channels of an interleaved image have the same filter, and are filtered at once
-    finite: bool = False  # the library's results under these filters are right only for finite images
+    interleaved: bool = False  # all channels of an NHWC image share one filter and are filtered in one call
+    finite: bool = False  # with these filters, the library's results are correct only for finite images
 
 
 class PlaneFilter(Algorithm[Conv2dProblem, Config]):
@@ -76,7 +76,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
     ours = False
     configs = one_config
     borders: ClassVar[tuple[str, ...]] = ()
-    interleaves: ClassVar[bool] = False  # filters all channels of an NHWC image at once
+    interleaves: ClassVar[bool] = False  # can filter all channels of an NHWC image in one call
     call: ClassVar[str]
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
@@ -102,7 +102,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         )
 
     def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
-        """Convert weights to :class:`Terms`; channels that share a filter are added first. Raises as `kernel` does."""
+        """Convert weights to :class:`Terms`; adds channels that share a filter. Raises the errors of `kernel`."""
         correlation = correlation_filter(problem, w, sums_dtype(problem))
         packed = dilated(problem, correlation)
         mixes, note = None, None
@@ -126,17 +126,17 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         depthwise = problem.groups == problem.c == problem.k > 1
         return self.interleaves and depthwise and problem.x_layout == problem.out_layout == "NHWC"
 
-    # The library's part.
+    # Methods that a library overrides.
 
     @abstractmethod
     def missing(self) -> Reason | None:
-        """The refusal of an absent library."""
+        """Reason if the library is not installed; else None."""
 
     def start(self, facts: DeviceFacts) -> None:
-        """Set the library's threads."""
+        """Set the library's number of threads."""
 
     def borders_of(self, problem: Conv2dProblem) -> tuple[str, ...]:
-        """The library's padding modes for this size."""
+        """Padding modes that the library supports for this problem's size."""
         return self.borders
 
     def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
@@ -144,16 +144,16 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         return kernel
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """True if a NaN or infinity in x spreads in another way than by products with these undilated taps."""
+        """True if the library gives wrong results for NaN or infinity in x with these undilated taps."""
         return False
 
     def as_is(self, problem: Conv2dProblem) -> tuple[bool, bool]:
-        """True if planes are filtered in x's type, and True if into the output's, though the sums' type differs."""
+        """Two flags: the library reads x's dtype, and it writes the output's dtype, even if the sums' dtype differs."""
         return False, False
 
     @abstractmethod
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
-        """Filter a plane into `target` of the same size."""
+        """Filter a plane into `target`, which has the same size."""
 
     def pad(self, problem: Conv2dProblem, plane: Plane, value: float, target: Plane) -> None:
         """Write the padded plane into `target`."""
@@ -172,19 +172,19 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         np.copyto(targets, picture.transpose(2, 0, 1))
 
     def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
-        """Store the sum of row[c] * channel c of an image in x's layout."""
+        """Store the sum over c of row[c] * channel c in `target`; `picture` is an image in x's layout."""
         channels = picture if problem.x_layout == "NCHW" else picture.transpose(2, 0, 1)
         np.multiply(channels[0], row[0], out=target, dtype=target.dtype, casting="unsafe")
         for plane, factor in zip(channels[1:], row[1:], strict=True):
             np.add(target, plane if factor == 1 else plane * factor, out=target, casting="unsafe")
 
     def add(self, a: Plane, b: Plane, target: Plane) -> None:
-        """Store a + b, rounded and saturated for a `target` of an integer type; may overwrite a."""
+        """Store a + b in `target`, rounded and saturated if its dtype is an integer; may overwrite a."""
         np.add(a, b, out=a)
         self.store(a, target)
 
     def store(self, plane: Plane, target: Plane) -> None:
-        """Cast sums to the output's type: integers rounded half to even and saturated, NaN stored as 0."""
+        """Cast sums to the output's dtype: integers are rounded half to even and saturated, NaN becomes 0."""
         if target.dtype.kind in "iu":
             limits = np.iinfo(target.dtype)
             plane = np.clip(
@@ -197,7 +197,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
 
 
 class Pictures:
-    """One plan's call, by image and output channel."""
+    """Call of one plan: computes image by image and output channel by output channel."""
 
     def __init__(self, library: PlaneFilter, problem: Conv2dProblem) -> None:
         self.library = library
@@ -210,7 +210,7 @@ class Pictures:
         self.parts = self._parts()
 
     def _parts(self) -> list[Part]:
-        """Scratch: split channels, cast channels, padded planes, mixtures, two filtered planes, results."""
+        """Workspace parts: split channels, cast channels, padded planes, mixtures, two filtered planes, results."""
         p, sums = self.problem, self.sums
         source, filtered = (p.c, p.h, p.w), self.where.shape
         summed = p.c_per_group > 1
@@ -258,7 +258,7 @@ class Pictures:
             self.library.merge(finished, result)
 
     def _sources(self, picture: Plane, terms: Terms, scratch: list[Plane]) -> list[Plane]:
-        """The planes to filter: channels or mixtures in the sums' type, padded where the library cannot pad."""
+        """Prepare the planes to filter: channels or mixtures of channels, padded if the library cannot pad."""
         split, cast, padded, mixed = scratch[:4]
         outside = [self.problem.outside] * self.problem.c
         if terms.mixes is not None:
@@ -286,7 +286,7 @@ class Pictures:
         return planes
 
     def _output(self, sources: list[Plane], pairs: Any, target: Plane, total: Plane, part: Plane) -> None:
-        """Filter and add the planes of one output channel, and keep the outputs."""
+        """Filter and add the planes of one output channel; store the outputs in `target`."""
         library, problem, where = self.library, self.problem, self.where
         (first, kernel), *rest = pairs
         if not rest and where.whole and target.dtype == self.given:
@@ -303,7 +303,7 @@ class Pictures:
         library.store(_kept(problem, filtered), target)
 
     def _interleaved(self, picture: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
-        """Filter all channels at once: a plane whose elements are pixels."""
+        """Filter all channels of an NHWC image in one call."""
         problem, where = self.problem, self.where
         if scratch[1].size:
             cast = scratch[1].reshape(picture.shape)
@@ -327,16 +327,16 @@ def _kept(problem: Conv2dProblem, filtered: Plane) -> Plane:
 
 
 def share_of_channel(problem: Conv2dProblem, w: NDArray[Any]) -> float:
-    """A power of two, at most 1 / C, that scales channels so that their sum never overflows; 0 if it cannot.
+    """Power of two, at most 1 / C, that scales channels so that their sum never overflows; 0 if none is possible.
 
-    The filter compensates for it. Integers and float16 need no factor, because their sums have a wider type.
+    The filter is divided by it. Integers and float16 get the factor 1, because their sums have a wider dtype.
     """
     share = 2.0 ** -math.ceil(math.log2(problem.c_per_group)) if problem.x_dtype == w.dtype else 1.0
     return share if np.isfinite(w / share).all() else 0.0  # infinite products of several channels may give NaN
 
 
 def in_range(correlate: Callable[[Plane, Plane], None], plane: Plane, target: Plane) -> None:
-    """Filter a plane by a Fourier transform; again and scaled down by 2^64 where only its sums overflow."""
+    """Filter a plane by a Fourier transform; if only its sums overflow, repeat this with the plane scaled by 2^-64."""
     correlate(plane, target)
     if plane.dtype.kind != "f":
         return
@@ -347,7 +347,7 @@ def in_range(correlate: Callable[[Plane, Plane], None], plane: Plane, target: Pl
 
 
 def dilated(problem: Conv2dProblem, w: NDArray[Any]) -> NDArray[Any]:
-    """(K, C, R, S) filters with zeros between their taps."""
+    """Insert zeros between the taps of filters (K, C, R, S)."""
     if problem.dilation == (1, 1):
         return w
     spread = np.zeros((*w.shape[:2], problem.extent_h, problem.extent_w), w.dtype)

@@ -1,4 +1,4 @@
-"""SciPy: ndimage.correlate and signal.oaconvolve, plane by plane."""
+"""SciPy's ndimage.correlate and signal.oaconvolve, called plane by plane (one channel of one image)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Scipy(PlaneFilter):
 class ScipyNdimage(Scipy):
     """``scipy.ndimage.correlate``: tap by tap in float64, on one core.
 
-    It takes NaN and taps up to 2.2e-16 for zero, and skips zeros. So filters with such taps are refused, and so are NaN
-    and infinities in x under filters with zeros.
+    It treats NaN taps and taps of at most 2.2e-16 as zero, and skips zeros. So filters with these taps are refused. If
+    a filter has zeros, an x that contains NaN or infinities is refused too.
     """
 
     name = "scipy_ndimage"
@@ -40,17 +40,17 @@ class ScipyNdimage(Scipy):
     look = Mark("scipy", "diamond", (8, 3, 2, 3))
 
     def finite_alone(self, problem: Conv2dProblem, w: NDArray[Any]) -> bool:
-        """It skips zeros, which is right only between dilated taps."""
+        """True if a tap is zero: SciPy skips zeros, which is correct only for those between dilated taps."""
         return bool((w == 0).any())
 
     def borders_of(self, problem: Conv2dProblem) -> tuple[str, ...]:
-        """SciPy's mirrors are wrong if a border is wider than the image."""
+        """Only zeros and replicate if a border is wider than the image, because SciPy's mirrors are then wrong."""
         top, bottom, left, right = problem.padding
         wide = max(top, bottom) > problem.h or max(left, right) > problem.w
         return ("zeros", "replicate") if wide else self.borders
 
     def kernel(self, problem: Conv2dProblem, kernel: Plane) -> Any:
-        skipped = (kernel != 0) & ~(np.abs(kernel) > SKIPPED)  # NaN is among them
+        skipped = (kernel != 0) & ~(np.abs(kernel) > SKIPPED)  # includes NaN
         if skipped.any():
             reason = Reason(
                 "{call} takes taps of at most {most} and those that are NaN for 0; this filter has one of "
@@ -71,7 +71,7 @@ class ScipyNdimage(Scipy):
 
 
 class ScipyOaconvolve(Scipy):
-    """``scipy.signal.oaconvolve``: products of Fourier transforms, block by block (overlap-add)."""
+    """``scipy.signal.oaconvolve``: convolution by FFT, block by block (overlap-add)."""
 
     name = "scipy_oaconvolve"
     summary = "SciPy's signal.oaconvolve, by the Fourier transform"
@@ -81,13 +81,13 @@ class ScipyOaconvolve(Scipy):
     look = Mark("scipy", "triangle-down", (5, 3))
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:
-        """The outputs of whole windows are at the top left."""
+        """Write the outputs of full windows to the top left of `target`, and zeros to the rest."""
         in_range(lambda source, result: self._convolved(source, kernel, result), plane, target)
 
     def _convolved(self, plane: Plane, kernel: Plane, target: Plane) -> None:
         from scipy import fft, signal
 
-        # An infinity meets zeros in the frequency domain, and becomes the NaN that `nan_spread` declares.
+        # In the frequency domain an infinity is multiplied by zeros. This gives the NaN that `nan_spread` declares.
         with fft.set_workers(cpu_facts().cores):
             valid: Plane = signal.oaconvolve(plane, kernel[::-1, ::-1], mode="valid")
         rows, columns = valid.shape

@@ -1,7 +1,7 @@
 """PyTorch on the CPU: convolution (oneDNN), max pooling, matrix product and ReLU.
 
-Tensors share the memory of the NumPy arrays. PyTorch's thread count belongs to the process: a plan sets it to the cores
-that convforge may use.
+Tensors share the memory of the NumPy arrays. PyTorch's thread count applies to the whole process: making a plan sets it
+to the number of cores that convforge may use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def missing() -> Reason | None:
 
 
 def ready(facts: DeviceFacts) -> Any:
-    """Import PyTorch and set its threads to the device's cores."""
+    """Import PyTorch and set its number of threads to the device's number of cores."""
     import torch
 
     if torch.get_num_threads() != facts.cores:
@@ -51,7 +51,7 @@ def ready(facts: DeviceFacts) -> Any:
 
 
 def tensor(array: NDArray[Any]) -> Any:
-    """A tensor that shares an array's memory; a copy only where :func:`readable` makes one."""
+    """Make a tensor that shares an array's memory, or the memory of the copy that :func:`readable` makes."""
     import torch
 
     array = readable(array)
@@ -66,9 +66,9 @@ def tensor(array: NDArray[Any]) -> Any:
 class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     """``torch.nn.functional.conv2d`` in the layout of the problem.
 
-    oneDNN computes float32 directly, never by Winograd here; small and float64 problems use PyTorch's own im2col.
-    float16 and integer images are cast to float32 (float64 where sums exceed 2^24) into the workspace, within the
-    measured time. ``conv2d`` has no `out`: the result is its own tensor, unless the problem needs another type.
+    oneDNN computes float32 by direct convolution, not by Winograd; small and float64 problems use PyTorch's own im2col.
+    float16 and integer images are cast to float32 (float64 if sums exceed 2^24) in the workspace; the measured time
+    includes this. ``conv2d`` has no `out`: its new tensor is the result, unless the problem needs another dtype.
     """
 
     name = "torch_conv2d"
@@ -85,7 +85,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         ready(runtime.facts)
         parts = self._parts(problem)
-        keeps = problem.x_layout if not self.channels_last else "NHWC"  # the layout that conv2d's own result has
+        keeps = problem.x_layout if not self.channels_last else "NHWC"  # layout of conv2d's result
         same = keeps == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
         return PeerPlan(
             self,
@@ -103,7 +103,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
         return {"torch": version("torch")}
 
     def _parts(self, problem: Conv2dProblem) -> list[Part]:
-        """Workspace for x in another type or order."""
+        """Workspace for x in another dtype or memory order; empty if conv2d reads x directly."""
         turned = self.channels_last and problem.x_layout == "NCHW" and problem.c > 1
         if not turned and problem.x_dtype == sums_dtype(problem):
             return []
@@ -121,7 +121,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
         return PreparedFilter({"w": packed}, packed.nbytes)
 
     def _check_taps(self, problem: Conv2dProblem, w: NDArray[Any]) -> None:
-        """Raise ``UnsupportedProblem`` for a NaN or infinity, which conv2d does not multiply by its padding."""
+        """Raise ``UnsupportedProblem`` for NaN or infinite taps, if conv2d does not multiply them by its padding."""
         if any(problem.padding) and not explicit_padding(problem) and not np.isfinite(w).all():
             reason = Reason(
                 "conv2d of PyTorch multiplies nothing by the zeros of its padding, and w holds a NaN or an infinity: "
@@ -153,7 +153,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
 
 
 class TorchConv2dChannelsLast(TorchConv2d):
-    """``conv2d`` in the channels_last memory format; an NCHW problem's x and result are copied, which is measured."""
+    """``conv2d`` in channels_last memory format; for NCHW problems the time includes copies of x and the result."""
 
     name = "torch_conv2d_channels_last"
     summary = "PyTorch's conv2d in the channels_last memory format"
@@ -163,7 +163,7 @@ class TorchConv2dChannelsLast(TorchConv2d):
 
 
 class TorchConv2dPacked(TorchConv2dChannelsLast):
-    """``conv2d`` in channels_last, with weights packed beforehand by PyTorch's internals, as ``torch.compile`` does.
+    """``conv2d`` in channels_last, with weights that PyTorch's internals pack beforehand, as for ``torch.compile``.
 
     The activation is not fused, because oneDNN's fused ReLU turns NaN into 0.
     """
@@ -179,11 +179,11 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
         if sums_dtype(problem) != "float32":
             return Reason("oneDNN computes float32, not the {own} that these sums need", own=sums_dtype(problem))
         if not problem.c == problem.q == 1 < min(problem.p, problem.stride[1]):
-            return None  # else PyTorch 2.13 on CPUs with AVX2 computes wrong rows
+            return None  # otherwise PyTorch 2.13 computes wrong rows on CPUs with AVX2
         return Reason("oneDNN's packed weights give wrong results for one channel, a stride across, and outputs 1 wide")
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
-        """Raises UnsupportedProblem where PyTorch has no oneDNN, or no operators for packed weights."""
+        """Make a plan; raises UnsupportedProblem if PyTorch has no oneDNN, or no operators for packed weights."""
         torch = ready(runtime.facts)
         operators = ("_reorder_convolution_weight", "_convolution_pointwise")
         if not (torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in operators)):
@@ -231,16 +231,16 @@ def explicit_padding(problem: Conv2dProblem) -> bool:
 
 
 def pad_mode(problem: Conv2dProblem) -> str | None:
-    """The mode of ``torch.nn.functional.pad`` for this padding; None if it has no such mode, or not so wide."""
+    """Mode of ``torch.nn.functional.pad`` for this padding; None if it lacks the mode or the padding is too wide."""
     top, bottom, left, right = problem.padding
-    # The widest padding: a mirror has one pixel less than the image.
+    # Widest padding that PyTorch allows: for a mirror, one pixel less than the image.
     room = {"reflect": (problem.h - 1, problem.w - 1), "circular": (problem.h, problem.w)}.get(problem.padding_mode)
     fits = room is None or (max(top, bottom) <= room[0] and max(left, right) <= room[1])
     return PAD_MODES.get(problem.padding_mode) if fits else None
 
 
 def padded(problem: Conv2dProblem, x: Any) -> tuple[Any, tuple[int, int]]:
-    """x, padded where conv2d cannot, and the padding that remains for conv2d."""
+    """Pad x if conv2d cannot; return x and the padding that remains for conv2d."""
     import torch
 
     top, bottom, left, right = problem.padding
@@ -274,7 +274,7 @@ def activated(problem: Conv2dProblem, y: Any) -> Any:
 
 
 def rounded(problem: Conv2dProblem, y: Any) -> Any:
-    """Round sums as an integer output does, but keep floats: half to even, saturated, NaN to 0; in place."""
+    """Round sums in place for an integer output, but keep them as floats: half to even, saturated, NaN becomes 0."""
     import torch
 
     if not is_integer(problem.out_dtype):
@@ -287,7 +287,7 @@ def rounded(problem: Conv2dProblem, y: Any) -> Any:
 
 
 def _stored(problem: Conv2dProblem, y: Any, out: Any) -> Any:
-    """Store the result in the problem's layout and type: in `out`, or for None in PyTorch's own array."""
+    """Store the result in the problem's layout and dtype in `out`; if None, in PyTorch's own array or a new one."""
     import torch
 
     dtype = getattr(torch, problem.out_dtype)
@@ -305,7 +305,7 @@ def _stored(problem: Conv2dProblem, y: Any, out: Any) -> Any:
 
 
 class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
-    """``torch.nn.functional.max_pool2d``; an NHWC image is a channels_last tensor, without a copy."""
+    """``torch.nn.functional.max_pool2d``; an NHWC image becomes a channels_last tensor without a copy."""
 
     name = "torch_max_pool2d"
     summary = "PyTorch's max_pool2d"
@@ -325,7 +325,7 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
 
         def compute(buffers: Buffers, stream: Any) -> Any:
             x = tensor(logical(buffers["x"], problem.layout))
-            if is_integer(problem.dtype):  # in channels_last PyTorch counts pixels in the image's type
+            if is_integer(problem.dtype):  # in channels_last, PyTorch counts pixels in the image's dtype
                 x = x.contiguous()
             y = pool(x)
             y = y if problem.layout == "NCHW" else y.permute(0, 2, 3, 1)
@@ -346,7 +346,7 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
 
 
 def pooling(problem: Pool2dProblem) -> Callable[[Any], Any]:
-    """``max_pool2d`` of an NCHW tensor; padding that PyTorch lacks is written first, up to the last window."""
+    """Make a function for ``max_pool2d`` of an NCHW tensor; it pads first, up to the last window, if PyTorch cannot."""
     import torch
 
     top, bottom, left, right = problem.padding
@@ -379,7 +379,7 @@ def matmul_refusal(problem: GemmProblem) -> Reason | None:
 
 
 class TorchMatmul(Algorithm[GemmProblem, Config]):
-    """``torch.matmul`` into the caller's array: the BLAS that PyTorch was built with (MKL in its x86 wheels)."""
+    """``torch.matmul`` into the caller's array, by the BLAS that PyTorch was built with (MKL in its x86 wheels)."""
 
     name = "torch_matmul"
     summary = "PyTorch's matmul"
@@ -412,7 +412,7 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
 
 
 class TorchRelu(Algorithm[ElementwiseProblem, Config]):
-    """``torch.clamp_min`` into the caller's array: a ReLU with an `out`. NaN stays NaN."""
+    """``torch.clamp_min`` into the caller's array: a ReLU that has an `out` argument. NaN stays NaN."""
 
     name = "torch_relu"
     summary = "PyTorch's clamp_min at 0"

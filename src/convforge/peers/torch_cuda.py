@@ -1,8 +1,8 @@
 """PyTorch on NVIDIA GPUs: convolution (cuDNN as PyTorch chooses it), max pooling, matrix product and ReLU.
 
-Tensors share our arrays' memory, through ``__cuda_array_interface__``, and work goes to the caller's stream. PyTorch's
-flags belong to the process: a call sets them (cuDNN's search for its fastest algorithm, TF32 or not) and restores them.
-Other threads that use PyTorch at the same time are affected.
+Tensors share our arrays' memory through ``__cuda_array_interface__``, and all work runs on the caller's stream.
+PyTorch's flags apply to the whole process: a call sets them (cuDNN's search for its fastest algorithm; TF32 on or off)
+and restores them. This affects other threads that use PyTorch at the same time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FLAGS = threading.RLock()
 
 
 def missing_cuda() -> Reason | None:
-    """The refusal of a PyTorch that is absent or finds no usable GPU."""
+    """Reason if PyTorch is not installed or finds no usable GPU; else None."""
     if reason := missing():
         return reason
     import torch
@@ -66,7 +66,7 @@ def missing_cuda() -> Reason | None:
 
 
 def tensor(array: Any) -> Any:
-    """A tensor that shares the memory of an array on a GPU."""
+    """Make a tensor that shares the memory of an array on a GPU."""
     # ``__cuda_array_interface__`` has no bfloat16.
     import torch
 
@@ -82,7 +82,7 @@ def _shared(array: Any) -> Any:
 
 
 def device_array(found: Any) -> DeviceArray:
-    """Our array of a contiguous tensor; it shares the memory and keeps it alive."""
+    """Make a DeviceArray that shares the memory of a contiguous tensor and keeps it alive."""
     dtype = str(found.dtype).removeprefix("torch.")
     flat = DeviceArray.at(found.data_ptr(), found.numel() * found.element_size(), found)
     return flat.view(dtype).reshape(*found.shape)
@@ -90,8 +90,8 @@ def device_array(found: Any) -> DeviceArray:
 
 @contextmanager
 def flags(tf32: bool) -> Iterator[None]:
-    """Set PyTorch's flags for one call and restore them: cuDNN's search on, TF32 as in `tf32`."""
-    # Calls hold a lock, so that none runs under the flags of another.
+    """Set PyTorch's flags for one call, then restore them: cuDNN's algorithm search on, TF32 on or off."""
+    # Calls hold a lock, so that no call runs with the flags of another.
     import torch
 
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
@@ -118,9 +118,9 @@ def running(runtime: Any, stream: Any, tf32: bool = False) -> Iterator[None]:
 class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     """``torch.nn.functional.conv2d`` in the layout of the problem.
 
-    PyTorch searches for the fastest of cuDNN's algorithms when the plan is made, which calls it once. It may find
-    Winograd's transforms; where their error is too large for strict arithmetic, the result fails the check. Where
-    factors and output are of one 16-bit type, sums are in float32; other types are cast first, which is measured.
+    Making a plan calls conv2d once, so that PyTorch searches for cuDNN's fastest algorithm. This may be Winograd; if
+    its error is too large for strict arithmetic, the result fails the check. If factors and output have one 16-bit
+    dtype, sums are in float32. Other dtypes are cast first; the measured time includes this.
     """
 
     name = "torch_conv2d"
@@ -176,7 +176,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         return {"torch": version("torch"), "cudnn": version("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")}
 
     def _filter(self, problem: Conv2dProblem, w: Any, dtype: str) -> Any:
-        """The filter in cross-correlation order; a copy only if it changes."""
+        """Filter in cross-correlation order, in conv2d's dtype and memory format; copied only if it changes."""
         import torch
 
         w = w.flip(2, 3) if problem.mode == "convolution" else w
@@ -188,7 +188,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         return self.channels_last or problem.x_layout == "NHWC"
 
     def _keeps(self, problem: Conv2dProblem) -> bool:
-        """True if conv2d's own result has the problem's layout."""
+        """True if conv2d's result already has the problem's layout."""
         layout = "NHWC" if self._is_last(problem) else "NCHW"
         return layout == problem.out_layout or problem.k == 1 or problem.p * problem.q == 1
 
@@ -196,7 +196,7 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
         return device_array(y.contiguous())
 
     def _conv2d(self, problem: Conv2dProblem, x: Any, w: Any, bias: Any, dtype: str) -> Any:
-        """The result with the problem's output axes, as a view where PyTorch's differ."""
+        """Compute the result; return it with the axes of the problem's output, as a view if PyTorch's axes differ."""
         import torch
 
         x = logical_tensor(x, problem.x_layout).to(_torch_type(dtype))
@@ -220,7 +220,7 @@ class TorchConv2dCudaTf32(TorchConv2dCuda):
 
 
 class TorchConv2dCudaChannelsLast(TorchConv2dCuda):
-    """``conv2d`` in the channels_last memory format; an NCHW problem's x and result are copied, which is measured."""
+    """``conv2d`` in channels_last memory format; for NCHW problems the time includes copies of x and the result."""
 
     name = "torch_conv2d_channels_last"
     summary = "PyTorch's conv2d in the channels_last memory format"
@@ -238,7 +238,7 @@ class TorchConv2dCudaChannelsLastTf32(TorchConv2dCudaTf32):
 
 
 class _InNchw(PeerPlan):
-    """A plan whose input is transposed to NCHW beforehand, and viewed as NHWC."""
+    """Plan for an input that is transposed to NCHW beforehand, and viewed as NHWC."""
 
     def lay(self, x: Any) -> Any:
         with running(self.runtime, None):
@@ -246,7 +246,7 @@ class _InNchw(PeerPlan):
 
 
 class TorchConv2dCudaNchw(TorchConv2dCuda):
-    """``conv2d`` in NCHW for callers who can choose: an NHWC image is transposed beforehand, the result stays NCHW."""
+    """``conv2d`` in NCHW for callers who can choose: x (NHWC) is transposed beforehand, the result stays in NCHW."""
 
     name = "torch_conv2d_nchw"
     summary = "PyTorch's conv2d on an NHWC image that was transposed to NCHW beforehand"
@@ -275,7 +275,7 @@ def _turned(array: DeviceArray) -> DeviceArray:
 
 
 def compute_dtype(problem: Conv2dProblem) -> str:
-    """The type of conv2d's arithmetic: 16 bits if nothing after it would round twice, else the sums'."""
+    """Dtype of conv2d's tensors: the 16-bit dtype if no later step rounds a second time, else the sums' dtype."""
     types = {problem.x_dtype, problem.w_dtype, problem.out_dtype}
     halves = len(types) == 1 and problem.x_dtype in ("float16", "bfloat16") and problem.acc_dtype == "float32"
     if halves and not problem.epilogue.bias and problem.epilogue.activation in ("identity", "relu"):
@@ -284,7 +284,7 @@ def compute_dtype(problem: Conv2dProblem) -> str:
 
 
 def _border_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The refusal of a border value that x's type cannot hold, because PyTorch's pad writes it in that type."""
+    """Reason if x's dtype cannot hold the border value, because PyTorch's pad writes it in this dtype; else None."""
     value = problem.padding_value
     if problem.padding_mode != "constant" or not any(problem.padding) or compute_dtype(problem) != "float16":
         return None
@@ -295,7 +295,7 @@ def _border_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def logical_tensor(x: Any, layout: str) -> Any:
-    """A view of a tensor with its axes in the order N, C, H, W."""
+    """View a tensor with its axes in the order N, C, H, W."""
     return x if layout == "NCHW" else x.permute(0, 3, 1, 2)
 
 
@@ -306,7 +306,7 @@ def _torch_type(dtype: str) -> Any:
 
 
 def _first_call(plan: PeerPlan, problem: Conv2dProblem, runtime: Runtime) -> None:
-    """Call a plan once on random numbers, so that PyTorch searches for its algorithm outside of any capture."""
+    """Call a plan once on random numbers, so that PyTorch searches for its algorithm before any capture."""
     x = random_array(problem.x_shape, problem.x_dtype, runtime, 0)
     w = random_array(problem.w_shape, problem.w_dtype, runtime, 1)
     operands = {}
@@ -319,7 +319,7 @@ def _first_call(plan: PeerPlan, problem: Conv2dProblem, runtime: Runtime) -> Non
 
 
 class TorchMaxPool2dCuda(TorchMaxPool2d):
-    """``torch.nn.functional.max_pool2d``; an NHWC image is a channels_last tensor, without a copy."""
+    """``torch.nn.functional.max_pool2d``; an NHWC image becomes a channels_last tensor without a copy."""
 
     backend = "cuda"
     reads = "forward"
@@ -388,7 +388,7 @@ class TorchMatmulCudaTf32(TorchMatmulCuda):
 
 
 class TorchReluCuda(TorchRelu):
-    """``torch.clamp_min`` into the caller's array: a ReLU with an `out`. NaN stays NaN."""
+    """``torch.clamp_min`` into the caller's array: a ReLU that has an `out` argument. NaN stays NaN."""
 
     backend = "cuda"
     reads = "forward"

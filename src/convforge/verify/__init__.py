@@ -1,4 +1,4 @@
-"""Judges results: the float64 truth, the error that honest arithmetic may make, and the verdict."""
+"""Check results: the float64 truth, the error that correct arithmetic may make, and the verdict."""
 
 from convforge.verify.inputs import KINDS, Inputs, make_inputs
 from convforge.verify.plans import check_nan_spread, check_plan

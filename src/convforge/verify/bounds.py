@@ -1,4 +1,4 @@
-"""Bounds of the error that an honest result may have: elementwise, for each class of arithmetic.
+"""Elementwise bounds of the error of a correct result, for each precision class.
 
 u is the unit roundoff of a type (2^-24 for float32) and gamma_n = n u / (1 - n u). A sum of n products in any order,
 with or without FMA, errs by at most gamma_n (|x| conv |w|): N. J. Higham, Accuracy and Stability of Numerical
@@ -18,25 +18,25 @@ from convforge.problem.types import finfo, is_integer, numpy_dtype, to_float
 from convforge.verify.inputs import Inputs
 from convforge.verify.truth import Floats, Truth, conv2d_truth, matrices
 
-# Unit roundoff of the types that factors are narrowed to, doubled where hardware may truncate; for FP8 that of e5m2.
+# Class -> unit roundoff of the type that factors are rounded to, doubled if hardware may truncate; for FP8 of e5m2.
 NARROWED: dict[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-3}
 
-# Class -> absolute loss of a factor by underflow, and its loss over the array's largest value where factors are scaled.
+# Class -> absolute error of a factor by underflow, and for scaled factors its error / the array's largest value.
 UNDERFLOW: dict[str, tuple[float, float]] = {"fp16": (2.0**-25, 0.0), "fp8": (2.0**-10, 2.0**-10 / 448)}
 
 # An activation's exp, erf or tanh may err by a few units in the last place; each counts as this many roundings.
 ACTIVATION_ROUNDINGS = 16
 
-# Pixels of one step of a norm: few enough for the cache.
+# Pixels per step of a norm: few enough to stay in the cache.
 NORM_BLOCK = 1 << 17
 
 
 class Bound(NamedTuple):
-    """Terms of an elementwise bound; see :meth:`over`."""
+    """Elementwise bound ``factor * magnitude + constant + more``; see :meth:`over`."""
 
-    factor: float  # of the truth's magnitude; 0 gives 0, whatever the magnitude
+    factor: float  # multiplies the truth's magnitude; 0 gives 0 even if the magnitude is infinite
     constant: float
-    more: Floats | None = None  # added
+    more: Floats | None = None  # array that is added
 
     def over(self, magnitude: Floats) -> Floats:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -48,10 +48,10 @@ EXACT = Bound(0.0, 0.0)
 
 
 def error_bound(problem: Problem, precision: str, truth: Truth, inputs: Inputs) -> Floats:
-    """The largest error that arithmetic of a class may make before the result is rounded to the output's type.
+    """Largest error that arithmetic of a class may make before the result is rounded to the output's dtype.
 
-    `precision` is a key of :data:`convforge.problem.PRECISIONS`; ValueError for a class without a bound. The float64
-    array in the output's layout is zero where every order of summation gives the exact result.
+    `precision` is a key of :data:`convforge.problem.PRECISIONS`. Returns a float64 array in the output's layout; it is
+    zero if every order of summation gives the exact result. Raises ValueError for a class without a bound.
     """
     return bound_of(problem, precision, truth, inputs).over(truth.magnitude)
 
@@ -96,16 +96,16 @@ def unit_roundoff(dtype: str) -> float:
 
 
 def gamma(n: int, u: float) -> float:
-    """Higham's constant for n roundings; infinite where it bounds nothing."""
+    """Higham's constant gamma_n for n roundings; infinite if n u >= 1, where there is no bound."""
     return n * u / (1 - n * u) if n * u < 1 else math.inf
 
 
 def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool:
     """True if all products and sums of these inputs are exact, so that no error is allowed.
 
-    This holds where everything is a whole number of quarters and four times the magnitude stays below 1/u; integer sums
-    are always exact, unless an epilogue changes them. Below half of that, one division of exact sums rounds them as the
-    truth is rounded, because a quotient is on its own side of every tie (:func:`convforge.filter`).
+    This is so if all numbers are multiples of 1/4 and four times the magnitude is below 1/u. Integer sums are always
+    exact, unless an epilogue changes them. With a divisor the limit is 1/u for 8 * divisor * magnitude: then the one
+    division rounds as the truth does, because no quotient crosses a tie (:func:`convforge.filter`).
     """
     ends = problem.epilogue
     alone = ends == Epilogue(x_zero_point=ends.x_zero_point, divisor=ends.divisor)
@@ -127,7 +127,7 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
 
 
 def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
-    """Values in the output's type, as float64: half to even, integers saturated and NaN to 0."""
+    """Round values to the output's dtype, ties to even, and return float64; integers saturate, and NaN becomes 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         if is_integer(dtype.name):
             return np.asarray(np.nan_to_num(within_range(np.rint(values), dtype), nan=0.0), np.float64)
@@ -135,7 +135,7 @@ def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
 
 
 def within_range(values: Floats, dtype: np.dtype[Any]) -> Floats:
-    """Values as an integer type saturates them, which is no error; those of a float type unchanged."""
+    """Clip values to the range of an integer dtype, because saturation is no error; float dtypes change nothing."""
     return np.clip(values, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if is_integer(dtype.name) else values
 
 
@@ -148,7 +148,7 @@ def half_spacing(values: Floats, dtype: np.dtype[Any]) -> Floats:
 
 
 def beyond_rounding(values: Floats, truth: Floats, dtype: str) -> Floats:
-    """Distance of the truth from the numbers that round to each value of a type; 0 where the truth is one of them.
+    """Distance of the truth from the interval of numbers that round to each value of a dtype; 0 inside the interval.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def _whole(array: Any) -> bool:
     array = np.asarray(1 if array is None else array)
     if array.dtype.kind in "iub":
         return True
-    if array.size > 1 and not _whole(array[(0,) * array.ndim]):  # the first of random numbers decides
+    if array.size > 1 and not _whole(array[(0,) * array.ndim]):  # fast exit: the first of random numbers decides
         return False
     return bool(np.all(array == np.rint(array)) and np.all(np.isfinite(array)))
 
@@ -181,12 +181,12 @@ def _fits(magnitude: Floats, u: float) -> bool:
 
 
 def _smallest(dtype: str) -> float:
-    """The smallest positive number: the loss of a product by underflow."""
+    """Smallest positive number of a dtype: the largest error of a product by underflow."""
     return float(finfo(dtype).smallest_subnormal)
 
 
 def _narrowing(precision: str, n: int) -> float:
-    """Error of a product relative to its size where both factors are narrowed first."""
+    """Relative error of a product if both factors are first rounded to a narrower type."""
     if precision == "strict":
         return 0.0
     if precision not in NARROWED:
@@ -196,7 +196,7 @@ def _narrowing(precision: str, n: int) -> float:
 
 
 def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | None:
-    """Loss of products where factors underflow: |dx| sum |w| + |dw| sum |x|, with the largest x."""
+    """Error of sums if factors underflow: |dx| sum |w| + |dw| sum |x|, with the largest |x| for every pixel."""
     if precision not in UNDERFLOW:
         return None
     absolute, relative = UNDERFLOW[precision]
@@ -208,7 +208,7 @@ def _lost(problem: Conv2dProblem, precision: str, inputs: Inputs) -> Floats | No
 
 
 def _lost_by_a_product(problem: GemmProblem, precision: str, inputs: Inputs) -> Floats | None:
-    """The same loss for a matrix product, shape (M, N)."""
+    """Same error as :func:`_lost` for a matrix product, shape (M, N)."""
     if precision not in UNDERFLOW:
         return None
     a, b = (np.abs(matrix.astype(np.float64)) for matrix in matrices(problem, inputs))
@@ -219,7 +219,7 @@ def _lost_by_a_product(problem: GemmProblem, precision: str, inputs: Inputs) -> 
 
 
 def _cast_roundings(problem: Conv2dProblem) -> int:
-    """Roundings where x, w or the padding value is cast to a narrower accumulation type."""
+    """Number of casts of x, w and the padding value to a narrower accumulation dtype."""
     wide = {"float64", "int32"} if problem.acc_dtype == "float32" else set()
     return (problem.x_dtype in wide) + (problem.w_dtype in wide) + (problem.padding_mode == "constant")
 
@@ -232,7 +232,7 @@ def _epilogue_roundings(problem: Conv2dProblem) -> int:
 
 
 def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
-    """Factor of the epilogue on errors of the sums, shape (K, 1, 1) or (1, 1, K) by the output's layout."""
+    """Factor by which the epilogue scales errors of the sums: (K, 1, 1) for an NCHW output, (1, 1, K) for NHWC."""
     scale = np.full(problem.k, 1 / problem.epilogue.divisor)
     if problem.epilogue.scale != "none":
         scale = scale * np.abs(np.asarray(inputs.operands["scale"], np.float64))
@@ -241,7 +241,7 @@ def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
 
 
 def _separable(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The bound of a filter W = sum of s_i u_i v_i^T that is applied factor by factor."""
+    """Error bound of a filter W = sum of s_i u_i v_i^T that is applied as 1D passes u_i and v_i."""
     # Elementwise, sum s_i |u_i||v_i|^T is at most s_1, the largest singular value (Cauchy-Schwarz over rows of
     # orthonormal columns), so s_1 in place of |w| bounds every product. The factors are rounded (2 u), the passes add R
     # and S products, and singular values down to min(R, S) u s_1 may be dropped.
@@ -258,12 +258,12 @@ def _separable(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
 
 
 # Largest row sums of |A^T|, |G| and |B^T| of the usual points 0, 1, -1, 2, -2 (A. Lavin and S. Gray, Fast algorithms
-# for convolutional neural networks, CVPR 2016, sections 4.1 and 4.3): F(2,3) has 3, 1.5, 2, and F(4,3):
+# for convolutional neural networks, CVPR 2016, sections 4.1 and 4.3). F(2,3) has 3, 1.5, 2. These are of F(4,3):
 WINOGRAD_ROW_SUMS = (19.0, 1.0, 10.0)
 
 
 def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The bound of transforms: each is a sum, so its error follows the row sums of absolute values, once per axis."""
+    """Error bound of Winograd: each transform is a sum, so its error grows with absolute row sums, once per axis."""
     # |error| <= gamma |A^T| (sum over c of |G||w||G^T| * |B^T||d||B|) |A| (B. Barabasz, A. Anderson, K. M. Soodhalter
     # and D. Gregg, Error analysis and improving the accuracy of Winograd convolution for deep neural networks, ACM TOMS
     # 46, 2020, theorem 3), here with the largest |d| of each channel and the largest |w| of each filter, for F(4x4,
@@ -274,7 +274,7 @@ def _winograd(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
 
 
 def _fft(problem: Conv2dProblem, inputs: Inputs, u: float) -> Floats:
-    """The bound of the FFT, relative to the norm of the whole image, at every output."""
+    """Error bound of the FFT: proportional to the norm of the whole image, and the same for all its outputs."""
     # A transform of N points errs by at most eta log2 N in norm, with eta about 7 u (Higham, theorem 24.2). Three
     # transforms and a product: |error| <= 3 * 7 u log2 N ||x|| ||w||.
     norms_x, norms_w = np.sqrt(fft_energy(problem, inputs)), np.sqrt((_absolute_weights(inputs) ** 2).sum(axis=(2, 3)))
@@ -287,11 +287,11 @@ def fft_levels(problem: Conv2dProblem) -> float:
 
 
 def fft_energy(problem: Conv2dProblem, inputs: Inputs) -> Floats:
-    """Sum of squares of each padded channel, shape (N, C); at most the largest that padding can make of it."""
+    """Upper bound of the sum of squares of each padded channel, shape (N, C)."""
     pixels = problem.padded_h * problem.padded_w
     if problem.padding_mode in ("zeros", "constant"):
         return _image_norms(problem, inputs, np.square, np.add) + problem.padding_value**2 * pixels
-    # A border pixel may be repeated in all of the padding.
+    # All of the padding may repeat one border pixel.
     return _image_norms(problem, inputs, np.square, np.maximum) * pixels
 
 
@@ -305,11 +305,11 @@ def _largest_pixels(problem: Conv2dProblem, inputs: Inputs) -> Floats:
 
 
 def _image_norms(problem: Conv2dProblem, inputs: Inputs, size: Any, gather: np.ufunc) -> Floats:
-    """Sizes of the finite pixels, none negative, reduced to one for each channel of each image, shape (N, C)."""
+    """Reduce `size` (>= 0) of the finite pixels by `gather` to one number per image and channel, shape (N, C)."""
     x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
     norms, step = np.zeros(x.shape[:2]), max(1, NORM_BLOCK // max(problem.c * problem.w, 1))
     for n in range(problem.n):
-        for h in range(0, problem.h, step):  # both layouts store the rows of an image together
+        for h in range(0, problem.h, step):  # adjacent rows are contiguous in both layouts
             part = x[n, :, h : h + step].astype(np.float64) - problem.epilogue.x_zero_point
             part[~np.isfinite(part)] = 0
             gather(norms[n], gather.reduce(size(part), axis=(1, 2)), out=norms[n])
@@ -317,14 +317,14 @@ def _image_norms(problem: Conv2dProblem, inputs: Inputs, size: Any, gather: np.u
 
 
 def sums_of_groups(problem: Conv2dProblem, of_x: Floats, of_w: Floats) -> Floats:
-    """The sum over a group's channels of of_x[n, c] * of_w[k, c], shape (N, K)."""
+    """Sum over a group's channels c of of_x[n, c] * of_w[k, c], shape (N, K)."""
     grouped = of_x.reshape(problem.n, problem.groups, problem.c_per_group)
     filters = of_w.reshape(problem.groups, problem.k_per_group, problem.c_per_group)
     return np.asarray(np.einsum("ngc,gkc->ngk", grouped, filters).reshape(problem.n, problem.k))
 
 
 def _per_image(problem: Conv2dProblem, inputs: Inputs, of_x: Floats, of_w: Floats) -> Floats:
-    """Those sums times the epilogue's gain, in a shape that broadcasts to the output's."""
+    """:func:`sums_of_groups` times the epilogue's gain, in a shape that broadcasts to the output's."""
     sums = sums_of_groups(problem, of_x, of_w)
     placed = sums[:, :, None, None] if problem.out_layout == "NCHW" else sums[:, None, None, :]
     return np.asarray(placed * _gain(problem, inputs), np.float64)

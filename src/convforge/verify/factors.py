@@ -1,7 +1,7 @@
-"""Roundings of the factors of products that each class of arithmetic allows.
+"""Roundings of the factors x and w that each precision class allows.
 
-Hardware truncates or rounds, ties go to even or away from zero, and a method may scale its factors first. Each is
-honest, so the gate compares a result with the nearest of them.
+Hardware truncates or rounds, ties go to even or away from zero, and a method may scale its factors first. All of these
+are correct, so the gate compares a result with the closest one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FLOAT32_BITS = 23
 
 
 class Format(NamedTuple):
-    bits: int  # explicit, of the mantissa
-    smallest: int  # exponent of the least normal number
+    bits: int  # explicit bits of the mantissa
+    smallest: int  # exponent of the smallest normal number
     largest: float
 
 
@@ -35,15 +35,15 @@ E5M2 = Format(2, -14, 57344.0)
 
 
 class Factors(NamedTuple):
-    """A problem with both factors rounded."""
+    """Problem and inputs after both factors are rounded."""
 
-    problem: Problem  # its padding value is rounded as x is
+    problem: Problem  # its padding value is rounded like x
     inputs: Inputs
-    rounding: str  # its name in a message
+    rounding: str  # name of the rounding, for messages
 
 
 def roundings(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Factors]:
-    """Every rounding of the factors that a class of :data:`ROUNDINGS` allows, none included; equal ones once."""
+    """Yield the factors in every rounding that a class of :data:`ROUNDINGS` allows, and unrounded; no duplicates."""
     assert inputs.w is not None
     of_x = _different(_as_float32(inputs.x), ROUNDINGS[precision])
     of_w = _different(_as_float32(inputs.w), ROUNDINGS[precision])
@@ -57,7 +57,7 @@ def roundings(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Fact
 
 
 def rounded(problem: Problem, inputs: Inputs, precision: str) -> Factors:
-    """Both factors in the first rounding of a class."""
+    """Round both factors by the first rounding of a class."""
     assert inputs.w is not None
     name, rounding = next(iter(ROUNDINGS[precision].items()))
     with np.errstate(over="ignore"):
@@ -83,7 +83,7 @@ def _different(
 
 
 def to_nearest(array: NDArray[np.float32], bits: int, *, away: bool = False) -> NDArray[np.float32]:
-    """The nearest numbers of fewer explicit bits; ties to even, or away from zero.
+    """Round to nearest with `bits` explicit mantissa bits; ties go to even, or away from zero.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def cut_off(array: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
 
 
 def to_format(array: NDArray[Any], form: Format) -> NDArray[np.float32]:
-    """The nearest numbers of a format, ties to even; saturated at its largest, as in FP8 units."""
+    """Round to a format, ties to even; saturate at its largest number, as FP8 hardware does."""
     values = np.asarray(array, np.float64)
     exponent = np.maximum(np.frexp(values)[1] - 1, form.smallest) - form.bits
     nearest = np.ldexp(np.rint(np.ldexp(values, -exponent)), exponent)
@@ -110,7 +110,7 @@ def to_format(array: NDArray[Any], form: Format) -> NDArray[np.float32]:
 
 
 def _without_low_bits(array: NDArray[np.float32], words: NDArray[np.uint32], drop: int) -> NDArray[np.float32]:
-    """View words as numbers without their low bits, but keep Inf and NaN of the array."""
+    """Clear the `drop` low bits of words and view them as float32; keep Inf and NaN of the array."""
     kept = words & np.uint32(0xFFFFFFFF ^ ((1 << drop) - 1))
     return np.asarray(np.where(np.isfinite(array), kept.view(np.float32), array), np.float32)
 
@@ -120,7 +120,7 @@ def _to_float16(array: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _scaled(array: NDArray[np.float32], form: Format, power_of_two: bool) -> NDArray[np.float32]:
-    """Round to a format after scaling the largest value to the format's, or by the power of two below."""
+    """Scale the largest value to the format's largest (or by the power of two below), round, and undo the scale."""
     largest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
     if not largest:
         return array
@@ -131,7 +131,7 @@ def _scaled(array: NDArray[np.float32], form: Format, power_of_two: bool) -> NDA
 
 
 def _scaled_by_filter(array: NDArray[np.float32], form: Format) -> NDArray[np.float32]:
-    """The same with a scale for each filter, or each row of a matrix."""
+    """Round as :func:`_scaled` does, with one scale for each filter, or for each row of a matrix."""
     return np.stack([_scaled(part, form, False) for part in array]) if array.size else array
 
 
@@ -149,8 +149,8 @@ def _of_format(name: str, form: Format) -> dict[str, Rounding]:
     }
 
 
-# Class -> the roundings of its factors, besides none, the most precise first. Tensor cores truncate float32 numbers to
-# TF32. float16 has a smaller range; with a scale that avoids its ends only its bits count.
+# Precision class -> roundings of its factors, most precise first; unrounded factors are allowed too. Tensor cores
+# truncate float32 to TF32. float16 has a smaller range; if a scale avoids its limits, only its bits matter.
 ROUNDINGS: dict[str, dict[str, Rounding]] = {
     "tf32": _of_bits(10) | {"cut off": partial(cut_off, bits=10)},
     "fp16": _of_bits(10) | {"in float16": _to_float16},

@@ -1,4 +1,4 @@
-"""Names wrong results: computes each known fault on the same inputs, and names the one nearest to the result."""
+"""Name the fault of a wrong result: compute each known fault on the same inputs, and name the closest one."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from convforge.verify.inputs import Inputs, output_dtype
 from convforge.verify.rows import border_of, only_border
 from convforge.verify.truth import Floats, Truth, conv2d_truth, from_rows, to_rows, truth
 
-# A fault is named where it explains all but this part of the RMS error.
+# A fault is named if it leaves less than this share of the RMS error unexplained.
 UNEXPLAINED = 0.15
 
-# Channels that are tried one by one.
+# Largest number of channels that are tried one by one.
 MOST_CHANNELS = 16
 
-# Most pixels of all outputs and channels for suspects that need much memory.
+# Faults that need much memory are tried only up to this value of N * C * P * Q.
 MOST_PIXELS = 1 << 20
 
 Suspect = tuple[str, Callable[[], Floats]]
 
 
 def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs) -> str:
-    """Name the known fault that explains nearly all of the error of `got`, or else the place of the error."""
+    """Name the known fault that explains nearly all of the error of `got`, or describe where the error is."""
     dtype = output_dtype(problem)
     expected = rounded(right.value, dtype)
     values = got.astype(np.float64)
@@ -51,10 +51,10 @@ def name_fault(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs
 
 
 def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: Inputs) -> list[str]:
-    """Names of the known faults that give a wrong result elementwise, up to rounding.
+    """List the known faults that reproduce a wrong result in every element, up to rounding.
 
-    Small whole numbers as inputs tell faults apart best: nothing is rounded, and two faults seldom give the same.
-    Outputs that a fault does not determine are skipped, unless no wrong one remains.
+    Use small integers as inputs: nothing is rounded, and two faults seldom give the same result. Outputs that a fault
+    does not determine are not compared; a fault is listed only if it explains at least one wrong output.
     """
     values = got.astype(np.float64)
     known = np.isfinite(rounded(right.value, output_dtype(problem))) & np.isfinite(values)
@@ -66,10 +66,10 @@ def matching_faults(problem: Problem, got: NDArray[Any], right: Truth, inputs: I
 
 
 def agrees(values: Floats, suspected: Floats, right: Floats) -> bool:
-    """True if a fault gives this wrong result.
+    """True if the result of a fault, `suspected`, agrees with the wrong result `values`.
 
-    Where `suspected` is NaN, the fault does not determine the output; where it is Inf, memory outside of the image
-    does, which is NaN in guard bands.
+    Where `suspected` is NaN, the fault does not determine the output. Where it is Inf, the fault reads memory outside
+    x, which holds NaN in guard bands.
     """
     slack = 1e-5 * float(np.abs(right[np.isfinite(right)]).max(initial=1e-30))
     compared = np.isfinite(suspected)
@@ -171,7 +171,7 @@ def _of_images(problem: Conv2dProblem, right: Truth, inputs: Inputs) -> Iterator
 
 
 def _reread(problem: Conv2dProblem, x: NDArray[Any]) -> NDArray[Any]:
-    """The same memory read in the other layout."""
+    """Read the memory of x in the other layout, NCHW as NHWC or the reverse; the shape remains that of x."""
     n, c, h, w = problem.n, problem.c, problem.h, problem.w
     flat = np.ascontiguousarray(x).reshape(-1)
     if problem.x_layout == "NCHW":
@@ -214,10 +214,10 @@ def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
 
 
 def _cropped(problem: Conv2dProblem, inputs: Inputs, **fields: Any) -> Floats:
-    """The result with other fields, cropped or filled with NaN to this problem's output."""
+    """Compute the problem with changed fields; crop the result to this problem's output, or fill it up with NaN."""
     try:
         other = problem.replace(**fields)
-    except ValueError:  # an invalid problem, which no method computes
+    except ValueError:  # an invalid problem: no method computes it
         return np.full(problem.out_shape, np.nan)
     if problem.epilogue.residual:
         return np.full(problem.out_shape, np.nan)
@@ -229,7 +229,7 @@ def _cropped(problem: Conv2dProblem, inputs: Inputs, **fields: Any) -> Floats:
 
 
 def _unchecked(problem: Conv2dProblem, inputs: Inputs, rows_checked: int, columns_checked: int) -> Floats:
-    """The result with unchecked reads outside the image: whatever the address holds; Inf outside of x."""
+    """Compute the result of a kernel that reads beyond the image without a check; reads outside x give Inf."""
     if problem.groups > 1 or not problem.epilogue.is_plain or problem.mode != "cross-correlation":
         return np.full(problem.out_shape, np.nan)
     assert inputs.w is not None
@@ -280,7 +280,7 @@ def _of_epilogues(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
 
 
 def _place(problem: Problem, values: Floats, expected: Floats) -> str:
-    """The place of errors that no known fault explains."""
+    """Describe where the errors are, if no known fault explains them."""
     with np.errstate(invalid="ignore"):
         error = np.abs(values - expected)
     error = np.where(np.isnan(error) & ~(np.isnan(values) & np.isnan(expected)), np.inf, np.nan_to_num(error, nan=0.0))

@@ -1,17 +1,17 @@
-"""The gate on RMS errors: per output channel, and separately for border rows, border columns and the inside.
+"""Limit the RMS error per output channel, separately for border rows, border columns and the inside (the "gate").
 
-An elementwise bound must admit the worst case, which no real data reach, and so admits arithmetic a thousand times
-coarser than promised. The gate compares with honest loops on the same data:
+An elementwise bound must admit the worst case, which real data never reach. So it also admits arithmetic a thousand
+times less precise than promised. The gate compares a result with a reference on the same data:
 
-- `strict`, `separable` and `winograd`: with one FMA after the other.
-- `tf32`, `fp16`, `bf16` and `fp8`: with the truth of rounded factors, in the nearest rounding. The rest is the error of
-  the sums alone, so narrower factors show, and narrower sums too, though they err less than honest factors do.
-- `strict` on 16-bit floats: products are exact, and the rounding of the result hides the sums. The error is the
-  distance of the truth from the numbers that round to the result.
+- `strict`, `separable` and `winograd`: a loop that computes one FMA after the other.
+- `tf32`, `fp16`, `bf16` and `fp8`: the truth of rounded factors, for the closest rounding. Only the error of the sums
+  remains. It reveals narrower factors, and also narrower sums, which err less than correctly rounded factors.
+- `strict` on 16-bit floats: products are exact, and the rounding of the result hides the error of the sums. The error
+  is the distance of the truth from the numbers that round to the result.
 
-Tensor cores sum in FP32, but truncate partial sums where others round. For the last two a loop that truncates is honest
-too. Its error is mostly one factor, the same for all outputs; so errors without their part proportional to the output
-are compared as well.
+Tensor cores sum in FP32, but truncate partial sums where others round. For the last two items, a loop that truncates
+is correct too. Its error is mostly proportional to the output, with one factor for all outputs. So errors without
+their component proportional to the output are compared as well.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from convforge.verify.inputs import Inputs, output_dtype
 from convforge.verify.rows import Band, rows_of
 from convforge.verify.truth import Floats, Truth, to_rows
 
-# Class -> how many times the sequential loop's RMS error is allowed. Measured by tests/verify/test_gates.py over 1 to
-# 18432 products, on normal, positive, smooth and widely spread numbers: direct sums and three FP16 products 0.1 to 1.9
-# times, separable 0.3 to 2.4, F(2x2, 3x3) 0.2 to 6, F(4x4, 3x3) 0.5 to 31; the largest with a single channel, where a
-# sequential sum of nine products has almost no error. Transforms or passes in TF32: hundreds and more.
+# Precision class -> allowed RMS error in units of the sequential loop's. tests/verify/test_gates.py measured, over 1 to
+# 18432 products, on normal, positive, smooth and widely spread numbers: direct sums and three FP16 products 0.1 to 1.9,
+# separable 0.3 to 2.4, F(2x2, 3x3) 0.2 to 6, F(4x4, 3x3) 0.5 to 31. The largest values occur with one channel, where a
+# sequential sum of nine products has almost no error. Transforms or passes in TF32 reach hundreds and more.
 ALLOWED: dict[str, float] = {"strict": 2.0, "separable": 6.0, "winograd": 64.0}
 
-# Class -> the largest factor expected of an honest method, before luck in a small band; by default half of ALLOWED.
+# Class -> largest ratio of a correct method, without random fluctuation in small bands; by default half of ALLOWED.
 USUAL: dict[str, float] = {"strict": math.sqrt(2)}
 
-# Style of tensor cores' sums -> the factor of that loop's error that is allowed on top of twice the sequential one's,
-# and the usual factor. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times a loop that
-# truncates the sum after every product, and 1 times the two levels that they model.
+# Style of tensor cores' sums -> multiple of this loop's error that is allowed in addition to twice the sequential
+# loop's, and the usual multiple. Models of tensor cores reach 0.3 (Hopper), 0.62 (Ampere) and 1.0 (Volta) times the
+# error of a loop that truncates the sum after every product, and 1 times that of the two-level loop.
 TENSOR: dict[str, tuple[float, float]] = {"cut": (2.0, 1.3), "two levels": (2.5, 1.6)}
 
-# A result whose error is at most this share of that of rounded factors is more exact than its class asks.
+# A result is more exact than its class requires if its error is at most this share of the rounded factors' error.
 FINER = 0.25
 
-# From this many independent outputs on, errors are compared without their proportional part as well.
+# Fewest independent outputs for which errors without their component proportional to the output are compared too.
 ENOUGH = 8
 
-# A rounding that leaves less than this share of the allowed error is accepted; honest sums of many products leave up to
+# A rounding is accepted if it leaves at most this share of the allowed error; correct sums of many products leave up to
 # a half.
 LITTLE = 0.5
 
-# Rows used to order the roundings; most FLOPs for which all rows are used; most roundings that are tried.
+# Rows used to rank the roundings; most FLOPs for which all rows are used; number of roundings that are tried.
 FEW_ROWS, FEW_FLOPS, TRIED = 4, 2e7, 6
 
 # The FFT's RMS error grows as u sqrt(log N) times the image's norm (Gentleman and Sande, Fast Fourier transforms for
@@ -73,7 +73,7 @@ FEW_ROWS, FEW_FLOPS, TRIED = 4, 2e7, 6
 FFT_CONSTANT = 4.0
 
 # A false alarm has at most the probability exp(-RARE) for each channel and band. In a band of few outputs an RMS error
-# depends on luck: with m errors of equal variance it exceeds 1 + sqrt(2 t / m) times its expectation with a probability
+# fluctuates: with m errors of equal variance it exceeds 1 + sqrt(2 t / m) times its expectation with a probability
 # of at most exp(-t) (B. Laurent and P. Massart, Adaptive estimation of a quadratic functional by model selection, Ann.
 # Statist. 28, 2000, lemma 1).
 RARE = 20.0
@@ -90,7 +90,7 @@ class Measured(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Error over allowed error; above 1 the gate rejects."""
+        """RMS error divided by the allowed error; the gate rejects a result above 1."""
         return self.rms / self.allowed if self.allowed > 0 else math.inf if self.rms > 0 else 0.0
 
     def __str__(self) -> str:
@@ -101,28 +101,28 @@ class Measured(NamedTuple):
 
 
 class Gate:
-    """The gate on RMS errors of sums of products, for one set of inputs; computes once what no result changes.
+    """Check of RMS errors of sums of products, for one set of inputs; caches values that do not depend on results.
 
-    Results consist of the output rows `items` (n * P + p), and `truth` is (items, K, Q) or (items, 1, N). Without
-    `items`, results and `truth` are whole, and rows are sampled.
+    With `items`, results and `truth` hold only the output rows `items` (n * P + p): (items, K, Q) or (items, 1, N).
+    Without `items`, results and `truth` are whole outputs, and the gate samples rows.
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, truth: Truth, items: NDArray[np.int64] | None = None) -> None:
         self._problem, self._inputs, self._output_rows = problem, inputs, rows_of(problem)
         self._truth, self._items, self._dtype = truth, items, output_dtype(problem)
-        self._baselines: dict[str, Baseline] = {}  # by the name of the factors' rounding
-        self._likely: dict[str, str] = {}  # class -> the rounding that a result passed
+        self._baselines: dict[str, Baseline] = {}  # name of the factors' rounding -> baseline
+        self._likely: dict[str, str] = {}  # class -> rounding closest to the last result
 
     def excess(self, precision: str, got: NDArray[Any]) -> Measured | None:
-        """The worst channel and band whose RMS error exceeds what the class `precision` allows; None if none does."""
+        """Find the worst channel and band with an RMS error above the limit of class `precision`; None if all pass."""
         found = self.measured(precision, got)
         return found if found is not None and found.ratio > 1 else None
 
     def measured(self, precision: str, got: NDArray[Any]) -> Measured | None:
-        """The channel and band with the largest error relative to the allowed one, of a whole output or its rows.
+        """Find the channel and band with the largest ratio of error to allowed error, in a whole output or its rows.
 
-        None for an empty output, or integer sums, which the bound requires to be exact. ValueError for a class without
-        a gate.
+        Returns None for an empty output, and for integer sums, because the bound requires them to be exact. Raises
+        ValueError for a class without a gate.
         """
         problem = self._problem
         if not self._truth.value.size or is_integer(problem.acc_dtype):
@@ -149,7 +149,7 @@ class Gate:
 
     @cached_property
     def _is_stored_whole(self) -> bool:
-        """True if sums are stored without rounding them to a narrower type."""
+        """True if sums are stored without rounding to a narrower dtype."""
         return not is_integer(self._dtype.name) and finfo(self._dtype).nmant >= finfo(self._problem.acc_dtype).nmant
 
     @cached_property
@@ -161,19 +161,19 @@ class Gate:
         return Baseline(problem, self._inputs, self._rows_seen, self._rows(self._truth.value), styles)
 
     def _true(self, problem: Problem, inputs: Inputs, items: NDArray[np.int64]) -> Floats:
-        """The truth of rounded factors in some rows, within the output type's range."""
+        """Compute rows `items` of the truth of these factors, clipped to the output dtype's range."""
         return within_range(rows_of(problem).true(inputs, items).value, self._dtype)
 
     def _error(self, values: Floats, reference: Floats) -> Floats:
-        """Signed errors; if results are rounded, distances of the truth from the numbers that round to the result."""
+        """Signed errors; for rounded results, the distance of the truth from the numbers that round to the result."""
         with np.errstate(invalid="ignore"):
             if self._is_stored_whole:
                 return values - reference
             return beyond_rounding(values, reference, self._dtype.name)
 
     def _measured_narrow(self, precision: str, values: Floats) -> Measured | None:
-        """The error that remains for the best of the likeliest roundings of the factors."""
-        # With very many products a few rows do not show the rounding, so try others until one leaves little.
+        """Find the remaining error for the best of the most likely roundings of the factors."""
+        # With very many products, a few rows do not reveal the rounding, so try others until little error remains.
         least: Measured | None = None
         for baseline in self._tried(precision, values):
             found = self._judge(precision, baseline, values)
@@ -186,7 +186,7 @@ class Gate:
         return least if least is not None and least.ratio <= 1 else self._finer(precision, values) or least
 
     def _tried(self, precision: str, values: Floats) -> Iterator[Baseline]:
-        """Baselines of roundings: the one that a result passed before, then the nearest few."""
+        """Yield baselines of roundings: first the one closest to the last result, then the few closest to this one."""
         before = self._likely.get(precision)
         if before is not None:
             yield self._baselines[before]
@@ -199,9 +199,9 @@ class Gate:
                 yield self._baselines[rounding]
 
     def _nearest(self, precision: str, values: Floats) -> list[Factors]:
-        """The roundings whose truths are nearest to a result in a few rows, the likeliest first."""
-        # Truncated sums are below all of them on positive numbers, so compare errors both in full and without their
-        # part proportional to the output.
+        """List the roundings with the truths closest to a result in a few rows, the most likely first."""
+        # For positive numbers, truncated sums are below the truths of all roundings. So compare full errors, and also
+        # errors without their component proportional to the output.
         items, rows = self._rows_seen, self._output_rows.images * self._output_rows.height
         step = 1 if self._problem.flops * items.size <= FEW_FLOPS * rows else max(items.size // FEW_ROWS, 1)
         few = Band("", np.ones(items[::step].size, bool), np.ones(values.shape[2], bool))
@@ -218,7 +218,7 @@ class Gate:
         return [found[i] for i in list(dict.fromkeys(orders.ravel().tolist()))[:TRIED]]
 
     def _finer(self, precision: str, values: Floats) -> Measured | None:
-        """The worst band of a result that is nearer the truth than rounded factors; None if any band is not."""
+        """Find the worst band of a result that is closer to the truth than rounded factors; None if a band is not."""
         factors = rounded(self._problem, self._inputs, precision)
         truth = within_range(self._rows(self._truth.value), self._dtype)
         coarse = self._true(factors.problem, factors.inputs, self._rows_seen)
@@ -236,14 +236,14 @@ class Gate:
 
     def _judge(self, precision: str, baseline: Baseline, values: Floats) -> Measured | None:
         error, chosen = self._error(values, baseline.reference), baseline.known
-        if not np.isfinite(error).all():  # the bound has judged the non-finite ones
+        if not np.isfinite(error).all():  # the elementwise bound checks non-finite outputs
             chosen = np.isfinite(error) if chosen is None else chosen & np.isfinite(error)
         kinds = (False, True) if len(baseline.loops) > 1 and self._is_stored_whole else (False,)
         bands = itertools.product(self._bands, kinds)
         return _worst(_worst_channel(baseline, band, error, chosen, precision, apart) for band, apart in bands)
 
     def _measured_fft(self, problem: Conv2dProblem, got: NDArray[Any]) -> Measured | None:
-        """The FFT spreads its error over the whole image: one RMS for each image and channel."""
+        """Find the worst image and channel; one RMS for each, because the FFT spreads errors over the whole image."""
         rows, reference, items = got, self._truth.value, self._items
         if items is None:
             rows, reference = to_rows(problem, got), to_rows(problem, reference)
@@ -261,7 +261,7 @@ class Gate:
 
     @cached_property
     def _fft_allowed(self) -> Floats:
-        """The allowed RMS error of each image and channel, shape (N, K)."""
+        """Allowed RMS error of each image and channel, shape (N, K)."""
         problem: Any = self._problem
         inputs, magnitude, u = self._inputs, self._truth.magnitude, unit_roundoff(problem.acc_dtype)
         assert inputs.w is not None
@@ -289,7 +289,7 @@ def _worst(found: Iterable[Measured | None]) -> Measured | None:
 def _worst_channel(
     baseline: Baseline, band: Band, error: Floats, chosen: NDArray[np.bool_] | None, precision: str, apart: bool
 ) -> Measured | None:
-    """The worst channel of a band; with `apart`, of errors without their proportional part."""
+    """Find the worst channel of a band; `apart` excludes the error component proportional to the output."""
     honest, reference = baseline.honest(band, precision, chosen), baseline.reference
     if not honest.outputs.any():
         return None
@@ -306,7 +306,7 @@ def _worst_channel(
             break
         limit = limits[channel]
         if ratio[channel] > 1:
-            # Equal outputs have equal errors: they count once.
+            # Equal outputs have equal errors, so they count as one independent output.
             seen = np.broadcast_to(band.mask, reference.shape) if chosen is None else chosen & band.mask
             independent = np.minimum(honest.independent, np.unique(reference[:, channel][seen[:, channel]]).size)
             if apart and independent[channel] < ENOUGH:
@@ -320,7 +320,7 @@ def _worst_channel(
 
 
 def _allowed(honest: Honest, precision: str, independent: Floats, apart: bool) -> Floats:
-    """The allowed sum of squares of each channel: what the class allows, or the luck of few outputs."""
+    """Allowed sum of squared errors per channel: the limit of the class, or more if few outputs fluctuate."""
     luck = 1 + np.sqrt(2 * RARE / np.maximum(independent, 1))
     total = np.zeros_like(honest.along)
     for style, squares, squares_apart in honest.squares:

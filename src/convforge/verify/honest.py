@@ -1,4 +1,4 @@
-"""Errors of honest sums: loops of FMAs on the same data, over sampled rows of the output."""
+"""Measure the rounding errors of correct ("honest") sums: reference loops of FMAs on the same data, in sampled rows."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from convforge.verify.inputs import Inputs, output_dtype
 from convforge.verify.rows import Band, rows_of
 from convforge.verify.truth import Floats
 
-# The loops are run on at most this many FLOPs' worth of output rows, border rows included.
+# The loops run on evenly spaced output rows of about this many FLOPs; border rows are added.
 SAMPLED_FLOPS = 2e8
 
-# Classes whose errors follow the largest pixel of a tile.
+# Precision classes with errors that grow with the largest pixel of a tile.
 BY_TILE = ("winograd", "separable")
 
 
 class Honest(NamedTuple):
-    """The errors that a band may have, by channel."""
+    """Squared errors of the reference loops in one band; each array has one element per output channel."""
 
-    outputs: NDArray[np.int64]  # their number
+    outputs: NDArray[np.int64]  # number of outputs in the band
     independent: Floats  # effective number of independent outputs
-    # Style, sum of the loop's squared errors, and that without their proportional part.
+    # Per style of sums: name, sum of squared errors, and this sum without the errors proportional to the output.
     squares: tuple[tuple[str, Floats, Floats], ...]
-    along: Floats  # sum of the squared truth
+    along: Floats  # sum of squares of the truth
 
 
 class Baseline:
-    """Errors of honest loops on rows (items, K, Q), against `reference`, the truth within the output type's range.
+    """Errors of the reference loops on rows (items, K, Q): loop minus `reference`, both in the output dtype's range.
 
-    `styles` are those of :func:`convforge.verify.truth.conv2d_sums`, "sequential" first; `rounding` names how the
-    factors were rounded before.
+    `styles` are styles of :func:`convforge.verify.truth.conv2d_sums`, "sequential" first. `rounding` names the
+    rounding that was applied to the factors.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Baseline:
     ) -> None:  # fmt: skip
         rows, out = rows_of(problem), output_dtype(problem)
         self.rounding, self.reference = rounding, within_range(reference, out)
-        # Style -> errors of the loop from the first tap to the last, and back, because on smooth or widely spread
-        # pixels one errs several times as much as the other. A narrower output's rounding is left out.
+        # Style -> errors of the loop in forward and in backward order of taps. On smooth or widely spread pixels, one
+        # order errs several times as much as the other. Rounding to a narrower output is not included.
         self.loops: dict[str, list[Floats]] = {}
         variances = []
         with np.errstate(invalid="ignore", over="ignore"):
@@ -57,7 +57,7 @@ class Baseline:
         known = np.isfinite(self.variance)
         for errors in self.loops.values():
             known &= np.isfinite(errors).all(axis=0)
-        self.known = None if known.all() else known  # where all of these are finite; None for everywhere
+        self.known = None if known.all() else known  # mask: all of these are finite; None: everywhere
         self._kept: dict[tuple[str, bool], Honest] = {}
 
     def honest(self, band: Band, precision: str, chosen: NDArray[np.bool_] | None) -> Honest:
@@ -79,8 +79,8 @@ class Baseline:
             if style == "sequential":
                 squares, apart = np.maximum(squares, total), np.maximum(apart, total)
                 if by_tile:
-                    # A tile's error follows its largest pixel, so at a border, where windows have fewer pixels, it is
-                    # as large as inside.
+                    # A tile's error grows with its largest pixel. So errors at a border are as large as inside,
+                    # although the windows there have fewer pixels.
                     mean = np.maximum(np.mean([error**2 for error in errors], axis=0), self.variance)
                     sums = np.where(everywhere, mean, 0).sum(axis=(0, 2))
                     squares = np.maximum(squares, sums / np.maximum(everywhere.sum(axis=(0, 2)), 1) * count)
@@ -92,7 +92,7 @@ class Baseline:
 
 
 def sampled_items(problem: Problem) -> NDArray[np.int64]:
-    """Rows to sample: all of a small problem; border rows and evenly spread ones of a large problem."""
+    """Choose rows to sample: all rows of a small problem; border rows and evenly spaced rows of a large one."""
     seen = rows_of(problem)
     rows = seen.images * seen.height
     affordable = int(SAMPLED_FLOPS * rows / max(problem.flops, 1))
@@ -104,7 +104,7 @@ def sampled_items(problem: Problem) -> NDArray[np.int64]:
 def apart_from_scale(
     band: Band, error: Floats, reference: Floats, along: Floats, chosen: NDArray[np.bool_] | None
 ) -> Floats:
-    """The sum of squared errors without their part proportional to the output."""
+    """Sum of squared errors per channel, after the component proportional to the output is subtracted."""
     with np.errstate(invalid="ignore", divide="ignore"):
         proportional = np.where(along > 0, band.sums(error * reference, chosen) ** 2 / along, 0)
     return np.maximum(band.sums(error**2, chosen) - proportional, 0)

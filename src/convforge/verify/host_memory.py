@@ -1,6 +1,6 @@
-"""Large results on the host: reused memory, and comparison bit for bit.
+"""Reuse host memory for large results, and compare arrays bit for bit.
 
-Touching fresh memory for the first time can take many times as long as the copy into it.
+The first access to newly allocated memory can take many times as long as the copy into it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from convforge.backends.runtime import Runtime
 
 
 class HostMemory:
-    """Reused host buffers by name; using a name again overwrites its buffer."""
+    """Named host buffers that are reused; the next use of a name overwrites its buffer."""
 
     def __init__(self) -> None:
         self._kept: dict[str, NDArray[np.uint8]] = {}
@@ -26,12 +26,12 @@ class HostMemory:
         return kept[:nbytes]
 
     def bring(self, runtime: Runtime, array: Any, name: str) -> NDArray[Any]:
-        """Download an array into the buffer of this name; return the array itself where the device is the host."""
+        """Download an array into the buffer `name`; return the array itself if the device is the host."""
         found: NDArray[Any] = runtime.download(array, room=lambda nbytes: self.piece(name, nbytes))
         return found
 
     def copy(self, array: NDArray[Any], name: str) -> NDArray[Any]:
-        """Copy an array into the buffer of this name; the copy is contiguous."""
+        """Copy an array into the buffer `name`; return the contiguous copy."""
         copied = self.piece(name, array.nbytes).view(array.dtype).reshape(array.shape)
         copied[...] = array
         return copied
@@ -54,10 +54,10 @@ def same(a: Any, b: Any) -> bool:
 
 
 def bits(array: NDArray[Any]) -> NDArray[Any]:
-    """A view of the elements as unsigned integers."""
+    """View the elements as unsigned integers."""
     return np.asarray(array).view(f"u{array.itemsize}")
 
 
 def holds(array: NDArray[Any], byte: int) -> NDArray[np.bool_]:
-    """A mask of the elements whose bytes all equal `byte`."""
+    """Mask of the elements in which every byte equals `byte`."""
     return np.asarray(bits(array) == bits(np.full(array.itemsize, byte, np.uint8).view(f"u{array.itemsize}")))

@@ -1,4 +1,4 @@
-"""Inputs for checks: seeded, in the problem's types, with channels and filters that all differ."""
+"""Make inputs for checks: reproducible by a seed, in the problem's dtypes, with different channels and filters."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from convforge.problem import Conv2dProblem, Problem
 from convforge.problem.types import is_integer, limits
 
-# Random float64 numbers made at a time: few enough for the cache.
+# Random float64 numbers generated at a time: few enough to stay in the cache.
 CHUNK = 1 << 16
 
-# Distinct numbers of a repeating array: a prime, so that no rows or planes are alike.
+# Period of a repeated array: a prime number, so that no two rows or planes are equal.
 DIFFERENT = (1 << 16) + 1
 
 # Kind -> its purpose.
@@ -31,20 +31,20 @@ KINDS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The arrays of one call, in the problem's layouts and types."""
+    """Arrays of one call, in the problem's layouts and dtypes."""
 
     x: NDArray[Any]  # for a matrix product, A as stored
-    w: NDArray[Any] | None  # for a matrix product, B as stored; None where there are no weights
-    operands: dict[str, Any]  # those that the epilogue uses: "scale", "bias", "residual"
-    kind: str = "given"  # with `seed`, arguments of make_inputs, for the line that reproduces a failure
+    w: NDArray[Any] | None  # for a matrix product, B as stored; None for a problem without weights
+    operands: dict[str, Any]  # arrays that the epilogue uses: "scale", "bias", "residual"
+    kind: str = "given"  # `kind` and `seed` are the arguments of make_inputs, which reproduce a failure
     seed: int = 0
-    own_weights: bool = False  # the caller replaced the weights, because their rank matters
+    own_weights: bool = False  # True: the caller replaced the weights, because a method needs their rank
 
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
-    """Make inputs of a kind of :data:`KINDS` for a problem; the same seed gives the same numbers.
+    """Make inputs for a problem, of a kind of :data:`KINDS`; the same seed gives the same numbers.
 
-    ValueError where the kind is unknown, or is NaN or Inf for integers.
+    Raises ValueError if the kind is unknown, or if it is "nan" or "inf" and x is an integer array.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def output_dtype(problem: Problem) -> np.dtype[Any]:
 
 
 def _channels(problem: Problem, x: NDArray[Any]) -> NDArray[Any]:
-    """A view of x as (images, channels, ...)."""
+    """View x as (images, channels, ...)."""
     if x.ndim == 4:
         return x if problem.input.layout == "NCHW" else x.transpose(0, 3, 1, 2)
     return x.reshape(1, *x.shape) if x.ndim > 1 else x.reshape(1, 1, -1)
@@ -98,12 +98,12 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, kind: 
     flat = np.empty(math.prod(shape), dtype)
     for begin in range(0, flat.size, CHUNK):
         part = flat[begin : begin + CHUNK]
-        part[:] = rng.standard_normal(part.size)  # gives the same numbers as one call for all
+        part[:] = rng.standard_normal(part.size)  # the same numbers as one call for the whole array
     return flat.reshape(shape)
 
 
 def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str, Any]:
-    """The epilogue's tensors. Exact kinds get multiples of 1/4 as scales: products stay exact, and ties occur."""
+    """Make the epilogue's arrays. Exact kinds get multiples of 1/4 as scales: products stay exact, and ties occur."""
     if not isinstance(problem, Conv2dProblem):
         return {}
     dtype, ends, found = problem.operand_dtype, problem.epilogue, dict[str, Any]()
@@ -112,7 +112,7 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
         shape = () if ends.scale == "tensor" else (problem.k,)
         quarters = rng.integers(1, 6, shape) / 4
         scale: Any = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
-        if is_integer(problem.acc_dtype) and not exact:  # scales sums over a type's whole range to the output's
+        if is_integer(problem.acc_dtype) and not exact:  # brings sums of full-range integers into the output's range
             scale = (scale * (64.0 / max(problem.largest_sum**0.5, 1.0))).astype(dtype)
             scale = scale * 2.0 ** (rng.integers(-40, 40, shape, endpoint=True) * (rng.random(shape) < 0.25))
         found["scale"] = scale
@@ -128,8 +128,8 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
 
 
 def _any_size(rng: np.random.Generator, shape: tuple[int, ...], out_dtype: str) -> NDArray[np.int32]:
-    """Draw int32 numbers of uniform bit lengths, limits included; three in four fit a narrower output."""
-    # Uniform numbers would nearly all be so large that no sum added to them counts.
+    """Draw int32 numbers with uniform bit lengths, limits included; 3 of 4 fit a narrower output dtype."""
+    # Nearly all uniform int32 numbers are so large that adding the convolution's sum would make no difference.
     low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
     bits = rng.uniform(0, 33, shape)  # more than 31 bits are clipped to a limit
     if is_integer(out_dtype) and out_dtype != "int32":

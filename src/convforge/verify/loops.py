@@ -1,7 +1,7 @@
-"""The definitions of convolution, matrix product and maximum as plain loops in float64: kernels of :mod:`.truth`.
+"""Define convolution, matrix product and maximum as plain loops in float64; kernels of :mod:`.truth`.
 
-They share nothing with the methods that they judge. Compiled without contraction or reordering, so the machine computes
-what is written.
+They share no code with the methods that they check. They are compiled without contraction or reordering, so the machine
+computes exactly the written operations.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 
 from convforge.backends.cpu.jit import jit_exact
 
-# Styles of sums: how a product is added, and the figures in `beside`.
+# Styles of sums: the arithmetic that adds a product; the figures that are added to `beside`.
 PLAIN = 0  # in float64; sums of absolute values
 COMPENSATED = 1  # as if in twice float64's precision; sums of absolute values
 SEQUENTIAL32 = 2  # one float32 FMA after the other; sums of squares of the rounded numbers: :func:`roundings`
 SEQUENTIAL64 = 3  # one float64 FMA after the other; the same figures
 CUT32 = 4  # one float32 FMA after the other, truncated instead of rounded; no figures
-TWO_LEVELS = 5  # FP8 on Hopper: partial sums of few bits, added to float32 sums now and then; no figures
+TWO_LEVELS = 5  # FP8 on Hopper: partial sums of few bits, regularly added to float32 sums; no figures
 
-# Hopper's FP8 units align this many products with the accumulator and keep 13 bits behind the point; after every fourth
-# step their sums are added to others in FP32 (DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.3.2).
+# Hopper's FP8 units align this many products with the accumulator and keep 13 fraction bits. After every fourth step,
+# these partial sums are added to FP32 sums (DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.3.2).
 STEP, STEPS_BEFORE_ADDED, PARTIAL_BITS = 32, 4, 13
 
 
@@ -33,9 +33,9 @@ def convolve(x: Any, w: Any, rows: Any, columns: Any, outside: Any, zero: Any, s
     """totals[i, k, q] = sum over c, r, s of x[n, c, rows[p*stride + r*dilation], columns[q*stride + s*dilation]] * w.
 
     `x` is (N, C, H, W) of float32 or float64, with `zero` subtracted from every pixel; `w` is (K, C / groups, R, S) of
-    float64 in cross-correlation order. `rows` and `columns` are the image's index of each padded row and column, or -1
-    for `outside`. `items` are output rows n * P + p. `totals` and `beside` are (items, K, Q) of float64, zero on entry;
-    `style` determines the figures in `beside`. `backward` sums from the last tap to the first.
+    float64 in cross-correlation order. `rows` and `columns` give for each padded row and column its index in the image,
+    or -1 for the value `outside`. `items` are output rows n * P + p. `totals` and `beside` are (items, K, Q), float64,
+    zero on entry; `style` determines the figures in `beside`. `backward` sums from the last tap to the first.
     """
     K, channels, R, S = w.shape
     Q = totals.shape[2]
@@ -97,7 +97,7 @@ def maximum(x: Any, r: Any, s: Any, stride: Any, dilation: Any, padding: Any, ou
 
 @jit_exact
 def add_products(style: Any, t: Any, totals: Any, beside: Any, low: Any, weight: Any, pixels: Any) -> None:
-    """Add weight * pixels[q], its product number t, to each sum of a row."""
+    """Add weight * pixels[q] to each sum q of a row; `t` counts the products of a sum from 0."""
     if style == PLAIN:
         for q in range(totals.size):
             product = weight * pixels[q]
@@ -144,8 +144,8 @@ def add_products(style: Any, t: Any, totals: Any, beside: Any, low: Any, weight:
 def roundings(product: Any, before: Any, total: Any, inexact: Any) -> Any:
     """Sum of squares of the numbers that are rounded when a product is added to a sum, with or without an FMA.
 
-    An FMA rounds only the new sum. Without one the product is rounded first, unless its type holds it; a first product
-    is then the sum itself.
+    An FMA rounds only the new sum. Without an FMA the product is rounded first, unless its dtype holds it exactly, or
+    it is the first product and so is the sum itself.
     """
     if product == 0:
         return 0.0
@@ -154,7 +154,7 @@ def roundings(product: Any, before: Any, total: Any, inexact: Any) -> Any:
 
 @jit_exact
 def add_rest(style: Any, totals: Any, low: Any) -> None:
-    """Add partial sums or rounding errors that were accumulated separately; they mean nothing for Inf and NaN."""
+    """Add the separately accumulated partial sums or rounding errors `low`; skip rounding errors of Inf and NaN."""
     if style == COMPENSATED:
         for q in range(totals.size):
             if np.isfinite(totals[q]):
@@ -168,13 +168,13 @@ def add_rest(style: Any, totals: Any, low: Any) -> None:
 def cut_to_float32(value: Any) -> Any:
     """Truncate a float64 to float32."""
     near = np.float64(np.float32(value))
-    # 2^-24 of `near` is half a unit in the last place or more, so the difference rounds to the number below.
+    # `near` * 2^-24 is at least half a unit in the last place, so the difference rounds to the next number towards 0.
     return np.float64(np.float32(near - near * 2.0**-24)) if abs(near) > abs(value) else near
 
 
 @jit_exact
 def cut_beside(value: Any, other: Any, bits: Any) -> Any:
-    """Truncate a float64 to `bits` explicit bits of the larger of two, as if the two were aligned."""
+    """Truncate a float64 as if aligned with another one: to `bits` explicit mantissa bits of the larger of the two."""
     if value == 0 or not np.isfinite(value):
         return value
     exponent = math.frexp(value)[1]
@@ -200,7 +200,7 @@ def two_sum(a: Any, b: Any) -> Any:
 
 @jit_exact
 def two_product(a: Any, b: Any) -> Any:
-    """a * b = product + error, exactly, short of overflow and underflow."""
+    """a * b = product + error, exactly, except for overflow and underflow."""
     # T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18 (1971), with
     # Veltkamp's splitting.
     product = a * b

@@ -1,4 +1,4 @@
-"""Checks of a plan: poisoned outputs, guard bands, other inputs, awkward strides, and how far a NaN spreads."""
+"""Check a plan: poisoned outputs, guard bands, other inputs, outputs with gaps, and how far a NaN spreads."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from convforge.verify.rows import only_border
 from convforge.verify.truth import truth
 from convforge.verify.verdict import RIGHT, Judge, Verdict, reproduction, within
 
-# Two poisons, byte by byte: as floats, the first is a NaN and the second a number; as integers they differ.
+# Two fill bytes (poisons) for outputs: a float of the first is NaN, of the second a number; as integers they differ.
 POISONS = (0xFF, 0x5A)
 
-# Bytes on either side of an output or a workspace that must not change: more than a plane of a small image, so that a
-# kernel which continues into the next plane is found before it harms the process.
+# Bytes before and after an output or a workspace that must not change: more than a plane of a small image, so that a
+# kernel that continues into the next plane is detected before it damages the process.
 GUARD = 1 << 16
 
-# Beyond this many FLOPs the run on other inputs is only compared with the run on the first.
+# Above this many FLOPs, the run on other inputs is compared only with the run on the first inputs, not with a truth.
 SECOND_TRUTH_FLOPS = 100_000_000
 
-# A method that declares "tile" may carry a NaN this many outputs beyond the windows that hold it: no tile is larger.
+# Largest tile: a method with nan_spread "tile" may spread a NaN this many outputs beyond the windows that contain it.
 TILE_REACH = 16
 
 
 def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter | None = None) -> Verdict:
     """Run a plan several times and compare it with the truth; the verdict is that of the first run or failure.
 
-    Two poisons of the output show unwritten elements; guard bands around output and workspace show writes outside of
-    them. The runs are: the inputs, twice; other inputs, for which a stored result is wrong; the first again, into an
-    output with gaps. The inputs must not change.
+    Two poisons reveal output elements that are not written; guard bands reveal writes outside output and workspace.
+    The runs use: the judge's inputs, twice; other inputs, to reveal a plan that returns an earlier result; the judge's
+    inputs again, with an output that has gaps between its elements. The inputs must not change.
 
     Parameters
     ----------
     plan : Plan
     judge : Judge, optional
-        Judges the plan's problem and holds the inputs; by default, random normal ones.
+        Checker for the plan's problem, with the inputs; by default, with random normal inputs.
     prepared : PreparedFilter, optional
-        Of the judge's weights; by default, the plan prepares them.
+        The judge's weights after `plan.prepare`; by default, the plan prepares them.
     """
     judge = judge or Judge(plan.problem, make_inputs(plan.problem))
     right: Verdict | None = None
@@ -62,9 +62,9 @@ def check_plan(plan: Plan, judge: Judge | None = None, prepared: PreparedFilter 
 def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
     """Plant a NaN or an Inf (`kind` "nan" or "inf") in the middle of x, and check which outputs it reaches.
 
-    Outputs whose window holds it must not be finite where the truth is not. All others must be right, unless the
-    method's `nan_spread` excuses them: "tile", those within :data:`TILE_REACH`; "picture", those of its image. Plans
-    for integers pass.
+    An output must not be finite where the truth is not. All other outputs must be correct, unless the method's
+    `nan_spread` exempts them: "tile" those within :data:`TILE_REACH`, "picture" those of the same image. Integer plans
+    pass.
     """
     problem: Problem = plan.problem
     if is_integer(problem.input.dtype) or not problem.outputs:
@@ -90,7 +90,7 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
 
 
 def upload_inputs(runtime: Runtime, inputs: Inputs, layout: str = "") -> Inputs:
-    """Copies of a call's inputs on a device; `layout` is that of the weights."""
+    """Copy the inputs of a call to a device; `layout` is the layout of the weights."""
     w = None if inputs.w is None else upload_weights(runtime, inputs.w, layout)
     operands = {name: runtime.upload(array) for name, array in inputs.operands.items()}
     return dataclasses.replace(inputs, x=runtime.upload(inputs.x), w=w, operands=operands)
@@ -103,7 +103,7 @@ def _failed(plan: Plan, inputs: Inputs, fault: str, detail: str = "") -> Verdict
 
 
 class _Check:
-    """Runs a plan into poisoned buffers on its device, with guard bands around them."""
+    """Run a plan into poisoned buffers on its device, with guard bands around them."""
 
     def __init__(self, plan: Plan, judge: Judge) -> None:
         self.plan, self.judge, self.runtime, self.memory = plan, judge, plan.runtime, judge.memory
@@ -112,7 +112,7 @@ class _Check:
         self._gap_written = False
 
     def verdicts(self, prepared: PreparedFilter | None) -> Iterator[Verdict]:
-        """Verdicts on all runs in turn, and failures between them."""
+        """Yield the verdict on each run in turn, and failures that are found between runs."""
         plan, problem, judge = self.plan, self.plan.problem, self.judge
         there = self._uploaded(judge.inputs)
         prepared = plan.prepare(there.w) if prepared is None else prepared
@@ -165,14 +165,14 @@ class _Check:
         return upload_inputs(self.runtime, inputs, weights.layout if weights else "")
 
     def _run(self, inputs: Inputs, prepared: PreparedFilter, poison: int, piece: str) -> NDArray[Any]:
-        """Call the plan and download the output into this buffer of host memory."""
+        """Call the plan and download the output into the host buffer `piece`."""
         inner = self._guarded("output", math.prod(self.shape) * self.dtype.itemsize, poison)
         out = inner.view(self.dtype).reshape(self.shape)
         self._call(inputs, prepared, out, poison)
         return self.memory.bring(self.runtime, out, piece)
 
     def _run_with_gaps(self, inputs: Inputs, prepared: PreparedFilter, poison: int) -> NDArray[Any]:
-        """Call into every second column of a larger array with even longer rows; return a copy."""
+        """Call the plan into every second column of an array with longer rows; return a contiguous copy."""
         padded = (*self.shape[:-1], 2 * self.shape[-1] + 3)
         inner = self._guarded("output", math.prod(padded) * self.dtype.itemsize, poison)
         whole = inner.view(self.dtype).reshape(padded)
@@ -197,7 +197,7 @@ class _Check:
         return raw[GUARD : GUARD + nbytes]
 
     def _outside(self) -> str | None:
-        """The fault if a guard band was written to; drops the bands."""
+        """Name the fault if a guard band was overwritten; forget all guard bands."""
         guards, self._guards = self._guards, []
         for name, band, poison in guards:
             if not holds(self.runtime.download(band), poison).all():
@@ -206,7 +206,7 @@ class _Check:
 
 
 def _excused(problem: Problem, spread: str, planted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Outputs that may have any value, given those that hold the NaN by definition."""
+    """Mask of outputs that may have any value; `planted` marks the outputs that hold the NaN by definition."""
     excused = np.zeros_like(planted)
     if spread == "exact" or planted.ndim != 4:
         return excused

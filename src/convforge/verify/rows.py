@@ -1,7 +1,7 @@
-"""Rows of the output of a convolution or a matrix product, of every channel and column.
+"""Output rows of a convolution or a matrix product, with all channels and columns.
 
-Row p of image n of a convolution is item n * P + p. Arrays of rows are (items, K, Q); those of a matrix product, which
-has one channel, (items, 1, N).
+Item n * P + p is row p of image n. Arrays of rows have the shape (items, K, Q) for a convolution, and (items, 1, N)
+for a matrix product, which has one channel.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from convforge.verify.truth import (
 
 Items = NDArray[np.int64]
 
-# ulp^2 / 12, the variance of a rounding error, over (u t)^2: its mean where mantissas are spread as Benford's law says.
+# Variance ulp^2 / 12 of the rounding error of t, divided by (u t)^2; the mean if mantissas follow Benford's law.
 ROUNDING_VARIANCE = 0.18
 
 
 class Band(NamedTuple):
-    """Outputs that are judged together: masks over the sampled rows, and over the columns."""
+    """Group of outputs that are checked together: a mask over the sampled rows, and a mask over the columns."""
 
     name: str
     rows: NDArray[np.bool_]
@@ -46,7 +46,7 @@ class Band(NamedTuple):
         return (self.rows[:, None] & self.columns[None, :])[:, None, :]
 
     def sums(self, values: Floats, chosen: NDArray[np.bool_] | None) -> Floats:
-        """Sums by channel over the band's outputs, or over the `chosen` ones of them."""
+        """Sum values (items, K, Q) per channel over the band, or over its outputs that `chosen` selects."""
         if chosen is not None:
             return np.asarray(np.where(chosen & self.mask, values, 0).sum(axis=(0, 2)))
         columns = values if self.columns.all() else values[:, :, self.columns]
@@ -54,7 +54,7 @@ class Band(NamedTuple):
 
 
 class ConvolutionRows:
-    """The rows of a convolution's output: `height` rows of each of `images`."""
+    """Output rows of a convolution: `images` images with `height` rows each."""
 
     def __init__(self, problem: Conv2dProblem) -> None:
         self._problem = problem
@@ -64,7 +64,7 @@ class ConvolutionRows:
         return Truth(*epilogue(self._problem, inputs, items, *conv2d_sums(self._problem, inputs, items, "truth")))
 
     def by_loop(self, inputs: Inputs, items: Items, style: str, backward: bool) -> tuple[Floats, Floats]:
-        """Rows by one style of sums, epilogue included, before a narrower output rounds them; expected variances."""
+        """Compute rows by one style of sums and the epilogue, before rounding to a narrower output; also variances."""
         problem, ends, dtype = self._problem, self._problem.epilogue, np.dtype(self._problem.acc_dtype)
         unit = ROUNDING_VARIANCE * unit_roundoff(problem.acc_dtype) ** 2
         sums, squares = conv2d_sums(problem, inputs, items, style, backward=backward)
@@ -93,7 +93,7 @@ class ConvolutionRows:
         return some_rows(self._problem, out, items)
 
     def brought(self, out: Any, items: Items, download: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
-        """Some rows of a whole output on a device, downloaded row by row."""
+        """Download rows `items` of a whole output on a device, row by row; returns (items, K, Q)."""
         places = [divmod(i, self.height) for i in items.tolist()]
         if self._problem.out_layout == "NHWC":
             return np.stack([download(out[n, p]).T for n, p in places])
@@ -104,19 +104,19 @@ class ConvolutionRows:
         return f"row {p} of image {n}, channel {channel}, column {column}"
 
     def edges(self) -> Items:
-        """Rows in every sample: border rows of the first and last image, at most eight of each edge."""
+        """Rows that every sample contains: border rows of the first and last image, at most eight per edge."""
         border = np.flatnonzero(border_of(self._problem)[0])
         few = np.unique(np.concatenate([border[:8], border[-8:]]))
         return np.unique(np.concatenate([few, few + (self.images - 1) * self.height]))
 
     def bands(self, items: Items) -> tuple[Band, ...]:
-        """The inside, border rows and border columns of some rows."""
+        """Bands of the rows `items`: the inside, border rows and border columns."""
         rows, columns = border_of(self._problem)
         row, every = rows[items % self.height], np.ones_like(columns)
         return (Band("inside", ~row, ~columns), Band("border rows", row, every), Band("border columns", ~row, columns))
 
     def outputs_in(self, band: str, channel: int) -> NDArray[np.bool_]:
-        """The outputs of a channel in a band, or in "image N", as a mask of the output's shape and layout."""
+        """Mask of a channel's outputs in a band or in "image N", in the output's shape and layout."""
         problem, items = self._problem, np.arange(self.images * self.height)
         rows = np.zeros((items.size, problem.k, problem.q), bool)
         if band.startswith("image"):
@@ -127,7 +127,7 @@ class ConvolutionRows:
 
 
 class ProductRows:
-    """The rows (items, 1, N) of a matrix product: one image without a border."""
+    """Output rows of a matrix product, (items, 1, N): one image without a border."""
 
     def __init__(self, problem: GemmProblem) -> None:
         self._problem = problem
@@ -165,7 +165,7 @@ def rows_of(problem: Any) -> ConvolutionRows | ProductRows:
 
 
 def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Masks of the output rows and columns whose window leaves the image, or that are the first or last."""
+    """Masks of border rows and columns of the output: first, last, or with a window that extends beyond the image."""
     found = []
     for outputs, stride, before, size, extent in (
         (problem.p, problem.stride[0], problem.padding[0], problem.h, problem.extent_h),
@@ -179,7 +179,7 @@ def border_of(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.boo
 
 
 def only_border(problem: Conv2dProblem, mask: NDArray[np.bool_]) -> bool:
-    """True if the inside of the output has elements, and none of them is in the mask."""
+    """True if the output has elements inside its border, and the mask contains none of them."""
     rows, columns = border_of(problem)
     whole = to_rows(problem, mask).reshape(problem.n, problem.p, problem.k, problem.q)
     inside = whole[:, ~rows][..., ~columns]

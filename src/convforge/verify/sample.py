@@ -1,7 +1,7 @@
-"""Checks a few outputs against the truth: fast, however large the problem is.
+"""Check a sample of output rows against the float64 truth, which is fast for problems of any size.
 
-The sample is rows of the output, of every column and channel: borders, both sides of tile boundaries, and a few at
-random. Bound and gate on RMS errors are those of a whole check.
+The sample holds border rows, rows on both sides of tile boundaries, and a few random rows, with all columns and
+channels. The elementwise bound and the gate on RMS errors are those of a full check.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from convforge.verify.rows import rows_of
 from convforge.verify.truth import truth
 from convforge.verify.verdict import within
 
-# Rows are sampled for at most this many FLOPs of the direct method, and never fewer than the first and the last.
+# Most FLOPs that the direct method needs for the sampled rows; the first and the last row are always sampled.
 SAMPLED_FLOPS = 2 * 10**7
-# Most rows, and how many of them are random.
+# Largest number of sampled rows; number of random rows among the candidates.
 MOST_ROWS, RANDOM_ROWS = 40, 4
 # Outputs of up to this many bytes are downloaded whole, larger ones row by row.
 WHOLE_BYTES = 16 << 20
@@ -31,14 +31,14 @@ WHOLE_BYTES = 16 << 20
 class Sample:
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem, self._inputs = problem, inputs
-        self._rows = rows_of(problem) if problem.multiplies else None  # None: results are compared whole
+        self._rows = rows_of(problem) if problem.multiplies else None  # None: whole results are compared
         self.items = sampled((self._rows.images, self._rows.height) if self._rows else (1, 1), problem.flops)
         self._truth = self._rows.true(inputs, self.items) if self._rows else truth(problem, inputs)
         self._bounds: dict[str, NDArray[np.float64]] = {}
         self._gate = Gate(problem, inputs, self._truth, self.items) if self._rows else None
 
     def fault(self, precision: str, out: Any, runtime: Runtime) -> str | None:
-        """Describe the first wrong sampled output of a whole one on a device; None if all are right."""
+        """Describe the first wrong sample of `out`, a whole output on a device; None if all samples are correct."""
         expected = self._truth.value
         if not expected.size:
             return None
@@ -63,7 +63,7 @@ class Sample:
         return known
 
     def _brought(self, out: Any, runtime: Runtime) -> NDArray[Any]:
-        """Download the sampled rows, or the whole output of a problem without rows."""
+        """Download the sampled rows, or the whole output if the problem has no rows."""
         if self._rows is None:
             return np.asarray(runtime.download(out))
         if out.nbytes <= WHOLE_BYTES:
@@ -72,7 +72,7 @@ class Sample:
 
 
 def sampled(rows: tuple[int, int], flops: int) -> NDArray[np.int64]:
-    """Rows to sample, n * P + p: the first and the last; where tiles of powers of two meet; a few at random."""
+    """Choose rows n * P + p to sample: the first, the last, both sides of power-of-two tile boundaries, random rows."""
     images, height = rows
     total = images * height
     if total == 0:

@@ -1,6 +1,6 @@
-"""A pass over every output of a large result: a kernel of :mod:`.verdict`, on the CPU's threads.
+"""Compiled pass over all outputs of a large result, on all CPU threads; a kernel of :mod:`.verdict`.
 
-An item of work is a block of BLOCK outputs. The pass compiles once for an output type.
+A work item is a block of BLOCK outputs. The pass is compiled once per output dtype.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def compare(got: Any, value: Any, magnitude: Any, more: Any, factor: Any, consta
     """Compare a result with the truth (`value`, `magnitude`), all flat.
 
     The bound is ``factor * magnitude + constant``, plus `more` unless that is empty. Magnitudes above `top` may
-    overflow. `form` is the output type's, as of :func:`rounded`. Rounding the result costs ``relative * |value|``, and
-    at least `smallest`. Writes `figures`, (blocks, 4): sums of squared errors and of the squared truth, largest error,
-    largest error over its bound. The first is NaN where an output is not within its bound, or may be right though it is
-    not finite.
+    overflow. `form` describes the output dtype, see :func:`rounded`. Rounding the result adds an error of
+    ``relative * |value|``, at least `smallest`. Writes `figures`, (blocks, 4): sum of squared errors, sum of squares of
+    the truth, largest error, largest error / bound. The first is NaN if an output is outside its bound, or if it may be
+    correct although it is not finite.
     """
     for block in range(begin, end):
         squares, size, largest, ratio, good = 0.0, 0.0, 0.0, 0.0, True
@@ -48,7 +48,7 @@ def compare(got: Any, value: Any, magnitude: Any, more: Any, factor: Any, consta
 
 @jit_exact
 def rounded(value: Any, form: Any) -> Any:
-    """Round to a type: explicit bits of its mantissa (0 for integers), least normal exponent, limits."""
+    """Round to a dtype; `form` is its explicit mantissa bits (0: integers), smallest normal exponent and two limits."""
     bits, exponent, least, most = form
     if bits == 0:
         return min(max(np.rint(value), least), most) if value == value else 0.0

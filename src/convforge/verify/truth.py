@@ -1,7 +1,7 @@
-"""Computes any problem from its definition in float64, or in twice that precision where float64 is judged.
+"""Compute any problem from its definition in float64, or in twice that precision to check float64 sums.
 
-The loops are in loops.py. An output row (n, p) of all channels is one item of work, so a few rows can be computed
-without the rest. On a GPU, truth.cu computes the same sums of large problems, bit for bit.
+The loops are in loops.py. One output row (n, p) with all channels is one work item, so a few rows can be computed
+without the rest. On a GPU, truth.cu computes the same sums of large problems, with identical bits.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Floats = NDArray[np.float64]
 
 
 class Truth(NamedTuple):
-    """The output before it is rounded to the output's type, in the output's physical layout."""
+    """Reference output, not yet rounded to the output's dtype, in the output's memory layout."""
 
     value: Floats
-    magnitude: Floats  # the same sums over absolute values, and the epilogue: error bounds are multiples of it
+    magnitude: Floats  # sums of absolute values, with the epilogue; error bounds are multiples of it
 
 
 def truth(problem: Problem, inputs: Inputs, runtime: Runtime | None = None) -> Truth:
@@ -69,19 +69,19 @@ def conv2d_truth(problem: Conv2dProblem, inputs: Inputs, runtime: Runtime | None
     else:
         sums, absolute = conv2d_sums(problem, inputs, items, "truth")
     value, magnitude = epilogue(problem, inputs, items, sums, absolute)
-    # In the output's memory order, because every result is compared with them.
+    # Contiguous in the output's memory order, because every result is compared with these arrays.
     return Truth(np.ascontiguousarray(from_rows(problem, value)), np.ascontiguousarray(from_rows(problem, magnitude)))
 
 
 def conv2d_sums(
     problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
 ) -> tuple[Floats, Floats]:
-    """Sums of output rows `items` (n * P + p) before the epilogue, and figures: two (items, K, Q) float64 arrays.
+    """Sum products for output rows `items` (n * P + p), before the epilogue; return totals and figures.
 
-    `style` "truth" has sums of absolute values as figures. "sequential" does one FMA of the accumulation type after the
-    other in the order c, r, s; its figures are sums of squares of the rounded numbers: partial sums, and products that
-    the type does not hold. "cut" truncates FMAs to float32, "two levels" sums as Hopper's FP8 units; both without
-    figures. `backward` sums from the last tap to the first.
+    Both are (items, K, Q) float64 arrays. The figures of style "truth" are sums of absolute values. "sequential"
+    computes one FMA in the accumulation dtype after the other, in the order c, r, s. Its figures are sums of squares of
+    the numbers that are rounded: partial sums, and products that the dtype cannot hold. "cut" truncates FMAs to
+    float32, "two levels" sums like Hopper's FP8 units; both have no figures. `backward` sums from last tap to first.
     """
     from convforge.verify import loops
 
@@ -104,14 +104,14 @@ def conv2d_sums(
 def _seen(
     problem: Conv2dProblem, x: NDArray[Any], rows: NDArray[np.int64], items: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """x, rows and items without unneeded images and rows: converting these can take longer than the sums."""
+    """Drop unneeded images and rows from x, rows and items, because converting them can take longer than the sums."""
     images, image = np.unique(items // problem.p, return_inverse=True)
     taps = np.arange(problem.r) * problem.dilation[0]
     found = np.unique(rows[(items % problem.p)[:, None] * problem.stride[0] + taps])
     found = found[found >= 0]
     if images.size * found.size >= problem.n * problem.h:
         return x, rows, items
-    place = np.full(problem.h + 1, -1)  # index -1 reads the last element, -1
+    place = np.full(problem.h + 1, -1)  # index -1 reads the last element, which is -1
     place[found] = np.arange(found.size)
     return x[images][:, :, found], place[rows], image * problem.p + items % problem.p
 
@@ -119,7 +119,7 @@ def _seen(
 def gemm_sums(
     problem: GemmProblem, inputs: Inputs, items: NDArray[np.int64], style: str, *, backward: bool = False
 ) -> tuple[Floats, Floats]:
-    """Sums of some rows of a matrix product, as in :func:`conv2d_sums`: two (items, N) float64 arrays."""
+    """Sum products for rows `items` of a matrix product; as :func:`conv2d_sums`, with two (items, N) float64 arrays."""
     from convforge.verify import loops
 
     a, b = (_as_float(matrix, np.float64) for matrix in matrices(problem, inputs))
@@ -151,7 +151,7 @@ def epilogue(
 def epilogue_steps(
     problem: Conv2dProblem, inputs: Inputs, items: NDArray[np.int64], dtype: np.dtype[Any]
 ) -> Iterator[tuple[np.ufunc, NDArray[Any]]]:
-    """The operations on rows of sums before the activation, with their operand in a type."""
+    """Yield the epilogue's operations before the activation, each with its operand in `dtype`."""
     ends, operands = problem.epilogue, inputs.operands
     if ends.divisor != 1:
         yield np.divide, np.asarray(ends.divisor, dtype)
@@ -163,7 +163,7 @@ def epilogue_steps(
         yield np.add, some_rows(problem, np.asarray(operands["residual"]), items).astype(dtype)
 
 
-# Activation -> its largest slope, and the size of its inner terms that are rounded whatever y is.
+# Activation -> its largest slope, and the size of internal terms that are rounded for every y.
 SLOPES = dict.fromkeys(("identity", "relu", "leaky_relu", "clipped_relu"), (1.0, 0.0))
 SLOPES |= {"sigmoid": (0.25, 1.0), "tanh": (1.0, 1.0), "silu": (1.1, 0.0), "gelu": (1.13, 0.0)}
 
@@ -187,7 +187,7 @@ def activate(y: NDArray[Any], name: str, alpha: float | None) -> NDArray[Any]:
         return np.asarray(activations[name]())
 
 
-# Output layout -> order of axes as (N, P, K, Q), and back.
+# Output layout -> permutation of its axes to (N, P, K, Q), which is its own inverse.
 _ROW_AXES = {"NCHW": (0, 2, 1, 3), "NHWC": (0, 1, 3, 2)}
 
 
@@ -197,7 +197,7 @@ def to_rows(problem: Conv2dProblem, out: NDArray[Any]) -> NDArray[Any]:
 
 
 def some_rows(problem: Conv2dProblem, out: NDArray[Any], items: NDArray[np.int64]) -> NDArray[Any]:
-    """Some rows of :func:`to_rows`, without a copy of all."""
+    """Rows `items` of :func:`to_rows`, without a copy of all rows."""
     return np.asarray(out.transpose(_ROW_AXES[problem.out_layout])[items // problem.p, items % problem.p])
 
 
@@ -232,7 +232,7 @@ def matrices(problem: GemmProblem, inputs: Inputs) -> tuple[NDArray[Any], NDArra
 
 
 def _as_float(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-    """Contiguous, in float32 where it holds every value, so that one compiled kernel serves; else in float64."""
+    """Make an array contiguous, in float32 if it holds every value, else in float64: few kernels are compiled."""
     if dtype is None:
         dtype = np.float64 if array.dtype in (np.float64, np.int32) else np.float32
     return np.ascontiguousarray(array, dtype)

@@ -1,4 +1,4 @@
-"""Host side of truth.cu: the sums of large problems on a GPU, bit for bit those of loops.py."""
+"""Host side of truth.cu: compute the sums of large problems on a GPU, with the same bits as loops.py."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem, GemmProblem, Problem, border_indices
 
-# FLOPs from which the device computes the truth: a host of few cores is then slower than copies to a GPU and back.
+# Fewest FLOPs for which the device computes the truth: a host with few cores is then slower than copies to and from it.
 DEVICE_FLOPS = 10**7
 # Share of a device's memory for factors and sums.
 MEMORY_SHARE = 0.5
-# Most bytes of a factor's element: filters and some images are float64; matrices are float32.
+# Most bytes per element of a factor: filters and some images are float64; matrices are float32.
 FACTOR_BYTES = {"conv2d": 8, "gemm": 4}
-# Side of a thread block in truth.cu; most blocks of a grid, whose loops are grid-strided.
+# Side of a thread block in truth.cu; most blocks of a grid (its loops are grid-strided).
 TILE = 16
 MOST_BLOCKS = 2**31 - 1
 
@@ -45,7 +45,7 @@ class _Product(ctypes.Structure):
 
 
 def truth_on_device(problem: Problem, runtime: Runtime | None) -> bool:
-    """True if this runtime's device computes the truth of a problem: a large one, on a GPU with enough memory.
+    """True if the runtime's device computes the truth: the problem is large, and a GPU has enough memory.
 
     The truth of float64 sums needs twice that precision, which only the host's loops have.
     """
@@ -63,7 +63,7 @@ def kernels() -> tuple[KernelSource, ...]:
 
 
 def _convolution(dtype: str, layout: str) -> KernelSource:
-    """The kernel for pixels of this type and an output in this layout."""
+    """Kernel for pixels of `dtype` and an output in `layout`."""
     pixel = {"float32": "float", "float64": "double"}[dtype]
     lines = (*constants(CHANNELS_LAST=layout == "NHWC"), f"using pixel_t = {pixel};")
     return KernelSource("verify/truth.cu", "truth_conv2d", lines, _Convolution, "Convolution")
@@ -75,7 +75,7 @@ def _product() -> KernelSource:
 
 
 def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
-    """Sums before the epilogue, and sums of absolute values: two float64 arrays in the output's layout.
+    """Compute sums before the epilogue and sums of absolute values: two float64 arrays in the output's layout.
 
     `x` is an (N, C, H, W) view of float32 or float64, uploaded in its memory order; `w` is (K, C / groups, R, S) in
     cross-correlation order.
@@ -98,7 +98,7 @@ def conv2d_sums(problem: Conv2dProblem, x: NDArray[Any], w: NDArray[Any], runtim
 
 
 def gemm_sums(problem: GemmProblem, a: NDArray[Any], b: NDArray[Any], runtime: Runtime) -> tuple[Floats, Floats]:
-    """The same of views A (M, K) and B (K, N) of float32 or 16 bits: two (M, N) arrays."""
+    """Do the same as :func:`conv2d_sums` for views A (M, K) and B (K, N) of at most 32 bits: two (M, N) arrays."""
     a_there, b_there = (
         _upload(matrix if matrix.itemsize == 4 else matrix.astype(np.float32), runtime) for matrix in (a, b)
     )
@@ -119,6 +119,6 @@ def _run(source: KernelSource, info: LaunchInfo, args: Any, sums: list[Any], run
 
 
 def _upload(view: NDArray[Any], runtime: Runtime) -> Any:
-    """Copy to the device with the view's axes, without gaps, in the order of the view's strides."""
+    """Copy a view to the device without gaps; keep its axes and the order of its strides."""
     order = sorted(range(view.ndim), key=lambda axis: -view.strides[axis])
     return runtime.upload(view.transpose(order)).transpose(*(order.index(axis) for axis in range(view.ndim)))

@@ -1,4 +1,4 @@
-"""The verdict on a result: right or not, its errors, the name of its fault, and the line that reproduces it."""
+"""Verdict on a result: correct or not, its errors, the name of its fault, and a line that reproduces the inputs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from convforge.verify.rows import rows_of
 from convforge.verify.truth import Floats, Truth, launch
 from convforge.verify.truth import truth as compute_truth
 
-# From this many outputs on, the pass of scans.py is worth compiling.
+# Fewest outputs for which the compiled pass of scans.py is worth its compile time.
 LARGE = 1 << 21
 
-Figures = tuple[float, float, float]  # relative RMS error, largest error, largest error over its bound
+Figures = tuple[float, float, float]  # relative RMS error, largest error, largest error / bound
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check."""
+    """Result of a check."""
 
     ok: bool
-    rms: float  # RMS error over the RMS of the truth; Inf where an output is not finite but should be
+    rms: float  # RMS error / RMS of the truth; Inf if an output is not finite but should be
     max_error: float  # absolute
-    bound_ratio: float  # largest error over its bound, rounding of the result included; above 1 if it exceeds the bound
+    bound_ratio: float  # largest error / bound, with the result's rounding in the bound; > 1 if an output exceeds it
     fault: str | None = None  # name of the fault, such as "flipped filter"
     message: str = ""  # index, expected and got, and the line that reproduces it
 
@@ -43,7 +43,7 @@ RIGHT = Verdict(True, 0.0, 0.0, 0.0)
 
 
 class Judge:
-    """Judges results of a problem on one set of inputs; computes the truth once, if not given, perhaps on a GPU."""
+    """Checker of results on one set of inputs; computes the truth once if it is not given, perhaps on a GPU."""
 
     def __init__(
         self, problem: Problem, inputs: Inputs, truth: Truth | None = None, runtime: Runtime | None = None
@@ -52,21 +52,21 @@ class Judge:
         self.memory = HostMemory()
         self.truth = compute_truth(problem, inputs, runtime) if truth is None else truth
         self._dtype = output_dtype(problem)
-        self._bounds: dict[str, Bound] = {}  # of large results: those of strict arithmetic and the last class
-        self.gate = Gate(problem, inputs, self.truth) if problem.multiplies else None  # None: nothing is summed
+        self._bounds: dict[str, Bound] = {}  # of large results: for "strict" and the last class
+        self.gate = Gate(problem, inputs, self.truth) if problem.multiplies else None  # None: no products
 
     @cached_property
     def other_inputs(self) -> Inputs:
-        """Inputs of the same kind with other numbers, for which a stored result is wrong.
+        """Inputs of the same kind with other numbers; they reveal a plan that returns an earlier result again.
 
-        Filters stay shared by all channels, and float weights that were chosen for their rank keep it, because some
-        methods accept nothing else.
+        If all channels share one filter, they still do. Float weights that were chosen for their rank keep this rank.
+        Some methods accept no other weights.
         """
         kind, seed = "normal" if self.inputs.kind == "given" else self.inputs.kind, self.inputs.seed + 1
         others, w = make_inputs(self.problem, kind, seed), self.inputs.w
         if w is not None and others.w is not None and w.ndim == 4 and w.size:
             if self.inputs.own_weights and not is_integer(others.w.dtype.name):
-                rng = np.random.default_rng(seed)  # scales every row and column, in all filters alike
+                rng = np.random.default_rng(seed)  # scale rows and columns, equally in all filters
                 others.w[...] = rng.uniform(0.5, 1.5, (w.shape[2], 1)) * rng.uniform(0.5, 1.5, w.shape[3]) * w
             elif (w == w[:1, :1]).all():
                 others.w[...] = others.w[:1, :1].copy()
@@ -79,9 +79,8 @@ class Judge:
     def verdict(self, precision: str, got: NDArray[Any]) -> Verdict:
         """Compare a result of the output's shape, layout and type with the truth.
 
-        Every element must be between the truth less its bound and the truth plus its bound, both rounded to the
-        output's type. Then the RMS errors must pass the gate of the class `precision`, a key of
-        :data:`convforge.problem.PRECISIONS`.
+        Every element must be between truth - bound and truth + bound, both rounded to the output's dtype. Then the RMS
+        errors must pass the gate of the class `precision`, a key of :data:`convforge.problem.PRECISIONS`.
         """
         shape = self.problem.out_shape
         if got.shape != shape or got.dtype != self._dtype:
@@ -95,7 +94,7 @@ class Judge:
         return self._in_full(precision, got)
 
     def _scanned(self, precision: str, got: NDArray[Any]) -> Figures | None:
-        """Figures of a large result; None where only :meth:`_in_full` can say whether it is right."""
+        """Compute the figures of a large correct result; None if only :meth:`_in_full` can decide about it."""
         if precision not in self._bounds:
             bound = bound_of(self.problem, precision, self.truth, self.inputs)
             if bound.more is not None:
@@ -108,7 +107,7 @@ class Judge:
         return within(self.problem, precision, got.astype(np.float64), self.truth, bound)
 
     def _in_full(self, precision: str, got: NDArray[Any]) -> Verdict:
-        """The verdict on a result of any size, right or wrong, also with infinities and NaNs."""
+        """Compute the verdict on a result of any size, correct or wrong, also with infinities and NaNs."""
         problem, truth = self.problem, self.truth
         bound = error_bound(problem, precision, truth, self.inputs)
         values = got.astype(np.float64)
@@ -149,14 +148,14 @@ def compare(problem: Problem, precision: str, got: NDArray[Any], truth: Truth, i
 
 
 def reproduction(problem: Problem, inputs: Inputs) -> str:
-    """A line of Python that makes the same inputs."""
+    """Line of Python that makes the same inputs."""
     if inputs.kind == "given":
         return f'parse_problem("{problem}") with the inputs that were given'
     return f'make_inputs(parse_problem("{problem}"), "{inputs.kind}", seed={inputs.seed})'
 
 
 def _scan(got: NDArray[Any], truth: Truth, bound: Bound, largest_sum: float) -> Figures | None:
-    """Figures of a result by a compiled pass; None where an element is outside its bound, or not finite."""
+    """Compute the figures of a result in a compiled pass; None if an element exceeds its bound or is not finite."""
     from convforge.verify import scans
 
     more = np.empty(0) if bound.more is None else bound.more
@@ -178,19 +177,19 @@ def _scan(got: NDArray[Any], truth: Truth, bound: Bound, largest_sum: float) -> 
 
 
 def warm_up(problem: Problem) -> None:
-    """Compile the pass that compares results of a large problem; takes seconds, once on a machine."""
+    """Compile the pass that compares results of a large problem; this takes seconds, once per machine."""
     if problem.outputs >= LARGE:
         few = np.ones(1)
         _scan(few.astype(output_dtype(problem)), Truth(few, few), EXACT, math.inf)
 
 
 def _size(squares: float, count: int) -> float:
-    """RMS of values; 1 if all are 0, which makes relative errors absolute."""
+    """RMS of values from their sum of squares; 1 if all are 0, which makes relative errors absolute."""
     return math.sqrt(squares / count) or 1.0
 
 
 def _largest_sum(problem: Problem) -> float:
-    """A larger magnitude may overflow in one order of summation and not in another."""
+    """Largest magnitude that cannot overflow; above it, overflow depends on the order of summation."""
     overflows = problem.multiplies and not is_integer(problem.acc_dtype)
     return float(np.finfo(problem.acc_dtype).max) if overflows else math.inf
 
@@ -202,7 +201,7 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
         good = (rounded(expected - bound, dtype) <= values) & (values <= rounded(expected + bound, dtype))
     finite = np.isfinite(expected)
     if not finite.all():
-        # Strict arithmetic keeps Inf and NaN apart; the other classes may turn an Inf into a NaN.
+        # Strict arithmetic keeps Inf and NaN distinct; the other classes may turn an Inf into a NaN.
         same = ~np.isfinite(values)
         if precision == "strict" or is_integer(dtype.name):
             right = rounded(expected, dtype)
@@ -212,7 +211,7 @@ def within(problem: Problem, precision: str, values: Floats, truth: Truth, bound
 
 
 def _errors(values: Floats, truth: Truth, dtype: np.dtype[Any]) -> Floats:
-    """Absolute errors; 0 where both are the same Inf or NaN, or where the truth is beyond the type's range."""
+    """Absolute errors; 0 where the truth is not finite, or exceeds the dtype's range and the result is the same Inf."""
     expected = within_range(truth.value, dtype)
     reached = rounded(expected, dtype)
     with np.errstate(invalid="ignore"):
