@@ -48,10 +48,10 @@ class Ready:
     """A cached call on arrays of a GPU."""
 
     runtime: Any  # CudaRuntime or EmulatorRuntime
-    make: Callable[[], Any]  # a new result
-    address: Callable[[Any], int]  # an array's address
+    make: Callable[[], Any]  # makes an array for the result
+    address: Callable[[Any], int]  # returns an array's address
     take: Callable[[int], tuple[int, Any]]  # bytes -> address and owner of the library's memory
-    handle: Callable[[], int]  # handle of the library's current stream
+    handle: Callable[[], int]  # returns the handle of the library's current stream
     spans: tuple[tuple[int, int], ...]  # first byte and end of each input and of the result, relative to its address
     takes: tuple[int, ...]  # size of each temporary buffer in bytes
     launches: tuple[Callable[[Sequence[int], int], None], ...]  # (addresses of inputs, result, temporaries; stream)

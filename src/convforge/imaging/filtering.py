@@ -76,8 +76,8 @@ def filter(  # noqa: A001
     Parameters
     ----------
     image : array of shape (H, W), (H, W, C) or (T, H, W, C)
-        Of NumPy, PyTorch, CuPy or JAX; uint8, uint16, int16, int8, int32, float16, float32 or float64. Any number of
-        bands C and of pages T. A gray stack is (T, H, W, 1), or `axes` names its axes.
+        Array of NumPy, PyTorch, CuPy or JAX, with dtype uint8, uint16, int16, int8, int32, float16, float32 or float64.
+        Any number of bands C and of pages T. A gray stack is (T, H, W, 1), or `axes` names its axes.
     kernel : array of shape (R, S), str or path
         Numbers, or a text for :func:`convforge.imaging.kernels.load_kernel`: a name such as "laplacian" or
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).

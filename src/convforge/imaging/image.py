@@ -41,7 +41,7 @@ class Metadata:
     icc_profile: bytes | None = field(default=None, repr=False)  # unchanged
     premultiplied: bool = False  # colours are already multiplied by alpha ("associated" alpha, TIFF only)
     # A block of EXIF that begins with b"II", without orientation (the pixels are upright) and without maker's note and
-    # thumbnail (a filter makes them wrong).
+    # thumbnail (they would be damaged or outdated).
     exif: bytes | None = field(default=None, repr=False)
     png: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)  # (name, body) of chunks that only PNG has
     left: tuple[str, ...] = field(default=(), repr=False)  # names of the file's metadata that is not written
@@ -193,7 +193,7 @@ def check_size(
 def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, ratio: int) -> None:
     """Raise ``ImageError`` if a file declares more than `ratio` times the bytes that it stores.
 
-    `ratio` is the largest compression ratio of the format, so no valid image is refused, even a blank one.
+    `ratio` is the largest possible ratio of the compression, so no valid image is refused, even a blank one.
     """
     if declared > stored * ratio + HARMLESS_BYTES:
         raise ImageError(

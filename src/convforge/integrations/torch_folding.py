@@ -112,10 +112,10 @@ class Fold:
 
 
 def folded(tensors: Sequence[Any], eps: float) -> tuple[Any, Any]:
-    """Return weights and bias with a BatchNorm2d folded in; at 16 bits computed in float32, as is the returned bias.
+    """Return weights and bias with a BatchNorm2d folded in; for 16-bit types, the bias is float32.
 
     `tensors` are weights and bias of the convolution, then mean, variance, weight and bias of the BatchNorm2d. Both
-    biases and the BatchNorm2d's weight may be None.
+    biases and the BatchNorm2d's weight may be None. 16-bit types are computed in float32.
     """
     weight, bias, mean, var, scale, shift = tensors
     dtype = torch.promote_types(torch.promote_types(weight.dtype, mean.dtype), torch.float32)
@@ -169,7 +169,7 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]
 
 
 def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
-    """Find the modules to fold: by convolution, its BatchNorm2d and the activation after; append reasons to `notes`."""
+    """Return the names of the modules to fold into each convolution, in order; append reasons against it to `notes`."""
     if any(getattr(hooks_of_all, name) for name in _HOOKS_OF_ALL):
         notes.append("Nothing was folded: hooks are registered for all modules, and would see other calls.")
         return {}

@@ -170,7 +170,7 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
 
 
 def in_float32(bias: Any, stream: int) -> Any:
-    """Return a 16-bit bias cast to float32, the type in which kernels add it; cast once per stream and change.
+    """Return a 16-bit bias in float32, the type in which kernels add it; cast once per stream, again after a change.
 
     A cast on every call would take longer than some layers. The bias is returned unchanged, and the call casts it,
     while gradients are recorded and for tensors without a version.

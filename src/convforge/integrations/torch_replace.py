@@ -135,7 +135,7 @@ def replace(
     convforge is faster by more than the spread. Then the whole model is timed by convforge, and by PyTorch unchanged,
     with BatchNorm2d folded in, and in channels_last. Unless convforge is fastest, PyTorch computes the model, with
     BatchNorm2d folded in if that is faster. Without inputs all layers are replaced, and nothing is measured. Buffers,
-    such as statistics in training, are restored afterwards; after an error the whole model is.
+    such as statistics in training, are restored afterwards; so is the whole model after an error.
 
     Parameters
     ----------

@@ -58,8 +58,8 @@ class Library(Protocol):
         """Return the properties of arrays on which a call's plan depends, and the addresses of arrays on a GPU.
 
         On a GPU the signature has shape, strides, dtype, device and the address modulo 256; on the host only shape and
-        dtype, because a plan reads the rest on every call. None, the default, if a call must not be cached: one of the
-        arrays is not the library's, or not plain.
+        dtype, because a plan reads the rest on every call. None, the default, if the call must not be cached, for
+        example because an array is of another library or of a subclass.
         """
         return None
 
