@@ -1,10 +1,10 @@
-"""The one table of cases that every backend runs: small problems, mostly such that no tile divides them.
+"""The cases that every backend runs: small problems, mostly with sizes that are not multiples of a tile.
 
-A case's text is the problem, the test's name and what `parse_problem` reads. Methods that refuse a case are not run on
-it; what they accept must be right for every kind of inputs named.
+The text of a case is the problem in the form that `parse_problem` reads, and the name of the test. A method may refuse
+a case; otherwise its results must be correct for every kind of inputs of the case.
 
-On GPUs and on the emulator each combination of C, K, R, S, stride, dilation, groups, border, types, layouts and
-epilogue is a kernel to compile, for each method. A case that is about sizes or padding takes that of another one.
+On GPUs and on the emulator, every method compiles a kernel for each combination of C, K, R, S, stride, dilation,
+groups, border, types, layouts and epilogue. So a case that tests sizes or padding uses the combination of another case.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ TOLD_APART = ("impulse", "normal")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One problem, and how it is run.
+    """A problem, with the kinds of inputs and the configs to test.
 
     Attributes
     ----------
     text : str
-        The problem.
+        Text form of the problem.
     kinds : tuple of str
-        Of the inputs.
+        Kinds of the inputs.
     every_config : bool
-        All configs, not the default alone.
+        Test all configs, not only the default.
     """
 
     text: str
@@ -46,11 +46,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """A result worked out by hand."""
+    """A problem with its result, calculated by hand."""
 
     text: str
     expected: list[Any]
-    x: str  # "rows": rows 1 2 3 4 5 and 6 7 8 9 0, filters of 1 ... 9; "ramp": x = 0, 1, ... and w = 1, 2, ...
+    x: str  # "rows": rows 1 2 3 4 5 and 6 7 8 9 0, w = 1 ... 9; "ramp": x = 0, 1, ... and w = 1, 2, ...
 
 
 _ROWS = [[384, 606, 723, 570, 312], [318, 513, 648, 603, 354], [483, 738, 873, 648, 339], [318, 513, 648, 603, 354],
@@ -65,7 +65,7 @@ WORKED = [
 
 
 def worked_inputs(worked: Worked) -> Inputs:
-    """The inputs of a worked value."""
+    """Make the inputs of a result that was calculated by hand."""
     problem = parse_problem(worked.text)
     inputs = make_inputs(problem)
     if worked.x == "rows":
@@ -77,7 +77,7 @@ def worked_inputs(worked: Worked) -> Inputs:
 
 
 CONV2D = [
-    # Plain, ragged and strided; every filter size, square and not.
+    # Sizes and strides that divide a tile and that do not; filters of many sizes, square and not.
     Case("n1c3h16w16_k4r3s3_st1_p1_f32_nchw", ("impulse", *FLOATS), every_config=True),
     Case("n1c3h17w31_k5r3s3_st1_p1_f32_nchw", FLOATS, every_config=True),
     Case("n1c3h17w31_k5r3s3_st2_p1_f32_nchw", FLOATS, every_config=True),
@@ -101,17 +101,17 @@ CONV2D = [
     Case("n1c2h18w18_k2r7s7_p3_st2_f32_nchw", FLOATS),
     Case("n1c1h40w37_k1r13s13_p6_f32_nchw", FLOATS, every_config=True),
     Case("n1c2h3w4_k2r3s4_f32_nchw", FLOATS),
-    # Correlation against convolution.
+    # Convolution (flipped filter) as opposed to correlation.
     Case("n1c2h9w8_k3r3s3_p1_flip_f32_nchw", ("impulse", *FLOATS)),
     Case("n3c3h9w8_k2r2s5_p1x0x3x1_flip_f32_nhwc", ("impulse", *FLOATS)),
     Case("n1c2h12w12_k3r3s3_p1_st2_flip_f32_nchw", TOLD_APART),
-    # Channels, batches, extreme sizes.
+    # Numbers of channels and images, extreme sizes.
     Case("n1c1h12w13_k1r3s3_p1_f32_nchw", FLOATS),
     Case("n1c1h12w13_k17r3s3_p1_f32_nchw"),
     Case("n1c7h12w13_k1r3s3_p1_f32_nchw"),
     Case("n1c16h10w11_k16r3s3_p1_f32_nchw", FLOATS, every_config=True),
     Case("n2c17h9w10_k13r3s3_p1_f32_nchw", FLOATS),
-    # Channels in slices of 3, 5 and others, the last of which has fewer.
+    # Channels in slices of 3, 5 and others; the last slice has fewer channels.
     Case("n1c13h20w33_k5r3s3_p1_f32_nchw", FLOATS, every_config=True),
     Case("n2c16h29w14_k8r1s1_st2_f32_nchw", FLOATS, every_config=True),
     Case("n3c2h9w10_k3r3s3_p1_f32_nchw", FLOATS),
@@ -124,7 +124,7 @@ CONV2D = [
     Case("n1c2h2w2_k3r2s2_f32_nchw", FLOATS),
     Case("n1c1h6w130_k2r3s3_p1_f32_nchw", FLOATS),
     Case("n1c1h130w6_k2r3s3_p1_f32_nchw", FLOATS),
-    # Padding: asymmetric, wider than the filter, on one side alone.
+    # Padding: asymmetric, wider than the filter, on one side only.
     Case("n1c2h9w10_k3r3s3_p2x0x1x3_f32_nchw", FLOATS),
     Case("n1c2h9w10_k3r3s3_p0x0x0x2_st2_f32_nchw"),
     Case("n1c2h5w6_k3r3s3_p5_f32_nchw", FLOATS),
@@ -141,8 +141,8 @@ CONV2D = [
     Case("n2c6h9w10_k3r3s5_p1x2_g3_f32_nhwc", FLOATS),
     Case("n1c4h7w8_k8r1s1_g4_f32_nchw"),
     Case("n1c6h10w9_k6r3s3_p1_g2_d2_flip_f32_nchw"),
-    # Depthwise: multipliers, filters small and large, even and not square, planes smaller than a tile and larger,
-    # channels that no vector divides, borders, an epilogue, narrow types.
+    # Depthwise: several outputs per channel, filters small, large, even and not square, planes smaller and larger than
+    # a tile, numbers of channels that are not multiples of a vector, borders, epilogues, types of 8 and 16 bits.
     Case("n2c8h17w22_k8r3s3_p1_g8_f32_nhwc", FLOATS, every_config=True),
     Case("n2c8h16w24_k8r3s3_p1_g8_f32_nchw", FLOATS, every_config=True),
     Case("n2c6h13w12_k12r3s3_p1_g6_f32_nhwc", FLOATS),
@@ -178,7 +178,7 @@ CONV2D = [
     Case("n2c3h9w10_k4r3s3_p1_f32_nhwc-kcrs-nchw", FLOATS),
     Case("n2c3h9w10_k4r3s3_p1_f32_nchw-krsc-nhwc", FLOATS),
     Case("n2c8h6w7_k5r1s1_f32_nhwc", FLOATS),
-    # Borders, with pads larger than the picture.
+    # Borders, also with padding larger than the image.
     *[Case(f"n1c2h9w10_k3r3s5_p1x1x2x2_{mode}_f32_nchw", FLOATS) for mode in
       ("constant1.5", "reflect", "symmetric", "replicate", "circular")],
     *[Case(f"n1c2h3w4_k3r3s5_p7x5x9x4_{mode}_f32_nchw") for mode in
@@ -227,7 +227,7 @@ CONV2D = [
     Case("n1c3h12w13_k4r3s3_p1_u8-i8-f32-i32_nchw_+scale:channel+bias+gelu"),
     Case("n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", every_config=True),
     Case("n1c2h19w48_k2r4s3_p2x1_g2_i8-i8-i32-i32_nchw_+scale:channel+bias"),
-    # Biases and residuals of any size: most of them are no float32 numbers.
+    # Integer biases and residuals of any size: float32 cannot represent most of them.
     Case("n1c4h12w16_k4r3s3_p1_g4_u8-i8-i32-i32_nchw_+bias+residual+relu"),
     Case("n1c8h7w8_k8r1s1_u8-i8-i32-i32_nchw_+bias+residual"),
     Case("n1c3h9w16_k4r3s3_p1_i8-i8-f32-i32_nhwc_+bias+leakyrelu:0.1"),

@@ -1,6 +1,6 @@
-"""Tests depend on no machine: nothing is measured unasked, and the user's stored choices are not used.
+"""Settings of all tests: no tuning unless a test requests it, no stored choices of the user, rare garbage collection.
 
-The garbage collector runs rarely.
+``--part`` selects a part of the thorough tests, for machines that share them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import pytest
 
 from convforge.tuning import CHOICES
 
-# Objects made before a collection of the youngest, and collections before one of the next generation: by default 700,
-# 10 and 10. Numba makes millions of objects for a kernel, nearly all of which live until it is compiled.
+# Arguments of gc.set_threshold, by default 700, 10 and 10. Numba makes millions of objects to compile a kernel, and
+# nearly all of them live until the end of the compilation, so frequent collections only cost time.
 THRESHOLDS = (100_000, 20, 50)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--part 2/3``: of what is thorough, what belongs to the second of three parts."""
+    """Add the option ``--part``: ``--part 2/3`` runs the second of three parts of the thorough tests."""
     parser.addoption("--part", metavar="I/N", help="run the I-th of N parts of the thorough tests")
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m thorough` is looked at
+@pytest.hookimpl(tryfirst=True)  # before pytest applies `-m thorough`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test that is marked ``one_in(n)`` all but every n-th set of parameters are thorough; keep one part."""
+    """Mark all but every n-th parameter set of a test marked ``one_in(n)`` as thorough; then select ``--part``."""
     seen: Counter[str] = Counter()
     for item in items:
         if (mark := item.get_closest_marker("one_in")) is not None:
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def keep_part(config: pytest.Config, items: list[pytest.Item], part: str) -> None:
-    """Deselect the thorough tests of other parts, to which the digests of their names send them."""
+    """Deselect the thorough tests of other parts; the CRC-32 of a test's name determines its part."""
     if (form := re.fullmatch(r"(\d+)/(\d+)", part)) is None or not 1 <= int(form[1]) <= int(form[2]):
         raise pytest.UsageError(f"--part {part} must be I/N with I from 1 to N, such as 2/3")
     which, parts = int(form[1]) - 1, int(form[2])
@@ -54,7 +54,7 @@ def keep_part(config: pytest.Config, items: list[pytest.Item], part: str) -> Non
 
 
 def pytest_collection_finish() -> None:
-    """Tests by the thousand live until the end: what is there now is looked at once, and never again."""
+    """Exclude the collected tests, thousands of objects that live until the end, from later garbage collections."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
@@ -62,7 +62,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def untuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No tuned choices but those of the session's own, and no tuning on a GPU unless a test asks for it."""
+    """Use an empty folder for tuned choices, and disable tuning on a GPU unless a test enables it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CHOICES, "folder", tmp_path_factory.mktemp("tuned"))
         patch.setenv("CONVFORGE_TUNE", "0")

@@ -1,4 +1,4 @@
-"""Common part of every backend's tests: a case with its judge, and a problem that allows a method's arithmetic."""
+"""Common part of every backend's tests: judges of cases, and problems that allow a method's arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def named(algorithm: Any) -> str:
 
 
 def allowed(problem: Any, algorithm: Any) -> Any:
-    """The problem as it reads when it allows the method's arithmetic."""
+    """Return the problem with the method's precision, so that the method may compute it."""
     if algorithm.precision == "strict" or not problem.multiplies:
         return problem
     return dataclasses.replace(problem, precision=algorithm.precision)
@@ -25,7 +25,7 @@ def allowed(problem: Any, algorithm: Any) -> Any:
 
 @cache
 def judge_of(text: str, kind: str) -> Judge:
-    """The judge of a case; inputs of kind "ranks" are normal, and their filters of every rank."""
+    """Return the judge of a case; kind "ranks" has normal inputs, with filters of every rank."""
     problem = parse_problem(text)
     if kind != "ranks":
         return Judge(problem, make_inputs(problem, kind))

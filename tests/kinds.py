@@ -1,4 +1,4 @@
-"""Kinds of arrays on the host, made from NumPy's. A library that is absent is a skip, in CI a failure."""
+"""Makers of host arrays of each library from NumPy arrays; a missing library skips the test, in CI it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("numpy", "torch", "jax")
 
 
 def module(name: str) -> Any:
-    """An optional library."""
+    """Import an optional library; if it is missing, skip the test, or fail in CI."""
     if importlib.util.find_spec(name) is None:
         if os.environ.get("CI"):
             pytest.fail(f"continuous integration installs {name}, and it is not here")

@@ -1,4 +1,4 @@
-"""Common part of the tests on GPUs and on the emulator: the same methods, the same cases, another runtime."""
+"""Common part of the tests on GPUs and on the emulator: the same methods and cases in different runtimes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
 
 
 def in_the_other_layout(text: str) -> str | None:
-    """The same problem with its channels at the other end; None for problems without channels."""
+    """Return the same problem in NHWC instead of NCHW, or the reverse; None for problems without channels."""
     problem = parse_problem(text)
     if isinstance(problem, Conv2dProblem):
         return str(problem.replace(x_layout=OTHER[problem.x_layout], out_layout=OTHER[problem.out_layout]))
@@ -31,7 +31,7 @@ def in_the_other_layout(text: str) -> str | None:
 
 
 def takes(algorithm: Any, text: str) -> bool:
-    """True if a method supports this kind of problem; methods not named here support all of theirs."""
+    """True if a method must accept a problem; methods not named here must accept every problem of their operation."""
     problem = parse_problem(text)
     if problem.operation != algorithm.operation:
         return False
@@ -94,7 +94,7 @@ def takes(algorithm: Any, text: str) -> bool:
 
 
 def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
-    """True if a ladder step supports 16 bits, on tensor cores in rows of whole 16 bytes, or bytes, or float32."""
+    """True if a GEMM method must accept the dtype and the sizes of a problem; TMA needs rows of whole 16 bytes."""
     narrow, some = itemsize(problem.dtype) == 2, problem.outputs * problem.k > 0
     if algorithm.name in ("gemm_tf32", "gemm_tf32_mma", "gemm_split", "gemm_split_mma"):
         enough = problem.k >= 32 or algorithm.precision == "tf32"
@@ -110,7 +110,7 @@ def _takes_product(algorithm: Any, problem: GemmProblem) -> bool:
 
 
 def _has_whole_rows(problem: Conv2dProblem) -> bool:
-    """True if depthwise_rows has room for a row of pixels and its outputs in registers, and for a plane."""
+    """True if a row of pixels and its outputs fit the registers of depthwise_rows, and the plane is small enough."""
     blank = problem.padding_mode == "zeros" and not is_integer(problem.acc_dtype)
     seen = (problem.q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1
     row = min(seen, problem.w) if blank else seen
@@ -121,7 +121,7 @@ def _has_whole_rows(problem: Conv2dProblem) -> bool:
 
 
 def _is_of_halves(problem: Conv2dProblem) -> bool:
-    """True for a plane of 16-bit floats for depthwise_mma, with zeros around it, that fits a block."""
+    """True for depthwise problems of 16-bit floats in NCHW, padded with zeros, with planes that fit a block."""
     alone = problem.groups == problem.c == problem.k and problem.x_layout == problem.out_layout == "NCHW"
     halves = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"}) and problem.acc_dtype == "float32"
     narrow = not is_integer(problem.out_dtype) and itemsize(problem.out_dtype) == 2
@@ -131,13 +131,13 @@ def _is_of_halves(problem: Conv2dProblem) -> bool:
 
 
 def _is_for_tensor_cores(problem: Conv2dProblem, *types: set[str]) -> bool:
-    """True if x and w are of one of these types, and a group has enough channels."""
+    """True if x and w both have one of these types, and a group has at least 8 channels or is the only one."""
     alike = {problem.x_dtype, problem.w_dtype} in types and problem.out_dtype in (problem.x_dtype, "float32")
     return alike and (problem.groups == 1 or problem.c_per_group >= 8)
 
 
 def _has_few_rows(problem: Conv2dProblem) -> bool:
-    """True if depthwise_batch holds the rows of the filter and their sums in registers, of small planes."""
+    """True if the filter rows and their sums fit the registers of depthwise_batch, and the plane is small enough."""
     (top, bottom), below = problem.padding[:2], (problem.r - 1) * problem.dilation[0]
     left = problem.padding[2]
     window = left % 2 + 7 * problem.stride[1] + (problem.s - 1) * problem.dilation[1] + 1
@@ -147,7 +147,7 @@ def _has_few_rows(problem: Conv2dProblem) -> bool:
 
 
 def check_accepted(algorithm: Any, texts: Iterable[str], facts: DeviceFacts) -> None:
-    """A method takes every problem that it is for, and refuses the others of its operation in a sentence."""
+    """Assert that a method accepts exactly the problems for which `takes` is true, and refuses others with a reason."""
     mine = [text for text in texts if parse_problem(text).operation == algorithm.operation]
     reasons = {text: refusal(algorithm, allowed(parse_problem(text), algorithm), facts) for text in mine}
     assert any(reason is None for reason in reasons.values())
@@ -157,7 +157,7 @@ def check_accepted(algorithm: Any, texts: Iterable[str], facts: DeviceFacts) -> 
 
 
 def check_case(algorithm: Any, case: Case, runtime: Any, *, text: str = "", every_config: bool = False) -> None:
-    """A method's plans on a case, or on `text` with the case's kinds of inputs: right, or refused in a sentence."""
+    """Assert that a method's results for a case, or for `text` instead, are correct, or that it refuses it."""
     text = text or case.text
     problem = allowed(parse_problem(text), algorithm)
     if (reason := refusal(algorithm, problem, runtime.facts)) is not None:
@@ -172,7 +172,7 @@ def check_case(algorithm: Any, case: Case, runtime: Any, *, text: str = "", ever
 
 
 def check_views(plan: Any, inputs: Inputs, ahead: int) -> None:
-    """A plan on parts of larger arrays, `ahead` elements behind their rows' first; it writes nothing around."""
+    """Assert that a plan is correct on views that begin `ahead` elements into each row, and writes nothing else."""
 
     def within(shape: tuple[int, ...], dtype: str) -> tuple[NDArray[Any], tuple[slice, ...]]:
         part = (*(slice(1, size + 1) for size in shape[:3]), slice(ahead, ahead + shape[3]))
@@ -189,7 +189,7 @@ def check_views(plan: Any, inputs: Inputs, ahead: int) -> None:
 
 
 def check_worked_values(algorithm: Any, runtime: Any, configs: int = 4) -> None:
-    """The results that were worked out by hand, by a method's first configs."""
+    """Assert that a method's first configs give the results that were calculated by hand."""
     for worked in WORKED:
         problem: Any = parse_problem(worked.text)
         inputs = worked_inputs(worked)

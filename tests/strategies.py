@@ -1,4 +1,4 @@
-"""Random problems, for properties that must hold of all of them."""
+"""Strategies for random problems, for tests of properties that hold for every problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from convforge.problem import ACTIVATIONS, PADDING_MODES, Conv2dProblem, Epilogue
 from convforge.problem.types import is_integer, limits
 
-# x, w, out, acc.
+# Element types of x, w, output and sums.
 DTYPES = [
     ("float32", "float32", "float32", "float32"),
     ("bfloat16", "bfloat16", "bfloat16", "float32"),
@@ -23,22 +23,22 @@ DTYPES = [
     ("int8", "int8", "int8", "int32"),
     ("uint8", "float32", "uint8", "float32"),
 ]
-# For these `make test` has Numba compile every method of the CPU, in seconds each. The others go the same way, and wait
-# for `make test-all`, but for the seven loops, which take a tenth of that. bfloat16 takes float32's kernels.
+# `make test` compiles every CPU method for these types, which takes seconds per method. `make test-all` tests the other
+# types; only direct_naive, which compiles ten times faster, always tests them. bfloat16 uses the kernels of float32.
 FIRST_DTYPES = DTYPES[:2]
-# Those whose sums are floats.
+# Types with floating-point sums.
 FLOAT_SUMS = [dtypes for dtypes in DTYPES if dtypes[3] != "int32"]
 
 
 def first_and_all(dtypes: list[tuple[str, ...]]) -> pytest.MarkDecorator:
-    """A test of the first types among these, and of all of them in ``make test-all``."""
+    """Parametrize a test with the first types among these, and in ``make test-all`` with all of them."""
     first = [types for types in dtypes if types in FIRST_DTYPES]
     later = pytest.param(dtypes, marks=pytest.mark.thorough)
     return pytest.mark.parametrize("dtypes", [first, later], ids=["first types", "all types"])
 
 
 def dtypes_of(problem: Any) -> tuple[str, ...]:
-    """Element types of a problem as they stand in the lists above."""
+    """Return the element types of a problem as (x, w, output, sums)."""
     if problem.operation == "conv2d":
         return problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype
     return (problem.dtype,) * 4
@@ -46,7 +46,7 @@ def dtypes_of(problem: Any) -> tuple[str, ...]:
 
 @st.composite
 def epilogues(draw: Any, dtypes: tuple[str, ...]) -> Epilogue:
-    """Any epilogue that goes with these types."""
+    """Draw any epilogue that these types allow."""
     activation = draw(st.sampled_from(["identity", *ACTIVATIONS]))
     return Epilogue(
         scale=draw(st.sampled_from(["none", "tensor", "channel"])),
@@ -62,7 +62,7 @@ def epilogues(draw: Any, dtypes: tuple[str, ...]) -> Epilogue:
 def conv2d_problems(
     draw: Any, largest: int = 12, epilogues: bool = True, dtypes: Any = None, channels: Any = None
 ) -> Conv2dProblem:
-    """Any valid convolution of at most `largest` pixels a side; `channels` of a group, and filters, 1 to 4."""
+    """Draw a valid convolution, H and W at most `largest`; channels and filters per group are `channels` or 1 to 4."""
     chosen = draw(st.sampled_from(DTYPES if dtypes is None else dtypes))
     size = st.integers(1, largest)
     small = st.integers(1, 4)

@@ -47,27 +47,27 @@ def conv2d(
     workspace_limit: int | None = None,
     out: Array | None = None,
 ) -> Array:
-    """2D convolution of a batch of images: cross-correlation, as in neural networks.
+    """Convolve a batch of images in 2D: cross-correlation, as in neural networks.
 
-    The positional arguments and their defaults agree with ``torch.nn.functional.conv2d``.
+    The positional arguments and their defaults are those of ``torch.nn.functional.conv2d``.
 
     Parameters
     ----------
     x : array of shape (N, C, H, W) or (C, H, W); with layout "NHWC", (N, H, W, C) or (H, W, C)
-        Of NumPy, PyTorch, CuPy or JAX, with any strides; all arrays of a call are of one library and on one device.
-        float32, float64, float16 or bfloat16 (summed in float32; NumPy's from ml_dtypes), or an integer type of 8 or 16
-        bits or int32. N and C may be 0: a sum over no channels is 0.
+        Array of NumPy, PyTorch, CuPy or JAX, with any strides; all arrays of a call are of one library and on one
+        device. Its dtype is float32, float64, float16 or bfloat16 (summed in float32; in NumPy bfloat16 is from
+        ml_dtypes), int32, or an integer type of 8 or 16 bits. N and C may be 0: a sum over no channels is 0.
     w : array of shape (K, C / groups, R, S), for every layout
-        x's dtype; for integer x any integer type (summed in int32) or any float type (summed in float32 or float64).
+        Has x's dtype; for integer x, any integer type (summed in int32) or float type (summed in float32 or float64).
     bias : array of shape (K,), optional
     stride, dilation : int or pair of int
-        Per axis (vertical, horizontal).
+        One number for both axes, or (vertical, horizontal).
     padding : int, pair of int, "valid", "same" or ((top, bottom), (left, right))
-        "same" gives ceil(H / stride) by ceil(W / stride) outputs, with an odd pixel of padding at the bottom and right.
+        "same" gives ceil(H / stride) by ceil(W / stride) outputs; if the padding is odd, bottom and right get one more.
     groups : int
         Divides C and K; groups = C is a depthwise convolution.
     layout : {"NCHW", "NHWC"}
-        Order of x's and the result's axes; also "CHW" and "HWC".
+        Order of the axes of x and of the result; "CHW" and "HWC" are accepted too.
     padding_mode : {"zeros", "reflect", "symmetric", "replicate", "circular"}
         A key of :data:`convforge.problem.PADDING_MODES` or of :data:`convforge.problem.PADDING_ALIASES`.
     mode : {"cross-correlation", "convolution"}
@@ -75,37 +75,37 @@ def conv2d(
     activation : str or (str, float), optional
         A key of :data:`convforge.problem.ACTIVATIONS`, with its parameter if it has one: ``("leaky_relu", 0.2)``.
     precision : str
-        Arithmetic that "auto" may choose, a key of :data:`convforge.problem.PRECISIONS`; named methods use theirs.
+        Arithmetic that "auto" may use, a key of :data:`convforge.problem.PRECISIONS`; named methods use their own.
     algorithm : str
-        "auto" uses the fastest measured method; on a GPU it measures once for all similar problems. "max" measures
-        everything. "heuristic" chooses by rule. Or a name that :func:`algorithms` lists.
+        "auto" uses the method that was fastest in a measurement; on a GPU it measures once for all similar problems.
+        "max" measures all methods and configs. "heuristic" chooses by rule. Or a name listed by :func:`algorithms`.
     config : Config, mapping or str, optional
-        Of that algorithm, such as ``"tile_p=8"``; other fields keep their defaults.
+        Config of the named algorithm, such as ``"tile_p=8"``; other fields keep their defaults.
     device : {None, "cpu", "cuda", "cuda:1", "emulator"}
-        Device for arrays on the host: None is the CPU, "cuda" the first GPU, "emulator" the GPU's kernels on the CPU.
-        Arrays in a GPU's memory are computed there, on the caller's current stream, without waiting.
+        Device for arrays on the host: None is the CPU, "cuda" the first GPU, "emulator" runs GPU kernels on the CPU.
+        Arrays on a GPU are computed on that GPU, on the caller's current stream; the call returns without waiting.
     deterministic : bool
-        Choose by rule and ignore measurements, so that every machine and run uses the same method; each method adds in
-        the same order on every call.
+        Choose by rule and ignore measurements, so that every run uses the same method. Each method adds in the same
+        order on every call.
     tune : bool, optional
-        Allow the call to measure if no measurement of similar problems is stored: by default on a GPU, and on the CPU
-        with "max" only. False uses a stored measurement, else the rules.
+        Allow measurements if none of similar problems is stored: by default True on a GPU, and on the CPU with "max"
+        only. False uses a stored measurement, else the rules.
     workspace_limit : int, optional
-        Bytes; methods and configs that need more are not used.
+        Limit in bytes; methods and configs that need more workspace are not used.
     out : array, optional
-        Array for the result, of x's library; it may overlap x. JAX arrays cannot be written to.
+        Array of x's library that receives the result; it may overlap x. JAX arrays cannot be written to.
 
     Returns
     -------
     array of x's library, of shape (N, K, P, Q) or (K, P, Q), with the axes in the order of `layout`
-        x's dtype if that is a float type; for integer x the accumulation type.
+        Has x's dtype if that is a float type; for integer x, the type of the sums.
 
     Raises
     ------
     ValueError, TypeError
-        A shape, size, word or dtype breaks a rule; the text names the value, the rule and what to do.
+        A shape, number, name or dtype is invalid; the text names the value, the rule and what to do.
     UnsupportedProblem
-        No method, or not the named one, can compute it; with every method's reason.
+        No method, or not the named one, can compute the problem; the text has each method's reason.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def conv2d(
     """
     plain = type(stride) is type(padding) is type(dilation) is type(groups) is int and (
         deterministic is False and tune is None and workspace_limit is None and activation is None
-    )  # most calls: they need no `kinds`
+    )  # most calls: `kinds` is unnecessary
     options = (
         "conv2d",
         *(stride, padding, dilation, groups, deterministic, tune, workspace_limit),
@@ -136,7 +136,7 @@ def conv2d(
     )  # fmt: skip
 
 
-# Options of conv2d that choose a plan, with their defaults, and those that describe a problem.
+# Options of conv2d that choose a plan, with their defaults; and options that describe a problem.
 _PLAN_OPTIONS: dict[str, Any] = {
     "algorithm": "auto", "config": None, "device": None, "workspace_limit": None, "tune": None, "deterministic": False,
 }  # fmt: skip
@@ -151,7 +151,7 @@ def convolved(
 ) -> Array:  # fmt: skip
     """Compute :func:`conv2d` without the call cache, and store the call in `calls` under `key`.
 
-    `options` are conv2d's; `prepare` returns the weights prepared for a plan and a stream.
+    `options` are those of conv2d; `prepare` returns the prepared weights for a plan and a stream.
     """
     choice = {name: options.pop(name, default) for name, default in _PLAN_OPTIONS.items()}
     home = home_of(x=x, w=w, bias=bias, out=out) if prepare is None else home_of(w=w, x=x, out=out)
@@ -173,17 +173,17 @@ def convolved(
 def _conv2d_problem(
     home: Home, x: Array, w: Array, bias: Array | None, options: Mapping[str, Any]
 ) -> tuple[Conv2dProblem, Any, Any, Any]:
-    """Return the problem of these arrays, and their views."""
+    """Return the problem of these arrays, and the views of x, w and bias."""
     view, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
     vector = None if bias is None else home.read(bias, "bias", (1,))
     return conv2d_problem(view, weights, vector, **options), view, weights, vector
 
 
 def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], budget_s: float | None = None) -> None:
-    """Compile in parallel the kernels that these calls of :func:`conv2d` on GPUs will measure.
+    """Compile, in parallel, the kernels that these calls of :func:`conv2d` will measure on a GPU.
 
-    Each call is (x, w, bias) and the keyword arguments that describe its problem. Calls that :func:`conv2d` would
-    refuse are skipped. `budget_s` is in seconds; see :func:`convforge.tuning.compile_for`.
+    Each call is a tuple (x, w, bias) and the keyword arguments that describe its problem. Invalid calls are skipped.
+    `budget_s` is in seconds; see :func:`convforge.tuning.compile_for`.
     """
     found: dict[str | None, dict[Problem, None]] = {}
     for (x, w, bias), options in calls:
@@ -198,15 +198,15 @@ def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], bu
 
 
 class Filter:
-    """A convolution that prepares its weights once: flips, casts, transforms or factors them.
+    """A convolution with fixed weights, which it prepares once: flips, casts, transforms or factors them.
 
-    A call gives the result of :func:`conv2d` with the same arguments. It prepares the weights at the first image of
-    each shape and dtype, and keeps them for up to 16 of these. Thread-safe.
+    A call returns the same as :func:`conv2d` with the same arguments. The first image of each shape and dtype prepares
+    the weights; they are kept for up to 16 shapes and dtypes. Thread-safe.
 
     Parameters
     ----------
     w, bias
-        As in :func:`conv2d`; copied.
+        As in :func:`conv2d`. The filter keeps copies.
     **options
         The other arguments of :func:`conv2d`, except `out`.
 
@@ -233,12 +233,12 @@ class Filter:
         self._calls = Calls(CHOICES.generation)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy only the arguments: a copy prepares its weights again."""
+        """Pickle and copy the arguments only: a copy prepares its weights again."""
         return partial(type(self), **self._options), (self.w, self.bias)
 
     @property
     def note(self) -> str:
-        """Properties of the weights at their last use, such as their rank; empty before the first call."""
+        """Properties of the prepared weights of the last call, such as their rank; empty before the first call."""
         note = None if self._last is None else self._last.note
         return "" if note is None else str(note)
 
@@ -266,7 +266,7 @@ def max_pool2d(
     device: str | None = None,
     out: Array | None = None,
 ) -> Array:
-    """The largest value of each window; NaN wins over all, padding never wins.
+    """Return the largest value of each window: NaN if the window has one; padding is ignored.
 
     Parameters
     ----------
@@ -275,14 +275,14 @@ def max_pool2d(
     kernel_size : int or pair of int
         Height and width of the window.
     stride : int or pair of int, optional
-        By default the window's size.
+        By default `kernel_size`.
     padding
-        In :func:`conv2d`'s forms; less than the window on every side.
+        In the forms of :func:`conv2d`; smaller than the window on every side.
     dilation : int or pair of int
     ceil_mode : bool
         Round the output's size up.
     layout, device, out
-        As in :func:`conv2d`, and so are the errors.
+        As in :func:`conv2d`. Errors are those of :func:`conv2d` too.
 
     Returns
     -------
@@ -321,7 +321,7 @@ def _computed(
 
 
 def relu(x: Array, *, device: str | None = None, out: Array | None = None) -> Array:
-    """max(x, 0), element by element; NaN stays NaN.
+    """Return max(x, 0) of each element; NaN stays NaN.
 
     Parameters
     ----------
@@ -359,26 +359,26 @@ def gemm(
     device: str | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Matrix product of `a` and `b`.
+    """Return the matrix product of `a` and `b`.
 
     Parameters
     ----------
     a : array of shape (M, K)
-        float32, float64, float16 or bfloat16 (summed in float32), int8 or uint8 (summed in int32), any strides.
+        float32, float64, float16 or bfloat16 (summed in float32), int8 or uint8 (summed in int32); with any strides.
     b : array of shape (K, N)
-        a's dtype; int8 and uint8 may be mixed.
+        Has a's dtype, or one is int8 and the other uint8.
     precision, algorithm, config, device, out
-        As in :func:`conv2d`; the only precision besides "strict" that adds a method is "tf32".
+        As in :func:`conv2d`. Besides "strict", only the precision "tf32" allows further methods.
 
     Returns
     -------
     array of shape (M, N)
-        Of a's dtype; int32 for integers.
+        Has a's dtype; int32 for integers.
 
     Raises
     ------
     ValueError, TypeError
-        As :func:`conv2d`; ValueError also for so many products of integers that int32 may not hold their sum.
+        As :func:`conv2d`; ValueError also if K is so large that a sum of integers may overflow int32.
 
     Examples
     --------
@@ -398,7 +398,7 @@ def gemm(
         raise ValueError(f"a is {dtype_name(left)} and b is {dtype_name(right)}; cast one of them")
     check_word(precision, "precision")
     (m, k), n = left.shape, right.shape[1]
-    # A transposed view on a GPU becomes the stored matrix with transpose_a or transpose_b.
+    # On a GPU, a transposed view is replaced by the stored matrix, with transpose_a or transpose_b set.
     as_stored = not home.on_host and left.itemsize < 8
     transpose_a, transpose_b = (as_stored and is_transposed(view) for view in (left, right))
     left = left.transpose(1, 0) if transpose_a else left
@@ -412,7 +412,7 @@ def gemm(
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmInfo:
-    """An entry of the list of :func:`algorithms`.
+    """Description of an algorithm, as listed by :func:`algorithms`.
 
     Attributes
     ----------
@@ -420,9 +420,9 @@ class AlgorithmInfo:
     ours : bool
         False for a method of another library.
     refusal : str or None
-        Reason why it cannot compute the given problem.
+        Reason why it cannot compute the given problem, if it cannot.
     ways : tuple of (str, str)
-        Variants that a call in the default config may use: name and condition of each.
+        Name and condition of each variant that a call in the default config may use.
     """
 
     name: str
@@ -436,7 +436,7 @@ class AlgorithmInfo:
 
 
 def algorithms(problem: Problem | str | None = None, device: str | None = None) -> list[AlgorithmInfo]:
-    """List the methods of a device; with a problem, those of its operation, with their refusals or ways.
+    """List the methods of a device; for a problem, those of its operation, with their refusals or ways.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Exceptions of convforge, and their reasons as data.
+"""Exceptions of convforge, and the reasons in them as data.
 
 A bad argument raises ``ValueError`` or ``TypeError``; the text names the value, the rule and what to do. A valid
 problem that no method can compute raises :class:`UnsupportedProblem`, with every algorithm's reason.
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, init=False)
 class Reason:
-    """A sentence as data: a format string and its values.
+    """A sentence stored as a format string and its values, so that it can be translated.
 
-    ``str(reason)`` is the English sentence. The form is the key of its translations, as in gettext.
+    ``str(reason)`` is the English sentence. The format string is the key of its translations, as in gettext.
 
     Examples
     --------
@@ -27,8 +27,8 @@ class Reason:
     卷积核为 5x5，不是 1x1
     """
 
-    form: str  # English text for :meth:`str.format`, with a name in braces for each value
-    values: tuple[tuple[str, Value], ...]  # name and value of each
+    form: str  # English format string for :meth:`str.format`, with named fields
+    values: tuple[tuple[str, Value], ...]  # name and value of each field
 
     def __init__(self, form: str, /, **values: Value) -> None:
         object.__setattr__(self, "form", form)
@@ -36,19 +36,19 @@ class Reason:
 
     @classmethod
     def quoted(cls, text: str) -> Reason:
-        """Quote a text without translation, such as a message of another library."""
+        """Make a reason from a text that is not translated, such as a message of another library."""
         return cls(QUOTED, text=text)
 
     @classmethod
     def joined(cls, reasons: Iterable[Reason]) -> Reason | None:
-        """Join several reasons by semicolons, in their order; None for none."""
+        """Join reasons with semicolons, in their order; return None if there are none."""
         joined: Reason | None = None
         for reason in reversed(list(reasons)):
             joined = reason if joined is None else cls(JOINED, first=reason, rest=joined)
         return joined
 
     def render(self, translated: Callable[[str], str]) -> str:
-        """The sentence in a language, by a function such as :func:`convforge.course.language.gettext`."""
+        """Return the sentence in another language; `translated` is a function such as gettext."""
         parts = {name: v.render(translated) if isinstance(v, Reason) else v for name, v in self.values}
         return translated(self.form).format(**parts)
 
@@ -62,7 +62,7 @@ JOINED = "{first}; {rest}"
 
 
 class UnsupportedProblem(ValueError):
-    """No algorithm, or not the named one, can compute a valid problem, whose text form is `problem`."""
+    """No algorithm, or not the named one, can compute a valid problem; `problem` is its text form."""
 
     def __init__(self, problem: str, reasons: Mapping[str, Reason]) -> None:
         super().__init__(problem, reasons)
@@ -71,11 +71,11 @@ class UnsupportedProblem(ValueError):
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Each algorithm's reason, in English."""
+        """Reason of each algorithm, in English, by its name."""
         return {name: str(reason) for name, reason in self._reasons.items()}
 
     def reason_of(self, name: str) -> Reason:
-        """An algorithm's reason; the whole text if it has none."""
+        """Return the reason of an algorithm; the text of the whole error if it has none."""
         return self._reasons.get(name) or Reason.quoted(str(self))
 
     def __str__(self) -> str:
@@ -84,4 +84,4 @@ class UnsupportedProblem(ValueError):
 
 
 class WorkspaceTooSmall(ValueError):
-    """A plan was called with less workspace than it needs."""
+    """The workspace passed to a plan is smaller than the plan needs."""

@@ -1,7 +1,7 @@
-"""convforge in PyTorch: an operator with gradients, layers, and models whose layers are replaced.
+"""convforge in PyTorch: an operator with gradients, a layer, and replacement of a model's layers.
 
-Everything calls the operator ``torch.ops.convforge.conv2d``: PyTorch's compiler sees one node with a known result, its
-graphs capture the launches, and its autograd finds the gradients.
+All of them call the operator ``torch.ops.convforge.conv2d``. So torch.compile has one node with a known result shape,
+CUDA graphs capture the launches, and autograd computes the gradients.
 """
 
 try:

@@ -1,1 +1,1 @@
-"""A call: from users' arguments to a launch, and back to an array of the caller's library."""
+"""Calls: read the user's arguments, launch a plan, return an array of the caller's library."""

@@ -1,4 +1,4 @@
-"""Problems from users' arguments: read shapes, expand shorthands, explain mistakes."""
+"""Problems from the user's arguments: check shapes, expand short forms, explain errors."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def conv2d_problem(
     precision: str = "strict",
     out_dtype: str = "",
 ) -> Conv2dProblem:
-    """Return the problem of conv2d's arguments. Errors are those of :func:`convforge.conv2d`.
+    """Make the problem of conv2d's arguments; errors are those of :func:`convforge.conv2d`.
 
-    A problem has at least one channel and one pixel, because a sum over nothing is zero: it gets a channel of zeros per
-    group, or a pixel of zeros instead of one of padding. :meth:`Home.filled` makes these arrays.
+    A problem has at least one channel and one pixel. If x has none, the problem gets a channel of zeros per group, or a
+    pixel of zeros in place of one of padding, which give the same sums. :meth:`Home.filled` makes these arrays.
     """
     plain = type(stride) is type(padding) is type(dilation) is type(groups) is int
     words = type(layout) is type(mode) is type(precision) is type(padding_mode) is str
-    known = plain and words and (activation is None or type(activation) is str)  # true of most calls
+    known = plain and words and (activation is None or type(activation) is str)  # for most calls
     problem = (_known_problem if known else _problem)(
         x.shape, w.shape, dtype_name(x), dtype_name(w), bias is not None, stride, padding, dilation, groups, layout,
         padding_mode, padding_value, mode, activation, precision, out_dtype,
@@ -96,12 +96,12 @@ def _problem(
     )  # fmt: skip
 
 
-# Only for numbers and words: `typed` does not look inside tuples, where True and 1.0 would pass for 1.
+# For numbers and strings only: `typed` does not check inside tuples, where True and 1.0 equal 1.
 _known_problem = lru_cache(maxsize=1024, typed=True)(_problem)
 
 
 def _one_pixel(size: int, before: int, after: int) -> tuple[int, int, int]:
-    """Size and padding of an axis; without pixels, one pixel replaces one of padding."""
+    """Size and padding of an axis; on an axis without pixels, a pixel replaces one of the padding."""
     if size:
         return size, before, after
     if before + after == 0:
@@ -139,7 +139,7 @@ def check_word(value: Any, name: str) -> None:
 
 
 def refuse_others(function: str, others: Mapping[str, object], elsewhere: Mapping[str, str]) -> None:
-    """Raise ``TypeError`` for a keyword argument that the function does not have, and name its replacement."""
+    """Raise ``TypeError`` for unknown keyword arguments; the message names the argument to use instead."""
     for name in others:
         hint = elsewhere.get(name, f"help(convforge.{function}) lists them")
         raise TypeError(f"{function} has no argument {name!r}: {hint}")
@@ -153,7 +153,7 @@ def whole_number(value: Any, name: str) -> int:
 
 
 def pair(value: Any, name: str) -> tuple[int, int]:
-    """One number for both axes, or (vertical, horizontal)."""
+    """Return (vertical, horizontal) from a pair, or from one number for both axes."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value), int(value)
     if isinstance(value, np.ndarray):

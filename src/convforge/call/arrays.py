@@ -1,7 +1,7 @@
-"""Users' arrays as plans read them, and results of the same library.
+"""Views of the user's arrays for plans, and results in the same library.
 
-A plan reads a NumPy array, or a :class:`DeviceArray` in GPU memory. All arrays of a call are of one library and on one
-device, its :class:`Home`; `libraries` has an adapter for each library.
+A plan reads NumPy arrays, or :class:`DeviceArray` in GPU memory. All arrays of a call are of one library and on one
+device, the :class:`Home` of the call; `libraries` has an adapter for each library.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from convforge.call.libraries import library_of
 from convforge.call.libraries.contract import Library
 from convforge.problem.types import ADDED, SHORT_NAMES, numpy_dtype
 
-# An array as plans read it.
+# Array types that a plan reads and writes.
 View = NDArray[Any] | DeviceArray
 
-# Types that every library has: messages tell users to cast to these.
+# Types that every library has; error messages propose casts to these.
 READ_DTYPES = tuple(name for name in SHORT_NAMES if name not in ADDED)
 
 
 def dtype_name(array: View) -> str:
-    """convforge's name of the element type of an array that a :class:`Home` has read."""
+    """Return convforge's name of the element type of a view."""
     return _name(array.dtype)
 
 
 @cache
 def _name(dtype: np.dtype[Any]) -> str:
-    """Cached, because NumPy derives a dtype's name anew on every call, which takes microseconds."""
+    """Cached, because NumPy computes a dtype's name on every access, which takes microseconds."""
     return dtype.name
 
 
@@ -61,9 +61,9 @@ class Home:
         return self.device == "cpu"
 
     def runs_on(self, device: str | None) -> str | None:
-        """Return the device of a call: the arrays' GPU, or for arrays on the host the requested device.
+        """Return the device that computes a call: the GPU of its arrays; for arrays on the host the requested device.
 
-        Raises ``ValueError`` if arrays of a GPU are to be computed on another device.
+        Raises ``ValueError`` if another device is requested for arrays on a GPU.
         """
         if self.on_host:
             return device
@@ -80,10 +80,10 @@ class Home:
     def read(
         self, value: Any, name: str, ranks: tuple[int, ...] | None = None, dtypes: tuple[str, ...] = READ_DTYPES
     ) -> Any:
-        """Check an argument and return its view; copy only foreign byte orders.
+        """Check an argument and return its view; copy it only if its byte order is not the machine's.
 
-        Raises ``TypeError`` for an unsupported dtype (the text names `dtypes` to cast to) or unreadable elements, and
-        ``ValueError`` if its number of axes is not among `ranks` or it requires a gradient.
+        Raises ``TypeError`` for an unsupported dtype (the text proposes casts to `dtypes`) or unreadable elements, and
+        ``ValueError`` if the number of axes is not in `ranks`, or the argument requires a gradient.
         """
         if value is None:
             raise TypeError(f"{name} must be an array; got None")
@@ -108,15 +108,15 @@ class Home:
         return self.library.cast(value, dtype_name(self.read(value, name, ranks)))
 
     def operand(self, view: Any, value: Any, dtype: str) -> Any:
-        """Return a vector of the epilogue as kernels read it, contiguous and of one type; copy if necessary."""
+        """Return an operand of the epilogue for kernels: contiguous and of type `dtype`; copy it if necessary."""
         if view is None or self.on_host or (dtype_name(view) == dtype and dense_order(view) == tuple(range(view.ndim))):
             return view
         return self.library.view(self.library.cast(value, dtype))
 
     def filled(self, view: Any, shape: tuple[int, ...]) -> Any:
-        """Return the view, or zeros if the problem's array has another shape, because x has no channels or no pixels.
+        """Return the view; or zeros of `shape`, the problem's shape, if x has no channels or no pixels.
 
-        `view` may lack the batch axis.
+        `view` may have no batch axis.
         """
         shape = shape[len(shape) - view.ndim :]
         if view.shape == shape:
@@ -149,14 +149,14 @@ class Home:
         return Output(self.library, out, target, None)
 
     def dense(self, value: Any, view: Any) -> tuple[Any, Any]:
-        """Return an array without gaps, in any order of its axes; copy if necessary."""
+        """Return an array and its view without gaps in memory, with the axes in any order; copy if necessary."""
         if dense_order(view) is not None:
             return value, view
         copy = self.library.cast(value, dtype_name(view))
         return copy, self.library.view(copy)
 
     def output_like(self, out: Any, value: Any, view: Any) -> Output:
-        """Return the array for an elementwise result: `out` if it has the input's layout or is the input."""
+        """Return the array for an elementwise result: `out` if its strides and memory allow it, else a new one."""
         fresh = self.library.empty_like(value)
         if out is None:
             return Output(self.library, fresh, self.library.view(fresh), None)
@@ -172,10 +172,10 @@ class Output:
     library: Library
     written: Any
     view: Any
-    wanted: Any  # the caller's `out`, where it overlaps an input: the result is copied there
+    wanted: Any  # the caller's `out` if it overlaps an input: the result is copied to it
 
     def finish(self, stream: CallerStream | None) -> Any:
-        """Return the caller's value, after everything has been launched."""
+        """Return the result to the caller, after everything has been launched."""
         if self.wanted is None:
             return self.library.give(self.written, stream)
         self.library.copy(self.wanted, self.written)
@@ -183,9 +183,9 @@ class Output:
 
 
 def home_of(**given: Any) -> Home:
-    """Find the home of a call's arrays, given by argument name; None values are skipped.
+    """Find the library and device of a call's arrays, given by argument name; None values are skipped.
 
-    Raises ``TypeError`` for anything but an array, ``ValueError`` for two libraries or two devices.
+    Raises ``TypeError`` if one is no array, ``ValueError`` for two libraries or two devices.
     """
     home, first = None, ""
     for name, value in given.items():
@@ -206,12 +206,12 @@ def home_of(**given: Any) -> Home:
 
 
 def overlap(a: View, b: View) -> bool:
-    """True if two arrays may share memory, by their first and last bytes."""
+    """True if the address ranges of two arrays overlap."""
     return np.may_share_memory(_described(a), _described(b))
 
 
 def repeats(array: View) -> bool:
-    """True if elements of one array may share memory, as in broadcast axes or sliding windows.
+    """True if elements of an array may share memory, as in broadcast arrays or sliding windows.
 
     Examples
     --------
@@ -233,23 +233,23 @@ def repeats(array: View) -> bool:
 
 
 def span(array: View) -> tuple[int, int]:
-    """Address of an array's first byte, and of the byte after its last."""
+    """Return the address of an array's first byte, and of the byte after its last."""
     low, high = np.lib.array_utils.byte_bounds(_described(array))
     return int(low), int(high)
 
 
 def _described(array: View) -> NDArray[Any]:
-    """A NumPy array of the same shape, strides and address; elements on a GPU must not be read."""
+    """Return a NumPy array of the same shape, strides and address; on a GPU, its elements must not be read."""
     return array.described if isinstance(array, DeviceArray) else array
 
 
 def flat(array: View) -> Any:
-    """Flatten an array without gaps, in memory order."""
+    """Return a 1D view, in memory order, of an array without gaps."""
     return array.transpose(*(dense_order(array) or ())).reshape(-1)
 
 
 def dense_order(array: View) -> tuple[int, ...] | None:
-    """The axes in memory order, slowest first; None if there are gaps between elements."""
+    """Return the axes by stride, largest first; None if there are gaps between elements."""
     order = tuple(sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], axis)))
     expected = array.itemsize
     for axis in reversed(order):

@@ -1,11 +1,11 @@
 """The call cache: repeats a call in a few microseconds, on a GPU by the same launches with other addresses.
 
-The first call of a kind checks its arguments and finds a plan. Everything in its launches except the buffers'
-addresses follows from shapes, strides, dtypes and the low bits of addresses, which decide alignment. So each launch's
-struct is filled once for stand-ins: arrays like the call's own at made-up addresses, far apart. The struct's type
-declares where it holds addresses (:mod:`convforge.backends.structs`); the value of each identifies its buffer, even
-where the caller's own arrays share memory. The first call on a GPU uses these launches too. A plan that does more than
-launch kernels is not cached. On the CPU the cache keeps only the plan, which reads its arrays anew.
+The first call checks its arguments and finds a plan. Its launches depend only on shapes, strides, dtypes and alignment
+(the low bits of addresses), and on the addresses of the buffers. So the arguments of each launch, a struct, are filled
+once for stand-ins: arrays with the same properties at invented addresses far apart. The struct's type declares the
+positions of its addresses (:mod:`convforge.backends.structs`); the value of each identifies its buffer, even if the
+caller's arrays share memory. A repeated call writes its own addresses there. The first call on a GPU uses these
+launches too. Plans that do more than launch kernels are not cached. On the CPU only the plan is cached.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from convforge.call.arrays import Home, View, overlap, repeats, span
 from convforge.call.libraries import cached_library
 from convforge.call.libraries.contract import Library
 
-# Calls in a cache; plans, kernels and a few hundred bytes each.
+# Maximum number of calls in a cache; each holds a plan, kernels and a few hundred bytes.
 CALLS_KEPT = 1024
 
-# Addresses of one signature agree modulo this: more than the alignment of any kernel's load, or of TMA.
+# Addresses of one signature are equal modulo this, which is above the alignment of any load and of TMA.
 ALIGNMENT = 256
 
-# Addresses for which a launch keeps its encoded tensor maps.
+# Maximum number of addresses for which a launch keeps its encoded tensor maps.
 MAPS_KEPT = 64
 
-# Bytes between stand-ins: each may reach half as far to either side.
+# Bytes from one stand-in to the next: addresses within half of this belong to the nearest.
 APART = 1 << 41
 
 _POINTER = struct.Struct("P")
@@ -48,20 +48,20 @@ class Ready:
     """A cached call on arrays of a GPU."""
 
     runtime: Any  # CudaRuntime or EmulatorRuntime
-    make: Callable[[], Any]  # a new result
-    address: Callable[[Any], int]  # an array's address
+    make: Callable[[], Any]  # makes an array for the result
+    address: Callable[[Any], int]  # returns an array's address
     take: Callable[[int], tuple[int, Any]]  # bytes -> address and owner of the library's memory
-    handle: Callable[[], int]  # of the library's current stream
-    spans: tuple[tuple[int, int], ...]  # first byte and end of each input and of the result, from its address
-    takes: tuple[int, ...]  # bytes of each temporary buffer
-    launches: tuple[Callable[[Sequence[int], int], None], ...]  # of the addresses of inputs, result, temporaries
-    held: Any  # other arrays that the launches read: a Filter's weights, prepared for `stream`
+    handle: Callable[[], int]  # returns the handle of the library's current stream
+    spans: tuple[tuple[int, int], ...]  # first byte and end of each input and of the result, relative to its address
+    takes: tuple[int, ...]  # size of each temporary buffer in bytes
+    launches: tuple[Callable[[Sequence[int], int], None], ...]  # (addresses of inputs, result, temporaries; stream)
+    held: Any  # arrays that the launches read in every call: weights prepared for `stream`
     stream: int | None  # that stream's handle
 
     def __call__(self, inputs: tuple[Any, ...], places: list[int], out: Any) -> Any:
-        """Return the result for inputs at these addresses, the last of which is that of `out` if given.
+        """Run the call on inputs at the addresses `places`, followed by the address of `out` if given.
 
-        None for another alignment, another stream, or an `out` that overlaps an input.
+        Returns the result; None for another alignment, another stream, or an `out` that overlaps an input.
         """
         if out is not None:
             *spans, (low, high) = self.spans
@@ -74,7 +74,7 @@ class Ready:
             return self.run(places, out)
 
     def run(self, places: list[int], out: Any) -> Any:
-        """Run the call; its GPU must be current, and `out` overlap no input."""
+        """Run the call without these checks: its GPU must be current, and `out` must not overlap an input."""
         stream = self.handle()
         if self.stream is not None and self.stream != stream:
             return None
@@ -104,7 +104,7 @@ class HostReady:
     compute: Callable[[tuple[Any, ...], Any], None]  # runs the plan on views of inputs and output
 
     def __call__(self, inputs: tuple[Any, ...], places: list[int], out: Any) -> Any:
-        """Return the result for these inputs; None if `out` cannot be written to directly."""
+        """Run the call; return the result, or None if `out` cannot be written to directly."""
         library = self.library
         views = tuple([library.view(array) for array in inputs])
         if out is None:
@@ -120,16 +120,16 @@ class HostReady:
 
 @dataclass(slots=True)
 class Kept:
-    """An entry of the cache, valid until similar problems are measured again."""
+    """An entry of the cache; a new measurement of similar problems invalidates it."""
 
     ready: Ready | HostReady
     about: str  # tuning key of the problem
-    generation: int  # of that key when the plan was chosen
+    generation: int  # generation of that key when the plan was chosen
     guard: Callable[..., list[int] | None] | None = None  # from :meth:`Library.guard`
 
 
 def kinds(*options: Any) -> tuple[Any, ...]:
-    """Types of options, also inside tuples, because True and 1.0 equal 1 but are refused as integers.
+    """Return the types of options, including those in tuples: True and 1.0 equal 1, but are refused as integers.
 
     Examples
     --------
@@ -145,27 +145,27 @@ def kinds(*options: Any) -> tuple[Any, ...]:
 class Calls:
     """The call cache of one function. Thread-safe.
 
-    `generation` maps a tuning key to a number that changes when its problems may get another plan.
+    `generation` maps a tuning key to a number, which changes when problems of that key may get another plan.
     """
 
     def __init__(self, generation: Callable[[str], int]) -> None:
-        # By a call's options, then by the signature of its arrays; also by id(weights) the last call with them, because
-        # comparing arrays by a guard is quicker than reading their signature.
+        # Keys are a call's options, then the signature of its arrays. The last call with some weights is also stored
+        # under id(weights), because checking arrays with its guard is faster than reading their signature.
         self._kept: dict[Any, dict[Any, Kept]] = {}
         self._count = 0
         self._generation = generation
 
     def again(self, inputs: tuple[Any, ...], options: tuple[Any, ...], out: Any = None) -> tuple[Any, Any]:
-        """Return the result, or None if the call is not cached; and the key for caching it, or None.
+        """Repeat a cached call. Returns its result, or None if it is not cached; and the key to cache it, or None.
 
-        The last of the inputs may be None.
+        The last input may be None.
         """
         given = inputs if inputs[-1] is not None else inputs[:-1]
         arrays = given if out is None else (*given, out)
         kind, weights = (options, out is None, len(given)), id(given[1]) if len(given) > 1 else None
         try:
             calls = self._kept.get(kind)
-        except TypeError:  # an option without a hash, such as a list
+        except TypeError:  # an option that is not hashable, such as a list
             return None, None
         last = None if calls is None else calls.get(weights)
         if last is not None and last.guard is not None and (places := last.guard(*arrays)) is not None:
@@ -190,10 +190,10 @@ class Calls:
     def keeper(
         self, key: Any, whole: bool, stream: CallerStream | None, about: str
     ) -> Callable[[Ready | HostReady], None] | None:
-        """Return a function that caches a call under the key; None for a call that must not be cached.
+        """Return a function that caches a call under the key; None if the call must not be cached.
 
-        Call it before a plan is found: a measurement meanwhile outdates the entry. `whole` is true if the plan reads
-        the caller's own arrays. A call under graph capture is not cached: it may not measure, and the next one may.
+        Get it before a plan is chosen, so that a measurement in between invalidates the entry. `whole` is true if the
+        plan reads the caller's own arrays. A call under graph capture is not cached: only a later call may measure.
         """
         if key is None or not whole or (stream is not None and stream.capturing):
             return None
@@ -219,10 +219,10 @@ def ready_for(
     plan: Plan, home: Home, moving: Mapping[str, View], out: View, prepared: PreparedFilter | None, fixed: Buffers,
     stream: CallerStream, *, shape: tuple[int, ...], given: bool,
 ) -> Ready | None:  # fmt: skip
-    """Make a cached call of a plan; None if the plan does more than launch kernels.
+    """Make a cached call from a plan; None if the plan does more than launch kernels.
 
-    `moving` are the inputs that change from call to call, by their names in the problem, with the weights as users
-    pass them; `prepared` and `fixed` are the same in every call. `shape` is that of the caller's result.
+    `moving` are the arrays that change from call to call, by their names in the problem, with unprepared weights;
+    `prepared` and `fixed` are the same in every call. `shape` is the shape of the caller's result.
     """
     stand_ins = _StandIns()
     buffers: dict[str, Any] = {name: stand_ins.like(array) for name, array in moving.items()}
@@ -262,7 +262,7 @@ def ready_for(
 
 
 class _StandIns:
-    """Arrays like those of a call, at made-up addresses far apart."""
+    """Stand-ins: arrays with the properties of a call's arrays, at invented addresses far apart."""
 
     def __init__(self) -> None:
         self._places: list[int] = []
@@ -270,7 +270,7 @@ class _StandIns:
         self.fixed: dict[int, Any] = {}
 
     def like(self, array: View, exactly: bool = True) -> DeviceArray:
-        """Stand for an array; `exactly` keeps the low bits of its address, else it is aligned like new memory."""
+        """Make a stand-in for an array with the low bits of its address; unless `exactly`, aligned like new memory."""
         place = (len(self._places) + 1) * APART + (address(array) % ALIGNMENT if exactly else 0)
         self._places.append(place)
         return DeviceArray.over(place, array.shape, array.strides, array.dtype, None)
@@ -282,19 +282,19 @@ class _StandIns:
         return made
 
     def held(self, value: Any) -> Any:
-        """Stand for an array that is the same in every call; return anything else unchanged."""
+        """Make a stand-in for an array that is the same in every call; return anything else unchanged."""
         if not hasattr(value, "strides"):
             return value
         self.fixed[len(self._places)] = value
         return self.like(value)
 
     def template(self, args: Any, runtime: Any) -> Template | None:
-        """Make a template of a struct filled for stand-ins; None if it holds a foreign address."""
+        """Make a template of a struct filled for stand-ins; None if it has any other address."""
         kind: Any = type(args)
         pointers, maps, places = [], [], self._places
 
         def buffer_of(place: int) -> int:
-            """Return the index of the stand-in around an address, or -1."""
+            """Return the index of the stand-in that an address belongs to, or -1."""
             which = (place + APART // 2) // APART - 1
             return which if which < len(places) else -1
 
@@ -320,7 +320,7 @@ class _StandIns:
 
 
 def _filled(steps: Iterable[Step], buffers: Buffers) -> list[tuple[Launch, Any]] | None:
-    """Return the launches of steps on these buffers, each with its struct; None if a step is no launch."""
+    """Return the launches of steps on these buffers, each with its arguments; None if a step is no launch."""
     found: list[tuple[Launch, Any]] = []
     for step in steps:
         if not isinstance(step, Launch):

@@ -1,4 +1,4 @@
-"""Find a plan for a problem, prepare the weights, run it: the common path of all user functions."""
+"""Common path of all user functions: find a plan for a problem, prepare the weights, run the plan."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from convforge.tuning import CHOICES, LEVELS, Choice, decide, key_of, may_measur
 from convforge.tuning import tune as measure_bucket
 from convforge.tuning.heuristic import fit
 
-# Problems whose plans stay in memory; plans hold no weights.
+# Maximum number of plans in memory; plans hold no weights.
 PLANS_KEPT = 512
-# Prepared weights that one Filter keeps, one for each shape and dtype of images.
+# Maximum number of prepared weights in one Filter, one per shape and dtype of images.
 PREPARED_KEPT = 16
 
 
 def runtime_of(device: str | None) -> Runtime:
-    """The runtime of a device: None and "cpu" are the CPU, "cuda" the first GPU, "cuda:1" the second.
+    """Return the runtime of a device: None and "cpu" are the CPU, "cuda" the first GPU, "cuda:1" the second.
 
-    Raises ``ValueError`` for an unknown device, ``RuntimeError`` with reason and remedy for an unusable one.
+    Raises ``ValueError`` for an unknown device, ``RuntimeError`` with the reason and the solution for an unusable one.
     """
     if device in (None, "cpu"):
         from convforge.backends.cpu import cpu_runtime
@@ -62,9 +62,9 @@ def find_plan(
     deterministic: bool = False,
     stream: Any = None,
 ) -> Plan:
-    """The plan of the named algorithm, or of one chosen by measurement or by rule.
+    """Return the plan of the named algorithm, or of one chosen by measurement or by rule.
 
-    Arguments and errors are those of :func:`convforge.conv2d`; nothing is measured while `stream` is captured.
+    Arguments and errors are those of :func:`convforge.conv2d`. While `stream` is captured, nothing is measured.
     """
     if type(algorithm) is not str:
         check_word(algorithm, "algorithm")
@@ -85,7 +85,7 @@ def find_plan(
     wanted = (problem, algorithm, config, device, workspace_limit)
     choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
     if choice.untuned and may_measure(tune, algorithm, choice.plan.runtime, stream):
-        choice.plan.runtime.synchronize(stream)  # the caller's earlier work would disturb the measurement
+        choice.plan.runtime.synchronize(stream)  # the caller's earlier work would slow the measurement down
         with np.errstate(all="ignore"):
             measure_bucket(problem, choice.plan.runtime, algorithm, workspace_limit, peers=with_peers())
         choice = _find_plan(*wanted, CHOICES.generation(key_of(problem)))
@@ -101,7 +101,7 @@ def _find_plan(
     workspace_limit: int | None,
     generation: int,
 ) -> Choice:
-    """Find a plan; a measurement of the problem's bucket raises `generation`, so the next call looks again."""
+    """Find a plan; `generation` is part of the cache's key, and a measurement of similar problems increases it."""
     with no_fork(), np.errstate(all="ignore"):  # planning imports modules
         return _planned(problem, algorithm, config, runtime_of(device), workspace_limit)
 
@@ -115,7 +115,7 @@ def _planned(
         return decide(problem, runtime, algorithm, workspace_limit, peers=with_peers())
     method = find(problem.operation, runtime.facts.backend, algorithm, every_algorithm())
     if method.precision != "strict":
-        problem = problem.allowing(method.precision)  # the name asks for the method's arithmetic too
+        problem = problem.allowing(method.precision)  # the user who names a method allows its arithmetic
     reason = refusal(method, problem, runtime.facts)
     if reason is not None:
         raise UnsupportedProblem(str(problem), {method.name: reason})
@@ -134,9 +134,9 @@ def _planned(
 
 
 def prepared_plan(plan: Plan, w: Any, kept: dict[Any, PreparedFilter], stream: Any = None) -> PreparedFilter:
-    """Return the weights prepared for a plan and a stream from `kept`, or prepare and keep them.
+    """Return the weights prepared for a plan and a stream, from `kept` if possible; else prepare and store them there.
 
-    Weights prepared under graph capture exist only when the graph runs, so they are not kept.
+    Weights prepared under graph capture are not stored: they exist only after the graph has run.
     """
     key = (plan.algorithm.key, plan.problem, plan.config, plan.runtime, None if stream is None else stream.handle)
     prepared = kept.get(key)
@@ -152,7 +152,7 @@ def prepared_plan(plan: Plan, w: Any, kept: dict[Any, PreparedFilter], stream: A
 
 
 def at_home(device: str | None) -> AbstractContextManager[None]:
-    """Make a call's GPU the thread's current one; do nothing for other devices."""
+    """Context in which a GPU is the thread's current one; does nothing for other devices."""
     return runtime_of(device).current() if isinstance(device, str) and device.startswith("cuda") else nullcontext()
 
 
@@ -162,8 +162,8 @@ def run(
 ) -> Any:  # fmt: skip
     """Run a plan on the caller's arrays, and return the caller's result.
 
-    x and w come from :meth:`Home.read`; without a batch axis in x the result has none. `keep` caches the call; see
-    :meth:`Calls.keeper`.
+    x and w are views from :meth:`Home.read`; if x has no batch axis, neither has the result. `keep` caches the call;
+    see :meth:`Calls.keeper`.
     """
     shape, dtype = plan.problem.out_shape, plan.problem.out_dtype
     lacks_batch = len(shape) - x.ndim
@@ -200,13 +200,13 @@ def execute(
     plan: Plan, x: Any, w: Any, operands: Buffers, out: Any, prepared: PreparedFilter | None = None,
     stream: CallerStream | None = None,
 ) -> None:  # fmt: skip
-    """Run a plan on the caller's stream; without a stream, copy arrays of the host to the device and back."""
+    """Run a plan on the caller's stream; without a stream, copy host arrays to the device and the result back."""
     runtime = plan.runtime
     if stream is None and runtime.facts.backend != "cpu":
         x, w = runtime.upload(x), None if w is None else runtime.upload(w)
         there = runtime.empty(out.shape, out.dtype)
-        with np.errstate(all="ignore"):  # a bias beyond float32 is Inf there
-            dtype = plan.problem.operand_dtype if operands else None  # of scale and bias; others keep theirs
+        with np.errstate(all="ignore"):  # a bias beyond the range of float32 becomes Inf
+            dtype = plan.problem.operand_dtype if operands else None  # type of scale and bias only
             operands = {
                 name: runtime.upload(np.ascontiguousarray(array, dtype if name in ("scale", "bias") else None))
                 for name, array in operands.items()

@@ -1,1 +1,1 @@
-"""Image files, named kernels, `filter`, and `filter_many`. Heavy libraries are imported at their first use."""
+"""Image files, named kernels, `filter` and `filter_many`; large libraries are imported on first use."""

@@ -1,4 +1,4 @@
-"""Array axes by letter, as in tifffile: rows, columns, bands and page axes."""
+"""Names of array axes, one letter each as in tifffile: rows, columns, bands and page axes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ LETTERS = {
 }
 """The letters of `axes` and their meaning."""
 
-# A last axis of at most this size means bands: gray, gray and alpha, RGB, RGBA.
+# A last axis of at most this size is read as bands: gray, gray and alpha, RGB, RGBA.
 CLEAR_BANDS = 4
 
-# Pages without named axes that are at most this wide, and higher than wide, may hold bands as columns.
+# (N, H, W) pages of at most this width may be rows of an image with bands; the user must then name the axes.
 NARROW = 16
 
 
 class AxesError(ImageError):
-    """The user must name the axes, or name them differently; the message says how."""
+    """The axes have no names or wrong names; the message says how to name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Axes of an array, by one letter of `LETTERS` each: "YX" together, then at most one letter.
+    """Names of an array's axes, one letter of `LETTERS` each; Y and X are adjacent, and at most one letter follows.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Axes:
 
     @property
     def bands(self) -> str:
-        """The letter of the bands: S, else C, else ""."""
+        """Letter of the band axis: S, else C; empty without bands."""
         return next((letter for letter in "SC" if letter in self.letters), "")
 
     @property
@@ -70,7 +70,7 @@ class Axes:
         return "".join(letter for letter in self.letters if letter not in f"YX{self.bands}")
 
     def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
-        """Return the size of each axis; raise ``AxesError`` for a wrong number of axes."""
+        """Return the size of each axis by its letter; raise ``AxesError`` for a wrong number of axes."""
         if len(shape) != len(self.letters):
             raise AxesError(
                 f"axes {self.letters!r} name {len(self.letters)} axes, and the array has {len(shape)}: its shape is "
@@ -79,7 +79,7 @@ class Axes:
         return dict(zip(self.letters, shape, strict=True))
 
     def stack(self, array: Any) -> Any:
-        """Return an array of any library as (T, H, W, B), page axes merged into T; a view where possible."""
+        """Return an array of any library as (T, H, W, B), with the page axes merged into T; a view where possible."""
         self.sizes(array.shape)
         letters, pages = self.letters, self.pages
         if letters.startswith(pages):  # merge before the transpose: no copy of a contiguous array
@@ -93,14 +93,14 @@ class Axes:
             return array if count else array[None]
         try:
             return array.reshape(math.prod(array.shape[:count]), *array.shape[count:])
-        except ValueError as error:  # only NumPy copies; arrays on a GPU are not copied
+        except ValueError as error:  # reshape copies NumPy arrays only, not arrays on a GPU
             raise AxesError(
                 f"axes {self.letters!r}: the planes of the image do not follow each other in memory; make a contiguous "
                 f"copy of it that begins with the axes {self.pages}"
             ) from error
 
     def unstack(self, stack: Array, pages: tuple[int, ...]) -> Array:
-        """Reverse `stack` for a result (T, P, Q, K); `pages` has the sizes of the page axes."""
+        """Return a result (T, P, Q, K) with the named axes, the reverse of `stack`; `pages` are sizes of page axes."""
         array = stack.reshape(*pages, *stack.shape[1 : None if self.bands else 3])
         order = f"{self.pages}YX{self.bands}"
         return array.transpose([order.index(letter) for letter in self.letters])
@@ -108,7 +108,7 @@ class Axes:
     def for_filter(self, array: Any, *, summed: bool) -> Any:
         """Return the array as (T, H, W, B), so that a filter's result keeps the array's axis order.
 
-        Without `summed` every plane is filtered alone, so any axis may serve as bands.
+        Without `summed` every plane is filtered alone, so any axis may be used as B.
         """
         self.sizes(array.shape)
         first = self.letters.index("Y")
@@ -123,7 +123,7 @@ class Axes:
         return self.stack(array)
 
     def result_shape(self, shape: tuple[int, ...], plane: tuple[int, int], *, summed: bool) -> tuple[int, ...]:
-        """Return the shape of a filter's result: `plane` for Y and X, no bands if `summed`.
+        """Return the shape of a filter's result: Y and X have the sizes `plane`; `summed` removes the band axis.
 
         Examples
         --------
@@ -137,7 +137,7 @@ class Axes:
 
 
 def image_of(array: Array, axes: Axes, **fields: Any) -> Image:
-    """Make an image of an array with named axes; a single band gets no axis."""
+    """Make an image from an array with named axes; a single band has no axis in the image."""
     sizes = axes.sizes(array.shape)
     pixels = np.ascontiguousarray(axes.stack(array))
     pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
@@ -146,9 +146,9 @@ def image_of(array: Array, axes: Axes, **fields: Any) -> Image:
 
 
 def as_named(axes: Axes | None, image: Image, sizes: tuple[int, ...] = ()) -> Image:
-    """Apply the axes that the user named to a file's image; raise ``AxesError`` where they do not fit.
+    """Apply the user's axes to an image from a file; raise ``AxesError`` if they do not fit it.
 
-    `sizes` are the file's own sizes of its page axes.
+    `sizes` are the sizes of the page axes in the file.
     """
     if axes is None:
         return image
@@ -170,9 +170,9 @@ def as_named(axes: Axes | None, image: Image, sizes: tuple[int, ...] = ()) -> Im
 
 
 def check_clear(name: str, shape: tuple[int, ...]) -> None:
-    """Raise ``AxesError`` for an ambiguous shape; the message lists the option for each reading.
+    """Raise ``AxesError`` for an ambiguous shape; the message lists the possible `axes`.
 
-    (H, W), and two or three axes followed by at most four bands, are clear.
+    Unambiguous are (H, W), and (H, W, B) and (T, H, W, B) with at most four bands B.
 
     Examples
     --------
@@ -190,12 +190,12 @@ bands (axes= in Python)
 
 
 def may_hold_bands_as_columns(shape: tuple[int, ...]) -> bool:
-    """Tell whether (N, H, W) pages are so narrow that they may be rows of an (H, W, B) image."""
+    """True if (N, H, W) pages are so narrow that they may be rows of an (H, W, B) image."""
     return len(shape) == 3 and shape[2] <= NARROW and shape[2] < min(shape[:2])
 
 
 def readings(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the usual readings of a shape, planes of one band first: ('ZYX', 'CYX', 'YXC') for three axes."""
+    """Return the usual axis names of a shape, those without bands first: ('ZYX', 'CYX', 'YXC') for three axes."""
     return {
         2: ("YX",),
         3: ("ZYX", "CYX", "YXC"),

@@ -1,4 +1,4 @@
-"""Sample types after filtering: round, saturate, scale; gray from RGB."""
+"""Conversion of sample types (scale, round, saturate) and of RGB to gray."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in gray: ITU-R BT.601 luma, as in Pillow, OpenCV and JPEG."""
 
-# Samples per block: one block in float64 fits the cache; a large image in float64 would double its memory.
+# Samples converted at a time: a block in float64 fits the cache, a whole image in float64 takes much memory.
 BLOCK = 2**16
 
 
@@ -20,7 +20,7 @@ def to_dtype(array: npt.ArrayLike, dtype: npt.DTypeLike, *, scale: float = 1.0, 
     """Convert samples: take magnitudes if `absolute`, multiply by `scale`, then round and saturate for integers.
 
     Integers round half to even and saturate at both ends of the type; NaN becomes 0. Floats keep the value: 0 to 255
-    does not become 0 to 1. The result is always new memory. Raises ``ValueError`` for a type that is neither integer
+    does not become 0 to 1. The result is always a new array. Raises ``ValueError`` for a type that is neither integer
     nor float, and for a `scale` that is not finite.
 
     Examples
@@ -81,7 +81,7 @@ def _magnitude(block: Array) -> Array:
         return block
     if block.dtype.kind == "f":
         return np.abs(block)
-    # |-128| wraps to -128 in int8; the same bits as uint8 are 128.
+    # abs(-128) overflows to -128 in int8; the same bits read as uint8 are 128.
     return np.abs(block).view(f"u{block.dtype.itemsize}")
 
 
@@ -91,7 +91,7 @@ def _whole(block: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _scaled(block: Array, dtype: np.dtype[Any], scale: float) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):  # infinity is correct here; integers saturate below
+    with np.errstate(over="ignore", invalid="ignore"):  # floats overflow to infinity; integers saturate below
         value = block.astype(np.float64) if scale == 1 else np.multiply(block, scale, dtype=np.float64)
         if dtype.kind == "f":
             return value.astype(dtype)
@@ -99,7 +99,7 @@ def _scaled(block: Array, dtype: np.dtype[Any], scale: float) -> Array:
     value[np.isnan(value)] = 0
     np.rint(value, out=value)
     over = value >= float(ends.max)
-    # 2**63 - 1 is not a float64: clip to the next lower float64, then write the end as an integer.
+    # float64 cannot represent 2**63 - 1: clip to the next lower float64, then set the maximum as an integer.
     np.clip(value, float(ends.min), np.nextafter(float(ends.max), 0.0) if ends.bits == 64 else ends.max, out=value)
     result: Array = value.astype(dtype)
     result[over] = ends.max

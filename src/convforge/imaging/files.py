@@ -1,4 +1,4 @@
-"""Read and write images. The first bytes determine the format when reading, the name's ending when writing."""
+"""Read and write images: the first bytes of a file determine the format read, the suffix the format written."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class _Format:
     name: str
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...]
-    decoders: tuple[str, ...]  # modules; imagecodecs loads a decoder on attribute access
+    decoders: tuple[str, ...]  # names to import; imagecodecs loads a decoder on attribute access
     read: Callable[[Path, int, Axes | None], Image]
     write: Callable[[BinaryIO, Image], None]
     holds: frozenset[str]  # see `_not_held`
-    lost: Callable[[Image], list[str]] = lambda image: []  # in addition to the fields that it does not hold
+    lost: Callable[[Image], list[str]] = lambda image: []  # names of further metadata that it loses
     dtypes: tuple[str, ...] = ()  # () allows every sample type
     bands: tuple[int, ...] = ()  # () allows any number
     alpha: bool = True
@@ -66,7 +66,7 @@ _FORMATS = (
 WRITABLE_SUFFIXES = tuple(suffix for kind in _FORMATS for suffix in kind.suffixes)
 """File name endings that `write_image` knows."""
 
-# First bytes of other formats, as regular expressions, for the error message.
+# First bytes of unsupported formats, as regular expressions, for the error message.
 _OTHERS = (
     (b"GIF8", "a GIF"), (b"BM", "a BMP"), (b"PK\x03\x04", "a ZIP archive (or .npz)"), (b"%PDF", "a PDF"),
     (b"\x89HDF", "an HDF5 file"), (b"v/1\x01", "an OpenEXR file"), (b"\0\0\0\x0cjP  ", "a JPEG 2000"),
@@ -76,12 +76,12 @@ _OTHERS = (
 
 
 def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None = None) -> Image:
-    """Read a PNG, JPEG, TIFF or .npy file, recognised by its content.
+    """Read a PNG, JPEG, TIFF or .npy file; its content determines the format, not its name.
 
-    PNG and TIFF keep their 16 bits, TIFF and .npy any sample type. Palettes and samples of 1 to 7 bits become 8 bits,
-    as a viewer shows them; samples of 9 to 15 bits keep the values that a camera measured. In a TIFF in which zero is
-    white, colours are inverted; alpha and other samples are not. JPEG, PNG and TIFF are turned upright by their
-    orientation tag. TIFF bands come last, pages first.
+    Samples of 16 bits in PNG and of any type in TIFF and .npy keep their type. Palettes and samples of 1 to 7 bits
+    become 8 bits, as in a viewer; samples of 9 to 15 bits keep their values. If zero is white in a TIFF, its colours
+    are inverted, but not alpha and other samples. JPEG, PNG and TIFF are rotated upright by their orientation tag. In
+    a TIFF's result the first axis counts pages, the last bands.
 
     Parameters
     ----------
@@ -90,9 +90,9 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
         Largest width x height x pages accepted (bands beyond four count as further pages), checked before decoding.
     axes : str, optional
         The axes of the array, or of a TIFF's stack, by the letters of `imaging.axes.LETTERS`: Y and X are rows
-        and columns, C or S the bands, T, Z and I pages, such as "CYX" or "TZYXC". Page axes are merged into one. Needed
-        unless a .npy is (H, W), (H, W, B) or (T, H, W, B) with up to four bands, and for TIFF pages so narrow that they
-        may be rows of an image.
+        and columns, C or S the bands, T, Z and I pages, such as "CYX" or "TZYXC". Page axes are merged into one.
+        Required for a .npy unless it is (H, W), (H, W, B) or (T, H, W, B) with up to four bands, and for TIFF pages so
+        narrow that they may be rows of an image.
 
     Returns
     -------
@@ -102,9 +102,9 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
     Raises
     ------
     ImageError
-        No such file, not an image, empty, truncated or damaged, too large, declared pixels out of proportion to the
-        file's bytes, a sample type or colour space that cannot be filtered, or pages of different shapes. AxesError
-        where `axes` is needed, or does not fit the file.
+        The file does not exist, is no image, empty, truncated, damaged or too large; it declares more pixels than its
+        bytes can hold; its sample type or colour space cannot be filtered; its pages differ in shape. AxesError if
+        `axes` is required, or does not fit the file.
 
     Examples
     --------
@@ -125,14 +125,14 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
     try:
         return kind.read(path, max_pixels, named)
     except ImageError as error:
-        # Add the path: Image does not know it.
+        # Image does not know the path: add it to the message.
         raise error if str(error).startswith(str(path)) else type(error)(f"{path}: {error}") from error
     except ImportError:  # a missing library is not the image's fault
         raise
     except MemoryError as error:
         raise ImageError(f"{path}: the decoded image does not fit into memory; cut it into parts first") from error
     except Exception as error:
-        # Decoders raise many classes (their own, struct.error, KeyError); users get one.
+        # Decoders raise many classes (their own, struct.error, KeyError): raise one instead.
         raise ImageError(
             f"{path}: truncated or damaged {kind.name} ({_one_line(error)}); get it again from its source"
         ) from error
@@ -141,10 +141,10 @@ def read_image(path: StrPath, *, max_pixels: int = MAX_PIXELS, axes: str | None 
 def check_writable(
     path: StrPath, dtype: npt.DTypeLike, *, bands: int = 1, pages: bool = False, alpha: bool = False
 ) -> None:
-    """Raise ``ImageError`` for a result that `path` cannot hold, before it is computed.
+    """Raise ``ImageError`` if a file cannot hold a result, before the result is computed.
 
-    `path`'s ending determines the format; `bands` does not count alpha. The cause is an unknown ending, a sample type,
-    band count, alpha or pages that the format has no place for, or a folder without write access.
+    The suffix of `path` determines the format; `bands` does not count alpha. Causes are an unknown suffix, a sample
+    type, band count, alpha or pages that the format does not support, and a folder without write access.
     """
     path = Path(path)
     kind = _format_for(path)
@@ -153,7 +153,7 @@ def check_writable(
         raise ImageError(f"{path}: {dtype} is no sample type of an image; add --out-dtype uint8 or float32")
     if kind.dtypes and dtype.name not in kind.dtypes:
         holds = " or ".join(kind.dtypes)
-        # PNG holds what JPEG cannot, where only the depth is wrong
+        # PNG supports uint16, JPEG does not
         other = ".png, .tif" if dtype == np.uint16 and not pages else ".tif or .npy"
         raise ImageError(
             f"{path}: {kind.name} holds {holds}, the result is {dtype}; write {other}, or add --out-dtype uint8"
@@ -174,7 +174,7 @@ def check_writable(
 
 
 def load_decoders(*paths: Path) -> None:
-    """Import the decoders of these files, so that read times do not include the imports."""
+    """Import the decoders for these files, so that read times do not include the imports."""
     suffixes = {path.suffix.lower() for path in paths}
     for kind in _FORMATS:
         for name in kind.decoders if suffixes.intersection(kind.suffixes) else ():
@@ -182,7 +182,7 @@ def load_decoders(*paths: Path) -> None:
 
 
 def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
-    """Name the metadata that `write_image` does not write to `path`: of the source, and of the image.
+    """List the metadata of the image and of its source file that `write_image` does not write to `path`.
 
     Examples
     --------
@@ -199,9 +199,9 @@ def not_kept(path: StrPath, image: Image) -> tuple[str, ...]:
 
 
 def _not_held(image: Image, holds: Set[str]) -> list[str]:
-    """List the metadata that a format does not hold.
+    """List the metadata of an image that a format cannot store.
 
-    `holds` names the fields of `Metadata` that the format has a place for, and "geography" for GeoTIFF tags.
+    `holds` names the fields of `Metadata` that the format can store, and "geography" for GeoTIFF tags.
     """
     metadata, bands = image.metadata, image.bands
     found = ["description"] if metadata.description and "description" not in holds else []
@@ -223,17 +223,17 @@ def _not_held(image: Image, holds: Set[str]) -> list[str]:
 
 
 def write_image(path: StrPath, image: Image) -> None:
-    """Write an image in the format of the name's ending (.png, .jpg, .jpeg, .tif, .tiff, .npy); all of it or nothing.
+    """Write an image completely or not at all; the suffix (.png, .jpg, .jpeg, .tif, .tiff, .npy) determines the format.
 
-    The data goes to a temporary file in the same folder, which replaces an existing file when complete and keeps its
-    permissions. A failure leaves nothing behind. A temporary file of a killed process is removed by a write into that
-    folder one hour later or more. Alpha is converted to the pixels' sample type; in .npy it becomes the last band. JPEG
-    has quality 95 without chroma subsampling. `not_kept` names the metadata that a format does not hold (.npy: all).
+    The data is written to a temporary file in the same folder. When complete, it replaces an existing file and keeps
+    that file's permissions; after a failure it is removed. A temporary file of a killed process is removed by a write
+    into the folder after one hour or more. Alpha is converted to the pixels' sample type; in .npy it becomes the last
+    band. JPEG has quality 95 without chroma subsampling. `not_kept` lists the metadata that is lost (.npy: all).
 
     Raises
     ------
     ImageError
-        A result that the format or the folder cannot hold (see `check_writable`), a full disk, or a failing encoder.
+        The format or the folder cannot hold the image (see `check_writable`), the disk is full, the encoder fails.
 
     Examples
     --------

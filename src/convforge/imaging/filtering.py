@@ -22,7 +22,7 @@ from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem, Epilogue, padding_mode_of
 from convforge.problem.types import ADDED, SHORT_NAMES, finfo, is_integer, limits, magnitude
 
-# From this filter side on, two passes beat one if the kernel factors; see docs/methods.md.
+# Smallest side of a kernel of rank 1 for which two 1D passes are faster than one 2D pass; see docs/methods.md.
 _SEPARABLE_FROM = 5
 
 # Prepared weights kept on GPUs, one per plan, filter and stream.
@@ -44,7 +44,7 @@ ELSEWHERE = {
 
 
 class FilterOptions(TypedDict, total=False):
-    """Arguments of :func:`filter` that decide the problem."""
+    """Arguments of :func:`filter` that determine the problem."""
 
     channels: str
     border: str
@@ -69,48 +69,48 @@ def filter(  # noqa: A001
     axes: str | None = None,
     **others: Never,
 ) -> Any:
-    """Filter an image, or a stack of images, with one kernel: cross-correlation, the kernel is not flipped.
+    """Filter an image, or a stack of images, with one kernel by cross-correlation (the kernel is not flipped).
 
     out[p, q] = sum over r, s of image[p*stride + r - R//2, q*stride + s - S//2] * kernel[r, s]
 
     Parameters
     ----------
     image : array of shape (H, W), (H, W, C) or (T, H, W, C)
-        Of NumPy, PyTorch, CuPy or JAX; uint8, uint16, int16, int8, int32, float16, float32 or float64. Any number of
-        bands C and of pages T. A gray stack is (T, H, W, 1), or `axes` names its axes.
+        Array of NumPy, PyTorch, CuPy or JAX, with dtype uint8, uint16, int16, int8, int32, float16, float32 or float64.
+        Any number of bands C and of pages T. A gray stack is (T, H, W, 1), or `axes` names its axes.
     kernel : array of shape (R, S), str or path
-        Numbers, or what :func:`convforge.imaging.kernels.load_kernel` reads: a name such as "laplacian" or
+        Numbers, or a text for :func:`convforge.imaging.kernels.load_kernel`: a name such as "laplacian" or
         "gaussian:5:1.2", a file, or a matrix such as "1 1 1; 1 -8 1; 1 1 1". Its centre is at (R // 2, S // 2).
     channels : {"each", "sum"}
-        Each band by itself, or all bands summed into one image without a band axis.
+        Filter each band alone, or sum all bands into one image without a band axis.
     border, cval : str, float
-        Pixels outside of the image: "zeros", "constant" (`cval`, a value of the image's type), "reflect" (edge pixel
-        not repeated), "symmetric" (repeated), "replicate" or "circular"; or SciPy's, NumPy's or OpenCV's word for one
-        of them, such as "mirror", "edge" or "BORDER_WRAP".
+        Values of pixels outside of the image: "zeros", "constant" (`cval`, a value of the image's type), "reflect"
+        (edge pixel not repeated), "symmetric" (edge pixel repeated), "replicate" or "circular"; or the name of one of
+        them in SciPy, NumPy or OpenCV, such as "mirror", "edge" or "BORDER_WRAP".
     stride : int or pair of int
         Step between computed rows and columns.
     out_dtype : dtype, optional
-        NumPy's or PyTorch's, or its name; by default the image's own: integers are rounded half to even and saturate.
+        A dtype of NumPy or PyTorch, or its name; by default the image's. Integers round half to even and saturate.
     device, algorithm
-        As in :func:`convforge.conv2d`. "auto" uses two one-dimensional passes where the kernel factors. Over an
-        image of integers, a kernel of whole numbers, or of whole numbers over one divisor such as a mean, is summed
-        exactly and divided once, except by methods that round, such as "fft". Other kernels are summed in float32 over
-        pixels of 8 bits, else in float64.
+        As in :func:`convforge.conv2d`. "auto" uses two one-dimensional passes for a kernel of rank 1. If the image has
+        integers and the kernel whole numbers, or whole numbers over one divisor (such as a mean), the sums are exact
+        and divided once, except in methods that round, such as "fft". Sums of other kernels over integers are float32
+        for pixels of 8 bits, else float64.
     axes : str, optional
-        The axes of `image` by the letters of `convforge.imaging.axes.LETTERS`, if they differ from the shapes above: Y
-        and X are rows and columns, adjacent; C or S the bands; Z, T and I separate planes, such as "ZYX", "CYX" or
-        "TZYXC". At most one letter may follow YX.
+        The axes of `image` by the letters of `convforge.imaging.axes.LETTERS`, if they differ from the shapes above,
+        such as "ZYX", "CYX" or "TZYXC". Y and X are rows and columns, which must be adjacent; C or S are the bands; Z,
+        T and I separate planes. At most one letter may follow YX.
 
     Returns
     -------
     array of shape (P, Q), (P, Q, C) or (T, P, Q, C), P = ceil(H / stride), Q = ceil(W / stride)
-        With `axes`, the axes of `image` in their order.
+        With `axes`, the result has the axes of `image` in the same order.
 
     Raises
     ------
     ValueError, TypeError
-        As :func:`convforge.conv2d`; also a kernel that is not two-dimensional or holds NaN or Inf. For an argument of
-        SciPy's or OpenCV's filters, such as `anchor` or `delta`, the message names the equivalent here.
+        As :func:`convforge.conv2d`; also if the kernel is not two-dimensional or contains NaN or Inf. For an argument
+        of SciPy's or OpenCV's filters, such as `anchor` or `delta`, the message names the equivalent here.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def filter(  # noqa: A001
 
 
 def _prepared(plan: Plan, w: NDArray[Any], stream: CallerStream) -> PreparedFilter:
-    """Upload the weights once per stream, which waits for the upload, and keep them."""
+    """Return the prepared weights of a plan; upload them once per stream, which waits for the upload."""
     key = (plan, w.tobytes(), stream.handle)
     prepared = _TAPS.get(key)
     if prepared is None:
@@ -153,7 +153,7 @@ def _prepared(plan: Plan, w: NDArray[Any], stream: CallerStream) -> PreparedFilt
 def result_shape(
     shape: tuple[int, ...], stack: tuple[int, ...], channels: str, axes: str | None = None
 ) -> tuple[int, ...]:
-    """Return the shape of a result (T, P, Q, K) for an image of this shape; summed bands have no axis."""
+    """Return the shape for the caller of a result of shape `stack`, (T, P, Q, K); summed bands have no axis."""
     pages, rows, columns, bands = stack
     if axes is not None:
         return Axes(axes.upper()).result_shape(shape, (rows, columns), summed=channels == "sum")
@@ -174,7 +174,7 @@ def plan_filter(
     return find_plan(problem, options.get("algorithm", "auto"), None, device, None, tune=False), x, weights
 
 
-@np.errstate(all="ignore")  # a tap below the smallest number of the sums' type becomes zero
+@np.errstate(all="ignore")  # a tap below the smallest number of the type of the sums becomes zero
 def filter_problem(
     image: NDArray[Any],
     kernel: NDArray[Any] | str | os.PathLike[str],
@@ -221,7 +221,7 @@ def filter_problem(
 
 
 def _outside(cval: Any, border: str, dtype: str) -> float:
-    """Return the padding value, checked to be a value of the element type."""
+    """Return the padding value; raise ``ValueError`` if the element type cannot represent it."""
     if isinstance(cval, bool) or not isinstance(cval, int | float | np.integer | np.floating):
         raise TypeError(f"cval={cval!r} must be a number")
     if border != "constant":
@@ -242,7 +242,7 @@ def _outside(cval: Any, border: str, dtype: str) -> float:
 
 
 def _result_type(wanted: Any) -> str:
-    """Return our name of NumPy's or PyTorch's element type."""
+    """Return convforge's name of a NumPy or PyTorch dtype."""
     text = str(wanted).removeprefix("torch.")
     try:
         name = text if text in SHORT_NAMES else np.dtype(wanted).name
@@ -254,9 +254,9 @@ def _result_type(wanted: Any) -> str:
 
 
 def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.float64]:
-    """Return the kernel's numbers from an array or from text; float32(1 / 9) means 1 / 9.
+    """Return a kernel as float64 (R, S) from an array or a text; float32(1 / 9) is read as 1 / 9.
 
-    ``ValueError`` or ``TypeError`` unless it is a two-dimensional array of finite real numbers, or text that means one.
+    ``ValueError`` or ``TypeError`` unless it is a two-dimensional array of finite real numbers, or a text for one.
     """
     if isinstance(kernel, str | os.PathLike):
         with no_fork():
@@ -267,7 +267,7 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
         raise TypeError("the kernel is a masked array, whose mask would be lost; fill it first, as in kernel.filled(0)")
     try:
         array = np.asarray(kernel)
-    except (TypeError, ValueError, RuntimeError) as fault:  # rows of several lengths; a tensor that NumPy cannot read
+    except (TypeError, ValueError, RuntimeError) as fault:  # rows of different lengths, or an unreadable tensor
         raise TypeError(f"the kernel is no array that NumPy reads, of shape (R, S): {fault}") from None
     if array.dtype.kind not in "iufb" and array.dtype.name not in ADDED:
         hint = "; filter with .real and .imag one by one, convolution is linear" if array.dtype.kind == "c" else ""
@@ -284,17 +284,17 @@ def kernel_array(kernel: NDArray[Any] | str | os.PathLike[str]) -> NDArray[np.fl
 def _weights(
     taps: NDArray[np.float64], pixels: np.dtype[Any], channels: int, result: str, algorithm: str
 ) -> tuple[NDArray[Any], int]:
-    """Return the kernel in the type of its sums, and the divisor of the sums.
+    """Return the kernel in the type of its sums, and the integer that divides each sum.
 
-    Over integers, whole numbers and fractions of one divisor are summed exactly, in the narrowest type that holds
-    every sum. A rounded quotient of two whole numbers stays on its side of every tie of whole numbers if the sum is
-    below half of the number that the float type counts to; so one division rounds as the exact quotient does.
+    Over integer pixels, whole numbers and fractions with a common divisor are summed exactly, in the narrowest type
+    that holds every sum. If a sum is below half of the largest consecutive integer of the float type (2**24 in float32,
+    2**53 in float64), its one rounded division then rounds to the same integer as the exact quotient.
     """
-    if not is_integer(pixels.name):  # 16-bit floats are summed in float32, so kernels need not be rounded to them
+    if not is_integer(pixels.name):  # sums of 16-bit floats are float32, and so is their kernel
         return _cast(taps, np.float64 if pixels == np.float64 else np.float32), 1
     whole, divisor = (taps, 1) if (taps == np.rint(taps)).all() else over_a_divisor(taps) or (taps, 0)
     largest = float(np.abs(whole).sum()) * channels * magnitude(pixels.name)
-    # Other methods' arithmetic has fractions, as the FFT's has, and needs float sums.
+    # Methods that are not exact, such as the FFT, compute with fractions and need float sums.
     named = () if algorithm == "auto" else every_algorithm()
     methods = (a for a in named if a.operation == "conv2d" and a.name == algorithm)
     rounds = any(a.precision not in ("strict", "separable") for a in methods)
@@ -314,7 +314,7 @@ def _weights(
 
 
 def _small_integers(whole: NDArray[np.float64], pixels: np.dtype[Any], channels: int) -> str | None:
-    """Return the integer type that holds these numbers and whose sums with such pixels fit int32."""
+    """Return an integer type for the kernel if its sums over these pixels fit int32, else None."""
     for name in ("int8", "int16") if pixels.itemsize <= 2 else ():
         low, high = limits(name)
         fits = low <= whole.min() and whole.max() <= high
@@ -333,13 +333,13 @@ def _cast(taps: NDArray[np.float64], dtype: Any) -> NDArray[Any]:
 
 
 def _two_passes_pay(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
-    """Tell whether a kernel is large, of rank 1, and summed in a float type; `taps` may be multiples of the kernel."""
+    """True if a kernel is large, of rank 1, and summed in a float type; `taps` may be a multiple of the kernel."""
     return min(taps.shape) >= _SEPARABLE_FROM and dtype.kind == "f" and _has_rank_1(taps, dtype)
 
 
 def _has_rank_1(taps: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
-    """Tell whether a kernel is the product of a column and a row, to the last bit of a float type."""
-    # A matrix of rank 1 is the outer product of the row and column of its largest number, divided by that number.
+    """True if a kernel is a column times a row, within the machine epsilon of `dtype`."""
+    # A matrix of rank 1 is the outer product of the row and column of its largest element, divided by that element.
     r, s = np.unravel_index(np.abs(taps).argmax(), taps.shape)
     if not taps[r, s]:
         return False

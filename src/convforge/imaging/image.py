@@ -23,12 +23,12 @@ MAX_PIXELS = 2**28
 # Values of the orientation tag that swap rows and columns.
 _SIDEWAYS = range(5, 9)
 
-# Below this a wrong header costs little memory, and the decoder describes the fault better.
+# Up to this size a wrong header allocates little memory, and the decoder reports the fault more precisely.
 HARMLESS_BYTES = 2**20
 
 
 class ImageError(ValueError):
-    """An image cannot be read or written; the message names the file, the fault and the remedy."""
+    """An image cannot be read or written; the message names the file, the fault and the solution."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,19 @@ class Metadata:
     """Metadata of an image."""
 
     resolution: tuple[float, float] | None = None  # pixels per `unit` along x and y
-    unit: Unit = "inch"  # "none": only the ratio of the resolutions has a meaning
+    unit: Unit = "inch"  # "none": only the ratio of x to y has a meaning
     description: str = ""  # TIFF ImageDescription, PNG Description, JPEG ImageDescription or comment
     icc_profile: bytes | None = field(default=None, repr=False)  # unchanged
     premultiplied: bool = False  # colours are already multiplied by alpha ("associated" alpha, TIFF only)
-    # A block of EXIF that begins with b"II", without orientation, maker's note and thumbnail: pixels are upright, and
-    # the other two would be untrue or damaged.
+    # A block of EXIF that begins with b"II", without orientation (the pixels are upright) and without maker's note and
+    # thumbnail (they would be damaged or outdated).
     exif: bytes | None = field(default=None, repr=False)
-    png: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)  # (name, body) of chunks that only PNG holds
+    png: tuple[tuple[bytes, bytes], ...] = field(default=(), repr=False)  # (name, body) of chunks that only PNG has
     left: tuple[str, ...] = field(default=(), repr=False)  # names of the file's metadata that is not written
     storage: tuple[str, ...] = field(default=(), repr=False)  # features of the TIFF's storage that are not written
 
     def profile_for(self, bands: int) -> bytes | None:
-        """Return the ICC profile if its colour space fits: an RGB profile does not fit a gray result."""
+        """Return the ICC profile if its colour space has this number of bands (an RGB profile needs 3), else None."""
         space = {1: b"GRAY", 3: b"RGB "}.get(bands)
         return self.icc_profile if self.icc_profile is not None and self.icc_profile[16:20] == space else None
 
@@ -64,26 +64,27 @@ class Metadata:
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """Pixels with their transparency and metadata.
+    """An image: pixels, alpha and metadata.
 
     Parameters
     ----------
     pixels : ndarray
-        (H, W) or (H, W, B); with `pages` (T, H, W) or (T, H, W, B). Integers or floats of 8 to 64 bits. One band has
-        no axis of its own.
+        (H, W) or (H, W, B); with `pages` (T, H, W) or (T, H, W, B). Integers or floats of 8 to 64 bits. A single band
+        has no axis.
     alpha : ndarray, optional
-        (H, W), with `pages` (T, H, W). It is not filtered.
+        (H, W), with `pages` (T, H, W). Filters do not change it.
     metadata : Metadata
     pages : bool
         The first axis counts pages.
     axes : (str, tuple of int)
-        The named axes of the array that the pixels were read from, and the sizes of its page axes, so that a .npy file
-        is written with the same axes.
+        The letters of the axes of the array that was read, and the sizes of its page axes: a .npy file is written with
+        the same axes.
 
     Raises
     ------
     ImageError
-        Axes that do not fit `pages`, an empty image, an alpha of another size, an unsupported sample type.
+        The number of axes does not fit `pages`, the image is empty, alpha has another size, or the sample type is
+        unsupported.
 
     Examples
     --------
@@ -113,17 +114,15 @@ class Image:
 
     @property
     def height(self) -> int:
-        """Rows of one page."""
         return int(self.pixels.shape[1 if self.pages else 0])
 
     @property
     def width(self) -> int:
-        """Columns of one page."""
         return int(self.pixels.shape[2 if self.pages else 1])
 
     @property
     def bands(self) -> int:
-        """Bands of a pixel without alpha."""
+        """Number of bands without alpha."""
         return int(self.pixels.shape[-1]) if self.pixels.ndim == (4 if self.pages else 3) else 1
 
     @property
@@ -132,20 +131,20 @@ class Image:
         return int(self.pixels.shape[0]) if self.pages else 1
 
     def filtered(self, pixels: Array, *, stride: tuple[int, int] = (1, 1)) -> Image:
-        """Return this image with the pixels of a filter's result.
+        """Return a copy of this image with the pixels of a filter's result.
 
         Parameters
         ----------
         pixels : ndarray
-            With the page axis of this image, any number of bands.
+            The result, with the page axis of this image and any number of bands.
         stride : (int, int)
-            Stride of the filter along y and x. Alpha is subsampled with it, and a resolution of 300 pixels per
-            inch becomes 150 at stride 2. If it is not 1, EXIF entries that count pixels are removed.
+            Stride of the filter along y and x. Alpha is subsampled by it, and the resolution is divided by it. If it is
+            not 1, EXIF entries that count pixels are removed.
 
         Raises
         ------
         ImageError
-            The new pixels do not fit alpha at this stride (a filter without padding shrinks the image).
+            The new pixels and alpha differ in size (a filter without padding shrinks the image).
         """
         step_y, step_x = stride
         alpha = None if self.alpha is None else np.ascontiguousarray(self.alpha[..., ::step_y, ::step_x])
@@ -167,16 +166,16 @@ SAMPLE_DTYPES = "uint8/16/32/64, int8/16/32/64 or float16/32/64"
 
 
 def is_sample_dtype(dtype: np.dtype[Any]) -> bool:
-    """Tell whether an image can hold samples of this type (no bool, complex, long double or objects)."""
+    """True if an image can have samples of this type (no bool, complex, long double or objects)."""
     return dtype.kind in "uif" and dtype.itemsize <= 8
 
 
 def check_size(
     path: str | os.PathLike[str], height: int, width: int, *, bands: int = 1, pages: int = 1, max_pixels: int
 ) -> None:
-    """Raise ``ImageError`` for an empty image, and for one beyond `max_pixels`, from the header alone.
+    """Raise ``ImageError`` for an empty image, or for more than `max_pixels` pixels, before anything is decoded.
 
-    Pages count, and each further four bands count as one more image, so that thousands of bands are refused too.
+    Every page counts, and every four bands count as one image, so an image of thousands of bands is refused too.
     """
     if min(height, width, bands, pages) < 1:
         raise ImageError(f"{path}: declares {width} x {height} pixels in {bands} bands; the file holds no image")
@@ -192,9 +191,9 @@ def check_size(
 
 
 def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, ratio: int) -> None:
-    """Raise ``ImageError`` if `stored` bytes cannot unpack to `declared` bytes at `ratio` to one.
+    """Raise ``ImageError`` if a file declares more than `ratio` times the bytes that it stores.
 
-    The ratios are the best that each compression can reach, so no valid image is refused, however blank.
+    `ratio` is the largest possible ratio of the compression, so no valid image is refused, even a blank one.
     """
     if declared > stored * ratio + HARMLESS_BYTES:
         raise ImageError(
@@ -204,9 +203,9 @@ def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, r
 
 
 def upright(pixels: Array, orientation: int) -> Array:
-    """Turn pixels (H, W) or (H, W, B) upright by the EXIF/TIFF Orientation tag (1 to 8; others change nothing)."""
+    """Rotate and flip pixels (H, W) or (H, W, B) by the EXIF/TIFF Orientation tag (1 to 8; others change nothing)."""
     turned = pixels
-    if orientation in _SIDEWAYS:  # after the swap, the cases are 1 to 4
+    if orientation in _SIDEWAYS:  # after the swap, the remaining flips are those of 1 to 4
         turned = np.swapaxes(turned, 0, 1)
         orientation -= 4
     flips = {2: (1,), 3: (0, 1), 4: (0,)}.get(orientation)
@@ -219,9 +218,9 @@ def upright_pair(pair: tuple[Number, Number], orientation: int) -> tuple[Number,
 
 
 def alpha_as(alpha: Array, dtype: np.dtype[Any]) -> Array:
-    """Return alpha as `dtype`: opaque is the largest integer, or 1.0.
+    """Convert alpha to `dtype`; opaque is the largest integer of the type, or 1.0.
 
-    Files hold one sample type for all bands, so a float result of an 8-bit image needs a float alpha.
+    A file has one sample type for all bands, so a float result of an 8-bit image needs a float alpha.
     """
     if alpha.dtype == dtype:
         return alpha

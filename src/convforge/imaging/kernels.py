@@ -1,9 +1,9 @@
-"""Filter kernels by name, from a file, or from a typed matrix.
+"""Filter kernels from a name, a file, or the text of a matrix.
 
-Kernels are applied as **cross-correlation**: they are not flipped. So `sobel-x` is positive where the image grows
-brighter to the right, `sobel-y` where it grows brighter downwards. The output pixel is under element (R // 2, S // 2),
-counted from 0: the centre for odd sizes, the element right of and below it for even ones, as in
-scipy.ndimage.correlate with origin 0.
+Kernels are applied as **cross-correlation**: they are not flipped. So `sobel-x` is positive where brightness increases
+to the right, `sobel-y` where it increases downwards. Element (R // 2, S // 2), counted from 0, is at the output pixel:
+the centre for odd sizes, the element right of and below the centre for even sizes, as in scipy.ndimage.correlate with
+origin 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KERNEL_NAMES = (*_FIXED, "gaussian:SIZE:SIGMA", "log:SIZE:SIGMA", "box:SIZE")
 """Names that `named_kernel` takes; SIZE in pixels, SIGMA in pixels and more than 0."""
 
 
-# Names that users try, and the answers.
+# Names from other libraries, and the hint in the error message.
 _ELSEWHERE = {
     "sobel": "'sobel-x' and 'sobel-y' are the two directions",
     "scharr": "'scharr-x' and 'scharr-y' are the two directions",
@@ -50,7 +50,7 @@ _ELSEWHERE = {
 
 
 class KernelError(ValueError):
-    """A kernel that cannot be used; the message names the value, the rule and the remedy."""
+    """An invalid kernel; the message names the value, the rule and the solution."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +84,14 @@ class Kernel:
 
 
 def load_kernel(text: str | os.PathLike[str]) -> Kernel:
-    """Return the kernel that `text` names, holds, or points to.
+    """Return the kernel of a name, a file or the text of a matrix.
 
     Parameters
     ----------
     text : str or path-like
-        In this order: a name of `KERNEL_NAMES` (write ./NAME for a file of such a name), an existing .npy or text file
-        (one row a line, comments after #), or a matrix, with rows divided by semicolons or line ends, values by spaces
-        or commas, and fractions ("1/9 1/9 1/9; ...").
+        Tried in this order: a name of `KERNEL_NAMES` (write ./NAME for a file of the same name); an existing .npy or
+        text file (one row per line, comments after #); a matrix. Semicolons or line ends separate rows, spaces or
+        commas separate values; fractions are allowed ("1/9 1/9 1/9; ...").
 
     Returns
     -------
@@ -101,8 +101,8 @@ def load_kernel(text: str | os.PathLike[str]) -> Kernel:
     Raises
     ------
     KernelError
-        An unknown name (the message offers the nearest), a missing or unreadable file, ragged rows, a value that is not
-        a finite number, an empty kernel, complex values, an array that is not a matrix, a bad SIZE or SIGMA.
+        An unknown name (the message proposes the most similar), a missing or unreadable file, rows of different
+        lengths, a value that is not a finite real number, an empty kernel, not a matrix, an invalid SIZE or SIGMA.
 
     Examples
     --------
@@ -121,7 +121,7 @@ give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
     text = text.strip()
     if not text:
         raise KernelError(f"the kernel is empty; give one of {', '.join(KERNEL_NAMES)}, a file, or a matrix")
-    if _canonical(text).split(":")[0] in _HEADS:  # before a file of such a name
+    if _canonical(text).split(":")[0] in _HEADS:  # a name takes precedence over a file of the same name
         return named_kernel(text)
     if os.path.isfile(text):
         return _from_file(Path(text))
@@ -135,15 +135,15 @@ give a .npy or text file, or a matrix as "1 1 1; 1 -8 1; 1 1 1"
 
 
 def named_kernel(text: str) -> Kernel:
-    """Return a kernel of `KERNEL_NAMES`; case and underscores do not matter.
+    """Return a kernel of `KERNEL_NAMES`; case is ignored, and underscores equal hyphens.
 
-    gaussian:SIZE:SIGMA is the Gaussian sampled at whole pixels, SIZE odd, scaled to sum 1. log:SIZE:SIGMA is the
-    Laplacian of that Gaussian, (x^2 + y^2 - 2 SIGMA^2) / SIGMA^4 times it, less its mean, so that flat parts give 0;
-    its sign is `laplacian`'s. box:SIZE is the mean over SIZE x SIZE pixels; an even SIZE reaches one pixel further up
-    and left than down and right.
+    gaussian:SIZE:SIGMA is the Gaussian at pixel centres, divided by its sum; SIZE is odd. log:SIZE:SIGMA is the
+    Laplacian of that Gaussian: the Gaussian times (x^2 + y^2 - 2 SIGMA^2) / SIGMA^4, minus the mean, so that constant
+    regions give 0; it has the sign of `laplacian`. box:SIZE is the mean over SIZE x SIZE pixels; for an even SIZE it
+    reaches one pixel further up and left than down and right.
 
-    ``KernelError`` for an unknown name (the message offers the nearest), a SIZE that is not a whole number from 1 to
-    4095, an even SIZE or a SIGMA not above 0 for gaussian and log, arguments where none are allowed.
+    ``KernelError`` for an unknown name (the message proposes the most similar), a SIZE that is not a whole number from
+    1 to 4095, an even SIZE or a SIGMA not above 0 for gaussian and log, and arguments of a kernel that takes none.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def _gaussian(text: str, head: str, arguments: list[str]) -> npt.NDArray[np.floa
     if not (0 < sigma < float("inf")):
         raise KernelError(f"kernel {text!r}: SIGMA is {arguments[1]!r}; it must be a number above 0, in pixels")
     steps = (np.arange(size) - size // 2) / sigma
-    with np.errstate(over="ignore", under="ignore"):  # the far tails of a narrow Gaussian are zero
+    with np.errstate(over="ignore", under="ignore"):  # the tails of a narrow Gaussian underflow to zero
         line = np.exp(-0.5 * steps * steps)
     line /= line.sum()
     gaussian = np.outer(line, line)
@@ -219,7 +219,7 @@ def _gaussian(text: str, head: str, arguments: list[str]) -> npt.NDArray[np.floa
 
 
 def _example(head: str, arguments: list[str]) -> str:
-    """Write a valid argument; a single number that is not a size becomes SIGMA, with a SIZE that reaches 4 SIGMA."""
+    """Return a valid name for a message; a single number that is no size becomes SIGMA, with a SIZE for 4 SIGMA."""
     with suppress(ValueError):
         sigma = float(arguments[0]) if len(arguments) == 1 else 0.0
         size = 2 * round(4 * sigma) + 1 if 0 < sigma < LARGEST_SIDE / 9 else 0
@@ -229,7 +229,7 @@ def _example(head: str, arguments: list[str]) -> str:
 
 
 def _looks_like_matrix(text: str) -> bool:
-    """Tell whether a text holds only numbers, or begins with one and has rows; errors then name the row and column."""
+    """True if a text has only numbers, or begins with a number and has rows; errors then name the row and column."""
     if ";" in text and re.match(r"[-+0-9.\[(]", text):
         return True
     numbers = r"(?:[-+0-9.e,;/\s\[\]()]|nan|inf(?:inity)?|[ij])+"
@@ -237,7 +237,7 @@ def _looks_like_matrix(text: str) -> bool:
 
 
 def _parse(text: str, where: str) -> npt.NDArray[np.float64]:
-    """Parse rows that are divided by ';' or line ends, or written as Python prints [[1, 2], [3, 4]]."""
+    """Parse rows separated by ';' or line ends, or in Python's notation [[1, 2], [3, 4]]."""
     text = re.sub(r"\]\s*,?\s*\[", ";", text.strip())
     text = re.sub(r"^[\[(\s]+|[\])\s]+$", "", text)
     lines = [line.split("#")[0].strip() for line in re.split(r"[;\n]", text)]
@@ -294,7 +294,7 @@ def _from_file(path: Path) -> Kernel:
 def _npy(path: Path, where: str) -> npt.NDArray[np.float64]:
     try:
         values = np.load(path, allow_pickle=False)
-    except Exception as error:  # a damaged header raises any error of its parser
+    except Exception as error:  # the parser raises various errors for a damaged header
         reason = " ".join(str(error).split())[:200]
         raise KernelError(f"{where} is truncated or damaged ({reason}); save it again with numpy.save") from error
     if values.dtype.kind == "c":

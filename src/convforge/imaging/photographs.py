@@ -1,4 +1,4 @@
-"""Real photographs from scikit-image's wheel: RGB, 512 x 512 or more, no download."""
+"""Photographs that scikit-image installs: RGB, at least 512 x 512 pixels, without a download."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PHOTOGRAPHS = {
 
 
 def photograph(name: str = "astronaut") -> npt.NDArray[np.uint8]:
-    """Return a photograph (H, W, 3) of scikit-image's wheel, each side at least 512.
+    """Return one of scikit-image's photographs, uint8 of shape (H, W, 3), H and W at least 512.
 
-    ``ImageError`` for a name that is not in `PHOTOGRAPHS`, or without scikit-image.
+    ``ImageError`` if the name is not in `PHOTOGRAPHS`, or scikit-image is not installed.
 
     Examples
     --------

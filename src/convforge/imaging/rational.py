@@ -15,16 +15,16 @@ LARGEST_DIVISOR = 2**24
 LARGEST_DIVISOR_F32 = 2**14
 """Of float32 numbers, which lie near to some fraction of any larger divisor."""
 
-# Limits of the denominator, tried in this order.
+# Upper limits of the denominator, tried in this order.
 _DENOMINATORS = (2**8, 2**12, LARGEST_DIVISOR_F32, 2**18, 2**21, LARGEST_DIVISOR)
 
 
 def over_a_divisor(values: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float64], int] | None:
-    """Return whole numbers k and the divisor n with `values` = k / n as their type rounds it, or None.
+    """Return whole numbers k and a divisor n so that k / n, rounded to the dtype, is `values`; None if there are none.
 
-    `values` are finite float32 or float64. A product of two rounded fractions, as of two rows of 1/5, still counts,
-    though it may be two roundings off. n is from 1 to `LARGEST_DIVISOR` (`LARGEST_DIVISOR_F32` for float32), in lowest
-    terms except for small multiples.
+    `values` are finite float32 or float64. They may differ from k / n by two roundings, such as in a product of two
+    rows of 1/5. n is from 1 to `LARGEST_DIVISOR` (`LARGEST_DIVISOR_F32` for float32), and the smallest divisor or a
+    small multiple of it.
 
     Examples
     --------

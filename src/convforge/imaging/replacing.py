@@ -20,7 +20,7 @@ if sys.platform != "win32":  # Windows cannot remove or rename an open file
 
 _NAME = re.compile(r"\.convforge-[0-9a-f]{12}\.tmp")
 
-# A younger temporary file may not be locked yet.
+# Minimum age of files that are removed: a new temporary file may not be locked yet.
 SWEPT_AFTER_SECONDS = 3600.0
 
 # Windows has no SIGHUP.
@@ -31,18 +31,18 @@ _swept: set[Path] = set()
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file next to `target` that replaces it when the block succeeds, and is removed if not.
+    """Open a temporary file in the folder of `target`; it replaces `target` if the block succeeds, else it is removed.
 
     An existing target keeps its permissions. The temporary file is locked while it is written, so that other processes
-    leave it alone. Files of killed processes are removed, once per folder and process. ``OSError`` if the file
-    cannot be made, written or renamed.
+    do not remove it. Temporary files of killed processes are removed, once per folder and process. ``OSError`` if the
+    file cannot be made, written or renamed.
     """
     if target.parent not in _swept:
         _swept.add(target.parent)
         sweep(target.parent)
     temporary = target.with_name(f".convforge-{secrets.token_hex(6)}.tmp")
     try:
-        with temporary.open("x+b") as file:  # a plain open gives the umask's permissions
+        with temporary.open("x+b") as file:  # open() applies the umask, tempfile would not
             _lock(file)
             yield file
             file.flush()
@@ -59,10 +59,10 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove this user's temporary files that are unchanged for an hour and locked by no process."""
+    """Remove this user's temporary files that have not changed for an hour and are not locked."""
     try:
         found = [entry for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]
-    except OSError:  # a folder without read access: the write itself reports the fault
+    except OSError:  # a folder without read access: the write reports the fault
         return
     for entry in found:
         with suppress(OSError):  # already removed, or in use
@@ -78,7 +78,7 @@ def sweep(folder: Path) -> None:
 
 
 def _lock(file: BinaryIO, *, must: bool = False) -> None:
-    """Lock an open file until it is closed; without file locks, only `must` fails."""
+    """Lock an open file until it is closed; raise ``OSError`` for a failure only if `must`."""
     if sys.platform != "win32":
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,10 +89,10 @@ def _lock(file: BinaryIO, *, must: bool = False) -> None:
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Raise KeyboardInterrupt on SIGINT, SIGTERM and SIGHUP; the yielded function tells whether one came.
+    """Raise KeyboardInterrupt on SIGINT, SIGTERM and SIGHUP; the yielded function is true after one.
 
-    Callers need the function because a library's callback may drop the exception. A signal that the process ignored at
-    its start, as under nohup, stays ignored. Only the first of SIGTERM and SIGHUP counts, as they often come together.
+    Callers need the function because a library's callback may suppress the exception. Signals that are ignored at the
+    start, as under nohup, stay ignored. Only the first of SIGTERM and SIGHUP raises: they often arrive together.
     """
     came = False
 

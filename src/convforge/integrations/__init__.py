@@ -1,1 +1,1 @@
-"""convforge inside other libraries: their layers, operators and gradients. Imported on first use."""
+"""Integrations of convforge into other libraries: operators, layers, gradients. Imported on first use."""

@@ -1,9 +1,9 @@
-"""BatchNorm2d and ReLU folded into the convolution before them, as long as no result changes.
+"""Fold BatchNorm2d and ReLU into the convolution before them, as long as no result changes.
 
-Folded modules keep their place, parameters, buffers, hooks and flags; only their class changes, and with it the
-computation. Each call checks :meth:`Fold.holds`; if false (training, a hook, a changed flag of a parent, an exchanged
-module), every module computes its own part as before. So ``state_dict``, ``load_state_dict``, ``train``, ``to``,
-``requires_grad_`` and gradients are those of the model itself. :func:`folds` finds the modules in a trace.
+Folded modules stay in the model, with their parameters, buffers, hooks and flags; only their class, and so their
+forward, changes. Each call checks :meth:`Fold.holds`. If it is false (training, a hook, a changed flag of a parent, a
+replaced module), every module computes its own part. So ``state_dict``, ``load_state_dict``, ``train``, ``to``,
+``requires_grad_`` and gradients work as before. :func:`folds` finds the modules in a trace of the model.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from torch.nn.modules import module as hooks_of_all
 from convforge.backends.cuda.absent import first_line
 from convforge.integrations.torch_functional import Conv2d, conv2d
 
-# Activation modules that a convolution can compute, and their names there.
+# Activation modules that a convolution can compute, and their names in convforge.
 ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_OF_ALL = tuple(f"_global{name}" for name in _HOOKS)
-# Types of attributes that a forward may depend on.
+# Types of the plain attributes, on which a forward may depend.
 _FLAGS = (bool, int, float, str, type(None))
-# Attributes that torch.compile sets on its module: no forward reads them.
+# Attributes that torch.compile sets on a module; no forward reads them.
 _OF_COMPILER = ("_is_torch_compile", "_compiled_call_impl")
 
 
 def is_hooked(module: Any) -> bool:
-    """True if a module has hooks."""
     return any(getattr(module, name) for name in _HOOKS)
 
 
 def flags(module: Any) -> dict[str, Any]:
-    """The plain attributes of a module, on which its forward may depend."""
+    """Return the plain attributes of a module by name; its forward may depend on them."""
     return {
         name: value for name, value in module.__dict__.items() if type(value) in _FLAGS and name not in _OF_COMPILER
     }
@@ -45,8 +44,8 @@ def flags(module: Any) -> dict[str, Any]:
 def _has_changed(module: Any, then: dict[str, Any]) -> bool:
     """True if a module's plain attributes have changed.
 
-    A compiler guards single attributes, and compiles again when one of them changes; only calls that are not compiled
-    notice a new attribute.
+    A compiler guards each attribute that exists, and compiles again when one changes; new attributes are detected only
+    in calls that are not compiled.
     """
     if torch.compiler.is_compiling():
         return any(getattr(module, name, None) != value for name, value in then.items())
@@ -55,19 +54,19 @@ def _has_changed(module: Any, then: dict[str, Any]) -> bool:
 
 @dataclass(eq=False)
 class Fold:
-    """A convolution, the BatchNorm2d folded into it, and perhaps a ReLU or ReLU6."""
+    """A convolution, the BatchNorm2d folded into it, and optionally a ReLU or ReLU6."""
 
     conv: Any
     norm: Any
     end: Any  # activation or None
-    by_pytorch: bool  # PyTorch convolves; the activation's module computes the activation
+    by_pytorch: bool  # PyTorch computes the convolution, and the activation's module the activation
     around: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)  # parents with their attributes
     places: list[tuple[Any, str, Any]] = field(default_factory=list)  # (parent, name, module)
-    bounds: list[Any] = field(default_factory=list)  # containers of some, not all
+    bounds: list[Any] = field(default_factory=list)  # containers of some of the modules, not of all
     _kept: Any = None
 
     def holds(self) -> bool:
-        """True if the fold computes the same as its modules one by one."""
+        """True if the fold still gives the same result as its modules one by one."""
         members = (self.conv, self.norm) if self.end is None else (self.conv, self.norm, self.end)
         return not (
             self.conv.training or self.norm.training or self.norm.running_mean is None
@@ -82,16 +81,16 @@ class Fold:
         return next((name for kind, name in ACTIVATIONS.items() if isinstance(self.end, kind)), None)
 
     def weights(self) -> tuple[Any, Any]:
-        """Weights and bias with the BatchNorm2d folded in, computed again after any of their tensors has changed.
+        """Return weights and bias with the BatchNorm2d folded in; recompute them after a tensor has changed.
 
-        The bias has the type in which our kernels add it, so that no call casts it; for PyTorch the weights' type.
+        The bias has the type in which our kernels add it, so that no call casts it; for PyTorch, the weights' type.
         """
         conv, norm = self.conv, self.norm
         tensors = (conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.weight, norm.bias)
         given = [t for t in tensors if t is not None]
         if (
             torch.compiler.is_compiling()
-            or type(conv.weight) is not nn.Parameter  # a trace's proxy, or parametrized
+            or type(conv.weight) is not nn.Parameter  # a proxy in a trace, or parametrized
             or any(type(t) not in (torch.Tensor, nn.Parameter) or t.is_inference() for t in given)
             or (torch.is_grad_enabled() and any(t.requires_grad for t in given))
         ):
@@ -99,7 +98,7 @@ class Fold:
         state = [(t.data_ptr(), t._version, t.dtype) for t in given], norm.eps
         if self._kept is None or self._kept[0] != state:
             with torch.inference_mode(False), torch.no_grad():
-                held = [t.detach() for t in given]  # so that no other tensor gets their addresses
+                held = [t.detach() for t in given]  # keeps the memory, so that no other tensor gets these addresses
                 self._kept = state, held, self._folded(tensors)
         made: tuple[Any, Any] = self._kept[2]
         return made
@@ -113,10 +112,10 @@ class Fold:
 
 
 def folded(tensors: Sequence[Any], eps: float) -> tuple[Any, Any]:
-    """Fold a BatchNorm2d into weights and bias; types of 16 bits in float32, in which the bias stays.
+    """Return weights and bias with a BatchNorm2d folded in; for 16-bit types, the bias is float32.
 
-    `tensors` are weights and bias of the convolution; mean, variance, weight and bias of the BatchNorm2d. Biases and
-    the last weight may be None.
+    `tensors` are weights and bias of the convolution, then mean, variance, weight and bias of the BatchNorm2d. Both
+    biases and the BatchNorm2d's weight may be None. 16-bit types are computed in float32.
     """
     weight, bias, mean, var, scale, shift = tensors
     dtype = torch.promote_types(torch.promote_types(weight.dtype, mean.dtype), torch.float32)
@@ -128,7 +127,7 @@ def folded(tensors: Sequence[Any], eps: float) -> tuple[Any, Any]:
 
 
 class FoldedConv2d(Conv2d):
-    """A convolution that also computes the modules of its fold while the fold holds."""
+    """A convolution that also computes the modules folded into it, while the fold holds."""
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - its name in nn.Conv2d
         fold: Fold = self.__dict__["_fold"]
@@ -150,7 +149,7 @@ class _Passed:
 
 
 class FoldedBatchNorm2d(_Passed, nn.BatchNorm2d):  # type: ignore[misc]
-    """A BatchNorm2d that passes its input on while its fold holds."""
+    """A BatchNorm2d that returns its input while its fold holds."""
 
 
 class FoldedReLU(_Passed, nn.ReLU):  # type: ignore[misc]
@@ -170,7 +169,7 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]
 
 
 def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
-    """Names of the BatchNorm2d after each convolution and of the activation after that; `notes` gets reasons."""
+    """Return the names of the modules to fold into each convolution, in order; append reasons against it to `notes`."""
     if any(getattr(hooks_of_all, name) for name in _HOOKS_OF_ALL):
         notes.append("Nothing was folded: hooks are registered for all modules, and would see other calls.")
         return {}
@@ -184,7 +183,7 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
     places = Counter(id(layer) for _, layer in model.named_modules(remove_duplicate=False))
 
     def alone(node: Any) -> bool:
-        """True if the module is called once, in one place, and nothing else reads its weights."""
+        """True if the model calls the module once, has it in one place, and reads its weights nowhere else."""
         name = node.target
         return (
             node.op == "call_module"
@@ -233,7 +232,7 @@ def fold_of(model: Any, names: list[str], by_pytorch: bool) -> Fold:
 
 
 def _refusal(model: Any, names: list[str]) -> str:
-    """Reason why modules must compute one by one; empty if they need not."""
+    """Return the reason why these modules cannot be folded; empty if they can."""
     for name in (*names, *_bounds(names)):
         if is_hooked(model.get_submodule(name)):
             return f"{name} has a hook, which would see other values"
@@ -244,19 +243,19 @@ def _refusal(model: Any, names: list[str]) -> str:
 
 
 def _above(name: str) -> list[str]:
-    """Names of a module's parents, including the model itself (an empty name)."""
+    """Return the names of a module's parents, including the model (an empty name)."""
     parts = name.split(".")[:-1]
     return ["", *(".".join(parts[: at + 1]) for at in range(len(parts)))]
 
 
 def _bounds(names: list[str]) -> list[str]:
-    """Names of the containers around some of these, but not around all."""
+    """Return the names of the containers of some of these modules, but not of all."""
     every = [set(_above(name)) for name in names]
     return sorted(path for path in every[0].union(*every) if not all(path in one for one in every))
 
 
 def _traced(model: Any) -> Any:
-    """Trace a model and restore its attributes, which the trace's calls may have changed."""
+    """Trace a model without its hooks, then restore its attributes, which the trace may have changed."""
     before = [(layer, layer.__dict__.copy()) for layer in model.modules()]
     try:
         for layer, _ in before:

@@ -1,4 +1,4 @@
-"""``torch.nn.functional.conv2d`` and ``torch.nn.Conv2d`` by convforge: PyTorch's arguments, then the operator."""
+"""``torch.nn.functional.conv2d`` and ``torch.nn.Conv2d`` by convforge: check the arguments, call the operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from convforge.integrations.torch_operator import (
 )
 
 _HALVES = (torch.float16, torch.bfloat16)
-# Biases of 16 bits cast to float32, one per stream, with version and address of the original.
+# 16-bit biases cast to float32, by bias and stream, with version and address of the original.
 _BIASES = WeakTensorKeyDictionary()
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -45,24 +45,24 @@ def conv2d(
     algorithm: str = "auto",
     tune: bool | None = None,
 ) -> Any:
-    """``torch.nn.functional.conv2d`` by convforge, with gradients, under autocast, torch.compile and CUDA graphs.
+    """``torch.nn.functional.conv2d`` by convforge; supports gradients, autocast, torch.compile and CUDA graphs.
 
     Parameters
     ----------
     x : tensor of shape (N, C, H, W) or (C, H, W)
-        The result has its memory format, channels_last or contiguous.
+        The result has the memory format of x, channels_last or contiguous.
     weight : tensor of shape (K, C / groups, R, S)
     bias : tensor of shape (K,), optional
     stride, dilation, groups
         As in PyTorch.
     padding : int, pair of int, "valid", "same", or ((top, bottom), (left, right))
     padding_mode : {"zeros", "reflect", "replicate", "circular"}
-        Modes other than zeros call PyTorch's pad before the convolution; negative padding crops.
+        For modes other than zeros, PyTorch's pad runs before the convolution; negative padding crops.
     activation : {None, "relu", "relu6"}
-        Computed in the same kernel.
+        Applied to the result in the same kernel.
     precision : str
-        "auto" follows PyTorch's TF32 setting, which permits TF32 but does not require it; today "auto" always uses
-        strict float32. Other values as in :func:`convforge.conv2d`.
+        "auto" respects PyTorch's TF32 setting, which allows TF32 but does not require it; at present "auto" always
+        uses strict float32. Other values are those of :func:`convforge.conv2d`.
     algorithm, tune
         As in :func:`convforge.conv2d`.
 
@@ -101,7 +101,7 @@ def conv2d(
         )
     if padding_mode not in _PADDING_MODES:
         raise ValueError(f"padding_mode={padding_mode!r} must be one of {', '.join(_PADDING_MODES)} here")
-    if any(isinstance(tensor, fx.Proxy) for tensor in (x, weight, bias)):  # a symbolic trace: a call of this function
+    if any(isinstance(tensor, fx.Proxy) for tensor in (x, weight, bias)):  # a symbolic trace records this call
         return torch.overrides.handle_torch_function(
             conv2d, (x, weight, bias), x, weight, bias, stride, padding, dilation, groups, padding_mode=padding_mode,
             activation=activation, precision=precision, algorithm=algorithm, tune=tune,
@@ -155,7 +155,7 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
 
     @classmethod
     def of(cls, layer: Any) -> Conv2d:
-        """Make a layer that shares parameters, hooks and mode with `layer`."""
+        """Make a layer that shares the parameters, hooks and attributes of `layer`."""
         made: Conv2d = cls.__new__(cls)
         made.__dict__ = layer.__dict__.copy()
         return made
@@ -170,10 +170,10 @@ class Conv2d(nn.Conv2d):  # type: ignore[misc]
 
 
 def in_float32(bias: Any, stream: int) -> Any:
-    """Cast a 16-bit bias to float32, in which kernels add it, once per stream and again after it has changed.
+    """Return a 16-bit bias in float32, the type in which kernels add it; cast once per stream, again after a change.
 
-    A cast in each call would take longer than some layers. While gradients are recorded, and for tensors without a
-    version, return the bias itself: the call casts it.
+    A cast on every call would take longer than some layers. The bias is returned unchanged, and the call casts it,
+    while gradients are recorded and for tensors without a version.
     """
     if bias.is_inference() or (torch.is_grad_enabled() and bias.requires_grad):
         return bias
@@ -185,7 +185,7 @@ def in_float32(bias: Any, stream: int) -> Any:
 
 
 def arguments_of(layer: Any, x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments that a :class:`Conv2d` passes to :func:`convforge.conv2d` for x. Raises the errors of both."""
+    """Return the arguments of :func:`convforge.conv2d` for a :class:`Conv2d` and its input x. Raises errors of both."""
     x, weight, bias, options = _given(
         x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups, layer.padding_mode,
         layer.activation, layer.precision, layer.algorithm, layer.tune,
@@ -197,8 +197,8 @@ def _given(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, padding_mode: str,
     activation: str | None, precision: str, algorithm: str, tune: bool | None,
 ) -> tuple[Any, Any, Any, Options]:  # fmt: skip
-    """The tensors and options of the operator: cast by autocast, padded, with a batch axis."""
-    # PyTorch 2.11 cannot trace torch.amp.is_autocast_available; these are the devices that the operator is for.
+    """Return tensors and options of the operator: tensors cast by autocast, x padded and with a batch axis."""
+    # PyTorch 2.11 cannot trace torch.amp.is_autocast_available, so list the devices that the operator supports.
     if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight, bias = (t if t is None or not _is_cast(t) else t.to(dtype) for t in (x, weight, bias))
@@ -214,7 +214,7 @@ def _given(
 def _without_channels(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, mode: str, activation: Any
 ) -> Any:
-    """Compute images without channels by PyTorch, for PyTorch's shape and gradients."""
+    """Convolve images without channels in PyTorch, to get its result shape and gradients."""
     sides = _sides(padding, weight.shape[-2:], _pair(dilation, "dilation"), _pair(stride, "stride"))
     if any(sides):
         x = nn.functional.pad(x, around(sides), mode="constant" if mode == "zeros" else mode)
@@ -223,30 +223,30 @@ def _without_channels(
 
 
 def _may_be_kept(x: Any, padding_mode: str) -> bool:
-    """True if the arguments alone determine the launches of a call on x, so that it may be cached."""
+    """True if a call on x may be cached, because its arguments alone determine its launches."""
     on_gpu = isinstance(x, torch.Tensor) and x.is_cuda
     return on_gpu and padding_mode == "zeros" and not is_watched() and not torch.is_autocast_enabled("cuda")
 
 
 def _is_cast(tensor: Any) -> bool:
-    """True if autocast casts a tensor; as in PyTorch, float64 keeps its type."""
+    """True if autocast casts a tensor: floating-point, except float64, as in PyTorch."""
     return bool(tensor.is_floating_point() and tensor.dtype != torch.float64)
 
 
 def _precision(asked: str) -> str:
-    """The arithmetic that the operator may use.
+    """Return the precision for the operator.
 
-    ``torch.backends.cudnn.allow_tf32`` permits TF32 and does not require it, so "auto" is strict as long as no method
-    of ours is faster in TF32.
+    ``torch.backends.cudnn.allow_tf32`` allows TF32 but does not require it, so "auto" is strict until one of our
+    methods is faster in TF32.
     """
     return "strict" if asked == "auto" else asked
 
 
 def _pair(value: Any, name: str) -> list[int]:
-    """A number for both axes, or two; as in PyTorch a sequence of one number counts for both."""
+    """Return [vertical, horizontal] from a pair, a number for both axes, or as in PyTorch a sequence of one."""
     if isinstance(value, int | torch.SymInt):
         return [value, value]
-    if isinstance(value, Integral):  # such as NumPy's
+    if isinstance(value, Integral):  # such as NumPy integers
         return [int(value), int(value)]
     if isinstance(value, list | tuple) and len(value) in (1, 2):
         return [value[0], value[-1]]
@@ -254,7 +254,7 @@ def _pair(value: Any, name: str) -> list[int]:
 
 
 def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) -> list[int]:
-    """Top, bottom, left and right of any form of padding; "same" needs stride 1."""
+    """Return padding in any form as [top, bottom, left, right]; "same" requires stride 1."""
     if padding == "valid":
         return [0, 0, 0, 0]
     if padding == "same":

@@ -1,8 +1,8 @@
 """The operator ``torch.ops.convforge.conv2d``, its gradients, and its rules for PyTorch's transformations.
 
-For stride 1 the input's gradient is a convolution, computed by the operator itself: of the output's gradient, padded,
-with the flipped filter whose channel axes are swapped. For other strides, and for weights, PyTorch's
-``aten.convolution_backward`` computes it.
+At stride 1 the operator itself computes the input's gradient: it convolves the padded gradient of the output with the
+filter, flipped and with its channel axes swapped. PyTorch's ``aten.convolution_backward`` computes the input's gradient
+at other strides, and the weights' gradient.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SCHEMA = (
 
 
 class Options(NamedTuple):
-    """Options of the operator, which follow its tensors."""
+    """Arguments of the operator after its tensors."""
 
     stride: Any
     padding: Any  # top, bottom, left, right
@@ -47,10 +47,10 @@ class Options(NamedTuple):
 
 
 def operate(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
-    """Call the operator by the shortest way.
+    """Call the operator, without PyTorch's dispatcher where possible.
 
-    PyTorch's dispatcher takes longer to reach a Python function than a small convolution takes, and longer still while
-    gradients are recorded.
+    To call a Python function, the dispatcher takes longer than a small convolution, and even longer while gradients are
+    recorded.
     """
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
     if x.is_meta or is_watched() or any(type(t) not in PLAIN or _functorch.is_legacy_batchedtensor(t) for t in tensors):
@@ -63,7 +63,7 @@ def operate(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
 
 
 def is_watched() -> bool:
-    """True if a compiler, tracer, transformation or dispatch mode is active, which must see the operator itself."""
+    """True if a compiler, tracer, transformation or dispatch mode is active: it must receive the operator itself."""
     return bool(
         torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
         or _functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
@@ -72,19 +72,19 @@ def is_watched() -> bool:
 
 
 def _is_differentiated(tensors: list[Any]) -> bool:
-    """True if torch.func (grad, vjp, jvp) or forward mode differentiates: neither uses the operator's own rules."""
+    """True if torch.func (grad, vjp, jvp) or forward mode differentiates: both ignore the operator's own rules."""
     if any(level.key().name in ("Grad", "Jvp") for level in _functorch.get_interpreter_stack() or ()):
         return True
     return forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def is_channels_last(x: Any) -> bool:
-    """True if x is in channels_last; its strides decide if one channel or one pixel makes it both formats."""
+    """True if x is in channels_last; with one channel or one pixel both formats apply, and the strides decide."""
     return bool(x.is_contiguous(memory_format=torch.channels_last) and x.stride(1) == 1 and x.stride(3) == x.shape[1])
 
 
 def forward(x: Any, weight: Any, bias: Any, *options: Any, key: Any = None) -> Any:
-    """Compute the operator; cache the call under the key, if any."""
+    """Compute the operator; cache the call if a key is given."""
     call, o = compute if key is None else partial(convolved, CALLS, key), Options(*options)
     given, words = arguments(x, weight, bias, o)
     steady = torch.are_deterministic_algorithms_enabled()
@@ -93,7 +93,7 @@ def forward(x: Any, weight: Any, bias: Any, *options: Any, key: Any = None) -> A
 
 
 def arguments(x: Any, weight: Any, bias: Any, o: Options) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments that the operator passes to :func:`convforge.conv2d`; x in channels_last becomes NHWC."""
+    """Return the arguments of :func:`convforge.conv2d` for the operator; x in channels_last becomes NHWC."""
     last = is_channels_last(x)
     top, bottom, left, right = o.padding
     return (x.permute(0, 2, 3, 1) if last else x, weight, bias), {
@@ -105,7 +105,7 @@ def arguments(x: Any, weight: Any, bias: Any, o: Options) -> tuple[tuple[Any, ..
 
 
 def _evenly_padded(x: Any, padding: Any) -> tuple[Any, list[int]]:
-    """x and its padding in PyTorch's form; x is padded first if opposite sides differ."""
+    """Return x and its padding in PyTorch's form; pad x here if opposite sides differ."""
     top, bottom, left, right = padding
     if top == bottom and left == right:
         return x, [top, left]
@@ -113,7 +113,7 @@ def _evenly_padded(x: Any, padding: Any) -> tuple[Any, list[int]]:
 
 
 def around(padding: Any) -> list[int]:
-    """Top, bottom, left and right in the order of PyTorch's pad."""
+    """Return (top, bottom, left, right) in the order of PyTorch's pad: left, right, top, bottom."""
     return [*padding[2:], *padding[:2]]
 
 
@@ -157,12 +157,12 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     full = [d * (size - 1) - side
             for d, size, sides in zip(o.dilation, weight.shape[2:], (o.padding[:2], o.padding[2:]), strict=True)
             for side in sides]  # fmt: skip
-    if wants_x and x.numel() and list(o.stride) == [1, 1] and min(full) >= 0:  # without images H may be 0
+    if wants_x and x.numel() and list(o.stride) == [1, 1] and min(full) >= 0:  # in an empty batch H may be 0
         turned = weight.unflatten(0, (o.groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
         options = o._replace(padding=full, activation="", flip=not o.flip, algorithm="auto")
         grad_x, wants_x = operate(grad, turned, None, *options), False
     if wants_x or wants_w:
-        # For integers the result, and its gradient, have the accumulation type.
+        # For integer x the result and its gradient have the accumulation type.
         pixels = x.to(grad.dtype)
         whole, sides = _evenly_padded(pixels, o.padding)
         w = (weight.flip((2, 3)) if o.flip else weight).to(grad.dtype)
@@ -178,7 +178,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
 
 
 def _batched(info: Any, dims: Any, x: Any, weight: Any, bias: Any, *options: Any) -> tuple[Any, int]:
-    """Rule of vmap: a batch of x alone becomes a larger N; batches of weights or biases are computed one by one."""
+    """Rule for vmap: a batch of x alone becomes a larger N; batches of weights or biases run one by one."""
     if dims[1] is None and (bias is None or dims[2] is None):
         images = x.movedim(dims[0], 0)
         return operate(images.flatten(0, 1), weight, bias, *options).unflatten(0, images.shape[:2]), 0
@@ -189,7 +189,7 @@ def _batched(info: Any, dims: Any, x: Any, weight: Any, bias: Any, *options: Any
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """The operator with its gradients, for autograd alone."""
+    """The operator with its gradients, for autograd without transformations."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
@@ -218,7 +218,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def jvp(ctx: Any, along_x: Any, along_w: Any, along_b: Any, *_: Any) -> Any:
-        """Tangent of the result: the convolution is linear in x, in the weights and in the bias."""
+        """Return the tangent of the result: the convolution is linear in x, in the weights and in the bias."""
         x, weight, output = ctx.saved_tensors
         options = ctx.options._replace(activation="")
         terms = [] if along_x is None else [operate(along_x, weight, None, *options)]
@@ -231,7 +231,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
         return _through(ctx.options.activation, total, output)
 
 
-# `torch.library.custom_op` would do all this, and check for aliases on every call, which takes microseconds.
+# `torch.library.custom_op` does the same, but checks for aliases on every call, which takes microseconds.
 torch.library.define(_NAME, _SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
 torch.library.impl(_NAME, ("cpu", "cuda"), forward)
 torch.library.register_fake(_NAME, _fake)

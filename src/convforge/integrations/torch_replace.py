@@ -1,4 +1,4 @@
-"""Replaces a model's nn.Conv2d layers by ours, with BatchNorm2d and ReLU folded in; measured and reversible."""
+"""Replace the nn.Conv2d layers of a model by ours if they are faster; fold BatchNorm2d and ReLU; reversible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from convforge.integrations.torch_functional import Conv2d, arguments_of
 from convforge.integrations.torch_timing import check_whole, compared, time_text
 from convforge.timing import Order, order
 
-# Ends of sentences about two times, by their order.
+# Conclusions of a comparison of two times, by its outcome.
 ENDS: dict[Order, str] = {
     "faster": ": convforge is faster",
     "slower": ": PyTorch is faster",
@@ -31,10 +31,10 @@ ENDS: dict[Order, str] = {
 
 LATE = "not measured: the time for measuring was spent before"
 
-# Share of the budget for compiling the kernels of all layers before the first is measured.
+# Fraction of the budget for compiling the kernels of all layers, before the first layer is measured.
 COMPILING = 0.4
 
-# Types of weights that convforge takes.
+# Types of weights that convforge supports here.
 _TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -45,15 +45,15 @@ class Layer:
     Attributes
     ----------
     name : str
-        In the model; empty if the model is the convolution.
+        Name in the model; empty if the model itself is the convolution.
     by : {"convforge", "PyTorch"}
         The library that computes it now.
     folded : tuple of str
         Names of the layers folded into it.
     why : str
-        Reason.
+        Reason for the decision.
     ours_s, torch_s : float or None
-        Median seconds of a call, if measured; PyTorch's in its fastest form.
+        Median seconds of a call by convforge and by PyTorch in its fastest form, if measured.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Replaced:
     layers : list of Layer
         Every two-dimensional convolution of the model.
     notes : list of str
-        Reasons for omissions, and times of the whole model.
+        Reasons why layers were not folded or measured, and times of the whole model.
     """
 
     layers: list[Layer] = field(default_factory=list)
@@ -84,9 +84,9 @@ class Replaced:
     _cuda_graph: bool = field(default=False, repr=False)
 
     def undo(self) -> None:
-        """Let PyTorch compute every layer again; layers keep their present mode, dtype and state.
+        """Let PyTorch compute every layer again; layers keep their current mode, dtype and state.
 
-        Raises ``RuntimeError`` if the class of a layer has changed meanwhile, as by ``torch.nn.utils.parametrize``.
+        Raises ``RuntimeError`` if the class of a layer has been changed, such as by ``torch.nn.utils.parametrize``.
         """
         for layer, _, made in self._before:
             if type(layer) is not made:
@@ -100,7 +100,7 @@ class Replaced:
             layer.__dict__.pop("_fold", None)
 
     def _swap(self, layer: Any, kind: type) -> None:
-        """Change the class of a layer, and with it the computation."""
+        """Change the class of a layer, and so its forward."""
         self._before.append((layer, type(layer), kind))
         layer.__class__ = kind
 
@@ -125,17 +125,17 @@ def replace(
 ) -> Replaced:  # fmt: skip
     """Let convforge compute the nn.Conv2d layers of a model, in place.
 
-    Layers stay the same objects, with their parameters, hooks and names; their class changes. In eval mode a
-    BatchNorm2d after a convolution, and a ReLU or ReLU6 after that, are folded into it, if a trace of the model
-    (torch.fx) shows that nothing else uses the values in between or the weights; without a trace nothing is folded. A
-    call in training mode, or after a hook was registered or a plain attribute of a parent module changed, computes the
-    folded modules one by one.
+    Layers remain the same objects, with their parameters, hooks and names; only their class changes. In eval mode, a
+    BatchNorm2d after a convolution, and a ReLU or ReLU6 after it, are folded into the convolution, if a trace of the
+    model (torch.fx) shows that nothing else uses the intermediate values or the weights. A model that cannot be traced
+    is not folded. In training mode, and after a hook is registered or a plain attribute of a parent module changes, a
+    call computes the folded modules one by one.
 
-    With example inputs, each layer is timed in both libraries in turns, on the layer's own input, and PyTorch keeps it
-    unless convforge is faster by more than the spread. Then the whole model is timed: by PyTorch unchanged, with
-    BatchNorm2d folded in, and in channels_last, and by convforge. Unless convforge is fastest, PyTorch keeps the model,
-    folded if that is faster. Without inputs all layers are replaced, unmeasured. Buffers, such as statistics in
-    training, are restored; so is the model after an error.
+    With example inputs, each layer is timed in both libraries, alternately, on its own input. It is replaced only if
+    convforge is faster by more than the spread. Then the whole model is timed by convforge, and by PyTorch unchanged,
+    with BatchNorm2d folded in, and in channels_last. Unless convforge is fastest, PyTorch computes the model, with
+    BatchNorm2d folded in if that is faster. Without inputs all layers are replaced, and nothing is measured. Buffers,
+    such as statistics in training, are restored afterwards; so is the whole model after an error.
 
     Parameters
     ----------
@@ -146,23 +146,23 @@ def replace(
     fold : bool
         Fold BatchNorm2d and activations.
     progress : bool
-        Show the layer that is measured on standard error, if that is a terminal.
+        Show on standard error which layer is being measured, if it is a terminal.
     budget_s : float or None
-        Seconds for measuring layers, of which equal ones are measured once; None is no limit. PyTorch keeps the layers
-        that remain. One layer, and the whole model, may take longer.
+        Seconds for measuring layers; None is no limit. Equal layers are measured once. PyTorch computes layers that
+        were not measured in time. The last layer and the whole model may exceed the budget.
     cuda_graph : bool
-        On a GPU time replays of CUDA graphs instead of calls: for a model that runs in one, such as
-        ``torch.cuda.graph``. A call of a small layer takes the host longer than the GPU; a replay does not.
+        On a GPU, time replays of CUDA graphs instead of calls: for a model that runs in a ``torch.cuda.graph``. In a
+        call of a small layer the host takes longer than the GPU; a replay avoids that.
 
     Returns
     -------
     Replaced
-        Prints as a table; its ``undo()`` restores the model.
+        The decisions, which print as a table; ``undo()`` restores the model.
 
     Raises
     ------
     TypeError, ValueError
-        The model is no torch.nn.Module; the budget is negative or no number.
+        The model is not a torch.nn.Module; the budget is negative or NaN.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def replace(
 
 
 def _left(layer: Any, places: int) -> str:
-    """Reason why a convolution is not replaced; empty for other modules."""
+    """Return the reason why a convolution is not replaced; empty for other modules."""
     if isinstance(layer, FoldedConv2d):
         return "replaced before, with what is folded into it"
     if isinstance(layer, nn.ConvTranspose2d):
@@ -248,7 +248,7 @@ def _left(layer: Any, places: int) -> str:
 
 
 def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, report: Replaced) -> Layer:
-    """Assign a layer to convforge, or to PyTorch with the BatchNorm2d folded in; or leave it."""
+    """Decide which library computes a layer, change its class accordingly, and return the decision."""
     path, *behind = names
     if layer.weight.dtype not in _TAKEN:
         return Layer(path, "PyTorch", (), f"convforge takes no {layer.weight.dtype}")
@@ -259,7 +259,7 @@ def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, r
     else:
         end = "alone" if fold is None else fold.activation
         key = layer.extra_repr(), x.shape, x.stride(), x.dtype, x.device, layer.weight.dtype, end
-        known = report._known.get(key)  # equal layers are measured once
+        known = report._known.get(key)  # measure equal layers once
         if known is None and report._deadline is not None and time.monotonic() >= report._deadline:
             known = Layer(path, "PyTorch", (), LATE)
         elif known is None:
@@ -282,7 +282,7 @@ def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, r
 def _calls(
     model: Any, convolutions: dict[str, Any], chains: dict[str, tuple[str, ...]], inputs: dict[str, Any]
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The arguments of :func:`convforge.conv2d` for each layer that will be measured."""
+    """Yield the arguments of :func:`convforge.conv2d` for each layer that will be measured."""
     for path, x in inputs.items():
         layer, behind = convolutions[path], chains.get(path, ())
         if layer.weight.dtype in _TAKEN:
@@ -292,7 +292,7 @@ def _calls(
 
 
 def _ours(layer: Any, fold: Any) -> Conv2d:
-    """A convforge layer with weights and activation of a layer's fold."""
+    """Return a convforge layer with the weights and the activation of a layer and its fold."""
     weight, bias = (layer.weight, layer.bias) if fold is None else fold.weights()
     ours = Conv2d.of(layer)
     ours._parameters = {**layer._parameters, "weight": nn.Parameter(weight, False)}
@@ -302,7 +302,7 @@ def _ours(layer: Any, fold: Any) -> Conv2d:
 
 
 def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) -> Layer:
-    """Time a layer in both libraries on its input, and choose."""
+    """Time a layer in both libraries on its input, and return the decision."""
     path, *behind = names
     ours = _ours(layer, fold)
     weight, bias = ours.weight, None if ours.bias is None else ours.bias.to(ours.weight.dtype)  # PyTorch's form
@@ -326,7 +326,7 @@ def _verdict(names: list[str], layer: Any, fold: Any, x: Any, cuda_graph: bool) 
 
 
 def _keep_fastest(model: Any, example: tuple[Any, ...], report: Replaced) -> None:
-    """Time the whole model by convforge and in every form of PyTorch, and keep the fastest."""
+    """Time the whole model by convforge and in every form of PyTorch, and keep the fastest form."""
     ours = any(layer.by == "convforge" for layer in report.layers)
     kept, note = check_whole(model, example, report._before, ours, cuda_graph=report._cuda_graph)
     report.notes.append(note)
@@ -353,7 +353,7 @@ def _keep_fastest(model: Any, example: tuple[Any, ...], report: Replaced) -> Non
 
 
 def _inputs(model: Any, convolutions: dict[str, Any], example: tuple[Any, ...]) -> dict[str, Any]:
-    """Record the first input of every convolution when the model is called with these inputs."""
+    """Call the model with these inputs; return a copy of the first input of every convolution, by name."""
     found: dict[str, Any] = {}
 
     def note(path: str, layer: Any, given: Any, named: Any) -> None:

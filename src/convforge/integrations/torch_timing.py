@@ -1,4 +1,4 @@
-"""Calls of PyTorch and whole models timed against each other in turns, as eager calls or in CUDA graphs."""
+"""Compare times of PyTorch calls and whole models in alternating rounds, as eager calls or in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import torch
 
 from convforge.timing import Timing, order
 
-# Rounds, in each of which every call is timed, and the seconds for one call in a round.
+# Number of rounds, in each of which every call is timed, and seconds for each call in a round.
 ROUNDS = 7
 ROUND_S = 0.004
-# Most calls in a CUDA graph, and most seconds of its replay.
+# Maximum number of calls in a CUDA graph, and maximum seconds of its replay.
 CAPTURED, REPLAY_S = 64, 0.001
-# Calls before a capture, which choose and load kernels.
+# Number of calls before a capture; they choose and load kernels.
 WARM = 2
 
 Kept = Literal["convforge", "folded", "PyTorch"]
@@ -33,9 +33,9 @@ _NAMES = {
 
 @contextmanager
 def progress(total: int, wanted: bool) -> Iterator[Callable[[str], None]]:
-    """Show a bar on standard error if that is a terminal and `wanted`; remove it at the end.
+    """Show a progress bar on standard error if `wanted` and it is a terminal; remove it at the end.
 
-    Yields a function to call with the name of each of the `total` things before it is measured.
+    Yields a function; call it with the name of each of the `total` items before the item is measured.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -45,21 +45,21 @@ def progress(total: int, wanted: bool) -> Iterator[Callable[[str], None]]:
     if not (wanted and console.is_terminal):
         yield lambda name: None
         return
-    # Redrawn only between measurements: a thread that draws would take time from them.
+    # Redraw between measurements only: a drawing thread would slow them down.
     with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda name: bar.update(task, completed=next(begun), description=name, refresh=True)
 
 
 def time_text(taken: Timing) -> str:
-    """Write the median and its spread in readable units: "466 ms ± 5 %"."""
+    """Return the median and its spread in readable units: "466 ms ± 5 %"."""
     median = float(f"{taken.median_s:.3g}")
     scale, unit = next((k, u) for k, u in ((1, "s"), (1e3, "ms"), (1e6, "us")) if median * k >= 1 or k == 1e6)
     return f"{median * scale:.4g} {unit} ± {100 * taken.spread:.0f} %"
 
 
 def compared(calls: Sequence[Callable[[], Any]], device: Any, *, cuda_graph: bool = False) -> list[Timing]:
-    """Time calls in turns, every other round in the opposite order; with `cuda_graph` time replays on a GPU."""
+    """Time calls in rounds, every second one in reverse order; with `cuda_graph`, time replays on a GPU."""
     with torch.no_grad():
         for call in calls:
             call()
@@ -75,9 +75,9 @@ def compared(calls: Sequence[Callable[[], Any]], device: Any, *, cuda_graph: boo
 
 
 def _captured(calls: Sequence[Callable[[], Any]], device: Any) -> list[tuple[Callable[[], None], int]]:
-    """Replays of CUDA graphs, and the number of calls in each.
+    """Capture calls in CUDA graphs; return for each its replay function and the number of calls in it.
 
-    The graphs share one memory pool, because replays run one after another and nobody reads their results.
+    The graphs share one memory pool, because replays run one after another and their results are not read.
     """
     found = []
     with torch.cuda.device(device):
@@ -103,7 +103,7 @@ def _captured(calls: Sequence[Callable[[], Any]], device: Any) -> list[tuple[Cal
 
 
 def _seconds(call: Callable[[], Any], many: int, device: Any) -> float:
-    """Mean seconds of several calls on a device that is idle before and after."""
+    """Return the mean seconds of `many` calls, with the device synchronized before and after."""
     wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     wait()
     start = time.perf_counter()
@@ -116,10 +116,10 @@ def _seconds(call: Callable[[], Any], many: int, device: Any) -> float:
 def check_whole(
     model: Any, example: tuple[Any, ...], swapped: list[tuple[Any, type, type]], ours: bool, *, cuda_graph: bool = False
 ) -> tuple[Kept, str]:
-    """Time a model by convforge and by PyTorch: unchanged, with BatchNorm2d folded in, and in channels_last.
+    """Time a model by convforge, and by PyTorch unchanged, with BatchNorm2d folded in, and in channels_last.
 
-    `swapped` are (layer, its class before, its class now); `ours` is true if convforge computes at least one layer.
-    Returns the form to keep, and a sentence with all times. convforge still computes the model afterwards.
+    `swapped` are (layer, class before, class now); `ours` is true if convforge computes at least one layer.
+    Returns the form to keep, and a sentence with all times. The model is left in convforge's form.
     """
     forms = _Forms(model, swapped)
     last = tuple(_last(one) for one in example)
@@ -150,7 +150,7 @@ def check_whole(
 
 
 def _decide(times: dict[str, Timing]) -> tuple[Kept, str]:
-    """Choose ours only if it is faster than every other form, and give the reason."""
+    """Return the form to keep, and the reason; ours only if it is faster than every other form."""
     mine = times.get("convforge")
     others = {form: taken for form, taken in times.items() if form != "convforge"}
     fastest = min(others, key=lambda form: others[form].median_s)
@@ -171,7 +171,7 @@ def _decide(times: dict[str, Timing]) -> tuple[Kept, str]:
 
 
 class _Forms:
-    """The forms of a model, changed by classes of layers and the memory of their weights."""
+    """The forms of a model, which differ in the classes of layers and the memory format of weights."""
 
     def __init__(self, model: Any, swapped: list[tuple[Any, type, type]]) -> None:
         self._layers = [(layer, kind, made, layer.__dict__.get("_fold")) for layer, kind, made in swapped]
@@ -199,7 +199,7 @@ class _Forms:
 
 
 def _last(value: Any) -> Any:
-    """Convert a tensor of four axes to channels_last; return anything else unchanged."""
+    """Convert a floating-point tensor of four axes to channels_last; return anything else unchanged."""
     if not isinstance(value, torch.Tensor) or value.dim() != 4 or not value.is_floating_point():
         return value
     return value.contiguous(memory_format=torch.channels_last)

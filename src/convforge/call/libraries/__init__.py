@@ -1,6 +1,6 @@
-"""Adapters for NumPy, PyTorch, CuPy and JAX: an array's device, its stream, its library's memory.
+"""Adapters for arrays of NumPy, PyTorch, CuPy and JAX: device, stream and memory allocation.
 
-No library is imported here: a caller with an array has imported its library.
+No library is imported here: a caller who passes an array has already imported its library.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from convforge.call.libraries.adapters import Cupy, Jax, Numpy
 from convforge.call.libraries.contract import Library
 from convforge.call.libraries.torch_tensors import Torch
 
-# Adapters by the module of their library.
+# Adapter of each library, by the library's module name.
 _ADAPTERS: dict[str, Callable[[Any], Library]] = {"numpy": Numpy, "torch": Torch, "cupy": Cupy, "jax": Jax}
 
 
 def library_of(value: Any, name: str) -> Library:
-    """Return the library of an argument; ``TypeError`` for anything but an array of a known library."""
+    """Return the library of an array; ``TypeError`` unless it is an array of a supported library."""
     kind: Any = type(value)
     library = _library(kind, _loaded())
     if library is None:
@@ -32,7 +32,7 @@ def library_of(value: Any, name: str) -> Library:
 
 @lru_cache(maxsize=256)
 def cached_library(kind: Any) -> Library | None:
-    """Return the library of a type of arrays if its calls can be cached; else None."""
+    """Return the library of an array type if the adapter is loaded and its calls can be cached, else None."""
     library = _library(kind, _loaded())
     return None if isinstance(library, Jax) else library
 

@@ -19,7 +19,7 @@ from convforge.problem.types import numpy_dtype
 
 
 def is_masked(array: Any) -> bool:
-    """True for NumPy's masked arrays; NumPy imports their module on first use."""
+    """True for NumPy's masked arrays; avoids the import of numpy.ma."""
     return isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
@@ -133,7 +133,7 @@ class Cupy(Library):
 
 
 class Jax(Library):
-    """JAX's arrays. JAX does not expose its streams, so GPU work runs on a stream of ours, and DLPack orders the two.
+    """JAX's arrays. JAX does not expose its streams: GPU work runs on our stream, and DLPack synchronizes the two.
 
     ``__dlpack__(stream=ours)`` of an input makes our stream wait until it is computed. A result is JAX memory that we
     write to, returned through a capsule that makes JAX's stream wait for ours.
@@ -185,7 +185,7 @@ class Jax(Library):
 
     def cast(self, array: Any, dtype: str) -> Any:
         with self._wide(dtype):
-            return array.astype(dtype)  # never changed, so it need not be a copy
+            return array.astype(dtype)  # JAX arrays are immutable, so no copy is necessary
 
     def empty_like(self, array: Any) -> Any:
         return self.empty(array.shape, str(array.dtype), self.device(array, "x"))
@@ -202,7 +202,7 @@ class Jax(Library):
             return self._jax.dlpack.from_dlpack(_Written(array, stream.handle))
 
     def _wide(self, dtype: str) -> AbstractContextManager[Any]:
-        """Let JAX make float64 arrays: unless the user has enabled them, it makes float32 instead."""
+        """Context in which JAX makes float64 arrays; by default it makes float32 arrays instead."""
         if dtype != "float64":
             return nullcontext()
         room = self._jax if hasattr(self._jax, "enable_x64") else importlib.import_module("jax.experimental")
@@ -211,7 +211,7 @@ class Jax(Library):
 
 
 class _Written:
-    """A JAX array that our stream writes to: its DLPack consumer waits for that stream."""
+    """A JAX array that our stream writes to; a DLPack consumer of it waits for that stream."""
 
     def __init__(self, array: Any, stream: int) -> None:
         self._array, self._stream = array, stream

@@ -1,4 +1,4 @@
-"""The contract of an array library's adapter."""
+"""Contract of the adapter of an array library."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ from typing import Any, Protocol
 
 from convforge.backends.runtime import CallerStream
 
-# A call's signature, and the addresses of its arrays on a GPU; see :meth:`Library.signature`.
+# Result of :meth:`Library.signature`: the signature, and the addresses of arrays on a GPU.
 Signature = tuple[list[Any], list[int]]
 
 
 class Library(Protocol):
-    """A library's arrays; adapters derive from it for its defaults."""
+    """Operations on the arrays of a library; adapters derive from this class for its defaults."""
 
     kind: str  # name of its arrays in messages, with an article
-    arrays: tuple[type, ...]  # its classes of arrays
+    arrays: tuple[type, ...]  # its array classes
 
     def device(self, array: Any, name: str) -> str:
-        """Device of an array: "cpu" or "cuda:0"; ``ValueError`` for another kind."""
+        """Return the device of an array, such as "cpu" or "cuda:0"; ``ValueError`` for other kinds of devices."""
         ...
 
     def check(self, array: Any, name: str) -> None:
-        """Raise an error that says why the array's elements cannot be read in place, or return."""
+        """Raise an error with the reason if the array's elements cannot be read in place."""
         ...
 
     def dtype(self, array: Any) -> str:
-        """Element type of an array; for supported ones, convforge's name."""
+        """Return the name of the element type of an array; for supported types it is convforge's name."""
         return str(array.dtype)
 
     def view(self, array: Any, written: bool = False) -> Any:
-        """The same memory as a NumPy array or a DeviceArray; `written` if a plan writes to it."""
+        """Return a view of the array as a NumPy array or a DeviceArray; `written` if a plan writes to it."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str, zeros: bool = False) -> Any:
-        """A new array of the library, uninitialised or of zeros."""
+        """Make an array of the library, uninitialised or of zeros."""
         ...
 
     def empty_like(self, array: Any) -> Any:
-        """A new, uninitialised array of the same shape, dtype and order of axes in memory."""
+        """Make an uninitialised array of the same shape, dtype and order of axes in memory."""
         ...
 
     def cast(self, array: Any, dtype: str) -> Any:
-        """A contiguous copy in one of convforge's types."""
+        """Return a contiguous copy of the array as `dtype`, one of convforge's types."""
         ...
 
     def copy(self, target: Any, source: Any) -> None:
-        """Copy elements between two arrays of the same shape."""
+        """Copy elements to an array of the same shape."""
         target[...] = source
 
     def stream(self, device: str) -> CallerStream:
-        """The caller's current stream on a GPU."""
+        """Return the caller's current stream on a GPU."""
         ...
 
     def signature(self, arrays: Sequence[Any]) -> Signature | None:
-        """All that a plan reads of arrays besides their elements, and the addresses of a GPU's arrays.
+        """Return the properties of arrays on which a call's plan depends, and the addresses of arrays on a GPU.
 
         On a GPU the signature has shape, strides, dtype, device and the address modulo 256; on the host only shape and
-        dtype, because a plan reads the rest on every call. None, the default, if a call must not be cached: one of the
-        arrays is not the library's, or not plain.
+        dtype, because a plan reads the rest on every call. None, the default, if the call must not be cached, for
+        example because an array is of another library or of a subclass.
         """
         return None
 
     def guard(self, arrays: Sequence[Any]) -> Callable[..., list[int] | None] | None:
-        """Return a function from arrays of this signature to their addresses, and to None for others (GPU only).
+        """Return a function that gives the addresses of arrays of this signature, and None for other arrays (GPU only).
 
-        None, the default, if the library has nothing quicker than :meth:`signature`.
+        None, the default, if the library has no faster check than :meth:`signature`.
         """
         return None
 
@@ -74,7 +74,7 @@ class Library(Protocol):
         return int(self.view(array).__array_interface__["data"][0])
 
     def maker(self, shape: tuple[int, ...], dtype: str, device: str) -> Callable[[], Any]:
-        """Return a function that makes such arrays as :meth:`empty` does, called while their GPU is current."""
+        """Return a function that makes arrays as :meth:`empty` does; it is called while their GPU is current."""
         return partial(self.empty, shape, dtype, device)
 
     def handles(self, device: str) -> Callable[[], int]:
@@ -87,5 +87,5 @@ class Library(Protocol):
         return self.address(block), block
 
     def give(self, array: Any, stream: CallerStream | None) -> Any:
-        """Return an array of :meth:`empty`, which work on the stream writes, in the caller's form."""
+        """Return an array from :meth:`empty` to the caller, after work that writes it was queued on the stream."""
         return array

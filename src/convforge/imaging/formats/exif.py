@@ -1,8 +1,8 @@
-"""EXIF, and the tags of a TIFF that describe the image and not its storage, copied entry by entry.
+"""EXIF, and TIFF tags that describe the image rather than its storage, copied entry by entry.
 
-Pillow and tifffile guess types anew when they write, and lose letters beyond ASCII; so this module reads and packs
-entries itself. A block is a small TIFF, as in a PNG's eXIf; ours are little-endian, without entries that a filter makes
-untrue.
+Pillow and tifffile guess the types of entries when they write, and lose characters outside ASCII; so this module reads
+and packs entries itself. A block is a small TIFF, as in a PNG's eXIf chunk. Our blocks are little-endian, and have no
+entries that a filter makes wrong.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ MAKER_NOTE, USER_COMMENT, WIDTH, HEIGHT = 0x927C, 0x9286, 0xA002, 0xA003
 POINTERS = {CAMERA, GPS, INTEROPERABILITY}
 BELOW: dict[int, tuple[int, ...]] = {CAMERA: (INTEROPERABILITY,), GPS: ()}
 
-# Tags of the main directory that describe the image: names, times, people, colours, keywords.
+# Tags of the main directory that describe the image: names, dates, people, colours, keywords.
 CARRIED = {
     269, 271, 272, 285, 286, 287, 305, 306, 315, 316, 318, 319, 18246, 18249, 33432, 40091, 40092, 40093, 40094, 40095,
     CAMERA, GPS,
 }  # fmt: skip
 
-# GeoTIFF: true as long as every pixel stays where it is.
+# Tags of GeoTIFF: correct as long as no pixel moves.
 GEOGRAPHIC = {33550, 33922, 34264, 34735, 34736, 34737}
 
 # Tags of the camera's directory that count pixels of the original image.
 IN_PIXELS = {0x9214: "SubjectArea", 0xA20E: "FocalPlaneXResolution", 0xA20F: "FocalPlaneYResolution",
              0xA210: "FocalPlaneResolutionUnit", 0xA214: "SubjectLocation"}  # fmt: skip
 
-# Tags of the storage, and tags that are read elsewhere or made anew: their absence is no loss.
+# Tags of the storage, and tags that are read elsewhere or written anew: they do not count as lost.
 STORAGE = {
     *range(254, 260), *range(262, 267), DESCRIPTION, *range(273, 275), *range(277, 285), 288, 289, 292, 293, 296, 297,
     317, 320, *range(322, 326), 330, 332, 334, 336, *range(338, 342), 347, *range(512, 522), *range(529, 533), 559,
     32995, 32996, 32997, 32998, 34675, 65420,
 }  # fmt: skip
 
-# Clearer names than the tag's own.
+# Names that are clearer than those of the tags.
 WORDS = {700: "XMP", 33723: "IPTC", 34377: "Photoshop data", 37724: "Photoshop data", 50341: "PrintIM",
          50838: "ImageJ's own data", 50839: "ImageJ's own data", 42112: "GDAL's metadata",
          42113: "GDAL's value of no data", 34118: "SEM data", 34412: "LSM data"}  # fmt: skip
 
-# Bytes of one element by the kind of an entry, and of one word for the byte order: a ratio has two words.
+# Bytes of an element by field type, and bytes of a word for the byte order: a ratio has two words.
 SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 SHORT, LONG, RATIONAL, SRATIONAL, LONG8 = 3, 4, 5, 10, 16
 WIDTHS = SIZES | {RATIONAL: 4, SRATIONAL: 4}
@@ -54,12 +54,12 @@ LARGEST = 2**20
 
 
 class ExifError(ValueError):
-    """Damaged directories; the image is whole without them."""
+    """Directories are damaged; the image is readable without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a directory: TIFF field type, number of elements, little-endian bytes."""
+    """Entry of a directory: TIFF field type, number of elements, little-endian bytes."""
 
     kind: int
     count: int
@@ -70,7 +70,7 @@ Directory = dict[int, "Entry | Directory"]
 
 
 class Form(NamedTuple):
-    """Storage of directories: number of entries; tag, kind and element count of an entry; offset or short data."""
+    """Struct formats of a directory: number of entries; tag, type and element count of an entry; offset or data."""
 
     order: str  # byte order, as in struct
     number: struct.Struct
@@ -79,13 +79,13 @@ class Form(NamedTuple):
 
 
 def form_of(order: str = "<", *, big: bool = False) -> Form:
-    """Return the form of a TIFF's directories, or of a BigTIFF's with 64-bit numbers."""
+    """Return the struct formats of the directories of a TIFF, or of a BigTIFF with 64-bit numbers."""
     wide = "Q" if big else "I"
     return Form(order, *(struct.Struct(order + codes) for codes in ("Q" if big else "H", f"HH{wide}", wide)))
 
 
 def read_block(block: bytes) -> tuple[Directory, bool]:
-    """Read a block's directories, and tell whether it has a thumbnail; ``ExifError`` for a damaged block."""
+    """Return a block's directories, and True if it has a thumbnail; ``ExifError`` for a damaged block."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
     if order is None or len(block) < 8:
         raise ExifError("no header of a block")
@@ -98,7 +98,7 @@ def read_block(block: bytes) -> tuple[Directory, bool]:
 
 
 def main_of(block: bytes | None) -> Directory:
-    """Return the main directory of a block; empty for None."""
+    """Return the main directory of a block, or an empty one for None."""
     return {} if block is None else read_block(block)[0]
 
 
@@ -109,11 +109,11 @@ def read_directory(
     wanted: Callable[[int], bool] = lambda code: True,
     below: Mapping[int, tuple[int, ...]] = BELOW,
 ) -> Directory:
-    """Read the directory at an offset of an open file, and those that it points to.
+    """Read the directory at an offset of an open file, and the directories that it points to.
 
-    Entries of tags that are not `wanted` have no bytes. `below` maps the tags that point to another directory to the
-    tags that may do so in that one, which prevents cycles. ``ExifError`` for offsets beyond the file, unknown kinds, or
-    more than `LARGEST` bytes.
+    Only entries of `wanted` tags have their bytes. `below` maps each tag that points to another directory to the tags
+    that may point further from there, which prevents cycles. ``ExifError`` for offsets beyond the file, unknown field
+    types, or more than `LARGEST` bytes.
     """
     found: Directory = {}
     room = LARGEST
@@ -137,7 +137,7 @@ def read_directory(
 
 
 def _heads(file: Any, at: int, form: Form) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the tag, kind, element count and data offset of each entry."""
+    """Yield the tag, field type, element count and data offset of each entry."""
     (count,) = form.number.unpack(_exactly(file, at, form.number.size))
     step = form.head.size + form.offset.size
     table = _exactly(file, at + form.number.size, min(count, 2**16) * step)
@@ -163,7 +163,7 @@ def _little_endian(data: bytes, code: int, kind: int, order: str) -> bytes:
 
 
 def pack_directory(directory: Mapping[int, Entry | Directory], at: int, *, big: bool = False) -> bytes:
-    """Pack a directory and those below it as little-endian bytes for the offset `at`, as the last directory."""
+    """Pack a directory, and those that it points to, as little-endian bytes for the offset `at`; none follows."""
     form = form_of(big=big)
     beyond = at + form.number.size + len(directory) * (form.head.size + form.offset.size) + form.offset.size
     table, values = form.number.pack(len(directory)), b""
@@ -186,14 +186,14 @@ def _pointer(form: Form, code: int, place: int) -> bytes:
 
 
 def pack_block(directory: Mapping[int, Entry | Directory]) -> bytes | None:
-    """Pack a block with this main directory; None if it is empty."""
+    """Pack a block with this main directory; return None if it is empty."""
     return b"II*\0\x08\0\0\0" + pack_directory(directory, 8) if directory else None
 
 
 def point_to(file: BinaryIO, directories: Mapping[int, Directory]) -> None:
-    """Append directories to a little-endian TIFF, and point to them from its first one by these tags.
+    """Append directories to a little-endian TIFF, and point to them from its first directory by these tags.
 
-    tifffile writes no entries that point, so the file must have an entry of tag - 1 for each, which is replaced.
+    tifffile cannot write such entries, so for each the file must have an entry of tag - 1, which is replaced.
     """
     big = _exactly(file, 2, 2) == b"+\0"
     form = form_of(big=big)
@@ -211,9 +211,9 @@ def point_to(file: BinaryIO, directories: Mapping[int, Directory]) -> None:
 
 
 def carried(main: Directory, *, moved: bool) -> tuple[Directory, list[str]]:
-    """Return the part of a main directory that is true for a filtered image, and the names of the rest.
+    """Return the entries of a main directory that stay correct in a filtered image, and the names of the rest.
 
-    `moved` means that the pixels were turned, so that positions in pixels have changed.
+    `moved` is true if the pixels were rotated or flipped, so that positions in pixels have changed.
     """
     kept = {code: entry for code, entry in main.items() if code in CARRIED | GEOGRAPHIC}
     left = [tag_name(code) for code in main if code not in CARRIED | GEOGRAPHIC | STORAGE]
@@ -226,12 +226,12 @@ def carried(main: Directory, *, moved: bool) -> tuple[Directory, list[str]]:
 
 
 def carried_of(block: bytes) -> tuple[bytes | None, str, int, list[str]]:
-    """Return the carried part of a block, its description, the orientation, and the names of the rest."""
+    """Return the entries of a block that are copied, its description, the orientation, and the names of the rest."""
     if not block:
         return None, "", 1, []
     try:
         main, thumbnail = read_block(block)
-    except ExifError:  # the image is whole without it
+    except ExifError:  # the image is readable without it
         return None, "", 1, ["damaged EXIF"]
     entry = main.get(ORIENTATION)
     orientation = 1
@@ -248,7 +248,7 @@ def carried_of(block: bytes) -> tuple[bytes | None, str, int, list[str]]:
 
 
 def without_pixels(main: Directory) -> tuple[Directory, list[str]]:
-    """Return a main directory without the entries that count pixels, and the names of these."""
+    """Return a main directory without the entries that count pixels, and the names of those entries."""
     kept = {code: entry for code, entry in main.items() if code not in GEOGRAPHIC}
     left = ["GeoTIFF's place"] if len(kept) < len(main) else []
     kept, lost = _without_in_camera(kept, IN_PIXELS)
@@ -256,7 +256,7 @@ def without_pixels(main: Directory) -> tuple[Directory, list[str]]:
 
 
 def _without_in_camera(main: Directory, names: Mapping[int, str]) -> tuple[Directory, list[str]]:
-    """Remove these tags of the camera's directory; also return the names of those that it had."""
+    """Return a main directory without these tags of its EXIF directory, and the names of the removed ones."""
     camera = main.get(CAMERA)
     if not isinstance(camera, dict):
         return main, []
@@ -272,7 +272,7 @@ def tag_name(code: int) -> str:
 
 
 def in_words(block: bytes) -> str:
-    """Describe a block by the names of its first tags."""
+    """Return a text that describes a block by the names of its first tags."""
     main = main_of(block)
     names = [tag_name(code) for code, entry in main.items() if isinstance(entry, Entry)]
     camera = main.get(CAMERA)
@@ -284,7 +284,7 @@ def in_words(block: bytes) -> str:
 
 
 def block_for(block: bytes | None, width: int, height: int, description: str = "") -> bytes | None:
-    """Pack a block for a JPEG or PNG of this size, without the tags that only a TIFF has."""
+    """Pack a block for a JPEG or PNG of this size, without tags that are specific to TIFF."""
     whole = {code: entry for code, entry in main_of(block).items() if code not in GEOGRAPHIC}
     camera = whole.get(CAMERA)
     if isinstance(camera, dict):

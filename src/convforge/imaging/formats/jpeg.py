@@ -1,4 +1,4 @@
-"""JPEG through Pillow, which (unlike the raw codec) refuses a truncated file."""
+"""JPEG files by Pillow, which, unlike the codec alone, refuses truncated files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from convforge.imaging.image import (
 EXIF = b"Exif\0\0"
 LARGEST_SEGMENT = 65533 - len(EXIF)
 
-# Names of segments by their first bytes; empty for segments that are read.
+# Names of metadata segments by marker and first bytes; empty for segments that are read.
 SEGMENTS = {
     ("APP0", b""): "",
     ("APP1", EXIF): "",
@@ -38,16 +38,16 @@ SEGMENTS = {
 
 LARGEST_SIDE = 65500  # libjpeg's JPEG_MAX_DIMENSION
 
-# A progressive scan needs at least one bit per block of 64 pixels: 512 pixels a byte, doubled as a margin.
+# A progressive scan takes at least one bit per block of 64 pixels: 512 pixels per byte, doubled as a margin.
 PIXELS_PER_BYTE = 1024
 
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
-    """Read an 8-bit JPEG upright, gray or RGB (CMYK is converted)."""
+    """Read an 8-bit JPEG as gray or RGB (CMYK is converted), rotated upright."""
     from PIL import JpegImagePlugin
 
     data = path.read_bytes()
-    # The class itself: PIL.Image.open has a process-wide limit on pixels that only warns.
+    # Not PIL.Image.open: its limit on pixels applies to the whole process and only warns.
     decoded = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
     width, height = decoded.size
     check_size(path, height, width, max_pixels=max_pixels)
@@ -71,7 +71,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
 
 
 def write(file: BinaryIO, image: Image) -> None:
-    """Write an 8-bit gray or RGB image at quality 95 without chroma subsampling, because filters make edges."""
+    """Write an 8-bit gray or RGB image at quality 95, without chroma subsampling, which would blur edges."""
     import PIL.Image
 
     if max(image.height, image.width) > LARGEST_SIDE:
@@ -86,13 +86,13 @@ def write(file: BinaryIO, image: Image) -> None:
         dpi=metadata.pixels_per("inch") or (0, 0),
         exif=b"" if block is None else EXIF + block,
         icc_profile=metadata.profile_for(image.bands),
-        # EXIF text is ASCII by its standard; a comment may be anything
+        # by its standard EXIF text is ASCII; a comment may have any encoding
         comment=None if metadata.description.isascii() else metadata.description.encode(),
     )
 
 
 def lost(image: Image) -> list[str]:
-    """List the metadata that this JPEG cannot hold, though others can."""
+    """List metadata of this image that exceeds the limits of a JPEG file."""
     metadata = image.metadata
     too_long = metadata.exif is not None and _block(image) is None
     found = [f"{in_words(metadata.exif)}, longer than a JPEG holds"] if metadata.exif and too_long else []
@@ -111,7 +111,7 @@ def _resolution(info: dict[Any, Any], orientation: int) -> tuple[tuple[float, fl
     density = info.get("jfif_density")
     units: dict[int, Unit] = {1: "inch", 2: "centimeter"}
     unit = units.get(info.get("jfif_unit", 0), "none")
-    if unit == "none" and "dpi" in info:  # no density in JFIF: Pillow reads it from EXIF
+    if unit == "none" and "dpi" in info:  # JFIF has no density: Pillow has read it from EXIF
         density, unit = info["dpi"], "inch"
     if density is None or min(density) <= 0 or (unit == "none" and density[0] == density[1]):
         return None, "inch"
@@ -120,7 +120,7 @@ def _resolution(info: dict[Any, Any], orientation: int) -> tuple[tuple[float, fl
 
 
 def _left_behind(decoded: Any) -> list[str]:
-    """Name the segments that are not carried."""
+    """List the segments that are not copied to a result."""
     found: dict[str, None] = {}
     for marker, body in decoded.applist:
         known = [name for (place, start), name in SEGMENTS.items() if place == marker and body.startswith(start)]

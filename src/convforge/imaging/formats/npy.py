@@ -43,14 +43,14 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
     pages = math.prod(sizes[letter] for letter in known.pages)
     check_size(path, sizes["Y"], sizes["X"], bands=sizes.get(known.bands, 1), pages=pages, max_pixels=max_pixels)
     pixels: Array = np.load(path, allow_pickle=False)
-    if dtype.kind == "b":  # black and white, as in a 1-bit PNG or TIFF
+    if dtype.kind == "b":  # becomes black and white, as in a 1-bit PNG or TIFF
         pixels = pixels.astype(np.uint8) * np.uint8(255)
     image = image_of(np.asarray(pixels, dtype=pixels.dtype.newbyteorder("=")), known)
     return image if axes else replace(image, axes=Image.axes)
 
 
 def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read the shape and the element type; the file's position is then at the first element."""
+    """Read the shape and the element type, up to the first element of the file."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):  # version 3 is for field names, which images do not have
         raise ImageError(f"{path}: .npy format version {version}; save a plain array with numpy.save")
@@ -68,10 +68,10 @@ def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]
 
 
 def write(file: BinaryIO, image: Image) -> None:
-    """Write the pixels, with the axes that were named when they were read.
+    """Write the pixels with the named axes of the array that was read.
 
-    Without named axes, or with alpha as the last band, a gray stack keeps a band axis, so that it reads back as a
-    stack.
+    Without named axes, or with alpha as the last band, a gray stack is written with a band axis, so that it is read as
+    a stack again.
     """
     pixels = image.pixels
     if pixels.ndim == 2 + image.pages and (image.pages or image.alpha is not None):

@@ -1,6 +1,6 @@
-"""PNG: pixels by libpng (imagecodecs), which keeps 16-bit colour; other chunks are read and made here.
+"""PNG files: libpng (imagecodecs) decodes pixels and keeps 16 bits; other chunks are read and written here.
 
-Pillow would turn 16-bit RGB into 8-bit, and libpng accepts a file whose end is missing: hence the loop over chunks.
+Pillow would convert 16-bit RGB to 8 bits. libpng accepts a file without its end, so every chunk is checked here.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from convforge.imaging.image import (
 )
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # colour type -> samples a pixel; 3 is a palette index
+SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # colour type -> samples per pixel; type 3 has palette indices
 TEXTS = {b"tEXt", b"zTXt", b"iTXt"}
 XMP = b"XML:com.adobe.xmp"
 
-# Chunks of the pixels; chunks that are read; chunks that are copied unchanged; names of some others.
+# Chunks with pixels, chunks that are read, chunks that are copied unchanged, and names of some others.
 DECODED = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
 READ = DECODED | {b"eXIf", b"pHYs", b"iCCP", b"acTL"}
 COLOURS = {b"gAMA", b"cHRM", b"sRGB", b"cICP", b"mDCV", b"cLLI", b"tIME"}
@@ -42,13 +42,13 @@ LEFT = {b"bKGD": "background colour", b"sBIT": "significant bits", b"hIST": "his
         b"sPLT": "suggested palette", b"pCAL": "calibration", b"sCAL": "physical scale", b"oFFs": "offset",
         b"sTER": "stereo"}  # fmt: skip
 
-DEFLATE_RATIO = 1032  # deflate's largest ratio, by zlib's technical notes
+DEFLATE_RATIO = 1032  # largest compression ratio of deflate, by zlib's technical notes
 LARGEST_TEXT = 2**20
 HEADER_BYTES = len(SIGNATURE) + 12 + 13  # signature and IHDR; our chunks follow
 
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
-    """Read a PNG of 1 to 16 bits; palettes and low bit depths are expanded, transparency becomes alpha."""
+    """Read a PNG of 1 to 16 bits; expand palettes and low bit depths, convert transparency to alpha."""
     import imagecodecs
 
     data = path.read_bytes()
@@ -66,7 +66,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
         else:
             chunks.setdefault(kind, body)
     _check_header(path, chunks, stored, max_pixels)
-    pixels: Array = imagecodecs.png_decode(b"".join(pieces))  # libpng warns on standard error about other chunks
+    pixels: Array = imagecodecs.png_decode(b"".join(pieces))  # libpng would warn about other chunks
     exif, description, orientation, left = carried_of(chunks.get(b"eXIf", b""))
     pixels = upright(pixels, orientation)
     alpha = None
@@ -93,7 +93,7 @@ def write(file: BinaryIO, image: Image) -> None:
     pixels = image.pixels[..., 0] if image.pixels.shape[2:] == (1,) else image.pixels
     if image.alpha is not None:
         alpha = alpha_as(image.alpha, pixels.dtype)
-        if image.metadata.premultiplied:  # PNG's colours are always unassociated
+        if image.metadata.premultiplied:  # colours of a PNG are never premultiplied
             top = float(np.iinfo(pixels.dtype).max)
             share = (alpha if pixels.ndim == 2 else alpha[..., np.newaxis]) / top
             plain = np.divide(pixels, share, out=np.zeros(pixels.shape), where=share > 0)
@@ -107,7 +107,7 @@ def write(file: BinaryIO, image: Image) -> None:
 
 
 def _chunks(path: Path, data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield the name, the body and the whole bytes of each chunk."""
+    """Yield the name, the body and all bytes of each chunk."""
     offset = len(SIGNATURE)
     while offset + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, offset)
@@ -129,7 +129,7 @@ def _check_header(path: Path, chunks: dict[bytes, bytes], stored: int, max_pixel
     if colour not in SAMPLES:
         raise ImageError(f"{path}: damaged PNG, colour type {colour} does not exist; get it again from its source")
     check_size(path, height, width, max_pixels=max_pixels)
-    row = (width * SAMPLES[colour] * bits + 7) // 8 + 1  # one byte per row names its filter
+    row = (width * SAMPLES[colour] * bits + 7) // 8 + 1  # each row begins with a byte for its filter
     check_proportion(path, row * height, stored, DEFLATE_RATIO)
     if len(chunks.get(b"acTL", b"")) == 8 and struct.unpack_from(">I", chunks[b"acTL"])[0] > 1:
         raise ImageError(f"{path}: an animated PNG; save its frames as the pages of a TIFF")
@@ -165,7 +165,7 @@ def _is_kept_text(kind: bytes, body: bytes) -> bool:
 
 
 def _left_behind(chunks: dict[bytes, bytes], texts: list[tuple[bytes, bytes]]) -> list[str]:
-    """Name the chunks that are not carried."""
+    """List the chunks that are not copied to a result."""
     keywords = [body.partition(b"\0")[0] for _, body in texts]
     found = ["XMP"] if XMP in keywords else []
     found += [word.decode("latin-1") for word in keywords if word.startswith(b"Raw profile type ")]
@@ -173,7 +173,7 @@ def _left_behind(chunks: dict[bytes, bytes], texts: list[tuple[bytes, bytes]]) -
 
 
 def _inflate(packed: bytes, *, limit: int) -> bytes | None:
-    """Unpack at most `limit` bytes; None if there are more or they are damaged: the image is whole without them."""
+    """Unpack metadata of at most `limit` bytes; return None if it is larger or damaged."""
     engine = zlib.decompressobj()
     try:
         plain = engine.decompress(packed, limit)

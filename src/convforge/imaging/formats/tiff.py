@@ -1,4 +1,4 @@
-"""TIFF through tifffile: any sample type, any number of bands, pages, strips or tiles, contiguous or planar."""
+"""TIFF files by tifffile: any sample type, any number of bands and pages, strips or tiles, contiguous or planar."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
 
 MIN_IS_WHITE, MIN_IS_BLACK, RGB, PALETTE, YCBCR = 0, 1, 2, 3, 6
-COLOURS = {MIN_IS_WHITE: 1, MIN_IS_BLACK: 1, RGB: 3, PALETTE: 1, YCBCR: 3}  # samples of a pixel that are colours
-ASSOCIATED, UNASSOCIATED = 1, 2  # kinds of extra samples that are alpha
+COLOURS = {MIN_IS_WHITE: 1, MIN_IS_BLACK: 1, RGB: 3, PALETTE: 1, YCBCR: 3}  # number of colour samples per pixel
+ASSOCIATED, UNASSOCIATED = 1, 2  # values of ExtraSamples for alpha
 EXTRA = {ASSOCIATED: "associated alpha", UNASSOCIATED: "alpha"}
 STRANGE_COLOURS = {5: "CMYK", 8: "CIELab", 9: "ICCLab", 10: "ITULab", 32844: "LogL", 32845: "LogLuv"}
-CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 decoders turn YCbCr into RGB
+CODECS_THAT_GIVE_RGB = (6, 7, 33003, 33005, 34712)  # JPEG and JPEG 2000 decoders convert YCbCr to RGB
 
-# Largest ratio of each compression: none, LZW (a table of growing strings), Deflate, PackBits. The rest
-# (Zstandard, LZMA, LERC, wavelets) share the largest, Zstandard's: a block of 128 KiB in 4 bytes.
+# Largest ratio of each compression: none, LZW (a table of growing strings), Deflate, PackBits. All others
+# (LZMA, LERC, wavelets) get the ratio of Zstandard, which is the largest: a block of 128 KiB in 4 bytes.
 BEST_RATIO = {1: 1, 5: 4096, 8: 1032, 32946: 1032, 32773: 64}
 LOOSEST_RATIO = 2**15
 
 
 def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
-    """Read every page of a TIFF upright, except reduced copies (pyramids, thumbnails) and masks."""
+    """Read all pages of a TIFF, rotated upright, except reduced copies (pyramids, thumbnails) and masks."""
     from tifffile import TiffFile
 
     with _page_chain_faults() as faults, TiffFile(path) as file:
@@ -80,7 +80,7 @@ def read(path: Path, max_pixels: int, axes: Axes | None) -> Image:
 
 
 def write(file: BinaryIO, image: Image) -> None:
-    """Write a TIFF page by page: RGB for three bands, else gray with extra bands; integers are deflated."""
+    """Write a TIFF page by page: RGB for three bands, else gray with extra bands; compress integers by Deflate."""
     from tifffile import TiffWriter
 
     pixels = image.pixels if image.pages else image.pixels[np.newaxis]
@@ -100,7 +100,7 @@ def write(file: BinaryIO, image: Image) -> None:
         options["planarconfig"] = "contig"
     if extra:
         options["extrasamples"] = extra
-    if pixels.dtype.kind in "ui":  # every reader knows the integer predictor; few know the float one or 64 bits
+    if pixels.dtype.kind in "ui":  # all readers support the integer predictor, few that of floats or 64 bits
         options |= {"compression": "zlib", "predictor": pixels.dtype.itemsize <= 4}
     with TiffWriter(file, bigtiff=tiff_tags.is_big(image), byteorder="<") as writer:
         for index, page in enumerate(pixels):
@@ -112,7 +112,7 @@ def write(file: BinaryIO, image: Image) -> None:
 
 @contextmanager
 def _page_chain_faults() -> Iterator[list[str]]:
-    """Collect faults of the page chain, which would lose pages, because tifffile only logs them."""
+    """Collect errors in the chain of pages, which would lose pages; tifffile only logs them."""
     faults: list[str] = []
     thread = threading.get_ident()
 
@@ -142,7 +142,7 @@ def _check_alike(path: Path, pages: list[TiffPage]) -> None:
 
 
 def _kind(page: TiffPage) -> str:
-    """Describe the size and samples of an upright page; all pages of a stack have the same."""
+    """Return the size and samples of an upright page, which must be equal in all pages of a stack."""
     samples = page.shaped[0] * page.shaped[4]
     height, width = upright_pair(page.shaped[2:4], tiff_tags.orientation_of(page))
     beside = ["a palette"] if int(page.photometric) == PALETTE else []
@@ -179,7 +179,7 @@ def _check_page(path: Path, page: TiffPage) -> None:
 
 
 def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
-    """Refuse strips or tiles beyond the end of the file, and declared pixels out of proportion to them."""
+    """Refuse strips or tiles beyond the end of the file, and more declared pixels than they can hold."""
     size = path.stat().st_size
     segments = [(o, n) for o, n in zip(page.dataoffsets, page.databytecounts, strict=False) if o and n]
     if any(offset + count > size for offset, count in segments):
@@ -188,15 +188,15 @@ def _check_segments(path: Path, page: TiffPage, undivided: bool) -> None:
     each = page.bitspersample if isinstance(page.bitspersample, int) else max(page.bitspersample)
     bits = depth * height * width * page.shaped[0] * page.shaped[4] * each
     stored = sum(count for _, count in segments)
-    # An empty tile means zeros (GDAL's sparse files), so only other tiles need bytes; all empty is a trap.
+    # An empty tile means zeros (sparse files of GDAL), so only other tiles need bytes; refuse a file of empty tiles.
     share = len(segments) / len(page.dataoffsets) if segments and not undivided else 1.0
     check_proportion(path, int(bits / 8 * share), stored, BEST_RATIO.get(int(page.compression), LOOSEST_RATIO))
 
 
 def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
-    """Turn (S, 1, H, W, s), planar or contiguous, into pixels (H, W) or (H, W, B) and alpha (H, W).
+    """Convert planar or contiguous samples (S, 1, H, W, s) to pixels (H, W) or (H, W, B) and alpha (H, W).
 
-    Only colours are inverted or looked up in a palette, never alpha and other extra samples.
+    Inversion and palettes apply to colours only, not to alpha and other extra samples.
     """
     planes = raw[:, 0]
     samples = planes[0] if planes.shape[0] == 1 else np.moveaxis(planes[..., 0], 0, -1)
@@ -209,7 +209,7 @@ def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
         alpha = np.ascontiguousarray(rest[..., at])
         rest = np.delete(rest, at, axis=-1)
     if int(page.photometric) == PALETTE and page.colormap is not None:
-        # The standard has 16-bit colours, but some writers store 8 bits: libtiff uses the same test.
+        # By the standard, palettes have 16 bits, but some writers store 8 bits; libtiff uses the same test.
         table = page.colormap if page.colormap.max() < 256 else page.colormap >> 8
         colours = np.moveaxis(table.astype(np.uint8)[:, colours[..., 0].astype(np.intp)], 0, -1)
         rest = alpha_as(rest, colours.dtype)
@@ -223,7 +223,7 @@ def _finish(page: TiffPage, raw: Array) -> tuple[Array, Array | None]:
 
 
 def _extra_samples(page: TiffPage, count: int) -> list[int]:
-    """Return the kind of each sample after the colours; 0 (unspecified) if the file names none."""
+    """Return the ExtraSamples value of each sample after the colours; 0 (unspecified) if the file has none."""
     named = [int(kind) for kind in page.extrasamples]
     colours = COLOURS.get(int(page.photometric), count - len(named))
     extra = max(count - colours, 0)
@@ -231,7 +231,7 @@ def _extra_samples(page: TiffPage, count: int) -> list[int]:
 
 
 def _full_range(page: TiffPage, samples: Array) -> Array:
-    """Spread samples of fewer than 8 bits over 0 to 255, as viewers do; 9 to 15 bits keep their values."""
+    """Scale samples of fewer than 8 bits to 0 to 255, as viewers do; samples of 9 to 15 bits keep their values."""
     if samples.dtype.kind == "b":
         return samples.astype(np.uint8) * np.uint8(255)
     bits = page.bitspersample
@@ -243,11 +243,11 @@ def _full_range(page: TiffPage, samples: Array) -> Array:
 
 
 def _black_is_zero(page: TiffPage, colours: Array, associated: Array | None) -> Array:
-    """Invert colours of which zero is white; `associated` alpha is the white of premultiplied colours."""
+    """Invert colours in which zero is white; with `associated` alpha, premultiplied white equals alpha."""
     if associated is not None:
         top = associated[..., np.newaxis]
         return np.asarray(top - np.minimum(colours, top))
-    if colours.dtype.kind == "i":  # swaps the ends of the range, -128 and 127
+    if colours.dtype.kind == "i":  # maps -128 to 127 and 127 to -128
         return np.invert(colours)
     bits = 8 if colours.dtype == np.uint8 else int(page.bitspersample)
     return np.asarray(colours.dtype.type(2**bits - 1) - colours)

@@ -1,4 +1,4 @@
-"""Metadata of a TIFF: resolution, description, tags, and features of its storage that differ from ours."""
+"""Metadata of a TIFF: resolution, description, tags, and features of its storage that are not written."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from convforge.imaging.image import Image, Metadata, Unit, upright_pair
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
 
-BIG = 2**32 - 2**25  # bytes; the 32-bit offsets of classic TIFF reach little further
+BIG = 2**32 - 2**25  # bytes; 32-bit offsets of classic TIFF reach 2**32
 DOCUMENT, PAGE, TIME = 269, 285, 306  # tags that may differ between pages
 REDUCED, MASK = 1, 4  # bits of NewSubfileType
 
 
 def is_big(image: Image) -> bool:
-    """Tell whether the file needs BigTIFF's 64-bit offsets; the estimate is the pixels' bytes and 64 KiB a page."""
+    """True if the file needs BigTIFF's 64-bit offsets: size estimated as the pixels' bytes and 64 KiB per page."""
     samples = image.pixels.nbytes + (0 if image.alpha is None else image.alpha.size * image.pixels.itemsize)
     return samples + 2**16 * image.page_count > BIG
 
@@ -35,9 +35,9 @@ def metadata_of(
     *,
     premultiplied: bool,
 ) -> Metadata:
-    """Return the metadata of the first of `pages`, the pages of `every` that are read.
+    """Return the metadata of the first of `pages`; `every` has all pages of the file, `pages` those that are read.
 
-    `series` are the sizes of the page axes that the file names, `axes` the axes that the user named.
+    `series` are the sizes of the page axes according to the file, `axes` are the axes according to the user.
     """
     first = pages[0]
     profile = _tag(first, "InterColorProfile", None)
@@ -59,13 +59,13 @@ def orientation_of(page: TiffPage) -> int:
 
 
 def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str, int]:
-    """Return the sizes of the page axes that the file names, if they count the pages in order."""
+    """Return the sizes of the page axes according to the file, if its pages are in their order."""
     if not (file.is_imagej or file.is_ome or file.is_shaped):
         return {}
     try:
         first = file.series[0]
         order = [page.index for page in first.pages if page is not None]
-    except Exception:  # tifffile cannot read the description; the pages are whole without it
+    except Exception:  # tifffile cannot read the description; the pages are readable without it
         return {}
     sizes = dict(zip(first.axes, first.shape, strict=True))
     stacked = {letter: size for letter, size in sizes.items() if letter not in "YXS"}
@@ -74,7 +74,7 @@ def series_shape(file: TiffFile, every: list[TiffPage], count: int) -> dict[str,
 
 
 def write_options(image: Image) -> dict[str, Any]:
-    """Return arguments of tifffile's writer, with `extratags` for the first page; `point_to_tags` completes them."""
+    """Return arguments of tifffile's writer, with `extratags` of the first page; call `point_to_tags` afterwards."""
     metadata = image.metadata
     options: dict[str, Any] = {"metadata": None, "software": False}
     if metadata.resolution is not None:
@@ -92,14 +92,14 @@ def write_options(image: Image) -> dict[str, Any]:
 
 
 def point_to_tags(file: BinaryIO, metadata: Metadata) -> None:
-    """Append the directories of EXIF to a file that was written with `write_options`."""
+    """Append EXIF directories to a file that was written with `write_options`."""
     directories = {code: entry for code, entry in exif.main_of(metadata.exif).items() if isinstance(entry, dict)}
     if directories:
         exif.point_to(file, directories)
 
 
 def lost(image: Image) -> list[str]:
-    """List the axes that a TIFF cannot name, and the features of its source's storage that are not written."""
+    """List the axes that a TIFF cannot name, and the features of the source file's storage that are not written."""
     letters, sizes = image.axes
     axes = [f"axes {Axes(letters).pages}, whose {image.page_count} planes became pages"] if len(sizes) > 1 else []
     return axes + [word for word in image.metadata.storage if word != BIGTIFF or not is_big(image)]
@@ -109,14 +109,14 @@ BIGTIFF = "BigTIFF"
 
 
 def _value(entry: exif.Entry) -> bytes | tuple[int, ...]:
-    """Return an entry's bytes, or the numbers of ratios, because tifffile miscounts their bytes."""
+    """Return an entry's value for tifffile: bytes; for ratios numbers, because tifffile miscounts their bytes."""
     if entry.kind not in (exif.RATIONAL, exif.SRATIONAL):
         return entry.data
     return struct.unpack(f"<{2 * entry.count}{'I' if entry.kind == exif.RATIONAL else 'i'}", entry.data)
 
 
 def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
-    """Return the carried tags as a block of EXIF, and the names of the others."""
+    """Return the tags that are copied as a block of EXIF, and the names of the others."""
     form = exif.form_of(file.byteorder, big=file.is_bigtiff)
 
     def wanted(code: int) -> bool:
@@ -125,7 +125,7 @@ def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
     damaged: list[str] = []
     try:
         main = exif.read_directory(file.filehandle, page.offset, form, wanted)
-    except exif.ExifError:  # in a directory below this one, which tifffile has read
+    except exif.ExifError:  # in a directory that this one points to; tifffile has read this one
         damaged = ["damaged EXIF"]
         main = {tag.code: exif.Entry(int(tag.dtype), tag.count, b"") for tag in page.tags if not wanted(tag.code)}
     kept, left = exif.carried(main, moved=orientation_of(page) != 1)
@@ -135,7 +135,7 @@ def _tags(file: TiffFile, page: TiffPage) -> tuple[bytes | None, list[str]]:
 def _description(
     file: TiffFile, page: TiffPage, pages: int, series: dict[str, int], axes: Axes | None
 ) -> tuple[str, list[str]]:
-    """Return the description without the parts that a filter makes untrue, and the names of these parts.
+    """Return the description without the parts that a filter makes wrong, and the names of these parts.
 
     OME-XML and tifffile's own note name axes and types; ImageJ's description has the displayed range.
     """
@@ -146,7 +146,7 @@ def _description(
     if file.is_shaped:
         named = axes is None and (len(series) > 1 or letters not in ("", "I", "Q"))
         lost = [f"axes {letters}YX"] if named else []
-        if text.startswith("shape="):  # the note of earlier versions
+        if text.startswith("shape="):  # the description by earlier versions of tifffile
             return "", lost
         if not text.startswith("{"):  # the user's own text; the note is in a later tag
             return text, lost
@@ -167,7 +167,7 @@ def _description(
 
 
 def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
-    """Name the tags by which later pages differ from the first."""
+    """List the tags in which later pages differ from the first."""
     if file.is_ome or file.is_shaped:
         return []
     first = {code: pages[0].tags.valueof(code) for code in (exif.DESCRIPTION, DOCUMENT, PAGE, TIME)}
@@ -180,7 +180,7 @@ def _further_pages(file: TiffFile, pages: list[TiffPage]) -> list[str]:
 
 
 def _storage(file: TiffFile, every: list[TiffPage], pages: list[TiffPage]) -> list[str]:
-    """List the features of the file's storage that differ from ours."""
+    """List the features of the file's storage that are not written."""
     first = pages[0]
     found = [BIGTIFF] if file.is_bigtiff else []
     found += [f"tiles of {first.tilewidth} x {first.tilelength} pixels"] if first.is_tiled else []

@@ -1,6 +1,6 @@
-"""Many images: read, uploaded, filtered, downloaded and written in parallel, a bounded number of them at a time.
+"""Filter many images: read, upload, filter, download and write them in parallel, with limited memory.
 
-`flow` moves items through threads, `lanes` moves pixels through a device, `recipe` filters an image for the command;
+`flow` runs the stages on threads, `lanes` runs images on a device, `recipe` has the steps of the command for one image;
 `many` (arrays) and `folder` (files) combine them.
 """
 

@@ -1,7 +1,7 @@
-"""A pipeline of three stages on threads, with a bounded number of items in memory.
+"""A pipeline of three stages on threads, with a limited number of items in memory.
 
-Loading and storing share the threads for files (`workers`); storing goes first, so that items leave memory before
-others enter it. Computing runs on one thread per lane.
+Loading and storing share `workers` threads; storing has priority, so that items leave memory before others are loaded.
+Computing runs on one thread per lane.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Stored = TypeVar("Stored")
 
 _Step = Callable[[Lane, Any, "Future[Any]"], None]
 
-# Priority of steps: the least number goes first.
+# Priorities of steps: the smallest number runs first.
 _STOP, _STORE, _COMPUTE, _LOAD = range(4)
 
 
 def in_flight(workers: int, lanes: int) -> int:
-    """Return the most items in memory at once: those in work, and enough loaded ones that no lane waits."""
+    """Return the maximum number of items in memory: those in work, and enough loaded ones to keep all lanes busy."""
     return 2 * workers + lanes
 
 
 @dataclass(slots=True)
 class Room:
-    """Limit of the items in memory: at most `most` items and `nbytes` bytes, but always one item.
+    """Limit of items in memory: at most `most` items and `nbytes` bytes, but at least one item.
 
-    Every item counts as the largest so far. An item's size is known once it is loaded, so the first one is loaded
-    before others begin.
+    Every item counts with the size of the largest so far. A size is known only after loading, so the first item is
+    loaded alone.
     """
 
     nbytes: int
@@ -48,7 +48,7 @@ class Room:
     first_is_loaded: threading.Event = field(default_factory=threading.Event)
 
     def loaded(self, nbytes: int) -> None:
-        self.largest = max(self.largest, nbytes)  # a race may lose a value until the next item
+        self.largest = max(self.largest, nbytes)  # a race may lose a value, until the next item
 
     @property
     def items(self) -> int:
@@ -67,13 +67,13 @@ def flow(
     nbytes: int,
     ordered: bool = True,
 ) -> Generator[tuple[Item, Future[Stored]], None, None]:
-    """Pass every item through `load`, `compute` and `store`; yield each with a finished future.
+    """Pass every item through `load`, `compute` and `store`; yield (item, finished future).
 
-    The caller's thread draws from `items`: first as many as :class:`Room` allows, then one for each that it receives.
-    If the caller stops early, or is interrupted, items in work are ended and none is begun. `load` and `store` run on
-    at most `workers` threads, `compute` on one thread per lane, which enters the lane first. `size` returns the bytes
-    of a loaded item, its result included; `nbytes` limits the bytes of all items. Without `ordered`, items come in
-    completion order.
+    The caller's thread iterates over `items`: first as many as :class:`Room` allows, then one for each item received.
+    If the caller stops early or is interrupted, items in work are completed and no others begin. `load` and `store` run
+    on at most `workers` threads, `compute` on one thread per lane, inside the lane's context. `size` returns the bytes
+    of a loaded item and of its result; `nbytes` limits the bytes of all items. Without `ordered`, items are yielded in
+    the order of completion.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def flow(
 
 
 def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> tuple[Item, Future[Stored]]:
-    """Wait for the first item (`ordered`) or for any, and remove it from the list."""
+    """Wait for the first item (`ordered`) or for any item; remove it from the list and return it."""
     if ordered:
         wait([under_way[0][1]])
         return under_way.popleft()
@@ -135,10 +135,10 @@ def _next_done(under_way: deque[tuple[Item, Future[Stored]]], ordered: bool) -> 
 
 
 class _Threads(Generic[Lane]):
-    """Threads that run steps, the most urgent first, each inside its own context, until they are stopped.
+    """Threads that run steps by priority, each thread inside its own context, until they are stopped.
 
-    A step gets the context's value, its own value, and the future for its exception. If the system starts fewer threads
-    than there are contexts, those threads do all the work.
+    A step is called with the context's value, its own value, and a future for its exception. If the system can start
+    fewer threads than there are contexts, these threads do all the work.
     """
 
     def __init__(self, name: str, contexts: Sequence[AbstractContextManager[Lane]]) -> None:
@@ -148,7 +148,7 @@ class _Threads(Generic[Lane]):
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the threads; ``RuntimeError`` if none could be started."""
+        """Start the threads; raise ``RuntimeError`` if none can be started."""
         for own in self._contexts:
             thread = threading.Thread(target=self._work, args=(own,), name=self._name)
             try:
@@ -167,7 +167,7 @@ class _Threads(Generic[Lane]):
             self._tasks.put((_STOP, next(self._turn), None, None, None))
 
     def join(self) -> None:
-        """Wait for the steps in work."""
+        """Wait until the threads have ended their current steps."""
         for thread in self._threads:
             thread.join()
 
@@ -190,11 +190,11 @@ class _Threads(Generic[Lane]):
             except BaseException as error:
                 _clear_frames(error)
                 end.set_exception(error)
-            del value, end  # frees the item's memory before the wait for the next
+            del value, end  # free the item's memory before waiting for the next
 
 
 def _clear_frames(error: BaseException | None) -> None:
-    """Clear the frames of an exception and of its causes, because their references keep images in memory."""
+    """Clear the frames of an exception and of its causes: their local variables keep images in memory."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

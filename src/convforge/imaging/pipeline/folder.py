@@ -1,4 +1,4 @@
-"""Filter a folder of images into another folder."""
+"""Filter the images of a folder and write them to another folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convforge.imaging.pipeline.flow import flow
 from convforge.imaging.pipeline.lanes import Clock, Convolved, Lane, lanes_of, memory_share
 from convforge.imaging.pipeline.recipe import Recipe
 
-# The stages of an image in their order, with the threads that run them: file threads or the device's lanes.
+# The stages of an image in order, each with the threads that run it: file threads or lanes of the device.
 FILES, LANES = "files", "lanes"
 STAGES = {
     "decode": FILES,
@@ -29,14 +29,14 @@ STAGES = {
 
 
 class Job(NamedTuple):
-    """An image file to read, and the file to write."""
+    """Path of an image to read, and path of the result to write."""
 
     source: Path
     target: Path
 
 
 class Listing(NamedTuple):
-    """The images of a folder by name, the number of other files, and the errors of unreadable folders."""
+    """The images of a folder in order of their names, the number of other files, and errors of unreadable folders."""
 
     jobs: tuple[Job, ...]
     left_alone: int
@@ -44,7 +44,7 @@ class Listing(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A finished image: bytes of pixels and of files in and out, the method, and the lost metadata."""
+    """Record of a finished image: bytes of pixels and files in and out, the method, and the lost metadata."""
 
     pixels_in: int
     pixels_out: int
@@ -57,9 +57,9 @@ class Written(NamedTuple):
 def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str | None = None) -> Listing:
     """List the images of a folder, each with its target: the same path under `out`, with `suffix` if given.
 
-    An image is a file with an ending that can be read. Hidden files and folders are ignored, links to folders are not
-    followed, and `out` is skipped if it is inside `folder`. ``ValueError`` if `out` is `folder` or a file, if two
-    images would become one file, or if one would overwrite another that is still to be read.
+    An image is a file with a supported suffix. Hidden files and folders are ignored, links to folders are not followed,
+    and `out` is skipped if it is inside `folder`. ``ValueError`` if `out` is `folder` or a file, if two images have the
+    same target, or if a target is another image that has yet to be read.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: is a file, and {folder} is a folder; name a folder for the results")
@@ -77,7 +77,7 @@ def list_folder(folder: Path, out: Path, *, recursive: bool = False, suffix: str
 
 
 def _files(folder: Path, out: Path, recursive: bool, unreadable: list[OSError]) -> Iterator[Path]:
-    """Yield every file of a folder and, if `recursive`, of its sub-folders, by name."""
+    """Yield the files of a folder and, if `recursive`, of its sub-folders, in order of their names."""
     skipped = os.path.realpath(out)
     for place, folders, files in os.walk(folder, onerror=unreadable.append):
         seen = [name for name in folders if not name.startswith(".")] if recursive else []
@@ -87,10 +87,10 @@ def _files(folder: Path, out: Path, recursive: bool, unreadable: list[OSError]) 
 
 
 def _check_apart(jobs: Sequence[Job]) -> None:
-    """Refuse a job that would write a file which another job writes or reads."""
+    """Raise ``ValueError`` if a job would write a file that another job writes or reads."""
 
     def same(path: Path) -> str:
-        """Return one text for all names of a file, links resolved."""
+        """Return a text that is equal for all paths of a file, with links resolved."""
         return os.path.normcase(os.path.realpath(path))
 
     sources = {same(job.source): job for job in jobs}
@@ -111,7 +111,7 @@ def _check_apart(jobs: Sequence[Job]) -> None:
 
 
 class _Loaded(NamedTuple):
-    """An image that was read, its pixels for the convolution, and the bytes of its file."""
+    """An image, its pixels as input of the convolution, and the size of its file in bytes."""
 
     job: Job
     image: Image
@@ -122,12 +122,12 @@ class _Loaded(NamedTuple):
 def filter_files(
     jobs: Sequence[Job], recipe: Recipe, clock: Clock, *, workers: int
 ) -> Generator[tuple[Job, Future[Written]], None, None]:
-    """Filter files to files; yield each job when it is done, with its result or its exception.
+    """Filter files to files; yield each job when it is finished, with its result or its exception.
 
-    A result is complete before it replaces an earlier file; folders are made when needed. The clock gets the busy
-    seconds of `STAGES`; `workers` threads decode and encode.
+    A result replaces an existing file only when complete; missing folders are created. `clock` gets the busy seconds of
+    each of `STAGES`; `workers` threads decode and encode.
     """
-    convolver, inside = recipe.convolver(clock), Clock()  # parts of decode and encode are not reported
+    convolver, inside = recipe.convolver(clock), Clock()  # times of parts of decode and encode are not reported
 
     def decode(job: Job) -> _Loaded:
         with clock("decode"):
@@ -157,7 +157,7 @@ def filter_files(
 
 
 class Share(NamedTuple):
-    """A stage's busy seconds over all its threads, and their fraction of those threads' time."""
+    """Busy seconds of a stage, summed over its threads, and their fraction of the total time of these threads."""
 
     stage: str
     seconds: float
@@ -166,13 +166,13 @@ class Share(NamedTuple):
 
 
 def shares_of(busy: dict[str, float], seconds: float, threads: dict[str, int]) -> list[Share]:
-    """Return the share of each stage that used any time, in the order of the stages."""
+    """Return the share of each stage that took any time, in the order of the stages."""
     found = [(stage, busy.get(stage, 0.0), threads[whose]) for stage, whose in STAGES.items()]
     return [Share(stage, spent, count, spent / count / seconds) for stage, spent, count in found if spent]
 
 
 def limit_of(shares: Sequence[Share]) -> str:
-    """Name the busiest threads and their longest stage."""
+    """Return a text that names the busiest threads and their longest stage."""
     together = {FILES: 0.0, LANES: 0.0}
     for share in shares:
         together[STAGES[share.stage]] += share.of_time

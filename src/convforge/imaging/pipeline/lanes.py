@@ -1,7 +1,7 @@
-"""Lanes, which filter one image at a time on a device; several lanes overlap upload, kernel and download.
+"""Lanes: each filters one image at a time on a device; several lanes overlap upload, kernel and download.
 
-A lane of a GPU has its own stream, pinned host buffers (the device copies from them by DMA) and device buffers. Buffers
-grow to the largest image and are used again. On the CPU nothing is copied.
+A lane of a GPU has its own stream, pinned host buffers (for copies by DMA) and device buffers. Buffers grow to the size
+of the largest image and are reused. On the CPU nothing is copied.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from convforge.imaging.filtering import FilterOptions, plan_filter
 from convforge.problem import compile_key
 from convforge.problem.types import VECTOR_BYTES
 
-# Lanes by backend. The CPU's kernels use every core, so a second image would only slow the first down. On a GPU, one
-# lane for each of upload, kernel and download.
+# Number of lanes by backend. On the CPU, kernels use all cores, so a second image at a time would only slow down the
+# first. On a GPU, three images can be in upload, kernel and download at the same time.
 LANES = {"cpu": 1, "emulator": 2, "cuda": 3}
 
 # Buffer sizes are multiples of this many bytes, so that a slightly larger image needs no new buffer.
 GRAIN = 1 << 20
 
-# Side in pixels of the part of an image that compiles the kernels, before a whole image is timed.
+# Side in pixels of the part of an image that is filtered to compile the kernels, before an image is timed.
 WARM_SIDE = 1024
 
 
 @dataclass(slots=True)
 class Clock:
-    """Busy seconds by name, summed over threads; thread-safe."""
+    """Busy seconds by name, summed over threads. Thread-safe."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Time the block, even if it fails."""
+        """Context that adds the seconds of its block to a name, even if the block raises."""
         begin = perf_counter()
         try:
             yield
@@ -52,7 +52,7 @@ class Clock:
             self.add(name, perf_counter() - begin)
 
     def add(self, name: str, seconds: float) -> None:
-        """Add seconds that were measured elsewhere, such as by a GPU's events."""
+        """Add seconds that were measured otherwise, such as by a GPU's events."""
         with self._lock:
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
@@ -62,12 +62,12 @@ Lane = Callable[[Plan, NDArray[Any], PreparedFilter, Clock], NDArray[Any]]
 
 
 def memory_share() -> int:
-    """Bytes of host memory that images may use together: a quarter."""
+    """Return the bytes of host memory that all images may use together: a quarter."""
     return runtime_of("cpu").facts.memory_bytes // 4
 
 
 def lanes_of(runtime: Runtime) -> list[AbstractContextManager[Lane]]:
-    """Return the lanes of a device; the thread that uses a lane enters it."""
+    """Return the lanes of a device: contexts, which the thread that uses a lane must enter."""
     backend = runtime.facts.backend
     return [nullcontext(host_lane) if backend == "cpu" else _device_lane(runtime) for _ in range(LANES[backend])]
 
@@ -79,7 +79,7 @@ def _device_lane(runtime: Runtime) -> Iterator[Lane]:
 
 
 def host_lane(plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
-    """Run a plan on the CPU, which reads the image without a copy."""
+    """Run a plan on the CPU, which reads the image in place."""
     out = np.empty(plan.problem.out_shape, plan.problem.out_dtype)
     with clock("filter"):
         plan(plan.buffers(x, prepared, out=out))
@@ -87,7 +87,7 @@ def host_lane(plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Cloc
 
 
 class DeviceLane:
-    """A private stream of a device, with pinned buffers and device buffers."""
+    """A stream of a GPU with its own pinned buffers and device buffers."""
 
     def __init__(self, runtime: Runtime, stream: Any) -> None:
         self._runtime, self._stream = runtime, stream
@@ -99,7 +99,7 @@ class DeviceLane:
         self._x, self._out, self._workspace = _Buffer(on_device), _Buffer(on_device), _Buffer(on_device)
 
     def __call__(self, plan: Plan, x: NDArray[Any], prepared: PreparedFilter, clock: Clock) -> NDArray[Any]:
-        """Run a plan; the seconds of upload and download include the copies to and from pinned memory."""
+        """Run a plan; times of upload and download include copies to and from pinned memory."""
         runtime, stream = self._runtime, self._stream
         shape, dtype = plan.problem.out_shape, np.dtype(plan.problem.out_dtype)
         host_x, host_out = self._host_x.array(x.shape, x.dtype), self._host_out.array(shape, dtype)
@@ -115,7 +115,7 @@ class DeviceLane:
             computed = runtime.mark(stream)
             runtime.fetch(host_out, there_out, stream)
             fetched = runtime.mark(stream)
-        finally:  # also after a failure: pending work still uses the buffers
+        finally:  # also after an error: pending work still uses the buffers
             runtime.synchronize(stream)
         for name, first, last in (("upload", begin, sent), ("filter", sent, computed), ("download", computed, fetched)):
             clock.add(name, runtime.seconds(first, last))
@@ -124,7 +124,7 @@ class DeviceLane:
 
 
 class _Buffer:
-    """Memory that is allocated again only if more bytes are needed."""
+    """Reusable memory, allocated again only if more bytes are needed."""
 
     def __init__(self, allocate: Callable[[int], Any]) -> None:
         self._allocate = allocate
@@ -132,7 +132,7 @@ class _Buffer:
 
     def bytes(self, nbytes: int) -> Any:
         if self._kept is None or self._kept.nbytes < nbytes:
-            self._kept = None  # free first: both may not fit
+            self._kept = None  # free first: there may not be memory for both
             self._kept = self._allocate(-(-nbytes // GRAIN) * GRAIN)
         return self._kept[:nbytes]
 
@@ -141,7 +141,7 @@ class _Buffer:
 
 
 class Convolved(NamedTuple):
-    """The sums of an image as (T, P, Q, K), the plan that computed them, and the prepared weights."""
+    """The result of a convolution as (T, P, Q, K), the plan that computed it, and the prepared weights."""
 
     sums: NDArray[Any]
     plan: Plan
@@ -151,8 +151,8 @@ class Convolved(NamedTuple):
 class Convolver:
     """Filters images with one kernel (R, S) on any lane; images of equal size and type share a plan. Thread-safe.
 
-    `clock` gets the seconds of "plan", of "first call" (kernels are compiled or read from the cache, on a part of the
-    first image of a kind), and those of the lane.
+    `clock` gets the seconds of "plan", of "first call" (the kernels of a plan are compiled or read from the cache, by a
+    call on a part of its first image), and of the stages of the lane.
     """
 
     def __init__(self, taps: NDArray[Any], clock: Clock, device: str | None, **options: Unpack[FilterOptions]) -> None:
@@ -162,8 +162,8 @@ class Convolver:
         self._lock = threading.Lock()
 
     def __call__(self, lane: Lane, image: NDArray[Any], **more: Unpack[FilterOptions]) -> Convolved:
-        """Filter an image or a stack of images; errors as in :func:`convforge.filter`."""
-        with self._lock:  # otherwise two lanes would compile the same kernel
+        """Filter an image or a stack of images; errors are those of :func:`convforge.filter`."""
+        with self._lock:  # without the lock two lanes would compile the same kernel
             with self._clock("plan"):
                 options: FilterOptions = {**self._options, **more}
                 plan, x, w = plan_filter(image, self._taps, device=self._device, **options)
@@ -173,18 +173,18 @@ class Convolver:
 
     def _prepare(self, plan: Plan, w: NDArray[Any]) -> PreparedFilter:
         prepared = prepared_plan(plan, w, self._prepared)
-        plan.runtime.synchronize()  # it was prepared on the runtime's stream, and the lane's stream uses it
+        plan.runtime.synchronize()  # weights were prepared on the runtime's stream; the lane's stream reads them
         return prepared
 
     def _compile(self, lane: Lane, plan: Plan, x: NDArray[Any], w: NDArray[Any]) -> None:
-        """Run the same method and config on a part of the first image of a kind."""
-        config = "" if plan.runtime.facts.backend == "cpu" else str(plan.config)  # CPU kernels do not compile it in
+        """Compile a plan's kernels: run its method and config on a part of an image."""
+        config = "" if plan.runtime.facts.backend == "cpu" else str(plan.config)  # on the CPU no config is compiled in
         kind = (plan.algorithm.key, compile_key(plan.problem), config)
         if kind in self._compiled:
             return
         with self._clock("first call"):
             side = max(WARM_SIDE, 2 * max(self._taps.shape))
-            width = side + (x.shape[2] - side) % (VECTOR_BYTES * plan.problem.stride[1])  # keeps the rows' vector width
+            width = side + (x.shape[2] - side) % (VECTOR_BYTES * plan.problem.stride[1])  # keeps rows' vector width
             part = np.ascontiguousarray(x[:1, :side, :width])
             small = plan.problem.replace(n=1, h=part.shape[1], w=part.shape[2])
             warm = find_plan(small, plan.algorithm.name, plan.config, self._device, None)

@@ -1,4 +1,4 @@
-"""`filter_many`: filter many arrays or files with one kernel; results come as they are ready."""
+"""`filter_many`: filter many arrays or files with one kernel, in parallel."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ def filter_many(
     return_exceptions: bool = False,
     **others: Never,
 ) -> Iterator[Any]:
-    """Filter many images with one kernel; reading, copying and computing run in parallel.
+    """Filter many images with one kernel, while others are read and copied.
 
-    Each result is, bit for bit, that of :func:`convforge.filter` for the image alone. Results come in the order of the
-    images, which are drawn from `images` when results are consumed: at most 2 * `workers` + 3 of them are in memory,
-    and fewer if they would use a quarter of it. On a GPU, pinned buffers are used again from image to image, and
-    upload, kernel and download of different images overlap.
+    Each result is bit for bit that of :func:`convforge.filter`. Results are yielded in the order of the images, and
+    `images` is iterated as results are consumed: at most 2 * `workers` + 3 images are in memory, and fewer if they
+    would fill a quarter of it. On a GPU, upload, kernel and download of different images overlap, and pinned buffers
+    are reused.
 
     Parameters
     ----------
     images : iterable of arrays or paths
-        Arrays as for :func:`convforge.filter`, of any sizes and types; do not change one before its result comes. The
-        pixels of a file (PNG, JPEG, TIFF, .npy) are those of :func:`convforge.imaging.files.read_image`.
+        Arrays as for :func:`convforge.filter`, of any sizes and types; do not change one before you have its result.
+        Files (PNG, JPEG, TIFF, .npy) are read as by :func:`convforge.imaging.files.read_image`.
     kernel, channels, border, cval, stride, out_dtype, device, algorithm, axes
-        As in :func:`convforge.filter`; `axes` of files as in :func:`convforge.imaging.files.read_image`.
+        As in :func:`convforge.filter`; for files `axes` is as in :func:`convforge.imaging.files.read_image`.
     workers : int, optional
         Threads that read files; by default the number of cores.
     return_exceptions : bool
-        Yield the exception in the place of an image that failed, and go on; else raise it there.
+        Yield the exception of an image that fails as its result, and continue; by default raise it.
 
     Yields
     ------
     array
-        One for each image, of the same shape as from :func:`convforge.filter`.
+        Result of each image, of the same shape as from :func:`convforge.filter`.
 
     Raises
     ------
     ValueError, TypeError
-        As :func:`convforge.filter`; also a file that cannot be read.
+        As :func:`convforge.filter`; also if a file cannot be read.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def filter_many(
     options = FilterOptions(
         channels=channels, border=border, cval=cval, stride=stride, out_dtype=out_dtype, algorithm=algorithm
     )
-    # Refuse invalid arguments before any work begins.
+    # Raise errors of invalid arguments before any work begins.
     check_word(algorithm, "algorithm")
     if algorithm != "auto":
         find("conv2d", runtime.facts.backend, algorithm, every_algorithm())
@@ -97,7 +97,7 @@ def filter_many(
     convolver = Convolver(taps, Clock(), device, **options)
 
     def load(source: Source) -> tuple[NDArray[Any], str | None, bool]:
-        """Return the pixels, their axes if the user named them, and whether gray pages got a band axis."""
+        """Return the pixels, their axes if the user named them, and True if gray pages got a band axis."""
         if not isinstance(source, str | os.PathLike):
             return source, axes, False
         from convforge.imaging.files import read_image
@@ -115,7 +115,7 @@ def filter_many(
     def results() -> Iterator[Any]:
         done = flow(
             images, load, compute, lambda out: out, workers=count, lanes=lanes_of(runtime), nbytes=memory_share(),
-            size=lambda loaded: 2 * getattr(loaded[0], "nbytes", 0),  # other objects are refused when they are filtered
+            size=lambda loaded: 2 * getattr(loaded[0], "nbytes", 0),  # other objects raise an error when filtered
         )  # fmt: skip
         with closing(done):
             for _, future in done:

@@ -1,4 +1,4 @@
-"""The command's steps around a convolution: gray, the type of the sums, magnitude, scale and rounding."""
+"""Steps of the command before and after the convolution: gray, type of the sums, magnitude, scale, rounding."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from convforge.imaging.pipeline.lanes import Clock, Convolved, Convolver, Lane, 
 from convforge.problem import DTYPES
 from convforge.problem.types import ADDED, is_integer
 
-# float64 holds all whole numbers up to here.
+# float64 represents all whole numbers up to this one.
 EXACT = 2**53
 
-# Sample types that methods read and write; others are converted to float64.
+# Sample types that methods read and write; samples of other types are converted to float64.
 COMPUTABLE = tuple(name for name in DTYPES.values() if name not in ADDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Reads and filters images: :meth:`stack`, then :meth:`convolved`, then :meth:`finished`.
+    """Options of the command, and its three steps for an image: :meth:`stack`, :meth:`convolved`, :meth:`finished`.
 
-    Fields mean the same as in :func:`convforge.filter` and :func:`convforge.imaging.files.read_image`.
+    Fields are as in :func:`convforge.filter` and :func:`convforge.imaging.files.read_image`.
     """
 
     taps: Array  # (R, S)
@@ -38,10 +38,10 @@ class Recipe:
     stride: tuple[int, int]
     device: str
     algorithm: str
-    out_dtype: np.dtype[Any] | None  # None: the image's own
-    magnitude: bool  # of the sums, before scale and rounding
-    scale: float  # factor before the one rounding
-    gray: bool  # convert red, green and blue first
+    out_dtype: np.dtype[Any] | None  # None: the type of the image
+    magnitude: bool  # take the magnitude of the sums, before scale and rounding
+    scale: float  # factor of the sums, before they are rounded
+    gray: bool  # convert RGB to gray first
     max_pixels: int = MAX_PIXELS
     axes: str | None = None
 
@@ -52,30 +52,30 @@ class Recipe:
         )
 
     def convolver(self, clock: Clock) -> Convolver:
-        """Make the convolver for all images."""
+        """Make one convolver for all images."""
         return Convolver(self.taps, clock, self.device, **self._options)
 
     def bands(self, image: Image) -> int:
-        """Bands of the result."""
+        """Return the number of bands of the result."""
         return 1 if self.gray or self.channels == "sum" else image.bands
 
     def dtype(self, image: Image) -> np.dtype[Any]:
-        """Sample type of the result."""
+        """Return the sample type of the result."""
         return self.out_dtype or image.pixels.dtype
 
     def read(self, path: Path) -> Image:
         return read_image(path, max_pixels=self.max_pixels, axes=self.axes)
 
     def check_target(self, target: Path, image: Image) -> None:
-        """Refuse a result that the target's format cannot hold."""
+        """Raise ``ImageError`` if the target's format cannot hold the result."""
         has_alpha = image.alpha is not None
         check_writable(target, self.dtype(image), bands=self.bands(image), pages=image.pages, alpha=has_alpha)
 
     def stack(self, image: Image, clock: Clock) -> Array:
-        """Return the pixels as (T, H, W, C), gray if asked, in a computable type that holds them exactly.
+        """Return the pixels as (T, H, W, C), in gray if requested, in a supported type that holds them exactly.
 
-        ``ImageError`` for 64-bit samples that float64 cannot hold; ``ValueError`` for gray from other than one or three
-        bands.
+        ``ImageError`` for 64-bit samples that float64 cannot represent; ``ValueError`` if gray is requested and the
+        image has neither one nor three bands.
         """
         pixels = image.pixels if image.pages else image.pixels[np.newaxis]
         if pixels.ndim == 3:
@@ -96,12 +96,12 @@ class Recipe:
             return pixels.astype(np.float64)
 
     def convolved(self, image: Image, stack: Array, convolver: Convolver, lane: Lane) -> Convolved:
-        """Compute the sums, in the result's type if no step follows, else in their own type."""
+        """Compute the convolution, in the type of the result if no step follows, else in the type of the sums."""
         dtype = self.dtype(image)
         return convolver(lane, stack, out_dtype=dtype if self._is_direct(dtype) else self._sums_dtype(stack))
 
     def finished(self, image: Image, sums: Array, clock: Clock) -> Image:
-        """Return the filtered image: apply magnitude, scale and rounding unless the kernel has rounded already."""
+        """Return the filtered image: apply magnitude, scale and rounding if the convolution has not."""
         dtype = self.dtype(image)
         if not self._is_direct(dtype):
             with clock("convert"):
@@ -116,7 +116,7 @@ class Recipe:
         return self.finished(image, convolved.sums, clock), convolved
 
     def _is_direct(self, dtype: np.dtype[Any]) -> bool:
-        """Tell whether the kernel itself writes the result."""
+        """True if the convolution itself writes the result, so that no step follows."""
         return not self.magnitude and self.scale == 1 and dtype.name in COMPUTABLE
 
     def _sums_dtype(self, stack: Array) -> np.dtype[Any]:
