@@ -196,9 +196,9 @@ def test_wide_blocks_against_narrow_ones(narrow: float, form: str) -> None:
 @pytest.mark.parametrize(
     "grid, form, said",
     [
-        ((1, 3), "waves/below", "has 3 blocks for 4 SMs."),
-        ((2, 2), "waves/part", "has 4 blocks for 4 SMs, each of which could hold more"),
-        ((64, 64), "waves/full", "fills all 4 SMs 64.0 times or more"),
+        ((1, 3), "waves/below", "launches 3 blocks, fewer than the 4 SMs."),
+        ((2, 2), "waves/part", "launches 4 blocks, fewer than the SMs hold at once"),
+        ((64, 64), "waves/full", "enough blocks to fill all 4 SMs at least 64.0 times"),
     ],
 )  # fmt: skip
 def test_waves(grid: tuple[int, int], form: str, said: str) -> None:
@@ -210,7 +210,7 @@ def test_waves(grid: tuple[int, int], form: str, said: str) -> None:
     finding = one("block-size", made, "waves")
     assert finding.form == form
     assert said in finding.sentence
-    assert f"blocks there: {grid[0] * grid[1]}, and an SM holds 16 at once" in finding.details
+    assert f"blocks there: {grid[0] * grid[1]} on 4 SMs, each of which holds 16 at once" in finding.details
     assert finding.values["least"] == grid[0] * grid[1] / 64
 
 

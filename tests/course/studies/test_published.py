@@ -50,8 +50,8 @@ def test_table_b_stays_under_a_tenth_of_the_peak() -> None:
 
 def test_kernels_of_others_are_not_called_ours() -> None:
     finding = one("gemm", B, "against-library")
-    assert finding.sentence.startswith("The fastest rung is faster than the best library")
-    assert {"rungs: gemm_shared", "libraries: cublas"} < set(finding.details)
+    assert finding.sentence.startswith("The fastest method of the ladder is faster than the best library")
+    assert {"fastest methods of the ladder: gemm_shared", "best libraries: cublas"} < set(finding.details)
     for name, table in TABLES.items():
         findings = STUDIES["gemm" if name == "B" else "stride"].findings(table.run)
         assert not [f.form for f in findings if " ours" in f.sentence]

@@ -268,7 +268,7 @@ def test_what_a_stride_saves(second: float, form: str) -> None:
     finding = one("stride", run(*strided({1: 1.0, 2: second})), "stride-saves")
     assert finding.form == f"saves/{form}"
     assert finding.values["outputs"] == 4.0
-    assert "outputs left: 25 %" in finding.details
+    assert "outputs, of those at stride 1: 25 %" in finding.details
     assert finding.supported is (form != "level")
 
 
