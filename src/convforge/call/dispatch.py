@@ -127,8 +127,10 @@ def _planned(
         return Choice(method, fitting.config, fitting, "asked for by name")
     plan = method.plan(problem, make_config(method, problem, runtime.facts, config), runtime)
     if workspace_limit is not None and plan.workspace_bytes > workspace_limit:
-        form = "with {config} it needs a workspace of {need} bytes; the limit is {limit}"
-        reason = Reason(form, config=str(plan.config), need=plan.workspace_bytes, limit=workspace_limit)
+        reason = Reason(
+            "with {config} it needs a workspace of {need} bytes; the limit is {limit}",
+            config=str(plan.config), need=plan.workspace_bytes, limit=workspace_limit,
+        )  # fmt: skip
         raise UnsupportedProblem(str(problem), {method.name: reason})
     return Choice(method, plan.config, plan, "asked for by name")
 
