@@ -157,7 +157,6 @@ class _Tiled(GemmStep[TileConfig]):
     across: ClassVar[int] = 1
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[TileConfig]:
-        """Valid configs, the shortest estimated time first."""
         fit = [tile for tile in self.tiles if self._shared_bytes(tile, size) <= STATIC_SHARED_BYTES]
         return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
 
@@ -325,7 +324,6 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
     preference = Preference(Rank.FIRST, FASTEST)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
-        """Valid configs, the shortest estimated time first."""
         fit = [tile for tile in WARP_TILES if tile.fits(self.tiling(tile, size), size, facts)]
 
         def time(tile: WarpConfig) -> float:

@@ -83,7 +83,6 @@ class GemmMma(GemmStep[GemmMmaConfig]):
         return sorted(found, key=lambda config: config.warp_m * config.warp_n > 32 * TRANSPOSING_SUMS)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
-        """Valid configs, the shortest estimated time first."""
         every = TILES if size > 1 else [replace(tile, block_k=2 * tile.block_k) for tile in TILES]
         fit = [config for config in every if tiling(config, size).shared_bytes <= facts.block_shared_bytes]
         return sorted(fit, key=lambda config: modelled_time(tiling(config, size), m, n, groups, facts))
@@ -104,7 +103,7 @@ def tiling(config: GemmMmaConfig, size: int = SIZE, *, k_major: bool = False) ->
     """The block's tile, threads, shared memory and constants of a kernel that includes mma_tiles.cuh.
 
     If all tiles are `k_major`, block_m and block_n need not be powers of 2. `size` is the size of a number in bytes.
-    Raises ValueError for a config whose warps cannot divide the tile.
+    Raises ValueError if the warps of a config cannot divide the tile.
     """
     require(config, _refusal(config, size, k_major))
     names = ("block_k", "warp_m", "warp_n", "stages")

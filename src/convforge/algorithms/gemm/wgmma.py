@@ -114,7 +114,6 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         return None
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmWgmmaConfig]:
-        """Valid configs, the fastest by :func:`modelled_cycles` first."""
         found = []
         for tile in TILES:
             if tile.block_m >= 2 * max(problem.m, 64) or tile.block_n >= 2 * max(problem.n, 64):

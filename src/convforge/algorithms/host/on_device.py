@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Config)
 
 
 class OnDevice(Algorithm[P, C]):
-    """A method whose kernels are CUDA C++; `backend` is "cuda" or "emulator"."""
+    """A method with kernels in CUDA C++; `backend` is "cuda" or "emulator"."""
 
     def __init__(self, backend: str = "cuda") -> None:
         self.backend = backend
@@ -46,7 +46,7 @@ def renamed(kernel: str, name: str) -> tuple[str, ...]:
 
 
 def types_refusal(problem: Conv2dProblem, taken: Collection[str]) -> Reason | None:
-    """The reason why a method that supports the types `taken` refuses those of x, w or the result; else None."""
+    """The reason to refuse the type of x, w or the result, if it is not in `taken`; None if all are."""
     types = {problem.x_dtype, problem.w_dtype}
     if len(types) == 1 and problem.x_dtype in taken and problem.out_dtype in (*types, "float32"):
         return None

@@ -75,7 +75,7 @@ class ChannelPacker(Preparation):
 class UnpackedWeights(Preparation):
     """Passes the user's weights to the kernel if it can read their layout; else packs them.
 
-    `lies` returns True if the kernel can read an array with these strides at a multiple of 16 bytes.
+    `lies` returns True if the kernel can read the array, provided that its address is a multiple of 16 bytes.
     """
 
     def __init__(

@@ -63,7 +63,6 @@ class StagedWeights:
         return Launch(info, self._kernel, arguments, self._runtime)
 
     def filter(self, prepared: PreparedFilter) -> Filter:
-        """The kernel's argument for a prepared filter."""
         return filter_from(prepared.tensors["w"], "flipped" in prepared.tensors)
 
 

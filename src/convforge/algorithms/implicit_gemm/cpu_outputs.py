@@ -151,6 +151,5 @@ def two_by_six(tile: Any, corners: Any, pixel: Any, offsets: Any, w: Any, at: An
 
 @jit
 def put_two(sums: Any, at: Any, lanes: Any, a: Any, b: Any) -> None:
-    """Store two contiguous vectors."""
     store(sums, at, a)
     store(sums, at + lanes, b)

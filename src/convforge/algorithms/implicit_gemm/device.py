@@ -29,7 +29,7 @@ TILES = tuple(starmap(WarpTile, (
 
 
 class ImplicitGemm(DeviceConvolution[WarpTile]):
-    """out (K x NPQ) = w (K x RSC) x columns (RSC x NPQ), columns are only gathered in shared memory."""
+    """out (K x NPQ) = w (K x RSC) x columns (RSC x NPQ); columns are only gathered in shared memory."""
 
     name = "implicit_gemm"
     summary = "im2col's product without its matrix: tiles of columns gathered into shared memory"
@@ -47,7 +47,6 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
         return shared_pixels(problem, Rank.SHARED_PIXELS) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WarpTile]:
-        """Valid configs, the shortest estimated time first."""
         pixels, size = problem.n * problem.p * problem.q, itemsize(problem.acc_dtype)
         fit = [tile for tile in TILES if tile.fits(tiling(tile, problem), size, facts)]
 

@@ -73,7 +73,7 @@ TILES = tuple(starmap(FewChannelsConfig, (
 
 
 class OnPatch(DeviceConvolution[F], Generic[F]):
-    """An implicit GEMM whose blocks read factors from a patch of the image in shared memory."""
+    """Implicit GEMM with blocks that read factors from a patch of the image in shared memory."""
 
     tiles: ClassVar[tuple[FewChannelsConfig, ...]]
     macros: ClassVar[tuple[str, ...]] = ()  # macros that specialise the file's kernel

@@ -113,7 +113,6 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         return Way("tensor_cores", "default", words), Way("one_by_one", "arrays", other)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FewOutputsConfig]:
-        """Valid configs, the fastest by :func:`_modelled_time` first."""
         fit = [config for config in _every(problem) if config_refusal(problem, config, facts) is None]
         return sorted(fit, key=lambda config: _modelled_time(problem, config, facts))[:12]
 
@@ -269,7 +268,7 @@ def shared_bytes(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
 class _Sizes(NamedTuple):
     """Sizes of a layer, as the kernel uses them."""
 
-    below: int  # rows of pixels that an output reads after its first; `beside`: columns
+    below: int  # rows that an output reads after its first row; the next field: columns
     beside: int
     columns: int  # columns of the product
     products: int  # products of 8 columns

@@ -67,7 +67,7 @@ class Block(NamedTuple):
 
 @takes_bfloat16
 class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
-    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), columns are only read from a tile, by offsets."""
+    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ); columns are only read from a tile, by offsets."""
 
     name = "implicit_gemm"
     summary = "im2col's product without its matrix: blocks of sums in registers, from a cached tile"

@@ -248,7 +248,6 @@ def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
 
 
 def way_of_products() -> Way:
-    """The way of products of halves."""
     words = Reason(
         "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
         "product; pixels and filters are first multiplied by scales, which are powers of two",

@@ -74,7 +74,6 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
         return *split.ways_of_split(problem, split_first=True), *stages.ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitMmaConfig]:
-        """Valid configs, the shortest estimated time first."""
         return stages.ordered_with_shares(
             {config: tiles_of(config) for config in TILES}, problem, facts, lambda config: spans_of(problem),
             2, lambda config, count: replace(config, split_k=count),
@@ -129,7 +128,7 @@ def spans_of(problem: Conv2dProblem) -> int:
 def tiles_of(config: SplitMmaConfig) -> Tiling:
     """The block's tile, threads, shared memory and constants: two tiles for each operand, and scales.
 
-    Raises ValueError for a config whose warps cannot divide the tile.
+    Raises ValueError if the warps of a config cannot divide the tile.
     """
     shape = tiling(GemmMmaConfig(config.block_m, config.block_n, BLOCK_K, config.warp_m, config.warp_n, config.stages))
     if (sums := config.warp_m * config.warp_n // 32) > MOST_SUMS:

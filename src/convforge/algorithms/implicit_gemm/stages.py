@@ -123,7 +123,6 @@ class PixelRows(Squares):
         return {"rows": rows._replace(shape=(*rows.shape[:3], self._channels))}
 
     def arrays(self, buffers: Buffers) -> Mapping[str, ArrayView]:
-        """The rows, which replace x."""
         return {"x": super().arrays(buffers)["rows"]}
 
 

@@ -46,7 +46,7 @@ Maps = dict[str, tuple[MapMaker | None, str]]
 class OnTensorCores(DeviceConvolution[C]):
     """Implicit GEMM on tiles that the TMA loads and wgmma multiplies.
 
-    The TMA loads rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros outside the image. For
+    The TMA loads rows of channels (NHWC) at multiples of 16 bytes, and zeros outside the image. For
     any other image a kernel first writes these rows to the workspace. A plan that is called on unaligned arrays passes
     them to a plan with that kernel, which is compiled when it is first needed.
     """
@@ -144,7 +144,6 @@ class OnTensorCores(DeviceConvolution[C]):
 
 
 def ways_of_x(problem: Conv2dProblem, config: TilesConfig) -> tuple[Way, ...]:
-    """The way of x if every call first writes it as rows."""
     return (stages.way_of_rows(Reason.joined(_why_rows(problem, config))),) if config.repacked else ()
 
 
