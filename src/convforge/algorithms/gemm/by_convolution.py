@@ -1,6 +1,6 @@
-"""The matrix product as a convolution with filters of 1x1: the methods of that, under names of the ladder.
+"""Matrix products computed as convolutions with 1x1 filters, by the tensor-core methods of implicit GEMM.
 
-C = A B is the result of M pixels of K channels and N filters, the columns of B.
+C = A B is the output of a convolution: the rows of A are M pixels of K channels, the columns of B are N filters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, GemmProblem
 
-# Numbers along K that pixel_rows.cu and split_pixels.cu write, 64 for each block along y.
+# Largest K: pixel_rows.cu and split_pixels.cu write 64 numbers along K for each block along y.
 MOST_K = 64 * MOST_BLOCKS
 
 C = TypeVar("C", bound=Config)
@@ -40,8 +40,8 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
     since = "gemm_wgmma"
     cost = MethodCost(1.0, 0.8, 16384, 2)
     convolution: ClassVar[type[DeviceConvolution[Any]]]
-    products: ClassVar[int]  # of 16 bits, in the time of a product of this method
-    at_once: ClassVar[float] = TENSOR_PRODUCTS  # of 16 bits, in the time of a multiply-add of float32
+    products: ClassVar[int]  # 16-bit products in the time of one product of this method
+    at_once: ClassVar[float] = TENSOR_PRODUCTS  # 16-bit products in the time of a float32 multiply-add
     preferred: ClassVar[Preference] = Preference(  # for large matrices
         Rank.TENSOR_CORES, "float32 and large matrices: tensor cores, whose tiles the TMA loads"
     )
@@ -52,7 +52,7 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
         self._convolution = self.convolution(backend)
 
     def preference_for(self, problem: GemmProblem, facts: DeviceFacts) -> Preference | None:
-        # A tile of C should not be mostly empty, and the products should repay the launches before the kernel.
+        # A tile of C should not be mostly empty, and the products should outweigh the launches before the kernel.
         large = min(problem.m, problem.n) >= 64 and problem.outputs * problem.k >= 2**24
         return self.preferred if large and problem.dtype == "float32" else None
 
@@ -82,7 +82,7 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
         return self._plan_by(self._convolution.plan(convolution_of(problem), config, runtime), problem)
 
     def _plan_by(self, inner: Plan, problem: GemmProblem) -> Plan:
-        """The plan of a product with the launches of a convolution's plan, over the same memory."""
+        """Make the plan of a product from a convolution's plan: the same launches, on views of the matrices."""
 
         def arrays(buffers: Buffers) -> Buffers:
             x, out = pixels_of(buffers["a"], problem), results_of(buffers["c"])
@@ -102,9 +102,9 @@ class ByConvolution(OnDevice[GemmProblem, C], Generic[C]):
 
 
 class Columns(Preparation):
-    """Prepares the columns of B by a convolution's preparation of filters, `lent` if nobody changes B.
+    """Prepares the columns of B by a convolution's preparation of filters.
 
-    Filters are read along K. Where neighbours of B are columns, :func:`column_rows` first writes rows along K.
+    Filters are contiguous along K. If B is contiguous along N, :func:`column_rows` first writes rows along K.
     """
 
     def __init__(self, filters: Preparation, lent: Preparation, problem: GemmProblem, runtime: Runtime) -> None:
@@ -129,7 +129,7 @@ class Columns(Preparation):
 class Chained(Preparation):
     """Writes weights in another form to the array `name` by the launches `first`, then prepares them by `filters`.
 
-    `view` gives the written weights. The array is kept, because prepared filters may be in it.
+    `view` returns the written weights. The array is kept, because the prepared filters may be a view of it.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Chained(Preparation):
 
 
 def column_rows(lent: Preparation, problem: GemmProblem, runtime: Runtime) -> Chained:
-    """Writes the columns of B as rows, like pixels of K channels; then prepares these as filters."""
+    """Preparation that writes the columns of B as rows, like pixels of K channels, then prepares these as filters."""
     n, k = problem.n, problem.k
     image = Conv2dProblem(n=1, c=k, h=1, w=n, k=1, r=1, s=1, x_layout="NCHW", out_layout="NHWC")
     rows, pitch = PixelRows(image, image.replace(x_layout="NHWC"), runtime), row_pitch(image, k)
@@ -173,10 +173,10 @@ def on_views(step: Launch, view: Callable[[Buffers], Buffers]) -> Launch:
 
 
 def convolution_of(problem: GemmProblem) -> Conv2dProblem:
-    """The convolution that is a matrix product: M pixels of K channels, and N filters.
+    """The convolution that computes a matrix product: M pixels of K channels, and N filters of 1x1.
 
-    The pixels are one row, which has no ends on the way, and maps hold up to 2^32 - 1 of them. An image of A stored as
-    (K, M) has planes of pixels, which the TMA cannot load: every config of it first writes rows to the workspace.
+    The image is one row of pixels, so that tiles never end at a row's end; tensor maps hold up to 2^32 - 1 pixels. If A
+    is stored as (K, M), the image is NCHW. The TMA cannot load it, so every config first writes rows to the workspace.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def convolution_of(problem: GemmProblem) -> Conv2dProblem:
 
 
 def pixels_of(a: Any, problem: GemmProblem) -> ArrayView:
-    """A as an image of one row, in the layout of :func:`convolution_of`."""
+    """View A as an image of one row, in the layout of :func:`convolution_of`."""
     if problem.transpose_a:
         return _planes(address(a), problem.k, problem.m, a.itemsize, *a.strides)
     m, k, (of_m, of_k) = problem.m, problem.k, a.strides
@@ -200,29 +200,29 @@ def pixels_of(a: Any, problem: GemmProblem) -> ArrayView:
 
 
 def _planes(at: int, k: int, count: int, size: int, of_k: int, of_pixel: int) -> ArrayView:
-    """An image in NCHW of one row of so many pixels of K channels."""
+    """NCHW image of one row of `count` pixels with `k` channels."""
     return ArrayView(at, (1, k, 1, count), (of_k * k, of_k, of_pixel * count, of_pixel), size)
 
 
 def filters_of(b: Any, problem: GemmProblem) -> ArrayView:
-    """B as filters (N, K, 1, 1): the strides of its columns, then of its rows."""
+    """View B as filters (N, K, 1, 1): filter n is column n of B."""
     of_n, of_k = b.strides if problem.transpose_b else reversed(b.strides)
     return ArrayView(address(b), (problem.n, problem.k, 1, 1), (of_n, of_k, b.itemsize, b.itemsize), b.itemsize)
 
 
 def results_of(c: Any) -> ArrayView:
-    """C as an image of one row of M pixels with N channels, in NHWC."""
+    """View C as an NHWC image of one row of M pixels with N channels."""
     (m, n), (of_m, of_n) = c.shape, c.strides
     return ArrayView(address(c), (1, 1, m, n), (of_m * m, of_m * m, of_m, of_n), c.itemsize)
 
 
 def _renamed(method: type[DeviceConvolution[Any]], name: str) -> type[DeviceConvolution[Any]]:
-    """The convolution with a kernel of the product's name, so that profilers tell them apart."""
+    """The convolution under the product's name, so that profilers tell their kernels apart."""
     return type(method.__name__, (method,), {"name": name})
 
 
 class GemmSplit(ByConvolution[SplitConfig]):
-    """The product of float32 by three products of 16-bit numbers: :class:`ImplicitGemmSplit`."""
+    """Matrix product of float32, computed as three products of 16-bit numbers: :class:`ImplicitGemmSplit`."""
 
     name = "gemm_split"
     summary = "float32 on the tensor cores of Hopper, each number split into two of 16 bits; sm_90"
@@ -232,7 +232,7 @@ class GemmSplit(ByConvolution[SplitConfig]):
 
 
 class GemmTf32(ByConvolution[WgmmaConfig]):
-    """The product of float32 rounded to TF32: :class:`ImplicitGemmTf32`."""
+    """Matrix product of float32 rounded to TF32: :class:`ImplicitGemmTf32`."""
 
     name = "gemm_tf32"
     summary = "float32, rounded to TF32, on the tensor cores of Hopper; sm_90"
@@ -254,7 +254,7 @@ class _ByWarps(ByConvolution[C]):
 
 
 class GemmSplitMma(_ByWarps[SplitMmaConfig]):
-    """The product of float32 by three products of 16-bit numbers: :class:`ImplicitGemmSplitMma`."""
+    """Matrix product of float32, computed as three products of 16-bit numbers: :class:`ImplicitGemmSplitMma`."""
 
     name = "gemm_split_mma"
     summary = "float32 on tensor cores, each number split into two of 16 bits; sm_80"
@@ -264,7 +264,7 @@ class GemmSplitMma(_ByWarps[SplitMmaConfig]):
 
 
 class GemmTf32Mma(_ByWarps[ImplicitMmaConfig]):
-    """The product of float32 rounded to TF32: :class:`ImplicitGemmTf32Mma`."""
+    """Matrix product of float32 rounded to TF32: :class:`ImplicitGemmTf32Mma`."""
 
     name = "gemm_tf32_mma"
     summary = "float32, rounded to TF32, on tensor cores; sm_80"

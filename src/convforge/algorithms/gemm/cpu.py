@@ -12,7 +12,7 @@ from convforge.backends.cpu.jit import jit
 
 @jit
 def loops(a: Any, b: Any, c: Any, begin: Any, end: Any) -> None:
-    """Work item = a row of C; the textbook's three loops, which walk down the columns of B."""
+    """Three nested loops, as in textbooks: the inner one walks down a column of B. Work item = a row of C."""
     for m in range(begin, end):
         for n in range(c.shape[1]):
             total = c.dtype.type(0)
@@ -25,8 +25,8 @@ def loops(a: Any, b: Any, c: Any, begin: Any, end: Any) -> None:
 def blocked(a: Any, b: Any, c: Any, tile_m: Any, tile_n: Any, tile_k: Any, begin: Any, end: Any) -> None:
     """Work item = `tile_m` rows of C.
 
-    A block of B, `tile_k` by `tile_n`, is packed to fit the L2 cache. All rows of the item use it. Along a row of it
-    the products are added a vector at a time.
+    A block of B, `tile_k` by `tile_n`, is packed to fit the L2 cache. All rows of the item use the block. Products are
+    added along a row of the block, a vector at a time.
     """
     M, K, N = a.shape[0], a.shape[1], b.shape[1]
     packed = np.empty(tile_k * tile_n, c.dtype)

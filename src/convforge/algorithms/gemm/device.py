@@ -1,4 +1,4 @@
-"""Host side of the GEMM ladder on GPUs: a class a step, its configs with the most promising first."""
+"""Host side of the GEMM ladder on GPUs: one class per step, which lists its most promising configs first."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from convforge.problem.types import is_integer, itemsize
 
 C = TypeVar("C", bound=Config)
 
-STATIC_SHARED_BYTES = 48 << 10  # that a kernel may declare; a launch may ask for more
+STATIC_SHARED_BYTES = 48 << 10  # most static shared memory of a kernel; dynamic may be larger
 
 
 class GemmStep(OnDevice[GemmProblem, C]):
     """A step of the ladder: the kernel gemm_STEM in STEM.cu, which multiplies matrices, also for im2col."""
 
     operation = "gemm"
-    # A plain product may be of 16-bit types: each number is converted to float when it is loaded.
+    # True: plain products support 16-bit types; each number is converted to float when it is loaded.
     takes_16_bits: ClassVar[bool] = False
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
@@ -51,13 +51,13 @@ class GemmStep(OnDevice[GemmProblem, C]):
 
     @abstractmethod
     def tiling(self, config: C, size: int) -> Tiling:
-        """The config in terms of the kernel; ValueError for an impossible config."""
+        """Tile, threads and constants of a config's kernel. Raises ValueError for an impossible config."""
 
     def product(
         self, config: C, runtime: Runtime, a_k_major: bool, b_k_major: bool, dtype: str,
         convolution: Conv2dProblem | None = None, b_dtype: str = "",
     ) -> Product:  # fmt: skip
-        """The kernel for operands with these major axes; C is a matrix, or a convolution's output."""
+        """Compile the kernel for operands with these major axes; C is a matrix, or the output of `convolution`."""
         tiling, path = self.tiling(config, np.dtype(dtype).itemsize), f"algorithms/{self.name.replace('_', '/', 1)}.cu"
         return Product(path, self.name, tiling, runtime, a_k_major, b_k_major, dtype, convolution, b_dtype=b_dtype)
 
@@ -76,12 +76,12 @@ class GemmStep(OnDevice[GemmProblem, C]):
 
 
 def plain_b(runtime: Runtime) -> Preparation:
-    """The preparation that passes B to a kernel without a copy."""
+    """Preparation that passes B to a kernel without a copy."""
     return Preparation(runtime, {}, (), lambda buffers, stream: operand_b(buffers["given"]))
 
 
 def _matrix(array: Any, k_first: bool, k_major: bool) -> Operand:
-    """A stored matrix as an operand; its K axis is first or last."""
+    """Operand of a kernel from a stored matrix; its K axis is the first if `k_first`, else the last."""
     first, last = strides_of(array)
     along, along_k = (last, first) if k_first else (first, last)
     return operand(address(array), array.itemsize, along, along_k, k_major)
@@ -91,8 +91,8 @@ def _matrix(array: Any, k_first: bool, k_major: bool) -> Operand:
 class BlockConfig(Config):
     """Block of :class:`GemmNaive`: 32 to 1024 threads."""
 
-    block_x: int = 32  # threads, and columns of C
-    block_y: int = 32  # threads, and rows of C
+    block_x: int = 32  # threads along x, one for each column of C
+    block_y: int = 32  # threads along y, one for each row of C
 
 
 class GemmNaive(GemmStep[BlockConfig]):
@@ -116,7 +116,7 @@ class GemmNaive(GemmStep[BlockConfig]):
 class SquareConfig(Config):
     """Block of :class:`GemmShared`."""
 
-    block: int = 32  # side of the square tiles, 6 to 32: 8, 16, 24 and 32 are tried
+    block: int = 32  # side of the square tiles, 6 to 32; configs lists 8, 16, 24 and 32
 
 
 class GemmShared(GemmStep[SquareConfig]):
@@ -138,11 +138,11 @@ class GemmShared(GemmStep[SquareConfig]):
 
 @dataclass(frozen=True, slots=True)
 class TileConfig(Config):
-    """Tiles of the steps that keep several sums a thread."""
+    """Tiles of the steps that compute several elements of C per thread."""
 
     block_m: int  # rows of the part of C that a block computes
     block_n: int  # columns of that part
-    block_k: int  # how far along K a block goes in a step
+    block_k: int  # length along K of a step of a block
     thread_m: int  # rows of the part of C that a thread computes
     thread_n: int = 1  # columns of that part
 
@@ -150,14 +150,13 @@ class TileConfig(Config):
 class _Tiled(GemmStep[TileConfig]):
     tiles: ClassVar[tuple[TileConfig, ...]]
     stages: ClassVar[int] = 1
-    # Constants of the kernel in addition to the block's.
+    # Constants of the kernel in addition to BLOCK_M and BLOCK_N.
     parts: ClassVar[tuple[str, ...]] = ("BLOCK_K", "THREAD_M", "THREAD_N")
-    # Side of the squares of a thread's sums; a tile's columns are a multiple of `across`.
+    # Side of the squares that a thread's sums form; the columns of a tile are a multiple of `across`.
     square: ClassVar[int] = 1
     across: ClassVar[int] = 1
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[TileConfig]:
-        """The configs that waste least of the device first."""
         fit = [tile for tile in self.tiles if self._shared_bytes(tile, size) <= STATIC_SHARED_BYTES]
         return sorted(fit, key=lambda tile: modelled_time(self.tiling(tile, size), m, n, groups, facts))
 
@@ -171,7 +170,7 @@ class _Tiled(GemmStep[TileConfig]):
         return Tiling(config.block_m, config.block_n, (threads,), numbers)
 
     def _refusal(self, config: TileConfig, threads: int) -> Reason | None:
-        """The reason why threads cannot divide the tile so; None if they can."""
+        """The reason why threads cannot divide the tile in this way; None if they can."""
         if config.block_m % config.thread_m or config.block_n % config.thread_n:
             part, whole = f"{config.thread_m} x {config.thread_n}", f"{config.block_m} x {config.block_n}"
             return Reason("threads of {part} do not cover {whole} exactly", part=part, whole=whole)
@@ -190,7 +189,7 @@ class _Tiled(GemmStep[TileConfig]):
 
 
 def share_refusal(config: TileConfig | WarpTile, threads: int) -> Reason | None:
-    """The reason why threads cannot load whole rows of the tiles, by one element and by four (Share of gemm.cuh)."""
+    """The reason why threads cannot load whole rows of tiles, one or four elements at a time (Share of gemm.cuh)."""
     if not 32 <= threads <= 1024:
         return Reason("a block has 32 to 1024 threads, not {threads}", threads=threads)
     if config.block_k % 8:
@@ -205,9 +204,9 @@ def share_refusal(config: TileConfig | WarpTile, threads: int) -> Reason | None:
 
 
 def modelled_time(tiling: Tiling, m: int, n: int, groups: int, facts: DeviceFacts) -> float:
-    """Estimate a tiling's time, in arbitrary units: tiles of the busiest SM, large ones at a better rate.
+    """Estimate the time of a tiling in arbitrary units: tiles of the busiest SM, times the time of a tile.
 
-    A tile of m x n is read and computed in a time that grows with m n and, for its operands, with m + n.
+    The time to compute a tile of m x n grows with m n, the time to read its operands with m + n.
     """
     rounds = -(-tiling.tiles(m, n, groups) // facts.cores)
     return rounds * (tiling.block_m * tiling.block_n + 16.0 * (tiling.block_m + tiling.block_n))
@@ -248,18 +247,18 @@ class GemmVectorised(_Tiled):
 
 @dataclass(frozen=True, slots=True)
 class WarpTile(Config):
-    """The division of a block's tile of C by gemm.cuh."""
+    """Division of a block's tile of C among warps and threads, as in gemm.cuh."""
 
     block_m: int  # rows of the part of C that a block computes
     block_n: int  # columns of that part
-    block_k: int  # how far along K a block goes in a step
-    warp_m: int  # rows of a warp's part of that
-    warp_n: int  # columns of it
-    thread_m: int  # rows of a thread's part of that; 32 of them make the warp's
-    thread_n: int  # columns of it
+    block_k: int  # length along K of a step of a block
+    warp_m: int  # rows of the part of the tile that a warp computes
+    warp_n: int  # columns of that part
+    thread_m: int  # rows of the part that a thread computes; 32 threads cover the part of a warp
+    thread_n: int  # columns of the part that a thread computes
 
     def tiling(self, size: int, stages: int) -> Tiling:
-        """The tile for a kernel with `stages` tiles of each operand, of elements of `size` bytes.
+        """Tile of a kernel with `stages` tiles of each operand in shared memory; an element has `size` bytes.
 
         Raises ValueError for an impossible tile.
         """
@@ -271,7 +270,7 @@ class WarpTile(Config):
         return Tiling(self.block_m, self.block_n, (32 * warps,), numbers, shared)
 
     def _refusal(self) -> Reason | None:
-        """The reason why warps, or threads, cannot divide the tile so; None if they can."""
+        """The reason why warps or threads cannot divide the tile in this way; None if they can."""
         if self.block_m % self.warp_m or self.block_n % self.warp_n:
             return Reason("warps of {warp_m} x {warp_n} do not cover {block_m} x {block_n} exactly", **asdict(self))
         if self.warp_m % self.thread_m or self.warp_n % self.thread_n:
@@ -286,7 +285,7 @@ class WarpTile(Config):
         return share_refusal(self, 32 * self.block_m // self.warp_m * (self.block_n // self.warp_n))
 
     def fits(self, tiling: Tiling, size: int, facts: DeviceFacts) -> bool:
-        """Tell if a block has the shared memory, and a thread the registers: sums of 8 bytes need two each."""
+        """True if a block has the shared memory and a thread the registers; a sum of 8 bytes needs two registers."""
         return tiling.shared_bytes <= facts.block_shared_bytes and self.thread_m * self.thread_n * size <= 128 * 4
 
 
@@ -298,7 +297,7 @@ class WarpConfig(WarpTile):
 
 
 class _TileTime(NamedTuple):
-    """Terms of a tile's time, from products on an H200: one that it adds if alone on its SM, a factor if among many."""
+    """Terms of the time, fitted on an H200: steps x (`among_many` x :func:`modelled_time` + `alone`)."""
 
     alone: float
     among_many: float
@@ -325,12 +324,11 @@ class GemmWarpTiled(GemmStep[WarpConfig]):
     preference = Preference(Rank.FIRST, FASTEST)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[WarpConfig]:
-        """The configs that waste least of the device first."""
         fit = [tile for tile in WARP_TILES if tile.fits(self.tiling(tile, size), size, facts)]
 
         def time(tile: WarpConfig) -> float:
             own = WARP_TILES[tile]
-            steps = -(-k // tile.block_k) * tile.block_k / max(k, 1)  # the last goes beyond the end
+            steps = -(-k // tile.block_k) * tile.block_k / max(k, 1)  # the last step is padded
             return steps * (own.among_many * modelled_time(self.tiling(tile, size), m, n, groups, facts) + own.alone)
 
         return sorted(fit, key=time)
@@ -345,21 +343,21 @@ LADDER: dict[str, type[GemmStep[Any]]] = {
 }
 
 
-# Fields of configs that are a tile's rows and columns. The last are not free: a rung has few such tiles.
+# Names of config fields for a tile's rows and columns. Fields of the last pair only have the values of listed configs.
 _FIELDS = (("tile_m", "tile_n"), ("block_y", "block_x"), ("block", "block"), ("block_m", "block_n"))
 
 
 def has_tiles(config: Config) -> bool:
-    """Tell if a config determines the tile of C that is computed at a time."""
+    """True if a config determines the size of a tile of C."""
     return _fields(config) is not None
 
 
 def configs_of_tile(
     algorithm: Algorithm[Any, Any], problem: GemmProblem, configs: Sequence[Config], rows: int, columns: int
 ) -> list[Config] | Reason:
-    """The configs of a rung with tiles of `rows` x `columns` of C, or the reason why there are none.
+    """The configs of a method with tiles of `rows` x `columns` of C, or the reason why there are none.
 
-    `configs` are the rung's own, with tiles, the default first.
+    `configs` are all configs of the method, the default first; they have tiles.
 
     Examples
     --------

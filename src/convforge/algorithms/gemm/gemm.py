@@ -1,4 +1,4 @@
-"""Host side of the CPU's matrix products. In a call, x is A, and the prepared "filter" is B itself."""
+"""Host side of the matrix products on the CPU. The prepared "filter" of a plan is B itself."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from convforge.problem.types import is_integer, itemsize
 
 
 def operand_b(b: Any, stream: Any = None) -> PreparedFilter:
-    """B as a prepared filter, without a copy."""
+    """Pass B as a prepared filter, without a copy."""
     return PreparedFilter({"b": b}, 0)
 
 
 def _matrices(problem: GemmProblem, buffers: Buffers) -> tuple[Any, Any]:
-    """Views of A and B in the order (M, K) and (K, N)."""
+    """Views of A (M, K) and B (K, N)."""
     a, b = buffers["a"], buffers["b"].tensors["b"]
     return (a.T if problem.transpose_a else a), (b.T if problem.transpose_b else b)
 
@@ -58,7 +58,7 @@ class BlockedConfig(Config):
 
     tile_m: int = 64  # rows of C
     tile_n: int = 512  # columns of C
-    tile_k: int = 128  # products a pass
+    tile_k: int = 128  # length of a pass along K
 
 
 @takes_16_bits
@@ -111,7 +111,7 @@ class GemmBlas(Algorithm[GemmProblem, Config]):
         info = LaunchInfo("numpy.matmul", (1,), (1,))
 
         def run(buffers: Buffers, stream: Any) -> None:
-            # A BLAS pads tiles with zeros: an infinity times one of them is invalid, but reaches no element of C.
+            # A BLAS pads tiles with zeros. Inf times a padding zero is invalid, but reaches no element of C.
             with np.errstate(invalid="ignore"):
                 np.matmul(*_matrices(problem, buffers), out=buffers["c"])
 

@@ -18,28 +18,28 @@ from convforge.problem import GemmProblem
 from convforge.problem.gemm import BYTES
 from convforge.problem.types import itemsize
 
-TYPES, SIZE = ("float16", "bfloat16"), 2  # and bytes of a number
-# Products of 16 bits by tensor cores in the time of one multiply-add of float32, at the rate that this kernel reaches;
-# of bytes twice as many.
+TYPES, SIZE = ("float16", "bfloat16"), 2  # 16-bit types, and their size in bytes
+# 16-bit products of tensor cores in the time of one float32 multiply-add, at the rate that this kernel reaches. 8-bit
+# products are twice as many.
 PRODUCTS = 7
-LINE_BYTES = 64  # of a line of a tile, at least: the factors of two products
-MOST_SUMS = 128  # of a lane: its registers hold them and the factors of the products in flight
-TRANSPOSING_SUMS = 64  # the same where bytes are transposed as they are loaded: mma_tiles.cuh
+LINE_BYTES = 64  # smallest line of a tile: the factors of two products
+MOST_SUMS = 128  # most sums of a lane: its registers also hold the factors of products in flight
+TRANSPOSING_SUMS = 64  # the same limit if 8-bit numbers are transposed when loaded (mma_tiles.cuh)
 
 
 @dataclass(frozen=True, slots=True)
 class GemmMmaConfig(Config):
-    """Tiles of :class:`GemmMma`; block_m and block_n are powers of 2 from 16 on, block_k of 64 bytes or more."""
+    """Tiles of :class:`GemmMma`; block_m and block_n are powers of 2, at least 16; block_k has at least 64 bytes."""
 
     block_m: int = 128  # rows of the part of C that a block computes
     block_n: int = 128  # columns of that part
-    block_k: int = 32  # how far along K a block goes in a step
+    block_k: int = 32  # length along K of a step of a block
     warp_m: int = 64  # rows of a warp's part, a multiple of 16
-    warp_n: int = 64  # columns of it, a multiple of 16
+    warp_n: int = 64  # columns of a warp's part, a multiple of 16
     stages: int = 4  # tiles of each operand in shared memory
 
 
-# For 16 bits, the most promising for large M and N first. For bytes block_k is twice that.
+# Tiles for 16-bit types, the most promising for large M and N first. For 8-bit types block_k is twice as long.
 TILES = tuple(starmap(GemmMmaConfig, (
     (128, 256, 32, 64, 64, 6), (256, 128, 32, 64, 64, 6), (128, 128, 32, 64, 64, 4), (128, 128, 64, 64, 32, 3),
     (128, 64, 64, 64, 32, 3), (64, 128, 64, 32, 64, 3), (64, 64, 64, 32, 32, 4), (64, 32, 64, 32, 16, 4),
@@ -48,9 +48,9 @@ TILES = tuple(starmap(GemmMmaConfig, (
 
 
 class GemmMma(GemmStep[GemmMmaConfig]):
-    """The matrix product of 16-bit types, and of bytes in int32, by warps on tensor cores.
+    """Matrix product on tensor cores (mma) of 16-bit types, and of 8-bit types with int32 sums.
 
-    It supports matrices of any size, strides and alignment: numbers that are not aligned to 16 bytes are loaded singly.
+    It supports any size, strides and alignment: numbers that are not aligned to 16 bytes are loaded one by one.
     See PTX ISA, mma.m16n8k16, mma.m16n8k32 and ldmatrix.
     """
 
@@ -76,14 +76,13 @@ class GemmMma(GemmStep[GemmMmaConfig]):
         return device_refusal(facts)
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
-        """If bytes must be transposed, tiles that leave registers for that come first."""
+        """The configs, the best first: if 8-bit numbers must be transposed, those that leave registers for it."""
         found = super().configs(problem, facts)
         if problem.dtype not in BYTES or (problem.transpose_b and not problem.transpose_a):
             return found
         return sorted(found, key=lambda config: config.warp_m * config.warp_n > 32 * TRANSPOSING_SUMS)
 
     def choices(self, m: int, n: int, k: int, groups: int, size: int, facts: DeviceFacts) -> Sequence[GemmMmaConfig]:
-        """The configs that waste least of the device first."""
         every = TILES if size > 1 else [replace(tile, block_k=2 * tile.block_k) for tile in TILES]
         fit = [config for config in every if tiling(config, size).shared_bytes <= facts.block_shared_bytes]
         return sorted(fit, key=lambda config: modelled_time(tiling(config, size), m, n, groups, facts))
@@ -93,8 +92,8 @@ class GemmMma(GemmStep[GemmMmaConfig]):
 
 
 def device_refusal(facts: DeviceFacts) -> Reason | None:
-    """The reason why a device does not have these tensor cores; None if it has."""
-    if Architecture.parse(facts.architecture).number >= 80:  # with asynchronous copies, and products of 16 x 16 x 8
+    """The reason why a device does not have these tensor cores; None if it has them."""
+    if Architecture.parse(facts.architecture).number >= 80:  # with cp.async and these mma instructions
         return None
     return Reason("these tensor cores came with sm_{first}; this is {architecture}",
                   first=80, architecture=facts.architecture)  # fmt: skip
@@ -103,8 +102,8 @@ def device_refusal(facts: DeviceFacts) -> Reason | None:
 def tiling(config: GemmMmaConfig, size: int = SIZE, *, k_major: bool = False) -> Tiling:
     """The block's tile, threads, shared memory and constants of a kernel that includes mma_tiles.cuh.
 
-    Where all tiles are `k_major`, block_m and block_n need not be powers of 2. `size` is that of a number in bytes.
-    Raises ValueError for a config whose warps cannot divide the tile.
+    If all tiles are `k_major`, block_m and block_n need not be powers of 2. `size` is the size of a number in bytes.
+    Raises ValueError if the warps of a config cannot divide the tile.
     """
     require(config, _refusal(config, size, k_major))
     names = ("block_k", "warp_m", "warp_n", "stages")
@@ -115,7 +114,7 @@ def tiling(config: GemmMmaConfig, size: int = SIZE, *, k_major: bool = False) ->
 
 
 def _refusal(config: GemmMmaConfig, size: int, k_major: bool) -> Reason | None:
-    """The reason why warps cannot divide a tile so; None if they can."""
+    """The reason why warps cannot divide a tile in this way; None if they can."""
     along = {} if k_major else {"block_m": 16, "block_n": 16}
     for name, least in {**along, "block_k": LINE_BYTES // size}.items():
         if (side := getattr(config, name)) < least or side & (side - 1):

@@ -1,4 +1,4 @@
-"""A 1x1 convolution without padding or stride, as a matrix product of the image without a copy."""
+"""1x1 convolution without padding or stride: a matrix product that reads the image without a copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from convforge.problem import Conv2dProblem, GemmProblem
 
 @takes_bfloat16
 class Gemm1x1(Algorithm[Conv2dProblem, Config]):
-    """out (K x PQ) = w (K x C) x (C x HW), a product for each image and group."""
+    """out (K x PQ) = w (K x C) times x (C x HW), one product for each image and group."""
 
     name = "gemm_1x1"
     summary = "a 1x1 filter as a matrix product of the image without a copy"
@@ -48,7 +48,7 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
         groups, outputs, channels = problem.groups, problem.k_per_group, problem.c_per_group
         gemm = GemmProblem(m=outputs, n=problem.h * problem.w, k=channels, dtype=problem.acc_dtype)
         child = GemmBlas().plan(gemm, config, runtime)
-        # A part of the pixels for each core, with a single-threaded BLAS; a small product is not worth dividing.
+        # Each core multiplies a part of the pixels with a single-threaded BLAS. A small product is not divided.
         parts = runtime.facts.cores if problem.flops >= INLINE_FLOPS else 1
 
         def part_of(part: int) -> Callable[[Buffers], Iterator[Buffers]]:
@@ -76,7 +76,7 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
 
 
 def _matrices(x: Any, out: Any) -> Iterator[tuple[Any, Any]]:
-    """Views of two images as matrices of channels by pixels: whole where rows are contiguous, else row by row."""
+    """Yield views of two images as matrices (channels, pixels): whole if their rows are contiguous, else row by row."""
     whole = [_flat_rows(picture) for picture in (x, out)]
     if all(whole):
         yield x.reshape(x.shape[0], -1), out.reshape(out.shape[0], -1)
@@ -86,6 +86,6 @@ def _matrices(x: Any, out: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _flat_rows(picture: Any) -> bool:
-    """Tell if the pixels of a (channels, H, W) image have one stride, so that they can be viewed as a row."""
+    """True if the pixels of a (channels, H, W) image have one stride, so that they can be viewed as a row."""
     _, height, width = picture.shape
     return height == 1 or width == 1 or bool(picture.strides[1] == width * picture.strides[2])

@@ -21,8 +21,8 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import VECTOR_BYTES, WIDE, accumulation_dtype, is_integer, itemsize
 
-MOST_TILES = 2**31 - 1  # blocks of a grid along x
-MOST_COLUMNS = 1 << 30  # of a product whose output is a convolution's: they are counted in 32 bits
+MOST_TILES = 2**31 - 1  # largest grid along x, in blocks
+MOST_COLUMNS = 1 << 30  # most columns of a product that writes a convolution's output, counted in 32 bits
 
 
 class Operand(ctypes.Structure):
@@ -51,10 +51,10 @@ def _gemm_struct(types: ElementTypes | None = None, wide: bool = False) -> type[
 
 
 def operand(data: int, size: int, mn_stride: int, k_stride: int, k_major: bool, group: int = 0) -> Operand:
-    """One operand of a call, K-major or MN-major as the kernel was compiled.
+    """Struct of one operand of a call, K-major or MN-major as the kernel was compiled.
 
-    `mn_stride` (along M or N) and `k_stride` are in elements, `size` in bytes of an element, and `group` in elements
-    from one group's matrix to the next. Raises ValueError for a stride that exceeds 32 bits.
+    `size` is the size of an element in bytes. `mn_stride` (along M or N), `k_stride` and `group` (from one group's
+    matrix to the next) are in elements. Raises ValueError for a stride that exceeds 32 bits.
     """
     if max(abs(mn_stride), abs(k_stride)) > WIDE:
         raise ValueError(
@@ -68,13 +68,13 @@ def operand(data: int, size: int, mn_stride: int, k_stride: int, k_major: bool, 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A config of a ladder's step in terms of its kernel."""
+    """Tile, threads, constants and shared memory of a config's kernel."""
 
     block_m: int
     block_n: int
     threads: tuple[int, ...]
-    constants: tuple[tuple[str, int], ...] = ()  # further ones of the kernel
-    shared_bytes: int = 0  # dynamic, of a block
+    constants: tuple[tuple[str, int], ...] = ()  # further constants of the kernel
+    shared_bytes: int = 0  # dynamic shared memory of a block
 
     def tiles(self, m: int, n: int, groups: int = 1) -> int:
         return -(-m // self.block_m) * -(-n // self.block_n) * groups
@@ -83,9 +83,9 @@ class Tiling:
 class Product:
     """A kernel compiled for products of one kind: element types, major axes of the operands, and the output.
 
-    `dtype` and `b_dtype` are those of A and B; they differ only for integers. C is the output of `convolution`; by
-    default a matrix of `dtype`, or of int32 for an integer type. `constants` are further lines of the prelude. `around`
-    maps struct Gemm to the kernel's struct, if that is another.
+    `dtype` and `b_dtype` are the types of A and B; they differ only for integers. C is the output of `convolution`; by
+    default it is a matrix of `dtype`, or of int32 for integers. `constants` are further source lines. `around` maps
+    struct Gemm to the kernel's struct, if the kernel has another one.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Product:
         self.kernel = runtime.compile(source)
 
     def info(self, m: int, n: int, groups: int = 1, early: bool = False) -> LaunchInfo:
-        """The launch of a product of this size, with an occupancy cap for PDL; ValueError for too many blocks."""
+        """Launch of an m x n product, with an occupancy cap for PDL. Raises ValueError for too many blocks."""
         tiles = self.tiling.tiles(m, n, groups)
         if tiles > MOST_TILES:
             raise ValueError(f"{self.name}: {m} x {n} takes {tiles} blocks of {self.tiling.block_m} x "
@@ -119,7 +119,7 @@ class Product:
         return with_occupancy_cap(self.runtime, self.kernel, info)
 
     def matrix(self, a: Operand, b: Operand, c: Any, k: int) -> Any:
-        """The struct of a call that writes a matrix."""
+        """Struct of a call that writes the matrix `c`; `k` is the number of products per element."""
         row, column = strides_of(c)
         if max(abs(row), abs(column)) > WIDE:
             raise ValueError(f"strides of {row} and {column} elements exceed 32 bits; make the output contiguous first")
@@ -130,7 +130,7 @@ class Product:
         return args
 
     def output(self, buffers: Buffers, n: int, k: int, first: int = 0) -> Any:
-        """The struct of a call that writes columns [first, first + n) of a convolution; the caller adds B."""
+        """Struct of a call that writes columns [first, first + n) of a convolution; the caller fills in B."""
         problem = self.convolution
         assert problem is not None
         args = self.struct(M=problem.k_per_group, N=n, K=k)
@@ -143,7 +143,7 @@ class Product:
 
 
 def _output_vectors(problem: Conv2dProblem, conv: Any, first: int) -> bool:
-    """Tell if four neighbouring sums of C are also neighbours in the output, aligned for one store."""
+    """True if four neighbouring sums of C are contiguous in the output, and aligned for one store."""
     size = itemsize(problem.out_dtype)
     each = min(4, VECTOR_BYTES // size)
     if (conv.out or 0) % (each * size):
@@ -157,7 +157,7 @@ def _output_vectors(problem: Conv2dProblem, conv: Any, first: int) -> bool:
 
 
 def _matrix_types(dtype: str, b_dtype: str) -> tuple[str, ...]:
-    """The prelude of a product of plain matrices. Of integers A is of x_t and B of w_t."""
+    """Source lines with the types of a product of plain matrices. For integers, A has type x_t and B type w_t."""
     acc = accumulation_dtype(dtype, b_dtype)
     if is_integer(dtype):
         types = ElementTypes(x=dtype, w=b_dtype, out=acc, math=dtype, acc=acc)
@@ -166,12 +166,12 @@ def _matrix_types(dtype: str, b_dtype: str) -> tuple[str, ...]:
 
 
 def strides_of(array: Any) -> tuple[int, ...]:
-    """Strides in elements; 0 for axes with one element, because theirs are arbitrary."""
+    """Strides in elements; 0 for an axis of length 1, because its stride is arbitrary."""
     steps = zip(array.strides, array.shape, strict=True)
     return tuple(step // array.itemsize if length > 1 else 0 for step, length in steps)
 
 
 def blocked_flops(problem: Conv2dProblem) -> float:
-    """FLOPs of a convolution as a product in blocks of 32 filters; partial blocks count as whole."""
+    """FLOPs of a convolution as a matrix product in blocks of 32 filters; a partial block counts as a whole one."""
     k = problem.k_per_group
     return problem.flops * -(-k // 32) * 32 / max(k, 1)

@@ -29,14 +29,14 @@ from convforge.backends.structs import WithMaps as StructWithMaps
 from convforge.errors import Reason
 from convforge.problem import GemmProblem
 
-# NumPy's name of a type -> that of PTX.
+# NumPy's name of a type -> PTX's name.
 TYPES = {"float16": "f16", "bfloat16": "bf16"}
 
-# Bytes of a number; numbers of a row of 128 bytes, which are a step along K and the sides of a TMA box.
+# Bytes of a number; numbers in a row of 128 bytes, which is a step along K and the side of a TMA box.
 SIZE, ROW = 2, 64
-# Sums of a thread, as many as its registers hold; columns of a product.
+# Most sums of a thread, limited by its registers; most columns of one wgmma product.
 MOST_SUMS, MOST_COLUMNS = 192, 256
-EXTRA_BYTES = 512  # of shared memory beside tiles and their alignment: barriers
+EXTRA_BYTES = 512  # bytes of shared memory for barriers, in addition to tiles and their alignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ class GemmWgmmaConfig(Config):
     ping_pong: bool = False  # the two warpgroups take turns with a tile each; else they share every tile
     stages: int = 4  # steps of 64 along K that are in shared memory at once
     group: int = 16  # rows of tiles that are computed together, so that they share columns of B in L2
-    # Two neighbouring SMs, a cluster, take tiles one below the other, and each loads half of their columns of B for
-    # both.
+    # The two SMs of a cluster compute tiles one below the other. Each loads half of the columns of B for both.
     paired: bool = False
 
     @property
@@ -59,7 +58,7 @@ class GemmWgmmaConfig(Config):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: struct Memory of wgmma.cu, and its alignment."""
+        """Shared memory of a block in bytes: struct Memory of wgmma.cu, and its alignment."""
         return (4 * ROW + self.stages * (self.block_m + self.block_n)) * ROW * SIZE + 1024
 
 
@@ -71,10 +70,10 @@ TILES = tuple(starmap(GemmWgmmaConfig, (
 
 
 class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
-    """The matrix product of 16-bit types on Hopper's tensor cores, whose tiles the TMA loads and stores.
+    """Matrix product of 16-bit types on Hopper's tensor cores; the TMA loads and stores the tiles.
 
-    Matrices whose rows are no multiples of 16 bytes, or whose layout is not the problem's, use gemm_mma, which is
-    compiled when it is first needed.
+    If the rows of a matrix are no multiples of 16 bytes, or its layout is not the problem's, the call uses gemm_mma,
+    which is compiled when it is first needed.
     """
 
     name = "gemm_wgmma"
@@ -115,7 +114,6 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         return None
 
     def configs(self, problem: GemmProblem, facts: DeviceFacts) -> Sequence[GemmWgmmaConfig]:
-        """The fastest by the model of cycles first."""
         found = []
         for tile in TILES:
             if tile.block_m >= 2 * max(problem.m, 64) or tile.block_n >= 2 * max(problem.n, 64):
@@ -133,7 +131,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
     def plan(self, problem: GemmProblem, config: GemmWgmmaConfig, runtime: Runtime) -> Plan:
         require(config, config_refusal(config, runtime.facts))
         a_across, b_across = problem.transpose_a, not problem.transpose_b  # MN-major operands
-        of_cluster = 2 if config.paired else 1  # blocks that load for each other
+        of_cluster = 2 if config.paired else 1  # blocks of a cluster, which load for each other
         tiles = -(-problem.m // (config.block_m * of_cluster)), -(-problem.n // config.block_n)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, PING_PONG=config.ping_pong, STAGES=config.stages,
@@ -155,7 +153,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             "c": kept(results_map),
         }
 
-        device: Any = runtime  # with a TMA
+        device: Any = runtime  # a runtime with a TMA
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()
@@ -167,7 +165,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
                 args.put_map(name, tensor_map, device.tensor_map(tensor_map))
             args.tiles_m, args.tiles_n = tiles
             args.steps = -(-problem.k // ROW)
-            # Copies that load an operand's part of a stage: one, unless it is MN-major and its length is ragged.
+            # Copies that load an operand's part of a stage: one, except for an MN-major operand of ragged length.
             args.boxes_a = config.block_m // ROW if a_across and problem.m % ROW else 1
             args.boxes_b = config.block_n // of_cluster // ROW if b_across and problem.n % ROW else 1
             return args
@@ -218,10 +216,10 @@ def modelled_cycles(problem: GemmProblem, config: GemmWgmmaConfig, facts: Device
 def matrix_map(
     at: int, shape: tuple[int, ...], strides: tuple[int, ...], *, block: int, across: bool
 ) -> TiledMap | None:
-    """The map of a stored matrix, in boxes of rows of 64 numbers; None where the TMA cannot load it.
+    """Tensor map of a stored matrix, with boxes of rows of 64 numbers; None if the TMA cannot load it.
 
-    A K-major matrix has boxes of `block` rows. An MN-major one has boxes of 64 by 64; several of them make a `block`,
-    along a third axis where whole boxes make the matrix.
+    A K-major matrix has boxes of `block` rows. An MN-major matrix has boxes of 64 x 64, several for each `block`. If
+    whole boxes cover the matrix, a third axis of the map counts them.
 
     Examples
     --------
@@ -244,7 +242,7 @@ def matrix_map(
 
 
 def results_map(at: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> TiledMap | None:
-    """The map of C, in boxes of 64 by 64; None if the TMA cannot store it."""
+    """Tensor map of C, with boxes of 64 x 64; None if the TMA cannot store it."""
     if (pitch := _pitch(shape, strides)) is None:
         return None
     tensor_map = TiledMap(at, "u16", shape[::-1], (pitch,), (ROW, ROW), swizzle=ROW * SIZE)

@@ -1,1 +1,1 @@
-"""The host side that several families share."""
+"""Host code that several families of methods share."""

@@ -1,7 +1,7 @@
-"""Filters in constant memory: each prepared filter has its own module, so that two streams never race for one.
+"""Filters in constant memory. Each prepared filter has its own loaded module, so that two streams never race for one.
 
-All launches of a loaded module's kernel read the same constant memory. When a prepared filter is deleted, the next one
-of the same plan on the same stream reuses its module: there the copy of new weights follows the earlier launches.
+All launches of a module's kernel read the same constant memory. When a prepared filter is deleted, the next filter of
+the same plan on the same stream reuses its module: the stream copies the new weights after the earlier launches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-CONSTANT_BYTES = 64 << 10  # of a module
+CONSTANT_BYTES = 64 << 10  # constant memory of a module
 
 
 class _Module:
@@ -46,20 +46,20 @@ class GlobalWeights(WeightPacker):
 
 
 class ConstantWeights:
-    """Prepares filters in the ``weights[K * TAPS]`` of copies of a kernel, which is never launched itself."""
+    """Stores each prepared filter in ``weights[K * TAPS]`` of a copy of the kernel. The original is never launched."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
-        # Its kernels have constant memory: instance, constant, stream_handle and copy.
+        # A runtime with constant memory has the methods instance, constant, stream_handle and copy.
         self._runtime: Any = runtime
         self._problem = problem
         self._kernel = kernel
         self._pack = WeightPacker(problem, runtime)
         self._free: dict[int, list[Any]] = {}
         self._captured: list[Any] = []
-        self._lock = threading.RLock()  # a filter may be collected while one is made
+        self._lock = threading.RLock()  # reentrant: garbage collection may delete a filter while one is made
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """The filter of these weights, first packed (:class:`WeightPacker`) if necessary."""
+        """Prepare a filter from weights; pack them first (:class:`WeightPacker`) if necessary."""
         packed = PreparedFilter({}, 0) if self._is_packed(w) else self._pack(w, stream)
         module = self._take(self._runtime.stream_handle(stream), getattr(stream, "capturing", False))
         target, nbytes = self._runtime.constant(module.kernel, "weights")
@@ -73,7 +73,7 @@ class ConstantWeights:
         return dense and problem.mode == "cross-correlation" and problem.w_dtype == problem.acc_dtype
 
     def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Call:
-        """The step that launches the kernel of the filter's module."""
+        """Make the step that launches the kernel of the filter's module."""
 
         def run(buffers: Buffers, stream: Any) -> None:
             module: _Module = buffers["w"].tensors["module"]
@@ -83,7 +83,7 @@ class ConstantWeights:
         return Call(info, run)
 
     def _take(self, stream: int, capturing: bool) -> _Module:
-        """A module for work on a stream; a module of a captured graph is never reused."""
+        """Take a free module of this stream, or load one. A module of a captured graph is never reused."""
         with self._lock:
             free = self._free.get(stream)
             kernel = free.pop() if free else None
@@ -95,12 +95,12 @@ class ConstantWeights:
         return module
 
     def _give_back(self, kernel: Any, streams: set[int]) -> None:
-        """Keep a module for its stream; drop one that several used, because no stream orders its next use."""
+        """Keep a module for reuse on its stream. Drop it if several streams used it: none orders its next use."""
         if len(streams) == 1:
             with self._lock:
                 self._free.setdefault(next(iter(streams)), []).append(kernel)
 
 
 def either_weights(problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> ConstantWeights | GlobalWeights:
-    """Constant memory if the filter fits there, as CONSTANT_WEIGHTS says in filter.cuh; else global memory."""
+    """Choose constant memory if the filter fits there, else global memory (CONSTANT_WEIGHTS in filter.cuh)."""
     return (ConstantWeights if fits_constant_memory(problem) else GlobalWeights)(problem, runtime, kernel)

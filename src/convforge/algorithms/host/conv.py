@@ -17,9 +17,9 @@ from convforge.problem import PADDING_MODES, Conv2dProblem
 from convforge.problem.epilogue import ACTIVATIONS
 from convforge.problem.types import WIDE, is_integer
 
-# Blocks of a grid along y and z, at most; kernels with more work loop in steps of the grid.
+# Largest grid along y and z, in blocks. Kernels with more work use a grid-stride loop.
 MOST_BLOCKS = 65535
-LIMIT_BITS = 30  # of numbers that a kernel divides
+LIMIT_BITS = 30  # kernels divide only numbers below 2^30
 
 
 class ArrayView(NamedTuple):
@@ -50,7 +50,7 @@ def conv_struct(types: ElementTypes) -> type[ctypes.Structure]:
 
 
 def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
-    """The prelude of a convolution's kernels; `math` is the type of factors, if not that of the sums."""
+    """Source lines with a convolution's constants and types; `math` is the type of factors (default: that of sums)."""
     epilogue = problem.epilogue
     numbers = {
         "C": problem.c, "K": problem.k, "GROUPS": problem.groups,
@@ -71,7 +71,7 @@ def address(array: Any) -> int:
 
 
 def with_conv(name: str, problem: Conv2dProblem, **fields: Any) -> type[ctypes.Structure]:
-    """A kernel's struct: the convolution, then the kernel's own fields."""
+    """Type of a kernel's struct: struct Conv, then the kernel's own fields."""
     return type(
         name, (ctypes.Structure,), {"_fields_": [("conv", conv_struct(ElementTypes.of(problem))), *fields.items()]}
     )
@@ -80,11 +80,11 @@ def with_conv(name: str, problem: Conv2dProblem, **fields: Any) -> type[ctypes.S
 def fill(conv: Any, problem: Conv2dProblem, buffers: Buffers) -> None:
     """Fill struct Conv for one call.
 
-    Raises ValueError for gaps too large for 32-bit indices, and for a scale or bias of another type.
+    Raises ValueError for strides too large for 32-bit indices, and for a scale or bias of the wrong type.
     """
     epilogue = problem.epilogue
     conv.x, conv.out = address(buffers["x"]), address(buffers["out"])
-    if (w := buffers["w"].tensors.get("w")) is not None:  # else it is in constant memory
+    if (w := buffers["w"].tensors.get("w")) is not None:  # else the weights are in constant memory
         conv.w = address(w)
     wide = problem.needs_wide_index
     conv.x_strides = strides(buffers["x"], problem.x_layout, wide)
@@ -104,23 +104,23 @@ def fill(conv: Any, problem: Conv2dProblem, buffers: Buffers) -> None:
 
 
 def _operand(array: Any, problem: Conv2dProblem) -> int:
-    """Address of scale or bias: contiguous, in the problem's `operand_dtype`."""
+    """Address of scale or bias, a contiguous array in the problem's `operand_dtype`."""
     if np.dtype(array.dtype) != problem.operand_dtype:
         raise ValueError(f"scale and bias must be {problem.operand_dtype}; got {array.dtype}: cast it first")
     return address(array)
 
 
 def strides(array: Any, layout: str, wide: bool) -> Strides:
-    """Strides of an image or an output in this layout; `wide` means that the kernel's indices have 64 bits.
+    """Strides of an image or an output in this layout; `wide` is True if the kernel's indices have 64 bits.
 
-    Raises ValueError where they have 32, and the array has gaps too large for them.
+    Raises ValueError if the indices have 32 bits and the array spans too many elements for them.
     """
     return _strides(tuple(array.shape), tuple(array.strides), array.itemsize, layout, wide)
 
 
 @lru_cache(maxsize=1024)
 def _strides(shape: tuple[int, ...], nbytes: tuple[int, ...], itemsize: int, layout: str, wide: bool) -> Strides:
-    """Callers copy from the cached struct; `nbytes` are the strides in bytes."""
+    """Compute the strides in elements from `nbytes`, the strides in bytes. Callers must copy the cached struct."""
     steps = [step // itemsize for step in nbytes]
     if not wide:
         reach = sum((size - 1) * abs(step) for size, step in zip(shape, steps, strict=True))
@@ -133,10 +133,10 @@ def _strides(shape: tuple[int, ...], nbytes: tuple[int, ...], itemsize: int, lay
 def is_aligned(
     address: int | None, strides: Strides, sizes: Mapping[str, int], run: Mapping[str, int], vector: int, nbytes: int
 ) -> bool:
-    """Tell if vectors of `vector` contiguous elements are aligned to their size.
+    """True if vectors of `vector` contiguous elements are aligned to their size.
 
-    `sizes` are those of the axes outside a contiguous run, by name: the stride of an axis of size 1 does not matter.
-    `run` are the strides that the axes within a run must have: ``{"w": 1}``, or ``{"c": 1, "w": 3}`` for pixels of
+    `sizes` holds the sizes of the axes outside a contiguous run, by name: the stride of an axis of size 1 is ignored.
+    `run` holds the strides that the axes within a run must have: ``{"w": 1}``, or ``{"c": 1, "w": 3}`` for pixels of
     three channels. It is empty where elements are read one at a time.
 
     Examples
@@ -162,10 +162,10 @@ class Divisor(ctypes.Structure):
 
 
 def divisor(by: int) -> Divisor:
-    """The divisor for a number from 1 to 2^30 (Granlund and Montgomery, 1994).
+    """Factor and shift that replace a division by a number from 1 to 2^30 (Granlund and Montgomery, 1994).
 
-    The factor exceeds 2^shift / by by less than 1, so the quotient of a number below 2^30 exceeds the true one by less
-    than 1 / by.
+    The factor is 2^shift / by, rounded up. So for a dividend below 2^30 the quotient is too large by less than 1 / by,
+    and rounding it down is exact.
 
     Examples
     --------
@@ -190,8 +190,8 @@ class _Weights(ctypes.Structure):
 class WeightPacker(Preparation):
     """Casts, flips and reorders the weights on the device, for most methods.
 
-    `order` are the axes K, C, R, S of the packed filter, slowest first; `dtype` is its type, by default that of the
-    sums.
+    `order` is the order of the axes K, C, R, S in the packed filter, slowest first. `dtype` is its type, by default
+    that of the sums.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, order: str = "KCRS", dtype: str = "") -> None:

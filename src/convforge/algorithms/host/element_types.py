@@ -1,6 +1,6 @@
 """The types of a kernel: storage (x_t, w_t, out_t), math (math_t: factors), accumulation (acc_t: sums), epilogue.
 
-The epilogue computes in epilogue_t, on a scale and a bias of operand_t.
+The epilogue computes in epilogue_t; the arrays scale and bias have the type operand_t.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TYPES = {
 # NumPy's name of a number's type in a kernel's struct -> ctypes' type.
 NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
 
-_DECLARED = ("struct half_t;", "struct bfloat16_t;")  # in every prelude; types.cuh defines them
+_DECLARED = ("struct half_t;", "struct bfloat16_t;")  # declared in every prelude; types.cuh defines them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementTypes:
-    """NumPy's names of a kernel's element types; empty where the kernel has none of that kind.
+    """NumPy's names of a kernel's element types; a name is empty if the kernel has no type of that kind.
 
     Examples
     --------
@@ -47,14 +47,14 @@ class ElementTypes:
     math: str = ""  # by default `acc`
     acc: str = ""
     epilogue: str = ""
-    operand: str = ""  # the given type of scale and bias
+    operand: str = ""  # type of the arrays scale and bias
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "math", self.math or self.acc)
 
     @classmethod
     def of(cls, problem: Conv2dProblem, math: str = "") -> ElementTypes:
-        """The types of a convolution's kernel; its epilogue computes in float64 over int32 sums, and so exactly."""
+        """Types of a convolution's kernel. For int32 sums the epilogue uses float64, which holds them exactly."""
         acc = problem.acc_dtype
         return cls(
             x=problem.x_dtype, w=problem.w_dtype, out=problem.out_dtype, math=math, acc=acc,
@@ -62,6 +62,6 @@ class ElementTypes:
         )  # fmt: skip
 
     def prelude(self) -> tuple[str, ...]:
-        """The lines of source that define them."""
+        """Source lines that define these types."""
         named = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
         return (*_DECLARED, *(f"using {name}_t = {TYPES[dtype]};" for name, dtype in named if dtype))

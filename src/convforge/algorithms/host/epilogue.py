@@ -1,4 +1,4 @@
-"""The epilogue for CPU kernels: plain numbers and arrays, from the problem and the call's operands."""
+"""The epilogue for CPU kernels: numbers and arrays, from the problem and the operands of a call."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Place = tuple[int, int, int, int, int]
 class EpilogueArguments(NamedTuple):
     """The arguments of :func:`convforge.algorithms.host.rows.store_row`."""
 
-    plain: bool  # sums are only cast
-    divisor: Any  # of the sums; 1 if there is none
-    scale: NDArray[np.generic]  # 1-D, in the epilogue's type; of size 0 if there is none, as are bias and residual
+    plain: bool  # True: there is no epilogue, sums are only cast
+    divisor: Any  # sums are divided by it; 1 if there is none
+    scale: NDArray[np.generic]  # 1-D, in the epilogue's type; of size 0 if absent, like bias and residual
     bias: NDArray[np.generic]
     residual: NDArray[np.generic]  # 1-D, in the output's type
     place: Place  # offset and strides of the residual
-    code: int  # of the activation, whose parameter is alpha
+    code: int  # index of the activation; alpha is its parameter
     alpha: Any
     half: bool  # the output is float16
     integer: bool  # the output is an integer type
     whole: bool  # the output and the sums are integers
-    low: Any  # limits of an integer output
+    low: Any  # smallest value of an integer output; high is the largest
     high: Any
 
 
 def values_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
-    """The type of the epilogue: float64 over int32 sums, which it holds exactly; else the type of the sums."""
+    """Type in which the epilogue computes: float64 for int32 sums, which it holds exactly; else that of the sums."""
     return np.dtype("float64" if is_integer(problem.acc_dtype) else problem.acc_dtype)
 
 
@@ -46,7 +46,7 @@ def epilogue_arguments(problem: Conv2dProblem, buffers: Buffers) -> EpilogueArgu
 
 @lru_cache(maxsize=256)
 def _without_operands(problem: Conv2dProblem) -> EpilogueArguments:
-    """Cached, because without operands it is the same for every call."""
+    """Epilogue without operands; cached, because it is the same for every call."""
     return _arguments(problem, {})
 
 

@@ -1,4 +1,4 @@
-"""A convolution for CPU kernels: sizes, strides and border tables, and the layout of a strip of the image in a tile."""
+"""Sizes, strides and border tables of a convolution for CPU kernels, and the layout of an image strip in a tile."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from convforge.problem.types import is_integer, itemsize
 
 
 class Geometry(NamedTuple):
-    """Plain numbers, and one table of indices an axis."""
+    """Sizes of a convolution, and a table of border indices for each axis."""
 
-    channels: int  # of the input, of one group
-    outputs: int  # channels of the output, of one group
+    channels: int  # input channels of one group
+    outputs: int  # output channels of one group
     P: int
     Q: int
     R: int
@@ -25,10 +25,10 @@ class Geometry(NamedTuple):
     stride_w: int
     dilation_h: int
     dilation_w: int
-    rows: NDArray[np.int64]  # :func:`convforge.problem.border_indices` of the whole padded image, as are the columns
+    rows: NDArray[np.int64]  # :func:`convforge.problem.border_indices` of all padded rows; the same for columns
     columns: NDArray[np.int64]
-    left: int  # columns of padding
-    width: int  # of the image
+    left: int  # columns of padding left of the image
+    width: int  # columns of the image
     outside: Any  # the value outside the image, in the accumulation type
     zero: Any  # the zero point of x, in the accumulation type
 
@@ -58,21 +58,21 @@ def geometry(problem: Conv2dProblem) -> Geometry:
 class Strip(NamedTuple):
     """Layout of a tile of several channels, in elements.
 
-    Columns with the same remainder modulo the stride, a phase, are contiguous, so that neighbouring outputs read
-    neighbours.
+    A phase is the set of columns with the same remainder modulo the stride. Its columns are contiguous, so that
+    neighbouring outputs read neighbouring elements.
     """
 
-    tile_p: int  # output rows that it serves
-    tile_c: int  # channels
-    rows: int  # of the image, halo included
+    tile_p: int  # output rows that read the tile
+    tile_c: int  # channels in the tile
+    rows: int  # image rows in the tile, halo included
     phases: int
-    phase_pitch: int  # elements of a phase
+    phase_pitch: int  # from phase to phase
     row_pitch: int  # from row to row
     plane: int  # from channel to channel
 
 
 def strip(problem: Conv2dProblem, tile_p: int, tile_c: int) -> Strip:
-    """The tile that `tile_p` output rows read of `tile_c` channels."""
+    """Layout of the tile that `tile_p` output rows read from `tile_c` channels."""
     phases = min(problem.stride[1], problem.extent_w)
     columns = (problem.q - 1) * problem.stride[1] + problem.extent_w
     phase_pitch = -(-columns // problem.stride[1])
@@ -82,7 +82,7 @@ def strip(problem: Conv2dProblem, tile_p: int, tile_c: int) -> Strip:
 
 
 def tap_offsets(problem: Conv2dProblem, tile: Strip) -> NDArray[np.int64]:
-    """The offset of each tap (c, r, s) of a block of channels from tap 0; shape (tile_c * R * S,)."""
+    """Offset of each tap (c, r, s) from the first tap of a tile, in elements; shape (tile_c * R * S,)."""
     c = np.arange(tile.tile_c)[:, None, None] * tile.plane
     r = np.arange(problem.r)[:, None] * problem.dilation[0] * tile.row_pitch
     columns = np.arange(problem.s) * problem.dilation[1]

@@ -1,4 +1,4 @@
-"""The bases of all methods that run on a GPU or on the emulator; only their backend differs."""
+"""Base classes of the methods that run on a GPU or on the emulator; only the backend differs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Config)
 
 
 class OnDevice(Algorithm[P, C]):
-    """A method whose kernels are CUDA C++; `backend` is "cuda" or "emulator"."""
+    """A method with kernels in CUDA C++; `backend` is "cuda" or "emulator"."""
 
     def __init__(self, backend: str = "cuda") -> None:
         self.backend = backend
@@ -41,12 +41,12 @@ def require(config: Config, reason: Reason | None) -> None:
 
 
 def renamed(kernel: str, name: str) -> tuple[str, ...]:
-    """The macro that gives a file's kernel another name, so that profilers tell methods apart; none for its own."""
+    """Macro that renames a file's kernel, so that profilers tell methods apart; empty if the name stays the same."""
     return () if name == kernel else (f"#define {kernel} {name}",)
 
 
 def types_refusal(problem: Conv2dProblem, taken: Collection[str]) -> Reason | None:
-    """The reason why a method of the types `taken` refuses those of x, w and the result; None if it supports them."""
+    """The reason to refuse the type of x, w or the result, if it is not in `taken`; None if all are."""
     types = {problem.x_dtype, problem.w_dtype}
     if len(types) == 1 and problem.x_dtype in taken and problem.out_dtype in (*types, "float32"):
         return None
@@ -65,42 +65,42 @@ class Vectors(NamedTuple):
 class Kernel(NamedTuple):
     """The kernel of a config and its launch."""
 
-    constants: tuple[str, ...]  # lines of the prelude after those of the convolution
+    constants: tuple[str, ...]  # source lines after those of :func:`conv_constants`
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    resident: int  # threads that an SM must hold; see :func:`compiled`
+    resident: int  # threads that an SM should run at once; see :func:`compiled`
     shared_bytes: int = 0  # dynamic shared memory of a block
-    math: str = ""  # type of the factors, if it is not that of the sums
-    # Values in the kernel's struct (numbers and structs) before and after the flags of alignment.
+    math: str = ""  # type of the factors; by default that of the sums
+    # Numbers and structs in the kernel's struct: `fields` before the alignment flags, `last_fields` after them.
     fields: Mapping[str, Any] = {}
     last_fields: Mapping[str, Any] = {}
-    # Of x and of out; None for a kernel without the flags `aligned_x` and `aligned_out`.
+    # Vectors of x and of out; None for a kernel without the flags `aligned_x` and `aligned_out`.
     vectors: tuple[Vectors, Vectors] | None = None
-    # Problem, runtime, compiled kernel -> a step that prepares the weights.
+    # Problem, runtime, compiled kernel -> the object that prepares the weights.
     weights: Callable[[Conv2dProblem, Runtime, Any], Any] = StagedWeights
     early: bool = True  # the launch may begin before the earlier one ends (PDL)
 
 
 class OneLaunch(DeviceConvolution[C]):
-    """A convolution by one launch of the kernel that has the method's name, FAMILY_STEM, in FAMILY/STEM.cu."""
+    """A convolution by one kernel launch. Method and kernel are named FAMILY_STEM; the file is FAMILY/STEM.cu."""
 
     has_filter: ClassVar[bool] = True  # the kernel's struct has a :class:`Filter`
-    # An SM gets no more blocks of an early launch than its share; see :func:`with_occupancy_cap`.
+    # With PDL, limit the blocks of each SM to its share; see :func:`with_occupancy_cap`.
     caps_occupancy: ClassVar[bool] = True
 
     @abstractmethod
     def config_refusal(self, problem: Conv2dProblem, config: C, facts: DeviceFacts) -> Reason | None:
-        """Return why a config is invalid, or None."""
+        """The reason why a config is invalid; None if it is valid."""
 
     @abstractmethod
     def kernel(self, problem: Conv2dProblem, config: C) -> Kernel:
-        """Return the kernel of a valid config."""
+        """The kernel of a valid config."""
 
     def valid(self, problem: Conv2dProblem, configs: Iterable[C], facts: DeviceFacts) -> list[C]:
         return [config for config in configs if self.config_refusal(problem, config, facts) is None]
 
     def complete(self, problem: Conv2dProblem, args: Any) -> None:
-        """Change the struct of a call after its other fields are filled."""
+        """Change a call's struct after all its fields are filled; does nothing by default."""
 
     def plan(self, problem: Conv2dProblem, config: C, runtime: Runtime) -> Plan:
         require(config, self.config_refusal(problem, config, runtime.facts))
@@ -133,7 +133,7 @@ class OneLaunch(DeviceConvolution[C]):
 
 
 def _types(made: Kernel, has_filter: bool) -> dict[str, Any]:
-    """Fields of a kernel's struct after the convolution, in order, with their types."""
+    """Names and types of the struct fields after struct Conv, in order."""
     filters = {"filter": Filter} if has_filter else {}
     flags = dict.fromkeys(("aligned_x", "aligned_out"), ctypes.c_int) if made.vectors is not None else {}
     before, after = (
@@ -144,7 +144,7 @@ def _types(made: Kernel, has_filter: bool) -> dict[str, Any]:
 
 
 def least_refusal(config: Config) -> Reason | None:
-    """Return why a number of a config is below 1, or below "least" in its field's metadata; or None."""
+    """Refuse a number of a config below 1, or below "least" in its field's metadata; None if there is none."""
     for field in dataclasses.fields(config):
         value, least = getattr(config, field.name), field.metadata.get("least", 1)
         if isinstance(value, int) and value < least:

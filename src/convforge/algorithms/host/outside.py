@@ -1,4 +1,4 @@
-"""Outputs whose windows are in a padding of zeros: their sums are zero, but a transform leaves rounding noise."""
+"""Outputs that read only zero padding: their sums are exactly zero, but a transform leaves rounding noise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THREADS = 256
 
 
 def outside_steps(problem: Conv2dProblem, runtime: Runtime) -> list[Launch | Call]:
-    """Steps that store these outputs, of float sums, after a transform; empty if the padding is small."""
+    """Steps that store these outputs of float sums after a transform; empty if no output reads only padding."""
     rows, columns = outside(problem)
     if not (rows.any() or columns.any()):
         return []
@@ -30,7 +30,7 @@ def outside_steps(problem: Conv2dProblem, runtime: Runtime) -> list[Launch | Cal
 
 
 def outside(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Flags of the rows and columns of the output whose windows only read padding of zeros.
+    """Flags of the output rows (P,) and columns (Q,) that read only zero padding.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def outside(problem: Conv2dProblem) -> tuple[NDArray[np.bool_], NDArray[np.bool_
 
 
 def _outside(outputs: int, size: int, before: int, taps: int, stride: int, dilation: int) -> NDArray[np.bool_]:
-    """Flags of the windows along an axis that read no pixel."""
+    """Flags of the outputs along an axis that read no pixel."""
     first = np.arange(outputs, dtype=np.int64) * stride - before
     skipped = np.maximum(-(first // dilation), 0)  # taps before the first pixel
     found: NDArray[np.bool_] = (skipped >= taps) | (first + skipped * dilation >= size)
@@ -60,7 +60,7 @@ def _on_cpu(problem: Conv2dProblem, rows: Any, columns: Any, runtime: Runtime) -
     from convforge.backends.cpu.runtime import block_of_items
 
     ends_of_runs = np.flatnonzero(np.diff(columns, prepend=False, append=False))
-    runs = np.ascontiguousarray(ends_of_runs.reshape(-1, 2))  # first column, and the one behind the last
+    runs = np.ascontiguousarray(ends_of_runs.reshape(-1, 2))  # first column, and the column after the last
     zeros, values = np.zeros(problem.q, problem.acc_dtype), np.empty(0, values_dtype(problem))
     items = problem.n * problem.k * problem.p
     info = LaunchInfo("store_outside", (items,), (block_of_items(items, items * problem.q, runtime.facts),))

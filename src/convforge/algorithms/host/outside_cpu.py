@@ -1,4 +1,4 @@
-"""Kernel of :mod:`convforge.algorithms.host.outside` on the CPU."""
+"""CPU kernel of :mod:`convforge.algorithms.host.outside`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from convforge.backends.cpu.simd import borrow
 @jit
 def store_outside(zeros: Any, rows: Any, runs: Any, out: Any, epilogue: Any, values: Any, K: Any, begin: Any,
                   end: Any) -> None:  # fmt: skip
-    """Work item = a row of an output channel, or its runs of columns, stored as sums of zero through the epilogue.
+    """Store zero sums through the epilogue. Work item = a row of an output channel, or its runs of columns.
 
-    `zeros` (Q,) are of the accumulation type, `rows` (P,) are flags, and `runs` are the first column of each run and
-    the one after its last. Of `values` only the type is used, the epilogue's.
+    `zeros` (Q,) has the accumulation type. `rows` (P,) are flags. `runs` holds the first column of each run and the
+    column after its last. `values` only gives the epilogue's type.
     """
     zeros, rows, runs, out, epilogue = borrow(zeros), borrow(rows), borrow(runs), borrow(out), borrow(epilogue)
     P, Q = rows.size, zeros.size

@@ -13,7 +13,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Bytes of a block's part; its threads, and the channels beyond which a filter has several parts.
+# Most bytes of a part of a filter, threads of a block, most channels of a part, bytes of a vector.
 PART_BYTES, THREADS, MOST_CHANNELS, VECTOR = 36864, 256, 256, 16
 
 
@@ -28,16 +28,16 @@ class _Packing(ctypes.Structure):
 
 
 class ChannelPacker(Preparation):
-    """Packs the weights in the order K, R, S, C, in cross-correlation order, without a change of type.
+    """Packs the weights in the axis order K, R, S, C and in cross-correlation order, without a change of type.
 
     Its tensor "w" has the shape (K, R, S, channels): a tap's channels are padded with zeros to multiples of `whole`
-    elements, 8 at most. `borrow` does not copy weights that are already stored so: those of channels_last models.
+    elements, 8 at most. `borrow` does not copy weights that already have this layout: those of channels_last models.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, whole: int = 1) -> None:
         (k, c, r, s), size = problem.w_shape, itemsize(problem.w_dtype)
         taps, pitch = r * s, -(-c // whole) * whole
-        # A part is aligned to 16 bytes, as is the next filter where the length of a filter is a multiple of that.
+        # A part is aligned to 16 bytes. So is the next filter, if the length of a filter is a multiple of 16 bytes.
         channels = max(8, min(MOST_CHANNELS, PART_BYTES // (taps * size) // 8 * 8))
         parts = -(-c // channels)
         fits = min(channels, c) * taps * size <= PART_BYTES
@@ -73,9 +73,9 @@ class ChannelPacker(Preparation):
 
 
 class UnpackedWeights(Preparation):
-    """Passes the weights themselves to a kernel that can read them; else packs them.
+    """Passes the user's weights to the kernel if it can read their layout; else packs them.
 
-    `lies` tells if the kernel can read an array whose address is a multiple of 16 bytes.
+    `lies` returns True if the kernel can read the array, provided that its address is a multiple of 16 bytes.
     """
 
     def __init__(

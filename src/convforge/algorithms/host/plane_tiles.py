@@ -1,4 +1,4 @@
-"""The host side of conv.cuh: tiles of neighbouring planes, and their layout in shared memory."""
+"""Host side of conv.cuh: tiles of neighbouring planes, and their layout in shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _PlaneTiles(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class PlaneTiles:
-    """Tiles of p x q outputs on some neighbouring planes, of all images of a problem."""
+    """Division of all outputs into tiles: p x q outputs on each of `planes` neighbouring planes."""
 
     across: int
     down: int
@@ -33,7 +33,7 @@ class PlaneTiles:
 
     @property
     def refusal(self) -> Reason | None:
-        """The reason why there are too many; None if there are not."""
+        """The reason why there are too many tiles for a launch; None if a launch can count them."""
         if self.count < 2**LIMIT_BITS:
             return None
         return Reason(
@@ -46,25 +46,25 @@ class PlaneTiles:
 
 
 def window(outputs: int, taps: int, stride: int, dilation: int) -> int:
-    """Pixels under so many neighbouring outputs, along an axis."""
+    """Pixels along an axis that `outputs` neighbouring outputs read."""
     return (outputs - 1) * stride + dilation * (taps - 1) + 1
 
 
 def tile_height(problem: Conv2dProblem, outputs: int) -> int:
-    """Rows of pixels under so many rows of outputs."""
+    """Rows of pixels that `outputs` neighbouring rows of outputs read."""
     return window(outputs, problem.r, problem.stride[0], problem.dilation[0])
 
 
 def tile_width(problem: Conv2dProblem, outputs: int) -> int:
-    """Columns of pixels under so many columns of outputs."""
+    """Columns of pixels that `outputs` neighbouring columns of outputs read."""
     return window(outputs, problem.s, problem.stride[1], problem.dilation[1])
 
 
 def whole_vectors(elements: int, nbytes: int) -> int:
-    """`elements`, rounded up to whole vectors."""
+    """Round `elements` of `nbytes` bytes each up to whole vectors."""
     return -(-elements * nbytes // VECTOR_BYTES) * VECTOR_BYTES // nbytes
 
 
 def odd_vectors(elements: int, nbytes: int) -> int:
-    """`elements`, rounded up to an odd number of vectors."""
+    """Round `elements` of `nbytes` bytes each up to an odd number of vectors."""
     return (-(-elements * nbytes // VECTOR_BYTES) | 1) * VECTOR_BYTES // nbytes

@@ -1,4 +1,4 @@
-"""Threads that an SM holds: kernels compiled for them, persistent grids, occupancy caps."""
+"""Occupancy: kernels compiled for a number of threads per SM, persistent grids, occupancy caps."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
 
-MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32  # blocks of an SM of any architecture; of one in data centres
-# Bytes of a block's shared memory that the driver takes; registers and threads of an SM whose facts are not known.
+MOST_BLOCKS_HELD, BLOCKS_HELD = 16, 32  # most blocks on an SM of any GPU; of a data centre GPU
+# Bytes of shared memory that the driver takes from each block; registers and threads of an SM, if not reported.
 DRIVER_BYTES, REGISTERS, THREADS = 1024, 1 << 16, 2048
-# Most tiles of the busiest SM with a persistent grid, relative to those with a block a tile.
+# Limit for a persistent grid: tiles of the busiest SM, divided by those of a grid with one block per tile.
 UNEVEN = 1.05
-SHARED_UNIT = 128  # bytes in which shared memory is allocated
+SHARED_UNIT = 128  # bytes: shared memory is allocated in multiples of it
 
 
 def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int, **numbers: int) -> Any:
-    """The kernel with `numbers` and BLOCKS, as many blocks of `threads` as make `resident` threads an SM.
+    """Compile a kernel with `numbers` and BLOCKS: the blocks of `threads` that make `resident` threads per SM.
 
-    BLOCKS bounds the registers of a thread: with fewer it keeps fewer loads in flight, but more threads do so.
-    Where registers would spill to memory, fewer threads are resident.
+    BLOCKS limits the registers of a thread. With fewer registers a thread keeps fewer loads in flight, but more
+    threads run at once. If registers would spill to memory, BLOCKS is reduced.
     """
     whole = _in_warps(threads)
     resident = min(resident, runtime.facts.threads or resident, MOST_BLOCKS_HELD * whole)
@@ -36,18 +36,18 @@ def compiled(runtime: Runtime, source: KernelSource, threads: int, resident: int
 
 
 def blocks_held(facts: DeviceFacts, warps: int, shared_bytes: int, registers: int) -> int:
-    """Estimate the blocks that run on an SM at once, at least one, by warps, shared memory, and registers a thread."""
+    """Estimate the blocks (1 or more) that run on an SM at once, by warps, shared memory and registers a thread."""
     shared = (facts.shared_bytes or facts.block_shared_bytes) // (shared_bytes + DRIVER_BYTES)
     of_registers = (facts.registers or REGISTERS) // (max(32, registers) * warps * 32)
     return max(1, min(shared, of_registers, (facts.threads or THREADS) // (32 * warps), BLOCKS_HELD))
 
 
 def with_occupancy_cap(runtime: Runtime, kernel: Any, info: LaunchInfo) -> LaunchInfo:
-    """A launch with an occupancy cap: enough shared memory that no SM runs more than its share of blocks.
+    """Give a launch an occupancy cap: so much shared memory that no SM runs more than its share of blocks.
 
-    With PDL, the blocks of the next launch start as soon as there is room, and wait (pdl_wait): SMs that finish first
-    would start as many as fit, and the last SMs none. The cap uses no more shared memory than needed, because the rest
-    is L1. A grid with more blocks than run at once is not changed.
+    With PDL, the blocks of the next launch start as soon as an SM has room, and wait (pdl_wait). Without a cap, the SMs
+    that finish first would start as many as fit, and the last SMs none. The cap uses no more shared memory than needed,
+    because the rest is L1. A grid with more blocks than run at once is not changed.
     """
     info, facts = runtime.describe(kernel, info), runtime.facts
     if info.occupancy is None or not info.early:
@@ -62,9 +62,9 @@ def with_occupancy_cap(runtime: Runtime, kernel: Any, info: LaunchInfo) -> Launc
 
 
 def persistent(tiles: int, facts: DeviceFacts, of_cluster: int = 1) -> tuple[int, ...]:
-    """The persistent grid of one block an SM, with no more blocks than tiles.
+    """Persistent grid of one block per SM, with no more blocks than tiles.
 
-    A cluster of `of_cluster` blocks computes as many tiles together, and `tiles` is a multiple of it.
+    A cluster of `of_cluster` blocks computes `of_cluster` tiles together; `tiles` is a multiple of it.
 
     Examples
     --------
@@ -77,18 +77,18 @@ def persistent(tiles: int, facts: DeviceFacts, of_cluster: int = 1) -> tuple[int
 
 
 def as_many_as_run(info: LaunchInfo, facts: DeviceFacts, resident: int) -> LaunchInfo:
-    """The persistent grid of as many blocks as run at once, from a launch of a block a tile.
+    """Make a launch with one block per tile persistent: as many blocks as run at once.
 
-    `resident` are the threads of an SM for devices that do not report occupancy.
+    `resident` is the number of threads that run on an SM, for devices that do not report occupancy.
     """
     held = resident if info.occupancy is None else round(info.occupancy * facts.threads)
     return replace(info, grid=(min(info.grid[0], facts.cores * max(1, held // _in_warps(math.prod(info.block)))),))
 
 
 def is_shared_well(tiles: int, blocks: int, facts: DeviceFacts) -> bool:
-    """Tell if a persistent grid of `blocks` keeps all SMs about as busy as a grid of a block a tile.
+    """True if a persistent grid of `blocks` keeps all SMs about as busy as a grid of one block per tile.
 
-    Some of its blocks compute one tile more than the others, and these may all be on the same few SMs.
+    Some blocks compute one tile more than the others. These blocks may all run on the same few SMs.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Parts of CPU kernels: read a row of the padded image into a tile, add products to a row of sums, store it.
+"""Parts of CPU kernels: read a row of the padded image into a tile, add products to a row of sums, store the row.
 
 Only this file handles borders, element types, layouts and strides. Numba inlines it into the kernels that call it.
 """
@@ -16,9 +16,9 @@ from convforge.backends.cpu.simd import get, lanes_of, load_as, load_every_secon
 
 @jit
 def half_to_float(bits: Any) -> Any:
-    """float16, given as its 16 bits, to float32: exact, subnormals, Inf and NaN included."""
+    """Convert the 16 bits of a float16 to float32: exact, subnormals, Inf and NaN included."""
     magnitude = np.uint32(bits) & np.uint32(0x7FFF)
-    # Shifted into float32's fields the exponent is too small by 112: a multiplication by 2^112 corrects it, exactly.
+    # After the shift into float32's fields the exponent is too small by 112. A multiplication by 2^112 is exact.
     value = np.float32(np.uint32(magnitude << np.uint32(13)).view(np.float32) * np.float32(5.192296858534828e33))
     if magnitude >= np.uint32(0x7C00):
         value = np.uint32((magnitude << np.uint32(13)) | np.uint32(0x7F800000)).view(np.float32)
@@ -27,10 +27,10 @@ def half_to_float(bits: Any) -> Any:
 
 @jit
 def float_to_half(value: Any) -> Any:
-    """float32 or float64 to the 16 bits of float16, rounded once, half to even; too large becomes Inf.
+    """Convert float32 or float64 to the 16 bits of float16, rounded once, half to even; larger values become Inf.
 
-    float64 goes through float32, rounded to odd, so that no number near a tie of float16 becomes the tie (S. Boldo and
-    G. Melquiond, *Emulation of a FMA and correctly rounded sums*, IEEE Trans. Comput. 57(4), 2008).
+    float64 is first rounded to odd in float32, so that a number close to a tie of float16 does not become the tie (S.
+    Boldo and G. Melquiond, *Emulation of a FMA and correctly rounded sums*, IEEE Trans. Comput. 57(4), 2008).
     """
     single = np.float32(value)
     bits = single.view(np.uint32)
@@ -41,9 +41,9 @@ def float_to_half(value: Any) -> Any:
         magnitude = np.uint32(magnitude - np.uint32(above)) | np.uint32(1)
     if magnitude > np.uint32(0x7F800000):
         return np.uint16(sign | np.uint32(0x7E00))
-    if magnitude >= np.uint32(0x477FF000):  # rounds to 65520 or more
+    if magnitude >= np.uint32(0x477FF000):  # 65520 or more becomes Inf
         return np.uint16(sign | np.uint32(0x7C00))
-    if magnitude < np.uint32(0x38800000):  # subnormal: let float32's adder round at the bit that float16 keeps
+    if magnitude < np.uint32(0x38800000):  # subnormal: an addition in float32 rounds at the last bit that float16 keeps
         shifted = np.float32(np.uint32(magnitude).view(np.float32) + np.float32(0.5))
         return np.uint16(sign | (np.float32(shifted).view(np.uint32) - np.uint32(0x3F000000)))
     rounded = magnitude + np.uint32(0xFFF) + ((magnitude >> np.uint32(13)) & np.uint32(1))
@@ -69,12 +69,12 @@ def gather_row(
     zero: Any,
     half: Any,
 ) -> None:
-    """Read `count` padded positions, from `first` on, of one row into ``row[offset:]``, cast to the tile's type.
+    """Read `count` positions of a padded row, starting at `first`, into ``row[offset:]``, cast to the tile's type.
 
-    Position j goes to ``offset + (j % stride) * pitch + j // stride``: positions of one phase are contiguous. No tap
-    uses phases from `phases` on. Element w of the image's row is ``flat[start + w * step]``, the bits of float16 if
+    Position j goes to ``offset + (j % stride) * pitch + j // stride``, so positions of one phase are contiguous. Only
+    the first `phases` phases are read. Element w of the image row is ``flat[start + w * step]``, the bits of float16 if
     `half`; `start` is negative if the whole row is outside the image. `columns` is the border's table of indices,
-    `left` the padding, `width` the image's, `outside` the value outside it; `zero` is subtracted from every element.
+    `left` the padding, `width` the width of the image, `outside` the value outside it. `zero` is subtracted from all.
     """
     for phase in range(phases):
         n = _steps(count - phase, stride)
@@ -86,7 +86,7 @@ def gather_row(
             a = b = n
         for j in range(a):
             _gather_outer(row, at + j, flat, start, step, columns[first + phase + j * stride], outside, half)
-        # Slices first: the compiler then knows that no index is negative, and vectorises the loops.
+        # With slices, the compiler knows that no index is negative, and vectorises the loops.
         inside = row[at + a : at + b]
         jump = stride * step
         if a == b:
@@ -128,7 +128,7 @@ def _steps(distance: Any, stride: Any) -> Any:
 
 @inlined
 def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: Any, outside: Any, half: Any) -> None:
-    """One position at the border; index -1 is outside the image."""
+    """Read one position at the border; index -1 is outside the image."""
     if start < 0 or index < 0:
         row[at] = outside
     elif half:
@@ -139,7 +139,7 @@ def _gather_outer(row: Any, at: Any, flat: Any, start: Any, step: Any, index: An
 
 @inlined
 def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any, g: Any, strip: Any) -> None:
-    """Gather the pixels that output rows [p0, p1) read of channel `c` of image `n` into ``tile[base:]``."""
+    """Gather the pixels of channel `c` of image `n` that output rows [p0, p1) read, into ``tile[base:]``."""
     count = (g.Q - 1) * g.stride_w + g.dilation_w * (g.S - 1) + 1
     rows = (p1 - p0 - 1) * g.stride_h + g.dilation_h * (g.R - 1) + 1
     if x.place[4] == 1 and g.zero == 0 and not x.half:
@@ -158,7 +158,7 @@ def gather_strip(tile: Any, base: Any, x: Any, n: Any, c: Any, p0: Any, p1: Any,
 @inlined
 def gather_plain(tile: Any, base: Any, x: Any, plane: Any, first: Any, rows: Any, count: Any, g: Any,
                  strip: Any) -> None:  # fmt: skip
-    """:func:`gather_strip` of contiguous pixels that are only cast: short rows are quicker than calls of gather_row."""
+    """:func:`gather_strip` for contiguous pixels that are only cast; for short rows it is faster than gather_row."""
     stride = g.stride_w
     for i in range(rows):
         h = g.rows[first + i]
@@ -178,15 +178,15 @@ def gather_plain(tile: Any, base: Any, x: Any, plane: Any, first: Any, rows: Any
 
 @inlined
 def copy_run(tile: Any, at: Any, flat: Any, start: Any, n: Any, stride: Any) -> None:
-    """``tile[at + j] = flat[start + j * stride]`` for j below `n`, cast."""
+    """Set ``tile[at + j] = flat[start + j * stride]``, cast, for 0 <= j < `n`."""
     lanes, done = lanes_of(tile), 0
-    if stride == 1 and n >= lanes:  # the last vector overlaps the one before
+    if stride == 1 and n >= lanes:  # the last vector overlaps the previous one
         for j in range(0, n - lanes + 1, lanes):
             store(tile, at + j, load_as(flat, start + j, tile))
         store(tile, at + n - lanes, load_as(flat, start + n - lanes, tile))
         done = n
     elif stride == 2:
-        for j in range(0, n - lanes, lanes):  # there is an element behind all but the last
+        for j in range(0, n - lanes, lanes):  # a load reads one element more than it uses
             store(tile, at + j, load_every_second(flat, start + 2 * j, tile))
             done = j + lanes
     for j in range(done, n):
@@ -195,7 +195,7 @@ def copy_run(tile: Any, at: Any, flat: Any, start: Any, n: Any, stride: Any) -> 
 
 @jit
 def accumulate(sums: Any, tile: Any, offsets: Any, weights: Any) -> None:
-    """sums[q] += weights[t] * tile[offsets[t] + q] over all taps t, four taps a pass."""
+    """Add weights[t] * tile[offsets[t] + q] to sums[q] for all taps t, four taps per pass."""
     Q, T = sums.size, weights.size
     t = 0
     while t + 4 <= T:
@@ -215,7 +215,7 @@ def accumulate(sums: Any, tile: Any, offsets: Any, weights: Any) -> None:
 
 @jit
 def activate_row(row: Any, n: Any, code: Any, alpha: Any) -> None:
-    """Apply the activation of this index in :data:`convforge.problem.ACTIVATIONS`; NaN stays NaN."""
+    """Apply the activation with index `code` in :data:`convforge.problem.ACTIVATIONS`; NaN stays NaN."""
     if code == 1:
         for q in range(n):
             row[q] = 0 if row[q] < 0 else row[q]
@@ -244,7 +244,7 @@ def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, star
               residual_start: Any, residual_step: Any) -> None:  # fmt: skip
     """Store sums [first, first + n) of output channel `k` as elements ``out[start + q * step]``, through the epilogue.
 
-    `values` is scratch for `n` values in the epilogue's type; `residual_start` and `residual_step` are as of `out`.
+    `values` is scratch for `n` values in the epilogue's type; `residual_start` and `residual_step` are as for `out`.
     """
     if epilogue.plain:
         store_plain(sums, first, n, out, start, step, epilogue)
@@ -278,10 +278,10 @@ def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, star
 @jit
 def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values: Any, k: Any, step: Any, out: Any,
                  start: Any, place: Any, epilogue: Any, residual_start: Any) -> None:  # fmt: skip
-    """Store neighbouring pixels of a row, whose sums are `n` output channels each: k, k + step, ...
+    """Store neighbouring pixels of a row through the epilogue; each has `n` output channels: k, k + step, ...
 
     Channel i of pixel q is ``sums[first + q * pitch + i]``, and channel k of the first pixel is ``out[start]``.
-    `values` is scratch for `n` or more values in the epilogue's type; `place` is that of the output's view.
+    `values` is scratch for `n` or more values in the epilogue's type; `place` is the offset and strides of the output.
     """
     alike = epilogue.plain or (epilogue.scale.size <= 1 and epilogue.bias.size == 0 and epilogue.residual.size == 0)
     if alike and step * place[2] == 1 and place[4] == n and pitch == n:  # all channels, contiguous
@@ -317,7 +317,7 @@ def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values:
 
 @jit
 def store_plain(values: Any, first: Any, n: Any, out: Any, start: Any, step: Any, epilogue: Any) -> None:
-    """Cast and store: float16 and integers rounded half to even, integers saturated, NaN stored as integer 0."""
+    """Cast and store. float16 and integers are rounded half to even; integers are saturated, and NaN becomes 0."""
     if epilogue.half:
         for q in range(n):
             out[start + q * step] = float_to_half(values[first + q])

@@ -1,4 +1,4 @@
-"""The host side of filter.cuh: filters that blocks read from the user's array."""
+"""Host side of filter.cuh: filters that blocks read from the user's array and stage in shared memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import WIDE, itemsize
 
-STAGED_BYTES = 8 << 10  # of shared memory, for the filter: with more, fewer blocks share an SM
+STAGED_BYTES = 8 << 10  # most shared memory for the filter: with more, fewer blocks run on an SM
 
 
 class Filter(ctypes.Structure):
@@ -24,7 +24,7 @@ class Filter(ctypes.Structure):
 
 
 def staged_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of shared memory of the filter, with rows of taps aligned to 16 bytes."""
+    """Shared memory of the filter in bytes, with rows of taps aligned to 16 bytes."""
     lanes = 16 // itemsize(problem.acc_dtype)
     pitch = -(-problem.s // lanes) * lanes
     return problem.k * problem.c_per_group * problem.r * pitch * itemsize(problem.acc_dtype)
@@ -40,7 +40,7 @@ def staging_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 class StagedWeights:
-    """Copies filters for kernels that stage them, whose structs have a :class:`Filter`; `borrow` makes no copy."""
+    """Prepares filters for kernels that stage a :class:`Filter`: a call copies the weights, `borrow` does not."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
         self._problem, self._runtime, self._kernel = problem, runtime, kernel
@@ -48,11 +48,11 @@ class StagedWeights:
 
     @cached_property
     def _copy(self) -> WeightPacker:
-        """Compiled when a filter is first kept, because most calls read the user's array."""
+        """Packer that copies weights, compiled at first use, because most calls read the user's array."""
         return WeightPacker(self._problem, self._runtime, dtype=self._problem.w_dtype)
 
     def __call__(self, w: Any, stream: Any = None) -> PreparedFilter:
-        """A copy of these weights, in cross-correlation order."""
+        """Copy the weights in cross-correlation order."""
         return self._copy(w, stream)
 
     def _borrowed(self, buffers: Buffers, stream: Any) -> PreparedFilter:
@@ -63,14 +63,13 @@ class StagedWeights:
         return Launch(info, self._kernel, arguments, self._runtime)
 
     def filter(self, prepared: PreparedFilter) -> Filter:
-        """The kernel's argument for a prepared filter."""
         return filter_from(prepared.tensors["w"], "flipped" in prepared.tensors)
 
 
 def filter_from(w: Any, flipped: bool) -> Filter:
     """The kernel's argument for the user's weights, in cross-correlation order.
 
-    Raises ValueError for gaps too large for 32-bit indices.
+    Raises ValueError for strides too large for 32-bit indices.
     """
     steps = [step // w.itemsize for step in w.strides]
     if sum([(size - 1) * abs(step) for size, step in zip(w.shape, steps, strict=True)]) > WIDE:

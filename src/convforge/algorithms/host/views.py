@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 
 class View(NamedTuple):
-    """A flat array and the place of element (n, c, h, w) in it."""
+    """A flat array, and the offset and strides of a 4-D array in it."""
 
     flat: NDArray[np.generic]  # 1-D; uint16 for float16
     place: tuple[int, int, int, int, int]  # offset of (0, 0, 0, 0), then strides of n, c, h and w, in elements
-    half: bool  # the elements are the bits of float16
+    half: bool  # True: the elements are the bits of float16
 
 
 def logical(array: NDArray[np.generic], layout: str) -> NDArray[np.generic]:
@@ -54,11 +54,11 @@ def view(array: NDArray[np.generic], layout: str) -> View:
 
 class _Memory:
     def __init__(self, array: NDArray[Any]) -> None:
-        self.array = array  # kept alive
+        self.array = array  # keeps the memory alive
         interface: dict[str, Any] = array.__array_interface__
         self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
 
 
 def not_read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory without the read-only flag. It is part of Numba's types, so kernels would be compiled twice."""
+    """View memory without the read-only flag, which is part of Numba's types: kernels would be compiled twice."""
     return array if array.flags.writeable else np.asarray(_Memory(array))

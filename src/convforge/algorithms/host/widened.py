@@ -1,6 +1,6 @@
 """16-bit floats on the CPU: a method computes in float32 on copies of the arrays, and its results are rounded once.
 
-Numba has no bfloat16, and BLAS no 16-bit floats. float32 holds every number of both, and is the type of their sums.
+Numba has no bfloat16, and BLAS no 16-bit floats. float32 holds both exactly, and is the type of their sums.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SIXTEEN_BITS = (NARROW, "float16")
 
 
 def takes_bfloat16(method: A) -> A:
-    """Decorate a CPU method to support bfloat16 by float32."""
+    """Decorate a CPU method so that it supports bfloat16, computed in float32."""
     return _taking(method, (NARROW,))
 
 
 def takes_16_bits(method: A) -> A:
-    """Decorate a CPU method to support bfloat16 and float16 by float32."""
+    """Decorate a CPU method so that it supports bfloat16 and float16, computed in float32."""
     return _taking(method, SIXTEEN_BITS)
 
 
@@ -60,7 +60,7 @@ def _taking(method: A, narrow: tuple[str, ...]) -> A:
 
 
 def widened(problem: Any, narrow: tuple[str, ...] = (NARROW,)) -> Any:
-    """The same problem with float32 in place of narrow types; an output has the epilogue's type.
+    """Copy of a problem with float32 in place of the types `narrow`; a narrow output gets the epilogue's type.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def widened(problem: Any, narrow: tuple[str, ...] = (NARROW,)) -> Any:
 
 
 def _around(plan: Plan, problem: Any, config: Config) -> Plan:
-    """A plan of the problem in a narrow type around the plan in float32."""
+    """Wrap the float32 plan in conversions, as a plan for the problem in a narrow type."""
     own = {operand.name: operand for operand in (*problem.operands, *problem.results)}
     wide = {operand.name: operand for operand in (*plan.problem.operands, *plan.problem.results)}
     copied = [name for name in own if own[name].dtype != wide[name].dtype and name != plan.weights]
@@ -124,7 +124,7 @@ def _around(plan: Plan, problem: Any, config: Config) -> Plan:
 
 
 def _convert(source: Any, target: Any, begin: int, end: int) -> None:
-    """Work item = one element of flat arrays, or one of the first axis."""
+    """Cast source to target. Work item = one element of flat arrays, or one index of the first axis."""
     if target.dtype.itemsize < source.dtype.itemsize:
         target[begin:end] = to_float(source[begin:end], target.dtype)
     else:

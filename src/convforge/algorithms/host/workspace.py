@@ -16,7 +16,7 @@ Part = tuple[tuple[int, ...], DTypeLike]
 
 
 def nbytes(parts: Sequence[Part]) -> int:
-    """Bytes of workspace that :func:`carve` needs for these arrays, with any alignment of the workspace.
+    """Bytes of workspace that :func:`carve` needs for these arrays, for any alignment of the workspace.
 
     Examples
     --------

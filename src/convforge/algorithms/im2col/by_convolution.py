@@ -1,7 +1,7 @@
 """The expansion of im2col on GPUs, and its product as a convolution with filters of 1x1.
 
-Columns of the matrix are pixels, and the entries of a column are their channels. So the convolution has the output and
-the epilogue of the layer itself.
+The columns of the matrix are the pixels of that convolution, and the entries of a column are their channels. So its
+output and its epilogue are those of the layer itself.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import WIDE, itemsize
 
 THREADS = 256
-ALIGNMENT = 256  # of the columns in the workspace, in bytes
+ALIGNMENT = 256  # alignment of the columns in the workspace, in bytes
 
 
 class Expansion:
-    """The expansion's kernel for one problem; `entries` is the type of the matrix's entries."""
+    """Kernel that writes the matrix of one problem; `entries` is the type of the matrix's entries."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, entries: str) -> None:
         self._problem, self._runtime = problem, runtime
         self._column = problem.c * problem.r * problem.s * itemsize(entries)
         self._read = _bytes_read(problem)
-        # Neighbouring columns of a thread, stored at once: four need so many registers that too few threads run. With
-        # more taps the unrolled code of two would be large.
+        # Neighbouring columns that a thread stores at once. Four take so many registers that too few threads run. With
+        # many taps, the unrolled code of two would be large.
         self._per = 2 if problem.r * problem.s <= 64 else 1
         self._struct = with_conv(
             "Expansion", problem, columns=ctypes.c_void_p, first=ctypes.c_longlong, count=ctypes.c_int
@@ -59,11 +59,11 @@ class Expansion:
         self._info = cache(self._described)
 
     def nbytes(self, count: int) -> int:
-        """Bytes of so many columns, in multiples of ALIGNMENT."""
+        """Bytes of `count` columns, rounded up to a multiple of ALIGNMENT."""
         return -(-count * self._column // ALIGNMENT) * ALIGNMENT
 
     def launch(self, first: int, count: int) -> Launch:
-        """The launch that writes columns [first, first + count) of all to the workspace."""
+        """Launch that writes columns [first, first + count) of the matrix to the workspace."""
         total = self._problem.n * self._problem.p * self._problem.q
         moved = self._column * count + self._read * (first + count) // total - self._read * first // total
 
@@ -82,8 +82,8 @@ class Expansion:
 
 
 def pixels_contiguous(problem: Conv2dProblem) -> bool:
-    """Tell if neighbours in the matrix are pixels, so that rows are entries (c, r, s); else they are channels."""
-    return problem.x_layout != "NHWC" or problem.c_per_group < 16  # with more, they fill a line of memory
+    """True if neighbours in the matrix are pixels, so that rows are entries (c, r, s); else they are channels."""
+    return problem.x_layout != "NHWC" or problem.c_per_group < 16  # 16 channels fill a line of memory
 
 
 def columns_at(buffers: Buffers) -> int:
@@ -91,7 +91,7 @@ def columns_at(buffers: Buffers) -> int:
 
 
 def _bytes_read(problem: Conv2dProblem) -> int:
-    """Bytes of x under some window: strides may skip rows and columns. Pixels that only a border reads do not count."""
+    """Bytes of x that some window reads: strides may skip pixels. Pixels that only a border reads do not count."""
 
     def read(size: int, outputs: int, taps: int, stride: int, dilation: int, before: int) -> int:
         at = np.add.outer(np.arange(outputs) * stride, np.arange(taps) * dilation - before).ravel()
@@ -102,7 +102,7 @@ def _bytes_read(problem: Conv2dProblem) -> int:
     return problem.n * problem.c * rows * columns * itemsize(problem.x_dtype)
 
 
-# As exact as sums of float32, and of numbers rounded to TF32.
+# The first is as exact as sums of float32; the second rounds factors to TF32.
 BY_CONVOLUTION: dict[str, type[ByConvolution[Any]]] = {product.name: product for product in (GemmSplitMma, GemmTf32Mma)}
 
 C = TypeVar("C")
@@ -118,10 +118,10 @@ class Chunk(NamedTuple):
 
 
 class ConvolvedProduct:
-    """Steps and preparation of a plan whose product is a convolution: an expansion for each chunk, then its product.
+    """Steps and preparation of a plan that multiplies by a convolution: an expansion and a product a chunk.
 
-    `gemm` is a key of :data:`BY_CONVOLUTION`. A chunk has at most `columns`, but at least a row of outputs. `tile` is
-    the index of the convolution's config; ValueError if it has fewer.
+    `gemm` is a key of :data:`BY_CONVOLUTION`. A chunk has at most `columns` columns, but at least one row of outputs.
+    `tile` is the index of the convolution's config. Raises ValueError if there is no such config.
     """
 
     def __init__(self, problem: Conv2dProblem, gemm: str, columns: int, tile: int, runtime: Runtime) -> None:
@@ -129,7 +129,7 @@ class ConvolvedProduct:
         chunks = chunks_of(problem, columns)
         sizes = {(chunk.images, chunk.height) for chunk in chunks} or {(problem.n, problem.p)}
         images, height = widest = max(sizes)
-        row = convolution_of(problem, 1, 1).replace(w=columns)  # the number of columns alone orders the configs
+        row = convolution_of(problem, 1, 1).replace(w=columns)  # only this number decides the order of configs
         config = chosen(method.configs(row, runtime.facts), tile, gemm)
         plans = {size: method.plan(convolution_of(problem, *size), config, runtime) for size in sizes}
         expansion = Expansion(problem, runtime, problem.acc_dtype)
@@ -141,21 +141,21 @@ class ConvolvedProduct:
             self.steps.append(expansion.launch((chunk.image * problem.p + chunk.row) * problem.q, count))
             arrays = partial(_arrays, problem=problem, chunk=chunk, room=matrix)
             for step in cast(Sequence[Launch], plans[chunk.images, chunk.height].steps):
-                # Columns are aligned, so no other plan is needed.
+                # Columns are aligned, so no plan for unaligned arrays is needed.
                 self.steps.append(replace(on_views(step, arrays), role="product", otherwise=None))
         self.prepare = _filters(problem, cast(Preparation, plans[widest].preparation), runtime)
         self.workspace_bytes = ALIGNMENT - 1 + matrix + plans[widest].workspace_bytes if chunks else 0
 
 
 def chosen(configs: Sequence[C], tile: int, gemm: str) -> C:
-    """The config with this index; ValueError if there are fewer."""
+    """The config with index `tile`. Raises ValueError if there are fewer configs."""
     if not 0 <= tile < len(configs):
         raise ValueError(f"tile={tile} of im2col: {gemm} has tilings 0 to {len(configs) - 1}")
     return configs[tile]
 
 
 def _filters(problem: Conv2dProblem, filters: Preparation, runtime: Runtime) -> Preparation:
-    """The weights in the order of a column's entries, then prepared as filters of 1x1."""
+    """Preparation that writes the weights in the order of a column's entries, then prepares them as 1x1 filters."""
     packer = WeightPacker(problem, runtime, "KCRS" if pixels_contiguous(problem) else "KRSC")
     size = itemsize(problem.acc_dtype)
 
@@ -164,13 +164,13 @@ def _filters(problem: Conv2dProblem, filters: Preparation, runtime: Runtime) -> 
 
     steps = [on_views(step, lambda buffers: {**buffers, "w": buffers["entries"]}) for step in packer.steps]
     return Chained(
-        runtime, steps, filters.of(view(0)), "entries", packer.pieces["w"],  # as of aligned memory
+        runtime, steps, filters.of(view(0)), "entries", packer.pieces["w"],  # 0 is an aligned address
         lambda buffers: view(address(buffers["entries"])),
     )  # fmt: skip
 
 
 def chunks_of(problem: Conv2dProblem, columns: int) -> list[Chunk]:
-    """Cut the columns into chunks of about as many images each, or of rows where an image does not fit."""
+    """Cut the columns into chunks of about equally many images, or of output rows where an image does not fit."""
     n, p, q = problem.n, problem.p, problem.q
     if images := min(columns // (p * q), n):
         images = -(-n // -(-n // images))
@@ -180,7 +180,7 @@ def chunks_of(problem: Conv2dProblem, columns: int) -> list[Chunk]:
 
 
 def convolution_of(problem: Conv2dProblem, images: int, height: int) -> Conv2dProblem:
-    """The convolution of so many images and output rows.
+    """The 1x1 convolution that computes `height` output rows of `images` images from their columns.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def convolution_of(problem: Conv2dProblem, images: int, height: int) -> Conv2dPr
 
 
 def why_not_convolved(problem: Conv2dProblem, gemm: str, facts: DeviceFacts) -> Reason | None:
-    """The reason why the product cannot be this convolution; None if it can."""
+    """The reason why this convolution cannot compute the product; None if it can."""
     if problem.acc_dtype != "float32":
         return Reason("it multiplies float32, not {dtype}", dtype=problem.acc_dtype)
     if (entries := problem.c * problem.r * problem.s) > MOST_K:
@@ -210,7 +210,7 @@ def why_not_convolved(problem: Conv2dProblem, gemm: str, facts: DeviceFacts) -> 
 
 
 def ways_of_convolved(problem: Conv2dProblem, gemm: str) -> tuple[Way, ...]:
-    """The ways of a call with this convolution as its product."""
+    """The ways of a call that multiplies by this convolution."""
     words = Reason("the product is a convolution of 1x1: columns of the matrix are pixels, and entries their channels")
     inner = convolution_of(problem, problem.n, problem.p)
     config = SplitMmaConfig() if gemm == GemmSplitMma.name else ImplicitMmaConfig(repacked=rows_pay(inner))
@@ -219,7 +219,7 @@ def ways_of_convolved(problem: Conv2dProblem, gemm: str) -> tuple[Way, ...]:
 
 
 def _arrays(buffers: Buffers, problem: Conv2dProblem, chunk: Chunk, room: int) -> Buffers:
-    """The arrays of a chunk's convolution; the columns have `room` bytes of the workspace."""
+    """The arrays of a chunk's convolution; the columns take `room` bytes of the workspace."""
     at, size = columns_at(buffers), itemsize(problem.acc_dtype)
     (images, height), q, entries = (chunk.images, chunk.height), problem.q, problem.c * problem.r * problem.s
     if pixels_contiguous(problem):
@@ -233,7 +233,7 @@ def _arrays(buffers: Buffers, problem: Conv2dProblem, chunk: Chunk, room: int) -
 
 
 def _part(array: Any, chunk: Chunk, layout: str) -> ArrayView:
-    """A chunk's part of an array like the output."""
+    """View of a chunk's part of an array that has the shape of the output."""
     shape, row = list(array.shape), layout.index("H")
     shape[0], shape[row] = chunk.images, chunk.height
     at = address(array) + chunk.image * array.strides[0] + chunk.row * array.strides[row]

@@ -17,7 +17,7 @@ def expand(x: Any, columns: Any, g: Any, strip: Any, offsets: Any, n0: Any, p0: 
 
     The channel's rows are gathered once, halo included, and each tap's row of the matrix is copied from them.
     `columns` (images, C * R * S, (p1 - p0) * Q) are the matrices of images n0, n0 + 1, ... for output rows [p0, p1);
-    `offsets` are those of each tap (r, s) in the strip of one channel.
+    `offsets` are the offsets of the taps (r, s) in the strip of one channel.
     """
     taps = g.R * g.S
     channels = columns.shape[1] // taps
@@ -37,7 +37,7 @@ def expand(x: Any, columns: Any, g: Any, strip: Any, offsets: Any, n0: Any, p0: 
 @jit
 def store(products: Any, out: Any, g: Any, epilogue: Any, values: Any, n0: Any, p0: Any, p1: Any, begin: Any,
           end: Any) -> None:  # fmt: skip
-    """Work item = one output channel of one image (n, k): its rows [p0, p1) go through the epilogue.
+    """Pass products through the epilogue. Work item = rows [p0, p1) of one output channel of one image (n, k).
 
     `products` have the shape (images, K, (p1 - p0) * Q).
     """

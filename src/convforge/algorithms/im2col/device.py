@@ -1,4 +1,4 @@
-"""Host side of im2col on GPUs: the expansion in chunks, each followed by a product of the GEMM ladder."""
+"""Host side of im2col on GPUs: the matrix is expanded in chunks, each followed by a product of the GEMM ladder."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from convforge.problem.types import WIDE, itemsize
 
 # Steps of the ladder that can compute the product.
 STEPS: dict[str, Callable[[str], GemmStep[Any]]] = {**LADDER, GemmMma.name: GemmMma}
-# Chunks hold a multiple of this many columns: the widest tile of a product, and whole runs of 128 bytes.
+# The columns of a chunk are a multiple of this: the widest tile of a product, and whole lines of 128 bytes.
 GRAIN = 256
-# Most chunks of a matrix: each costs the host two launches, and the plan their descriptions.
+# Most chunks of a matrix: each costs two launches, and memory for their descriptions in the plan.
 MOST_CHUNKS = 1024
 
 
@@ -42,13 +42,13 @@ MOST_CHUNKS = 1024
 class Im2colConfig(Config):
     """Chunk and product of :class:`Im2col`."""
 
-    # Columns of the matrix, which are output pixels of the batch, expanded at once. The workspace holds
-    # columns x C x R x S numbers. For gemm_split_mma they are whole images, or whole output rows of one image.
+    # Columns of the matrix (output pixels of the batch) that are expanded at once. The workspace holds
+    # columns x C x R x S numbers. For gemm_split_mma a chunk has whole images, or whole output rows of one image.
     columns: int
-    # The step of the GEMM ladder that multiplies. For gemm_mma, on tensor cores, numbers of 16 bits are not widened.
+    # The step of the GEMM ladder that multiplies. gemm_mma multiplies 16-bit numbers on tensor cores, not widened.
     # gemm_split_mma multiplies float32 on tensor cores; the workspace then also holds the halves of the numbers.
     gemm: str = "gemm_warp_tiled"
-    # Index of that step's tiling; the step puts the best first.
+    # Index of that step's tiling; index 0 is the best.
     tile: int = field(default=0, metadata={"least": 0})
 
 
@@ -56,7 +56,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     """out (K x NPQ) = w (K x CRS) x columns (CRS x NPQ), where each column is the window of one output in x.
 
     Source: Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing, 2006.
-    The product writes the output straight into its layout, through the epilogue.
+    The product writes the output directly in its own layout, through the epilogue.
     """
 
     name = "im2col"
@@ -66,10 +66,10 @@ class Im2col(DeviceConvolution[Im2colConfig]):
     look = Mark("amber", "diamond")
 
     steps: ClassVar[Mapping[str, Callable[[str], GemmStep[Any]]]] = STEPS
-    convolved: ClassVar[str] = GemmSplitMma.name  # the product that is a convolution
+    convolved: ClassVar[str] = GemmSplitMma.name  # name of the product that is computed as a convolution
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """The whole matrix, or the part that fits an eighth of the memory; then smaller chunks."""
+        """Configs that expand the whole matrix, or the part that fits an eighth of the memory; then smaller chunks."""
         total = problem.n * problem.p * problem.q
         least = _least_columns(total)
         narrow = (_why_not_narrow(problem) or device_refusal(facts)) is None
@@ -87,10 +87,10 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         return [*found[:1], *behind[:1], *found[1:], *others, *behind[1:]]
 
     def _convolved_configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> list[Im2colConfig]:
-        """Those whose product is a convolution; the workspace also holds the matrix in the convolution's format."""
+        """Configs that multiply by a convolution; the workspace also holds the matrix in the convolution's format."""
         total, entries = problem.n * problem.p * problem.q, problem.c * problem.r * problem.s
         room = facts.memory_bytes // 8 // (2 * entries * itemsize(problem.acc_dtype))
-        reach = WIDE // max(entries, problem.k)  # so that offsets in the arrays have 32 bits
+        reach = WIDE // max(entries, problem.k)  # offsets in the arrays must fit 32 bits
         columns = _chunk(total, max(min(room, reach), _least_columns(total)))
         return [Im2colConfig(columns, self.convolved, tile) for tile in range(4)]
 
@@ -113,7 +113,7 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         widest = min(config.columns, total)
         product = _product(problem, config, runtime)
 
-        counts = {widest, total % config.columns or widest}  # of all chunks, and of the last
+        counts = {widest, total % config.columns or widest}  # columns of a chunk, and of the last
         infos = {n: product.info(problem.k_per_group, n, problem.groups) for n in counts}
 
         def steps(first: int, count: int) -> list[Launch]:
@@ -138,18 +138,18 @@ class Im2col(DeviceConvolution[Im2colConfig]):
         return ways_of_convolved(problem, config.gemm) if config.gemm == self.convolved else ()
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """The matrix of the first config is also written and read."""
+        """Work of the product, and of writing and reading the matrix of the first config."""
         return Work(blocked_flops(problem), problem.least_bytes + 2 * _matrix_bytes(problem))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         columns, outputs, channels = problem.n * problem.p * problem.q, problem.k_per_group, problem.c_per_group
         of_sm = columns * problem.k / facts.cores
-        # Too few channels to fill a tile: a thread that holds its pixels would read a tap for nearly every product.
-        # With fewer outputs for each SM, a method of one launch ends first.
+        # With few channels, a method that keeps pixels in registers would read a tap for nearly every product. With
+        # fewer outputs for each SM, a method of one launch is faster.
         if problem.taps >= 48 and outputs >= 32 and 1 < channels <= 8 and of_sm >= 4000:
             why = f"{outputs} outputs of {problem.taps} products share what they load"
             return Preference(Rank.WRITTEN_MATRIX, why)
-        # Few columns keep few blocks busy, and a product of prepared operands ends sooner.
+        # Few columns keep few blocks busy; then a product of prepared operands is faster.
         several = columns <= 4096 and of_sm <= 16000 and problem.groups == 1
         if channels > 8 and outputs >= 8 and (columns <= 256 or several):
             return Preference(Rank.WRITTEN_MATRIX, "a product of few columns, whose operands are ready")
@@ -157,9 +157,9 @@ class Im2col(DeviceConvolution[Im2colConfig]):
 
 
 class Im2colTf32(Im2col):
-    """The same on float32 that tensor cores round to TF32: the product is a convolution of that arithmetic.
+    """im2col of float32 that tensor cores round to TF32; a convolution of that precision computes the product.
 
-    A product differs from that of the float32 numbers by up to 2^-10 of it.
+    The relative error of each product is at most 2^-10.
     """
 
     name = "im2col_tf32"
@@ -175,31 +175,31 @@ class Im2colTf32(Im2col):
         return why_not_convolved(problem, self.convolved, facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """Tilings of the convolution, with chunks of an eighth of the memory at most."""
+        """Configs with the tilings of the convolution; a chunk takes at most an eighth of the memory."""
         return self._convolved_configs(problem, facts)
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """The matrix is also written and read."""
+        """Work of the product, and of writing and reading the matrix."""
         return Work(2 * problem.flops / PRODUCTS, problem.least_bytes + 2 * _matrix_bytes(problem))
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """Never chosen by rule, because methods that write no matrix have the same arithmetic."""
+        """None: the rule never chooses it, because methods that write no matrix have the same arithmetic."""
         return None
 
 
 def _matrix_bytes(problem: Conv2dProblem) -> int:
-    """Bytes of the whole matrix, with the entries of the first config on a device with tensor cores."""
+    """Bytes of the whole matrix, with the type of entries that the first config uses on a device with tensor cores."""
     entries = problem.n * problem.c * problem.r * problem.s * problem.p * problem.q
     return entries * itemsize(entries_of(problem, GemmMma.name if _why_not_narrow(problem) is None else ""))
 
 
 def _least_columns(total: int) -> int:
-    """Columns of a chunk, so that there are MOST_CHUNKS."""
+    """Fewest columns of a chunk, so that there are at most MOST_CHUNKS."""
     return -(-total // (MOST_CHUNKS * GRAIN)) * GRAIN
 
 
 def _chunk(total: int, columns: int) -> int:
-    """Columns of about equal chunks, each at most `columns`, or GRAIN."""
+    """Columns of a chunk, if all are about equal and have at most `columns` columns, or GRAIN."""
     most = min(max(columns // GRAIN, 1) * GRAIN, MOST_COLUMNS)
     if total <= most:
         return max(total, 1)
@@ -220,7 +220,7 @@ def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime) -> 
 
 
 def entries_of(problem: Conv2dProblem, gemm: str) -> str:
-    """The type of the matrix's entries: that of the sums, or of x and w."""
+    """Type of the matrix's entries: that of x and w for gemm_mma, else that of the sums."""
     return problem.x_dtype if gemm == GemmMma.name else problem.acc_dtype
 
 

@@ -29,9 +29,9 @@ _GEMMS: dict[str, Algorithm[GemmProblem, Any]] = {g.name: g for g in (GemmBlas()
 
 @dataclass(frozen=True, slots=True)
 class Im2colConfig(Config):
-    """Chunk and child of :class:`Im2col`."""
+    """Size of a chunk, and matrix product, of :class:`Im2col`."""
 
-    images: int = 1  # expanded at once
+    images: int = 1  # images expanded at once
     tile_p: int = 1  # output rows expanded at once
     gemm: str = "gemm_blas"  # name of the matrix product
 
@@ -72,12 +72,12 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
     preference = Preference(Rank.GENERAL_MATRIX, GENERAL)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Im2colConfig]:
-        """The default has chunks of at most eight times L2, at least one a core."""
+        """Configs by size of a chunk. The default: at most eight times L2, and at least one chunk per core."""
         row = problem.c * problem.r * problem.s * problem.q * float_sums(problem).itemsize
         found: list[Im2colConfig] = []
         for chunk in (8 * facts.l2_bytes, 2 * facts.l2_bytes, facts.l2_bytes // 2, 1):
             images = max(1, min(-(-problem.n // facts.cores), chunk // (row * problem.p)))
-            pieces = -(-facts.cores // max(1, -(-problem.n // images)))  # of one image, to keep all cores busy
+            pieces = -(-facts.cores // max(1, -(-problem.n // images)))  # parts of an image, to keep all cores busy
             tile_p = max(1, min(-(-problem.p // pieces), chunk // row))
             config = Im2colConfig(images, tile_p)
             if config not in found:
@@ -119,7 +119,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         product: _Product,
         straight: bool,
     ) -> tuple[Call | Child, ...]:
-        """Expand, multiply and store one chunk; `straight`: the product writes the output, without a store."""
+        """Steps that expand, multiply and store one chunk. If `straight`, the product itself writes the output."""
         from convforge.algorithms.im2col import cpu
 
         images, height = chunk.n1 - chunk.n0, chunk.p1 - chunk.p0
@@ -129,7 +129,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
         where = (chunk.n0, chunk.p0, chunk.p1)
 
         def products(buffers: Buffers) -> NDArray[Any]:
-            """The target of the matrix products: (images, K, cells)."""
+            """Array that the matrix products write, of shape (images, K, cells)."""
             if straight and (place := _place(buffers["out"], chunk)) is not None:
                 return place
             return carve(buffers["workspace"], parts)[1]
@@ -174,7 +174,7 @@ class Im2col(Algorithm[Conv2dProblem, Im2colConfig]):
 
     @staticmethod
     def _product(problem: Conv2dProblem, config: Im2colConfig, runtime: Runtime, height: int) -> _Product:
-        """The product of all chunks of `height` output rows, shared because there may be thousands of them."""
+        """Product for all chunks of `height` output rows; shared, because there may be thousands of chunks."""
         gemm = GemmProblem(m=problem.k_per_group, n=height * problem.q, k=problem.taps, dtype=float_sums(problem).name)
         child, tile = _GEMMS[config.gemm], strip(problem, height, 1)
         plan = child.plan(gemm, child.configs(gemm, runtime.facts)[0], runtime)

@@ -1,7 +1,7 @@
 """Kernels of implicit GEMM on the CPU with vectors along the pixels, for few outputs; see also cpu_outputs.py.
 
-Since im2col: the expanded matrix is never written. Its row of tap t is the tile itself, `offsets[t]` elements further
-on. Since direct_rows: a block of outputs by a few vectors of pixels is summed over all taps in registers.
+Change since im2col: the expanded matrix is never written. Its row of tap t is the tile, from element `offsets[t]` on.
+Change since direct_rows: the sums of a block, outputs by a few vectors of pixels, stay in registers over all taps.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def implicit_gemm(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, 
                   begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of one group and a part of its outputs (n, group, strip, part).
 
-    `w` is the output of :func:`pack_weights`, flat; of `values` only the type is used, the epilogue's; `offsets` are
-    those of each tap (c, r, s) of a block of channels in the tile.
+    `w` is the output of :func:`pack_weights`, flat. `values` only gives the epilogue's type. `offsets` are the offsets
+    in the tile of the taps (c, r, s) of a block of channels.
     """
-    # Blocks read less than a block past the last pixel; these sums are not stored.
+    # The last block reads past the last pixel, by less than a block; these sums are not stored.
     tile = np.zeros(strip.tile_c * strip.plane + block.width, w.dtype)
     sums = np.empty(block.kept * block.rows * block.segments * block.pitch, w.dtype)
     value = np.empty(g.Q, values.dtype)
@@ -34,7 +34,7 @@ def implicit_gemm(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: Any, 
 @jit
 def work(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any, offsets: Any, tile: Any, sums: Any,
          value: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`implicit_gemm`, with its buffers."""
+    """Compute work items [begin, end) of :func:`implicit_gemm`, with its buffers."""
     x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     tile, sums, value = borrow(tile), borrow(sums), borrow(value)
     strips = (g.P + strip.tile_p - 1) // strip.tile_p
@@ -58,10 +58,10 @@ def work(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any
 @inlined
 def multiply(tile: Any, offsets: Any, w: Any, group: Any, b: Any, c0: Any, c1: Any, sums: Any, kept: Any, height: Any,
              g: Any, strip: Any, block: Any) -> None:  # fmt: skip
-    """Sums of block `b` of outputs over channels [c0, c1), added to the earlier ones where c0 > 0.
+    """Add the products of channels [c0, c1) to the sums of block `b` of outputs, which start at 0 if c0 = 0.
 
-    With one segment, the strip's rows are one run of positions, and the sums between the rows are not used; with
-    several, each output row is a separate run.
+    With one segment, all rows of the strip are one run of positions, and the sums between the rows are not used. With
+    several segments, each output row is a separate run.
     """
     taps = g.R * g.S
     segments = 1 if block.segments == 1 else height
@@ -81,7 +81,7 @@ def multiply(tile: Any, offsets: Any, w: Any, group: Any, b: Any, c0: Any, c1: A
 @inlined
 def block_product(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any, into: Any,
                   block: Any) -> None:  # fmt: skip
-    """One block of sums over `depth` taps, by the kernel of its shape."""
+    """Add `depth` taps to one block of sums, by the function for the block's shape."""
     row = block.segments * block.pitch
     if block.rows == 3:
         three_by_four(tile, base, offsets, w, at, depth, sums, into, row)
@@ -92,7 +92,7 @@ def block_product(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: An
 @inlined
 def finish(sums: Any, kept: Any, value: Any, out: Any, n: Any, group: Any, b: Any, p0: Any, p1: Any, g: Any,
            epilogue: Any, strip: Any, block: Any) -> None:  # fmt: skip
-    """Block `b` of outputs, the `kept`-th with kept sums, goes through the epilogue, row by row."""
+    """Pass block `b` of outputs, the `kept`-th block in `sums`, through the epilogue, row by row."""
     row = block.segments * block.pitch
     step = strip.row_pitch if block.segments == 1 else block.pitch
     for i in range(min(block.rows, g.outputs - b * block.rows)):
@@ -106,7 +106,7 @@ def finish(sums: Any, kept: Any, value: Any, out: Any, n: Any, group: Any, b: An
 
 @jit
 def pack_weights(taps: Any, packed: Any, begin: Any, end: Any) -> None:
-    """Work item = a block of outputs: from (groups, outputs, taps) to (groups, blocks, taps, outputs), zero-padded."""
+    """Pack (groups, outputs, taps) as (groups, blocks, taps, outputs), zero-padded. Work item = a block of outputs."""
     outputs, blocks, rows, depth = taps.shape[1], packed.shape[1], packed.shape[3], packed.shape[2]
     for item in range(begin, end):
         target, first = packed[item // blocks, item % blocks].reshape(-1), item % blocks * rows
@@ -120,7 +120,7 @@ def pack_weights(taps: Any, packed: Any, begin: Any, end: Any) -> None:
 @jit
 def three_by_four(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any,
                   into: Any, row: Any) -> None:  # fmt: skip
-    """Three outputs by four vectors of pixels."""
+    """Add `depth` taps to the sums of three outputs by four vectors of pixels."""
     lanes = lanes_of(tile)
     two = 2 * lanes
     a0, b0, c0, d0 = load(sums, into), load(sums, into + lanes), load(sums, into + two), load(sums, into + two + lanes)
@@ -155,7 +155,7 @@ def three_by_four(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: An
 @jit
 def one_by_eight(tile: Any, base: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any,
                  into: Any) -> None:  # fmt: skip
-    """One output by eight vectors of pixels."""
+    """Add `depth` taps to the sums of one output by eight vectors of pixels."""
     lanes = lanes_of(tile)
     two, four, six = 2 * lanes, 4 * lanes, 6 * lanes
     a, b, c, d = load(sums, into), load(sums, into + lanes), load(sums, into + two), load(sums, into + two + lanes)

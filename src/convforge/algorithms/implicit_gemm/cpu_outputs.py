@@ -1,7 +1,7 @@
-"""Kernels of implicit GEMM on the CPU with vectors along the outputs: two of them by six pixels, in registers.
+"""Kernels of implicit GEMM on the CPU with vectors along the outputs: two vectors by six pixels, in registers.
 
-Since cpu.py: a vector holds the weights of eight outputs, and each pixel is broadcast. Pixels may be anywhere in the
-tile; in return, a block of sums is transposed before it is stored.
+Change since cpu.py: a vector holds the weights of eight outputs, and each pixel is broadcast. So the pixels need not
+be contiguous in the tile, but a block of sums must be transposed before it is stored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def outputs_by_pixels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: A
                       offsets: Any, corners: Any, begin: Any, end: Any) -> None:  # fmt: skip
     """Work item = a strip of one group and a part of its outputs (n, group, strip, part).
 
-    `corners` are the offsets of each pixel's first tap in the tile, padded by the last; the others are those of
-    :func:`convforge.algorithms.implicit_gemm.cpu.implicit_gemm`.
+    `corners` are the offsets in the tile of each pixel's first tap, padded with the last offset. The other arguments
+    are as in :func:`convforge.algorithms.implicit_gemm.cpu.implicit_gemm`.
     """
     lanes = lanes_of(w)
     turned_pitch = (strip.tile_p * g.Q + lanes - 1) // lanes * lanes
@@ -35,7 +35,7 @@ def outputs_by_pixels(x: Any, w: Any, out: Any, g: Any, epilogue: Any, values: A
 @jit
 def work(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any, offsets: Any, corners: Any, tile: Any,
          sums: Any, turned: Any, turned_pitch: Any, value: Any, begin: Any, end: Any) -> None:  # fmt: skip
-    """Work items [begin, end) of :func:`outputs_by_pixels`, with its buffers."""
+    """Compute work items [begin, end) of :func:`outputs_by_pixels`, with its buffers."""
     x, w, out, g, epilogue, offsets = borrow(x), borrow(w), borrow(out), borrow(g), borrow(epilogue), borrow(offsets)
     corners, tile, sums, turned, value = borrow(corners), borrow(tile), borrow(sums), borrow(turned), borrow(value)
     strips, taps = (g.P + strip.tile_p - 1) // strip.tile_p, g.R * g.S
@@ -65,7 +65,7 @@ def work(x: Any, w: Any, out: Any, g: Any, epilogue: Any, strip: Any, block: Any
 
 @inlined
 def turn(sums: Any, kept: Any, turned: Any, pitch: Any, pixels: Any) -> None:
-    """Transpose a block's sums from contiguous outputs of a pixel to contiguous pixels of an output."""
+    """Transpose the sums of a block, so that the pixels of an output are contiguous, not the outputs of a pixel."""
     lanes = lanes_of(sums)
     for pixel in range(0, pixels, lanes):
         at = kept + pixel * 2 * lanes
@@ -76,7 +76,7 @@ def turn(sums: Any, kept: Any, turned: Any, pitch: Any, pixels: Any) -> None:
 @inlined
 def finish(turned: Any, pitch: Any, value: Any, out: Any, n: Any, group: Any, b: Any, p0: Any, p1: Any, g: Any,
            epilogue: Any, block: Any) -> None:  # fmt: skip
-    """Pass block `b` of outputs through the epilogue: the whole strip at once where its rows are contiguous."""
+    """Pass block `b` of outputs through the epilogue: the whole strip at once if its rows are contiguous."""
     whole = out.place[3] == g.Q * out.place[4] and (
         epilogue.residual.size == 0 or epilogue.place[3] == g.Q * epilogue.place[4]
     )
@@ -92,7 +92,7 @@ def finish(turned: Any, pitch: Any, value: Any, out: Any, n: Any, group: Any, b:
 
 @jit
 def pack_vectors(taps: Any, packed: Any, begin: Any, end: Any) -> None:
-    """Work item = a block of outputs: from (groups, outputs, taps) to (groups, blocks, taps, outputs), zero-padded."""
+    """Pack (groups, outputs, taps) as (groups, blocks, taps, outputs), zero-padded. Work item = a block of outputs."""
     outputs, blocks, depth = taps.shape[1], packed.shape[1], packed.shape[2]
     source, target = borrow(taps.reshape(-1)), borrow(packed.reshape(-1))
     lanes = lanes_of(packed)
@@ -113,7 +113,7 @@ def pack_vectors(taps: Any, packed: Any, begin: Any, end: Any) -> None:
 @jit
 def two_by_six(tile: Any, corners: Any, pixel: Any, offsets: Any, w: Any, at: Any, depth: Any, sums: Any,
                into: Any) -> None:  # fmt: skip
-    """Two vectors of outputs by six pixels; ``w[at + rows * t + i]`` is tap t of output i."""
+    """Add taps to the sums of two vectors of outputs by six pixels; ``w[at + rows * t + i]`` is tap t of output i."""
     lanes = lanes_of(tile)
     rows = 2 * lanes
     p0, p1, p2 = corners[pixel], corners[pixel + 1], corners[pixel + 2]
@@ -151,6 +151,5 @@ def two_by_six(tile: Any, corners: Any, pixel: Any, offsets: Any, w: Any, at: An
 
 @jit
 def put_two(sums: Any, at: Any, lanes: Any, a: Any, b: Any) -> None:
-    """Store two contiguous vectors."""
     store(sums, at, a)
     store(sums, at + lanes, b)

@@ -1,4 +1,4 @@
-"""Host side of implicit GEMM on GPUs: a product of the GEMM ladder whose columns are gathered from the image."""
+"""Host side of implicit GEMM on GPUs: a product of the GEMM ladder that gathers its columns from the image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from convforge.backends.runtime import Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Outputs and pixels of a block, entries of a column a step; outputs and pixels of a warp; of a thread.
+# Outputs and pixels of a block, column entries of a step; outputs and pixels of a warp; those of a thread.
 TILES = tuple(starmap(WarpTile, (
     (128, 128, 32, 32, 64, 8, 8), (128, 128, 8, 32, 64, 8, 8), (64, 128, 16, 32, 64, 8, 8),
     (64, 128, 8, 32, 64, 8, 8), (64, 64, 32, 32, 32, 8, 4), (64, 64, 16, 32, 64, 8, 8), (64, 64, 8, 32, 32, 8, 4),
@@ -29,7 +29,7 @@ TILES = tuple(starmap(WarpTile, (
 
 
 class ImplicitGemm(DeviceConvolution[WarpTile]):
-    """out (K x NPQ) = w (K x RSC) x columns (RSC x NPQ), the columns gathered into shared memory, never written."""
+    """out (K x NPQ) = w (K x RSC) x columns (RSC x NPQ); columns are only gathered in shared memory."""
 
     name = "implicit_gemm"
     summary = "im2col's product without its matrix: tiles of columns gathered into shared memory"
@@ -47,12 +47,11 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
         return shared_pixels(problem, Rank.SHARED_PIXELS) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[WarpTile]:
-        """The configs that waste least of the device first."""
         pixels, size = problem.n * problem.p * problem.q, itemsize(problem.acc_dtype)
         fit = [tile for tile in TILES if tile.fits(tiling(tile, problem), size, facts)]
 
         def time(tile: WarpTile) -> float:
-            slower = 1.25 if problem.c_per_group % tile.block_k else 1.0  # steps of several taps cost more to gather
+            slower = 1.25 if problem.c_per_group % tile.block_k else 1.0  # gathering several taps in a step is slower
             return slower * modelled_time(tiling(tile, problem), problem.k_per_group, pixels, problem.groups, facts)
 
         return sorted(fit, key=time)
@@ -67,7 +66,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
         size = itemsize(problem.x_dtype)
         each = min(4, 16 // size)
         fours = nhwc and problem.c_per_group % each == 0
-        vectors = dict.fromkeys("nhw", 2), {"c": 1}, each  # strides of axes with one element count too
+        vectors = dict.fromkeys("nhw", 2), {"c": 1}, each  # strides of axes of length 1 count too
 
         def columns(first: int) -> Launch:
             count = min(MOST_COLUMNS, pixels - first)
@@ -76,7 +75,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
             def arguments(buffers: Buffers) -> Any:
                 args = product.output(buffers, count, problem.taps, first)
                 conv = args.store.conv
-                # Channels are contiguous, and every fourth is aligned to four of them, or to 16 bytes.
+                # True if runs of four channels (or of 16 bytes) are contiguous and aligned to their size.
                 return product.arguments(args, int(fours and is_aligned(conv.x, conv.x_strides, *vectors, size)))
 
             return Launch(info, product.kernel, arguments, runtime)
@@ -86,7 +85,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
 
 
 def tiling(config: WarpTile, problem: Conv2dProblem) -> Tiling:
-    """The config in terms of the kernel: two tiles of each operand, and the offset of each column's window."""
+    """Tile of the kernel: shared memory holds two tiles of each operand, and the offset of each column's window."""
     plain = config.tiling(itemsize(problem.acc_dtype), stages=2)
     shared = -(-(plain.shared_bytes + 16 * config.block_n) // 16) * 16
     return replace(plain, constants=(*plain.constants, ("SHARED_BYTES", shared)), shared_bytes=shared)

@@ -29,11 +29,11 @@ from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
 MOST_CHANNELS = 4
-OUTPUTS, FILTERS, DEPTH = 16, 8, 16  # of one product of the tensor cores; DEPTH in numbers along K
-# Products of tensor cores in the time of one multiply-add of float32, at the rate that this kernel reaches.
+OUTPUTS, FILTERS, DEPTH = 16, 8, 16  # shape of one mma: outputs, filters, numbers along K
+# Multiply-adds of tensor cores in the time of one float32 multiply-add, at the rate that this kernel reaches.
 PRODUCTS = 7
-THREADS = 128  # of a block that packs filters
-SIZE, WORD = 2, 4  # bytes of a number, and of two
+THREADS = 128  # threads of a block that packs filters
+SIZE, WORD = 2, 4  # bytes of a number, and of two numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class FewChannelsConfig(Config):
     tile_h: int = 16  # rows of outputs that a block computes at once
     tile_w: int = 16  # columns of outputs that a block computes at once, a multiple of 16
     block_n: int = 64  # filters of a block, a multiple of warp_n
-    fragments: int = 4  # of a warp: runs of 16 outputs of a row
+    fragments: int = 4  # runs of 16 outputs of a row that a warp computes
     warp_n: int = 64  # filters of a warp, a multiple of 16
-    # 2: the next tile's pixels are staged while this one's are multiplied. 1: there is room for large patches.
+    # 2: the pixels of the next tile are staged while this tile is multiplied. 1: leaves room for large patches.
     patches: int = 2
     resident: int = 512  # threads that an SM should hold at once, which limits the registers of each
-    # In NCHW, most contiguous outputs of a filter in a thread: one store writes them if they divide Q. A power of 2.
+    # Most contiguous outputs that a store writes in NCHW, used if the number divides Q. A power of 2.
     run: int = 8
 
     @property
@@ -73,17 +73,17 @@ TILES = tuple(starmap(FewChannelsConfig, (
 
 
 class OnPatch(DeviceConvolution[F], Generic[F]):
-    """An implicit GEMM whose blocks read factors from a patch of the image in shared memory."""
+    """Implicit GEMM with blocks that read factors from a patch of the image in shared memory."""
 
     tiles: ClassVar[tuple[FewChannelsConfig, ...]]
-    macros: ClassVar[tuple[str, ...]] = ()  # that specialise the file's kernel
-    fields: ClassVar[Mapping[str, Any]] = {}  # further ones of its struct
-    parts: ClassVar[int] = 1  # products of the tensor cores for one product
-    filters: ClassVar[int] = FILTERS  # of one load of factors
+    macros: ClassVar[tuple[str, ...]] = ()  # macros that specialise the file's kernel
+    fields: ClassVar[Mapping[str, Any]] = {}  # further fields of its struct, with types
+    parts: ClassVar[int] = 1  # tensor-core products for one product of the method
+    filters: ClassVar[int] = FILTERS  # filters of one load of factors
 
     @abstractmethod
     def preparation(self, problem: Conv2dProblem, config: F, runtime: Runtime) -> Preparation:
-        """The step that prepares the weights."""
+        """The preparation of the weights."""
 
     @abstractmethod
     def types_refusal(self, problem: Conv2dProblem) -> Reason | None:
@@ -94,7 +94,7 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
         """Fill the further fields of the struct."""
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Taps, channels and filters that pad products count too."""
+        """Work of the products, with the taps, channels and filters that pad them."""
         filters = -(-problem.k // self.filters) * self.filters
         flops = 2 * problem.n * problem.p * problem.q * filters * steps_of(problem) * DEPTH
         return Work(flops * self.parts / PRODUCTS, problem.least_bytes)
@@ -109,12 +109,12 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
         return device_refusal(facts) or config_refusal(problem, TILES[-1], facts)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[F]:
-        """The fastest by a model of instructions first."""
+        """The ten best configs, the fastest by :func:`_modelled_time` first."""
         every: Any = self.tiles
         if problem.out_layout == "NCHW":
             every = [replace(config, run=math.gcd(problem.q, config.run)) for config in every]
         fit = [config for config in every if config_refusal(problem, config, facts) is None]
-        # At least half of a block's filters exist, if blocks can be so small.
+        # Prefer blocks of which at least half of the filters exist.
         whole = [config for config in fit if config.block_n <= 2 * max(problem.k, FILTERS)]
         return sorted(whole or fit, key=lambda config: _modelled_time(problem, config, facts))[:10]
 
@@ -153,7 +153,7 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
 class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     """Out (pixels x K) = columns times filters, on tensor cores, for first layers: 1 to 4 channels, one group.
 
-    A block stages the part of the image under its outputs, with the channels of each pixel contiguous, and reads
+    A block stages the part of the image that its outputs read, with contiguous channels of each pixel, and reads
     factors from it directly (PTX ISA, mma.m16n8k16). It supports any stride, border, dilation and layout.
     """
 
@@ -165,7 +165,7 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
     tiles = TILES
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        # With fewer filters most of a product would be padding.
+        # With fewer filters, most of a product would be padding.
         if problem.x_dtype not in TYPES or problem.groups > 1 or problem.c > MOST_CHANNELS or problem.k < 8:
             return None
         why = "16 bits and few channels: tensor cores, which read pixels from a patch in shared memory"
@@ -184,7 +184,7 @@ class ImplicitGemmFewChannels(OnPatch[FewChannelsConfig]):
 
 
 def words_of_patch(problem: Conv2dProblem, config: FewChannelsConfig) -> Reason:
-    """The text of a way: how blocks compute a tile."""
+    """Text that explains how blocks compute a tile."""
     return Reason(
         "a block stages the pixels under {tile_h} x {tile_w} outputs in shared memory, and multiplies {steps} times 16 "
         "numbers of each window",
@@ -211,7 +211,7 @@ def packing(
 ) -> Launch:  # fmt: skip
     """The step that packs filters into the buffer "filters", in the order in which lanes multiply them.
 
-    `given` returns the filters and, for split ones, the elements from their high halves to their low halves.
+    `given` returns the filters and, if they are split, the elements from their high halves to their low halves.
     """
     (length,), dtype = packed_filters(problem, config)
     halves = halves_of(problem)
@@ -235,19 +235,19 @@ def halves_of(problem: Conv2dProblem) -> int:
 
 
 def output_run(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
-    """Outputs of a filter in one store of a lane; 1 in NHWC, where a lane has neighbouring filters."""
+    """Contiguous outputs of a filter in one store of a lane; 1 in NHWC, where a lane holds neighbouring filters."""
     return contiguous_outputs(problem, config.run, 2 * min(config.fragments, config.tile_w // OUTPUTS))
 
 
 def steps_of(problem: Conv2dProblem) -> int:
-    """Steps of 16 along K for a filter: its runs of numbers in pairs, an odd run padded by one."""
+    """Steps of 16 numbers along K for a filter. Numbers are read in pairs; a run of odd length is padded by one."""
     adjacent = problem.dilation[1] == 1
     run = problem.c * (problem.s if adjacent else 1)
     return -(-problem.r * (1 if adjacent else problem.s) * -(-run // 2) * 2 // DEPTH)
 
 
 def shared_bytes(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
-    """Shared memory of a block: its filters, the list of their pairs, its patches, and for float32 the scales."""
+    """Shared memory of a block in bytes: filters, the list of their pairs, patches, and for float32 the scales."""
     steps, (rows, pitch), c, halves = steps_of(problem), patch_of(problem, config), problem.c, halves_of(problem)
     odd_outputs = problem.stride[1] * c % 2
     copies = 2 if odd_outputs or (problem.dilation[1] > 1 and problem.dilation[1] * c % 2) else 1
@@ -258,7 +258,7 @@ def shared_bytes(problem: Conv2dProblem, config: FewChannelsConfig) -> int:
 
 
 def patch_of(problem: Conv2dProblem, config: FewChannelsConfig) -> tuple[int, int]:
-    """Rows of the patch that a tile reads, and numbers of a row, whose pixels come in pairs."""
+    """Rows of the patch that a tile reads, and numbers in a row, rounded up to an even number of pixels."""
     (stride_h, stride_w), (dilation_h, dilation_w) = problem.stride, problem.dilation
     columns = (config.tile_w - 1) * stride_w + (problem.s - 1) * dilation_w + 1
     return (config.tile_h - 1) * stride_h + (problem.r - 1) * dilation_h + 1, -(-columns // 2) * 2 * problem.c
@@ -300,9 +300,9 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     """Estimate the time of a config in cycles of an SM.
 
     An SM starts four instructions in a cycle, multiplies 16 x 16 by 16 x 8 numbers in about 2 cycles, and reads 128
-    bytes of shared memory in a cycle. A sum needs some 5 instructions, and a staged number 17, with the wait for it. In
-    NCHW each run of outputs is stored at four places. About 6 warps hide latency. For float32 there are two halves of
-    each number and three products; two instructions add the sums of two steps to one of a lane's.
+    bytes of shared memory in a cycle. A sum needs about 5 instructions, and a staged number 17, the wait included. In
+    NCHW each run of outputs is stored at four places. About 6 warps hide latency. For float32, each number has two
+    halves, and each product is three. Two instructions add the sums of two steps to a sum of a lane.
     """
     steps, (rows, pitch), warps, halves = steps_of(problem), patch_of(problem, config), config.warps, halves_of(problem)
     products = config.fragments * config.warp_n // FILTERS * (2 * halves - 1)
@@ -316,7 +316,7 @@ def _modelled_time(problem: Conv2dProblem, config: FewChannelsConfig, facts: Dev
     held = blocks_held(facts, warps, shared_bytes(problem, config), registers)
     held = max(1, min(held, config.resident // (32 * warps)))
     tiles = _tiles(problem, config) * -(-problem.k // config.block_n)
-    each = -(-tiles // facts.cores)  # of an SM
+    each = -(-tiles // facts.cores)  # tiles of an SM
     at_once = min(held, max(each, 1))
     rounds = -(-each // at_once)
     return at_once * (rounds * warps * warp + keeping) * (1 + 6 / (at_once * warps))

@@ -22,28 +22,28 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-MOST_COLUMNS = 64  # of the product: one for each tap of a filter
-PIXELS, COLUMNS, DEPTH = 16, 8, 16  # of one product of the tensor cores; DEPTH in channels
+MOST_COLUMNS = 64  # most columns of the product: one for each tap of each filter
+PIXELS, COLUMNS, DEPTH = 16, 8, 16  # shape of one mma: pixels, columns, channels
 SIZE, PIECE = 2, 8  # bytes of a number; numbers of 16 bytes
-MOST_SUMS = 64  # of a lane, of a row of pixels
+MOST_SUMS = 64  # most sums of a lane for a row of pixels
 # "auto" chooses other methods for more filters, and for fewer channels.
 FEWEST_FILTERS_OF_OTHERS, FEWEST_CHANNELS = 16, 8
-# Share of the memory bandwidth for reads of 32, 64 or 128 contiguous bytes of a channel, by runs of 16 pixels.
+# Fraction of the memory bandwidth that reads of 32, 64 or 128 contiguous bytes reach, by runs of 16 pixels.
 OF_SHORT_LINES = {1: 0.65, 2: 0.85, 4: 1.0}
-# Threads of an SM, by runs of 16 pixels, so that each has registers for its sums and factors.
+# Resident threads of an SM, by runs of 16 pixels, so that each has registers for its sums and factors.
 RESIDENT = {1: 512, 2: 384, 4: 256}
-THREADS = 128  # of a block that packs filters
+THREADS = 128  # threads of a block that packs filters
 
 
 @dataclass(frozen=True, slots=True)
 class FewOutputsConfig(Config):
     """Tiles of :class:`ImplicitGemmFewOutputs`."""
 
-    warps: int = 8  # of a block, along a row of pixels
-    fragments: int = 1  # of a warp: runs of 16 pixels; 1, 2 or 4
+    warps: int = 8  # warps of a block, along a row of pixels
+    fragments: int = 1  # runs of 16 pixels of a warp: 1, 2 or 4
     chunk: int = 64  # channels of a step: 32, 64 or 128
     stages: int = 4  # steps in shared memory, one of which is multiplied while the others are loaded
-    # Output rows of a block; 0: as many as make the fewest rounds of blocks on all SMs.
+    # Output rows of a block; 0 chooses the number with the fewest rounds of blocks on all SMs.
     rows: int = field(default=0, metadata={"least": 0})
     resident: int = 512  # threads that an SM should hold at once, which limits the registers of each
 
@@ -53,7 +53,7 @@ class FewOutputsConfig(Config):
         return PIXELS * self.fragments * self.warps
 
 
-# The last one uses least shared memory.
+# The last one uses the least shared memory.
 TILES = tuple(
     replace(config, resident=RESIDENT[config.fragments])
     for config in starmap(FewOutputsConfig, (
@@ -68,8 +68,8 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
     """Out = sums over taps of (pixels x C) times (C x R S K), on tensor cores, for layers with few filters; stride 1.
 
     Each pixel is loaded once, and multiplied by all taps of all filters (PTX ISA, mma.m16n8k16, ldmatrix and cp.async).
-    It supports any border, dilation, padding, layout and number of channels, up to R x S x K = 64. Where 16 bytes at a
-    time cannot be copied, threads load single numbers, which is slower.
+    It supports any border, dilation, padding, layout and number of channels, up to R x S x K = 64. If 16 bytes cannot
+    be copied at a time, threads load single numbers, which is slower.
     """
 
     name = "implicit_gemm_few_outputs"
@@ -79,7 +79,7 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
     look = Mark("teal", "triangle-right")
 
     def work_for(self, problem: Conv2dProblem) -> Work:
-        """Every pixel by every column counts, with those that pad products."""
+        """Work of every pixel times every column, with the padding of products."""
         sizes = _sizes(problem)
         pixels = problem.n * (problem.p + sizes.below) * (problem.q + sizes.beside)
         return Work(2 * pixels * sizes.factors / PRODUCTS, problem.least_bytes)
@@ -113,7 +113,6 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         return Way("tensor_cores", "default", words), Way("one_by_one", "arrays", other)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[FewOutputsConfig]:
-        """The fastest by a model of memory first."""
         fit = [config for config in _every(problem) if config_refusal(problem, config, facts) is None]
         return sorted(fit, key=lambda config: _modelled_time(problem, config, facts))[:12]
 
@@ -122,7 +121,7 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         return self._plan(problem, config, runtime, whole=why_one_by_one(problem) is None)
 
     def _plan(self, problem: Conv2dProblem, config: FewOutputsConfig, runtime: Runtime, *, whole: bool) -> Plan:
-        """A plan that copies `whole` pieces of 16 bytes, or single numbers."""
+        """Plan that copies pieces of 16 bytes if `whole`, else single numbers."""
         struct = with_conv("FewOutputs", problem, filters=ctypes.c_void_p, useful=ctypes.c_int, rows=ctypes.c_int)
         prelude = constants(
             BLOCK_M=config.width, WARP_M=PIXELS * config.fragments, BLOCK_N=2 * COLUMNS, WARP_N=2 * COLUMNS,
@@ -164,7 +163,7 @@ class _TapColumns(ctypes.Structure):
 
 
 class TapColumns(Preparation):
-    """Writes the filters as columns of a product, in the order in which lanes multiply them: its tensor "filters"."""
+    """Writes the filters as columns of a product to the tensor "filters", in the order in which lanes multiply them."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
         flipped, length = problem.mode == "convolution", 2 * _sizes(problem).factors
@@ -181,17 +180,18 @@ class TapColumns(Preparation):
 
 
 class Grid(NamedTuple):
-    """The division of the outputs into blocks."""
+    """Division of the outputs into blocks."""
 
-    useful: int  # columns of a strip
-    rows: int  # of a band
+    useful: int  # output columns of a strip
+    rows: int  # output rows of a band
     blocks: int
 
 
 def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> Grid:
-    """Divide the outputs for a device that runs `at_once` blocks at once: equal strips, and bands that end at one time.
+    """Divide the outputs into equal strips and bands, for a device that runs `at_once` blocks at once.
 
-    Fewer rows a block make more blocks, and each reads R - 1 more rows of pixels. Full rounds of blocks waste least.
+    With fewer rows per block there are more blocks, and each reads R - 1 additional rows of pixels. Full rounds of
+    blocks waste the least time.
     """
     most = _most_useful(problem, config)
     strips = max(1, -(-problem.q // most))
@@ -211,7 +211,7 @@ def grid_of(problem: Conv2dProblem, config: FewOutputsConfig, at_once: int) -> G
 
 
 def problem_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The reason why no device can compute a layer so; None if one can."""
+    """The reason why this method cannot compute a layer on any device; None if it can."""
     if problem.groups > 1:
         return Reason("all filters must read the same channels; there are {groups} groups", groups=problem.groups)
     high, wide = problem.stride
@@ -223,7 +223,7 @@ def problem_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
-    """The reason why 16 bytes at a time cannot be copied with any alignment; None if they can."""
+    """The reason why x cannot be copied 16 bytes at a time, whatever its alignment; None if it can."""
     if problem.x_layout == "NHWC" and problem.c % PIECE:
         return Reason("x has {count} channels, no multiple of {piece}", count=problem.c, piece=PIECE)
     if problem.x_layout == "NCHW" and problem.w % PIECE:
@@ -258,7 +258,7 @@ def config_refusal(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
 
 
 def shared_bytes(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
-    """Shared memory of a block: pixels of all stages, factors that are not in registers, two rows of products."""
+    """Bytes of shared memory of a block: pixels of all stages, factors not in registers, two rows of products."""
     sizes = _sizes(problem)
     pixels = config.stages * config.width * config.chunk * SIZE
     factors = 256 if sizes.held else sizes.factors * SIZE
@@ -266,18 +266,18 @@ def shared_bytes(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
 
 
 class _Sizes(NamedTuple):
-    """A layer in terms of the kernel."""
+    """Sizes of a layer, as the kernel uses them."""
 
-    below: int  # rows and columns of pixels that an output reads beyond its first
+    below: int  # rows that an output reads after its first row; the next field: columns
     beside: int
-    columns: int  # of the product
-    products: int  # of 8 columns
-    steps: int  # of 16 channels
+    columns: int  # columns of the product
+    products: int  # products of 8 columns
+    steps: int  # steps of 16 channels
     held: bool  # lanes keep their factors in registers, as in few_outputs.cu
 
     @property
     def factors(self) -> int:
-        """Numbers of packed filters, once."""
+        """Count of the numbers in the packed filters."""
         return self.products * COLUMNS * self.steps * DEPTH
 
 
@@ -290,7 +290,7 @@ def _sizes(problem: Conv2dProblem) -> _Sizes:
 
 
 def _every(problem: Conv2dProblem) -> list[FewOutputsConfig]:
-    """The configs whose chunks are not mostly empty."""
+    """Configs with chunks that are not mostly empty."""
     return [config for config in TILES if config.chunk <= max(32, _sizes(problem).steps * DEPTH)]
 
 
@@ -308,7 +308,7 @@ def _registers(problem: Conv2dProblem, config: FewOutputsConfig) -> int:
 
 
 def _modelled_held(problem: Conv2dProblem, config: FewOutputsConfig, facts: DeviceFacts) -> int:
-    """Blocks that run on an SM at once, by the registers of a lane."""
+    """Estimate the blocks that run on an SM at once, from the registers of a lane."""
     blocks = blocks_held(facts, config.warps, shared_bytes(problem, config), _registers(problem, config))
     return max(1, min(blocks, config.resident // (32 * config.warps)))
 
@@ -333,5 +333,5 @@ def _modelled_time(problem: Conv2dProblem, config: FewOutputsConfig, facts: Devi
     copies = pieces * (4 // config.fragments if planes else 1)
     factors = 0 if sizes.held else 2 * sizes.products * sizes.steps
     warp = copies + pieces + factors + config.fragments * (4 * sizes.products + sizes.columns / 2)
-    latency = 300 * rows / at_once  # of a row's barrier
+    latency = 300 * rows / at_once  # cycles of a row's barrier
     return blocks * (max(memory, rows * config.warps * warp) + latency) + 3000

@@ -1,4 +1,4 @@
-"""Host side of implicit GEMM: blocks of registers, tiles, packed weights.
+"""Host side of implicit GEMM on the CPU: blocks of registers, tiles, packed weights.
 
 The kernels are in cpu.py, with vectors along the pixels, and in cpu_outputs.py, with vectors along the outputs.
 """
@@ -26,18 +26,18 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 
 _VECTOR_BYTES = 32
-# Outputs of a block of registers -> its vectors of 32 bytes along the pixels. Twelve sums hide the latency of an FMA on
-# processors with 16 vector registers; with one output eight do, because each needs a separate load.
+# Outputs of a block of registers -> its vectors of 32 bytes along the pixels. Twelve vectors of sums hide the latency
+# of an FMA on CPUs with 16 vector registers; with one output, eight do, because each needs a separate load.
 _VECTORS = {3: 4, 1: 8}
-# With many outputs there are two vectors along them, by so many pixels.
+# Blocks for many outputs: two vectors along the outputs, by this many pixels.
 _PIXELS = 6
-# Share of the peak that a block reaches: with fewer outputs it spends more time on loads.
+# Fraction of the peak that a block reaches: with fewer outputs it spends more time on loads.
 _EFFICIENCY = {3: 0.9, 1: 0.6}
-# Multiply-adds of vectors that take as long as loading one pixel into the tile.
+# Time to load one pixel into the tile, in vector multiply-adds.
 _GATHER = 2.0
-# Share of L2 for tile and sums, because the output passes through it too.
+# Fraction of L2 for tile and sums, because the output passes through L2 too.
 _L2_SHARE = 0.5
-# Heights of strips among the configs of each block.
+# Heights of strips to list for each block size.
 _HEIGHTS = 4
 
 
@@ -47,28 +47,27 @@ class ImplicitGemmConfig(Config):
 
     tile_p: int = 8  # output rows of a strip
     tile_c: int = 1  # input channels in the tile at once
-    # Outputs summed at once: two vectors of them (16, or 8 in float64) for six pixels, or 3 or 1 for several vectors of
-    # pixels.
+    # Outputs summed at once: two vectors (16, or 8 in float64) by six pixels, or 3 or 1 by several vectors of pixels.
     block_k: int = 16
     parts_k: int = 1  # parts of the outputs of a strip, to keep every core busy on a small image
 
 
 class Block(NamedTuple):
-    """The block in the kernel's terms."""
+    """Sizes of a block of registers and of its sums, as the kernel uses them."""
 
     rows: int  # outputs of a block of registers
     width: int  # pixels of a block of registers
     groups: int
-    blocks: int  # of a group's outputs
-    parts: int  # of these blocks
-    kept: int  # blocks whose sums are kept at once: one if a tile holds every channel
+    blocks: int  # blocks of a group's outputs
+    parts: int  # parts into which these blocks are divided
+    kept: int  # blocks with sums in memory at once: one if a tile holds every channel
     segments: int  # runs of pixels in a strip
-    pitch: int  # elements of sums of each segment
+    pitch: int  # sums of each segment
 
 
 @takes_bfloat16
 class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
-    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ), the columns read from a tile by offsets, never written."""
+    """out (K x PQ) = w (K x CRS) x columns (CRS x PQ); columns are only read from a tile, by offsets."""
 
     name = "implicit_gemm"
     summary = "im2col's product without its matrix: blocks of sums in registers, from a cached tile"
@@ -81,7 +80,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
         return shared_pixels(problem, Rank.MATRIX) or Preference(Rank.GENERAL_PRODUCT, GENERAL)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitGemmConfig]:
-        """The cheapest by :func:`modelled_steps`: some of each block whose tiles fit L2."""
+        """Configs of each block size with tiles that fit L2, the cheapest by :func:`modelled_steps` first."""
         size = float_sums(problem).itemsize
         found = [
             modelled
@@ -141,7 +140,7 @@ class ImplicitGemm(Algorithm[Conv2dProblem, ImplicitGemmConfig]):
 def _fitting(
     problem: Conv2dProblem, block_k: int, size: int, facts: DeviceFacts
 ) -> list[tuple[float, ImplicitGemmConfig]]:
-    """Strips of all channels whose tile and sums fit the share of L2, each with its :func:`modelled_steps`."""
+    """Configs with all channels in the tile that fit their part of L2, each with its :func:`modelled_steps`."""
     found = []
     for tile_p in _heights(problem.p):
         config = ImplicitGemmConfig(tile_p, problem.c_per_group, block_k, _parts(problem, tile_p, block_k, facts))
@@ -154,7 +153,7 @@ def _fitting(
 
 
 def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig, size: int) -> Block:
-    """With vectors of pixels, one run for the whole strip if that wastes fewer sums than a run for each row."""
+    """Block of a config. Vectors along pixels use one run per strip if this wastes fewer sums than one run per row."""
     blocks = -(-problem.k_per_group // config.block_k)
     parts = min(config.parts_k, blocks)
     kept = 1 if config.tile_c >= problem.c_per_group else -(-blocks // parts)
@@ -170,18 +169,18 @@ def _block(problem: Conv2dProblem, tile: Strip, config: ImplicitGemmConfig, size
 
 
 def _blocks(size: int) -> tuple[int, ...]:
-    """Outputs of the known blocks of registers, for sums of `size` bytes."""
+    """Valid values of block_k, for sums of `size` bytes."""
     return (2 * _VECTOR_BYTES // size, *_VECTORS)
 
 
 def _corners(problem: Conv2dProblem, tile: Strip) -> NDArray[np.int64]:
-    """The offset of each pixel's first tap in a strip, padded by the last to a whole block of pixels."""
+    """Offset of each pixel's first tap in a strip; the last offset is repeated to fill a block of pixels."""
     corners = np.arange(tile.tile_p)[:, None] * (problem.stride[0] * tile.row_pitch) + np.arange(problem.q)
     return np.pad(corners.reshape(-1), (0, _PIXELS), "edge").astype(np.int64)
 
 
 def _heights(p: int) -> list[int]:
-    """Heights of strips to try, the tallest first: each divides `p` rows into strips that differ by a row at most."""
+    """Heights of strips to try, the tallest first. Each divides `p` rows into strips that differ by at most one row."""
     return sorted({-(-p // -(-p // tallest)) for tallest in (32, 24, 16, 12, 8, 7, 6, 4, 3, 2, 1)}, reverse=True)
 
 
@@ -190,13 +189,13 @@ def _items(problem: Conv2dProblem, tile_p: int) -> int:
 
 
 def _parts(problem: Conv2dProblem, tile_p: int, block_k: int, facts: DeviceFacts) -> int:
-    """Parts of the outputs that give every core an item."""
+    """Number of parts of the outputs that gives every core a work item."""
     blocks = -(-problem.k_per_group // block_k)
     return max(1, min(blocks, -(-facts.cores // max(1, _items(problem, tile_p)))))
 
 
 def modelled_steps(problem: Conv2dProblem, config: ImplicitGemmConfig, cores: int) -> float:
-    """Multiply-adds of vectors of the busiest core, with those that take as long as gathering its tiles.
+    """Estimate the time of the busiest core in vector multiply-adds, with the time to gather its tiles.
 
     Examples
     --------

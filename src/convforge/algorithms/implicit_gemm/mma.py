@@ -27,22 +27,22 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-PIECE_BYTES = 16  # of the channels that are copied at once
+PIECE_BYTES = 16  # bytes of channels that one copy loads
 EIGHT = 8  # outputs of one store of a lane
 
 
 @dataclass(frozen=True, slots=True)
 class ImplicitMmaConfig(GemmMmaConfig):
-    """Tiles of :class:`ImplicitGemmMma`: rows are output pixels, columns filters, in multiples of a warp's."""
+    """Tiles of :class:`ImplicitGemmMma`: rows are output pixels, columns are filters, in multiples of a warp's."""
 
     split_k: int = 1  # blocks that share the steps of a tile; a last kernel adds up their sums
-    # Another kernel first writes x to a workspace, as rows of channels that can be copied 16 bytes at a time. It takes
-    # any layout, border, number of channels and alignment.
+    # Another kernel first writes x to a workspace, as rows of channels that can be copied 16 bytes at a time. It works
+    # for any layout, border, number of channels and alignment.
     repacked: bool = False
-    # Start as many blocks as run at once, and let each compute tile after tile, if that shares the tiles evenly; else
-    # start a block for each tile.
+    # True: start as many blocks as run at once, and let each compute tile after tile, if this divides the tiles evenly;
+    # else start one block for each tile.
     persistent: bool = True
-    # In NCHW, most contiguous pixels of a filter in a thread: one store writes them if they divide P x Q. A power of 2.
+    # Most contiguous outputs that a store writes in NCHW, used if the number divides P x Q. A power of 2.
     run: int = 8
 
 
@@ -61,9 +61,9 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     """Out (NPQ x K) = columns (NPQ x RSC) times filters, on tensor cores; the columns are gathered by cp.async.
 
     It supports any stride, border, dilation, groups, layout and number of channels. Where the channels of x are not
-    contiguous and aligned to 16 bytes (NCHW, or C no multiple of 8), another kernel first writes x so, or threads load
-    single channels, which is slower except in tiny layers. A plan that copies 16 bytes at a time passes unaligned
-    arrays to a plan that first writes x, which is compiled when it is first needed. See PTX ISA, mma.m16n8k16.
+    contiguous and aligned to 16 bytes (NCHW, or C no multiple of 8), another kernel first writes x in this form. Or
+    threads load single channels, which is slower except in tiny layers. A plan that copies 16 bytes at a time passes
+    unaligned arrays to a plan that first writes x; it is compiled when it is first needed. See PTX ISA, mma.m16n8k16.
     """
 
     name = "implicit_gemm_mma"
@@ -73,7 +73,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     look = Mark("teal", "circle")
 
     types: ClassVar[tuple[str, ...]] = TYPES
-    products: ClassVar[float] = PRODUCTS  # in the time of one multiply-add of float32
+    products: ClassVar[float] = PRODUCTS  # products in the time of one float32 multiply-add
     why: ClassVar[str] = "16 bits and many channels: tensor cores, whose factors warps hold"
 
     def work_for(self, problem: Conv2dProblem) -> Work:
@@ -98,13 +98,13 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         return Way("tensor_cores", "default", words), *x, *stages.ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[ImplicitMmaConfig]:
-        """The configs that waste least of the device first.
+        """Valid configs, the shortest estimated time first.
 
         If x cannot be copied directly, configs that first write x as rows come first, because that pays except in tiny
         layers; then the best of the others.
         """
         size = itemsize(problem.x_dtype)
-        # Rounding floats needs registers.
+        # Rounding float32 to TF32 needs registers.
         narrow = [tile for tile in TILES if size <= TYPE_BYTES or tile.warp_m * tile.warp_n <= 64 * 32]
         run = math.gcd(problem.p * problem.q, EIGHT) if problem.out_layout == "NCHW" else EIGHT
         every = [replace(config, block_k=config.block_k * TYPE_BYTES // size, run=run) for config in narrow]
@@ -123,13 +123,13 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         shape = tiling(config, size, k_major=True)
         if not stages.can_share(steps := steps_of(problem, config.block_k), config.split_k):
             raise ValueError(f"{config}: {steps} steps are not shared out among {config.split_k} blocks")
-        # Rows in a workspace contain the border; shares of steps leave sums.
+        # Rows in a workspace include the border. With split-K the kernel stores sums.
         own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
         loaded = stages.rows_problem(own, _whole_group(problem)) if config.repacked else own
         rows = stages.PixelRows(problem, loaded, runtime) if config.repacked else None
         around = stages.Stages(problem, rows, config.split_k, runtime)
         require(config, run_refusal(config.run))
-        # A thread has the results of every eighth pixel of its warp, before they are reordered.
+        # A thread holds the results of every eighth pixel of its warp, before they are reordered.
         whole, run = why_one_by_one(loaded) is None, contiguous_outputs(own, config.run, config.warp_m // 8)
         struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int)
         prelude = constants(
@@ -163,9 +163,9 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
 
 
 class ImplicitGemmTf32Mma(ImplicitGemmMma):
-    """The same kernel on float32: each number is rounded to TF32, of 10 mantissa bits, and sums are float32.
+    """The same kernel for float32: factors are rounded to TF32 (10 mantissa bits), and sums are float32.
 
-    A product differs from that of the float32 numbers by up to 2^-10 of it.
+    The relative error of each product is at most 2^-10.
     """
 
     name = "implicit_gemm_tf32_mma"
@@ -179,17 +179,17 @@ class ImplicitGemmTf32Mma(ImplicitGemmMma):
 
 
 def piece_of(problem: Conv2dProblem) -> int:
-    """Channels in 16 bytes, which are copied at once."""
+    """Channels that one copy of 16 bytes loads."""
     return PIECE_BYTES // itemsize(problem.x_dtype)
 
 
 def steps_of(problem: Conv2dProblem, channels: int) -> int:
-    """Steps of so many channels of a tile: each tap's channels, in whole pieces."""
+    """Steps of a tile, of `channels` channels each; the channels of a tap are rounded up to whole pieces."""
     return -(-problem.r * problem.s * _whole_group(problem) // channels)
 
 
 def why_one_by_one(problem: Conv2dProblem) -> Reason | None:
-    """The reason why channels cannot be copied 16 bytes at a time with any alignment; None if they can."""
+    """The reason why channels cannot be copied 16 bytes at a time, whatever the alignment; None if they can."""
     if problem.x_layout != "NHWC":
         return Reason("x is in {layout}", layout=problem.x_layout)
     if problem.c_per_group % (piece := piece_of(problem)):
@@ -206,21 +206,21 @@ def why_rows(problem: Conv2dProblem) -> Reason | None:
 
 
 def rows_pay(problem: Conv2dProblem) -> bool:
-    """Tell if it pays to write x as rows: not if most of a row would be the zeros that pad a group."""
+    """True if writing x as rows saves time: not if most of a row would be the zeros that pad a group."""
     return why_rows(problem) is not None and (problem.groups == 1 or problem.c_per_group >= piece_of(problem))
 
 
 def _whole_group(problem: Conv2dProblem) -> int:
-    """Channels of a group in whole pieces."""
+    """Channels of a group, rounded up to whole pieces."""
     piece = piece_of(problem)
     return -(-problem.c_per_group // piece) * piece
 
 
 def store_width(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1, of_row: bool = False) -> int:
-    """Neighbouring outputs that one instruction of a thread may store.
+    """Contiguous outputs that one instruction of a thread may store.
 
-    In NHWC they are filters of a pixel, in a warp of `filters`; else a run of `pixels` of a filter, of a row or of a
-    plane without gaps.
+    In NHWC they are filters of one pixel; a warp has `filters` filters. Else they are a run of `pixels` of one filter,
+    within a row if `of_row`, else within a plane without gaps.
     """
     size, may = itemsize(problem.out_dtype), [pixels]
     if problem.out_layout == "NHWC":
@@ -237,10 +237,10 @@ def store_width(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1
 
 
 def contiguous_outputs(problem: Conv2dProblem, run: int, own: int) -> int:
-    """Outputs of a filter in one store of a lane, at most `run`, its `own`, and 16 bytes; 1 in NHWC."""
+    """Outputs of a filter in one store of a lane, limited by `run`, by its `own` outputs and by 16 bytes; 1 in NHWC."""
     return 1 if problem.out_layout == "NHWC" else min(run, own & -own, PIECE_BYTES // itemsize(problem.out_dtype))
 
 
 def run_refusal(run: int) -> Reason | None:
-    """The reason why a store cannot have so many outputs; None if it can."""
+    """The reason why a store cannot have `run` outputs; None if it can."""
     return Reason("run={run} is no power of 2", run=run) if run < 1 or run & (run - 1) else None

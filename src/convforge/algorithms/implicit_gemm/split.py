@@ -26,7 +26,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# An output of fewer products is more exact in float32: each product of halves has an error of up to 2^-22 of itself.
+# An output of fewer products is more exact in float32: a product of halves has a relative error of up to 2^-22.
 FEWEST_PRODUCTS = 32
 
 # With fewer channels or filters "auto" chooses another method: tiles have 64 of each, and most would be zeros.
@@ -34,7 +34,7 @@ FEWEST, WHY = 32, "many channels: three products of 16 bits on tensor cores for 
 
 NEIGHBOURS = 16  # filters of one tap that split_filters.cu compares
 
-# Exponents of 2 in messages: of numbers that halves can represent.
+# Exponents of 2 in messages: the range of numbers that halves can represent.
 LIMITS = {"above": tiles.REACH + 1, "least": tiles.IN_FULL, "ratio": tiles.IN_FULL - tiles.TOP}
 
 # Fields of a kernel's struct for filters split by :class:`SplitFilters`; put_filters fills them.
@@ -54,16 +54,16 @@ class SplitFilters(Preparation):
     """Splits the filters on the device.
 
     Its tensors: "w" (K, C, R, S), float32 in cross-correlation order; "halves" (2, K, R, S, channels), float16, high
-    and low; "scales" (K,), float32, 0 for a filter that is computed from its floats; "redone", the tiles that were. "w"
-    is a copy if it `keeps` the weights; else the weights themselves, for calls that end before these change, as
-    `borrow` does.
+    and low; "scales" (K,), float32, 0 for a filter that is computed from its floats; "redone", the tiles that were
+    computed from floats. "w" is a copy if `keeps` is True. Else it is the user's array, as in `borrow`, for calls that
+    end before the array changes.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, keeps: bool = True) -> None:
         k, c, r, s = problem.w_shape
         channels, held = tiles.padded_channels(problem), c * (r * s | 1) * 4
-        held = held if held <= 200 << 10 else 0  # of a filter, in shared memory
-        # A block a filter: with few filters, each block has more threads, so that all have about 128 Ki.
+        held = held if held <= 200 << 10 else 0  # bytes of a filter in shared memory
+        # One block per filter. With few filters a block has more threads, so that there are about 128 Ki in all.
         threads = max(256, min(1024, (128 << 10) // k // 256 * 256))
         prelude = constants(C=c, R=r, S=s, K_GROUP=problem.k_per_group, NEIGHBOURS=NEIGHBOURS, CHANNELS=channels,
                             THREADS=threads, IS_HELD=held > 0, KEEPS=keeps)  # fmt: skip
@@ -110,7 +110,7 @@ class SplitFilters(Preparation):
 
 
 def in_order(w: Any, flip: bool) -> Any:
-    """A view of the weights (K, C, R, S) in cross-correlation order."""
+    """View the weights (K, C, R, S) in cross-correlation order."""
     if not flip:
         return w
     _, _, r, s = w.shape
@@ -202,12 +202,12 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
 
 
 def problem_refusal(problem: Conv2dProblem) -> Reason | None:
-    """The reason why products of halves cannot compute a layer, or not well; None if they can."""
+    """The reason why products of halves cannot compute a layer, or not exactly or fast enough; None if they can."""
     return types_refusal(problem, FEWEST_PRODUCTS) or group_refusal(problem)
 
 
 def types_refusal(problem: Conv2dProblem, fewest: int) -> Reason | None:
-    """The reason why products of halves do not suit a layer's types or outputs of so few products; None if they do."""
+    """The reason why products of halves do not suit a layer's types or its number of products; None if they do."""
     types = {problem.x_dtype, problem.w_dtype, problem.out_dtype, problem.acc_dtype}
     if types != {"float32"}:
         return Reason("x, w and the result must all be float32; these are {types}", types=", ".join(sorted(types)))
@@ -248,7 +248,6 @@ def ways_of_split(problem: Conv2dProblem, split_first: bool) -> tuple[Way, ...]:
 
 
 def way_of_products() -> Way:
-    """The way of products of halves."""
     words = Reason(
         "each float32 is two numbers of 16 bits, and {count} products of those on the tensor cores are one "
         "product; pixels and filters are first multiplied by scales, which are powers of two",

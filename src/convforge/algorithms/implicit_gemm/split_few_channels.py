@@ -17,24 +17,24 @@ from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Sums of a lane, besides which registers hold twice as many factors as for 16 bits, and two kinds of sums a product.
+# Most sums of a lane. Registers also hold twice as many factors as for 16 bits, and two kinds of sums per product.
 MOST_SUMS = 64
-# An output of fewer products is more exact in float32: each product of halves has an error of up to 2^-22 of itself.
+# An output of fewer products is more exact in float32: a product of halves has a relative error of up to 2^-22.
 FEWEST_PRODUCTS = 16
-MOST_LOST = 8  # of split_patch.cuh
+MOST_LOST = 8  # as in split_patch.cuh
 
 
 @dataclass(frozen=True, slots=True)
 class SplitFewChannelsConfig(FewChannelsConfig):
-    """Tiles of :class:`ImplicitGemmSplitFewChannels`: a patch is split when all of it is there, so there is one."""
+    """Tiles of :class:`ImplicitGemmSplitFewChannels`: a patch is split once it is complete, so there is one."""
 
     tile_h: int = 8  # rows of outputs that a block computes at once
-    fragments: int = 2  # of a warp: runs of 16 outputs of a row
+    fragments: int = 2  # runs of 16 outputs of a row that a warp computes
     warp_n: int = 32  # filters of a warp, a multiple of 16
     patches: int = 1  # always 1
 
 
-# The last two leave most room for large filters and wide dilation.
+# The last two leave the most room for large filters and wide dilation.
 TILES = tuple(SplitFewChannelsConfig(*tile, resident=resident) for tile, resident in (
     ((8, 16, 64, 2, 32), 512), ((16, 16, 64, 2, 64), 384), ((8, 16, 64, 2, 64), 384), ((8, 16, 96, 2, 32), 512),
     ((8, 16, 96, 4, 32), 384), ((16, 16, 32, 4, 32), 384), ((16, 16, 32, 2, 32), 512), ((8, 16, 32, 2, 32), 512),
@@ -46,8 +46,8 @@ TILES = tuple(SplitFewChannelsConfig(*tile, resident=resident) for tile, residen
 class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
     """First layers of float32 on the tensor cores of any GPU since Ampere: three products of halves for one of floats.
 
-    The kernel of :class:`ImplicitGemmFewChannels`, whose blocks split the pixels that they stage. As in
-    :class:`ImplicitGemmSplit`, but the pixels of a tile have one scale, a power of two, as has each filter.
+    The kernel is that of :class:`ImplicitGemmFewChannels`; blocks also split the pixels that they stage. Numbers are
+    split as in :class:`ImplicitGemmSplit`, but all pixels of a tile have one scale, a power of two. So has each filter.
     """
 
     name = "implicit_gemm_split_few_channels"
@@ -59,7 +59,7 @@ class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
     fields, put = split.FILTER_FIELDS, staticmethod(split.put_filters)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
-        """Only where it is faster than multiply-adds in spite of the padding of products."""
+        """Preferred only where it is faster than multiply-adds although products are padded."""
         why = "few channels: three products of 16 bits on tensor cores for one of float32"
         slower = problem.k < split.FEWEST or self.work_for(problem).flops >= problem.flops
         return None if slower or self.refuses(problem, facts) else Preference(Rank.TENSOR_CORES_OF_WARPS, why)
@@ -93,7 +93,7 @@ class ImplicitGemmSplitFewChannels(OnPatch[SplitFewChannelsConfig]):
 
 
 class SplitFewFilters(split.SplitFilters):
-    """Splits the filters, then writes their halves in the order in which lanes multiply them: its tensor "filters"."""
+    """Splits the filters, then writes the halves to the tensor "filters", in the order in which lanes use them."""
 
     def __init__(
         self, problem: Conv2dProblem, config: SplitFewChannelsConfig, runtime: Runtime, keeps: bool = True

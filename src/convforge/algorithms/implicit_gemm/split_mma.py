@@ -25,7 +25,7 @@ from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Channels of a step; sums of a lane, each of which has a bit in the kernel.
+# Channels of a step; most sums of a lane, because each has a bit in the kernel.
 BLOCK_K, MOST_SUMS = 32, 64
 
 
@@ -33,8 +33,8 @@ BLOCK_K, MOST_SUMS = 32, 64
 class SplitMmaConfig(Config):
     """Tiles of :class:`ImplicitGemmSplitMma`."""
 
-    block_m: int = 128  # output pixels of a block, a power of 2 from 16 on
-    block_n: int = 64  # filters of a block, a power of 2 from 16 on
+    block_m: int = 128  # output pixels of a block, a power of 2, at least 16
+    block_n: int = 64  # filters of a block, a power of 2, at least 16
     warp_m: int = 64  # output pixels of a warp, a multiple of 16
     warp_n: int = 32  # filters of a warp, a multiple of 16
     stages: int = 4  # tiles of each operand in shared memory
@@ -51,7 +51,7 @@ TILES = tuple(starmap(SplitMmaConfig, (
 class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
     """Implicit GEMM of float32 on the tensor cores of any GPU since Ampere: three products of halves for one of floats.
 
-    As in :class:`ImplicitGemmSplit`, but each pixel has a scale for 64 channels, a power of two, as has each filter.
+    Numbers are split as in :class:`ImplicitGemmSplit`, but each pixel has a scale for every 64 channels.
     """
 
     name = "implicit_gemm_split_mma"
@@ -74,7 +74,6 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
         return *split.ways_of_split(problem, split_first=True), *stages.ways_of_shares(config.split_k)
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[SplitMmaConfig]:
-        """The configs that waste least of the device first."""
         return stages.ordered_with_shares(
             {config: tiles_of(config) for config in TILES}, problem, facts, lambda config: spans_of(problem),
             2, lambda config, count: replace(config, split_k=count),
@@ -85,7 +84,7 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
         if not stages.can_share(spans := spans_of(problem), config.split_k):
             raise ValueError(f"{config}: {spans} steps of a tap are not shared out among {config.split_k} blocks")
         own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
-        # With several groups, the channels of each begin with a new scale.
+        # With several groups, each group begins with a new scale.
         of_group = problem.c if problem.groups == 1 else -(-problem.c_per_group // stages.SIDE) * stages.SIDE
         loaded = stages.rows_problem(problem, of_group)
         rows = stages.SplitPixels(problem, loaded, runtime)
@@ -95,7 +94,7 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
             **dict.fromkeys(("height", "width", "pairs"), ctypes.c_int),
         )  # fmt: skip
         top, _, left, _ = problem.padding
-        outside = problem.padding_mode != "zeros"  # the rows contain the border
+        outside = problem.padding_mode != "zeros"  # the rows include the border
         numbers = {
             "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, **dict(shape.constants), "SPLIT_K": config.split_k,
             "FILTER_PITCH": padded_channels(problem), "GROUP_PITCH": of_group, "PIXEL_PITCH": rows.pitch,
@@ -122,14 +121,14 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
 
 
 def spans_of(problem: Conv2dProblem) -> int:
-    """Steps of 64 channels for a tap."""
+    """Steps of BLOCK_K channels for a tap."""
     return -(-padded_channels(problem) // BLOCK_K)
 
 
 def tiles_of(config: SplitMmaConfig) -> Tiling:
     """The block's tile, threads, shared memory and constants: two tiles for each operand, and scales.
 
-    Raises ValueError for a config whose warps cannot divide the tile.
+    Raises ValueError if the warps of a config cannot divide the tile.
     """
     shape = tiling(GemmMmaConfig(config.block_m, config.block_n, BLOCK_K, config.warp_m, config.warp_n, config.stages))
     if (sums := config.warp_m * config.warp_n // 32) > MOST_SUMS:

@@ -16,14 +16,14 @@ from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 
-# Products of halves for one of floats; channels of a step, whose halves are a row.
+# Products of halves for one product of floats; channels of a step: their halves fill a row.
 PRODUCTS, ROW_CHANNELS = 3, 64
 
-# Exponents of 2 that are constants of split.cuh: the scale brings the largest number to 2^TOP or more; a number of at
-# least 2^IN_FULL after that keeps its bits; the largest number is split from 2^-REACH to below 2^(REACH + 1).
+# Exponents of 2, as in split.cuh. The scale makes the largest number 2^TOP or more. A scaled number of at least
+# 2^IN_FULL keeps all its bits. The largest number may be from 2^-REACH to below 2^(REACH + 1).
 TOP, IN_FULL, REACH = 14, -12, 100
 
-# Columns of a product: a thread has three sums for each pair of them and 64 rows.
+# Columns of a product. A thread holds three sums for every two columns of 64 rows.
 COLUMNS = (64, 96, 112, 128)
 
 # Stages in shared memory; the first ring that fits is used.
@@ -36,7 +36,7 @@ RESIDENT_RINGS = tuple(Ring(True, stages, 2) for stages in (3, 2))
 # Scales of a pixel, each of 64 channels, that a copy loads: 16 bytes.
 SCALES = 4
 
-# Bytes besides the tiles: those of wgmma.cu, and the largest numbers of channels.
+# Shared memory in addition to the tiles, in bytes: that of wgmma.cu, and the largest numbers of channels.
 SPLIT_BYTES = 2048
 
 # The model that orders the configs before any is timed, fitted to times on an H100. It counts clock cycles of an SM.
@@ -51,8 +51,8 @@ OUTPUT_CYCLES, START_CYCLES = 26, 3300
 # Writing pixels to a workspace first: cycles of the launch; bytes of a number that are read and written, and those that
 # the device reads and writes in a cycle. Bytes that the TMA then loads in a cycle.
 WRITING_CYCLES, WRITTEN_BYTES, WRITTEN_A_CYCLE, LOADED_A_CYCLE = 3000, 8, 2200, 60
-# Up to so many columns of a product, two threads of a separate warpgroup issue copies, and 128 threads split. Beyond,
-# two threads of one warp issue them, and 96 split, which takes longer by this factor.
+# Up to MOST_ALONE columns of a product, two threads of a separate warpgroup issue copies, and 128 threads split. With
+# more columns, two threads of one warp issue copies, and 96 split, which takes TOGETHER times as long.
 MOST_ALONE, TOGETHER = 112, 1.6
 
 
@@ -60,10 +60,10 @@ MOST_ALONE, TOGETHER = 112, 1.6
 class SplitConfig(TilesConfig):
     """Tiles and rings of :class:`ImplicitGemmSplit`; `rows` is 1."""
 
-    # The two warpgroups share a tile by its pixels, `columns` each, and both take all its filters.
+    # True: each of the two warpgroups computes `columns` pixels of a tile, with all its filters.
     by_pixels: bool = False
-    # Another kernel first writes x to a workspace as halves, each pixel with a scale for 64 channels. It takes any
-    # layout, border, number of channels and alignment.
+    # Another kernel first writes x to a workspace as halves, each pixel with a scale for 64 channels. It works for
+    # any layout, border, number of channels and alignment.
     split_first: bool = False
 
     @property
@@ -80,7 +80,7 @@ class SplitConfig(TilesConfig):
 
     @staticmethod
     def whole_groups(problem: Conv2dProblem) -> int:
-        """Padded so that copies can begin at each group: at multiples of 16 bytes."""
+        """Channels of a group, padded so that each group begins at a multiple of 16 bytes, where a copy can begin."""
         return problem.c_per_group if problem.groups == 1 else -(-problem.c_per_group // 4) * 4
 
     @classmethod
@@ -127,18 +127,18 @@ WAYS = (
 
 
 def padded_channels(problem: Conv2dProblem) -> int:
-    """Channels of a split filter's row, which is a multiple of 16 bytes."""
+    """Channels of a row of a split filter, padded to a multiple of 16 bytes."""
     return -(-problem.c_per_group // 8) * 8
 
 
 def split_rows(problem: Conv2dProblem) -> Conv2dProblem:
-    """The problem on rows of halves in a workspace: twice as many images, those of high halves first."""
+    """Problem that reads rows of halves in a workspace: twice as many images, those of high halves first."""
     channels = -(-problem.c // 8) * 8
     return rows_problem(problem, channels).replace(x_dtype="float16", w_dtype="float16", n=2 * problem.n)
 
 
 def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFacts) -> float:
-    """Estimate the cycles of a call: those of the SM with the most tiles, by its products or its splits."""
+    """Estimate the cycles of a call: the SM with the most tiles, limited by its products or by splitting."""
     most = -(-wgmma_tiles.tiling(problem, config)[0] // facts.cores)
     steps = wgmma_tiles.steps_of(problem, ROW_CHANNELS, config.split_k)
     read = (64 + config.columns) * ROW_BYTES
@@ -162,7 +162,7 @@ def modelled_cycles(problem: Conv2dProblem, config: SplitConfig, facts: DeviceFa
 
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts) -> Iterator[SplitConfig]:
-    """Configs worth a look, each with the deepest rings that fit."""
+    """Configs worth timing, each with the rings of most stages that fit."""
     needs_rows = SplitConfig.needs_rows(problem)
     for patch, way, columns in product((True, False), WAYS, COLUMNS):
         base = replace(way, patch=patch, columns=columns, repacked=needs_rows and not way.split_first)

@@ -28,17 +28,17 @@ C = TypeVar("C", bound=Config)
 
 
 def begins(at: int) -> int:
-    """The aligned address of the next array of the workspace, from `at` on."""
+    """Round an address up to the alignment of arrays in the workspace."""
     return -(-at // BEGINS) * BEGINS
 
 
 def row_pitch(problem: Conv2dProblem, channels: int) -> int:
-    """Bytes from one row of so many channels to the next, a multiple of the TMA's alignment."""
+    """Bytes from one row of `channels` channels to the next, a multiple of the TMA's alignment."""
     return -(-channels * itemsize(problem.x_dtype) // ALIGNMENT) * ALIGNMENT
 
 
 def rows_problem(problem: Conv2dProblem, of_group: int) -> Conv2dProblem:
-    """The problem on rows in a workspace, with `of_group` channels of a group; they contain any border but zeros."""
+    """Problem that reads rows in a workspace, with `of_group` channels a group; rows include any border but zeros."""
     rows = problem.replace(x_layout="NHWC", out_layout=problem.out_layout, c=of_group * problem.groups)
     if problem.padding_mode == "zeros":
         return rows
@@ -50,18 +50,18 @@ def rows_problem(problem: Conv2dProblem, of_group: int) -> Conv2dProblem:
 
 
 def problem_of_shares(problem: Conv2dProblem) -> Conv2dProblem:
-    """The problem whose results are the sums of one share: floats in NHWC, before the epilogue."""
+    """Problem with the sums of one split-K share as its output: float32 in NHWC, without the epilogue."""
     return problem.replace(out_dtype="float32", out_layout="NHWC", epilogue=Epilogue())
 
 
 class Squares(ABC):
     """A step that reads an image square by square, and writes it to the workspace in another form.
 
-    `problem` is the given one, and `rows` the one on the rows: a border other than zeros is written out. The class has
+    `problem` reads the user's x; `rows` reads the written rows, which include a border other than zeros. The class has
     the name of the kernel's struct.
     """
 
-    kernel: ClassVar[str]  # and stem of its file
+    kernel: ClassVar[str]  # name of the kernel, and stem of its file
     nbytes: int
 
     def __init__(self, problem: Conv2dProblem, rows: Conv2dProblem, runtime: Runtime) -> None:
@@ -91,18 +91,18 @@ class Squares(ABC):
 
     @abstractmethod
     def _numbers(self, problem: Conv2dProblem, channels: int) -> dict[str, Any]:
-        """Constants specific to the kernel, for `channels` in a row; sets `nbytes`."""
+        """Return the constants of the kernel for rows of `channels` channels, and set `nbytes`."""
 
     @abstractmethod
     def _places(self, workspace: int) -> dict[str, ArrayView]:
-        """The arrays that it writes to a workspace at this address, by their names in the struct."""
+        """Arrays that the kernel writes to a workspace at this address, by their names in the struct."""
 
     def arrays(self, buffers: Buffers) -> Mapping[str, ArrayView]:
-        """The arrays that it wrote in a call, by the product's names for them."""
+        """Arrays that the kernel wrote in a call, by the names that the product uses."""
         return self._places(address(buffers["workspace"]))
 
     def _dense(self, at: int, count: int, channels: int, size: int) -> ArrayView:
-        """An array of `count` images with so many numbers a pixel."""
+        """Contiguous array of `count` images, with `channels` numbers of `size` bytes per pixel."""
         pixel = channels * size
         strides = (self._height * self._width * pixel, self._width * pixel, pixel, size)
         return ArrayView(at, (count, self._height, self._width, channels), strides, size)
@@ -123,12 +123,11 @@ class PixelRows(Squares):
         return {"rows": rows._replace(shape=(*rows.shape[:3], self._channels))}
 
     def arrays(self, buffers: Buffers) -> Mapping[str, ArrayView]:
-        """The rows, which replace x."""
         return {"x": super().arrays(buffers)["rows"]}
 
 
 class SplitPixels(Squares):
-    """The step that writes float32 pixels as rows of halves, all high ones before all low ones, and their scales.
+    """The step that writes float32 pixels as rows of halves, all high halves before all low halves, and their scales.
 
     A pixel has `pitch` halves and `slices` scales.
     """
@@ -152,7 +151,7 @@ class SplitPixels(Squares):
 
 
 class SumShares:
-    """The step that adds up `count` shares, `offset` bytes into the workspace, and applies the epilogue."""
+    """The step that adds up `count` split-K shares, `offset` bytes into the workspace, and applies the epilogue."""
 
     def __init__(self, problem: Conv2dProblem, count: int, offset: int, runtime: Runtime) -> None:
         self._shape, self._offset = problem_of_shares(problem).out_shape, offset
@@ -171,7 +170,7 @@ class SumShares:
         self.launch = Launch(info, runtime.compile(source), arguments, runtime)
 
     def array(self, buffers: Buffers) -> ArrayView:
-        """The sums of the first share in a call's workspace; those of the others follow."""
+        """View of the sums of the first share in a call's workspace; the other shares follow."""
         n, p, q, k = self._shape
         at = begins(address(buffers["workspace"]) + self._offset)
         return ArrayView(at, (n, p, q, k), (4 * p * q * k, 4 * q * k, 4 * k, 4), 4)
@@ -211,11 +210,11 @@ def ordered_with_shares(
     shapes: Mapping[C, Tiling], problem: Conv2dProblem, facts: DeviceFacts, steps: Callable[[C], int], fewest: int,
     share: Callable[[C, int], C],
 ) -> list[C]:  # fmt: skip
-    """The configs that fit a device, those that waste least of it first.
+    """The configs that fit a device, the shortest estimated time first.
 
-    A config with fewer tiles than SMs also comes with blocks that share the steps of a tile, at most 16: each has at
-    least `fewest` of its `steps`, and `share` gives the config with so many blocks. Rows of a Tiling are output pixels,
-    columns filters.
+    A config with fewer tiles than SMs is also listed with split-K: up to 16 blocks share the steps of a tile. Each has
+    at least `fewest` of the `steps`. `share` returns the config with that many blocks. Rows of a Tiling are output
+    pixels, columns are filters.
     """
     pixels, k, groups = problem.n * problem.p * problem.q, problem.k_per_group, problem.groups
     found: dict[C, float] = {}
@@ -226,13 +225,13 @@ def ordered_with_shares(
         tiles, count = max(1, shape.tiles(pixels, k, groups)), steps(config)
         shares = min(facts.cores // tiles, count // fewest, 16)
         if shares > 1:
-            shares = -(-count // -(-count // shares))  # each has some
+            shares = -(-count // -(-count // shares))  # no block is without steps
             found[share(config, shares)] = found[config] / shares
     return sorted(found, key=found.__getitem__)
 
 
 def can_share(steps: int, count: int) -> bool:
-    """Tell if `count` blocks can share these steps: each has some, and all parts but the last are equal."""
+    """True if `count` blocks can share these steps: each has some, and all parts but the last are equal."""
     return 1 <= count <= steps and -(-steps // -(-steps // count)) == count
 
 

@@ -30,35 +30,35 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-MAPS_KEPT = 64  # of an array, by a plan: to encode one takes microseconds
-TENSOR_PRODUCTS = 12  # multiply-adds of tensor cores in the time of one of a plain core, for the cost model
+MAPS_KEPT = 64  # maps of an array that a plan caches: encoding one takes microseconds
+TENSOR_PRODUCTS = 12  # tensor-core multiply-adds in the time of one float32 multiply-add, for the cost model
 
 C = TypeVar("C", bound=TilesConfig)
 
 # An array's address and strides in bytes -> its tensor map; None if the TMA cannot access it.
 MapMaker = Callable[[int, tuple[int, ...]], AnyMap | None]
 
-# Name of a map in the struct -> its maker, None for an unused map, and its array: of the call, its workspace or the
-# filters.
+# Name of a map in the struct -> its maker (None for an unused map) and the name of its array: one of the call, of the
+# workspace or of the filters.
 Maps = dict[str, tuple[MapMaker | None, str]]
 
 
 class OnTensorCores(DeviceConvolution[C]):
-    """An implicit GEMM whose tiles the TMA loads, and which wgmma multiplies.
+    """Implicit GEMM on tiles that the TMA loads and wgmma multiplies.
 
-    The TMA loads rows of channels (NHWC) whose addresses are multiples of 16 bytes, and zeros outside the image. For
-    any other image a kernel first writes such rows to the workspace. A plan that is called with unaligned arrays passes
+    The TMA loads rows of channels (NHWC) at multiples of 16 bytes, and zeros outside the image. For
+    any other image a kernel first writes these rows to the workspace. A plan that is called on unaligned arrays passes
     them to a plan with that kernel, which is compiled when it is first needed.
     """
 
-    stem: ClassVar[str]  # of the .cu file, its kernel and its struct
-    fields: ClassVar[Mapping[str, Any]] = {}  # further ones of the struct
-    types: ClassVar[Mapping[str, str]]  # NumPy's name of a type of x -> that of factors in PTX
-    products: ClassVar[int] = 1  # of 16 bits, for one of this method
+    stem: ClassVar[str]  # name of the .cu file, its kernel and its struct
+    fields: ClassVar[Mapping[str, Any]] = {}  # further fields of the struct, with types
+    types: ClassVar[Mapping[str, str]]  # NumPy's name of x's type -> PTX's name of the factors' type
+    products: ClassVar[int] = 1  # 16-bit products for one product of this method
     fewest: ClassVar[int]  # channels and filters of a group for which "auto" chooses the method
-    why: ClassVar[str]  # it chooses so
+    why: ClassVar[str]  # reason for this choice
     config_type: ClassVar[type[TilesConfig]]
-    preparation: ClassVar[type[Any]]  # of the weights, from a problem and a runtime
+    preparation: ClassVar[type[Any]]  # of the weights; made from a problem and a runtime
 
     @abstractmethod
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
@@ -95,7 +95,7 @@ class OnTensorCores(DeviceConvolution[C]):
 
     def plan(self, problem: Conv2dProblem, config: C, runtime: Runtime) -> Plan:
         require(config, config.refusal(problem, runtime.facts))
-        # Rows in a workspace contain the border; shares of channels leave sums.
+        # Rows in a workspace include the border. With split-K the kernel stores sums.
         own = problem if config.split_k == 1 else stages.problem_of_shares(problem)
         loaded = config.loaded(own)
         around = stages.Stages(problem, self.rows(problem, loaded, config, runtime), config.split_k, runtime)
@@ -120,7 +120,7 @@ class OnTensorCores(DeviceConvolution[C]):
         info = LaunchInfo(self.name, grid, (config.threads,), shared, cluster=cluster, early=True)
         used = {name: (lru_cache(maxsize=MAPS_KEPT)(make), array) for name, (make, array) in maps.items() if make}
 
-        device: Any = runtime  # with a TMA
+        device: Any = runtime  # a runtime with a TMA
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()
@@ -144,7 +144,6 @@ class OnTensorCores(DeviceConvolution[C]):
 
 
 def ways_of_x(problem: Conv2dProblem, config: TilesConfig) -> tuple[Way, ...]:
-    """The way of x if every call first writes it as rows."""
     return (stages.way_of_rows(Reason.joined(_why_rows(problem, config))),) if config.repacked else ()
 
 
@@ -201,7 +200,7 @@ def group_refusal(problem: Conv2dProblem) -> Reason | None:
 
 
 def outputs_together(problem: Conv2dProblem, out: Any) -> int:
-    """Neighbouring outputs that one instruction of a thread may store: 4, 2 or 1, at most 8 bytes."""
+    """Contiguous outputs that one instruction of a thread may store: 4, 2 or 1, at most 8 bytes."""
     axis, count = (
         (3, problem.k_per_group) if problem.out_layout == "NHWC" else (problem.out_layout.index("W"), problem.q)
     )
@@ -230,7 +229,7 @@ def _struct_of(types: ElementTypes, name: str, maps: tuple[str, ...], fields: tu
 class FilterRows(ChannelPacker):
     """The weights with the channels of a tap contiguous, as rows of an operand.
 
-    `borrow` does not copy weights that are already stored so: those of 1x1, and of channels_last models.
+    `borrow` does not copy weights that already have this layout: those of 1x1 filters and of channels_last models.
     """
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime) -> None:
@@ -250,7 +249,7 @@ class FilterRows(ChannelPacker):
 class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     """Implicit GEMM on Hopper's tensor cores: the TMA loads tiles, two warpgroups multiply them.
 
-    Threads store results that the TMA cannot store: of float32, in NCHW, of groups whose filters are no multiple of 64.
+    Threads store the results that the TMA cannot store: float32, NCHW, or groups with no multiple of 64 filters.
     """
 
     name = "implicit_gemm_wgmma"
@@ -312,9 +311,9 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
 
 
 class ImplicitGemmTf32(ImplicitGemmWgmma):
-    """The same kernel on float32: each number is rounded to TF32, of 10 mantissa bits, and sums are float32.
+    """The same kernel for float32: factors are rounded to TF32 (10 mantissa bits), and sums are float32.
 
-    A product differs from that of the float32 numbers by up to 2^-10 of it.
+    The relative error of each product is at most 2^-10.
     """
 
     name = "implicit_gemm_tf32"
@@ -327,7 +326,7 @@ class ImplicitGemmTf32(ImplicitGemmWgmma):
 
 
 def _ways_of_result(problem: Conv2dProblem, config: WgmmaConfig) -> tuple[Way, ...]:
-    """The way of the result: the TMA or threads store it."""
+    """The way in which the result is stored: by the TMA or by threads."""
     if config.split_k > 1:
         return ()
     if not config.scattered:

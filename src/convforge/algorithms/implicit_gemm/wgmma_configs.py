@@ -1,4 +1,4 @@
-"""The configs of wgmma.cu that are worth a look, the fastest by a model of cycles first."""
+"""The configs of wgmma.cu that are worth timing, the fastest by a model of cycles first."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Columns of a product that are tried, multiples of 16 up to 256; those for groups with so few filters.
+# Columns of a product to try, multiples of 16 up to 256; more to try for groups with few filters.
 COLUMNS = (64, 96, 112, 128, 192, 224, 256)
 FEW_COLUMNS = (16, 32, 48)
-# Configs to try first of each kind that the model was not fitted to; of each kind of pairs of blocks.
+# Configs to try early: of each kind that the model was not fitted to; of each kind of pairs of blocks.
 OTHERS, TRIED_IN_PAIRS = 3, 2
 
 C = TypeVar("C", bound=TilesConfig)
@@ -31,7 +31,7 @@ class Ring(NamedTuple):
     filter_stages: int
 
 
-# The first ones that fit are used. Patches are large, and each serves all taps.
+# The first ring that fits is used. Patches are large, and each serves all taps.
 PATCH_RINGS = tuple(Ring(False, *stages) for stages in ((4, 6), (3, 6), (2, 6), (2, 4), (2, 3)))
 RINGS = tuple(Ring(False, stages, stages) for stages in (6, 5, 4, 3, 2))
 RESIDENT_RINGS = tuple(Ring(True, stages, 2) for stages in (4, 3, 2))
@@ -44,14 +44,14 @@ PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, MOVED_A_CYCLE = 2100, 106, 60, 5
 STEP_CYCLES, COPY_CYCLES = 16, 106
 # Finishing: cycles of a tile, and of each 128 outputs; cycles of a launch.
 FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 475, 25, 2400
-# Adding up shares: cycles of the launch, and bytes that the device reads and writes in one.
+# Adding up split-K shares: cycles of the launch, and bytes that the device reads and writes in a cycle.
 SHARING_CYCLES, SHARED_A_CYCLE = 3000, 2500
-# A ring of DEEP stages hides the latency of copies. For each missing stage, a tile takes this share longer.
+# A ring of DEEP stages hides the latency of copies. Each missing stage lengthens a tile by the fraction SHALLOW.
 DEEP, SHALLOW = 4, 0.083
 
 
 def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: int, facts: DeviceFacts) -> list[int]:
-    """Numbers of shares of the channels: one that gives each SM a tile, and one that gives half of them a tile."""
+    """Values of split_k to try: one that gives each SM a tile, and one that gives half of the SMs a tile."""
     count, slices = tiles.tiling(problem, config)[0], tiles.slices_of(problem, channels)
     if problem.groups > 1 or config.resident or not count:
         return []
@@ -60,7 +60,7 @@ def splits_worth_a_look(problem: Conv2dProblem, config: TilesConfig, channels: i
 
 
 def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
-    """The first configs with tiles that can share filters, or pixels; changed so that pairs of blocks share these."""
+    """Variants of the first configs in which pairs of blocks share filters, or pixels."""
 
     def several(config: C, along: str) -> bool:
         count, tiles_k, *_ = tiles.tiling(problem, config)
@@ -76,12 +76,12 @@ def in_pairs(problem: Conv2dProblem, configs: Iterable[C]) -> list[C]:
 
 
 def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFacts) -> float:
-    """Estimate the cycles of a call: those of the SM with the most tiles, by its products or its loads."""
+    """Estimate the cycles of a call: the SM with the most tiles, limited by its products or its loads."""
     pixels, filters = config.block
     most = -(-tiles.tiling(problem, config)[0] // facts.cores)
     row, channels = config.row, tiles.row_channels(problem, config)
     steps = tiles.steps_of(problem, channels, config.split_k)
-    read = 64 * row + config.columns * row  # of a step, for 64 rows
+    read = 64 * row + config.columns * row  # bytes of a step, for 64 rows
     each = max(64 * config.columns * row / 2 / PRODUCTS_A_CYCLE, read / READ_A_CYCLE)
     if tiles.slices_of(problem, channels) == 1:  # a row has all channels, and no product reads past them
         each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // tiles.PRODUCT_BYTES) * tiles.PRODUCT_BYTES / row
@@ -99,7 +99,7 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
 
 
 def call_cycles(tiles: int, tile: float, outputs: int, ping_pong: bool, behind: float = 0) -> float:
-    """The cycles of an SM with `tiles`, each of so many cycles and outputs; `behind` are those after the kernel."""
+    """Cycles of an SM with `tiles` tiles of `tile` cycles and `outputs` outputs; `behind` is for later kernels."""
     finish = FINISH_CYCLES + OUTPUT_CYCLES * outputs / 128 / (1 if ping_pong else 2)
     rest = START_CYCLES + behind
     if ping_pong:  # a tile is finished while the next one is multiplied
@@ -108,14 +108,14 @@ def call_cycles(tiles: int, tile: float, outputs: int, ping_pong: bool, behind: 
 
 
 def sharing_cycles(problem: Conv2dProblem, config: TilesConfig) -> float:
-    """Estimate the cycles in which the sums of all shares are added up."""
+    """Estimate the cycles to add up the sums of all split-K shares."""
     if config.split_k == 1:
         return 0
     return SHARING_CYCLES + problem.outputs * 4 * (config.split_k + 0.5) / SHARED_A_CYCLE
 
 
 def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[WgmmaConfig]:
-    """Configs worth a look with rows of `row` bytes, each with the deepest rings that fit."""
+    """Configs worth timing with rows of `row` bytes, each with the rings of most stages that fit."""
     channels, k = row // itemsize(problem.x_dtype), problem.k_per_group
     repacked, scattered = WgmmaConfig.needs_rows(problem), not tiles.tma_stores(problem)
     widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
@@ -138,7 +138,7 @@ def deepest(
     problem: Conv2dProblem, configs: Iterable[C], rings: Sequence[Ring], resident: Sequence[Ring], channels: int,
     facts: DeviceFacts,
 ) -> Iterator[C]:  # fmt: skip
-    """The configs, each with the first ring that fits; with `resident` ones where all filters fit a tile."""
+    """Yield each config with the first ring that fits; `resident` rings come first if one tile has all filters."""
     for config in configs:
         stay = config.block[1] >= problem.k and problem.groups == 1
         stay = stay and tiles.steps_of(problem, channels) <= tiles.MOST_RESIDENT
@@ -147,10 +147,10 @@ def deepest(
 
 
 def ordered(problem: Conv2dProblem, facts: DeviceFacts) -> list[WgmmaConfig]:
-    """Configs worth a look, the fastest by the model of cycles first.
+    """Configs worth timing, the fastest by the model of cycles first.
 
-    Early ones include some that the model was not fitted to, for a search: rows as short as the channels, which load
-    less and leave room for more; patches of filters that move by several pixels; and pairs of blocks.
+    For a search, the first configs include some that the model was not fitted to: short rows for few channels, which
+    load less and leave room for more stages; patches with a stride; and pairs of blocks.
     """
 
     def by_cycles(row: int) -> list[WgmmaConfig]:

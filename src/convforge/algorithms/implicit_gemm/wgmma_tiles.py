@@ -16,17 +16,17 @@ from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
-# Bytes of a row of channels, which is a step of one tap, and of the part that one product reads. A row may be shorter
+# Bytes of a row of channels (a step of one tap), and of the part of it that one product reads. A row may be shorter
 # if it holds all channels.
 ROW_BYTES, PRODUCT_BYTES = 128, 32
 ROWS = (32, 64, ROW_BYTES)
 TILE_W = 8  # columns of outputs that a patch serves, as in wgmma.cu
 PAIRS = ("none", "filters", "pixels")  # operands that two blocks of a cluster may share
-MOST_COLUMNS = 256  # of a product
-BOX_FILTERS = 64  # of a TMA box of results
-EXTRA_BYTES = 512 + 1024  # of shared memory besides tiles and their alignment: barriers, the driver's own
-MOST_RESIDENT = 36  # steps whose filters stay in shared memory: each has a barrier
-MOST_COUNT = 2**29  # tiles or pixels: they are counted in 32 bits, and a block looks ahead
+MOST_COLUMNS = 256  # most columns of a product
+BOX_FILTERS = 64  # filters of a TMA box of results
+EXTRA_BYTES = 512 + 1024  # shared memory in addition to tiles and their alignment: barriers, the driver's
+MOST_RESIDENT = 36  # most steps whose filters stay in shared memory: each has a barrier
+MOST_COUNT = 2**29  # most tiles or pixels: they are counted in 32 bits, and a block looks ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +34,22 @@ class TilesConfig(Config):
     """Tiles and rings of an implicit GEMM on wgmma."""
 
     patch: bool = True  # load patches of pixels that serve all taps of 64 channels; else load the pixels of each tap
-    # Filters are the operand with 64 rows a product, and pixels that with `columns`; else the reverse.
+    # True: filters are operand A of wgmma (64 rows), and pixels are operand B (`columns`); else the reverse.
     filters_on_m: bool = True
     ping_pong: bool = True  # the two warpgroups take turns with a tile each; else they share every tile
-    rows: int = 1  # products of 64 rows of a warpgroup, one below the other
-    columns: int = 128  # of a product
+    rows: int = 1  # products of 64 rows that a warpgroup computes, one below the other
+    columns: int = 128  # columns of a product
     resident: bool = False  # all filters stay in shared memory
-    pixel_stages: int = 4  # of the ring of pixels
-    filter_stages: int = 4  # of the ring of filters, where they do not stay
-    # Another kernel first writes x to a workspace in rows that the TMA can load. It takes any layout, border, number of
-    # channels and alignment.
+    pixel_stages: int = 4  # stages of the ring of pixels
+    filter_stages: int = 4  # stages of the ring of filters, if they are not resident
+    # Another kernel first writes x to a workspace in rows that the TMA can load. It works for any layout, border,
+    # number of channels and alignment.
     repacked: bool = False
-    # Tiles that share the channels of one tile, where there are fewer tiles than SMs; another kernel adds up their
-    # sums.
+    # Split-K: parts into which the channels of a tile are divided, if there are fewer tiles than SMs. Another kernel
+    # adds up their sums.
     split_k: int = 1
-    # Operand that two neighbouring SMs, a cluster, share: their tiles have it in common, and each loads half of it for
-    # both. It is "none", "filters" or "pixels".
+    # Operand that the tiles of the two SMs of a cluster have in common. Each SM loads half of it for both. It is
+    # "none", "filters" or "pixels".
     pairs: str = "none"
 
     @property
@@ -71,12 +71,12 @@ class TilesConfig(Config):
         return replace(self, repacked=True)
 
     def loaded(self, problem: Conv2dProblem) -> Conv2dProblem:
-        """The problem on the pixels that the TMA loads: x itself, or rows in a workspace, which contain the border."""
+        """Problem that reads what the TMA loads: x itself, or rows in a workspace, which include the border."""
         return rows_problem(problem, self.whole_groups(problem)) if self.repacked else problem
 
     @classmethod
     def needs_rows(cls, problem: Conv2dProblem) -> bool:
-        """Tell if x must first be written as rows, because the TMA cannot load it."""
+        """True if x must first be written as rows, because the TMA cannot load it."""
         return not tma_loads(problem) or cls.whole_groups(problem) != problem.c_per_group
 
     @staticmethod
@@ -87,15 +87,15 @@ class TilesConfig(Config):
     @classmethod
     @abstractmethod
     def smallest(cls, problem: Conv2dProblem) -> Self:
-        """The config with the smallest tiles: a problem that it cannot compute has no config."""
+        """The config with the smallest tiles. If it cannot compute a problem, no config can."""
 
     @abstractmethod
     def shared_bytes(self, problem: Conv2dProblem) -> int:
-        """Shared memory of a block: struct Memory of the .cu file, and its alignment."""
+        """Shared memory of a block in bytes: struct Memory of the .cu file, and its alignment."""
 
     @abstractmethod
     def refusal(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        """The reason why the kernel cannot compute a problem so; None if it can."""
+        """The reason why the kernel cannot compute a problem with this config; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class WgmmaConfig(TilesConfig):
     """Tiles and rings of :class:`ImplicitGemmWgmma`, and how results are stored."""
 
     scattered: bool = False  # threads store the results one by one, in any layout; else the TMA does
-    row_bytes: int = 128  # of a row of channels in shared memory: 128, or where channels take no more, 64 or 32
+    row_bytes: int = 128  # bytes of a row of channels in shared memory: 128; or 64 or 32, if they hold all channels
 
     @property
     def row(self) -> int:
@@ -114,7 +114,7 @@ class WgmmaConfig(TilesConfig):
 
     @staticmethod
     def whole_groups(problem: Conv2dProblem) -> int:
-        """Padded with zeros so that no product reads another group's."""
+        """Channels of a group, padded with zeros so that no product reads channels of another group."""
         count, size = problem.c_per_group, itemsize(problem.x_dtype)
         if problem.groups == 1:
             return count
@@ -164,35 +164,35 @@ class WgmmaConfig(TilesConfig):
 
 
 def tma_loads(problem: Conv2dProblem) -> bool:
-    """Tell if the TMA can load the pixels of this problem from an array aligned to 16 bytes."""
+    """True if the TMA can load the pixels of this problem from an array aligned to 16 bytes."""
     rows = problem.c * itemsize(problem.x_dtype) % ALIGNMENT == 0
     return problem.x_layout == "NHWC" and problem.padding_mode == "zeros" and rows
 
 
 def tma_stores(problem: Conv2dProblem) -> bool:
-    """Tell if the TMA can store the result to an array aligned to 16 bytes."""
+    """True if the TMA can store the result to an array aligned to 16 bytes."""
     whole = problem.groups == 1 or problem.k_per_group % BOX_FILTERS == 0
     rows = problem.k * itemsize(problem.out_dtype) % ALIGNMENT == 0
     return problem.out_layout == "NHWC" and itemsize(problem.out_dtype) == 2 and rows and whole
 
 
 def row_channels(problem: Conv2dProblem, config: TilesConfig) -> int:
-    """Channels of a step: those of a row."""
+    """Channels of a step, which is one row."""
     return config.row // itemsize(problem.x_dtype)
 
 
 def steps_of(problem: Conv2dProblem, channels: int, split_k: int = 1) -> int:
-    """Steps of a tile, each of one tap and `channels`."""
+    """Steps of a tile, each of one tap and `channels` channels."""
     return problem.r * problem.s * -(-slices_of(problem, channels) // split_k)
 
 
 def slices_of(problem: Conv2dProblem, channels: int) -> int:
-    """Slices of so many channels that hold all channels of a group."""
+    """Slices of `channels` channels that hold all channels of a group."""
     return -(-problem.c_per_group // channels)
 
 
 def filters_held(problem: Conv2dProblem, config: TilesConfig, channels: int) -> int:
-    """Steps, of so many channels, whose filters are in shared memory at once."""
+    """Steps with filters in shared memory at once; a step has `channels` channels."""
     return steps_of(problem, channels) if config.resident else config.filter_stages
 
 
@@ -202,7 +202,7 @@ def reach_of(problem: Conv2dProblem) -> tuple[int, int]:
 
 
 def patch_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
-    """Columns and rows of pixels that all taps of a tile read; with a stride, those of one phase."""
+    """Columns and rows of pixels that all taps of a tile read; with a stride, only those of one phase."""
     (across, down), (high, wide) = reach_of(problem), problem.stride
     return TILE_W + across // wide, config.block[0] // TILE_W + down // high
 
@@ -214,12 +214,12 @@ def phases_of(problem: Conv2dProblem) -> int:
 
 
 def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, int]:
-    """All tiles; tiles or pairs of them along the filters; tiles of an image along a row and down.
+    """Numbers of tiles: all; along the filters (or pairs, if these share pixels); of an image along a row, and down.
 
     The last pair may have an empty tile.
     """
     pixels, filters = config.block
-    along_pixels, along_filters = config.pairs == "filters", config.pairs == "pixels"  # of the tiles of a pair
+    along_pixels, along_filters = config.pairs == "filters", config.pairs == "pixels"  # axis of a pair
     tiles_k = -(-problem.k_per_group // (filters * (1 + along_filters))) * problem.groups * config.split_k
     across, down = -(-problem.q // TILE_W), -(-problem.p // (pixels // TILE_W))
     if not config.patch:
@@ -230,7 +230,7 @@ def tiling(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int, int, 
 
 
 def split_refusal(problem: Conv2dProblem, config: TilesConfig, channels: int) -> Reason | None:
-    """The reason why tiles cannot share the channels so; None if they can."""
+    """The reason why `split_k` tiles cannot share the channels; None if they can."""
     if config.split_k == 1:
         return None
     slices = slices_of(problem, channels)
@@ -273,7 +273,7 @@ def copies_refusal(problem: Conv2dProblem, config: TilesConfig) -> Reason | None
 
 
 def room_refusal(problem: Conv2dProblem, config: TilesConfig, together: int, facts: DeviceFacts) -> Reason | None:
-    """The reason why tiles need too many bytes or are too many; None if they fit."""
+    """The reason why tiles need too much shared memory (`together` bytes) or are too many; None if they fit."""
     if together > facts.block_shared_bytes:
         return Reason("tiles take {together} bytes of shared memory; a block has {room}",
                       together=together, room=facts.block_shared_bytes)  # fmt: skip
@@ -283,14 +283,14 @@ def room_refusal(problem: Conv2dProblem, config: TilesConfig, together: int, fac
 
 
 def element_of(dtype: str) -> str:
-    """The type in a tensor map that copies numbers bit for bit."""
+    """Element type of a tensor map that copies numbers bit for bit."""
     return f"u{8 * itemsize(dtype)}"
 
 
 def pixels_map(
     problem: Conv2dProblem, config: TilesConfig, at: int, strides: tuple[int, ...], element: str
 ) -> AnyMap | None:
-    """The map of x, in boxes that are patches or in im2col mode; None if channels are not contiguous."""
+    """Tensor map of x: boxes that are patches, or im2col mode. None if channels are not contiguous."""
     if strides[3] != itemsize(problem.x_dtype):
         return None
     plain = im2col_map(problem, config, at, strides, element)
@@ -309,7 +309,7 @@ def box_of(problem: Conv2dProblem, config: TilesConfig) -> tuple[int, int]:
 def im2col_map(
     problem: Conv2dProblem, config: TilesConfig, at: int, strides: tuple[int, ...], element: str
 ) -> Im2colMap:
-    """The map of x in im2col mode: a copy loads the pixels that one tap reads, for all positions of a tile."""
+    """Tensor map of x in im2col mode: a copy loads the pixels that one tap reads, for all positions of a tile."""
     (top, bottom, left, right), (across, down) = problem.padding, reach_of(problem)
     sizes = problem.c, problem.w, problem.h, problem.n
     pixels = config.block[0] // (1 + (config.pairs == "pixels"))
@@ -322,7 +322,7 @@ def im2col_map(
 def filter_steps(problem: Conv2dProblem, strides: tuple[int, ...]) -> tuple[int, int] | None:
     """Bytes from one tap's channels to the next tap's, and from one filter to the next, of weights (K, C, R, S).
 
-    None where the TMA cannot load them: a tap's channels are not contiguous or not aligned to 16 bytes.
+    None if the TMA cannot load them: a tap's channels are not contiguous or not aligned to 16 bytes.
 
     Examples
     --------
@@ -347,17 +347,17 @@ def rows_map(
     problem: Conv2dProblem, config: TilesConfig, at: int, element: str, channels: int, steps: tuple[int, int],
     together: int, halves: int = 1,
 ) -> TiledMap:  # fmt: skip
-    """The map of filters in rows of so many channels, in boxes of `together`; `steps` are those of filter_steps."""
+    """Tensor map of filters, rows of `channels` channels, with boxes of `together`; `steps` are from filter_steps."""
     of_tap, of_filter = steps
     rows, high_and_low = config.block[1], halves
-    if config.pairs == "filters":  # each of two blocks loads half of it
+    if config.pairs == "filters":  # each of two blocks loads half of the filters
         rows, high_and_low = (rows, 1) if halves == 2 else (rows // 2, 1)
     sizes, box = (channels, problem.r * problem.s, problem.k, halves), (together, 1, rows, high_and_low)
     return TiledMap(at, element, sizes, (of_tap, of_filter, of_filter * problem.k), box, swizzle=config.row)
 
 
 def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:
-    """The map of the result, in boxes of 64 filters; None if it has gaps that boxes cannot skip."""
+    """Tensor map of the result, with boxes of 64 filters; None if the result has gaps that boxes cannot skip."""
     element, pixels = element_of(problem.out_dtype), config.columns if config.filters_on_m else 64
     if strides[3] != itemsize(problem.out_dtype):
         return None
