@@ -45,7 +45,7 @@ def test_a_problem_is_measured_and_written(run: Callable[..., Ran], table: Table
     out = tmp_path / "tuned.json"
     ran = run("tune", TEXT, "-o", out)
     assert ran.code == 0, ran.err
-    assert re.search(r"n1c8h32w32_k8r3s3_st1_p1_f32_nchw +im2col \S+ +1 us +\d+\n", ran.out)
+    assert re.search(r"n1c8h32w32_k8r3s3_st1_p1_f32_nchw +im2col \S+ +1\.00 us +\d+\n", ran.out)
     assert ": direct_naive : row 3 is wrong" in ran.out
     assert ran.err == f"{out} holds 1 buckets; CONVFORGE_TUNED={out} uses them\n"
     (one,) = read(out)
@@ -131,7 +131,7 @@ def test_explain_says_that_nothing_is_tuned_and_what_was(run: Callable[..., Ran]
     header = next(line for line in after.splitlines() if line.startswith("method"))
     assert header.split()[-2:] == ["place", "tuned"]
     row = next(line for line in after.splitlines() if line.startswith("im2col"))
-    assert row.split()[-2:] == ["1", "us"]
+    assert row.split()[-2:] == ["1.00", "us"]
 
 
 def test_explain_says_ties_and_what_was_wrong(run: Callable[..., Ran]) -> None:

@@ -87,10 +87,10 @@ def test_another_padding_is_said(tables: Any) -> None:
 
 def test_what_the_text_of_d_denies_is_among_the_findings(tables: Any) -> None:
     findings = TABLES["D"].findings(find_study("stride"))
-    said = tables.sentences("stride", ["im2col-against-direct"], findings, supported=True).replace("\\", "")
+    said = tables.sentences(["im2col-against-direct"], findings, supported=True).replace("\\", "")
     assert "At stride 2 im2col is faster than the best direct method on 1 of 5 cases." in said
     assert "  - faster: rgb_to_3_128_s2" in said
-    assert tables.sentences("stride", ["no-such-rule"], findings) == "- Nothing."
+    assert tables.sentences(["no-such-rule"], findings) == "- Nothing."
 
 
 def test_what_rests_on_doubtful_figures_stands_apart(tables: Any) -> None:

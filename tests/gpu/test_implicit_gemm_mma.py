@@ -97,7 +97,7 @@ def test_planes_of_a_larger_array(size: str, together: int) -> None:
     wide = hopper().upload(np.full((n, k, p + 1, q), 7, np.float16))
     x, w = hopper().upload(inputs.x), plan.prepare(hopper().upload(inputs.w))
     buffers = plan.buffers(x, w, {}, wide[:, :, 1:])
-    assert plan.steps[0].fill(buffers).together == together
+    assert plan.steps[0].fill(buffers).store_width == together
     plan(buffers)
     found = np.asarray(hopper().download(wide))
     np.testing.assert_array_equal(found[:, :, 1:], bits_of(plan, inputs).view(np.float16))

@@ -37,7 +37,7 @@ def test_the_report_names_everything(tmp_path: Path, done: Callable[..., Ran]) -
     source, target = kept(tmp_path, "a.png", SMALL), tmp_path / "b.png"
     ran = done(source, target, "--kernel", "laplacian", "--channels", "sum", "--method", "im2col", "--abs")
     assert ran.line("kernel") == "laplacian, 3x3, bands summed, border reflect (edge pixel not repeated)"
-    assert ran.line("method").startswith("im2col [pictures=")
+    assert ran.line("method").startswith("im2col [images=")
     assert ran.line("arithmetic") == "uint8 times int8, summed in int32"
     needed = re.fullmatch(r"(\d+) bytes", ran.line("workspace"))
     assert needed is not None

@@ -101,6 +101,10 @@ class WrongOutput:
     expected: float
     got: float
 
+    def __str__(self) -> str:
+        # Nine significant digits distinguish any two float32 numbers.
+        return f"at [n, k, p, q] = {list(self.index)}: expected {self.expected:.9g}, got {self.got:.9g}"
+
 
 @dataclass(frozen=True)
 class CaseResult:
@@ -292,9 +296,7 @@ def _wrong(case: Case, got: Floats, faults: Sequence[str], verdict: Verdict) -> 
         count = f"each output is nearly right, but the {excess}, the worst"
     index = tuple(int(i) for i in np.unravel_index(place, got.shape))
     first = WrongOutput(index, float(truth[index]), float(got[index]))
-    # Nine significant digits distinguish any two float32 numbers.
-    numbers = f"expected {first.expected:.9g}, got {first.got:.9g}"
-    lines = [f"{count} at [n, k, p, q] = {list(index)}: {numbers}"]
+    lines = [f"{count} {first}"]
     if not faults:
         lines.append(f"no known fault gives this; wrong are {_region(wrong)}")
     return CaseResult(case, "wrong", tuple(faults), "\n".join(lines), verdict.rms, verdict.bound_ratio, first)
