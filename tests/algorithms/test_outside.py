@@ -85,6 +85,7 @@ FIRST = [text for text in PROBLEMS if text.endswith(("_f32_nchw", "_f32_nhwc"))]
 LATER = [text for text in PROBLEMS if text not in FIRST]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "texts", [FIRST, pytest.param(LATER, marks=pytest.mark.thorough)], ids=["plain", "other types and epilogues"]
 )

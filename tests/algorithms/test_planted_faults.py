@@ -151,7 +151,7 @@ HOPPER_FAULTS = [*WGMMA_FAULTS, *SPLIT_FAULTS, *GEMM_WGMMA_FAULTS]
 
 
 @needs_emulator
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("fault", HOPPER_FAULTS, ids=str)
 def test_a_fault_planted_for_hopper_is_noticed(fault: Fault, tmp_path: Path) -> None:
     check_that_it_is_noticed(fault, tmp_path)

@@ -41,7 +41,7 @@ def configs(name: str, text: str, every: int = 1) -> list[Any]:
     return [*dict.fromkeys(chosen), *turned[:1]]
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 @pytest.mark.parametrize("name", METHODS)

@@ -73,7 +73,7 @@ def configs(text: str) -> list[WgmmaConfig]:
     ]
 
 
-@pytest.mark.one_in(14)
+@pytest.mark.one_in(28)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", ALL)
 def test_every_config_is_right(text: str, kind: str) -> None:

@@ -46,6 +46,7 @@ def reference(x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, 
     return F.conv2d(x, w, b, stride, padding, dilation, groups)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("activation", [None, "relu", "relu6"])
 def test_results_and_gradients_are_pytorchs(geometry: Any, activation: str | None) -> None:
@@ -60,6 +61,7 @@ def test_results_and_gradients_are_pytorchs(geometry: Any, activation: str | Non
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("geometry", GEOMETRIES[:4], ids=str)
 def test_gradcheck(geometry: Any) -> None:
     given = tuple(t.requires_grad_() for t in tensors(geometry[3]))
@@ -137,6 +139,7 @@ def test_a_picture_without_a_batch_axis_and_words_for_padding() -> None:
         ops.conv2d(x, w[:, :3])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast(dtype: Any) -> None:
     x, w, b = (t.float().requires_grad_() for t in tensors())

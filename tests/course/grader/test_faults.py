@@ -31,6 +31,7 @@ def test_a_right_kernel_is_right(tmp_path: Path, text: str) -> None:
     assert report.faults == []
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_named(tmp_path: Path, name: str) -> None:
     report = checked(tmp_path, planted(NAIVE, PLANTED[name]), 2 if name == "endless" else 60)

@@ -239,5 +239,5 @@ def test_an_error_that_is_not_a_number_is_missing_and_not_zero(tmp_path: Path) -
     row = runs.result("direct_rows", 1, 64, 1)
     row |= {"status": "failed", "time": None, "prepared_time": None, "reason": "NaN"}
     row["error"] = {"rms": None, "max": None, "bound_ratio": None}
-    [cells] = error_table(shown(tmp_path, [runs.header(), row])).texts
+    [cells] = [[cell.text for cell in row] for row in error_table(shown(tmp_path, [runs.header(), row])).rows]
     assert cells[2:5] == ["–"] * 3
