@@ -30,6 +30,11 @@ def _view_at(
     return view if own else view.view(dtype)
 
 
+def _gives_view(part: Any) -> bool:
+    """True for an integer, a slice, None or an ellipsis; a bool is a mask."""
+    return part is None or part is ... or (isinstance(part, int | np.integer | slice) and not isinstance(part, bool))
+
+
 class DeviceArray:
     """A strided array in device memory. A NumPy array at its address describes it; the host never reads its elements.
 
@@ -83,8 +88,12 @@ class DeviceArray:
                 "data": (self.address if self.size else 0, False), "stream": None}  # fmt: skip
 
     def __getitem__(self, index: Any) -> DeviceArray:
-        """A view; an index that would copy is refused."""
-        return DeviceArray(self.described[index], self.owner)
+        """Return a view; ``IndexError`` for a mask or a list, with which NumPy would read the device's memory."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if not all(_gives_view(part) for part in parts):
+            raise IndexError(f"an array on a GPU is indexed by integers and slices, not by {index!r}")
+        # With an ellipsis, an integer for every axis gives a view too, not a number.
+        return DeviceArray(self.described[parts if any(part is ... for part in parts) else (*parts, ...)], self.owner)
 
     def transpose(self, *axes: int) -> DeviceArray:
         return DeviceArray(self.described.transpose(*axes), self.owner)
