@@ -57,6 +57,11 @@ def one_channel_refusal(problem: Conv2dProblem) -> Reason | None:
     return Reason("a filter must see one channel: groups={groups} must equal C={c}", groups=problem.groups, c=problem.c)
 
 
+def blocks_of(problem: Conv2dProblem, planes: int) -> int:
+    """Blocks of a launch in which each block computes so many output planes."""
+    return max(1, -(-problem.n * problem.k // planes))
+
+
 def threads_refusal(threads: int) -> Reason | None:
     if threads <= 1024:
         return None

@@ -12,6 +12,7 @@ from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import (
     SMALL_PLANE,
     DepthwiseConvolution,
+    blocks_of,
     idle_for_planes,
     is_preferred,
     planes_room_refusal,
@@ -145,7 +146,7 @@ class DepthwiseMma(DepthwiseConvolution[DepthwiseMmaConfig]):
         x = Vectors({"n": problem.n, "c": problem.c, "h": problem.h}, {"w": 1}, layout.fill)
         out = Vectors({"n": problem.n, "c": problem.k, "h": problem.p}, {"w": 1}, 2)
         return Kernel(
-            prelude, (_blocks(problem, config),), (config.threads,), config.resident, _shared(problem, config),
+            prelude, (blocks_of(problem, config.planes),), (config.threads,), config.resident, _shared(problem, config),
             math=problem.x_dtype, fields=fields, vectors=(x, out),
         )  # fmt: skip
 
@@ -212,7 +213,7 @@ def modelled_cycles(problem: Conv2dProblem, config: DepthwiseMmaConfig, facts: D
     shared, warps = _shared(problem, config), config.plane_warps * config.planes
     issued = _products(problem, config) + BLOCK + ZEROS * shared / VECTOR_BYTES / config.threads
     issued += COPY * -(-problem.h * problem.w // _layout(problem, config).fill // (32 * config.plane_warps))
-    blocks = -(-_blocks(problem, config) // facts.cores)
+    blocks = -(-blocks_of(problem, config.planes) // facts.cores)
     registers = REGISTERS + REGISTERS_OF_TILE * config.tiles
     beside = max(1, min(blocks_held(facts, warps, shared, registers), blocks))
     idle = (1 + ALONE / beside) * math.sqrt(max(1.0, BUSY_WARPS / (beside * warps)))
@@ -288,7 +289,3 @@ def _strips(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> tuple[int, in
 def _shared(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
     layout = _layout(problem, config)
     return config.planes * (problem.r * layout.line + layout.plane) * 2
-
-
-def _blocks(problem: Conv2dProblem, config: DepthwiseMmaConfig) -> int:
-    return max(1, -(-problem.n * problem.k // config.planes))

@@ -11,6 +11,7 @@ import numpy as np
 from convforge.algorithms.contract import Config
 from convforge.algorithms.depthwise.family import (
     DepthwiseConvolution,
+    blocks_of,
     idle_for_planes,
     is_preferred,
     planes_room_refusal,
@@ -144,8 +145,8 @@ class DepthwiseRows(DepthwiseConvolution[RowsConfig]):
         x_run = _run(problem.n, problem.c, problem.h, problem.w)
         out_run = _run(problem.n, problem.k, problem.p, problem.q)
         return Kernel(
-            prelude, (_blocks(problem, config),), (_threads(problem, config),), config.resident, layout.shared_bytes,
-            vectors=(Vectors({}, x_run, layout.fill), Vectors({}, out_run, layout.store)),
+            prelude, (blocks_of(problem, config.planes),), (_threads(problem, config),), config.resident,
+            layout.shared_bytes, vectors=(Vectors({}, x_run, layout.fill), Vectors({}, out_run, layout.store)),
         )  # fmt: skip
 
     def config_refusal(self, problem: Conv2dProblem, config: RowsConfig, facts: DeviceFacts) -> Reason | None:
@@ -182,7 +183,7 @@ def modelled_cycles(problem: Conv2dProblem, config: RowsConfig, facts: DeviceFac
         issued += -(-config.planes * elements // (vector * threads)) * VECTOR
         nbytes = config.planes * elements * itemsize(dtype)
         moved += nbytes + (LINE_LOSS if nbytes % LINE_BYTES else 0)
-    share = -(-_blocks(problem, config) // facts.cores)
+    share = -(-blocks_of(problem, config.planes) // facts.cores)
     cycles = share * (-(-threads // 32) * issued / 4 + moved / CYCLE_BYTES)
     return cycles * (1 + SIZE_LOSS * abs(math.log2(threads / BEST_THREADS)))
 
@@ -263,7 +264,3 @@ def _moved(columns: int, elements: int, nbytes: int) -> tuple[int, int]:
     if columns % vector == 0:
         return vector, odd_vectors(columns, nbytes)
     return math.gcd(elements, vector), 0
-
-
-def _blocks(problem: Conv2dProblem, config: RowsConfig) -> int:
-    return max(1, -(-problem.n * problem.k // config.planes))
