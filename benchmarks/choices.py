@@ -37,7 +37,7 @@ from convforge.call.dispatch import runtime_of
 from convforge.errors import UnsupportedProblem
 from convforge.problem import Conv2dProblem, Problem
 from convforge.timing.timer import Timing
-from convforge.tuning import CHOICES, Choice, Remembered, decide, tune
+from convforge.tuning import CHOICES, Choice, SearchResult, decide, tune
 from convforge.tuning.search import EFFORTS, Candidate, candidates_for
 from convforge.tuning.trial import DeviceTrial
 
@@ -80,7 +80,7 @@ def choices_in(folder: Path) -> Iterator[None]:
 
 def chosen(
     problem: Problem, runtime: Runtime, trial: DeviceTrial, search_s: float, folder: Path
-) -> tuple[dict[str, Choice], Remembered]:
+) -> tuple[dict[str, Choice], SearchResult]:
     """Choose at each level; the full search measures this exact problem.
 
     Both searches share one trial, because its inputs and truth cost more time than most searches. ``RuntimeError`` with

@@ -17,9 +17,9 @@ from convforge.verify import check_nan_spread
 METHODS = [a for a in ON_DEVICE if a.backend == "emulator"]
 CONVOLUTIONS = [a for a in METHODS if a.operation == "conv2d"]
 PAIRS = [(a, case) for a in METHODS for case in CASES if parse_problem(case.text).operation == a.operation]
-# `make test` has every third case of a method, and every twelfth of a method that takes nearly all cases. Each method
+# `make test` has every sixth case of a method, and every 24th of a method that takes nearly all cases. Each method
 # has other cases than the one before, so that every case is tested.
-SOME, FEW = 3, 12
+SOME, FEW = 6, 24
 GENERAL = (
     "direct_naive", "direct_constant", "direct_shared", "direct_tiled", "direct_small", "im2col", "implicit_gemm",
     "fft", "fft_fused", "separable", "depthwise_planes", "direct_boxes", "implicit_gemm_split",
@@ -57,7 +57,7 @@ def test_every_case_is_accepted_that_is_its_own(algorithm: Any) -> None:
     check_accepted(algorithm, [case.text for case in CASES], emulator_runtime().facts)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(21)
 @needs_emulator
 @pytest.mark.parametrize("kind", ["nan", "inf"])
 @pytest.mark.parametrize(("algorithm", "text"), SPREAD_PAIRS, ids=[f"{named(a)}-{text}" for a, text in SPREAD_PAIRS])
@@ -70,6 +70,7 @@ def test_nan_and_inf_spread_as_declared(algorithm: Any, text: str, kind: str) ->
     assert verdict.ok, verdict.message
 
 
+@pytest.mark.one_in(8)
 @needs_emulator
 @pytest.mark.parametrize("algorithm", [a for a in CONVOLUTIONS if takes(a, WORKED[0].text)], ids=named)
 def test_worked_values(algorithm: Any) -> None:

@@ -44,6 +44,7 @@ def picture(dtype: str, kind: str, size: tuple[int, int] = (18, 21)) -> NDArray[
     return RANDOM.integers(low, high, size, dtype, endpoint=True)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("device", "dtype", "name"),
     [("cpu", "uint8", name) for name in FIRST]

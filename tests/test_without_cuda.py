@@ -72,6 +72,7 @@ def test_the_library_says_what_to_install(tmp_path: Path) -> None:
         assert INSTALL in line, line
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_command_line_says_what_to_install(name: str, tmp_path: Path) -> None:
     import numpy as np

@@ -461,7 +461,7 @@ def algorithms(problem: Problem | str | None = None, device: str | None = None) 
             continue
         reason = None if problem is None else refusal(a, problem, facts)
         ways = () if problem is None or reason is not None else default_ways(a, problem, facts)
-        told = tuple((way.name, str(way.words)) for way in ways)
+        listed = tuple((way.name, str(way.words)) for way in ways)
         why = None if reason is None else str(reason)
-        found.append(AlgorithmInfo(a.name, a.operation, a.backend, a.summary, a.precision, a.ours, why, told))
+        found.append(AlgorithmInfo(a.name, a.operation, a.backend, a.summary, a.precision, a.ours, why, listed))
     return found

@@ -33,7 +33,7 @@ def code_bytes(name: str, text: str, architecture: str) -> int:
     return sum(section.size for section in found if section.name.startswith(".text."))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @compiled
 @pytest.mark.parametrize(("name", "text", "architecture"), CASES, ids=str)
 def test_bfloat16_is_converted_by_the_hardware(

@@ -43,7 +43,7 @@ def able(architecture: str, part: slice) -> list[Any]:
     ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("method", "architecture", "part"),
     [

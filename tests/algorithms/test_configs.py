@@ -16,7 +16,7 @@ from convforge.problem import parse_problem
 FACTS = {"cpu": cpu_facts(), "emulator": emulator_facts(), "cuda": H200}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("method", algorithms(), ids=named)
 def test_the_text_of_every_config_gives_it_again(method: Any) -> None:
     facts, compared = FACTS[method.backend], set[Any]()

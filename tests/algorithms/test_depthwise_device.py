@@ -89,7 +89,7 @@ def check(method: Any, text: str, config: Any = None) -> None:
     assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(35)
 @needs_emulator
 @pytest.mark.parametrize(("method", "text"), EACH, ids=[f"{m.name}-{text}" for m, text in EACH])
 def test_every_config(method: Any, text: str) -> None:
@@ -99,7 +99,7 @@ def test_every_config(method: Any, text: str) -> None:
         check(method, text, config)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @needs_emulator
 @pytest.mark.parametrize("border", ["zeros", "constant2", "reflect", "symmetric", "replicate", "circular"])
 @pytest.mark.parametrize("dtypes", ["f32", "f16", "u8-i8-u8-i32"])
@@ -194,7 +194,7 @@ def test_what_is_not_finite_stays_in_its_windows(text: str) -> None:
 @needs_emulator
 @pytest.mark.parametrize("text", BATCHED)
 def test_what_is_not_finite_stays_in_its_windows_of_pictures(text: str) -> None:
-    """In the filter too, of which products with what stands outside the picture are left out."""
+    """In the filter too, of which products with what stands outside the image are left out."""
     problem, runtime = problem_of(f"{text}_f16_nchw"), emulator_runtime()
     plan = BATCH.plan(problem, BATCH.configs(problem, runtime.facts)[0], runtime)
     assert check_nan_spread(plan).ok
@@ -380,7 +380,7 @@ def test_what_no_warp_can_be_is_refused(text: str, config: Any, reason: str) -> 
     [
         (DepthwiseBatchConfig(0), "channels=0 must be at least 1"),
         (DepthwiseBatchConfig(33), "at most 1024 threads; 1056 are asked for"),
-        (DepthwiseBatchConfig(32), "32 channels of the pictures take"),
+        (DepthwiseBatchConfig(32), "32 channels of the images take"),
     ],
     ids=str,
 )

@@ -93,7 +93,7 @@ BOXES = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @needs_emulator
 @pytest.mark.parametrize("text", BOXES)
 def test_values(text: str) -> None:
@@ -155,7 +155,7 @@ SHARED_RUNS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @needs_emulator
 @pytest.mark.parametrize("text", SHARED_RUNS)
 def test_threads_share_pixels_of_a_run(text: str) -> None:

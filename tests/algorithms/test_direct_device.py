@@ -45,7 +45,7 @@ def check(method: Any, text: str, config: Any = None) -> None:
     assert verdict.ok, verdict.message
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @needs_emulator
 @ANY
 @pytest.mark.parametrize("text", ["n2c3h37w71_k5r3s3_st1_p1_f32_nchw", "n1c4h37w71_k6r3s3_st2_p1x2_d2_g2_f32_nhwc"])

@@ -34,7 +34,7 @@ def check(problem: Conv2dProblem, config: FusedConfig = SMALL) -> None:
     assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @needs_emulator
 @pytest.mark.parametrize("text", [
     "n2c3h67w83_k3r9s11_st1_p4x5_g3_f32_nchw", "n1c2h143w50_k4r31s30_st2x3_p9_g2_f16_nhwc",

@@ -114,6 +114,7 @@ def test_rows_are_written_first_where_the_tma_cannot_load_a() -> None:
         assert any(config.split_first for config in found)
 
 
+@pytest.mark.one_in(3)
 @compiled
 @pytest.mark.parametrize(
     "name, text, kernels",

@@ -22,7 +22,7 @@ pytestmark = needs_emulator
 STEPS = [step("emulator") for step in LADDER.values()]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 @pytest.mark.parametrize("order", ["backward", "shuffled"])
 def test_every_config_in_other_orders_of_threads(step: Any, order: str) -> None:

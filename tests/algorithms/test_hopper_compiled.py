@@ -30,6 +30,7 @@ WAYS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @compiled
 @pytest.mark.parametrize(("name", "text", "way", "changes"), WAYS, ids=str)
 def test_products_run_on_beside_each_other(

@@ -50,7 +50,7 @@ def test_convolutions(algorithm: Any, text: str) -> None:
         assert verdict.ok, verdict.message
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("order", ["backward", "shuffled"])
 @pytest.mark.parametrize("text", ["n2c16h13w12_k70r3s3_st2_p1_f32_nhwc", "n2c5h13w12_k70r3s3_p1_f32_nchw_+bias"])
 def test_every_tile_of_implicit_gemm(text: str, order: str) -> None:
@@ -127,6 +127,7 @@ def test_chunks_are_so_many_that_a_host_launches_them_in_time() -> None:
     assert -(-32 * 2160 * 3840 // columns) <= MOST_CHUNKS
 
 
+@pytest.mark.one_in(3)
 @compiled
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize(

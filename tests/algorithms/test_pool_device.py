@@ -50,7 +50,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @needs_emulator
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_config_in_several_orders_of_threads(text: str) -> None:

@@ -30,18 +30,18 @@ class Holding:
         assert info.scratch_bytes + self.static_bytes <= self.facts.block_shared_bytes, "a driver gives a block no more"
         nbytes = -(-(info.scratch_bytes + self.static_bytes + DRIVER_BYTES) // SHARED_UNIT) * SHARED_UNIT
         held = min(self.held, self.facts.shared_bytes // nbytes)
-        early = info.early and self.starts_early
+        pdl = info.pdl and self.starts_early
         occupancy = held * self.threads / self.facts.threads
-        return replace(info, occupancy=occupancy, static_bytes=self.static_bytes, early=early)
+        return replace(info, occupancy=occupancy, static_bytes=self.static_bytes, pdl=pdl)
 
 
 SHARED_BYTES = 1000
 
 
-def launched(blocks: int, held: int, threads: int = 128, early: bool = True, static_bytes: int = 0) -> LaunchInfo:
+def launched(blocks: int, held: int, threads: int = 128, pdl: bool = True, static_bytes: int = 0) -> LaunchInfo:
     """A launch of so many blocks, where an SM has room for `held` of them."""
     runtime: Any = Holding(held, -(-threads // 32) * 32, static_bytes)
-    return with_occupancy_cap(runtime, None, LaunchInfo("kernel", (blocks,), (threads,), SHARED_BYTES, early=early))
+    return with_occupancy_cap(runtime, None, LaunchInfo("kernel", (blocks,), (threads,), SHARED_BYTES, pdl=pdl))
 
 
 def held_of(info: LaunchInfo, threads: int = 128) -> int:
@@ -67,13 +67,13 @@ def test_others_are_left_alone(share: int, held: int) -> None:
 
 
 def test_launches_that_wait_for_each_other_are_left_alone() -> None:
-    assert launched(H200.cores * 6, 8, early=False).scratch_bytes == SHARED_BYTES
+    assert launched(H200.cores * 6, 8, pdl=False).scratch_bytes == SHARED_BYTES
 
 
 def test_devices_that_begin_no_launch_early_are_left_alone() -> None:
     """As what is left of shared memory is their first level cache, and room for other streams' launches."""
     runtime: Any = Holding(8, 128, starts_early=False)
-    info = LaunchInfo("kernel", (H200.cores,), (128,), SHARED_BYTES, early=True)
+    info = LaunchInfo("kernel", (H200.cores,), (128,), SHARED_BYTES, pdl=True)
     assert with_occupancy_cap(runtime, None, info).scratch_bytes == SHARED_BYTES
 
 
@@ -94,7 +94,7 @@ def test_what_a_runtime_does_not_know_changes_nothing() -> None:
         def describe(self, kernel: Any, info: LaunchInfo) -> LaunchInfo:
             return info
 
-    info = LaunchInfo("kernel", (H200.cores * 6,), (128,), SHARED_BYTES, early=True)
+    info = LaunchInfo("kernel", (H200.cores * 6,), (128,), SHARED_BYTES, pdl=True)
     runtime: Any = Ignorant(8, 128)
     assert with_occupancy_cap(runtime, None, info) == info
 

@@ -63,7 +63,7 @@ def test_every_config(text: str) -> None:
         check(problem, config=config)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @needs_emulator
 @pytest.mark.parametrize("dtypes", ["f32", "f16", "u8-f32-u8-f32", "f64"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc", "nchw-kcrs-nhwc"])

@@ -57,6 +57,7 @@ def test_large_filters(size: tuple[int, int], order: str) -> None:
     assert fault_of_factors(w, DeviceFactors(problem, emulator_runtime(order))(w).tensors, "float32") is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("w", "rank"), [
     ([[1, 0, -1], [2, 0, -2], [1, 0, -1]], 1),
     (np.ones((5, 7)), 1),

@@ -199,6 +199,7 @@ class Faulty(EmulatorRuntime):
         return array
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("fault", FILTER_FAULTS, ids=str)
 def test_a_planted_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
     for order in ORDERS:

@@ -40,7 +40,7 @@ def images(dtype: str, channels: int) -> Any:
     return np.broadcast_to(values[:, None, None, None], (len(PLANES), channels, 6, 6)).copy()
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(28)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_of_conv2d(method: Any, form: str) -> None:
@@ -90,6 +90,7 @@ KERNELS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "dtype", ["uint8", "float32", *(pytest.param(t, marks=pytest.mark.thorough) for t in ("int16", "float16"))]
 )

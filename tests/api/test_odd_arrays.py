@@ -205,6 +205,7 @@ def test_odd_tensors_are_refused_in_a_sentence() -> None:
                 call()
 
 
+@pytest.mark.thorough
 def test_the_operator_knows_the_type_of_its_result() -> None:
     torch, make = module("torch"), maker("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -17,7 +17,7 @@ import pytest
 from convforge.backends import cache
 from convforge.backends.cache import DiskCache, cache_folder, cache_root, file_sizes, make_private, remove_folder
 from convforge.backends.notices import say_once
-from convforge.tuning.choices import Bucket, Choices, Remembered, Tried
+from convforge.tuning.choices import Bucket, Choices, SearchResult, Tried
 
 KINDS = ("cuda", "emulator", "numba", "tuned")
 
@@ -119,8 +119,8 @@ def test_what_cannot_be_used_is_passed_over_and_said_once(
 ENVIRONMENT = {"operation": "gemm", "device": "a device"}
 
 
-def found() -> Remembered:
-    return Remembered(Bucket("m1n1k1_f32"), ENVIRONMENT, "auto", "m1n1k1_f32", (Tried("gemm", "", True, 1e-3, 1e-3),))
+def found() -> SearchResult:
+    return SearchResult(Bucket("m1n1k1_f32"), ENVIRONMENT, "auto", "m1n1k1_f32", (Tried("gemm", "", True, 1e-3, 1e-3),))
 
 
 @pytest.mark.parametrize("make", UNUSABLE)

@@ -38,9 +38,9 @@ def test_there_and_back(runtime: Any) -> None:
     with runtime.stream() as stream:
         there = runtime.allocate(pixels.nbytes, stream).view(np.float32).reshape(pixels.shape)
         marks = [runtime.mark(stream)]
-        runtime.send(there, source, stream)
+        runtime.begin_copy(there, source, stream)
         marks.append(runtime.mark(stream))
-        runtime.fetch(target, there, stream)
+        runtime.begin_copy(target, there, stream)
         runtime.synchronize(stream)
     np.testing.assert_array_equal(target, pixels)
     assert not np.may_share_memory(target, source)

@@ -252,15 +252,15 @@ def test_constants_are_filled_by_name(tmp_path: Path) -> None:
     kernel = source(tmp_path, "args.out[threadIdx.x] = environ[threadIdx.x] + bias;", before=before)
     runtime = EmulatorRuntime()
     compiled = runtime.compile(kernel)
-    address, nbytes = runtime.constant(compiled, "environ")
+    address, nbytes = compiled.symbol("environ")
     assert nbytes == 256
     runtime.copy(address, X.ctypes.data, nbytes)
-    address, nbytes = runtime.constant(compiled, "bias")
+    address, nbytes = compiled.symbol("bias")
     assert nbytes == 4
     ctypes.c_int.from_address(address).value = 5
     np.testing.assert_array_equal(run(kernel, X, np.zeros(64, np.float32)), X[:64] + 5)
     with pytest.raises(ValueError, match="no __constant__ array 'absent'"):
-        runtime.constant(compiled, "absent")
+        compiled.symbol("absent")
 
 
 def test_every_half_widens(tmp_path: Path) -> None:

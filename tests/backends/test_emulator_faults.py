@@ -262,7 +262,7 @@ def test_threads_of_an_early_launch_wait_for_earlier_ones(waiting: int, tmp_path
     runtime.launch(kernel, LaunchInfo("tried", (1,), (64,)), args)  # not early: nothing to wait for
     missing = f"launched early, but {64 - waiting} threads never call pdl_wait"
     with nullcontext() if waiting == 64 else pytest.raises(EmulatorError, match=missing):
-        runtime.launch(kernel, LaunchInfo("tried", (1,), (64,), early=True), args)
+        runtime.launch(kernel, LaunchInfo("tried", (1,), (64,), pdl=True), args)
 
 
 def test_the_largest_launches(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def ran(cache: Path, methods: str, rounds: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_children_of_a_process_whose_threads_call_for_the_first_time(tmp_path: Path) -> None:
     ran(tmp_path, "direct_naive direct_naive fft", rounds=1)  # compiled
     ran(tmp_path, "direct_naive direct_naive fft", rounds=1)  # taken from the disk

@@ -46,6 +46,7 @@ def by_python(a: Any, b: Any) -> Any:
     return max(total, 0), plus(1, b, 2), total
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtypes", [(np.int32, np.float64), (np.float64, np.int32), (np.float32, np.float32)])
 def test_a_part_is_read_once_and_right_everywhere(dtypes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []

@@ -70,6 +70,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("first", [0, 3])
 def test_damaged_files_are_made_again(tmp_path: Path, first: int) -> None:
     """Each file in a way of its own, as every process takes its second."""

@@ -75,7 +75,7 @@ def test_an_im2col_map_has_the_corners_of_the_window() -> None:
         (TILED, {"swizzle": 96}, "swizzle=96 must be one of 0, 32, 64, 128"),
         (TILED, {"steps": (1, 9, 1, 1)}, "steps are one number from 1 to 8 for each axis; got 1, 9, 1, 1"),
         (TILED, {"element": "i8"}, "element='i8' is unknown; choose one of u8"),
-        (IM2COL, {"sizes": (64, 56), "strides": (128,)}, "a picture has three to five axes in im2col mode; got 2"),
+        (IM2COL, {"sizes": (64, 56), "strides": (128,)}, "an image has three to five axes in im2col mode; got 2"),
         (IM2COL, {"lower": (-1,)}, "lower has one number for each axis of pixels, 2; got 1"),
         (IM2COL, {"upper": (0, -129)}, "upper = 0, -129: a corner lies from -128 to 127"),
         (IM2COL, {"channels": 300}, "a copy brings 1 to 256 channels; got 300"),

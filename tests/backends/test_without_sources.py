@@ -73,6 +73,7 @@ def test_the_cpu_computes_and_keeps_its_kernels(packed: Callable[[Path], Path], 
     assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nbc")} == kept, "it was compiled again"
 
 
+@pytest.mark.one_in(2)
 @needs_emulator
 @pytest.mark.parametrize("packed", [bytecode, archive])
 def test_kernels_of_gpus_are_compiled(packed: Callable[[Path], Path], tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_bad_suite_is_refused_with_its_line(tmp_path: Path, text: str, said: s
 
 @pytest.mark.parametrize(
     "target, said",
-    [("imges", "did you mean 'images'"), ("n1c1h2w2_k1r3s3_st1_p0_f32_nchw", "exceeds the padded picture")],
+    [("imges", "did you mean 'images'"), ("n1c1h2w2_k1r3s3_st1_p0_f32_nchw", "exceeds the padded image")],
 )
 def test_an_unknown_target_is_refused_with_the_nearest(target: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):

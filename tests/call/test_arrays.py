@@ -231,6 +231,7 @@ def test_a_jax_array_is_not_written_to() -> None:
         convforge.conv2d(make(X), make(W), out=make(EXPECTED))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("told", [False, True])
 def test_jaxs_float64_stays_float64(told: bool) -> None:
     """JAX makes arrays of float64 where it is told to; its default has nothing to say about results of such."""

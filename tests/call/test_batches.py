@@ -42,7 +42,7 @@ def marks_of(method: Any) -> list[Any]:
     return [] if method.name in ("direct_naive", "im2col", "fft") else [pytest.mark.thorough]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize(
     "method",
     [pytest.param(a, marks=marks_of(a)) for a in METHODS],

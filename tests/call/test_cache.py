@@ -71,6 +71,7 @@ CALLS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_a_call_made_again_is_the_call(library: ALibrary, name: str, with_bias: bool) -> None:
@@ -365,7 +366,7 @@ def test_a_filter_called_again(library: ALibrary, method: str, with_bias: bool) 
 METHODS = [a.name for a in ON_DEVICE if a.operation == "conv2d" and a.backend == "emulator"]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_called_again_is_right(library: ALibrary, method: str) -> None:
     """Made again or not: a method that depends on more than its structs tell would be wrong here."""

@@ -123,6 +123,7 @@ def test_tiles_that_no_rung_has_are_refused(run: Callable[..., Ran], tmp_path: P
     assert not list(tmp_path.iterdir()), "before anything is written"
 
 
+@pytest.mark.thorough
 @needs_emulator
 def test_a_gpus_rungs_take_the_tiles_that_they_have(run: Callable[..., Ran], stored: Callable[[], Run]) -> None:
     rungs = "gemm_naive,gemm_shared,gemm_tile_1d,gemm_warp_tiled"
@@ -201,6 +202,7 @@ def test_another_arithmetic_is_allowed(run: Callable[..., Ran], stored: Callable
     assert np.load(tmp_path / "saved" / "C.npy").shape == (20, 30)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sizes", [(0, 4, 3), (4, 0, 3), (4, 3, 0), (1, 1, 1)], ids=str)
 def test_empty_and_single_products(
     run: Callable[..., Ran], stored: Callable[[], Run], sizes: tuple[int, int, int]

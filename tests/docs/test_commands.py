@@ -138,6 +138,7 @@ def _take(words: list[str], option: str) -> str | None:
     return value
 
 
+@pytest.mark.one_in(8)
 @needs_emulator
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_line_is_run(page: Path, folder: Path, run: Any) -> None:

@@ -58,7 +58,7 @@ PROBLEMS = [
 BORDERS = ("constant9.0", "reflect", "symmetric", "replicate", "circular")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_every_tile_is_right(text: str, kind: str) -> None:
@@ -68,6 +68,7 @@ def test_every_tile_is_right(text: str, kind: str) -> None:
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_every_tile_is_right_in_both_layouts(config: FewChannelsConfig) -> None:
     for layout in ("nchw", "nhwc"):
@@ -76,6 +77,7 @@ def test_every_tile_is_right_in_both_layouts(config: FewChannelsConfig) -> None:
         assert verdict.ok, verdict.message
 
 
+@pytest.mark.one_in(6)
 @BOTH
 @pytest.mark.parametrize("border", BORDERS)
 def test_every_border(method: Any, configs: list[Any], dtype: str, border: str) -> None:
@@ -91,6 +93,7 @@ def test_every_tile_gives_the_same_bits_and_a_picture_does_not_depend_on_its_bat
     assert_same_bits(METHOD, problem, inputs, CONFIGS[1::4])
 
 
+@pytest.mark.one_in(4)
 @BOTH
 @pytest.mark.parametrize(
     "layer", ["n1c3h12w19_k8r3s3_p1_{}_nchw", "n1c1h12w19_k16r5s5_p2_{}_nhwc", "n1c2h12w40_k8r3s7_st1x2_{}_nchw",

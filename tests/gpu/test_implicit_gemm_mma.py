@@ -47,7 +47,7 @@ def shared(problem: Conv2dProblem, config: ImplicitMmaConfig, count: int) -> Imp
     return replace(config, split_k=-(-steps // -(-steps // min(count, steps))))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_every_tile_is_right(text: str, kind: str) -> None:

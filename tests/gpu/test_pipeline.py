@@ -40,9 +40,9 @@ def test_copies_of_other_bytes_are_refused() -> None:
     there, host = runtime.allocate(64), runtime.pinned(64)
     for wrong in (host[:32], host[::2]):
         with pytest.raises(ValueError, match="contiguous"):
-            runtime.send(there, wrong)
+            runtime.begin_copy(there, wrong)
         with pytest.raises(ValueError, match="contiguous"):
-            runtime.fetch(wrong, there)
+            runtime.begin_copy(wrong, there)
 
 
 def test_streams_are_lent_again_and_never_twice_at_once() -> None:

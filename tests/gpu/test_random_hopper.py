@@ -55,6 +55,7 @@ def test_random_convolutions(count: int) -> None:
     check()
 
 
+@pytest.mark.thorough
 @few_and_many
 def test_random_products(count: int) -> None:
     sizes = st.sampled_from([1, 8, 31, 64, 72, 130, 136, 200, 257, 264])

@@ -47,7 +47,7 @@ def configs(text: str) -> list[SplitConfig]:
     return [*found, *(replace(c, repacked=True) for c in found[:3] if not c.repacked and not c.split_first)]
 
 
-@pytest.mark.one_in(14)
+@pytest.mark.one_in(56)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_every_config_is_right(text: str, kind: str) -> None:
@@ -56,7 +56,7 @@ def test_every_config_is_right(text: str, kind: str) -> None:
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(18)
+@pytest.mark.one_in(72)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "text", ["n2c72h13w12_k70r3s3_p1_f32_nhwc", "n2c72h13w12_k70r3s3_st2_p1_f32_nchw", "n1c136h8w8_k70r3s3_p1_f32_nhwc"]
@@ -91,7 +91,7 @@ def test_no_tile_of_ordinary_data_is_computed_anew() -> None:
     assert project.note == ""
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(21)
 @pytest.mark.parametrize("text", [text for text in PROBLEMS if "_st" not in text])
 def test_a_picture_does_not_depend_on_its_batch(text: str) -> None:
     """With patches, whose scale is of one picture's numbers."""

@@ -38,7 +38,7 @@ def shared(problem: Conv2dProblem, config: SplitMmaConfig, count: int) -> SplitM
     return replace(config, split_k=-(-spans // -(-spans // min(count, spans))))
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(20)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_every_tile_is_right(text: str, kind: str) -> None:
@@ -50,7 +50,7 @@ def test_every_tile_is_right(text: str, kind: str) -> None:
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(20)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "text", ["n1c34h5w4_k20r3s3_p1_f32_nhwc_+bias", "n1c70h4w4_k18r3s3_p1_reflect_f32_nchw", PROBLEMS[8]]
@@ -121,6 +121,7 @@ def test_others_are_refused() -> None:
     assert "came with sm_80" in str(METHOD.refuses(parse_problem(PROBLEMS[0]), old))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("text", ["m37n40k40_f32", "m45n33k70_ta_f32", "m33n40k64_tb_f32", "m20n24k72_ta_tb_f32"])
 def test_products_of_matrices(text: str) -> None:
     product, config = method_of("gemm", "gemm_split_mma"), CONFIGS[-1]

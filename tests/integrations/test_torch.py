@@ -46,7 +46,7 @@ def reference(x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, 
     return F.conv2d(x, w, b, stride, padding, dilation, groups)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("activation", [None, "relu", "relu6"])
 def test_results_and_gradients_are_pytorchs(geometry: Any, activation: str | None) -> None:
@@ -61,7 +61,7 @@ def test_results_and_gradients_are_pytorchs(geometry: Any, activation: str | Non
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("geometry", GEOMETRIES[:4], ids=str)
 def test_gradcheck(geometry: Any) -> None:
     given = tuple(t.requires_grad_() for t in tensors(geometry[3]))
@@ -69,6 +69,7 @@ def test_gradcheck(geometry: Any) -> None:
         assert torch.autograd.gradcheck(lambda *t, a=activation: ops.conv2d(*t, *geometry, activation=a), given)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("x_dtype, w_dtype", [("int8", "float32"), ("uint8", "float64"), ("int16", "float16")])
 def test_weights_of_integer_pictures_have_gradients(geometry: Any, x_dtype: str, w_dtype: str) -> None:
@@ -92,6 +93,7 @@ def test_gradients_of_gradients() -> None:
     assert torch.autograd.gradgradcheck(lambda *t: ops.conv2d(*t, 1, 1), given)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_opcheck(last: bool, with_bias: bool) -> None:
@@ -201,6 +203,7 @@ def calls_of(graph: Any) -> tuple[int, int]:
     return sum("convforge" in name for name in names), sum("batch_norm" in name for name in names)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_replaced_network_is_one_graph(dtype: Any, last: bool, graphs: Any) -> None:
@@ -274,6 +277,7 @@ def test_many_threads() -> None:
     assert not wrong
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "code, loaded",
     [

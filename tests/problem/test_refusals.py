@@ -15,17 +15,17 @@ POOL = {"n": 1, "c": 4, "h": 8, "w": 9, "r": 3, "s": 3}
 GEMM = {"m": 4, "n": 5, "k": 6}
 
 REFUSED = [
-    (Conv2dProblem, CONV2D, {"n": -1}, "n=-1: a batch has 0 or more pictures"),
+    (Conv2dProblem, CONV2D, {"n": -1}, "n=-1: a batch has 0 or more images"),
     *[(Conv2dProblem, CONV2D, {name: 0}, f"{name}=0 must be at least 1") for name in "chwkrs"],
     (Conv2dProblem, CONV2D, {"groups": 0}, "groups=0 must be at least 1"),
     (Conv2dProblem, CONV2D, {"stride": (0, 1)}, "stride=(0, 1) must be at least 1 on both axes"),
     (Conv2dProblem, CONV2D, {"stride": (1, -2)}, "stride=(1, -2) must be at least 1"),
     (Conv2dProblem, CONV2D, {"dilation": (1, 0)}, "dilation=(1, 0) must be at least 1 on both axes"),
     (Conv2dProblem, CONV2D, {"padding": (0, -1, 0, 0)}, "padding=(0, -1, 0, 0) (top, bottom, left, right) must not be"),
-    (Conv2dProblem, CONV2D, {"padding": (2**31 - 9, 2, 0, 0)}, "the padded picture's height of 2147483649 pixels must"),
+    (Conv2dProblem, CONV2D, {"padding": (2**31 - 9, 2, 0, 0)}, "the padded image's height of 2147483649 pixels must"),
     (Conv2dProblem, CONV2D, {"groups": 3}, "groups=3 must divide the 4 channels of x and the 6 output channels"),
     (Conv2dProblem, CONV2D, {"groups": 4}, "groups=4 must divide"),
-    (Conv2dProblem, CONV2D, {"r": 9}, "the filter's height of 9 pixels (dilation included) exceeds the padded picture"),
+    (Conv2dProblem, CONV2D, {"r": 9}, "the filter's height of 9 pixels (dilation included) exceeds the padded image"),
     (Conv2dProblem, CONV2D, {"dilation": (1, 5)}, "the filter's width of 11 pixels (dilation included) exceeds the pa"),
     (Conv2dProblem, CONV2D, {"padding_mode": "mirror"}, "padding_mode='mirror' is unknown; choose one of zeros, const"),
     (Conv2dProblem, CONV2D, {"mode": "conv"}, "mode='conv' is unknown; choose one of cross-correlation, convolution"),
@@ -58,7 +58,7 @@ REFUSED = [
     (Epilogue, {}, {"activation": "relu", "alpha": 0.1}, "activation='relu' takes no alpha; got 0.1"),
     (Epilogue, {}, {"activation": "leaky_relu", "alpha": math.inf}, "alpha=inf of leaky_relu must be finite"),
     (Epilogue, {}, {"activation": "clipped_relu", "alpha": -1}, "alpha=-1.0 of clipped_relu, its upper limit, must no"),
-    (Pool2dProblem, POOL, {"n": -2}, "n=-2: a batch has 0 or more pictures"),
+    (Pool2dProblem, POOL, {"n": -2}, "n=-2: a batch has 0 or more images"),
     *[(Pool2dProblem, POOL, {name: 0}, f"{name}=0 must be at least 1") for name in "chwrs"],
     (Pool2dProblem, POOL, {"stride": (0, 1)}, "stride=(0, 1) must be at least 1 on both axes"),
     (Pool2dProblem, POOL, {"dilation": (0, 1)}, "dilation=(0, 1) must be at least 1 on both axes"),
@@ -66,11 +66,11 @@ REFUSED = [
     (Pool2dProblem, POOL, {"padding": (3, 0, 0, 0)}, "a window's height of 3 (dilation included) must exceed the padd"),
     (Pool2dProblem, POOL, {"padding": (0, 0, 0, 3)}, "a window's width of 3 (dilation included) must exceed the paddi"),
     (Pool2dProblem, POOL, {"dilation": (9, 1), "padding": (1, 10, 0, 0)},
-     "dilation=(9, 1): the window that begins 1 before the picture steps over its height of 8 and would hold no pixel"),
+     "dilation=(9, 1): the window that begins 1 before the image steps over its height of 8 and would hold no pixel"),
     (Pool2dProblem, POOL, {"dilation": (1, 12), "padding": (0, 0, 2, 14), "dtype": "uint8"}, "lower the dilation to 9"),
     (Pool2dProblem, POOL, {"layout": "CHW"}, "layout='CHW' is unknown; choose NCHW or NHWC"),
     (Pool2dProblem, POOL, {"dtype": "bool"}, "dtype='bool' is not an element type of convforge"),
-    (Pool2dProblem, POOL, {"r": 9}, "the window of 9x3 pixels (dilation included) exceeds the padded picture of 8x9"),
+    (Pool2dProblem, POOL, {"r": 9}, "the window of 9x3 pixels (dilation included) exceeds the padded image of 8x9"),
     *[(GemmProblem, GEMM, {name: -1}, f"{name}=-1: a matrix has 0 or more rows and columns") for name in "mnk"],
     (GemmProblem, GEMM, {"dtype": "int16"}, "dtype=int16: the matrix product takes float32, float64, float16, bf"),
     (GemmProblem, GEMM, {"dtype": "int64"}, "dtype=int64: the matrix product takes float32, float64, float16, b"),
@@ -137,7 +137,7 @@ def test_a_pooling_problem_is_made_if_every_window_holds_a_pixel(
         assert (problem.p, problem.q) == ((len(starts), 1) if upright else (1, len(starts)))
     else:
         first = -starts[holds.index(False)]
-        with pytest.raises(ValueError, match=f"the window that begins {first} before the picture steps over"):
+        with pytest.raises(ValueError, match=f"the window that begins {first} before the image steps over"):
             Pool2dProblem(**fields)
 
 

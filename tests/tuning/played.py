@@ -17,7 +17,7 @@ from convforge.backends.cuda.compiler import Compiled
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource
 from convforge.timing.timer import Timing
-from convforge.tuning.choices import Bucket, Remembered, Tried
+from convforge.tuning.choices import Bucket, SearchResult, Tried
 from convforge.tuning.search import Candidate, Trial
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -122,9 +122,9 @@ def single(algorithm: AnyAlgorithm) -> list[Candidate]:
     return [Candidate(algorithm, Config(), 1e-3, True)]
 
 
-def entry(bucket: Bucket, environment: Mapping[str, str], *tried: Tried, level: str = "auto") -> Remembered:
+def entry(bucket: Bucket, environment: Mapping[str, str], *tried: Tried, level: str = "auto") -> SearchResult:
     """Result of a made-up search."""
-    return Remembered(bucket, dict(environment), level, bucket.key, tried, 0.1)
+    return SearchResult(bucket, dict(environment), level, bucket.key, tried, 0.1)
 
 
 def fastest(algorithm: str, config: str = "", seconds: float = 1e-3, **more: Any) -> Tried:

@@ -36,6 +36,7 @@ def facts_of(run: Run) -> DeviceFacts:
     return DeviceFacts.from_table(run.machine["facts"])
 
 
+@pytest.mark.thorough
 def test_the_search_comes_within_five_per_cent_of_the_best_stored_in_nearly_all_cases() -> None:
     found = [one for run in runs() for one in choices_of(run, run.results)]
     assert len(found) > 100
@@ -152,6 +153,7 @@ def test_every_convolution_and_product_of_ours_states_its_cost() -> None:
     assert all(0 < share <= 2 for a in ours for share in (a.cost.arithmetic, a.cost.memory))
 
 
+@pytest.mark.thorough
 def test_the_best_stored_is_among_the_few_that_the_model_puts_first() -> None:
     """Else a search at level auto would never see it. Methods that came after a run was stored are left out."""
     from convforge.tuning.search import EFFORTS

@@ -262,6 +262,7 @@ def test_methods_of_an_arithmetic_that_was_not_asked_for_are_no_candidates() -> 
     assert "winograd_f4" in {a.name for a, _ in methods_for(problem.replace(precision="winograd"), cpu_facts())}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(why_absent() is not None, reason=f"no emulator: {why_absent()}")
 @pytest.mark.parametrize("text", ["n1c3h9w12_k4r3s3_p1_bf16_nchw_+bias", "n2c8h8w8_k8r3s3_p1_g8_bf16_nhwc"])
 def test_candidates_in_bfloat16_are_checked_and_timed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ FLOATS = [types for types in DTYPES if types[3] != "int32"]
 
 
 def padded(problem: Conv2dProblem, inputs: Inputs) -> np.ndarray:
-    """The padded picture in the accumulation type, (N, C, padded H, padded W)."""
+    """The padded image in the accumulation type, (N, C, padded H, padded W)."""
     x = inputs.x if problem.x_layout == "NCHW" else inputs.x.transpose(0, 3, 1, 2)
     top, bottom, left, right = problem.padding
     rows = border_indices(problem.h, top, bottom, problem.padding_mode)

@@ -162,14 +162,14 @@ CHEATS = [
     (uses_tf32_in_secret, "TF32-like rounding of the factors"),
     (swaps_h_and_w_of_the_filter, "swapped H and W of the filter"),
     (swaps_h_and_w_of_the_output, "swapped H and W of the output"),
-    (swaps_h_and_w_of_the_picture, "swapped H and W of the picture"),
+    (swaps_h_and_w_of_the_picture, "swapped H and W of the image"),
     (ignores_a_channel, "ignored channel 2"),
     (uses_one_filter_for_all, "one filter for all outputs: that of channel 1"),
     (flips_the_filter, "flipped filter"),
     (writes_outside, "writes outside its output"),
     (writes_before, "writes outside its output"),
     (modifies_its_input, "input modified"),
-    (reads_the_second_picture_never, "one picture for the whole batch"),
+    (reads_the_second_picture_never, "one image for the whole batch"),
 ]
 
 
@@ -322,7 +322,7 @@ def test_nan_spread(kind):
     assert verdict(spread_over(4), "exact").fault == f"{kind} spreads beyond 'exact'"
     assert verdict(spread_over(4), "tile").ok
     assert verdict(spread_over(19), "tile").fault == f"{kind} spreads beyond 'tile'"
-    assert verdict(spread_over(19), "picture").ok
-    assert verdict(spreads_to_the_next_picture, "picture").fault == f"{kind} spreads beyond 'picture'"
-    for spread in ("exact", "tile", "picture"):
+    assert verdict(spread_over(19), "image").ok
+    assert verdict(spreads_to_the_next_picture, "image").fault == f"{kind} spreads beyond 'image'"
+    for spread in ("exact", "tile", "image"):
         assert verdict(swallows, spread).fault == f"{kind} does not arrive"

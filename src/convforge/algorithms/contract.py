@@ -191,7 +191,7 @@ class Algorithm(ABC, Generic[P, C]):
     backend: str = "cpu"  # or "cuda", "emulator"
     since: ClassVar[str | None] = None  # the step of the ladder that it builds on
     precision: ClassVar[str] = "strict"  # a key of :data:`convforge.problem.PRECISIONS`
-    # Outputs that a NaN or Inf in x can change: those with it in their window ("exact"), its "tile", its "picture".
+    # Outputs that a NaN or Inf in x can change: those with it in their window ("exact"), its "tile", its "image".
     nan_spread: ClassVar[str] = "exact"
     # False for peers: other libraries under the same contract, measured with ours but chosen only on request.
     ours: ClassVar[bool] = True

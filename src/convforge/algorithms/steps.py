@@ -36,6 +36,11 @@ def nothing_to_prepare(w: Any = None, stream: Any = None) -> PreparedFilter:
     return PreparedFilter({}, 0)
 
 
+def _name(step: Call | Launch) -> str:
+    """Name of a step; benchmarks add up the times of steps with the same name."""
+    return step.role or step.info.kernel
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """An undeclared step: work of a library, a copy, or a CPU kernel. A GPU plan with one does not use the call cache.
@@ -50,10 +55,7 @@ class Call:
     role: str = ""
     least_bytes: int | None = None
 
-    @property
-    def name(self) -> str:
-        """Name of the step; benchmarks add up the times of steps with the same name."""
-        return self.role or self.info.kernel
+    name = property(_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,7 @@ class Launch:
     # Without it, the step is then skipped.
     otherwise: Callable[[], Plan] | None = field(default=None, repr=False)
 
-    @property
-    def name(self) -> str:
-        """Name of the step; see :attr:`Call.name`."""
-        return self.role or self.info.kernel
+    name = property(_name)
 
     def run(self, buffers: Buffers, stream: Any) -> bool:
         """Fill the struct and launch the kernel; return True if the plan of `otherwise` computed the result instead."""

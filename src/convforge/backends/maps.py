@@ -150,7 +150,7 @@ class Im2colMap(_Map):
     def _faults(self) -> Iterator[str]:
         axes = len(self.sizes)
         if not 3 <= axes <= 5:
-            yield f"a picture has three to five axes in im2col mode; got {axes}"
+            yield f"an image has three to five axes in im2col mode; got {axes}"
             return
         yield from self._common_faults()
         for name, corner in (("lower", self.lower), ("upper", self.upper)):

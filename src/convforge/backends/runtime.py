@@ -30,7 +30,7 @@ class LaunchInfo:
     static_bytes: int = 0  # static shared memory of a block, if known
     # Programmatic dependent launch (PDL): the kernel itself waits for earlier launches (pdl_wait of memory.cuh), so
     # that a GPU may begin it before they have ended.
-    early: bool = False
+    pdl: bool = False
     # Blocks of a cluster along each axis, on GPUs from sm_90 on; they divide the grid. () without clusters.
     cluster: tuple[int, ...] = ()
 
@@ -111,12 +111,8 @@ class Runtime(Protocol):
         """Return page-locked host memory, from which the device can copy in the background; aligned to 64 bytes."""
         return self.allocate(nbytes)  # type: ignore[no-any-return]
 
-    def send(self, target: Any, source: NDArray[Any], stream: Any = None) -> None:
-        """Begin to copy a contiguous pinned array to a device array on `stream`; both must live until it is done."""
-        np.copyto(target, source)
-
-    def fetch(self, target: NDArray[Any], source: Any, stream: Any = None) -> None:
-        """Begin to copy a contiguous device array to a pinned one on `stream`; both must live until it is done."""
+    def begin_copy(self, target: Any, source: Any, stream: Any = None) -> None:
+        """Begin to copy between a contiguous pinned and a contiguous device array; both must live until it is done."""
         np.copyto(target, source)
 
     def mark(self, stream: Any = None) -> Any:

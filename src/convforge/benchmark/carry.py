@@ -5,7 +5,8 @@ python -m convforge.benchmark.carry --from COMMIT [--from COMMIT...] benchmarks/
 A stale result is carried on two conditions. First, its stored digest is that of COMMIT's tree, so this code was
 measured. Second, COMMIT's tree and today's compute the same. For kernels, compiled text and launch shapes are compared;
 if texts differ, NVRTC's machine code (:mod:`convforge.benchmark.machine_code`). For methods in Python, the code that
-computes. A carried result gets today's digest and names the commit. All other results stay stale.
+computes, in which `--rename OLD=NEW` renames identifiers. A carried result gets today's digest and names the commit.
+All other results stay stale.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,11 +41,11 @@ FILES = {
 Answer = dict[str, Any]
 
 
-def carry(path: Path, before: Path, commit: str) -> Counter[str]:
+def carry(path: Path, before: Path, commit: str, renamed: Mapping[str, str] | None = None) -> Counter[str]:
     """Carry results of one stored run where possible; count "carried", "current", and the reasons of all others.
 
     `before` is the package's folder in the tree of `commit`. Carried results name this commit. The run's file is
-    rewritten if at least one result is carried.
+    rewritten if at least one result is carried. `renamed` maps identifiers of Python code there to those of today.
     """
     run = load_run(path)
     facts = run.machine["facts"]
@@ -57,7 +58,8 @@ def carry(path: Path, before: Path, commit: str) -> Counter[str]:
         for r in stale
     ]  # fmt: skip
     on_gpu = any(row["backend"] == "cuda" for row in rows)
-    old, new = (_probed(package, rows, facts, compile_=on_gpu) for package in (before, PACKAGE))
+    old = _probed(before, rows, facts, renamed or {}, compile_=on_gpu)
+    new = _probed(PACKAGE, rows, facts, {}, compile_=on_gpu)
     carried: dict[tuple[str, ...], str] = {}
     for result, row, then, now in zip(stale, rows, old, new, strict=True):
         reason = _difference(result, then, now)
@@ -84,11 +86,14 @@ def _difference(result: Result, then: Answer, now: Answer) -> str | None:
     return None if same else "machine code differs"
 
 
-def _probed(package: Path, rows: Sequence[dict[str, str]], facts: dict[str, Any], *, compile_: bool) -> list[Answer]:
+def _probed(
+    package: Path, rows: Sequence[dict[str, str]], facts: dict[str, Any], renamed: Mapping[str, str], *, compile_: bool
+) -> list[Answer]:
     """Run the probe on rows with a tree's package, in a separate process; return its answers."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
-        task = {"files": {n: str(p) for n, p in FILES.items()}, "facts": facts, "rows": rows, "compile": compile_}
+        task = {"files": {n: str(p) for n, p in FILES.items()}, "facts": facts, "rows": rows, "compile": compile_,
+                "renamed": dict(renamed)}  # fmt: skip
         request.write_text(json.dumps(task), encoding="utf-8")
         variables = {**os.environ, "PYTHONPATH": str(package.parent)}
         subprocess.run([sys.executable, str(PROBE), str(request), str(answer)], env=variables, check=True)
@@ -130,18 +135,29 @@ def tree_of(commit: str, repository: Path) -> Iterator[tuple[str, Path]]:
             git("worktree", "remove", "--force", str(tree))
 
 
+def _rename(words: str) -> tuple[str, str]:
+    old, sign, new = words.partition("=")
+    if not sign or not old.isidentifier() or not new.isidentifier():
+        raise ValueError(f"--rename {words!r} must be OLD=NEW, two identifiers")
+    return old, new
+
+
 def main(
     files: Annotated[list[Path], typer.Argument(help="Stored runs.", exists=True)],
     commits: Annotated[
         list[str], typer.Option("--from", help="A commit whose code may have been measured; several are tried in turn.")
     ],
+    renames: Annotated[
+        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="An identifier of Python code then and now.")
+    ] = None,
 ) -> None:
     """Carry stored results over a change that leaves the machine code unchanged."""
     try:
+        renamed = dict(_rename(words) for words in renames or ())
         for commit in commits:
             with tree_of(commit, PACKAGE.parents[1]) as (name, before):
                 for file in files:
-                    found = carry(file, before, name)
+                    found = carry(file, before, name, renamed)
                     words = ", ".join(f"{count} {outcome}" for outcome, count in found.most_common())
                     typer.echo(f"{name[:10]} {file.name}: {words or 'no results'}")
     except ValueError as mistake:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import json
 import re
 import sys
+import tokenize
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +28,7 @@ def main(request: Path, answer: Path) -> None:
     """Answer a request: for every row the digest and the parts of its code, or the error."""
     task = json.loads(request.read_text(encoding="utf-8"))
     files = {name: _module(f"today_{name}", Path(path)) for name, path in task["files"].items()}
-    answers = [_answer(row, task["facts"], files, task["compile"]) for row in task["rows"]]
+    answers = [_answer(row, task["facts"], files, task["compile"], task["renamed"]) for row in task["rows"]]
     answer.write_text(json.dumps(answers), encoding="utf-8")
 
 
@@ -41,7 +43,9 @@ def _module(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _answer(row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleType], compile_: bool) -> dict[str, Any]:
+def _answer(
+    row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleType], compile_: bool, renamed: dict[str, str]
+) -> dict[str, Any]:
     from convforge.algorithms import find
     from convforge.peers import PEERS
 
@@ -52,7 +56,7 @@ def _answer(row: dict[str, str], facts: dict[str, Any], files: dict[str, ModuleT
         if method.ours and method.backend != "cpu":
             code = _of_kernels(method, row, facts, files, compile_)
         else:
-            code = {"kernels": {}, "rest": _of_python(method, files["closure"])}
+            code = {"kernels": {}, "rest": _of_python(method, files["closure"], renamed)}
         digests = importlib.import_module(f"convforge.{room}.digests")  # the digest as this tree computes it
         return {"digest": digests.current_digest(**row, facts=facts), **code}
     except Exception as fault:  # an older tree may fail in any way: the row is not carried, for this reason
@@ -83,20 +87,41 @@ def _of_kernels(
             texts += [header.name, part(header.read_text(encoding="utf-8"))]
         code = compile_kernel(kernel, known.architecture).code if compile_ else b""
         kernels[_sha("\n".join(texts).encode())] = _sha(files["machine_code"].running(code)) if compile_ else ""
-    launches = [f"{info.grid} {info.block} {info.scratch_bytes} {info.early}" for info in plan.launches]
+    # Older trees call the field `pdl` "early", and the oldest have no clusters.
+    launches = [
+        str((i.grid, i.block, i.scratch_bytes, i.pdl if hasattr(i, "pdl") else i.early, getattr(i, "cluster", ())))
+        for i in plan.launches
+    ]
     transforms = sorted({repr(astuple(fft)) for fft in recording.transforms})
     return {"kernels": kernels, "rest": _sha("\n".join([*transforms, *launches]).encode())}
 
 
-def _of_python(method: Any, closure: ModuleType) -> str:
-    """Digest of the code that a method in Python computes with."""
+def _of_python(method: Any, closure: ModuleType, renamed: dict[str, str]) -> str:
+    """Digest of the code that a method in Python computes with, after renaming identifiers.
+
+    ``ValueError`` if a new name already occurs: it might then refer to something else.
+    """
     package = importlib.util.find_spec("convforge")
     assert package is not None
     kind = type(method)
     file = Path(str(sys.modules[kind.__module__].__file__))
     parts = closure.closure(Path(str(package.origin)).parent, file, kind.__module__, kind.__qualname__)
-    texts = (_OURS.sub("", part) for texts in parts.values() for part in texts)  # names that may differ between trees
-    return _sha("\n\n".join(sorted(texts)).encode())
+    texts = [_OURS.sub("", part) for texts in parts.values() for part in texts]  # names that may differ between trees
+    if taken := {token.string for text in texts for token in _identifiers(text)} & set(renamed.values()):
+        raise ValueError(f"new names that already occur: {', '.join(sorted(taken))}")
+    return _sha("\n\n".join(sorted(_renamed(text, renamed) for text in texts)).encode())
+
+
+def _identifiers(text: str) -> list[tokenize.TokenInfo]:
+    return [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.NAME]
+
+
+def _renamed(text: str, renamed: dict[str, str]) -> str:
+    lines = text.splitlines(keepends=True)
+    for token in reversed(_identifiers(text)):
+        (row, first), last = token.start, token.end[1]
+        lines[row - 1] = lines[row - 1][:first] + renamed.get(token.string, token.string) + lines[row - 1][last:]
+    return "".join(lines)
 
 
 def _sha(content: bytes) -> str:

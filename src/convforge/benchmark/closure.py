@@ -21,9 +21,9 @@ LEFT_OUT = ("convforge.algorithms.contract",)
 # Modules of the decorators of kernels. Only their constants count, the options; not how they compile and store code.
 DECORATORS = ("convforge.backends.cpu.jit",)
 # Members of a class that choose among methods and configs or describe them: they do not change how a given config
-# runs. `reads` refuses arrays.
+# runs. `reads` refuses arrays; stored results have the versions of libraries beside the digest.
 DESCRIBING = ("refuses", "configs", "summary", "since", "reads", "cost", "work_for", "look", "preference",
-              "preference_for")  # fmt: skip
+              "preference_for", "nan_spread", "versions")  # fmt: skip
 
 Name = tuple[str, str]  # module, and name in it; an empty name is the module itself
 

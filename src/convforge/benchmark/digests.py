@@ -117,7 +117,7 @@ def _of_plan(algorithm: AnyAlgorithm, problem: Any, config: Config, facts: Devic
     parts = sorted({kernel.code_digest() for kernel in recording.kernels})
     parts += sorted({repr(astuple(fft)) for fft in recording.transforms})
     parts += [
-        f"{info.grid} {info.block} {info.scratch_bytes} {info.early}" + (f" {info.cluster}" if info.cluster else "")
+        f"{info.grid} {info.block} {info.scratch_bytes} {info.pdl}" + (f" {info.cluster}" if info.cluster else "")
         for info in plan.launches
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -29,7 +29,7 @@ from convforge.peers import every_algorithm
 from convforge.problem import tuning_key
 from convforge.timing import ceilings as limits
 from convforge.timing.ceilings import Ceilings
-from convforge.tuning import Choice, Remembered, decide, remembered, with_peers
+from convforge.tuning import Choice, SearchResult, decide, remembered, with_peers
 from convforge.tuning.cost import predicted_s
 from convforge.tuning.heuristic import fit, preferred
 
@@ -190,7 +190,7 @@ def _print_limit(console: Console, problem: Any, run: Run | None, roof: Limit | 
         console.print(f"    arithmetic {seconds(roof.arithmetic_s)} for {flops} at {rate} (float32 FMA)")
 
 
-def _print_choice(console: Console, choice: Choice, tuned: Remembered | None, run: Run | None, problem: Any) -> None:
+def _print_choice(console: Console, choice: Choice, tuned: SearchResult | None, run: Run | None, problem: Any) -> None:
     console.print(Text.assemble("\nauto takes ", (choice.algorithm.name, "bold"), f": {choice.reason}"))
     if str(choice.config):
         console.print(f"  with {choice.config}", soft_wrap=True)
@@ -211,7 +211,7 @@ def _print_ways(console: Console, ways: Sequence[tuple[str, str, Any]]) -> None:
 
 
 def _print_table(
-    console: Console, entries: Sequence[Entry], chosen: AnyAlgorithm, tuned: Remembered | None, roof: Limit | None,
+    console: Console, entries: Sequence[Entry], chosen: AnyAlgorithm, tuned: SearchResult | None, roof: Limit | None,
     facts: DeviceFacts,
 ) -> None:  # fmt: skip
     planned = [entry for entry in entries if entry.plan is not None]
@@ -245,7 +245,7 @@ def _print_table(
 
 
 def notes(
-    problem: Any, entries: Sequence[Entry], tuned: Remembered | None, run: Run | None, left_out: Sequence[str],
+    problem: Any, entries: Sequence[Entry], tuned: SearchResult | None, run: Run | None, left_out: Sequence[str],
     backend: str,
 ) -> Iterator[str]:  # fmt: skip
     """Yield notes on methods that must be named, refuse or have no time, with reasons; then explain the columns."""
@@ -329,7 +329,7 @@ def _occupancy(entry: Entry) -> str:
     return f"{100 * min(known):.0f} %" if known else "-"
 
 
-def _tuned(entry: Entry, tuned: Remembered) -> str:
+def _tuned(entry: Entry, tuned: SearchResult) -> str:
     times = [t.seconds for t in tuned.tried if t.algorithm == entry.algorithm.name and t.seconds is not None]
     return seconds(min(times)) if times else "-"
 

@@ -12,7 +12,7 @@ from convforge.cli.values import Device, Targets, WorkspaceLimit, parse_bytes, p
 
 if TYPE_CHECKING:
     from convforge.benchmark.suites import Case
-    from convforge.tuning import Remembered
+    from convforge.tuning import SearchResult
 
 
 def tune(
@@ -42,7 +42,7 @@ def tune(
     if out is not None and out.exists():
         choices.read(out)  # before any measurement: refuse to overwrite a file of another kind
     runtime = timed_runtime(device)
-    found: dict[str, tuple[Case, Remembered | None]] = {}
+    found: dict[str, tuple[Case, SearchResult | None]] = {}
     with progress() as watch:
         for done, case in enumerate(cases):
             watch(done, len(cases), case.name)
@@ -57,7 +57,7 @@ def tune(
         typer.echo(f"{out} holds {count} buckets; CONVFORGE_TUNED={out} uses them", err=True)
 
 
-def _show(found: list[tuple[Case, Remembered | None]]) -> None:
+def _show(found: list[tuple[Case, SearchResult | None]]) -> None:
     from rich.console import Console
     from rich.text import Text
 

@@ -160,13 +160,13 @@ def as_named(axes: Axes | None, image: Image, sizes: tuple[int, ...] = ()) -> Im
             f"axes {axes.letters!r}: each pixel of the file has {image.bands} bands, so a letter must follow YX, "
             "as in YXC; or leave axes out"
         )
-    turned = image_of(array, axes, metadata=image.metadata)
+    reordered = image_of(array, axes, metadata=image.metadata)
     if image.alpha is None:
-        return turned
-    shape = turned.pixels.shape[: 3 if turned.pages else 2]
-    if image.bands != turned.bands or (axes.pages and axes.letters.index("Y") != len(axes.pages)):
+        return reordered
+    shape = reordered.pixels.shape[: 3 if reordered.pages else 2]
+    if image.bands != reordered.bands or (axes.pages and axes.letters.index("Y") != len(axes.pages)):
         raise AxesError(f"axes {axes.letters!r}: the image has alpha, which has no place in them; leave axes out")
-    return replace(turned, alpha=image.alpha.reshape(shape))
+    return replace(reordered, alpha=image.alpha.reshape(shape))
 
 
 def check_clear(name: str, shape: tuple[int, ...]) -> None:

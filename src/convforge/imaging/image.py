@@ -204,12 +204,12 @@ def check_proportion(path: str | os.PathLike[str], declared: int, stored: int, r
 
 def upright(pixels: Array, orientation: int) -> Array:
     """Rotate and flip pixels (H, W) or (H, W, B) by the EXIF/TIFF Orientation tag (1 to 8; others change nothing)."""
-    turned = pixels
+    rotated = pixels
     if orientation in _SIDEWAYS:  # after the swap, the remaining flips are those of 1 to 4
-        turned = np.swapaxes(turned, 0, 1)
+        rotated = np.swapaxes(rotated, 0, 1)
         orientation -= 4
     flips = {2: (1,), 3: (0, 1), 4: (0,)}.get(orientation)
-    return np.ascontiguousarray(turned if flips is None else np.flip(turned, flips))
+    return np.ascontiguousarray(rotated if flips is None else np.flip(rotated, flips))
 
 
 def upright_pair(pair: tuple[Number, Number], orientation: int) -> tuple[Number, Number]:

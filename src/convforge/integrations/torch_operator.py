@@ -158,9 +158,9 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
             for d, size, sides in zip(o.dilation, weight.shape[2:], (o.padding[:2], o.padding[2:]), strict=True)
             for side in sides]  # fmt: skip
     if wants_x and x.numel() and list(o.stride) == [1, 1] and min(full) >= 0:  # in an empty batch H may be 0
-        turned = weight.unflatten(0, (o.groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
+        reordered = weight.unflatten(0, (o.groups, -1)).transpose(1, 2).flatten(0, 1)  # (C, K / groups, R, S)
         options = o._replace(padding=full, activation="", flip=not o.flip, algorithm="auto")
-        grad_x, wants_x = operate(grad, turned, None, *options), False
+        grad_x, wants_x = operate(grad, reordered, None, *options), False
     if wants_x or wants_w:
         # For integer x the result and its gradient have the accumulation type.
         pixels = x.to(grad.dtype)

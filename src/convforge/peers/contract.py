@@ -6,7 +6,7 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, nothing_to_prepare
 from convforge.algorithms.host.conv import address
-from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -64,11 +63,6 @@ def version(*packages: str) -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     return "unknown"
-
-
-def one_config(self: Any, problem: Any, facts: DeviceFacts) -> Sequence[Config]:
-    """`configs` of a method without parameters."""
-    return [Config()]
 
 
 def sums_dtype(problem: Conv2dProblem) -> str:

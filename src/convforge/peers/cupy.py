@@ -12,7 +12,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason
-from convforge.peers.contract import PeerPlan, absence, dtype_refusal, missing_epilogue, one_config, version
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, missing_epilogue, version
 from convforge.peers.planes import MOST_FILTERINGS, Placement, placement
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
@@ -51,7 +51,6 @@ class CupyNdimage(Algorithm[Conv2dProblem, Config]):
     backend = "cuda"
     ours = False
     look = Mark("cupy", "diamond", (8, 3, 2, 3))
-    configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         absent = absence("cupy", "CuPy", "cupy-cuda13x")

@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config, PreparedFilter
-from convforge.algorithms.host.conv import WeightPacker, address
+from convforge.algorithms.host.conv import WeightPacker, address, pixel_channels
 from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
@@ -28,7 +28,6 @@ from convforge.peers.contract import (
     PeerPlan,
     missing_epilogue,
     missing_library,
-    one_config,
     packed_address,
     shared_library,
     signature,
@@ -83,7 +82,6 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
     backend = "cuda"
     ours = False
     look = Mark("npp", "triangle-right", (4, 2, 1, 2))
-    configs = one_config
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         reason = missing_library("nppif") or missing_epilogue(problem, CALL) or _type_refusal(problem)
@@ -96,7 +94,7 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
         kernel, start = Size(problem.s, problem.r), Point(0, 0)
         anchor = Point(problem.s - 1 - problem.padding[2], problem.r - 1 - problem.padding[0])
         divisor = (1,) if is_integer(problem.w_dtype) else ()
-        pixel = channels(problem) * itemsize(problem.x_dtype)
+        pixel = pixel_channels(problem) * itemsize(problem.x_dtype)
         parts = parts_of(problem)
 
         def compute(buffers: Buffers, stream: Any) -> Any:
@@ -128,7 +126,7 @@ class NppFilter(Algorithm[Conv2dProblem, Config]):
     def _prepare(self, problem: Conv2dProblem, runtime: Runtime) -> Callable[[Any, Any], PreparedFilter]:
         """Make `prepare`: it flips filters on the GPU, and raises UnsupportedProblem if a pixel's channels differ."""
         turned = "convolution" if problem.mode == "cross-correlation" else "cross-correlation"
-        dtype, shared = "int32" if is_integer(problem.w_dtype) else "float32", channels(problem) > 1
+        dtype, shared = "int32" if is_integer(problem.w_dtype) else "float32", pixel_channels(problem) > 1
         pack = WeightPacker(problem.replace(mode=turned), runtime, dtype=dtype)
 
         def prepare(w: Any, stream: Any = None) -> PreparedFilter:
@@ -188,19 +186,14 @@ def _shape_refusal(problem: Conv2dProblem) -> Reason | None:
     return None
 
 
-def channels(problem: Conv2dProblem) -> int:
-    """Channels of one of NPP's pixels: all channels for NHWC, one for planes."""
-    return problem.c if problem.x_layout == "NHWC" else 1
-
-
 def function_name(problem: Conv2dProblem) -> str:
     kinds = BY_INTEGERS if is_integer(problem.x_dtype) else BY_FLOATS
-    return f"{kinds[problem.x_dtype]}_C{channels(problem)}R_Ctx"
+    return f"{kinds[problem.x_dtype]}_C{pixel_channels(problem)}R_Ctx"
 
 
 def parts_of(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
     """Byte offsets for each call: of its image or plane in x and in the output, and of its filter."""
-    beside, bytes_each = channels(problem), itemsize(problem.x_dtype)
+    beside, bytes_each = pixel_channels(problem), itemsize(problem.x_dtype)
     source = problem.h * problem.w * beside * bytes_each
     target = problem.p * problem.q * beside * bytes_each
     if problem.x_layout == "NHWC":

@@ -71,13 +71,13 @@ class Opencv(PlaneFilter):
         padded = cv2.copyMakeBorder(_input(plane), *problem.padding, border, _target(target), (value,) * channels)
         _keep(padded, target)
 
-    def split(self, picture: Plane, targets: Plane) -> None:
+    def split(self, image: Plane, targets: Plane) -> None:
         import cv2
 
-        if picture.shape[2] > MOST_CHANNELS:
-            super().split(picture, targets)
+        if image.shape[2] > MOST_CHANNELS:
+            super().split(image, targets)
         else:
-            cv2.split(_input(picture), list(targets))
+            cv2.split(_input(image), list(targets))
 
     def merge(self, planes: Plane, target: Plane) -> None:
         import cv2
@@ -87,15 +87,15 @@ class Opencv(PlaneFilter):
         else:
             _keep(cv2.merge(list(planes), _target(target)), target)
 
-    def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
+    def mix(self, problem: Conv2dProblem, image: Plane, row: Plane, target: Plane) -> None:
         import cv2
 
         nhwc = problem.x_layout == "NHWC"
-        if nhwc and picture.dtype == target.dtype and problem.c <= MOST_CHANNELS:
-            _keep(cv2.transform(_input(picture), row[None], target), target)
+        if nhwc and image.dtype == target.dtype and problem.c <= MOST_CHANNELS:
+            _keep(cv2.transform(_input(image), row[None], target), target)
             return
         depth = _depth(target.dtype)
-        planes = [_input(plane) for plane in (picture.transpose(2, 0, 1) if nhwc else picture)]
+        planes = [_input(plane) for plane in (image.transpose(2, 0, 1) if nhwc else image)]
         if (row == 1).all():
             cv2.add(planes[0], planes[1], target, dtype=depth)
             for plane in planes[2:]:
@@ -170,7 +170,7 @@ class OpencvFilter2dDft(OpencvFilter2d):
     name = "opencv_filter2d_dft"
     summary = "OpenCV's filter2D of a large filter, by the Fourier transform"
     precision = "fft"
-    nan_spread = "picture"
+    nan_spread = "image"
     by_dft = True
     look = Mark("opencv", "triangle-right", (6, 2, 2, 2))
 
@@ -333,8 +333,8 @@ def _target(array: Plane) -> Plane | None:
 def _understood(array: Plane) -> bool:
     item = array.itemsize
     pixel = item if array.ndim == 2 else item * array.shape[2]
-    side_by_side = array.strides[1] == pixel and (array.ndim == 2 or array.strides[2] == item)
-    return side_by_side and array.strides[0] >= pixel * array.shape[1] and array.strides[0] % item == 0
+    dense = array.strides[1] == pixel and (array.ndim == 2 or array.strides[2] == item)
+    return dense and array.strides[0] >= pixel * array.shape[1] and array.strides[0] % item == 0
 
 
 def _keep(result: Plane, target: Plane) -> None:

@@ -22,7 +22,7 @@ from convforge.algorithms.host.workspace import Part, carve, nbytes
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, dtype_refusal, missing_epilogue, one_config, readable, sums_dtype
+from convforge.peers.contract import PeerPlan, dtype_refusal, missing_epilogue, readable, sums_dtype
 from convforge.problem import Conv2dProblem, border_indices
 
 Plane = NDArray[Any]
@@ -74,7 +74,6 @@ class Terms:
 class PlaneFilter(Algorithm[Conv2dProblem, Config]):
     operation = "conv2d"
     ours = False
-    configs = one_config
     borders: ClassVar[tuple[str, ...]] = ()
     interleaves: ClassVar[bool] = False  # can filter all channels of an NHWC image in one call
     call: ClassVar[str]
@@ -89,16 +88,16 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> PeerPlan:
         self.start(runtime.facts)
-        pictures = Pictures(self, problem)
+        filtering = ImageFilter(self, problem)
         return PeerPlan(
             self,
             problem,
             config,
             runtime,
-            compute=pictures.compute,
+            compute=filtering.compute,
             prepare=functools.partial(self.terms, problem),
             kernel=self.call,
-            workspace_bytes=nbytes(pictures.parts),
+            workspace_bytes=nbytes(filtering.parts),
         )
 
     def terms(self, problem: Conv2dProblem, w: NDArray[Any], stream: Any = None) -> PreparedFilter:
@@ -168,12 +167,12 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         values = {"constant_values": value} if mode == "constant" else {}
         np.copyto(target, np.pad(plane, ((top, bottom), (left, right)), mode, **values))
 
-    def split(self, picture: Plane, targets: Plane) -> None:
-        np.copyto(targets, picture.transpose(2, 0, 1))
+    def split(self, image: Plane, targets: Plane) -> None:
+        np.copyto(targets, image.transpose(2, 0, 1))
 
-    def mix(self, problem: Conv2dProblem, picture: Plane, row: Plane, target: Plane) -> None:
-        """Store the sum over c of row[c] * channel c in `target`; `picture` is an image in x's layout."""
-        channels = picture if problem.x_layout == "NCHW" else picture.transpose(2, 0, 1)
+    def mix(self, problem: Conv2dProblem, image: Plane, row: Plane, target: Plane) -> None:
+        """Store the sum over c of row[c] * channel c in `target`; `image` is an image in x's layout."""
+        channels = image if problem.x_layout == "NCHW" else image.transpose(2, 0, 1)
         np.multiply(channels[0], row[0], out=target, dtype=target.dtype, casting="unsafe")
         for plane, factor in zip(channels[1:], row[1:], strict=True):
             np.add(target, plane if factor == 1 else plane * factor, out=target, casting="unsafe")
@@ -196,7 +195,7 @@ class PlaneFilter(Algorithm[Conv2dProblem, Config]):
         np.copyto(target, planes.transpose(1, 2, 0))
 
 
-class Pictures:
+class ImageFilter:
     """Call of one plan: computes image by image and output channel by output channel."""
 
     def __init__(self, library: PlaneFilter, problem: Conv2dProblem) -> None:
@@ -241,15 +240,15 @@ class Pictures:
             raise UnsupportedProblem(str(problem), {self.library.name: reason})
         scratch = carve(buffers.get("workspace"), self.parts)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are valid results
-            for picture, result in zip(x, out, strict=True):
+            for image, result in zip(x, out, strict=True):
                 if terms.interleaved:
-                    self._interleaved(picture, result, terms, scratch)
+                    self._interleaved(image, result, terms, scratch)
                 else:
-                    self._planes(picture, result, terms, scratch)
+                    self._planes(image, result, terms, scratch)
         return out
 
-    def _planes(self, picture: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
-        sources = self._sources(picture, terms, scratch)
+    def _planes(self, image: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
+        sources = self._sources(image, terms, scratch)
         finished = scratch[6]
         outputs = finished if finished.size else logical(result[None], self.problem.out_layout)[0]
         for k, pairs in enumerate(terms.outputs):
@@ -257,23 +256,23 @@ class Pictures:
         if finished.size:
             self.library.merge(finished, result)
 
-    def _sources(self, picture: Plane, terms: Terms, scratch: list[Plane]) -> list[Plane]:
+    def _sources(self, image: Plane, terms: Terms, scratch: list[Plane]) -> list[Plane]:
         """Prepare the planes to filter: channels or mixtures of channels, padded if the library cannot pad."""
         split, cast, padded, mixed = scratch[:4]
         outside = [self.problem.outside] * self.problem.c
         if terms.mixes is not None:
             outside = [self.problem.outside * float(row.sum()) for row in terms.mixes]
             if cast.size and self.problem.x_layout == "NHWC":
-                whole = cast.reshape(picture.shape)
-                np.copyto(whole, picture)
-                picture = whole
+                whole = cast.reshape(image.shape)
+                np.copyto(whole, image)
+                image = whole
             for row, target in zip(terms.mixes, mixed, strict=False):
-                self.library.mix(self.problem, picture, row, target)
+                self.library.mix(self.problem, image, row, target)
             planes = list(mixed[: len(terms.mixes)])
         else:
             if split.size:
-                self.library.split(picture, split)
-            channels = split if split.size else logical(picture[None], self.problem.x_layout)[0]
+                self.library.split(image, split)
+            channels = split if split.size else logical(image[None], self.problem.x_layout)[0]
             if cast.size:
                 np.copyto(cast, channels)
             planes = list(cast if cast.size else channels)
@@ -302,23 +301,23 @@ class Pictures:
             library.add(filtered, part, filtered)
         library.store(_kept(problem, filtered), target)
 
-    def _interleaved(self, picture: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
+    def _interleaved(self, image: Plane, result: Plane, terms: Terms, scratch: list[Plane]) -> None:
         """Filter all channels of an NHWC image in one call."""
         problem, where = self.problem, self.where
         if scratch[1].size:
-            cast = scratch[1].reshape(picture.shape)
-            np.copyto(cast, picture)
-            picture = cast
+            cast = scratch[1].reshape(image.shape)
+            np.copyto(cast, image)
+            image = cast
         if where.pads:
             padded = scratch[2].reshape(*where.shape, problem.c)
-            self.library.pad(problem, picture, problem.outside, padded)
-            picture = padded
+            self.library.pad(problem, image, problem.outside, padded)
+            image = padded
         kernel = terms.outputs[0][0][1]
         if where.whole and result.dtype == self.given:
-            self.library.correlate(problem, picture, kernel, where, result)
+            self.library.correlate(problem, image, kernel, where, result)
             return
         filtered = scratch[4].reshape(*where.shape, problem.c)
-        self.library.correlate(problem, picture, kernel, where, filtered)
+        self.library.correlate(problem, image, kernel, where, filtered)
         self.library.store(_kept(problem, filtered), result)
 
 

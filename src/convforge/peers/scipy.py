@@ -77,7 +77,7 @@ class ScipyOaconvolve(Scipy):
     summary = "SciPy's signal.oaconvolve, by the Fourier transform"
     call = "scipy.signal.oaconvolve"
     precision = "fft"
-    nan_spread = "picture"
+    nan_spread = "image"
     look = Mark("scipy", "triangle-down", (5, 3))
 
     def correlate(self, problem: Conv2dProblem, plane: Plane, kernel: Any, where: Placement, target: Plane) -> None:

@@ -23,7 +23,7 @@ from convforge.algorithms.traits import Mark
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
-from convforge.peers.contract import PeerPlan, absence, dtype_refusal, one_config, readable, sums_dtype, version
+from convforge.peers.contract import PeerPlan, absence, dtype_refusal, readable, sums_dtype, version
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Pool2dProblem, border_indices
 from convforge.problem.types import is_integer, itemsize
 
@@ -39,6 +39,11 @@ PAD_MODES = {
 
 def missing() -> Reason | None:
     return absence("torch", "PyTorch", "torch")
+
+
+def torch_versions(method: Any) -> dict[str, str]:
+    """`versions` of all methods of this module."""
+    return {"torch": version("torch")}
 
 
 def ready(facts: DeviceFacts) -> Any:
@@ -77,7 +82,7 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
     ours = False
     channels_last: ClassVar[bool] = False
     look = Mark("torch", "circle", (7, 3))
-    configs = one_config
+    versions = torch_versions
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return missing() or dtype_refusal(problem) or epilogue_refusal(problem)
@@ -98,9 +103,6 @@ class TorchConv2d(Algorithm[Conv2dProblem, Config]):
             workspace_bytes=nbytes(parts),
             allocates=same and problem.out_dtype == sums_dtype(problem),
         )
-
-    def versions(self) -> dict[str, str]:
-        return {"torch": version("torch")}
 
     def _parts(self, problem: Conv2dProblem) -> list[Part]:
         """Workspace for x in another dtype or memory order; empty if conv2d reads x directly."""
@@ -312,7 +314,7 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
     operation = "max_pool2d"
     ours = False
     look = Mark("torch", "triangle-left", (7, 3))
-    configs = one_config
+    versions = torch_versions
 
     def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
         if problem.dtype not in ("bfloat16", "uint16"):
@@ -340,9 +342,6 @@ class TorchMaxPool2d(Algorithm[Pool2dProblem, Config]):
             kernel="torch.nn.functional.max_pool2d",
             allocates=True,
         )
-
-    def versions(self) -> dict[str, str]:
-        return {"torch": version("torch")}
 
 
 def pooling(problem: Pool2dProblem) -> Callable[[Any], Any]:
@@ -386,7 +385,7 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
     operation = "gemm"
     ours = False
     look = Mark("torch", "triangle-right", (7, 3))
-    configs = one_config
+    versions = torch_versions
 
     def refuses(self, problem: GemmProblem, facts: DeviceFacts) -> Reason | None:
         if itemsize(problem.dtype) == 2 and not is_integer(problem.dtype):
@@ -407,9 +406,6 @@ class TorchMatmul(Algorithm[GemmProblem, Config]):
 
         return PeerPlan(self, problem, config, runtime, compute=compute, prepare=operand_b, kernel="torch.matmul")
 
-    def versions(self) -> dict[str, str]:
-        return {"torch": version("torch")}
-
 
 class TorchRelu(Algorithm[ElementwiseProblem, Config]):
     """``torch.clamp_min`` into the caller's array: a ReLU that has an `out` argument. NaN stays NaN."""
@@ -419,7 +415,7 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
     operation = "relu"
     ours = False
     look = Mark("torch", "triangle-left", (3, 3))
-    configs = one_config
+    versions = torch_versions
 
     def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
         if problem.dtype not in ("bfloat16", "uint16"):
@@ -436,6 +432,3 @@ class TorchRelu(Algorithm[ElementwiseProblem, Config]):
             return buffers["out"]
 
         return PeerPlan(self, problem, config, runtime, compute=compute, kernel="torch.clamp_min")
-
-    def versions(self) -> dict[str, str]:
-        return {"torch": version("torch")}

@@ -24,7 +24,6 @@ from convforge.errors import Reason
 from convforge.peers.contract import (
     PeerPlan,
     dtype_refusal,
-    one_config,
     random_array,
     sums_dtype,
     tf32_refusal,
@@ -131,7 +130,6 @@ class TorchConv2dCuda(Algorithm[Conv2dProblem, Config]):
     reads = "forward"
     channels_last: ClassVar[bool] = False
     look = Mark("torch", "circle", (7, 3))
-    configs = one_config
     _plan: ClassVar[type[PeerPlan]] = PeerPlan
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:

@@ -171,10 +171,10 @@ class Conv2dProblem(FilterProblem):
         sides = (("height", self.padded_h, self.extent_h), ("width", self.padded_w, self.extent_w))
         for axis, size, filter_size in sides:
             if size > LARGEST:
-                raise ValueError(f"the padded picture's {axis} of {size} pixels must be at most {LARGEST}")
+                raise ValueError(f"the padded image's {axis} of {size} pixels must be at most {LARGEST}")
             if filter_size > size:
                 raise ValueError(
-                    f"the filter's {axis} of {filter_size} pixels (dilation included) exceeds the padded picture's "
+                    f"the filter's {axis} of {filter_size} pixels (dilation included) exceeds the padded image's "
                     f"{size}; add padding or use a smaller filter"
                 )
 

@@ -197,8 +197,8 @@ def _gemm_compiled(problem: GemmProblem) -> list[str]:
 
 def _conv2d_size(problem: Conv2dProblem, scaled: Callable[[int], int]) -> str:
     side = int if is_small_plane(problem) else scaled
-    picture = f"n{scaled(problem.n)}c{problem.c}h{side(problem.h)}w{side(problem.w)}"
-    return f"{picture}_k{problem.k}r{problem.r}s{problem.s}"
+    image = f"n{scaled(problem.n)}c{problem.c}h{side(problem.h)}w{side(problem.w)}"
+    return f"{image}_k{problem.k}r{problem.r}s{problem.s}"
 
 
 def _conv2d_kernel(problem: Conv2dProblem) -> str:
@@ -207,8 +207,8 @@ def _conv2d_kernel(problem: Conv2dProblem) -> str:
 
 
 def _pool2d_size(problem: Pool2dProblem, scaled: Callable[[int], int]) -> str:
-    picture = f"n{scaled(problem.n)}c{problem.c}h{scaled(problem.h)}w{scaled(problem.w)}"
-    return f"max_{picture}_r{problem.r}s{problem.s}"
+    image = f"n{scaled(problem.n)}c{problem.c}h{scaled(problem.h)}w{scaled(problem.w)}"
+    return f"max_{image}_r{problem.r}s{problem.s}"
 
 
 def _gemm_size(problem: GemmProblem, scaled: Callable[[int], int]) -> str:

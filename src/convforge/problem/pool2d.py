@@ -68,7 +68,7 @@ class Pool2dProblem(WindowProblem):
         padded_h, padded_w = (size + sum(pads) for _, size, pads, _, _ in axes)
         if extents[0] > padded_h or extents[1] > padded_w:
             raise ValueError(
-                f"the window of {extents[0]}x{extents[1]} pixels (dilation included) exceeds the padded picture of "
+                f"the window of {extents[0]}x{extents[1]} pixels (dilation included) exceeds the padded image of "
                 f"{padded_h}x{padded_w}; add padding or use a smaller window"
             )
         p, q = (self._outputs(size, *pads, extent, self.stride[i]) for _, size, pads, extent, i in axes)
@@ -76,7 +76,7 @@ class Pool2dProblem(WindowProblem):
             start = _straddling_window(size, before, outputs, self.stride[i], self.dilation[i])
             if start is not None:
                 raise ValueError(
-                    f"dilation={self.dilation}: the window that begins {-start} before the picture steps over its "
+                    f"dilation={self.dilation}: the window that begins {-start} before the image steps over its "
                     f"{axis} of {size} and would hold no pixel; lower the dilation to {size} or less, or change "
                     f"padding={self.padding}"
                 )

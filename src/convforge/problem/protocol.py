@@ -119,7 +119,7 @@ class WindowProblem(ProblemBase):
     def _check_sizes(self, *sizes: str) -> None:
         """Raise ``ValueError`` if a size, or a field of the window, is out of range."""
         if self.n < 0:
-            raise ValueError(f"n={self.n}: a batch has 0 or more pictures")
+            raise ValueError(f"n={self.n}: a batch has 0 or more images")
         for name in sizes:
             if (size := getattr(self, name)) < 1:
                 raise ValueError(f"{name}={size} must be at least 1")

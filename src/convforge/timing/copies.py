@@ -45,7 +45,7 @@ def copying(runtime: Runtime, source: Any, target: Any) -> Callable[[], None]:
         return lambda: runtime.launch(kernel, info, args)
     count = source.size // 4
     on_gpu = runtime.compile(KernelSource("timing/copy.cu", "copy", (), _Copy, "Copy"))
-    grid, struct = LaunchInfo("copy", (-(-count // GPU_THREADS),), (GPU_THREADS,), early=True), _Copy(0, 0, count)
+    grid, struct = LaunchInfo("copy", (-(-count // GPU_THREADS),), (GPU_THREADS,), pdl=True), _Copy(0, 0, count)
     struct.source, struct.target = address(source), address(target)
     return lambda: runtime.launch(on_gpu, grid, struct)
 

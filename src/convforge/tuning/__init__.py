@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from convforge.tuning.choices import CHOICES, Remembered, key_of
+from convforge.tuning.choices import CHOICES, SearchResult, key_of
 from convforge.tuning.heuristic import Choice, choose
 from convforge.tuning.tuner import LEVELS, check_method, compile_for, decide, may_measure, remembered, tune, with_peers
 
 __all__ = [
-    "CHOICES", "LEVELS", "Choice", "Remembered", "check_method", "choose", "compile_for", "decide", "key_of", "load",
+    "CHOICES", "LEVELS", "Choice", "SearchResult", "check_method", "choose", "compile_for", "decide", "key_of", "load",
     "may_measure", "remembered", "tune", "with_peers",
 ]  # fmt: skip
 

@@ -75,7 +75,7 @@ class Bucket(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class SearchResult:
     """Stored outcome of one search."""
 
     bucket: Bucket
@@ -96,7 +96,7 @@ class Remembered:
         }  # fmt: skip
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], environment: Mapping[str, str], origin: str = "") -> Remembered:
+    def from_table(cls, table: Mapping[str, Any], environment: Mapping[str, str], origin: str = "") -> SearchResult:
         """Read the table of :meth:`to_table`; ``KeyError``, ``TypeError`` or ``ValueError`` if invalid."""
         limit, level = table["workspace_limit"], table["level"]
         if level not in LEVELS or not (limit is None or isinstance(limit, int)) or not isinstance(table["bucket"], str):
@@ -148,8 +148,8 @@ class Choices:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self._kept: dict[tuple[Path | None, str, str], Remembered] = {}
-        self._shipped: dict[str, list[Remembered]] = {}
+        self._kept: dict[tuple[Path | None, str, str], SearchResult] = {}
+        self._shipped: dict[str, list[SearchResult]] = {}
         self._seen, self._every = "", 0
         self._of: dict[str, int] = {}
         self.unlock()
@@ -162,7 +162,7 @@ class Choices:
         """Return a counter that grows with every new choice for a tuning key, and when any choice may have changed."""
         return self._every + self._of.get(key, 0)
 
-    def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> Remembered | None:
+    def find(self, operation: str, facts: DeviceFacts, bucket: Bucket, level: str) -> SearchResult | None:
         """Find the choice for a bucket at this level or a more thorough one: measured here, else shipped."""
         shipped, folder = self._all_shipped(), self._folder
         if not self._kept and not shipped and (folder is None or not folder.is_dir()):
@@ -173,7 +173,7 @@ class Choices:
         enough = LEVELS[LEVELS.index(level) :]
         return next((one for one in (own, *others) if one is not None and one.level in enough), None)
 
-    def remember(self, found: Remembered, *, disk: bool = True) -> None:
+    def remember(self, found: SearchResult, *, disk: bool = True) -> None:
         """Store a search, unless a more thorough one is stored."""
         folder, name = self._folder, _file(found.environment, found.bucket)
         with self._lock:
@@ -205,7 +205,7 @@ class Choices:
             self._seen = ""
             self._every += 1
 
-    def _all_shipped(self) -> dict[str, list[Remembered]]:
+    def _all_shipped(self) -> dict[str, list[SearchResult]]:
         """Return the loaded choices, after loading the files that CONVFORGE_TUNED names."""
         named = os.environ.get("CONVFORGE_TUNED", "")
         if named != self._seen:
@@ -222,7 +222,7 @@ class Choices:
     def _folder(self) -> Path | None:
         return self.folder or cache_folder("tuned")
 
-    def _own(self, folder: Path | None, where: Mapping[str, str], bucket: Bucket) -> Remembered | None:
+    def _own(self, folder: Path | None, where: Mapping[str, str], bucket: Bucket) -> SearchResult | None:
         """Find a choice of this machine in memory, else on disk; rename a file that cannot be read."""
         key = (folder, _file(where, bucket), str(bucket))
         with self._lock:
@@ -243,14 +243,14 @@ class Choices:
             return found
 
 
-def read(path: Path) -> list[Remembered]:
+def read(path: Path) -> list[SearchResult]:
     """Read the choices of a file; ``OSError``, or ``ValueError`` for a damaged file or another version."""
     try:
         table = json.loads(path.read_bytes())
         if table["schema"] != SCHEMA:
             raise ValueError(f"it is of schema {table['schema']!r}; this version reads {SCHEMA}")
         return [
-            Remembered.from_table(row, {str(k): str(v) for k, v in part["environment"].items()}, str(path))
+            SearchResult.from_table(row, {str(k): str(v) for k, v in part["environment"].items()}, str(path))
             for part in table["tuned"]
             for row in part["choices"]
         ]
@@ -258,19 +258,19 @@ def read(path: Path) -> list[Remembered]:
         raise ValueError(f"{path} holds no tuned choices that can be read: {type(fault).__name__}: {fault}") from None
 
 
-def write(path: Path, found: Iterable[Remembered]) -> int:
+def write(path: Path, found: Iterable[SearchResult]) -> int:
     """Merge choices into a file, where new ones replace old ones; return the number of choices in the file.
 
     Raises ``OSError``, or ``ValueError`` for a file of another kind, which stays unchanged.
     """
-    merged: dict[tuple[str, str], Remembered] = {}
+    merged: dict[tuple[str, str], SearchResult] = {}
     for one in (*(read(path) if path.exists() else ()), *found):
         merged[str(one.bucket), json.dumps(one.environment, sort_keys=True)] = one
     write_whole(path, _json(merged.values()))
     return len(merged)
 
 
-def _json(found: Iterable[Remembered]) -> bytes:
+def _json(found: Iterable[SearchResult]) -> bytes:
     """Return JSON of the choices, grouped by environment."""
     parts: dict[str, dict[str, Any]] = {}
     for one in found:

@@ -20,7 +20,7 @@ from convforge.errors import UnsupportedProblem
 from convforge.peers import every_algorithm
 from convforge.problem import PRECISIONS, Problem
 from convforge.problem.protocol import check_word
-from convforge.tuning.choices import CHOICES, Remembered, Tried, bucket_of, environment_of
+from convforge.tuning.choices import CHOICES, SearchResult, Tried, bucket_of, environment_of
 from convforge.tuning.heuristic import Choice, choose
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def decide(
 
 def remembered(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False
-) -> Remembered | None:
+) -> SearchResult | None:
     """Find a bucket's stored search: the one without a limit if a candidate fits, else the one with this limit."""
     if not _is_tunable(problem, runtime):
         return None
@@ -91,7 +91,7 @@ def tune(
     problem: Problem, runtime: Runtime, level: str = "auto", workspace_limit: int | None = None, *, peers: bool = False,
     again: bool = False, effort: Effort | None = None, trial: Callable[[], Trial] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Remembered | None:  # fmt: skip
+) -> SearchResult | None:  # fmt: skip
     """Measure a problem's bucket, once for all threads, unless a result is stored.
 
     The problem is measured at its own size, and the result applies to its bucket. `level` is "auto" or "max".
@@ -110,7 +110,7 @@ def tune(
         begin = clock()
         where = environment_of(problem.operation, runtime.facts)
         bucket = bucket_of(problem, workspace_limit, peers=peers)
-        found = Remembered(bucket, where, level, str(problem), ())
+        found = SearchResult(bucket, where, level, str(problem), ())
         try:
             first = choose(problem, runtime, workspace_limit).algorithm.name
             candidates = candidates_for(problem, runtime.facts, first, peers=peers)
@@ -192,7 +192,7 @@ def _is_tunable(problem: Problem, runtime: Runtime) -> bool:
     return runtime.facts.backend != "emulator" and not by_values and problem.flops > 0
 
 
-def _planned(found: Remembered, problem: Problem, runtime: Runtime, workspace_limit: int | None) -> Choice | None:
+def _planned(found: SearchResult, problem: Problem, runtime: Runtime, workspace_limit: int | None) -> Choice | None:
     """Plan the first stored candidate that supports this problem within the workspace limit; None if none does."""
     for tried in (tried for tried in found.tried if tried.seconds is not None):
         try:
@@ -209,7 +209,7 @@ def _planned(found: Remembered, problem: Problem, runtime: Runtime, workspace_li
     return None
 
 
-def _reason(tried: Tried, found: Remembered) -> str:
+def _reason(tried: Tried, found: SearchResult) -> str:
     timed = [one for one in found.tried if one.seconds is not None]
     others = dict.fromkeys(one.algorithm for one in timed if one.tied and one.algorithm != tried.algorithm)
     words = f"the fastest of {len(timed)}{'' if tried is timed[0] else ' that fits'}"

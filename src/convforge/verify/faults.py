@@ -157,13 +157,13 @@ def _of_images(problem: Conv2dProblem, right: Truth, inputs: Inputs) -> Iterator
     def swapped(array: NDArray[Any], layout: str) -> NDArray[Any]:
         return array.transpose((0, 1, 3, 2) if layout == "NCHW" else (0, 2, 1, 3)).reshape(array.shape)
 
-    yield "swapped H and W of the picture", with_x(x=swapped(x, problem.x_layout))
+    yield "swapped H and W of the image", with_x(x=swapped(x, problem.x_layout))
     if problem.p != 1 and problem.q != 1:
         yield "swapped H and W of the output", lambda: swapped(right.value, problem.out_layout)
     if problem.c > 1:
         yield "NCHW read as NHWC, or the reverse", with_x(x=_reread(problem, x))
     if problem.n > 1:
-        yield "one picture for the whole batch", with_x(x=np.broadcast_to(x[:1], x.shape))
+        yield "one image for the whole batch", with_x(x=np.broadcast_to(x[:1], x.shape))
     if problem.groups > 1:
         axis = 1 if problem.x_layout == "NCHW" else 3
         group = x.take(range(problem.c_per_group), axis)
@@ -191,10 +191,10 @@ def _of_geometry(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
         ("padding ignored", "padding", (0, top + bottom, 0, left + right)),
         ("stride applied to the padding too", "padding",
          (top * problem.stride[0], bottom, left * problem.stride[1], right)),
-        ("one pixel off: the picture moved down", "padding", (top + 1, bottom - 1, left, right)),
-        ("one pixel off: the picture moved up", "padding", (top - 1, bottom + 1, left, right)),
-        ("one pixel off: the picture moved to the right", "padding", (top, bottom, left + 1, right - 1)),
-        ("one pixel off: the picture moved to the left", "padding", (top, bottom, left - 1, right + 1)),
+        ("one pixel off: the image moved down", "padding", (top + 1, bottom - 1, left, right)),
+        ("one pixel off: the image moved up", "padding", (top - 1, bottom + 1, left, right)),
+        ("one pixel off: the image moved to the right", "padding", (top, bottom, left + 1, right - 1)),
+        ("one pixel off: the image moved to the left", "padding", (top, bottom, left - 1, right + 1)),
     ]  # fmt: skip
     for label, field, value in others:
         if value != getattr(problem, field) and min(value) >= 0:

@@ -63,7 +63,7 @@ def check_nan_spread(plan: Plan, kind: str = "nan", seed: int = 0) -> Verdict:
     """Plant a NaN or an Inf (`kind` "nan" or "inf") in the middle of x, and check which outputs it reaches.
 
     An output must not be finite where the truth is not. All other outputs must be correct, unless the method's
-    `nan_spread` exempts them: "tile" those within :data:`TILE_REACH`, "picture" those of the same image. Integer plans
+    `nan_spread` exempts them: "tile" those within :data:`TILE_REACH`, "image" those of the same image. Integer plans
     pass.
     """
     problem: Problem = plan.problem
@@ -212,7 +212,7 @@ def _excused(problem: Problem, spread: str, planted: NDArray[np.bool_]) -> NDArr
         return excused
     order = (0, 1, 2, 3) if problem.results[0].layout == "NCHW" else (0, 3, 1, 2)
     seen, where = excused.transpose(order), planted.transpose(order)
-    if spread == "picture":
+    if spread == "image":
         seen[0] = True
         return excused
     rows, columns = np.flatnonzero(where.any(axis=(0, 1, 3))), np.flatnonzero(where.any(axis=(0, 1, 2)))

@@ -55,6 +55,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "words",

@@ -51,6 +51,7 @@ def test_a_program_that_is_right_is_timed_beside_ours(tmp_path: Path) -> None:
     assert "start-up, reading and writing files included" in report.to_text()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("text", "status", "says"),
     [

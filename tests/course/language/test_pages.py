@@ -113,6 +113,7 @@ def test_stored_texts_without_words_are_marked_as_english(tmp_path: Path) -> Non
     assert 'lang="en"' not in render([made(tmp_path, "grid")]).replace('<html lang="en">', "")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_charts_are_labelled_in_chinese(tmp_path: Path, kind: Any) -> None:
     run = made(tmp_path, "grid" if kind in ("time", "gflops") else "others")

@@ -46,10 +46,8 @@ class LateRuntime:
         self.device_bytes.append(nbytes)
         return np.full(nbytes, 0xFF, np.uint8)
 
-    def send(self, target: Any, source: Any, stream: int) -> None:
+    def begin_copy(self, target: Any, source: Any, stream: int) -> None:
         self.queues[stream].append(lambda: np.copyto(target, source))
-
-    fetch = send
 
     def mark(self, stream: int) -> list[float]:
         mark: list[float] = []

@@ -78,7 +78,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
     """Products of rows of several images and rows of the filter as matrices: for small planes of 16-bit NCHW images."""
 
     name = "depthwise_batch"
-    summary = "depthwise: the same row of several pictures at once, on tensor cores; 16-bit floats, sm_80 and later"
+    summary = "depthwise: the same row of several images at once, on tensor cores; 16-bit floats, sm_80 and later"
     since = "depthwise_mma"
     first_architecture = FIRST_ARCHITECTURE
     cost = MethodCost(2.0, 0.9, 2048, 1)
@@ -99,7 +99,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         full = problem.x_dtype in ("float16", "bfloat16") and problem.n * -(-problem.q // 8) >= FULL_PRODUCT
         full &= problem.stride == (1, 1) and problem.r * problem.s > WIDE
         rank = Rank.PLANES_TOGETHER if full and whole_planes_pay(problem, facts) else Rank.ONE_CHANNEL_LAST
-        return Preference(rank, "every filter sees one channel: tensor cores multiply rows of several pictures by it")
+        return Preference(rank, "every filter sees one channel: tensor cores multiply rows of several images by it")
 
     def least(self, problem: Conv2dProblem) -> DepthwiseBatchConfig:
         return LEAST
@@ -131,7 +131,7 @@ class DepthwiseBatch(DepthwiseConvolution[DepthwiseBatchConfig]):
         reason = reason or least_refusal(config) or threads_refusal(32 * config.channels)
         if reason is None and (room := 2 * config.channels * _layout(problem).room) > facts.block_shared_bytes:
             return Reason(
-                "{channels} channels of the pictures take {room} bytes of shared memory; a block has {most}",
+                "{channels} channels of the images take {room} bytes of shared memory; a block has {most}",
                 channels=config.channels, room=room, most=facts.block_shared_bytes,
             )  # fmt: skip
         return reason

@@ -199,7 +199,7 @@ def halves_refusal(problem: Conv2dProblem) -> Reason | None:
             dtype=problem.out_dtype,
         )
     if problem.padding_mode != "zeros":
-        return Reason("zeros must stand outside the picture, not {border}", border=problem.padding_mode)
+        return Reason("zeros must stand outside the image, not {border}", border=problem.padding_mode)
     if problem.w % 2:
         return Reason("rows are copied in words of two pixels: W={w} must be even", w=problem.w)
     return None

@@ -105,7 +105,7 @@ __device__ inline void named_barrier(int barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(COUNT) : "memory");
 }
 
-// PDL (LaunchInfo.early, from sm_90 on): a launch may begin before the one before it has ended. Its blocks start when
+// PDL (LaunchInfo.pdl, from sm_90 on): a launch may begin before the one before it has ended. Its blocks start when
 // there is room and wait here until the results of the earlier launch are visible, so the launch overhead overlaps with
 // the earlier launch. The trigger for the next launch comes first: that launch may start once all blocks of this one
 // have started.

@@ -63,8 +63,8 @@ def even_share(total: int, most: int) -> int:
     return -(-total // parts)
 
 
-def plane_work(problem: Conv2dProblem) -> Work:
-    """Work of a method with blocks that compute outputs of one plane.
+def plane_work(method: Any, problem: Conv2dProblem) -> Work:
+    """`work_for` of methods with blocks that compute outputs of one plane.
 
     In NHWC, the pixels of planes are interleaved, so a block also loads those of up to seven other planes.
     """

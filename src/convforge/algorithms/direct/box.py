@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convforge.algorithms.contract import Config
+from convforge.algorithms.host.conv import pixel_channels
 from convforge.backends.maps import MOST_UNITS, TiledMap
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
@@ -58,11 +59,6 @@ class Box:
         return -(-self.width * self.height * self.planes * self.size // 128) * 128
 
 
-def chunk_of(problem: Conv2dProblem) -> int:
-    """Contiguous channels in a plane of a TMA tile: all C in NHWC, one in NCHW."""
-    return problem.c if problem.x_layout == "NHWC" else 1
-
-
 def slices_of(problem: Conv2dProblem) -> int:
     """Number of slices, each with its own TMA tiles, that the channels of an image are divided into."""
     return 1 if problem.x_layout == "NHWC" else problem.groups
@@ -88,7 +84,7 @@ def outside_refusal(problem: Conv2dProblem) -> Reason | None:
         None
         if held
         else Reason(
-            "what stands outside the picture, {value}, is no number that {dtype} can hold", value=value, dtype=dtype
+            "what stands outside the image, {value}, is no number that {dtype} can hold", value=value, dtype=dtype
         )
     )
 
@@ -100,7 +96,7 @@ def is_filled(problem: Conv2dProblem) -> bool:
 
 def box_of(problem: Conv2dProblem, config: BoxesConfig) -> Box:
     """TMA tile of a block's tile: starts at a multiple of the alignment at or before its windows, ends after them."""
-    size, chunk, slices = itemsize(problem.x_dtype), chunk_of(problem), slices_of(problem)
+    size, chunk, slices = itemsize(problem.x_dtype), pixel_channels(problem), slices_of(problem)
     wide, alignment = VECTOR_BYTES // size, config.alignment // size
     shift = -problem.padding[2] * chunk % alignment
     columns = (config.lanes * config.out_q - 1) * problem.stride[1] + problem.dilation[1] * (problem.s - 1) + 1

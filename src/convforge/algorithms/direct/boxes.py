@@ -17,7 +17,6 @@ from convforge.algorithms.direct.box import (
     BoxesConfig,
     box_map,
     box_of,
-    chunk_of,
     groups_share_a_box,
     is_filled,
     outside_refusal,
@@ -25,7 +24,16 @@ from convforge.algorithms.direct.box import (
     tiles_of,
 )
 from convforge.algorithms.direct.tiled import MOST_REGISTERS, tiled_instead, ways_to_tiled
-from convforge.algorithms.host.conv import Divisor, address, conv_constants, conv_struct, divisor, fill, is_aligned
+from convforge.algorithms.host.conv import (
+    Divisor,
+    address,
+    conv_constants,
+    conv_struct,
+    divisor,
+    fill,
+    is_aligned,
+    pixel_channels,
+)
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution, least_refusal
 from convforge.algorithms.host.resident import with_occupancy_cap
@@ -168,7 +176,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
                 most=MOST_CHANNELS,
                 count=problem.c,
             )
-        row = problem.w * chunk_of(problem) * itemsize(problem.x_dtype)
+        row = problem.w * pixel_channels(problem) * itemsize(problem.x_dtype)
         if row % VECTOR_BYTES:
             return Reason(
                 "a row of pixels has {row} bytes; the tensor memory accelerator takes multiples of {most}",
@@ -210,7 +218,7 @@ class DirectBoxes(DeviceConvolution[BoxesConfig]):
         tiles = tiles_of(problem, config)
         grid = (min(tiles, runtime.facts.cores * blocks),)
         threads, shared = config.strips * config.lanes, config.stages * box.nbytes
-        info = with_occupancy_cap(runtime, kernel, LaunchInfo("direct_boxes", grid, (threads,), shared, early=True))
+        info = with_occupancy_cap(runtime, kernel, LaunchInfo("direct_boxes", grid, (threads,), shared, pdl=True))
         out_bytes = itemsize(problem.out_dtype)
         out_sizes = {"n": problem.n, "c": problem.k // box.store_k, "h": problem.p}
         out_run = {"c": 1, "w": box.store_k} if box.store_k > 1 else {"w": 1}
@@ -333,21 +341,21 @@ def _struct(problem: Conv2dProblem) -> Any:
 def _registers(problem: Conv2dProblem, config: BoxesConfig) -> int:
     """Registers for a row of the window, the sums, and the taps if a thread holds them."""
     columns = columns_read(problem, config.out_q)
-    taps = config.out_k * (problem.c_per_group if chunk_of(problem) > 1 else 1) * problem.r * problem.s
+    taps = config.out_k * (problem.c_per_group if pixel_channels(problem) > 1 else 1) * problem.r * problem.s
     held = taps if taps <= HELD_TAPS else 0
-    numbers = columns * chunk_of(problem) + config.out_k * config.out_p * config.out_q + held
+    numbers = columns * pixel_channels(problem) + config.out_k * config.out_p * config.out_q + held
     return numbers * -(-itemsize(problem.acc_dtype) // 4)
 
 
 def _config(problem: Conv2dProblem, shape: Shape, facts: DeviceFacts) -> BoxesConfig:
     """Config of a shape: pixel vectors along columns, channels as registers allow, more blocks for small tiles."""
-    size, one_channel = itemsize(problem.x_dtype), chunk_of(problem) == 1
+    size, one_channel = itemsize(problem.x_dtype), pixel_channels(problem) == 1
     out_q = 4 // math.gcd(problem.stride[1], 4) * (2 if size == 2 and one_channel else 1)
     strips, lanes, out_p, blocks = _shaped(problem, shape, out_q)
     strips, lanes = _upright(problem, strips, lanes, out_p, out_q)
     per_slice, all_outputs = problem.k // slices_of(problem), groups_share_a_box(problem)
     out_k = problem.k if all_outputs else even_share(per_slice, MOST_OUTPUTS)
-    pixel = chunk_of(problem) * size
+    pixel = pixel_channels(problem) * size
     alignment = math.gcd(lanes * out_q * problem.stride[1] * pixel, problem.w * pixel, LINE_BYTES)
     config = BoxesConfig(strips, lanes, out_p, out_q, out_k, shape.stages, blocks, max(alignment, VECTOR_BYTES))
     while config.out_k > 1 and not all_outputs and _registers(problem, config) > MOST_REGISTERS:
@@ -364,7 +372,7 @@ def _config(problem: Conv2dProblem, shape: Shape, facts: DeviceFacts) -> BoxesCo
 def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int, int, int]:
     """Adapt a shape to pixels and filter; return strips, lanes, rows per thread and blocks."""
     strips, lanes, out_p, blocks = shape.strips, shape.lanes, shape.out_p, shape.blocks
-    size, taps, chunk = itemsize(problem.x_dtype), problem.r * problem.s, chunk_of(problem)
+    size, taps, chunk = itemsize(problem.x_dtype), problem.r * problem.s, pixel_channels(problem)
     if shape == SHAPES[1] and problem.stride[0] >= max(3, problem.dilation[0] * (problem.r - 1) + 1):
         return strips, lanes, 1, 1  # windows share no row, and TMA tiles are large
     if shape != SHAPES[0]:
@@ -383,7 +391,7 @@ def _shaped(problem: Conv2dProblem, shape: Shape, out_q: int) -> tuple[int, int,
 
 def _upright(problem: Conv2dProblem, strips: int, lanes: int, out_p: int, out_q: int) -> tuple[int, int]:
     """Strips and lanes for rows of outputs shorter than a tile: only as many lanes as needed, and more strips."""
-    step = out_q * problem.stride[1] * chunk_of(problem) * itemsize(problem.x_dtype)
+    step = out_q * problem.stride[1] * pixel_channels(problem) * itemsize(problem.x_dtype)
     together = VECTOR_BYTES // math.gcd(step, VECTOR_BYTES)  # TMA tiles begin at multiples of 16 bytes
     enough = -(-max(problem.q, 1) // (out_q * together)) * together
     if enough >= lanes:
@@ -403,7 +411,7 @@ def _fitting(problem: Conv2dProblem, facts: DeviceFacts) -> list[tuple[BoxesConf
         config = _config(problem, shape, facts)
         if config.out_p > 2 and problem.stride[0] > 1:  # rows of windows hardly overlap, so outputs share little
             continue
-        most = shape.registers if chunk_of(problem) == 1 else max(shape.registers, PIXEL_REGISTERS)
+        most = shape.registers if pixel_channels(problem) == 1 else max(shape.registers, PIXEL_REGISTERS)
         if _registers(problem, config) > most:
             continue
         # Rows aligned to whole lines are longer. If their TMA tiles do not fit, try smaller alignments.

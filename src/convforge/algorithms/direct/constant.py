@@ -10,7 +10,7 @@ from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.direct.naive import BLOCKS
 from convforge.algorithms.host.constants import CONSTANT_BYTES, ConstantWeights, fits_constant_memory, weight_bytes
 from convforge.algorithms.host.on_device import Kernel, OneLaunch
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants
 from convforge.errors import Reason
@@ -36,9 +36,7 @@ class DirectConstant(OneLaunch[ConstantConfig]):
     has_filter = False
     cost = MethodCost(0.11, 0.45, 1024, 2)
     look = Mark("indigo", "circle")
-
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        return plane_work(problem)
+    work_for = plane_work
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if fits_constant_memory(problem):
@@ -64,5 +62,5 @@ class DirectConstant(OneLaunch[ConstantConfig]):
             (config.block_x, config.block_y),
             config.resident,
             weights=ConstantWeights,
-            early=False,
+            pdl=False,
         )

@@ -18,7 +18,6 @@ from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, R
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
 
@@ -33,12 +32,6 @@ class DirectNaive(Algorithm[Conv2dProblem, Config]):
     cost = MethodCost(0.004, 0.03, 1, 1)
     look = Mark("sky", "square")
     preference = Preference(Rank.GENERAL_LOOPS, GENERAL)
-
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        return None
-
-    def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: Conv2dProblem, config: Config, runtime: Runtime) -> Plan:
         from convforge.algorithms.direct import cpu
@@ -81,9 +74,6 @@ class DirectRows(Algorithm[Conv2dProblem, RowsConfig]):
     cost = MethodCost(0.30, 0.4, 1, 1)
     look = Mark("blue", "circle")
     preference = Preference(Rank.DIRECT, "few channels or few outputs: bound by memory, read once from a cached tile")
-
-    def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
-        return None
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[RowsConfig]:
         """The default has the tallest strip with a tile of all channels that fits L2."""

@@ -9,9 +9,18 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Config, Launch, Plan
 from convforge.algorithms.direct.blocks import compiled_for
-from convforge.algorithms.direct.box import chunk_of, is_filled
+from convforge.algorithms.direct.box import is_filled
 from convforge.algorithms.direct.tiled import tiled_instead, ways_to_tiled
-from convforge.algorithms.host.conv import LIMIT_BITS, Divisor, conv_constants, divisor, fill, is_aligned, with_conv
+from convforge.algorithms.host.conv import (
+    LIMIT_BITS,
+    Divisor,
+    conv_constants,
+    divisor,
+    fill,
+    is_aligned,
+    pixel_channels,
+    with_conv,
+)
 from convforge.algorithms.host.on_device import DeviceConvolution, least_refusal
 from convforge.algorithms.host.resident import with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, StagedWeights, staging_refusal
@@ -117,12 +126,12 @@ class DirectMma(DeviceConvolution[MmaConfig]):
         struct = with_conv("Mma", problem, filter=Filter, rows=ctypes.c_int, units=ctypes.c_int, **fields)
         kernel, resident = _compiled(problem, config, struct, runtime)
         weights = StagedWeights(problem, runtime, kernel)
-        chunk, planes, spans = chunk_of(problem), _planes(problem), _spans(problem, config)
+        chunk, planes, spans = pixel_channels(problem), _planes(problem), _spans(problem, config)
         rows = _rows(problem, config, runtime.facts.cores * resident)
         units = spans * -(-problem.p // rows) if rows else 0
         blocks = -(-units // config.warps)
         info = with_occupancy_cap(
-            runtime, kernel, LaunchInfo("direct_mma", (planes * blocks,), (32 * config.warps,), early=True)
+            runtime, kernel, LaunchInfo("direct_mma", (planes * blocks,), (32 * config.warps,), pdl=True)
         )
         divisors = [divisor(max(count, 1)) for count in (spans, blocks)]
         run_of = {"c": 1, "w": chunk} if chunk > 1 else {"w": 1}
@@ -147,7 +156,7 @@ class DirectMma(DeviceConvolution[MmaConfig]):
 
 def default_config(problem: Conv2dProblem, facts: DeviceFacts) -> MmaConfig:
     """Config expected to be fastest: as many window sets as make memory accesses wide and leave room for warps."""
-    config, chunk, few_rows = MmaConfig(sets=2), chunk_of(problem), problem.r <= FEW_ROWS
+    config, chunk, few_rows = MmaConfig(sets=2), pixel_channels(problem), problem.r <= FEW_ROWS
     # A span of one set is already wide enough if it has one channel.
     room = few_rows or (chunk > 1 and _registers(problem, config) <= TWO_SETS_REGISTERS)
     if not room or problem.q * chunk < _span(problem, config):
@@ -209,7 +218,7 @@ def _problem_refusal(problem: Conv2dProblem) -> Reason | None:
             "a thread stores four outputs as one vector of 16 bytes at most; four of {out_dtype} take more",
             out_dtype=problem.out_dtype,
         )
-    chunk = chunk_of(problem)
+    chunk = pixel_channels(problem)
     if problem.x_layout != problem.out_layout and problem.c > 1:
         return Reason(
             "outputs must lie as pixels do: {x_layout} and {out_layout}",
@@ -232,37 +241,37 @@ def _outs(chunk: int) -> int | None:
 
 def _shift(problem: Conv2dProblem) -> int:
     """Bytes from the start of a window to its first output, rounded up to 4-byte words."""
-    return -(-problem.padding[2] * chunk_of(problem) // FOUR) * FOUR
+    return -(-problem.padding[2] * pixel_channels(problem) // FOUR) * FOUR
 
 
 def _lead(problem: Conv2dProblem) -> int:
     """Bytes of a window before the first one that an output uses: LEAD of mma.cu."""
-    return _shift(problem) - problem.padding[2] * chunk_of(problem)
+    return _shift(problem) - problem.padding[2] * pixel_channels(problem)
 
 
 def _window(problem: Conv2dProblem) -> int:
     """Bytes of a window, rounded up to whole steps."""
-    chunk = chunk_of(problem)
+    chunk = pixel_channels(problem)
     return -(-(_lead(problem) + (_outs(chunk) or 0) + chunk * (problem.s - 1)) // STEP) * STEP
 
 
 def _span(problem: Conv2dProblem, config: MmaConfig) -> int:
     """Bytes of outputs that a warp computes along a row."""
-    return WINDOWS * (_outs(chunk_of(problem)) or 0) * config.sets
+    return WINDOWS * (_outs(pixel_channels(problem)) or 0) * config.sets
 
 
 def _spans(problem: Conv2dProblem, config: MmaConfig) -> int:
-    return -(-problem.q * chunk_of(problem) // _span(problem, config))
+    return -(-problem.q * pixel_channels(problem) // _span(problem, config))
 
 
 def _planes(problem: Conv2dProblem) -> int:
-    return problem.n * problem.c // chunk_of(problem)
+    return problem.n * problem.c // pixel_channels(problem)
 
 
 def _pitch(problem: Conv2dProblem, config: MmaConfig) -> int:
     """Pitch of a row in shared memory, in bytes: PITCH of mma.cu."""
     shift = _shift(problem)
-    used = _span(problem, config) - (_outs(chunk_of(problem)) or 0) + _window(problem) - shift
+    used = _span(problem, config) - (_outs(pixel_channels(problem)) or 0) + _window(problem) - shift
     return -(-(-(-shift // COPY) * COPY + used) // COPY) * COPY
 
 
@@ -272,7 +281,7 @@ def _fragments(problem: Conv2dProblem) -> int:
 
 def _lines(problem: Conv2dProblem) -> int:
     """Bytes of the taps in shared memory: LINES of mma.cu."""
-    return chunk_of(problem) * problem.r * ((_lead(problem) + 19) // FOUR * FOUR + _window(problem) + FOUR)
+    return pixel_channels(problem) * problem.r * ((_lead(problem) + 19) // FOUR * FOUR + _window(problem) + FOUR)
 
 
 def _registers(problem: Conv2dProblem, config: MmaConfig) -> int:
@@ -289,7 +298,7 @@ def _rows(problem: Conv2dProblem, config: MmaConfig, at_once: int) -> int:
 
 
 def _compiled(problem: Conv2dProblem, config: MmaConfig, struct: Any, runtime: Runtime) -> tuple[Any, int]:
-    chunk = chunk_of(problem)
+    chunk = pixel_channels(problem)
     prelude = constants(
         WARPS=config.warps, SETS=config.sets, STAGE_ROWS=config.stage_rows, STAGES=config.stages, CHUNK=chunk,
         OUTS=_outs(chunk) or 0, SHIFT=_shift(problem), LEAD=_lead(problem), WINDOW=_window(problem),

@@ -9,7 +9,7 @@ from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.blocks import block_refusal, grid, plane_work
 from convforge.algorithms.host.constants import GlobalWeights
 from convforge.algorithms.host.on_device import Kernel, OneLaunch
-from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.traits import GENERAL, Mark, MethodCost, Preference, Rank
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants
 from convforge.errors import Reason
@@ -42,9 +42,7 @@ class DirectNaive(OneLaunch[NaiveConfig]):
     cost = MethodCost(0.10, 0.4, 1024, 2)
     look = Mark("sky", "square")
     preference = Preference(Rank.GENERAL_LOOPS, GENERAL)
-
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        return plane_work(problem)
+    work_for = plane_work
 
     def configs(self, problem: Conv2dProblem, facts: DeviceFacts) -> Sequence[NaiveConfig]:
         """The default first, then other block shapes, then other partitions."""
@@ -65,5 +63,5 @@ class DirectNaive(OneLaunch[NaiveConfig]):
             config.resident,
             fields={"per_p": per_p, "per_q": per_q},
             weights=GlobalWeights,
-            early=False,
+            pdl=False,
         )

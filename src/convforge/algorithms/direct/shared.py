@@ -10,7 +10,7 @@ from convforge.algorithms.contract import Config
 from convforge.algorithms.direct.blocks import block_refusal, even_share, grid, plane_work
 from convforge.algorithms.host.constants import either_weights, fits_constant_memory
 from convforge.algorithms.host.on_device import Kernel, OneLaunch, least_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants
 from convforge.errors import Reason
@@ -53,9 +53,7 @@ class DirectShared(OneLaunch[SharedConfig]):
     has_filter = False
     cost = MethodCost(0.28, 0.6, 1024, 2)
     look = Mark("moss", "triangle-up")
-
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        return plane_work(problem)
+    work_for = plane_work
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         least = min((SharedConfig(x, y, per_p) for x, y, per_p in SHAPES), key=lambda c: shared_bytes(problem, c))
@@ -95,7 +93,7 @@ class DirectShared(OneLaunch[SharedConfig]):
             config.resident,
             shared_bytes(problem, config),
             weights=either_weights,
-            early=False,
+            pdl=False,
         )
 
     def config_refusal(self, problem: Conv2dProblem, config: SharedConfig, facts: DeviceFacts) -> Reason | None:

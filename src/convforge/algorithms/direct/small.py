@@ -59,7 +59,7 @@ class DirectSmall(OneLaunch[SmallConfig]):
     """One thread per output position. It loads all pixels of its window while the block loads the filter."""
 
     name = "direct_small"
-    summary = "for small pictures: pixels and filter are under way at once, one trip to memory"
+    summary = "for small images: pixels and filter are under way at once, one trip to memory"
     since = "direct_tiled"
     cost = MethodCost(0.05, 0.95, 256, 1)
     look = Mark("olive", "cross")
@@ -72,7 +72,7 @@ class DirectSmall(OneLaunch[SmallConfig]):
         if problem.groups != 1 or problem.k_per_group > FEW_CHANNELS:
             return None
         if problem.n * problem.p * problem.q <= FEW_OUTPUTS * facts.cores:
-            return Preference(Rank.SMALL, "a small picture: pixels and filter are under way at once")
+            return Preference(Rank.SMALL, "a small image: pixels and filter are under way at once")
         if problem.stride[0] >= problem.extent_h and problem.stride[1] >= max(problem.extent_w, APART):
             return Preference(Rank.SMALL, "windows share no pixel: there is nothing to keep for a neighbour")
         return None

@@ -14,7 +14,7 @@ from convforge.algorithms.direct.blocks import block_refusal, columns_read, even
 from convforge.algorithms.host.constants import either_weights, fits_constant_memory
 from convforge.algorithms.host.on_device import Kernel, OneLaunch, Vectors, least_refusal
 from convforge.algorithms.host.staged import StagedWeights, staging_refusal
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, Work, handed_on
+from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Way, handed_on
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import constants
 from convforge.backends.runtime import Runtime
@@ -112,9 +112,7 @@ class DirectTiled(OneLaunch[TiledConfig]):
     look = Mark("pink", "triangle-down")
     caps_occupancy = False
     preference = Preference(Rank.DIRECT, "a thread's outputs share the pixels that it holds in registers")
-
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        return plane_work(problem)
+    work_for = plane_work
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return _refusal(problem, TiledConfig(32, 4, 1, 1, 1))
@@ -156,7 +154,7 @@ class DirectTiled(OneLaunch[TiledConfig]):
             config.resident,
             vectors=(x, out),
             weights=StagedWeights if staged else either_weights,
-            early=staged,
+            pdl=staged,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,7 @@ import numpy as np
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan
 from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
-from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.errors import Reason
 from convforge.problem import ElementwiseProblem
 
 
@@ -29,12 +26,6 @@ class Relu(Algorithm[ElementwiseProblem, Config]):
     operation = "relu"
     look = Mark("blue", "cross")
     preference = Preference(Rank.FIRST, FASTEST)
-
-    def refuses(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Reason | None:
-        return None
-
-    def configs(self, problem: ElementwiseProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: ElementwiseProblem, config: Config, runtime: Runtime) -> Plan:
         info = LaunchInfo("relu", (problem.size,), (block_of_items(problem.size, problem.flops, runtime.facts),))

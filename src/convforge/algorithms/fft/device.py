@@ -10,12 +10,12 @@ from typing import Any
 
 from convforge.algorithms.contract import Buffers, Call, Config, Launch, Plan, PreparedFilter
 from convforge.algorithms.direct.blocks import even_share
-from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, integer_refusal, sizes, tiling, transform_work
+from convforge.algorithms.fft.tiling import TRANSFORM, Tiling, chunked_work, integer_refusal, sizes, tiling
 from convforge.algorithms.host.conv import address, conv_constants, fill, with_conv
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution
 from convforge.algorithms.host.outside import outside_steps
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.fft import RealFft, Transform
 from convforge.backends.kernel import KernelSource, constants
@@ -62,13 +62,11 @@ class Fft(DeviceConvolution[FftConfig]):
     summary = "products in the frequency domain, overlap-save tiles in chunks that stay in L2, a library's FFT"
     since = "depthwise_planes"
     precision = "fft"
-    nan_spread = "picture"  # its tile, which may be the whole image
+    nan_spread = "image"  # its tile, which may be the whole image
     cost = MethodCost(0.30, 0.7, 4096, 5)
     look = Mark("green", "triangle-right")
     preference = TRANSFORM
-
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        return transform_work(problem, 3)
+    work_for = chunked_work
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if (reason := integer_refusal(problem)) is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.algorithms.contract import Algorithm, Buffers, Call, Config, Plan, PreparedFilter, Step
-from convforge.algorithms.fft.tiling import TRANSFORM, integer_refusal, transform_work
+from convforge.algorithms.fft.tiling import TRANSFORM, chunked_work, integer_refusal
 from convforge.algorithms.host.epilogue import epilogue_arguments, values_dtype
 from convforge.algorithms.host.geometry import geometry
 from convforge.algorithms.host.outside import outside_steps
@@ -24,7 +24,7 @@ from convforge.algorithms.host.views import view
 from convforge.algorithms.host.weights import correlation_filter
 from convforge.algorithms.host.widened import takes_bfloat16
 from convforge.algorithms.host.workspace import Part, carve, nbytes
-from convforge.algorithms.traits import Mark, MethodCost, Work
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -62,13 +62,11 @@ class Fft(Algorithm[Conv2dProblem, FftConfig]):
     operation = "conv2d"
     since = "direct_rows"
     precision = "fft"
-    nan_spread = "picture"  # its tile, which may be the whole image
+    nan_spread = "image"  # its tile, which may be the whole image
     cost = MethodCost(0.10, 0.4, 1, 2)
     look = Mark("green", "triangle-right")
     preference = TRANSFORM
-
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        return transform_work(problem, 3)
+    work_for = chunked_work
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if (reason := integer_refusal(problem)) is not None:

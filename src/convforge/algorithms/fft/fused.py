@@ -46,7 +46,7 @@ class FftFused(DeviceConvolution[FusedConfig]):
     summary = "the FFT of a pair of tiles, product and way back in one block's shared memory; one channel a filter"
     since = "fft"
     precision = "fft"
-    nan_spread = "picture"  # its tile, and the other tile of the pair
+    nan_spread = "image"  # its tile, and the other tile of the pair
     cost = MethodCost(0.30, 0.7, 4096, 2)
     look = Mark("green", "triangle-up")
 

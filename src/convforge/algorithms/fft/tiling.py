@@ -6,6 +6,7 @@ import bisect
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from convforge.algorithms.traits import Preference, Rank, Work
 from convforge.errors import Reason
@@ -181,3 +182,8 @@ def transform_work(problem: Conv2dProblem, passes: int) -> Work:
     transforms = 2.5 * 2 * math.log2(4 * extent) * points * (problem.c + problem.k)
     products = 4.0 * points * problem.k * problem.c_per_group
     return Work(transforms + products, problem.least_bytes + 4.0 * passes * points * (problem.c + problem.k))
+
+
+def chunked_work(method: Any, problem: Conv2dProblem) -> Work:
+    """`work_for` of methods that keep the tiles, spectra and products of a chunk in memory."""
+    return transform_work(problem, 3)

@@ -77,7 +77,7 @@ class Gemm1x1(Algorithm[Conv2dProblem, Config]):
 
 def _matrices(x: Any, out: Any) -> Iterator[tuple[Any, Any]]:
     """Yield views of two images as matrices (channels, pixels): whole if their rows are contiguous, else row by row."""
-    whole = [_flat_rows(picture) for picture in (x, out)]
+    whole = [_flat_rows(image) for image in (x, out)]
     if all(whole):
         yield x.reshape(x.shape[0], -1), out.reshape(out.shape[0], -1)
     else:
@@ -85,7 +85,7 @@ def _matrices(x: Any, out: Any) -> Iterator[tuple[Any, Any]]:
             yield x[:, h], out[:, h]
 
 
-def _flat_rows(picture: Any) -> bool:
+def _flat_rows(image: Any) -> bool:
     """True if the pixels of a (channels, H, W) image have one stride, so that they can be viewed as a row."""
-    _, height, width = picture.shape
-    return height == 1 or width == 1 or bool(picture.strides[1] == width * picture.strides[2])
+    _, height, width = image.shape
+    return height == 1 or width == 1 or bool(image.strides[1] == width * image.strides[2])

@@ -109,13 +109,13 @@ class Product:
         source = KernelSource(path, name, (*prelude, *own), self.arguments, self.arguments.__name__)
         self.kernel = runtime.compile(source)
 
-    def info(self, m: int, n: int, groups: int = 1, early: bool = False) -> LaunchInfo:
+    def info(self, m: int, n: int, groups: int = 1, pdl: bool = False) -> LaunchInfo:
         """Launch of an m x n product, with an occupancy cap for PDL. Raises ValueError for too many blocks."""
         tiles = self.tiling.tiles(m, n, groups)
         if tiles > MOST_TILES:
             raise ValueError(f"{self.name}: {m} x {n} takes {tiles} blocks of {self.tiling.block_m} x "
                              f"{self.tiling.block_n}; a grid has at most {MOST_TILES}")  # fmt: skip
-        info = LaunchInfo(self.name, (tiles,), self.tiling.threads, self.tiling.shared_bytes, early=early)
+        info = LaunchInfo(self.name, (tiles,), self.tiling.threads, self.tiling.shared_bytes, pdl=pdl)
         return with_occupancy_cap(self.runtime, self.kernel, info)
 
     def matrix(self, a: Operand, b: Operand, c: Any, k: int) -> Any:

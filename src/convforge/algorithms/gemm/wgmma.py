@@ -145,7 +145,7 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
         kernel = runtime.compile(source)
         cluster = (of_cluster,) if config.paired else ()
         grid = persistent(math.prod(tiles) * of_cluster, runtime.facts, of_cluster)
-        info = LaunchInfo("gemm_wgmma", grid, (384,), config.shared_bytes, cluster=cluster, early=True)
+        info = LaunchInfo("gemm_wgmma", grid, (384,), config.shared_bytes, cluster=cluster, pdl=True)
         kept = lru_cache(maxsize=MAPS_KEPT)
         maps = {
             "a": kept(partial(matrix_map, block=config.block_m, across=a_across)),

@@ -12,8 +12,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from convforge.algorithms.contract import Buffers, Call, Launch, PreparedFilter
+from convforge.algorithms.contract import Buffers, Call, PreparedFilter
 from convforge.algorithms.host.conv import WeightPacker, address
+from convforge.algorithms.host.staged import InGlobalMemory
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import itemsize
@@ -36,20 +37,17 @@ def fits_constant_memory(problem: Conv2dProblem) -> bool:
     return weight_bytes(problem) <= CONSTANT_BYTES
 
 
-class GlobalWeights(WeightPacker):
+class GlobalWeights(InGlobalMemory, WeightPacker):
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
         super().__init__(problem, runtime)
         self._kernel = kernel
-
-    def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
-        return Launch(info, self._kernel, arguments, self._runtime)
 
 
 class ConstantWeights:
     """Stores each prepared filter in ``weights[K * TAPS]`` of a copy of the kernel. The original is never launched."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
-        # A runtime with constant memory has the methods instance, constant, stream_handle and copy.
+        # A runtime with constant memory has the methods instance, stream_handle and copy; its kernels have symbol.
         self._runtime: Any = runtime
         self._problem = problem
         self._kernel = kernel
@@ -62,7 +60,7 @@ class ConstantWeights:
         """Prepare a filter from weights; pack them first (:class:`WeightPacker`) if necessary."""
         packed = PreparedFilter({}, 0) if self._is_packed(w) else self._pack(w, stream)
         module = self._take(self._runtime.stream_handle(stream), getattr(stream, "capturing", False))
-        target, nbytes = self._runtime.constant(module.kernel, "weights")
+        target, nbytes = module.kernel.symbol("weights")
         self._runtime.copy(target, address(packed.tensors.get("w", w)), nbytes, stream)
         return PreparedFilter({**packed.tensors, "module": module}, packed.nbytes + nbytes)
 

@@ -187,6 +187,11 @@ class _Weights(ctypes.Structure):
     )  # fmt: skip
 
 
+def pixel_channels(problem: Conv2dProblem) -> int:
+    """Contiguous channels of a pixel of x: all C in NHWC, one in NCHW."""
+    return problem.c if problem.x_layout == "NHWC" else 1
+
+
 class WeightPacker(Preparation):
     """Casts, flips and reorders the weights on the device, for most methods.
 
@@ -206,7 +211,7 @@ class WeightPacker(Preparation):
             _Weights, "Weights",
         )  # fmt: skip
         squares = -(-problem.k // 32) * -(-problem.taps // 32)
-        info = LaunchInfo("pack_weights", (squares,), (32, 8), early=True)
+        info = LaunchInfo("pack_weights", (squares,), (32, 8), pdl=True)
         flip = int(problem.mode == "convolution")
 
         def arguments(buffers: Buffers) -> Any:

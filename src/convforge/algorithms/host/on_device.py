@@ -78,7 +78,7 @@ class Kernel(NamedTuple):
     vectors: tuple[Vectors, Vectors] | None = None
     # Problem, runtime, compiled kernel -> the object that prepares the weights.
     weights: Callable[[Conv2dProblem, Runtime, Any], Any] = StagedWeights
-    early: bool = True  # the launch may begin before the earlier one ends (PDL)
+    pdl: bool = True  # the launch may begin before the earlier one ends (PDL)
 
 
 class OneLaunch(DeviceConvolution[C]):
@@ -110,7 +110,7 @@ class OneLaunch(DeviceConvolution[C]):
         lines = (*conv_constants(problem, math=made.math), *made.constants)
         source = KernelSource(f"algorithms/{family}/{stem}.cu", self.name, lines, struct, stem.capitalize())
         kernel = compiled(runtime, source, math.prod(made.block), made.resident)
-        info = LaunchInfo(self.name, made.grid, made.block, made.shared_bytes, early=made.early)
+        info = LaunchInfo(self.name, made.grid, made.block, made.shared_bytes, pdl=made.pdl)
         info = with_occupancy_cap(runtime, kernel, info) if self.caps_occupancy else runtime.describe(kernel, info)
         values = {**made.fields, **made.last_fields}
         x_bytes, out_bytes = itemsize(problem.x_dtype), itemsize(problem.out_dtype)

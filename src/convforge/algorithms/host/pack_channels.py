@@ -45,7 +45,7 @@ class ChannelPacker(Preparation):
         source = KernelSource(
             "algorithms/host/pack_channels.cu", "pack_channels", constants(NUMBER_BYTES=size), _Packing, "Packing"
         )
-        info = LaunchInfo("pack_channels", (k * parts,), (across, THREADS // across), early=True)
+        info = LaunchInfo("pack_channels", (k * parts,), (across, THREADS // across), pdl=True)
         flip = int(problem.mode == "convolution")
 
         def arguments(buffers: Buffers) -> Any:

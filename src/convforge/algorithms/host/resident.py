@@ -50,7 +50,7 @@ def with_occupancy_cap(runtime: Runtime, kernel: Any, info: LaunchInfo) -> Launc
     because the rest is L1. A grid with more blocks than run at once is not changed.
     """
     info, facts = runtime.describe(kernel, info), runtime.facts
-    if info.occupancy is None or not info.early:
+    if info.occupancy is None or not info.pdl:
         return info
     held = round(info.occupancy * facts.threads) // _in_warps(math.prod(info.block))
     share = -(-math.prod(info.grid) // facts.cores)

@@ -39,7 +39,17 @@ def staging_refusal(problem: Conv2dProblem) -> Reason | None:
     )
 
 
-class StagedWeights:
+class InGlobalMemory:
+    """Weights that their kernel reads from global memory."""
+
+    _kernel: Any
+    _runtime: Runtime
+
+    def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
+        return Launch(info, self._kernel, arguments, self._runtime)
+
+
+class StagedWeights(InGlobalMemory):
     """Prepares filters for kernels that stage a :class:`Filter`: a call copies the weights, `borrow` does not."""
 
     def __init__(self, problem: Conv2dProblem, runtime: Runtime, kernel: Any) -> None:
@@ -58,9 +68,6 @@ class StagedWeights:
     def _borrowed(self, buffers: Buffers, stream: Any) -> PreparedFilter:
         flipped = {"flipped": True} if self._problem.mode == "convolution" else {}
         return PreparedFilter({"w": buffers["given"], **flipped}, 0)
-
-    def step(self, info: LaunchInfo, arguments: Callable[[Buffers], Any]) -> Launch:
-        return Launch(info, self._kernel, arguments, self._runtime)
 
     def filter(self, prepared: PreparedFilter) -> Filter:
         return filter_from(prepared.tensors["w"], "flipped" in prepared.tensors)

@@ -70,7 +70,7 @@ class ImplicitGemm(DeviceConvolution[WarpTile]):
 
         def columns(first: int) -> Launch:
             count = min(MOST_COLUMNS, pixels - first)
-            info = product.info(problem.k_per_group, count, problem.groups, early=True)
+            info = product.info(problem.k_per_group, count, problem.groups, pdl=True)
 
             def arguments(buffers: Buffers) -> Any:
                 args = product.output(buffers, count, problem.taps, first)

@@ -134,7 +134,7 @@ class OnPatch(DeviceConvolution[F], Generic[F]):
         kernel = compiled(runtime, source, threads, config.resident)
         # A persistent grid: as many blocks as run at once, equally many for each part of the filters.
         tiles = _tiles(problem, config)
-        info = LaunchInfo(self.name, (tiles * across,), (threads,), shared_bytes(problem, config), early=True)
+        info = LaunchInfo(self.name, (tiles * across,), (threads,), shared_bytes(problem, config), pdl=True)
         blocks = as_many_as_run(runtime.describe(kernel, info), runtime.facts, threads).grid[0]
         info = replace(info, grid=(min(tiles, max(1, blocks // across)) * across,))
 
@@ -221,7 +221,7 @@ def packing(
     lines = (*conv_constants(problem.replace(w_dtype=dtype), dtype), *own_constants)
     source = KernelSource("algorithms/implicit_gemm/few_filters.cu", "few_filters", lines, _FewFilters, "FewFilters")
     blocks = -(-length // halves // (4 * THREADS))
-    info = LaunchInfo("few_filters", (blocks, halves), (THREADS,), early=True)
+    info = LaunchInfo("few_filters", (blocks, halves), (THREADS,), pdl=True)
 
     def arguments(buffers: Buffers) -> Any:
         return _FewFilters(*given(buffers), address(buffers["filters"]))

@@ -131,7 +131,7 @@ class ImplicitGemmFewOutputs(DeviceConvolution[FewOutputsConfig]):
         source = KernelSource("algorithms/implicit_gemm/few_outputs.cu", self.name, lines, struct, "FewOutputs")
         threads = 32 * config.warps
         kernel = compiled(runtime, source, threads, config.resident)
-        info = LaunchInfo(self.name, (1,), (threads,), shared_bytes(problem, config), early=True)
+        info = LaunchInfo(self.name, (1,), (threads,), shared_bytes(problem, config), pdl=True)
         info = runtime.describe(kernel, info)
         held = _modelled_held(problem, config, runtime.facts)
         if info.occupancy is not None:
@@ -170,7 +170,7 @@ class TapColumns(Preparation):
         lines = (*conv_constants(problem, problem.w_dtype), *constants(THREADS=THREADS))
         path = "algorithms/implicit_gemm/tap_columns.cu"
         kernel = runtime.compile(KernelSource(path, "tap_columns", lines, _TapColumns, "TapColumns"))
-        info = LaunchInfo("tap_columns", (-(-length // (4 * THREADS)),), (THREADS,), early=True)
+        info = LaunchInfo("tap_columns", (-(-length // (4 * THREADS)),), (THREADS,), pdl=True)
 
         def arguments(buffers: Buffers) -> Any:
             return _TapColumns(filter_from(buffers["given"], flipped), address(buffers["filters"]))

@@ -141,7 +141,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         path = "algorithms/implicit_gemm/mma.cu"
         kernel = runtime.compile(KernelSource(path, self.name, lines, struct, "ImplicitMma"))
         tiles = shape.tiles(problem.n * problem.p * problem.q, problem.k_per_group, problem.groups) * config.split_k
-        info = LaunchInfo(self.name, (tiles,), shape.threads, shape.shared_bytes, early=True)
+        info = LaunchInfo(self.name, (tiles,), shape.threads, shape.shared_bytes, pdl=True)
         if config.persistent:
             few = as_many_as_run(runtime.describe(kernel, info), runtime.facts, math.prod(shape.threads))
             info = few if is_shared_well(tiles, few.grid[0], runtime.facts) else info

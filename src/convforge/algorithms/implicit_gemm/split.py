@@ -69,7 +69,7 @@ class SplitFilters(Preparation):
                             THREADS=threads, IS_HELD=held > 0, KEEPS=keeps)  # fmt: skip
         path = "algorithms/implicit_gemm/split_filters.cu"
         source = KernelSource(path, "split_filters", prelude, _SplitFilters, "SplitFilters")
-        info = LaunchInfo("split_filters", (k,), (threads,), held, early=True)
+        info = LaunchInfo("split_filters", (k,), (threads,), held, pdl=True)
         flip = int(problem.mode == "convolution")
 
         def arguments(buffers: Buffers) -> Any:

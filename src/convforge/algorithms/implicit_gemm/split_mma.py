@@ -104,7 +104,7 @@ class ImplicitGemmSplitMma(DeviceConvolution[SplitMmaConfig]):
         path = "algorithms/implicit_gemm/split_mma.cu"
         kernel = runtime.compile(KernelSource(path, self.name, lines, struct, "SplitMma"))
         tiles = shape.tiles(problem.n * problem.p * problem.q, problem.k_per_group, problem.groups) * config.split_k
-        info = LaunchInfo(self.name, (tiles,), shape.threads, shape.shared_bytes, early=True)
+        info = LaunchInfo(self.name, (tiles,), shape.threads, shape.shared_bytes, pdl=True)
 
         def arguments(buffers: Buffers) -> Any:
             args, buffers = struct(), around.buffers(buffers)

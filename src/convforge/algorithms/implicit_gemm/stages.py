@@ -79,7 +79,7 @@ class Squares(ABC):
         struct = with_conv(type(self).__name__, problem, **fields)
         path, lines = f"algorithms/implicit_gemm/{self.kernel}.cu", (*conv_constants(problem), *own)
         kernel = runtime.compile(KernelSource(path, self.kernel, lines, struct, struct.__name__))
-        info = LaunchInfo(self.kernel, (problem.n * squares, -(-rows.c // SIDE)), (32, 8), early=True)
+        info = LaunchInfo(self.kernel, (problem.n * squares, -(-rows.c // SIDE)), (32, 8), pdl=True)
 
         def arguments(buffers: Buffers) -> Any:
             places = self._places(address(buffers["workspace"]))
@@ -160,7 +160,7 @@ class SumShares:
         lines = (*conv_constants(problem), *constants(SPLIT_K=count))
         source = KernelSource("algorithms/implicit_gemm/sum_shares.cu", "sum_shares", lines, struct, "SumShares")
         threads, lanes = 256, 4 if problem.k % 4 == 0 else 1
-        info = LaunchInfo("sum_shares", (-(-problem.outputs // (threads * lanes)),), (threads,), early=True)
+        info = LaunchInfo("sum_shares", (-(-problem.outputs // (threads * lanes)),), (threads,), pdl=True)
 
         def arguments(buffers: Buffers) -> Any:
             args = struct(sums=self.array(buffers).address, count=problem.outputs)

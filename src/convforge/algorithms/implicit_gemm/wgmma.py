@@ -117,7 +117,7 @@ class OnTensorCores(DeviceConvolution[C]):
         kernel = runtime.compile(KernelSource(path, self.name, lines, struct, self.stem.capitalize(), feature="a"))
         cluster = (2,) if config.pairs != "none" else ()
         grid = persistent(total, runtime.facts, *cluster)
-        info = LaunchInfo(self.name, grid, (config.threads,), shared, cluster=cluster, early=True)
+        info = LaunchInfo(self.name, grid, (config.threads,), shared, cluster=cluster, pdl=True)
         used = {name: (lru_cache(maxsize=MAPS_KEPT)(make), array) for name, (make, array) in maps.items() if make}
 
         device: Any = runtime  # a runtime with a TMA

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,7 @@ from convforge.algorithms.host.views import view
 from convforge.algorithms.host.widened import takes_bfloat16
 from convforge.algorithms.traits import FASTEST, Mark, Preference, Rank
 from convforge.backends.cpu.runtime import block_of_items
-from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
-from convforge.errors import Reason
 from convforge.problem import Conv2dProblem, Pool2dProblem
 from convforge.problem.types import is_integer
 
@@ -30,12 +27,6 @@ class MaxPoolRows(Algorithm[Pool2dProblem, Config]):
     operation = "max_pool2d"
     look = Mark("blue", "square")
     preference = Preference(Rank.FIRST, FASTEST)
-
-    def refuses(self, problem: Pool2dProblem, facts: DeviceFacts) -> Reason | None:
-        return None
-
-    def configs(self, problem: Pool2dProblem, facts: DeviceFacts) -> Sequence[Config]:
-        return [Config()]
 
     def plan(self, problem: Pool2dProblem, config: Config, runtime: Runtime) -> Plan:
         from convforge.algorithms.pool import cpu

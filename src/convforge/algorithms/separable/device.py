@@ -16,8 +16,8 @@ from convforge.algorithms.host.on_device import DeviceConvolution, least_refusal
 from convforge.algorithms.host.plane_tiles import PlaneTiles, odd_vectors, tile_height, tile_width
 from convforge.algorithms.host.resident import as_many_as_run, blocks_held, compiled, with_occupancy_cap
 from convforge.algorithms.separable.factor import DeviceFactors
-from convforge.algorithms.separable.factors import integer_refusal, two_passes, two_passes_why
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.separable.factors import integer_refusal, less_arithmetic, two_passes
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -85,12 +85,8 @@ class Separable(DeviceConvolution[FusedConfig]):
     precision = "separable"
     cost = MethodCost(0.40, 0.6, 2048, 2)
     look = Mark("vermillion", "cross")
-
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        return two_passes(problem)
-
-    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference:
-        return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
+    work_for = two_passes
+    preference_for = less_arithmetic
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return integer_refusal(problem) or config_refusal(problem, LEAST, facts)
@@ -128,7 +124,7 @@ class Separable(DeviceConvolution[FusedConfig]):
         kernel = compiled(runtime, source, config.threads, config.resident)
         numbered = _tiles(problem, config)
         divisors = numbered.divisors()
-        info = LaunchInfo("separable", (numbered.count,), (config.threads,), layout.shared_bytes, early=True)
+        info = LaunchInfo("separable", (numbered.count,), (config.threads,), layout.shared_bytes, pdl=True)
         info = as_many_as_run(with_occupancy_cap(runtime, kernel, info), runtime.facts, config.resident)
         x_bytes, x_sizes = itemsize(problem.x_dtype), {"n": problem.n, "c": problem.c, "h": problem.h}
         x_run = {"w": 1} if layout.fill > 1 else {}

@@ -52,7 +52,7 @@ class DeviceFactors(Preparation):
         source = KernelSource("algorithms/separable/factor.cu", "factor", (*types, *prelude), _Factoring, "Factoring")
         filters, most = problem.w_shape[:2], min(problem.r, problem.s)
         count = problem.k * problem.c_per_group
-        info = LaunchInfo("factor", (count,), (threads,), 8 * elements if in_shared else 0, early=True)
+        info = LaunchInfo("factor", (count,), (threads,), 8 * elements if in_shared else 0, pdl=True)
         results = {
             "rows": ((*filters, most, problem.s), problem.acc_dtype),
             "columns": ((*filters, most, problem.r), problem.acc_dtype),

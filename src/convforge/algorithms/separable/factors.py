@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from convforge.algorithms.traits import Work
+from convforge.algorithms.traits import Preference, Rank, Work
+from convforge.backends.facts import DeviceFacts
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
 from convforge.problem.types import is_integer
@@ -143,10 +144,12 @@ def integer_refusal(problem: Conv2dProblem) -> Reason | None:
     return Reason("the factors of an integer filter are no integers in general, so int32 sums would not be exact")
 
 
-def two_passes(problem: Conv2dProblem) -> Work:
-    """Work of a filter of rank 1, the minimum."""
+def two_passes(method: Any, problem: Conv2dProblem) -> Work:
+    """`work_for` of both methods: that of a filter of rank 1, the minimum."""
     return Work(problem.flops * (problem.r + problem.s) / max(problem.r * problem.s, 1), problem.least_bytes)
 
 
-def two_passes_why(problem: Conv2dProblem) -> str:
-    return f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}"
+def less_arithmetic(method: Any, problem: Conv2dProblem, facts: DeviceFacts) -> Preference:
+    """`preference_for` of both methods."""
+    why = f"two passes of {problem.r} + {problem.s} products instead of {problem.r * problem.s}"
+    return Preference(Rank.LESS_ARITHMETIC, why)

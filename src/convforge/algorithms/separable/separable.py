@@ -15,8 +15,8 @@ from convforge.algorithms.host.geometry import Geometry, geometry
 from convforge.algorithms.host.views import View, view
 from convforge.algorithms.host.weights import correlation_filter
 from convforge.algorithms.host.widened import takes_bfloat16
-from convforge.algorithms.separable.factors import factor, integer_refusal, two_passes, two_passes_why
-from convforge.algorithms.traits import Mark, MethodCost, Preference, Rank, Work
+from convforge.algorithms.separable.factors import factor, integer_refusal, less_arithmetic, two_passes
+from convforge.algorithms.traits import Mark, MethodCost
 from convforge.backends.cpu.runtime import block_of_items
 from convforge.backends.facts import DeviceFacts
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -72,12 +72,8 @@ class Separable(Algorithm[Conv2dProblem, SeparableConfig]):
     precision = "separable"
     cost = MethodCost(0.25, 0.4, 1, 1)
     look = Mark("vermillion", "cross")
-
-    def work_for(self, problem: Conv2dProblem) -> Work:
-        return two_passes(problem)
-
-    def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference:
-        return Preference(Rank.LESS_ARITHMETIC, two_passes_why(problem))
+    work_for = two_passes
+    preference_for = less_arithmetic
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return integer_refusal(problem)

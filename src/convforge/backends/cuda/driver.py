@@ -155,7 +155,7 @@ class Launcher:
     def _make(self, args: ctypes.Structure) -> _Made:
         info = self._info
         values: list[tuple[int, tuple[int, ...]]] = []
-        if info.early:
+        if info.pdl:
             values.append((_PDL, (1,)))
         if info.cluster:
             values.append((_CLUSTER, (*info.cluster, 1, 1)[:3]))

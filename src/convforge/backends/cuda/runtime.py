@@ -62,7 +62,7 @@ class CudaKernel:
             self._shared_bytes = nbytes
 
     def symbol(self, name: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array of the kernel's module."""
+        """Address and bytes of a ``__constant__`` array, which all launches of the kernel share."""
         from cuda.bindings import driver
 
         library = driver.CUlibrary(int(self._module.handle))
@@ -152,22 +152,18 @@ class CudaRuntime(Runtime):
         """Load the kernel once more, with its own constant memory."""
         return CudaKernel(kernel.about, self._gpu)
 
-    def constant(self, kernel: CudaKernel, symbol: str) -> tuple[int, int]:
-        """Address and bytes of a ``__constant__`` array, which all launches of the kernel share."""
-        return kernel.symbol(symbol)
-
     def tensor_map(self, layout: AnyMap) -> bytes:
         """Encode a map for a kernel's struct; see :mod:`convforge.backends.maps`."""
         return encoded(layout)
 
     def describe(self, kernel: CudaKernel, info: LaunchInfo) -> LaunchInfo:
-        """Add registers, spills and occupancy on this GPU; `early` becomes False if the GPU has no PDL."""
+        """Add registers, spills and occupancy on this GPU; `pdl` becomes False if the GPU has no PDL."""
         threads = int(np.prod(info.block))
         kernel.allow_shared(info.scratch_bytes)
         occupancy = kernel.occupancy(threads, info.scratch_bytes) / self.facts.threads
         return replace(
             info, registers=kernel.about.registers, spills=kernel.about.spill_bytes, occupancy=occupancy,
-            static_bytes=kernel.about.shared_bytes, early=info.early and self._has_pdl,
+            static_bytes=kernel.about.shared_bytes, pdl=info.pdl and self._has_pdl,
         )  # fmt: skip
 
     def launch(self, kernel: CudaKernel, info: LaunchInfo, args: ctypes.Structure, stream: Any = None) -> None:
@@ -181,8 +177,8 @@ class CudaRuntime(Runtime):
     def _launcher(self, kernel: CudaKernel, info: LaunchInfo) -> Launcher:
         if info.scratch_bytes:
             kernel.allow_shared(info.scratch_bytes)
-        early = info.early and self._has_pdl
-        return Launcher(kernel.about.name, kernel.handle, info if early == info.early else replace(info, early=early))
+        pdl = info.pdl and self._has_pdl
+        return Launcher(kernel.about.name, kernel.handle, info if pdl == info.pdl else replace(info, pdl=pdl))
 
     def fft(self, fft: RealFft) -> CufftTransform:
         """Make a cuFFT plan of a batch of transforms; ``CufftError`` if cuFFT refuses it."""
@@ -208,7 +204,7 @@ class CudaRuntime(Runtime):
     def upload(self, array: NDArray[Any], stream: Any = None) -> DeviceArray:
         plain = np.asarray(array, order="C")  # keeps a shape of ()
         copy = self.empty(plain.shape, plain.dtype, stream)
-        self.send(copy, plain, stream)
+        self.begin_copy(copy, plain, stream)
         self.synchronize(stream)  # the host's copy may be freed
         return copy  # type: ignore[no-any-return]
 
@@ -263,15 +259,15 @@ class CudaRuntime(Runtime):
         self._gpu.set_current()
         return pinned(nbytes)
 
-    def send(self, target: DeviceArray, source: NDArray[Any], stream: Any = None) -> None:
-        _check_copy(source, target)
+    def begin_copy(self, target: Any, source: Any, stream: Any = None) -> None:
+        to, from_ = _block(target), _block(source)
+        if to is None or from_ is None or target.nbytes != source.nbytes:
+            raise ValueError(
+                f"a copy needs two contiguous arrays of the same bytes; got {target.shape} {target.dtype} and "
+                f"{source.shape} {source.dtype}"
+            )
         if source.nbytes:
-            call("cuMemcpyHtoDAsync", target.address, source.ctypes.data, source.nbytes, self.stream_handle(stream))
-
-    def fetch(self, target: NDArray[Any], source: DeviceArray, stream: Any = None) -> None:
-        _check_copy(target, source)
-        if target.nbytes:
-            call("cuMemcpyDtoHAsync", target.ctypes.data, source.address, target.nbytes, self.stream_handle(stream))
+            self.copy(to, from_, source.nbytes, stream)
 
     def mark(self, stream: Any = None) -> Any:
         from cuda.core import Stream
@@ -284,8 +280,8 @@ class CudaRuntime(Runtime):
         return float(end - begin) / 1e3
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy between two device addresses."""
-        call("cuMemcpyDtoDAsync", target, source, nbytes, self.stream_handle(stream))
+        """Copy between two addresses of the device or the host."""
+        call("cuMemcpyAsync", target, source, nbytes, self.stream_handle(stream))
 
     def synchronize(self, stream: Any = None) -> None:
         call("cuStreamSynchronize", self.stream_handle(stream))
@@ -344,12 +340,11 @@ class CudaRuntime(Runtime):
         return int(stream.handle)
 
 
-def _check_copy(host: NDArray[Any], there: DeviceArray) -> None:
-    """Raise ``ValueError`` unless both arrays are contiguous and of the same number of bytes."""
-    if not host.flags.c_contiguous or not there.is_contiguous or host.nbytes != there.nbytes:
-        raise ValueError(
-            f"a copy needs two contiguous arrays of the same bytes; got {host.shape} {host.dtype} and {there!r}"
-        )
+def _block(array: NDArray[Any] | DeviceArray) -> int | None:
+    """Address of the bytes of an array on the host or a GPU, or None if they are not contiguous."""
+    if isinstance(array, DeviceArray):
+        return array.address if array.is_contiguous else None
+    return array.ctypes.data if array.flags.c_contiguous else None
 
 
 def _has_rows_apart(array: DeviceArray) -> bool:

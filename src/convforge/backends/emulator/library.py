@@ -33,7 +33,7 @@ class Job(ctypes.Structure):
         ("shared_offset", ctypes.c_ulonglong), ("shared_bytes", ctypes.c_ulonglong),
         ("args", ctypes.c_void_p), ("args_bytes", ctypes.c_ulonglong), ("grid", _Index), ("block", _Index),
         ("dynamic_bytes", ctypes.c_ulonglong), ("order", ctypes.c_ulonglong), ("seed", ctypes.c_ulonglong),
-        ("early", ctypes.c_ulonglong), ("cluster", ctypes.c_ulonglong),
+        ("pdl", ctypes.c_ulonglong), ("cluster", ctypes.c_ulonglong),
     )  # fmt: skip
 
 

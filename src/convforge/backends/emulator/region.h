@@ -109,7 +109,7 @@ struct Job {
     bits_t args_bytes;
     Index grid, block;
     bits_t dynamic_bytes;
-    bits_t order, seed, early;
+    bits_t order, seed, pdl;
     bits_t cluster;  // blocks of one, along x
 };
 

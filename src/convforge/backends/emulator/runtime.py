@@ -121,7 +121,7 @@ class EmulatorRuntime(CpuRuntime):
         return Job(
             kernel.enter, kernel.anchor, kernel.shared_offset, kernel.shared_bytes, ctypes.addressof(args),
             ctypes.sizeof(args), (*info.grid, 1, 1)[:3], (*info.block, 1, 1)[:3], info.scratch_bytes,
-            ORDERS.index(self.order), self.seed % (1 << 64), info.early, math.prod(info.cluster),
+            ORDERS.index(self.order), self.seed % (1 << 64), info.pdl, math.prod(info.cluster),
         )  # fmt: skip
 
     def again(
@@ -167,17 +167,12 @@ class EmulatorRuntime(CpuRuntime):
     def instance(self, kernel: EmulatorKernel) -> EmulatorKernel:
         return kernel.instance()
 
-    def constant(self, kernel: EmulatorKernel, symbol: str) -> tuple[int, int]:
-        return kernel.symbol(symbol)
-
     def tensor_map(self, layout: AnyMap) -> bytes:
         """Encode a map; ``EmulatorError`` for one that TMA, or the emulator's im2col mode, does not support."""
         if (reason := layout.refusal()) is not None:
             raise EmulatorError("tensor_map", reason)
         if isinstance(layout, Im2colMap) and len(layout.sizes) != 4:
-            raise EmulatorError(
-                "tensor_map", f"the emulator brings pixels of pictures of four axes; asked for {layout}"
-            )
+            raise EmulatorError("tensor_map", f"the emulator brings pixels of images of four axes; asked for {layout}")
         return bytes(TensorMap.of(layout)).ljust(MAP_BYTES, b"\0")
 
     def stream_handle(self, stream: Any) -> int:

@@ -330,7 +330,7 @@ static bool run_block(Region *r) {
         describe_stuck(r);
         return false;
     }
-    if (r->job->early && r->state.waited < r->threads) {
+    if (r->job->pdl && r->state.waited < r->threads) {
         describe(r, "it is launched early, but %u threads never call pdl_wait", r->threads - r->state.waited);
         r->error->kind = 2;
         return false;

@@ -242,10 +242,10 @@ def _more(
 def _misread(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     n, c, h, w = x.shape
     if h != w:
-        yield "swapped H and W of the picture", x.reshape(n, c, w, h).transpose(0, 1, 3, 2)
+        yield "swapped H and W of the image", x.reshape(n, c, w, h).transpose(0, 1, 3, 2)
         memory = np.append(x.reshape(-1), np.zeros(n * c * max(h, w) ** 2, x.dtype))
         place = np.arange(n * c)[:, None, None] * (h * w) + np.arange(h)[:, None] * h + np.arange(w)
-        yield "swapped H and W of the picture: a row taken to have H pixels", memory[place].reshape(x.shape)
+        yield "swapped H and W of the image: a row taken to have H pixels", memory[place].reshape(x.shape)
 
 
 def _without_halo(problem: Conv2dProblem, inputs: Inputs, high: int, wide: int) -> NDArray[np.float64]:

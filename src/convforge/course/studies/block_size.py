@@ -144,17 +144,17 @@ def shapes(run: Run) -> Iterator[Finding]:
     """Effect of the block shape on time, and the shape that is fastest most often: for all methods, then for each."""
     groups = [(group, *ranked(group.cases)) for group in alike(run)]
     unsure = [f"{group.name} on {case}" for group, _, doubtful in groups for case in doubtful]
-    told = [found for _, leaders, _ in groups for found in leaders.values()]
+    leading = [found for _, leaders, _ in groups for found in leaders.values()]
     if not groups:
         several = any(len(set(map(shape, rs))) > 1 for cases in tried(run).values() for rs in cases.values())
         yield undecided("shapes", "shapes/apart" if several else "shapes/none")
-    elif not told:
+    elif not leading:
         yield undecided("shapes", "shapes/unsure", unsure=unsure)
     else:
-        best, times = Counter(shape(r) for found in told for r in found).most_common(1)[0]
+        best, times = Counter(shape(r) for found in leading for r in found).most_common(1)[0]
         most = {g.name: max(_ratio(g.cases[case]) for case in leaders) for g, leaders, _ in groups if leaders}
         even = all(_even(g.cases, leaders) for g, leaders, _ in groups)
-        values = {"n": len(told), "span": spanned(most), "shape": best, "k": times, "unsure": unsure}
+        values = {"n": len(leading), "span": spanned(most), "shape": best, "k": times, "unsure": unsure}
         data = data_of(r for group, *_ in groups for found in group.cases.values() for r in found)
         yield Finding("shapes", "shapes/level" if even else "shapes/all", values, data, supported=not even)
     for group, leaders, doubtful in groups:
@@ -222,15 +222,16 @@ def defaults(run: Run) -> Iterator[Finding]:
         own = {
             case: [r for r in rs if r.result.config == first[case, r.result.algorithm]] for case, rs in cases.items()
         }
-        told = compare({case: (fastest(rs), own[case][0]) for case, rs in cases.items() if own[case]})
-        behind = told.split["faster"]
-        values: dict[str, Any] = {"method": method, "n": len(told.pairs), "k": len(behind), "unsure": told.unsure}
+        compared = compare({case: (fastest(rs), own[case][0]) for case, rs in cases.items() if own[case]})
+        behind = compared.split["faster"]
+        values: dict[str, Any] = {"method": method, "n": len(compared.pairs), "k": len(behind),
+                                  "unsure": compared.unsure}  # fmt: skip
         if behind:
-            case = max(behind, key=lambda case: told.gains[case])
-            values |= {"ratio": told.gains[case], "case": case, "best": told.pairs[case][0].result.config,
-                       "default": told.pairs[case][1].result.config, "behind": behind}  # fmt: skip
-        form = "behind" if behind else "best" if told.pairs else "unsure" if told.unsure else "untimed"
-        each.append(Finding("default-config", f"default/{form}", values, told.data, supported=bool(told.pairs)))
+            case = max(behind, key=lambda case: compared.gains[case])
+            values |= {"ratio": compared.gains[case], "case": case, "best": compared.pairs[case][0].result.config,
+                       "default": compared.pairs[case][1].result.config, "behind": behind}  # fmt: skip
+        form = "behind" if behind else "best" if compared.pairs else "unsure" if compared.unsure else "untimed"
+        each.append(Finding("default-config", f"default/{form}", values, compared.data, supported=bool(compared.pairs)))
     if known := [f for f in each if f.supported]:
         beaten = sorted((f for f in known if "ratio" in f.values), key=lambda f: -f.values["ratio"])
         costs = {f.values["method"]: f.values["ratio"] for f in beaten}
@@ -244,18 +245,18 @@ def defaults(run: Run) -> Iterator[Finding]:
 def occupancies(run: Run) -> Iterator[Finding]:
     """Relation of time and occupancy between blocks that differ only in shape: over all methods, then for each."""
     found = [(group, f) for group in alike(run) if (f := _related(group)) is not None]
-    told = [f for _, f in found if f.data]
+    certain = [f for _, f in found if f.data]
     enough = {group.method for group, f in found if f.data}
     untold = distinct(group.method for group, _ in found if group.method not in enough)
     if found:
-        related = {form: [f.values["method"] for f in told if f.form.startswith(f"occupancy/{form}")]
+        related = {form: [f.values["method"] for f in certain if f.form.startswith(f"occupancy/{form}")]
                    for form in ("faster", "slower", "neither", "mixed")}  # fmt: skip
-        values = {"related": related, "untold": untold, "k": len(related["faster"]), "n": len(told)} | FEWEST
-        form = "none" if not told else "some" if untold else "all"
+        values = {"related": related, "untold": untold, "k": len(related["faster"]), "n": len(certain)} | FEWEST
+        form = "none" if not certain else "some" if untold else "all"
         yield Finding("occupancies", f"occupancies/{form}", values | {"level": SIGNIFICANT},
-                      tuple(d for f in told for d in f.data), len(told) > len(related["neither"]))  # fmt: skip
+                      tuple(d for f in certain for d in f.data), len(certain) > len(related["neither"]))  # fmt: skip
     yield from (undecided("occupancy", "occupancy/too-few", method=method, **FEWEST) for method in untold)
-    yield from told
+    yield from certain
 
 
 def _related(group: Alike) -> Finding | None:

@@ -78,9 +78,9 @@ def ladder(run: Run) -> Iterator[Finding]:
 
 def library(run: Run) -> Iterator[Finding]:
     """Compare the fastest rung of any author with the best library, size by size."""
-    told = versus(_square(run), lambda r: r.result.ours, lambda r: not r.result.ours)
-    rungs, libraries = (distinct(both[i].method for both in told.pairs.values()) for i in (0, 1))
-    yield told.finding("against-library", "library", {"rungs": rungs, "libraries": libraries})
+    compared = versus(_square(run), lambda r: r.result.ours, lambda r: not r.result.ours)
+    rungs, libraries = (distinct(both[i].method for both in compared.pairs.values()) for i in (0, 1))
+    yield compared.finding("against-library", "library", {"rungs": rungs, "libraries": libraries})
 
 
 def whole(run: Run) -> Iterator[Finding]:

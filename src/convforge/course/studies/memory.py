@@ -112,17 +112,18 @@ def claim(run: Run) -> Iterator[Finding]:
     slow, fast = STEPS["shared-memory"]
     if device_backend(run) == "cpu":
         return
-    told = versus(readings(run, "conv2d"), named(fast), named(slow))
+    compared = versus(readings(run, "conv2d"), named(fast), named(slow))
     for name, (filters, wanted, low, high) in CLAIMS.items():
-        gains = {case: told.gains[case] for case, (own, _) in told.pairs.items() if wanted(own.problem)}
-        values: dict[str, Any] = {"filters": filters, "low": low, "high": high, "n": len(gains), "unsure": told.unsure}
+        gains = {case: compared.gains[case] for case, (own, _) in compared.pairs.items() if wanted(own.problem)}
+        values: dict[str, Any] = {"filters": filters, "low": low, "high": high, "n": len(gains),
+                                  "unsure": compared.unsure}  # fmt: skip
         if not gains:
             yield undecided("published-claim", f"claim/untested-{name}", **values)
             continue
         held = [case for case, gain in gains.items() if low <= gain <= high]
         values |= {"least": min(gains.values()), "most": max(gains.values()), "k": len(held)}
         form = "confirmed" if len(held) == len(gains) else "partly" if held else "refuted"
-        data = data_of(r for case in gains for r in told.pairs[case])
+        data = data_of(r for case in gains for r in compared.pairs[case])
         yield Finding("published-claim", f"claim/{form}-{name}", values, data)
 
 

@@ -57,13 +57,13 @@ def partitions(run: Run) -> Iterator[Finding]:
     values: dict[str, Any] = {"n": len(cases), "costs": costs, "best": "pixel" if costs[best] > 1 else best}
     yield Finding("partitions", "partition/all", values, data_of(r for same in cases.values() for r in same.values()))
     for name, found in both.items():
-        told = compare(found)
+        compared = compare(found)
         values = {"partition": name}
-        if told.pairs:
-            case = told.values["inverse"]["most_case"]
-            own, pixel = map(_threads, told.pairs[case])
+        if compared.pairs:
+            case = compared.values["inverse"]["most_case"]
+            own, pixel = map(_threads, compared.pairs[case])
             values |= {"case": case, "threads": own, "pixel_threads": pixel}
-        yield told.finding("partition", "partition", values)
+        yield compared.finding("partition", "partition", values)
 
 
 def _threads(r: Reading) -> int | None:

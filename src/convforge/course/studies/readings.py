@@ -211,8 +211,8 @@ def versus(found: Iterable[Reading], own: Holds, other: Holds) -> Comparison[str
 
 def compare(both: Mapping[Place, tuple[Reading, Reading]]) -> Comparison[Place]:
     """Compare pairs of readings, leaving out those that are too noisy to rank."""
-    told = {place: ab for place, ab in both.items() if order(ab[0].timing, ab[1].timing) != "unsure"}
-    return Comparison(told, [str(place) for place in both if place not in told])
+    certain = {place: ab for place, ab in both.items() if order(ab[0].timing, ab[1].timing) != "unsure"}
+    return Comparison(certain, [str(place) for place in both if place not in certain])
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,5 +210,5 @@ def growth(rule: str, form: str, ends: Iterable[tuple[int, Reading]], values: Ma
     """Return a finding about the growth of time between two places, if their times can be ranked."""
     (small, a), (large, b) = ends
     about = {"small": small, "large": large, "small_s": a.seconds, "large_s": b.seconds, **values}
-    told = order(a.timing, b.timing) != "unsure"
-    return Finding(rule, form if told else "undecided/growth", about, data_of((a, b)), supported=told)
+    certain = order(a.timing, b.timing) != "unsure"
+    return Finding(rule, form if certain else "undecided/growth", about, data_of((a, b)), supported=certain)

@@ -125,17 +125,17 @@ def worth(run: Run) -> Iterator[Finding]:
 def _worth(rule: str, what: str, values: dict[str, Any], both: dict[int, tuple[Reading, Reading]]) -> Finding:
     if not both:
         return undecided(rule, "worth/missing-host", **values)
-    told = compare(both)
-    values |= {"unsure": told.unsure}
-    pairs = told.pairs or both
+    compared = compare(both)
+    values |= {"unsure": compared.unsure}
+    pairs = compared.pairs or both
     data = tuple(d for gpu, cpu in pairs.values() for d in (gpu.datum(what), cpu.datum()))
-    if not told.pairs:
+    if not compared.pairs:
         return undecided(rule, "worth/undecided", data, **values)
-    gains, won = told.gains, told.split["faster"]
+    gains, won = compared.gains, compared.split["faster"]
     first, last = next(iter(pairs)), list(pairs)[-1]
     values |= {"n": len(pairs), "sizes": list(pairs), "first": first, "last": last, "gpu": pairs[last][0].method,
                "cpu": pairs[last][1].method}  # fmt: skip
-    if kept := _kept(told):
+    if kept := _kept(compared):
         form, more = kept
         return Finding(rule, f"worth/{form}-{what}", values | more, data, form != "unsteady")
     form = "always" if len(won) == len(pairs) else "scattered" if won else "never"
@@ -143,23 +143,24 @@ def _worth(rule: str, what: str, values: dict[str, Any], both: dict[int, tuple[R
     if form == "scattered" and won == list(pairs)[-len(won) :]:
         form, marks = "from", [first, won[0], last]
         values |= {"crossover": won[0]}
-    values |= {"gains": {size: gains[size] for size in marks}, "where": told.values["where"]}
+    values |= {"gains": {size: gains[size] for size in marks}, "where": compared.values["where"]}
     return Finding(rule, f"worth/{form}-{what}", values, data)
 
 
-def _kept(told: Comparison[int]) -> tuple[str, dict[str, Any]] | None:
+def _kept(compared: Comparison[int]) -> tuple[str, dict[str, Any]] | None:
     """Conclusion that is valid although other work delayed the host; None if the host shows no such delay.
 
     Delays make the host's times too long, never too short. So if the host is ahead, this is certain. If it is behind,
     it may have been delayed, unless its times did not vary: an image with more pixels takes at least as long.
     """
-    host = {size: cpu for size, (_, cpu) in told.pairs.items()}
+    host = {size: cpu for size, (_, cpu) in compared.pairs.items()}
     falls = [(host[a].seconds / host[b].seconds, a, b) for a, b in combinations(sorted(host), 2)]
     fall, slow, quick = max(falls, default=(0.0, 0, 0))
     if fall <= FALLS:
         return None
-    least, most = min(host, key=lambda s: host[s].seconds), max(told.pairs, key=lambda s: told.pairs[s][0].seconds)
-    bound, longest, behind = host[least], told.pairs[most][0], told.split["slower"]
+    least = min(host, key=lambda size: host[size].seconds)
+    most = max(compared.pairs, key=lambda size: compared.pairs[size][0].seconds)
+    bound, longest, behind = host[least], compared.pairs[most][0], compared.split["slower"]
     values = {"slow": slow, "slow_s": host[slow].seconds, "quick": quick, "quick_s": host[quick].seconds,
               "least": least, "least_s": bound.seconds, "most": most, "most_s": longest.seconds}  # fmt: skip
     if least == min(host) and not bound.timing.noisy and order(longest.timing, bound.timing) == "faster":

@@ -100,14 +100,14 @@ def wasted(run: Run) -> Iterator[Finding]:
     """Methods that a larger stride does not make faster on the largest image, despite far fewer outputs."""
     for one in _largest(run):
         both = {m: (own[max(own)], own[1]) for m in one.methods if 1 in (own := one.method(m)) and len(own) > 1}
-        told = compare(both)
-        values = one.load | {"stride": max(one.places), "unsure": told.unsure}
-        if told.pairs:
-            gains = {method: told.gains[method] for method in told.split["faster"]}
-            idle = [method for method in told.pairs if method not in gains]
-            values |= {"n": len(told.pairs), "idle": idle, "span": spanned(gains) if gains else None}
-            yield Finding("gain-by-method", "waste/some" if idle else "waste/none", values, told.data)
-        elif told.unsure:
+        compared = compare(both)
+        values = one.load | {"stride": max(one.places), "unsure": compared.unsure}
+        if compared.pairs:
+            gains = {method: compared.gains[method] for method in compared.split["faster"]}
+            idle = [method for method in compared.pairs if method not in gains]
+            values |= {"n": len(compared.pairs), "idle": idle, "span": spanned(gains) if gains else None}
+            yield Finding("gain-by-method", "waste/some" if idle else "waste/none", values, compared.data)
+        elif compared.unsure:
             yield undecided("gain-by-method", "waste/unsure", **values)
 
 
@@ -116,14 +116,14 @@ def im2col(run: Run) -> Iterator[Finding]:
     found = readings(run, "conv2d")
     for stride in sorted({r.problem.stride[0] for r in found}):
         strict = [r for r in found if r.problem.stride[0] == stride and r.strict]
-        told = versus(strict, named("im2col"), lambda r: r.method.startswith("direct"))
-        values = {"stride": stride} | told.values
-        if told.pairs:
-            won, _, level = told.split.values()
-            form = "all" if len(won) == len(told.pairs) else "some" if won else "level" if level else "none"
+        compared = versus(strict, named("im2col"), lambda r: r.method.startswith("direct"))
+        values = {"stride": stride} | compared.values
+        if compared.pairs:
+            won, _, level = compared.split.values()
+            form = "all" if len(won) == len(compared.pairs) else "some" if won else "level" if level else "none"
             values |= {"won": won, "level": level}
-            yield Finding("im2col-against-direct", f"im2col/{form}", values, told.data)
-        elif told.unsure:
+            yield Finding("im2col-against-direct", f"im2col/{form}", values, compared.data)
+        elif compared.unsure:
             yield undecided("im2col-against-direct", "im2col/unsure", **values)
 
 

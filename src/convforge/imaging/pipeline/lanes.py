@@ -109,11 +109,11 @@ class DeviceLane:
             np.copyto(host_x, x)
         try:
             begin = runtime.mark(stream)
-            runtime.send(there_x, host_x, stream)
+            runtime.begin_copy(there_x, host_x, stream)
             sent = runtime.mark(stream)
             plan(plan.buffers(there_x, prepared, None, there_out, workspace), stream)
             computed = runtime.mark(stream)
-            runtime.fetch(host_out, there_out, stream)
+            runtime.begin_copy(host_out, there_out, stream)
             fetched = runtime.mark(stream)
         finally:  # also after an error: pending work still uses the buffers
             runtime.synchronize(stream)
