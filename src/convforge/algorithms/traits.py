@@ -105,7 +105,7 @@ def handed_on(name: str, nbytes: int, arrays: str | Reason) -> Way:
 
 
 def shared_pixels(problem: Conv2dProblem, rank: Rank) -> Preference | None:
-    """A preference of this rank if several outputs, each of many products, share every pixel."""
+    """Return a preference of this rank if several output channels with many taps reuse each pixel, else None."""
     if problem.k_per_group < 4 or problem.taps < 16:
         return None
     why = f"{problem.k_per_group} outputs of {problem.taps} products each share every pixel that is loaded"

@@ -28,7 +28,7 @@ Found = Callable[[str], tuple[Run, Sequence[Result]]]
 
 AHEAD = (
     "Times as fast as the best peer of the same run: geometric means over the cases, weights prepared on every call. "
-    "In parentheses the least and the most of a case."
+    "Minimum and maximum of a case in parentheses."
 )
 COPY = "Share of a copy of the same bytes, from {size} up: the least, the geometric mean and the most of a case."
 GOALS = (
@@ -38,8 +38,8 @@ GOALS = (
     "Weights are prepared on every call unless the goal says that they were prepared before."
 )
 HEADLINE = (
-    "Milliseconds a call on {device}, weights prepared on every call; both sides of a row are from one run. Layers "
-    "whose row names no layout were timed in both, and each side shows its faster one. Measured: {runs}."
+    "Milliseconds a call on {device}, weights prepared on every call; both times of a row are from the same run. If "
+    "a layer's row names no layout, it was timed in NCHW and NHWC, and each column shows the faster. Measured: {runs}."
 )
 
 # Names of peers in sentences and charts; others appear under their own names.
@@ -54,7 +54,7 @@ def ahead_sentence(run: Run, results: Sequence[Result]) -> str:
     ours = f"{words}; " if (words := searched(run)) else ""
     return (
         f"**{_mean(ratios, 'x')} as fast as {escaped(spoken_peers(results))}** on {run.where}: geometric mean of "
-        f"{len(ratios)} cases, in parentheses the least and the most; {ours}measured {run.started[:10]}, "
+        f"{len(ratios)} cases, minimum and maximum in parentheses; {ours}measured {run.started[:10]}, "
         f"{run.tree or 'commit unknown'}.\n"
     )
 
@@ -195,7 +195,9 @@ def headline_markdown(rows: Iterable[Headline], found: Found) -> str:
         run, results = found(row.of)
         lines.append(markdown_line(_headline_row(row, run, results)))
         runs.append(run)
-    measured = dict.fromkeys(f"{run.suite} {run.started[:10]}{' (with changes)' * run.dirty}" for run in runs)
+    measured = dict.fromkeys(
+        f"{run.suite} {run.started[:10]}{' (with uncommitted changes)' * run.dirty}" for run in runs
+    )
     devices = " and ".join(dict.fromkeys(run.where for run in runs))
     return "\n".join([*lines, "", HEADLINE.format(device=devices, runs=", ".join(measured))]) + "\n"
 

@@ -218,7 +218,7 @@ class Run:
     @property
     def tree(self) -> str:
         """The commit as text; empty if it is unknown."""
-        return "" if self.commit is None else f"commit {self.commit[:10]}{' with changes' * self.dirty}"
+        return "" if self.commit is None else f"commit {self.commit[:10]}{' with uncommitted changes' * self.dirty}"
 
     @property
     def cases(self) -> tuple[str, ...]:

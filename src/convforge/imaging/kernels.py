@@ -219,7 +219,7 @@ def _gaussian(text: str, head: str, arguments: list[str]) -> npt.NDArray[np.floa
 
 
 def _example(head: str, arguments: list[str]) -> str:
-    """Return a valid name for a message; a single number that is no size becomes SIGMA, with a SIZE for 4 SIGMA."""
+    """Return a valid kernel name for an error message; a lone argument that is no SIZE is used as SIGMA."""
     with suppress(ValueError):
         sigma = float(arguments[0]) if len(arguments) == 1 else 0.0
         size = 2 * round(4 * sigma) + 1 if 0 < sigma < LARGEST_SIDE / 9 else 0

@@ -111,7 +111,7 @@ class _Layout:
 
 
 class DepthwisePlanes(DepthwiseConvolution[PlanesConfig]):
-    """Tiles of several planes in shared memory, read row by row: for NCHW, and for large filters in NHWC too."""
+    """Stages tiles of several channel planes in shared memory; for NCHW, and for large filters also in NHWC."""
 
     name = "depthwise_planes"
     summary = "depthwise: tiles of several planes in shared memory, rows of pixels slide along a thread's outputs"

@@ -230,7 +230,7 @@ def _residents(problem: Conv2dProblem) -> tuple[int, ...]:
 
 
 def _two_rows_pay(problem: Conv2dProblem) -> bool:
-    """True if two rows per thread pay: pixels are converted, the rows share most of them, sums fit in registers."""
+    """True if two output rows per thread are worth trying: both use the converted pixels, and registers suffice."""
     shared = problem.x_dtype != problem.acc_dtype and problem.stride[0] == 1 < problem.r <= problem.h
     return shared and problem.p > 1 and _numbers(problem, 2) <= MOST_OF_TWO_ROWS
 

@@ -185,7 +185,7 @@ def _registers(problem: Conv2dProblem, config: TiledConfig) -> int:
 
 
 def _suits(problem: Conv2dProblem, tile: Tile) -> bool:
-    """True if the outputs of this tile share pixels and leave enough registers."""
+    """True if the strides let outputs of this tile share pixels, and the tile stays within its register limit."""
     if (tile.out_p > 1 and problem.stride[0] > 1) or tile.out_q * problem.stride[1] > 4:
         return False
     most = tile.registers if _chunk(problem) == 1 else min(tile.registers, PIXEL_REGISTERS)

@@ -54,7 +54,7 @@ class ElementTypes:
 
     @classmethod
     def of(cls, problem: Conv2dProblem, math: str = "") -> ElementTypes:
-        """Types of a convolution's kernel. For int32 sums the epilogue uses float64, which holds them exactly."""
+        """Return the element types of a GPU convolution kernel; int32 sums use a float64 epilogue, which is exact."""
         acc = problem.acc_dtype
         return cls(
             x=problem.x_dtype, w=problem.w_dtype, out=problem.out_dtype, math=math, acc=acc,

@@ -62,7 +62,7 @@ class Pool:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep all blocks that return inside the context, even beyond the limit: a captured graph uses them."""
+        """In this `with` block, keep freed blocks in the pool, even above its limit: a captured graph uses them."""
         with self._lock:
             self._holders += 1
         try:

@@ -1,4 +1,4 @@
-"""Checks a reader's kernel or program: runs it under limits, compares it with the truth, names faults, times it."""
+"""Checks a user's kernel or program: runs it within limits, compares it with float64, names likely bugs, times it."""
 
 from convforge.course.grader.check import check_kernel, check_program
 from convforge.course.grader.judge import DEFAULT, TIMED, Case, cases_of

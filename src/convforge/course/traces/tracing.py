@@ -1,7 +1,7 @@
-"""Traces of kernels: an emulator that records the bytes that each thread of each block reads and writes.
+"""Traces of kernels: an emulator records which bytes of global memory each thread of each block reads and writes.
 
-The host's compiler puts a call before every access (-fsanitize=thread); recorder.h records it. A trace shows the
-accesses of the kernel's source; a GPU's compiler may keep more in registers.
+The host compiler inserts a call before every access (-fsanitize=thread); recorder.h records it, or counts it if it is
+to shared memory. A trace shows the accesses of the source; a GPU's compiler may keep more values in registers.
 """
 
 from __future__ import annotations
