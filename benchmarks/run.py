@@ -30,7 +30,6 @@ from convforge.benchmark.records import Run
 from convforge.benchmark.store import load_runs
 from convforge.cli.bench import bench
 from convforge.cli.values import parse_seconds
-from convforge.course.report import ahead_png, chart_png
 from convforge.imaging.convert import to_dtype
 from convforge.imaging.files import Image, write_image
 from convforge.imaging.photographs import photograph
@@ -154,6 +153,8 @@ def measure_sheets(sheets: dict[str, SheetPart], device: str, budget: str, out: 
 
 def images() -> None:
     """Write the photograph, its edges, and the charts of the image workload."""
+    from convforge.course.report import ahead_png, chart_png  # imports what a machine that only measures lacks
+
     IMAGES.mkdir(parents=True, exist_ok=True)
     pixels = photograph("astronaut")
     edges = convforge.filter(pixels, "laplacian", channels="sum", out_dtype=np.int32)
