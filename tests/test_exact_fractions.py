@@ -116,6 +116,7 @@ def test_a_mean_that_ends_in_a_half_goes_to_the_even_number() -> None:
     assert convforge.filter(image, "box:6", border="zeros")[3, 3] == 4  # 4.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["uint16", pytest.param("int16", marks=pytest.mark.thorough)])
 def test_other_kernels_over_16_bits_are_summed_in_float64(dtype: str) -> None:
     """float32 sums of a 15 x 15 Gaussian put hundreds of these pixels on the wrong side of a tie."""

@@ -47,7 +47,7 @@ def way(text: str, config: DepthwiseConfig) -> Any:
     return pytest.param(text, config, id=f"{text}-{config.along}", marks=[pytest.mark.thorough] if later else [])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("text", "config"), [way(*found) for found in WAYS])
 def test_every_way_is_right(text: str, config: DepthwiseConfig) -> None:
     plan = Depthwise().plan(parse_problem(text), config, cpu_runtime())

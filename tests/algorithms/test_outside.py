@@ -127,6 +127,7 @@ def test_only_problems_with_such_outputs_take_the_step(method: Any, texts: list[
                 assert [launch.kernel for launch in plan.launches].count("store_outside") == times, text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", [m for m in METHODS if (m.values[0].backend, m.values[0].name) in TRANSFORMED])
 def test_a_nan_does_not_reach_them(method: Any) -> None:
     problem = allowed(parse_problem("n1c2h9w8_k2r3s3_st1_p5x4x3x7_g2_f32_nchw"), method)

@@ -29,6 +29,7 @@ def test_float64_stays_float64() -> None:
     np.testing.assert_allclose(result, convolved(x, w, pads=(1, 1, 1, 1)), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("x_dtype, w_dtype", [
     ("uint8", "int8"),
     *(pytest.param(*types, marks=pytest.mark.thorough) for types in (("int8", "int8"), ("uint8", "uint8"))),

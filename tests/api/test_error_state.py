@@ -102,6 +102,7 @@ def test_pictures_under_kernels_of_the_widest_range(kernel: Any, algorithm: str,
     assert (found.shape, found.dtype) == ((7, 7), dtype)
 
 
+@pytest.mark.thorough
 def test_sums_saturate_and_nan_becomes_zero() -> None:
     image = np.full((5, 5), 200, np.uint8)
     assert same_as_unwatched(lambda: filter(image, np.full((3, 3), 3e37)))[2, 2] == 255

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def of(path: Path) -> Result:
 
 def then(package: Path, asked: dict[str, str]) -> str:
     """The digest that the other tree gives."""
-    (answer,) = _probed(package, [asked], H200.to_table(), compile_=False)
+    (answer,) = _probed(package, [asked], H200.to_table(), {}, compile_=False)
     return str(answer["digest"])
 
 
@@ -118,6 +119,20 @@ def test_python_is_carried_over_comments_and_names_of_others_alone(package: Path
     changed(package, PYTHON, "@jit\ndef ", "@jit\ndef another_")
     path = stored(tmp_path, asked, "1" * 64)
     assert "carried" not in carry(path, package, "f" * 40)
+
+
+def test_python_is_carried_over_a_renaming_that_is_named(tmp_path: Path) -> None:
+    asked, other = row("cpu"), tmp_path / "src" / "convforge"
+    shutil.copytree(PACKAGE, other, ignore=shutil.ignore_patterns("__pycache__", "*.po"))
+    changed(other, PYTHON, "strip_whole", "whole_strip")
+    renamed = {"whole_strip": "strip_whole"}
+    path = stored(tmp_path, asked, then(other, asked))
+    assert "carried" not in carry(path, other, "f" * 40)
+    assert carry(path, other, "f" * 40, renamed | {"row": "np"}) == Counter(
+        {"not planned there: ValueError: new names that already occur: np": 1}
+    )
+    assert carry(path, other, "f" * 40, renamed) == {"carried": 1}
+    assert carry(path, other, "e" * 40) == {"current": 1}
 
 
 def test_a_commit_is_checked_out_and_removed(tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ def test_a_page_shows_the_files_of_its_own_kernel(kernels: Any) -> None:
     assert names == {"im2col": ["im2col.cu"], "fft": ["gather.cu", "multiply.cu", "scatter.cu", "filter.cu"]}
 
 
+@pytest.mark.thorough
 def test_every_kernels_file_says_its_threads_and_its_limit(kernels: Any) -> None:
     for method in kernels.on_gpu():
         assert kernels.kernel_files(method), method

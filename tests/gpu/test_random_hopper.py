@@ -45,6 +45,7 @@ def check_one(methods: list[Any], problem: Any, data: Any) -> None:
     assume(tried)
 
 
+@pytest.mark.thorough
 @few_and_many
 def test_random_convolutions(count: int) -> None:
     @settings(max_examples=count, **SETTINGS)

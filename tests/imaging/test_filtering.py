@@ -290,6 +290,7 @@ def test_integer_sums_that_float32_would_round_are_exact() -> None:
     assert np.abs(result).max() > 2**24
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "taps", [np.full((3, 3), 200), np.ones((31, 31)), np.full((3, 3), 30000), np.full((3, 3), 70001)]
 )

@@ -526,6 +526,7 @@ def test_a_bias_of_16_bits_is_cast_once_for_a_stream(dtype: Any) -> None:
         assert in_float32(unversioned, 1) is unversioned
 
 
+@pytest.mark.thorough
 def test_a_fold_of_16_bits_has_gradients() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval().half()
     x = torch.randn(1, 3, 6, 6).half()

@@ -102,6 +102,7 @@ def test_the_hessian_of_torch_func() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.thorough
 def test_weights_of_integer_pictures() -> None:
     x, w, _ = tensors(1, torch.float32)
     images, w = (3 * x).abs().to(torch.uint8), (2 * w).round()  # all sums are whole numbers, and exact

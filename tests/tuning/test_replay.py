@@ -43,6 +43,7 @@ def test_the_search_comes_within_five_per_cent_of_the_best_stored_in_nearly_all_
     assert sum(one.by_search <= 1.05 for one in found) >= 0.95 * len(found), [o for o in found if o.by_search > 1.05]
 
 
+@pytest.mark.thorough
 def test_the_rules_choose_among_what_is_stored() -> None:
     for run in runs():
         for one in choices_of(run, run.results):

@@ -107,7 +107,8 @@ def _of_python(method: Any, closure: ModuleType, renamed: dict[str, str]) -> str
     file = Path(str(sys.modules[kind.__module__].__file__))
     parts = closure.closure(Path(str(package.origin)).parent, file, kind.__module__, kind.__qualname__)
     texts = [_OURS.sub("", part) for texts in parts.values() for part in texts]  # names that may differ between trees
-    if taken := {token.string for text in texts for token in _identifiers(text)} & set(renamed.values()):
+    words = {token.string for text in texts for token in _identifiers(text)}
+    if taken := words & {new for old, new in renamed.items() if old in words}:
         raise ValueError(f"new names that already occur: {', '.join(sorted(taken))}")
     return _sha("\n\n".join(sorted(_renamed(text, renamed) for text in texts)).encode())
 

@@ -19,6 +19,7 @@ def planes(stack: np.ndarray) -> np.ndarray:
     return np.stack([saturated(correlated(plane, LAPLACIAN)) for plane in stack])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("letters", ["ZYX", "TYX", "CYX", "cyx"])
 def test_planes_are_filtered_one_by_one_and_keep_their_axes(
     tmp_path: Path, done: Callable[..., Ran], letters: str

@@ -52,6 +52,7 @@ def test_an_image_smaller_than_the_kernel(
     np.testing.assert_array_equal(read_image(target).pixels, expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text, steps", [("3", (3, 3)), ("2x1", (2, 1)), ("1x4", (1, 4)), ("50", (50, 50))])
 def test_stride_divides_size_alpha_and_resolution(
     tmp_path: Path, done: Callable[..., Ran], text: str, steps: tuple[int, int]

@@ -328,6 +328,7 @@ def test_methods_are_compared_under_the_roof_on_one_case() -> None:
     assert "direct_naive comes least near" in render(book)
 
 
+@pytest.mark.thorough
 def test_what_is_no_method_is_named_in_the_language_of_the_page() -> None:
     """Partitions, steps and clocks in charts, legends and figures; kernels and methods keep their names."""
     book = books.stored()
