@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convforge.algorithms.contract import Buffers, Launch, Preparation, PreparedFilter
+from convforge.algorithms.contract import Buffers, Launch, Preparation
 from convforge.algorithms.host.element_types import NUMBERS, ElementTypes
 from convforge.backends.kernel import KernelSource, constants
 from convforge.backends.runtime import LaunchInfo, Runtime
@@ -219,9 +219,4 @@ class WeightPacker(Preparation):
             strides = (ctypes.c_longlong * 4)(*[step // w.itemsize for step in w.strides])
             return _Weights(address(w), address(buffers["w"]), strides, packed_strides, *problem.w_shape, flip)
 
-        def packed(buffers: Buffers, stream: Any) -> PreparedFilter:
-            return PreparedFilter({"w": buffers["w"]}, buffers["w"].nbytes)
-
-        super().__init__(
-            runtime, {"w": (shape, dtype)}, [Launch(info, runtime.compile(source), arguments, runtime)], packed
-        )
+        super().__init__(runtime, {"w": (shape, dtype)}, [Launch(info, runtime.compile(source), arguments, runtime)])
