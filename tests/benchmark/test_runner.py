@@ -94,7 +94,7 @@ def test_what_comes_back_to_the_host_must_be_right_too(tmp_path: Path, monkeypat
     monkeypatch.setattr("convforge.benchmark.row.execute", lambda plan, x, w, operands, out, *rest: None)
     (bad,) = run_bench(tmp_path, cases(8), [fakes.Honest()], Settings(transfer=True)).results
     assert bad.status == "failed"
-    assert str(bad.reason).startswith("from host to host: ")
+    assert str(bad.reason).startswith("on host arrays: ")
     assert (bad.time, bad.prepared_time, bad.transfer_time) == (None, None, None)
 
 

@@ -156,7 +156,7 @@ def test_an_empty_run_has_a_table_too() -> None:
 
 
 def with_transfer() -> tuple[Result, ...]:
-    """Two of ours and a rival; the slower of ours on the device is the faster one from host to host."""
+    """Two of ours and a rival; the slower of ours on the device is the faster one on host arrays."""
     return (
         result(algorithm="first", samples=FAST, transfer_time=Timing((8e-3,) * 3)),
         result(algorithm="second", samples=SLOW, transfer_time=Timing((6e-3,) * 3, noisy=True)),

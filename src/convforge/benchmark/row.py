@@ -267,7 +267,7 @@ def _check_and_time(
         for judge, out in zip(material.judges, outs, strict=True):
             verdict = judge.verdict(precision, out)
             if not verdict.ok:
-                raise _Wrong("from host to host: ", verdict)
+                raise _Wrong("on host arrays: ", verdict)
     if steps:
         about["steps"] = measure_steps(rig, share, clock)
 

@@ -24,7 +24,7 @@ def grid() -> list[Any]:
 
 
 def others() -> list[Any]:
-    """Single cases of every operation, steps, times from host to host, copies; no end."""
+    """Single cases of every operation, steps, times on host arrays, copies; no end."""
     base = runs.result("direct_rows", 1, 64, 1)
     time = base["time"] | {"noisy": True, "cold": False}
     steps = [

@@ -202,9 +202,9 @@ def test_times_from_host_to_host_are_shown_where_there_are_any(tmp_path: Path) -
     time = first["time"] | {"samples": [3e-3] * 3, "noisy": True}
     lines = [runs.header(), first | {"transfer_time": time}, second]
     page = render(load([runs.write(tmp_path / "a.jsonl", lines)])[0])
-    assert [row["host to host, ms"] for row in _columns(page, "results")] == ["~3.00", "–"]
+    assert [row["with copies, ms"] for row in _columns(page, "results")] == ["~3.00", "–"]
     plain = render(load([runs.write(tmp_path / "b.jsonl", [runs.header(), first])])[0])
-    assert "host to host, ms" not in _columns(plain, "results")[0]
+    assert "with copies, ms" not in _columns(plain, "results")[0]
 
 
 def test_the_share_of_a_copy_is_shown_where_there_are_any(tmp_path: Path) -> None:

@@ -120,12 +120,12 @@ def _size(chapter: Chapter, ink: Ink) -> Iterator[Panel]:
     host = {r.problem: r for r in _best(readings(chapter.run, "conv2d", backend="cpu"))}
     there = [r for r in _best(readings(chapter.run, "conv2d")) if r.problem in host]
     copied = _best(readings(chapter.run, "conv2d", pick=lambda run, r: r.transfer_time))
-    shown = {gettext("on the GPU"): there, gettext("host to host"): [r for r in copied if r.problem in host],
+    shown = {gettext("on the GPU"): there, gettext("with copies"): [r for r in copied if r.problem in host],
              gettext("on the host"): [host[r.problem] for r in there]}  # fmt: skip
     rows = [_timed(name, r) for name, found in shown.items() for r in found]
     if rows:
         title = gettext("with the copies, and on the host")
-        text = gettext("time a call by size: on the device, from host to host through it, and on its host")
+        text = gettext("time a call by size: on the GPU, on the GPU with both copies, and on the host")
         x, y = place_axis(size_title("conv2d"), rows), drawing.time_axis(rows)
         yield lines("worth", title, text, rows, x, y, ink, ("method", "size", "by", "time", "spread"), quartiles=True)
 

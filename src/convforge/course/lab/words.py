@@ -122,7 +122,7 @@ def _figure(datum: Datum) -> tuple[str, str, str, str]:
     known: dict[str, tuple[str, Callable[[float], str]]] = {
         "time": (gettext("time"), seconds),
         "published_time": (gettext("published time"), seconds),
-        "transfer_time": (gettext("host to host"), seconds),
+        "transfer_time": (gettext("with copies"), seconds),
         "expansion": (gettext("expansion"), seconds),
         "product": (gettext("product"), seconds),
         "occupancy": (gettext("occupancy"), numbers.percent),
@@ -202,8 +202,7 @@ def glossary(book: Book) -> list[tuple[str, str]]:
         (gettext("waves of blocks"), gettext("how many times the blocks of a launch fill all SMs")),
         ("GEMM", gettext("general matrix product, C = A B; A has M rows, B has N columns, sums have K terms")),
         ("RMS", gettext("root of the mean of the squares; of errors over that of the true values")),
-        (gettext("host to host"),
-         gettext("from arrays in the host's memory to such an array: both copies and the call")),
+        (gettext("with copies"), gettext("time of a call on host arrays: both copies and the GPU's work")),
     ]  # fmt: skip
     every = [result for chapter in book.chapters for result in chapter.run.results]
     kinds = {"rgb", "square", *(result.case.partition("_")[0] for result in every)}

@@ -194,7 +194,7 @@ def result_table(view: View, *, occupancy: bool = False) -> Table:
         *((field, True) for field in _copied(view)),
         ((occupied(), lambda e: optional(e.occupancy, numbers.percent)), occupancy),
         (number(gettext("prepared, ms"), prepared, numbers.three, gettext("weights prepared once, before")), True),
-        ((Column(gettext("host to host, ms"), True, from_host), lambda e: _marked(e.result.transfer_time)),
+        ((Column(gettext("with copies, ms"), True, from_host), lambda e: _marked(e.result.transfer_time)),
          transferred),
         (number(gettext("RMS error"), lambda e: e.result.error and e.result.error.rms, numbers.tiny,
                 gettext("over the RMS of the float64 truth")), True),

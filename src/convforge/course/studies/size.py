@@ -90,7 +90,7 @@ def _from_host(run: Run, result: Result) -> Timing | None:
 
 
 def transfer(run: Run) -> Iterator[Finding]:
-    """Share of the time outside the call, for the method with the fastest time from host to host."""
+    """Share of the time outside the call, for the method that is fastest on host arrays."""
     timed = along(run, "size", pick=_from_host)
     if not timed and device_backend(run) != "cpu":
         yield undecided("transfer", "transfer/none")
