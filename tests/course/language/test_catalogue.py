@@ -197,7 +197,7 @@ def test_values_in_chinese() -> None:
     }  # fmt: skip
     texts = {
         "{span:span}": "1.50 倍（a）到 120 倍（b）",
-        "{load:workload}": "批量 8，64x64 像素，3 通道到 1 通道，3x3 卷积核，步长 2，NHWC",
+        "{load:workload}": "批量 8，64x64 像素，3 个输入通道、1 个输出通道，3x3 卷积核，步长 2，NHWC",
         "{stretches:stretches}": "32-64：f/g；128：h",
         "{axis:axis}": "卷积核尺寸",
         "{who:groups}": "1：a 和 b；2：c",
@@ -210,7 +210,7 @@ def test_values_in_chinese() -> None:
     with in_language("zh"):
         assert {text: Formatter().format(text, **values) for text in texts} == texts
     assert Formatter().format("{who:groups}, {load:workload}{apart:apart}", **values) == (
-        "1: a and b; 2: c, batch 8, 64x64 pixels, 3 channels to 1, 3x3 filter, stride 2, NHWC (stride 2)"
+        "1: a and b; 2: c, batch 8, 64x64 pixels, 3 input, 1 output channels, 3x3 filter, stride 2, NHWC (stride 2)"
     )
     with pytest.raises(ValueError, match="empty list"):
         Formatter().format("{x:names}", x=[])

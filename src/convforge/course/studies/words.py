@@ -112,7 +112,7 @@ def workload_words(load: Mapping[str, Any]) -> str:
     c, k = load.get("c"), load.get("k")
     channels = ngettext("{k} output channel", "{k} output channels", k or 0)
     if c is not None:
-        channels = ngettext("{c} channel to {k}", "{c} channels to {k}", c)
+        channels = gettext("{c} input, {k} output channels")
     words = {
         "n": gettext("batch {n}"), "images": gettext("{images} pixels"), "k": channels,
         "groups": gettext("{groups} groups"), "filter": gettext("{filter} filter"),
