@@ -18,6 +18,7 @@ PUBLIC = {
     "Filter",
     "GemmProblem",
     "Pool2dProblem",
+    "Quantization",
     "UnsupportedProblem",
     "algorithms",
     "conv2d",

@@ -18,7 +18,7 @@ if _TYPE_CHECKING:
     from convforge.errors import UnsupportedProblem
     from convforge.imaging.filtering import filter  # noqa: A004
     from convforge.imaging.pipeline import filter_many
-    from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Pool2dProblem, parse_problem
+    from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Pool2dProblem, Quantization, parse_problem
 
 __version__ = "0.1.0.dev0"
 
@@ -28,6 +28,7 @@ __all__ = [
     "Filter",
     "GemmProblem",
     "Pool2dProblem",
+    "Quantization",
     "UnsupportedProblem",
     "algorithms",
     "conv2d",
@@ -44,7 +45,7 @@ _MODULES = {
     "convforge.errors": ("UnsupportedProblem",),
     "convforge.imaging.filtering": ("filter",),
     "convforge.imaging.pipeline": ("filter_many",),
-    "convforge.problem": ("Conv2dProblem", "Epilogue", "GemmProblem", "Pool2dProblem", "parse_problem"),
+    "convforge.problem": ("Conv2dProblem", "Epilogue", "GemmProblem", "Pool2dProblem", "Quantization", "parse_problem"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -14,10 +14,12 @@ from convforge.call.arguments import Activation, IntPair, Padding, check_word, c
 from convforge.call.arrays import Home, dtype_name, flat, home_of, is_transposed
 from convforge.call.cache import Calls, kinds
 from convforge.call.dispatch import at_home, execute, find_plan, prepared_plan, run, runtime_of
+from convforge.call.quantized import QuantizedWeights, quantized_weights
 from convforge.peers import every_algorithm
 from convforge.problem import Conv2dProblem, ElementwiseProblem, GemmProblem, Problem, parse_problem
 from convforge.problem.gemm import BYTES as GEMM_BYTES
 from convforge.problem.gemm import DTYPES as GEMM_DTYPES
+from convforge.problem.quantization import Quantization
 from convforge.tuning import CHOICES, compile_for, key_of, may_measure
 
 Array = Any  # of NumPy, PyTorch, CuPy or JAX
@@ -45,6 +47,7 @@ def conv2d(
     deterministic: bool = False,
     tune: bool | None = None,
     workspace_limit: int | None = None,
+    quantization: Quantization | None = None,
     out: Array | None = None,
 ) -> Array:
     """Convolve a batch of images in 2D: cross-correlation, as in neural networks.
@@ -92,13 +95,16 @@ def conv2d(
         only. False uses a stored measurement, else the rules.
     workspace_limit : int, optional
         Limit in bytes; methods and configs that need more workspace are not used.
+    quantization : Quantization, optional
+        Scales and zero points of 8-bit x and w, of which `bias` is then int32. Each call prepares the weights and the
+        epilogue again, and reads a bias on a GPU back; a :class:`Filter` prepares them once.
     out : array, optional
         Array of x's library that receives the result; it may overlap x. JAX arrays cannot be written to.
 
     Returns
     -------
     array of x's library, of shape (N, K, P, Q) or (K, P, Q), with the axes in the order of `layout`
-        Has x's dtype if that is a float type; for integer x, the type of the sums.
+        Has x's dtype if that is a float type; for integer x, the type of the sums, or that of `quantization`.
 
     Raises
     ------
@@ -126,13 +132,14 @@ def conv2d(
         None if plain else kinds(stride, padding, dilation, groups, deterministic, tune, workspace_limit, activation),
         *(layout, padding_mode, mode, activation, precision, algorithm, config, device),
     )
-    result, key = _CALLS.again((x, w, bias), options, out)
+    result, key = (None, None) if quantization is not None else _CALLS.again((x, w, bias), options, out)
     if result is not None:
         return result
     return convolved(
-        _CALLS, key, x, w, bias, out, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout,
-        padding_mode=padding_mode, mode=mode, activation=activation, precision=precision, algorithm=algorithm,
-        config=config, device=device, deterministic=deterministic, tune=tune, workspace_limit=workspace_limit,
+        _CALLS, key, x, w, bias, out, quantization=quantization, stride=stride, padding=padding, dilation=dilation,
+        groups=groups, layout=layout, padding_mode=padding_mode, mode=mode, activation=activation, precision=precision,
+        algorithm=algorithm, config=config, device=device, deterministic=deterministic, tune=tune,
+        workspace_limit=workspace_limit,
     )  # fmt: skip
 
 
@@ -141,13 +148,15 @@ _PLAN_OPTIONS: dict[str, Any] = {
     "algorithm": "auto", "config": None, "device": None, "workspace_limit": None, "tune": None, "deterministic": False,
 }  # fmt: skip
 _PROBLEM_OPTIONS = {
-    *("stride", "padding", "dilation", "groups", "layout", "padding_mode", "mode", "activation", "precision")
+    *("stride", "padding", "dilation", "groups", "layout", "padding_mode", "mode", "activation", "precision"),
+    "quantization",
 }
 
 
 def convolved(
     calls: Calls, key: Any, x: Array, w: Array, bias: Array | None, out: Array | None = None, *,
-    prepare: Callable[[Plan, Any, Any], PreparedFilter] | None = None, **options: Any,
+    prepare: Callable[[Plan, Any, Any], PreparedFilter] | None = None,
+    quantization: Quantization | QuantizedWeights | None = None, **options: Any,
 ) -> Array:  # fmt: skip
     """Compute :func:`conv2d` without the call cache, and store the call in `calls` under `key`.
 
@@ -155,9 +164,13 @@ def convolved(
     """
     choice = {name: options.pop(name, default) for name, default in _PLAN_OPTIONS.items()}
     home = home_of(x=x, w=w, bias=bias, out=out) if prepare is None else home_of(w=w, x=x, out=out)
-    problem, view, weights, vector = _conv2d_problem(home, x, w, bias, options)
-    added = None if vector is None else home.operand(vector, bias, problem.operand_dtype)
-    operands = {} if added is None else {"bias": added}
+    if quantization is None:
+        problem, view, weights, vector = _conv2d_problem(home, x, w, bias, options)
+        added = None if vector is None else home.operand(vector, bias, problem.operand_dtype)
+        operands = {} if added is None else {"bias": added}
+    else:
+        problem, view, weights, operands = _quantized_problem(home, x, w, bias, quantization, options)
+        vector = added = None
     stream = home.stream()
     x_filled, w_filled = home.filled(view, problem.x_shape), home.filled(weights, problem.w_shape)
     as_given = x_filled is view and (prepare is not None or (added is vector and w_filled is weights))
@@ -177,6 +190,20 @@ def _conv2d_problem(
     view, weights = home.read(x, "x", (3, 4)), home.read(w, "w", (4,))
     vector = None if bias is None else home.read(bias, "bias", (1,))
     return conv2d_problem(view, weights, vector, **options), view, weights, vector
+
+
+def _quantized_problem(
+    home: Home, x: Array, w: Array, bias: Array | None, quantization: Quantization | QuantizedWeights,
+    options: Mapping[str, Any],
+) -> tuple[Conv2dProblem, Any, Any, dict[str, Any]]:  # fmt: skip
+    """Return the problem of a quantised convolution, the views of x and w, and the operands of the epilogue."""
+    held = quantization
+    if not isinstance(held, QuantizedWeights):
+        held = quantized_weights(held, home, w, bias)
+    view, weights = home.read(x, "x", (3, 4)), held.w
+    fields = held.fields(dtype_name(view), options.get("activation"))
+    problem = conv2d_problem(view, weights, **{**options, **fields})
+    return problem, view, weights, held.operands
 
 
 def compile_ahead(calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]], budget_s: float | None = None) -> None:
@@ -227,6 +254,10 @@ class Filter:
         unknown = set(options) - _PROBLEM_OPTIONS - _PLAN_OPTIONS.keys()
         if unknown:
             raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out")
+        quantization = options.get("quantization")
+        self._held = {} if quantization is None else {
+            "quantization": quantized_weights(quantization, home, self.w, self.bias)
+        }  # fmt: skip
         self._options = options
         self._kept: dict[Any, PreparedFilter] = {}
         self._last: PreparedFilter | None = None
@@ -247,7 +278,8 @@ class Filter:
         result, key = self._calls.again((x,), (), out)
         if result is not None:
             return result
-        return convolved(self._calls, key, x, self.w, self.bias, out, prepare=self._prepare, **self._options)
+        options = {**self._options, **self._held}
+        return convolved(self._calls, key, x, self.w, self.bias, out, prepare=self._prepare, **options)
 
     def _prepare(self, plan: Plan, w: Any, stream: Any) -> PreparedFilter:
         self._last = prepared_plan(plan, w, self._kept, stream)

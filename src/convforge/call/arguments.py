@@ -35,8 +35,13 @@ def conv2d_problem(
     activation: Activation = None,
     precision: str = "strict",
     out_dtype: str = "",
+    x_zero_point: int = 0,
+    scale: str = "none",
+    has_bias: bool = False,
 ) -> Conv2dProblem:
     """Make the problem of conv2d's arguments; errors are those of :func:`convforge.conv2d`.
+
+    `scale`, `has_bias` and `x_zero_point` describe an epilogue whose tensors are not the caller's: a quantised one.
 
     A problem has at least one channel and one pixel. If x has none, the problem gets a channel of zeros per group, or a
     pixel of zeros in place of one of padding, which give the same sums. :meth:`Home.filled` makes these arrays.
@@ -45,8 +50,8 @@ def conv2d_problem(
     words = type(layout) is type(mode) is type(precision) is type(padding_mode) is str
     known = plain and words and (activation is None or type(activation) is str)  # for most calls
     problem = (_known_problem if known else _problem)(
-        x.shape, w.shape, dtype_name(x), dtype_name(w), bias is not None, stride, padding, dilation, groups, layout,
-        padding_mode, padding_value, mode, activation, precision, out_dtype,
+        x.shape, w.shape, dtype_name(x), dtype_name(w), has_bias or bias is not None, stride, padding, dilation, groups,
+        layout, padding_mode, padding_value, mode, activation, precision, out_dtype, x_zero_point, scale,
     )  # fmt: skip
     if bias is not None and bias.shape != (problem.k,):
         raise ValueError(
@@ -60,7 +65,7 @@ def conv2d_problem(
 def _problem(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], x_dtype: str, w_dtype: str, has_bias: bool, stride: IntPair,
     padding: Padding, dilation: IntPair, groups: int, layout: str, padding_mode: str, padding_value: float, mode: str,
-    activation: Activation, precision: str, out_dtype: str,
+    activation: Activation, precision: str, out_dtype: str, x_zero_point: int, scale: str,
 ) -> Conv2dProblem:  # fmt: skip
     for name, word in (("layout", layout), ("mode", mode), ("precision", precision)):
         check_word(word, name)
@@ -92,7 +97,7 @@ def _problem(
         n=n, c=c or groups, h=h, w=width, k=k, r=r, s=s, stride=strides, padding=sides, dilation=dilations,
         groups=groups, padding_mode=mode_of_padding, padding_value=padding_value, mode=mode, x_dtype=x_dtype,
         w_dtype=w_dtype, out_dtype=out_dtype, x_layout=layout, precision=precision,
-        epilogue=_epilogue(has_bias, activation),
+        epilogue=_epilogue(activation, bias=has_bias, x_zero_point=x_zero_point, scale=scale),
     )  # fmt: skip
 
 
@@ -200,11 +205,11 @@ def _sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int, str
     return n, c, h, w, layout
 
 
-def _epilogue(bias: bool, activation: Activation) -> Epilogue:
+def _epilogue(activation: Activation, **fields: Any) -> Epilogue:
     if activation is None or isinstance(activation, str):
-        return Epilogue(bias=bias, activation=activation or "identity")
+        return Epilogue(activation=activation or "identity", **fields)
     if isinstance(activation, Sequence) and len(activation) == 2:
         name, alpha = tuple(activation)
         if isinstance(name, str) and isinstance(alpha, int | float | np.number) and not isinstance(alpha, bool):
-            return Epilogue(bias=bias, activation=name, alpha=float(alpha))
+            return Epilogue(activation=name, alpha=float(alpha), **fields)
     raise TypeError(f"activation={activation!r} must be a name, or a pair of a name and a number: ('leaky_relu', 0.2)")

@@ -113,6 +113,10 @@ class Home:
             return view
         return self.library.view(self.library.cast(value, dtype))
 
+    def upload(self, array: NDArray[Any]) -> View:
+        """Return a view of a NumPy array on the home's device."""
+        return array if self.on_host else self.library.view(self.library.from_host(array, self.device))
+
     def filled(self, view: Any, shape: tuple[int, ...]) -> Any:
         """Return the view; or zeros of `shape`, the problem's shape, if x has no channels or no pixels.
 

@@ -57,6 +57,9 @@ class Numpy(Library):
     def cast(self, array: Any, dtype: str) -> NDArray[Any]:
         return np.array(array, numpy_dtype(dtype), order="C", copy=True)
 
+    def from_host(self, array: NDArray[Any], device: str) -> NDArray[Any]:
+        return array
+
     def signature(self, arrays: Sequence[Any]) -> Signature | None:
         found: list[Any] = []
         for array in arrays:
@@ -95,6 +98,10 @@ class Cupy(Library):
     def cast(self, array: Any, dtype: str) -> Any:
         with array.device:
             return array.astype(dtype, order="C", copy=True)
+
+    def from_host(self, array: NDArray[Any], device: str) -> Any:
+        with self._cupy.cuda.Device(int(device[5:])):
+            return self._cupy.asarray(array)
 
     def empty_like(self, array: Any) -> Any:
         with array.device:
@@ -186,6 +193,11 @@ class Jax(Library):
     def cast(self, array: Any, dtype: str) -> Any:
         with self._wide(dtype):
             return array.astype(dtype)  # JAX arrays are immutable, so no copy is necessary
+
+    def from_host(self, array: NDArray[Any], device: str) -> Any:
+        kind, _, number = device.partition(":")
+        with self._wide(array.dtype.name):
+            return self._jax.device_put(array, self._jax.devices(kind)[int(number or 0)])
 
     def empty_like(self, array: Any) -> Any:
         return self.empty(array.shape, str(array.dtype), self.device(array, "x"))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
 from convforge.backends.runtime import CallerStream
 
 # Result of :meth:`Library.signature`: the signature, and the addresses of arrays on a GPU.
@@ -44,6 +46,10 @@ class Library(Protocol):
 
     def cast(self, array: Any, dtype: str) -> Any:
         """Return a contiguous copy of the array as `dtype`, one of convforge's types."""
+        ...
+
+    def from_host(self, array: NDArray[Any], device: str) -> Any:
+        """Make an array of the library on a device from a NumPy array."""
         ...
 
     def copy(self, target: Any, source: Any) -> None:

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from convforge.backends.cuda.arrays import DeviceArray
 from convforge.backends.runtime import CallerStream
@@ -87,6 +88,9 @@ class Torch(Library):
     def cast(self, array: Any, dtype: str) -> Any:
         torch = self._torch
         return array.detach().to(self._types[dtype], memory_format=torch.contiguous_format, copy=True)
+
+    def from_host(self, array: NDArray[Any], device: str) -> Any:
+        return self._torch.from_numpy(array).to(device)
 
     def empty_like(self, array: Any) -> Any:
         return self._torch.empty_like(array.detach())

@@ -1,0 +1,214 @@
+"""Quantised convolution, exactly: beside ONNX's own tests and reference, and beside the definition in whole numbers."""
+
+from __future__ import annotations
+
+import pickle
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.backends.emulated import needs_emulator
+
+import convforge
+from convforge import Quantization
+from convforge.problem.types import limits
+
+DEVICES = ["cpu", pytest.param("emulator", marks=needs_emulator)]
+
+
+def draws(seed: int, x: tuple[int, ...], w: tuple[int, ...], x_dtype: str = "uint8", w_dtype: str = "int8") -> Any:
+    """Arrays of all values that the types hold, and a bias."""
+    rng = np.random.default_rng(seed)
+    low, high = limits(x_dtype)
+    w_low, w_high = limits(w_dtype)
+    bias = rng.integers(-50_000, 50_000, w[0], np.int32)
+    return rng.integers(low, high + 1, x, x_dtype), rng.integers(w_low, w_high + 1, w, w_dtype), bias
+
+
+def defined(x: Any, w: Any, bias: Any, q: Quantization, dtype: str, **options: Any) -> Any:
+    """The definition in exact numbers: a float64 convolution of whole numbers is exact, and so are fractions."""
+    plain = (x.astype(np.float64) - q.x_zero_point, w - q.w_zero_point.reshape(-1, 1, 1, 1).astype(np.float64))
+    sums = convforge.conv2d(*plain, algorithm="direct_naive", **options)
+    sums += 0 if bias is None else bias.reshape(-1, 1, 1)
+    if q.output is None:
+        return sums.astype(np.int32)
+    multipliers = np.broadcast_to(q.multiplier, w.shape[0])
+    found, (low, high) = np.empty(sums.shape, dtype), limits(dtype)
+    for at, value in np.ndenumerate(sums):
+        exact = Fraction(float(multipliers[at[1]])) * int(value) + q.zero_point
+        found[at] = min(max(round(exact), low), high)  # Python rounds fractions half to even
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("operator", ["QLinearConv", "ConvInteger"])
+def test_onnxs_own_tests(operator: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = pytest.importorskip(f"onnx.backend.test.case.node.{operator.lower()}")
+    cases: list[Any] = []
+    monkeypatch.setattr(module, "expect", lambda node, inputs, outputs, name: cases.append((node, inputs, outputs)))
+    for name, export in vars(getattr(module, operator)).items():
+        if name.startswith("export"):
+            export()
+    assert cases
+    for node, inputs, (expected,) in cases:
+        pads = {a.name: list(a.ints) for a in node.attribute}.get("pads", [0, 0, 0, 0])
+        padding = ((pads[0], pads[2]), (pads[1], pads[3]))
+        if operator == "QLinearConv":
+            x, x_scale, x_zero, w, w_scale, w_zero, scale, zero = inputs
+            q = Quantization(x=(x_scale, x_zero), w=(w_scale, w_zero), output=(scale, zero))
+        else:
+            x, w, x_zero, *w_zero = inputs
+            q = Quantization(x=(1.0, x_zero), w=(1.0, w_zero[0] if w_zero else 0))
+        y = convforge.conv2d(x, w, padding=padding, quantization=q, device=device)
+        assert y.dtype == expected.dtype
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("x_dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_the_reference_of_onnx(x_dtype: str, per_channel: bool, device: str) -> None:
+    reference = pytest.importorskip("onnx.reference")
+    helper = pytest.importorskip("onnx.helper")
+    rng = np.random.default_rng(7)
+    for seed, (groups, stride, dilation) in enumerate([(1, 1, 1), (2, 2, 1), (4, 1, 2)]):
+        x, w, bias = draws(seed, (2, 4, 11, 12), (8, 4 // groups, 3, 3), x_dtype)
+        scales = np.exp(rng.uniform(-9, -2, 8 if per_channel else ())).astype(np.float32)
+        zero, y_zero, x_scale = (limits(x_dtype)[0] + 100), np.array(7, x_dtype), np.float32(0.13)
+        names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
+        node = helper.make_node(
+            "QLinearConv", names, ["y"], group=groups, strides=[stride] * 2, dilations=[dilation] * 2, pads=[1, 0, 2, 1]
+        )
+        values = (x, x_scale, np.array(zero, x_dtype), w, scales, np.zeros_like(scales, np.int8), np.float32(0.9),
+                  y_zero, bias)  # fmt: skip
+        (expected,) = reference.ReferenceEvaluator(node).run(None, dict(zip(names, values, strict=True)))
+        q = Quantization(x=(x_scale, zero), w=(scales, 0), output=(0.9, 7))
+        y = convforge.conv2d(
+            x, w, bias, stride, ((1, 2), (0, 1)), dilation, groups, quantization=q, device=device
+        )  # fmt: skip
+        assert y.dtype == expected.dtype
+        np.testing.assert_array_equal(y, expected)
+        assert len(np.unique(y)) > 20, "not all saturated"
+
+
+ZEROS = st.sampled_from(["none", "128", "each"])
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), x_zero=st.integers(0, 255), zeros=ZEROS, power=st.integers(-19, -1),
+       quantised=st.booleans(), layout=st.sampled_from(["NCHW", "NHWC"]))  # fmt: skip
+def test_the_definition(seed: int, x_zero: int, zeros: str, power: int, quantised: bool, layout: str) -> None:
+    """Multipliers that are powers of two have many ties."""
+    x, w, bias = draws(seed, (1, 3, 6, 7), (4, 3, 2, 3), w_dtype="uint8" if zeros != "none" else "int8")
+    w_zeros: Any = {"none": 0, "128": 128, "each": np.arange(4) * 80}[zeros]
+    scales = np.float32(2.0**power) * np.array([1, 1.5, 1, 3], np.float32)
+    output: Any = (0.5, 3) if quantised else None
+    q = Quantization(x=(0.5, x_zero), w=(scales, w_zeros), output=output)
+    expected = defined(x, w, bias, q, "uint8", stride=2)
+    given_x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if layout == "NHWC" else x
+    y = convforge.conv2d(given_x, w, bias, 2, layout=layout, quantization=q)
+    np.testing.assert_array_equal(y.transpose(0, 3, 1, 2) if layout == "NHWC" else y, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_method_that_takes_it_gives_the_same_bits(device: str) -> None:
+    x, w, bias = draws(3, (2, 8, 10, 12), (8, 1, 3, 3))
+    q = Quantization(x=(0.02, 130), w=(np.linspace(0.01, 0.2, 8), 0), output=(0.3, 0))
+    expected = defined(x, w, bias, q, "uint8", padding=1, groups=8)
+    found = {}
+    for info in convforge.algorithms(device=device):
+        if info.operation == "conv2d" and info.ours:
+            try:
+                y = convforge.conv2d(x, w, bias, 1, 1, 1, 8, quantization=q, algorithm=info.name, device=device)
+            except convforge.UnsupportedProblem:
+                continue
+            found[info.name] = y
+    assert len(found) >= 3
+    for name, y in found.items():
+        np.testing.assert_array_equal(y, expected, err_msg=name)
+
+
+def test_padding_is_the_number_zero() -> None:
+    x, w = np.full((1, 1, 1, 1), 200, np.uint8), np.ones((1, 1, 3, 3), np.int8)
+    q = Quantization(x=(1.0, 200), w=(1.0, 0))
+    assert not convforge.conv2d(x, w, padding=1, quantization=q).any()
+
+
+def test_floats_are_the_scaled_sums() -> None:
+    x, w, bias = draws(5, (1, 4, 6, 6), (3, 4, 3, 3))
+    for dtype in ("float32", "float16", "float64"):
+        q = Quantization(x=(0.01, 128), w=([0.5, 0.25, 0.001], 0), output=dtype)
+        y = convforge.conv2d(x, w, bias, quantization=q, activation="relu")
+        whole = convforge.conv2d(x, w, bias, quantization=Quantization(x=q.x, w=q.w))
+        expected = np.maximum(whole * q.multiplier.astype(np.float64).reshape(-1, 1, 1), 0).astype(dtype)
+        assert y.dtype == dtype
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_a_relu_is_the_saturation_at_the_zero_point() -> None:
+    x, w, bias = draws(6, (1, 4, 6, 6), (3, 4, 3, 3))
+    for dtype, zero in (("uint8", 0), ("int8", -128)):
+        q = Quantization(x=(0.01, 128), w=(0.02, 0), output=(0.05, zero, dtype))
+        y = convforge.conv2d(x, w, bias, quantization=q)
+        np.testing.assert_array_equal(convforge.conv2d(x, w, bias, quantization=q, activation="relu"), y)
+        assert (y == zero).any()
+    q = Quantization(x=(0.01, 128), w=(0.02, 0), output=(0.05, 3))
+    for activation in ("relu", ("clipped_relu", 6.0), "gelu"):
+        with pytest.raises(ValueError, match="ask for output='float32'"):
+            convforge.conv2d(x, w, bias, quantization=q, activation=activation)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+def test_a_filter_prepares_once_for_arrays_of_every_library(library: str) -> None:
+    module = pytest.importorskip(library)
+    make: Any = {"numpy": np.asarray, "torch": getattr(module, "from_numpy", None)}.get(library)
+    make = make or module.numpy.asarray
+    x, w, bias = draws(8, (2, 4, 9, 9), (6, 4, 3, 3), w_dtype="uint8")
+    q = Quantization(x=(0.02, 130), w=(np.linspace(0.001, 0.02, 6), 128), output=(0.3, 5))
+    expected = defined(x, w, bias, q, "uint8", padding=1)
+    layer = convforge.Filter(make(w), make(bias), padding=1, quantization=q)
+    if library == "numpy":
+        layer = pickle.loads(pickle.dumps(layer))
+    for _ in range(3):
+        y = layer(make(x))
+        assert type(y) is type(make(x))
+        np.testing.assert_array_equal(np.asarray(y), expected)
+    np.testing.assert_array_equal(np.asarray(convforge.conv2d(make(x), make(w), make(bias), padding=1, quantization=q)),
+                                  expected)  # fmt: skip
+
+
+X, W = np.zeros((1, 2, 4, 4), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda: Quantization(x=(0.0, 0), w=(1.0, 0)), ValueError, "must be positive and finite"),
+        (lambda: Quantization(x=(1.0, 0), w=([1.0, np.nan], 0)), ValueError, "must be positive and finite"),
+        (lambda: Quantization(x=(1.0, 0.5), w=(1.0, 0)), TypeError, "must be a whole number"),
+        (lambda: Quantization(x=1.0, w=(1.0, 0)), TypeError, "must be a pair"),
+        (lambda: Quantization(x=([1.0, 2.0], 0), w=(1.0, 0)), ValueError, "one scale and one zero point"),
+        (lambda: Quantization(x=(1.0, 0), w=(1.0, 0), output="int8"), ValueError, "is unknown; choose float16"),
+        (lambda: Quantization(x=(1.0, 0), w=(1.0, 0), output=(1.0, 0, "int4")), ValueError, "the type must be one of"),
+        (lambda: convforge.conv2d(X, W, quantization=(1.0, 0)), TypeError, "must be a convforge.Quantization"),
+        (lambda: call(x=(1.0, -1)), ValueError, "the zero point -1 of x must be a value of uint8"),
+        (lambda: call(w=(1.0, 200)), ValueError, "the zero point 200 of w must be a value of int8"),
+        (lambda: call(output=(1.0, 300)), ValueError, "the zero point 300 of output must be a value of uint8"),
+        (lambda: call(w=([1.0, 1.0], 0)), ValueError, "there are 3 output channels"),
+        (lambda: call(bias=np.zeros(3, np.float32)), TypeError, "must be int32 of shape"),
+        (lambda: call(bias=np.zeros(2, np.int32)), TypeError, "must be int32 of shape"),
+        (lambda: convforge.conv2d(X.astype(np.int16), W, quantization=Quantization(x=(1.0, 0), w=(1.0, 0))),
+         TypeError, "with quantization it must be one of uint8, int8"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(make: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        make()
+
+
+def call(x: Any = (1.0, 0), w: Any = (1.0, 0), output: Any = None, bias: Any = None) -> Any:
+    """Convolve zeros by these numbers."""
+    return convforge.conv2d(X, W, bias, quantization=Quantization(x=x, w=w, output=output))
