@@ -201,7 +201,7 @@ def _quantized_problem(
     if not isinstance(held, QuantizedWeights):
         held = quantized_weights(held, home, w, bias)
     view, weights = home.read(x, "x", (3, 4)), held.w
-    fields = held.fields(dtype_name(view), options.get("activation"))
+    fields = held.fields(dtype_name(view), options.get("activation"), options.get("padding_mode", "zeros"))
     problem = conv2d_problem(view, weights, **{**options, **fields})
     return problem, view, weights, held.operands
 
@@ -256,7 +256,7 @@ class Filter:
             raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out")
         quantization = options.get("quantization")
         self._held = {} if quantization is None else {
-            "quantization": quantized_weights(quantization, home, self.w, self.bias)
+            "quantization": quantized_weights(quantization, home, self.w, self.bias, kept=True)
         }  # fmt: skip
         self._options = options
         self._kept: dict[Any, PreparedFilter] = {}

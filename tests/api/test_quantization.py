@@ -131,10 +131,36 @@ def test_every_method_that_takes_it_gives_the_same_bits(device: str) -> None:
         np.testing.assert_array_equal(y, expected, err_msg=name)
 
 
-def test_padding_is_the_number_zero() -> None:
+@pytest.mark.parametrize("mode", ["zeros", "constant", "BORDER_CONSTANT"])
+def test_padding_is_the_number_zero(mode: str) -> None:
     x, w = np.full((1, 1, 1, 1), 200, np.uint8), np.ones((1, 1, 3, 3), np.int8)
     q = Quantization(x=(1.0, 200), w=(1.0, 0))
-    assert not convforge.conv2d(x, w, padding=1, quantization=q).any()
+    assert not convforge.conv2d(x, w, padding=1, padding_mode=mode, quantization=q).any()
+
+
+def test_other_arguments_of_conv2d() -> None:
+    """Borders, a flipped filter, an image without a batch axis, an output array, and no images at all."""
+    x, w, bias = draws(9, (2, 4, 7, 8), (3, 4, 3, 3), "int8")
+    q = Quantization(x=(0.02, -7), w=(np.array([0.01, 0.02, 0.003]), 0), output=(0.2, np.int8(-3)))
+    options: Any = {"padding": 1, "padding_mode": "reflect", "mode": "convolution"}
+    expected = defined(x, w, bias, q, "int8", **options)
+    out = np.empty_like(expected)
+    assert convforge.conv2d(x, w, bias, quantization=q, out=out, **options) is out
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(convforge.conv2d(x[1], w, bias, quantization=q, **options), expected[1])
+    assert convforge.conv2d(x[:0], w, bias, padding=1, quantization=q).shape == (0, 3, 7, 8)
+
+
+def test_one_filter_takes_both_types_of_x() -> None:
+    x, w, bias = draws(10, (1, 4, 6, 6), (3, 4, 3, 3))
+    q = Quantization(x=(0.02, 5), w=(0.01, 0), output=(0.2, 3))
+    layer = convforge.Filter(w, bias, quantization=q)
+    for given_x in (x, x.view(np.int8), x):
+        y = layer(given_x)
+        assert y.dtype == given_x.dtype, "no type is named"
+        np.testing.assert_array_equal(y, defined(given_x, w, bias, q, given_x.dtype.name))
+    typed = Quantization(x=q.x, w=q.w, output=(0.2, np.int8(3)))
+    assert convforge.conv2d(x, w, bias, quantization=typed).dtype == np.int8, "as in ONNX"
 
 
 def test_floats_are_the_scaled_sums() -> None:
@@ -142,7 +168,10 @@ def test_floats_are_the_scaled_sums() -> None:
     for dtype in ("float32", "float16", "float64"):
         q = Quantization(x=(0.01, 128), w=([0.5, 0.25, 0.001], 0), output=dtype)
         y = convforge.conv2d(x, w, bias, quantization=q, activation="relu")
-        whole = convforge.conv2d(x, w, bias, quantization=Quantization(x=q.x, w=q.w))
+        sums = Quantization(x=q.x, w=q.w)
+        whole = convforge.conv2d(x, w, bias, quantization=sums)
+        relu = convforge.conv2d(x, w, bias, quantization=sums, activation="relu")
+        np.testing.assert_array_equal(relu, np.maximum(whole, 0))
         expected = np.maximum(whole * q.multiplier.astype(np.float64).reshape(-1, 1, 1), 0).astype(dtype)
         assert y.dtype == dtype
         np.testing.assert_array_equal(y, expected)
@@ -198,8 +227,16 @@ X, W = np.zeros((1, 2, 4, 4), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
         (lambda: call(w=(1.0, 200)), ValueError, "the zero point 200 of w must be a value of int8"),
         (lambda: call(output=(1.0, 300)), ValueError, "the zero point 300 of output must be a value of uint8"),
         (lambda: call(w=([1.0, 1.0], 0)), ValueError, "there are 3 output channels"),
-        (lambda: call(bias=np.zeros(3, np.float32)), TypeError, "must be int32 of shape"),
-        (lambda: call(bias=np.zeros(2, np.int32)), TypeError, "must be int32 of shape"),
+        (lambda: call(bias=np.zeros(3, np.float32)), TypeError, "it must be int32"),
+        (lambda: call(bias=np.zeros(2, np.int32)), ValueError, "there are 3 output channels"),
+        (lambda: Quantization(x=(1.0, 0), w=(1.0, 0), output=([0.1], 3)), ValueError, "one scale and one zero point"),
+        (lambda: Quantization(x=(1.0, 0), w=(1.0, 0), output=(0.1, [3])), ValueError, "one scale and one zero point"),
+        (lambda: Quantization(x=(1e-30, 0), w=(1e-30, 0)), ValueError, "must be positive and finite"),
+        (lambda: Quantization(x=(1e30, 0), w=(1e30, 0), output=(1e-9, 0)), ValueError, "must be positive and finite"),
+        (lambda: convforge.Filter(W, quantization=Quantization(x=(1.0, 0), w=([1.0, 1.0], 0))), ValueError,
+         "there are 3 output channels"),
+        (lambda: convforge.conv2d(np.zeros((1, 64, 4, 4), np.uint8), np.zeros((1, 64, 3, 3), np.uint8),
+                                  quantization=Quantization(x=(1.0, 0), w=(1.0, 3))), ValueError, "or 128 for uint8"),
         (lambda: convforge.conv2d(X.astype(np.int16), W, quantization=Quantization(x=(1.0, 0), w=(1.0, 0))),
          TypeError, "with quantization it must be one of uint8, int8"),
     ],

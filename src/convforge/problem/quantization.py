@@ -38,12 +38,14 @@ class Quantization:
     w : (float, int) or (array of shape (K,), array of shape (K,))
         Scale and zero point of w, or one for each output channel, or a mixture. Read on the host.
     output : None, {"float16", "float32", "float64"}, (float, int) or (float, int, {"uint8", "int8"})
-        The result, see above. A quantised result has x's type unless a third element names its type.
+        The result, see above. A quantised result has the type that a third element names, or that of a zero point of
+        NumPy, or x's.
 
     Raises
     ------
     TypeError, ValueError
-        A scale is not a positive finite number, a zero point no whole number, or `output` none of these forms.
+        A scale is not a positive finite number, a zero point no whole number, a multiplier is 0 or infinite in
+        float32, or `output` is none of these forms.
 
     Examples
     --------
@@ -63,54 +65,74 @@ class Quantization:
     w_zero_point: NDArray[np.int64] = field(init=False, repr=False)  # () or (K,)
     multiplier: NDArray[np.float32] = field(init=False, repr=False)  # () or (K,)
     zero_point: int = field(init=False, repr=False)  # of the result; 0 without one
+    out_dtype: str = field(init=False, repr=False)  # of the result; empty: that of x
 
     def __post_init__(self) -> None:
         scale, zero = _two(self.x, "x")
         w_scale, w_zero = _two(self.w, "w")
         x_scale, scales = _scales(scale, "x"), _scales(w_scale, "w")
-        multiplier, zero_point = scales * x_scale, 0
-        if isinstance(self.output, str):
-            if self.output not in FLOATS:
-                raise ValueError(f"output={self.output!r} is unknown; choose {', '.join(FLOATS)}, a pair or None")
-        elif self.output is not None:
-            if not isinstance(self.output, tuple | list) or len(self.output) not in (2, 3):
-                raise TypeError(f"output={self.output!r} must be (scale, zero_point), a float type's name or None")
-            multiplier = multiplier / _scales(self.output[0], "output")
-            zero_point = int(_zero_points(self.output[1], "output"))
-            if len(self.output) == 3 and self.output[2] not in BYTES:
-                raise ValueError(f"output={self.output!r}: the type must be one of {', '.join(BYTES)}")
-        if x_scale.ndim or np.ndim(zero):
-            raise ValueError("x has one scale and one zero point; scales for each channel of x have no exact sum")
+        out_scale, zero_point, out_dtype = self._output()
+        if any(np.ndim(one) for one in (x_scale, zero, out_scale, zero_point)):
+            raise ValueError("x and the output have one scale and one zero point each; only w has them by channel")
+        with np.errstate(over="ignore", under="ignore"):
+            multiplier = scales * x_scale / out_scale
+        if not (np.isfinite(multiplier) & (multiplier > 0)).all():
+            raise ValueError(f"the scales give the multiplier {multiplier} in float32; it must be positive and finite")
         found: dict[str, Any] = {
             "x_scale": np.float32(x_scale), "x_zero_point": int(_zero_points(zero, "x")), "w_scale": scales,
             "w_zero_point": _zero_points(w_zero, "w"), "multiplier": np.asarray(multiplier, np.float32),
-            "zero_point": zero_point,
+            "zero_point": int(zero_point), "out_dtype": out_dtype,
         }  # fmt: skip
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
+    def _output(self) -> tuple[Any, Any, str]:
+        """Scale, zero point and type of the result: 1 and 0 where it is not quantised."""
+        given = self.output
+        if given is None or isinstance(given, str):
+            if given is not None and given not in FLOATS:
+                raise ValueError(f"output={given!r} is unknown; choose {', '.join(FLOATS)}, a pair or None")
+            return np.float32(1), 0, given or "int32"
+        if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+            raise TypeError(f"output={given!r} must be (scale, zero_point), a float type's name or None")
+        named = str(getattr(given[1], "dtype", ""))
+        dtype = given[2] if len(given) == 3 else named if named in BYTES else ""
+        if dtype not in ("", *BYTES):
+            raise ValueError(f"output={given!r}: the type must be one of {', '.join(BYTES)}")
+        return _scales(given[0], "output"), _zero_points(given[1], "output"), dtype
+
     def result_dtype(self, x_dtype: str) -> str:
         """Type of the result for an x of this type."""
-        if isinstance(self.output, tuple | list):
-            return self.output[2] if len(self.output) == 3 else x_dtype
-        return self.output or "int32"
+        return self.out_dtype or x_dtype
 
-    def check(self, x_dtype: str, w_dtype: str, k: int) -> None:
-        """Raise ``TypeError`` or ``ValueError`` unless the numbers fit these element types and `k` output channels."""
-        for name, dtype in (("x", x_dtype), ("w", w_dtype)):
-            if dtype not in BYTES:
-                raise TypeError(f"{name} is {dtype}; with quantization it must be one of {', '.join(BYTES)}")
+    def check_weights(self, dtype: str, k: int) -> None:
+        """Raise ``TypeError`` or ``ValueError`` unless the numbers fit weights of this type for `k` output channels."""
+        _check_type("w", dtype)
         for name, sizes in (("scale", self.w_scale), ("zero_point", self.w_zero_point)):
             if sizes.shape not in ((), (k,)):
                 raise ValueError(
                     f"w has a {name} of shape {sizes.shape}; there are {k} output channels, so () or ({k},)"
                 )
-        result = self.result_dtype(x_dtype)
-        zeros = [("x", x_dtype, self.x_zero_point), *(("w", w_dtype, int(z)) for z in np.unique(self.w_zero_point))]
-        for name, dtype, zero in (*zeros, *([("output", result, self.zero_point)] if result in BYTES else ())):
-            low, high = limits(dtype)
-            if not low <= zero <= high:
-                raise ValueError(f"the zero point {zero} of {name} must be a value of {dtype}, {low} to {high}")
+        for zero in np.unique(self.w_zero_point):
+            _check_zero_point("w", dtype, int(zero))
+
+    def check_input(self, dtype: str) -> None:
+        """Raise ``TypeError`` or ``ValueError`` unless the numbers fit an x of this type and its result."""
+        _check_type("x", dtype)
+        _check_zero_point("x", dtype, self.x_zero_point)
+        if (result := self.result_dtype(dtype)) in BYTES:
+            _check_zero_point("output", result, self.zero_point)
+
+
+def _check_type(name: str, dtype: str) -> None:
+    if dtype not in BYTES:
+        raise TypeError(f"{name} is {dtype}; with quantization it must be one of {', '.join(BYTES)}")
+
+
+def _check_zero_point(name: str, dtype: str, zero: int) -> None:
+    low, high = limits(dtype)
+    if not low <= zero <= high:
+        raise ValueError(f"the zero point {zero} of {name} must be a value of {dtype}, {low} to {high}")
 
 
 def _two(value: Any, name: str) -> tuple[Any, Any]:

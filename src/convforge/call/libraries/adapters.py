@@ -185,19 +185,17 @@ class Jax(Library):
     def empty(self, shape: tuple[int, ...], dtype: str, device: str, zeros: bool = False) -> Any:
         if device == "cpu":
             return (np.zeros if zeros else np.empty)(shape, numpy_dtype(dtype))
-        gpus = self._jax.local_devices(backend="gpu")
-        gpu = next(d for d in gpus if d.local_hardware_id == int(device[5:]))
         with self._wide(dtype):
-            return (self._jax.numpy.zeros if zeros else self._jax.numpy.empty)(shape, dtype, device=gpu)
+            make = self._jax.numpy.zeros if zeros else self._jax.numpy.empty
+            return make(shape, dtype, device=self._gpu(device))
 
     def cast(self, array: Any, dtype: str) -> Any:
         with self._wide(dtype):
             return array.astype(dtype)  # JAX arrays are immutable, so no copy is necessary
 
     def from_host(self, array: NDArray[Any], device: str) -> Any:
-        kind, _, number = device.partition(":")
         with self._wide(array.dtype.name):
-            return self._jax.device_put(array, self._jax.devices(kind)[int(number or 0)])
+            return self._jax.device_put(array, self._gpu(device))
 
     def empty_like(self, array: Any) -> Any:
         return self.empty(array.shape, str(array.dtype), self.device(array, "x"))
@@ -212,6 +210,10 @@ class Jax(Library):
             if stream is None:
                 return self._jax.numpy.asarray(array)
             return self._jax.dlpack.from_dlpack(_Written(array, stream.handle))
+
+    def _gpu(self, device: str) -> Any:
+        gpus = self._jax.local_devices(backend="gpu")
+        return next(gpu for gpu in gpus if gpu.local_hardware_id == int(device[5:]))
 
     def _wide(self, dtype: str) -> AbstractContextManager[Any]:
         """Context in which JAX makes float64 arrays; by default it makes float32 arrays instead."""
