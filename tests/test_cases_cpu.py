@@ -39,6 +39,7 @@ def pair(algorithm: Any, case: Case | str) -> Any:
     return pytest.param(algorithm, case, id=f"{algorithm.name}-{case}", marks=[pytest.mark.thorough] if later else [])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("algorithm", "case"), [pair(*found) for found in PAIRS])
 def test_case(algorithm: Any, case: Case) -> None:
     problem = allowed(parse_problem(case.text), algorithm)
@@ -97,6 +98,7 @@ SPREADS = [
 SPREAD_PAIRS = [(a, text) for a in METHODS for text in SPREADS if parse_problem(text).operation == a.operation]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["nan", "inf"])
 @pytest.mark.parametrize(("algorithm", "text"), [pair(*found) for found in SPREAD_PAIRS])
 def test_nan_and_inf_spread_as_declared(algorithm: Any, text: str, kind: str) -> None:
@@ -140,6 +142,7 @@ STRIDED = [
 ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("how", ["sliced", "reversed", "transposed", "packed", "unaligned", "read-only"])
 @pytest.mark.parametrize("text", STRIDED)
 @pytest.mark.parametrize("algorithm", CONVOLUTIONS, ids=named)

@@ -14,6 +14,7 @@ from convforge.problem.types import numpy_dtype
 GEMMS = ["auto", *(a.name for a in algorithms() if a.operation == "gemm" and a.ours and a.backend == "cpu")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", GEMMS)
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (5, 7, 3), (65, 3, 130), (3, 129, 2), (0, 4, 3), (4, 0, 3), (4, 3, 0)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

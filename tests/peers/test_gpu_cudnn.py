@@ -167,6 +167,7 @@ def test_a_plan_that_is_refused_late_ends_neither_explain_nor_a_bench(installed:
     assert str(fit(peer(), PROBLEM, runtime, 8)) == "it needs a workspace of at least 16 bytes; the limit is 8"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("text", [case.text for case in CASES if parse_problem(case.text).operation == "conv2d"])
 def test_convolutions_by_a_played_frontend(text: str, installed: Any) -> None:
     installed(PlayedPlan("eng0"))

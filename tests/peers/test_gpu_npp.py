@@ -69,6 +69,7 @@ PLANES = [f"n2c3h9w11_k{k}r{r}s{s}_p{pads}_g3_replicate{flip}_{types}_nchw"
                                  (3, "", "f16-f32-f16-f32"))]  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.parametrize("text", [*CONVOLUTIONS, *PLANES, "n3c1h7w8_k1r3s5_p1x1x2x2_replicate_f32_nhwc"])
 def test_cases_by_a_played_npp(text: str, played: Npp) -> None:

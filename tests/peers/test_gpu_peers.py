@@ -254,7 +254,7 @@ TORCH_PAIRS = [(peer, case.text) for peer in NEW if peer.name.startswith("torch"
 
 
 @pytest.mark.peer
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("peer", "text"), TORCH_PAIRS, ids=[f"{p.name}-{t}" for p, t in TORCH_PAIRS])
 def test_cases_by_pytorch_on_the_hosts_memory(peer: Any, text: str, played_torch: Any) -> None:
     problem = asked(text, peer)
@@ -328,6 +328,7 @@ BORDERED = [f"n2c2h9w11_k3r{r}s{s}_st{stride}_p{pads}{'' if mode == 'zeros' else
                                                (3, 2, 3, "6x5x4x7", "nchw"))]  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("text", [*CONVOLUTIONS, *BORDERED, "n1c6h12w11_k6r3s3_p1_g6_circular_f32_nhwc"])
 def test_cases_by_cupy_played_by_numpy(text: str, played_cupy: None) -> None:
     peer, problem = peer_of("conv2d", "cupy_ndimage"), parse_problem(text)

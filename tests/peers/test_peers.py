@@ -89,7 +89,7 @@ PAIRS = [(p, c.text) for p in PEERS for c in CASES if parse_problem(c.text).oper
 
 
 @pytest.mark.peer
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("peer", "text"), PAIRS, ids=[f"{p.name}-{t}" for p, t in PAIRS])
 def test_case(peer: Any, text: str) -> None:
     need(peer)
@@ -155,7 +155,7 @@ WEIGHTS = ["random", "shared", "rank one", "scaled"]
 
 
 @pytest.mark.peer
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("text", PICTURES)
 @pytest.mark.parametrize("peer", CONVOLUTIONS, ids=lambda p: p.name)
@@ -232,6 +232,7 @@ SPREADS = ["n2c2h24w25_k3r3s3_st1_p1_f32_nchw", "n2c4h13w12_k4r3s3_st2_p1_g2_f32
 SPREAD_PAIRS = [(p, t) for p in PEERS for t in SPREADS if parse_problem(t).operation == p.operation]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.peer
 @pytest.mark.parametrize("kind", ["nan", "inf"])
 @pytest.mark.parametrize(("peer", "text"), SPREAD_PAIRS, ids=[f"{p.name}-{t}" for p, t in SPREAD_PAIRS])

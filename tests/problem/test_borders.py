@@ -44,6 +44,7 @@ def test_indices_are_those_of_numpy_pad(size, before, after, mode):
     assert not got.flags.writeable
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", [(9, 11), (4, 3), (1, 1), (2, 7)])
 @pytest.mark.parametrize("filter_shape", [(3, 3), (5, 1), (2, 4), (7, 6), (11, 13)])
 @pytest.mark.parametrize("mode", PADDING_MODES)

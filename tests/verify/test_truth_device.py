@@ -31,6 +31,7 @@ def emulator(*order: Any) -> Any:
     return emulator_runtime(*order)
 
 
+@pytest.mark.one_in(3)
 @needs_emulator
 @pytest.mark.usefixtures("small_ones_too")
 @pytest.mark.parametrize("text", TEXTS)

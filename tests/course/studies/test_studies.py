@@ -55,6 +55,7 @@ def test_budgets_leave_room_to_compile(name: str) -> None:
     assert STUDIES[name].cpu_s <= 200
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("stored", STORED, ids=lambda stored: f"{stored.device}-{stored.suite}")
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_reads_every_stored_run(name: str, stored: Run) -> None:
