@@ -16,6 +16,7 @@ import convforge
 from convforge import Quantization
 from convforge.problem.types import limits
 
+NAIVE: Any = {"algorithm": "direct_naive"}  # the method that compiles fastest; one test asks them all
 DEVICES = ["cpu", pytest.param("emulator", marks=needs_emulator)]
 
 
@@ -87,7 +88,7 @@ def test_the_reference_of_onnx(x_dtype: str, per_channel: bool, device: str) -> 
         (expected,) = reference.ReferenceEvaluator(node).run(None, dict(zip(names, values, strict=True)))
         q = Quantization(x=(x_scale, zero), w=(scales, 0), output=(0.9, 7))
         y = convforge.conv2d(
-            x, w, bias, stride, ((1, 2), (0, 1)), dilation, groups, quantization=q, device=device
+            x, w, bias, stride, ((1, 2), (0, 1)), dilation, groups, quantization=q, device=device, **NAIVE
         )  # fmt: skip
         assert y.dtype == expected.dtype
         np.testing.assert_array_equal(y, expected)
@@ -109,7 +110,7 @@ def test_the_definition(seed: int, x_zero: int, zeros: str, power: int, quantise
     q = Quantization(x=(0.5, x_zero), w=(scales, w_zeros), output=output)
     expected = defined(x, w, bias, q, "uint8", stride=2)
     given_x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if layout == "NHWC" else x
-    y = convforge.conv2d(given_x, w, bias, 2, layout=layout, quantization=q)
+    y = convforge.conv2d(given_x, w, bias, 2, layout=layout, quantization=q, **NAIVE)
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2) if layout == "NHWC" else y, expected)
 
 
@@ -144,33 +145,34 @@ def test_other_arguments_of_conv2d() -> None:
     q = Quantization(x=(0.02, -7), w=(np.array([0.01, 0.02, 0.003]), 0), output=(0.2, np.int8(-3)))
     options: Any = {"padding": 1, "padding_mode": "reflect", "mode": "convolution"}
     expected = defined(x, w, bias, q, "int8", **options)
+    options |= NAIVE
     out = np.empty_like(expected)
     assert convforge.conv2d(x, w, bias, quantization=q, out=out, **options) is out
     np.testing.assert_array_equal(out, expected)
     np.testing.assert_array_equal(convforge.conv2d(x[1], w, bias, quantization=q, **options), expected[1])
-    assert convforge.conv2d(x[:0], w, bias, padding=1, quantization=q).shape == (0, 3, 7, 8)
+    assert convforge.conv2d(x[:0], w, bias, padding=1, quantization=q, **NAIVE).shape == (0, 3, 7, 8)
 
 
 def test_one_filter_takes_both_types_of_x() -> None:
     x, w, bias = draws(10, (1, 4, 6, 6), (3, 4, 3, 3))
     q = Quantization(x=(0.02, 5), w=(0.01, 0), output=(0.2, 3))
-    layer = convforge.Filter(w, bias, quantization=q)
+    layer = convforge.Filter(w, bias, quantization=q, **NAIVE)
     for given_x in (x, x.view(np.int8), x):
         y = layer(given_x)
         assert y.dtype == given_x.dtype, "no type is named"
         np.testing.assert_array_equal(y, defined(given_x, w, bias, q, given_x.dtype.name))
     typed = Quantization(x=q.x, w=q.w, output=(0.2, np.int8(3)))
-    assert convforge.conv2d(x, w, bias, quantization=typed).dtype == np.int8, "as in ONNX"
+    assert convforge.conv2d(x, w, bias, quantization=typed, **NAIVE).dtype == np.int8, "as in ONNX"
 
 
 def test_floats_are_the_scaled_sums() -> None:
     x, w, bias = draws(5, (1, 4, 6, 6), (3, 4, 3, 3))
     for dtype in ("float32", "float16", "float64"):
         q = Quantization(x=(0.01, 128), w=([0.5, 0.25, 0.001], 0), output=dtype)
-        y = convforge.conv2d(x, w, bias, quantization=q, activation="relu")
+        y = convforge.conv2d(x, w, bias, quantization=q, activation="relu", **NAIVE)
         sums = Quantization(x=q.x, w=q.w)
-        whole = convforge.conv2d(x, w, bias, quantization=sums)
-        relu = convforge.conv2d(x, w, bias, quantization=sums, activation="relu")
+        whole = convforge.conv2d(x, w, bias, quantization=sums, **NAIVE)
+        relu = convforge.conv2d(x, w, bias, quantization=sums, activation="relu", **NAIVE)
         np.testing.assert_array_equal(relu, np.maximum(whole, 0))
         expected = np.maximum(whole * q.multiplier.astype(np.float64).reshape(-1, 1, 1), 0).astype(dtype)
         assert y.dtype == dtype
@@ -181,8 +183,8 @@ def test_a_relu_is_the_saturation_at_the_zero_point() -> None:
     x, w, bias = draws(6, (1, 4, 6, 6), (3, 4, 3, 3))
     for dtype, zero in (("uint8", 0), ("int8", -128)):
         q = Quantization(x=(0.01, 128), w=(0.02, 0), output=(0.05, zero, dtype))
-        y = convforge.conv2d(x, w, bias, quantization=q)
-        np.testing.assert_array_equal(convforge.conv2d(x, w, bias, quantization=q, activation="relu"), y)
+        y = convforge.conv2d(x, w, bias, quantization=q, **NAIVE)
+        np.testing.assert_array_equal(convforge.conv2d(x, w, bias, quantization=q, activation="relu", **NAIVE), y)
         assert (y == zero).any()
     q = Quantization(x=(0.01, 128), w=(0.02, 0), output=(0.05, 3))
     for activation in ("relu", ("clipped_relu", 6.0), "gelu"):
