@@ -59,7 +59,6 @@ class Quantization:
     x: tuple[float, int]
     w: tuple[ArrayLike, ArrayLike]
     output: tuple[float, int] | tuple[float, int, str] | str | None = None
-    x_scale: np.float32 = field(init=False, repr=False)
     x_zero_point: int = field(init=False, repr=False)
     w_scale: NDArray[np.float32] = field(init=False, repr=False)  # () or (K,)
     w_zero_point: NDArray[np.int64] = field(init=False, repr=False)  # () or (K,)
@@ -79,7 +78,7 @@ class Quantization:
         if not (np.isfinite(multiplier) & (multiplier > 0)).all():
             raise ValueError(f"the scales give the multiplier {multiplier} in float32; it must be positive and finite")
         found: dict[str, Any] = {
-            "x_scale": np.float32(x_scale), "x_zero_point": int(_zero_points(zero, "x")), "w_scale": scales,
+            "x_zero_point": int(_zero_points(zero, "x")), "w_scale": scales,
             "w_zero_point": _zero_points(w_zero, "w"), "multiplier": np.asarray(multiplier, np.float32),
             "zero_point": int(zero_point), "out_dtype": out_dtype,
         }  # fmt: skip
