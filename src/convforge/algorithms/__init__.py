@@ -32,6 +32,7 @@ from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_few_channels import ImplicitGemmSplitFewChannels
 from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma
 from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmTf32, ImplicitGemmWgmma
+from convforge.algorithms.implicit_gemm.wgmma_bytes import ImplicitGemmFp8, ImplicitGemmInt8
 from convforge.algorithms.pool import MaxPoolRows
 from convforge.algorithms.pool import device as pool
 from convforge.algorithms.separable import Separable
@@ -64,7 +65,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(GemmMma, GemmWgmma, GemmTf32, GemmSplit, GemmTf32Mma, GemmSplitMma),
     *(im2col.Im2col, im2col.Im2colTf32),
     *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmFewOutputs),
-    ImplicitGemmWgmma,
+    *(ImplicitGemmWgmma, ImplicitGemmInt8, ImplicitGemmFp8),
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
     *(pool.MaxPool, elementwise.Relu),
 )
@@ -93,8 +94,8 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Re
         return Reason("it computes {operation}", operation=algorithm.operation)
     if algorithm.backend != facts.backend:
         return Reason("it runs on {backend}", backend=algorithm.backend)
-    if stored := FP8.intersection(array.dtype for array in (*problem.operands, *problem.results)):
-        return Reason("no method computes {dtype}; cast to float16, bfloat16 or float32", dtype=min(stored))
+    if not algorithm.takes_fp8 and (stored := FP8.intersection(array.dtype for array in (*problem.operands, *problem.results))):
+        return Reason("it does not take {dtype}; cast to float16, bfloat16 or float32", dtype=min(stored))
     reason = algorithm.refuses(problem, facts)
     return reason if reason is not None else precision_refusal(algorithm, problem.precision)
 

@@ -195,6 +195,7 @@ class Algorithm(ABC, Generic[P, C]):
     nan_spread: ClassVar[str] = "exact"
     # False for peers: other libraries under the same contract, measured with ours but chosen only on request.
     ours: ClassVar[bool] = True
+    takes_fp8: ClassVar[bool] = False  # arrays may be of 8-bit floats
     # Strides that its arrays may have: "any", or non-negative multiples of the element size ("forward").
     reads: ClassVar[str] = "any"
     cost: ClassVar[MethodCost] = MethodCost()  # figures for the cost model

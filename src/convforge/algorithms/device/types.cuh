@@ -14,6 +14,13 @@ struct half_t {
 struct bfloat16_t {
     unsigned short bits;
 };
+// 8-bit floats (OCP FP8): e4m3 has no infinity, and NaN is 0x7f; e5m2 is the upper byte of a float16.
+struct e4m3_t {
+    unsigned char bits;
+};
+struct e5m2_t {
+    unsigned char bits;
+};
 
 #ifdef __CUDA_ARCH__
 __device__ inline float widen(half_t value) {
@@ -71,8 +78,33 @@ __device__ inline bfloat16_t narrow_bfloat16(float value) {
     return {static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};  // ties to even
 #endif
 }
+// As bits of a float16, e4m3 is 2^-8 of its value.
+__device__ inline float widen(e4m3_t value) {
+    const unsigned size = value.bits & 127u, sign = (value.bits & 128u) << 24;
+    const float wide = widen(half_t{static_cast<unsigned short>(size << 7)}) * 256.0f;
+    return float_of(sign | (size == 127 ? 0x7fc00000u : bits_of(wide)));
+}
+__device__ inline float widen(e5m2_t value) { return widen(half_t{static_cast<unsigned short>(value.bits << 8)}); }
 template <class T>
 __device__ inline T widen(T value) { return value; }
+
+// Rounds to an 8-bit float with FRACTION bits behind its first, whose normal numbers begin at 2^LEAST_EXPONENT: ties to
+// even. Numbers beyond `largest` become it; NaN stays NaN.
+template <int FRACTION, int LEAST_EXPONENT>
+__device__ inline unsigned char narrow_byte(float value, float largest) {
+    const unsigned bits = bits_of(value), sign = bits >> 24 & 128u;
+    float size = float_of(bits & 0x7fffffffu);
+    if (size != size) return static_cast<unsigned char>(sign | 127u);
+    size = size < largest ? size : largest;
+    constexpr int BIAS = 1 - LEAST_EXPONENT, DROPPED = 23 - FRACTION;
+    const float unit = float_of(static_cast<unsigned>(127 + LEAST_EXPONENT - FRACTION) << 23);  // least positive number
+    if (size < unit * (1 << FRACTION)) return static_cast<unsigned char>(sign | static_cast<unsigned>(rintf(size / unit)));
+    const unsigned own = bits_of(size) - (static_cast<unsigned>(127 - BIAS) << 23);
+    // A carry into the exponent gives the correct result.
+    return static_cast<unsigned char>(sign | (own + (1u << (DROPPED - 1)) - 1 + (own >> DROPPED & 1u)) >> DROPPED);
+}
+__device__ inline e4m3_t narrow_e4m3(float value) { return {narrow_byte<3, -6>(value, 448.0f)}; }
+__device__ inline e5m2_t narrow_e5m2(float value) { return {narrow_byte<2, -14>(value, 57344.0f)}; }
 
 // Prepares a float64 number for rounding to 16 bits: rounds it to float to odd, which sets the last bit if anything was
 // lost. A value beside a tie of the 16-bit type stays beside it, so it is not rounded twice (Boldo and Melquiond,
@@ -136,6 +168,14 @@ template <> struct stored<half_t> {
 template <> struct stored<bfloat16_t> {
     template <class V>
     static __device__ bfloat16_t of(V value) { return narrow_bfloat16(odd_float(value)); }
+};
+template <> struct stored<e4m3_t> {  // saturates, as FP8 hardware does
+    template <class V>
+    static __device__ e4m3_t of(V value) { return narrow_e4m3(odd_float(value)); }
+};
+template <> struct stored<e5m2_t> {
+    template <class V>
+    static __device__ e5m2_t of(V value) { return narrow_e5m2(odd_float(value)); }
 };
 
 // a * b + c, rounded once for floats.

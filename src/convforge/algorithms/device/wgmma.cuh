@@ -1,5 +1,6 @@
 // Matrix products of a warpgroup, four warps, on Hopper's tensor cores (sm_90a): 64 x 16 by 16 x N, both in shared
-// memory, added to 64 x N floats in registers. The products are asynchronous; the warpgroup issues them and waits.
+// memory, added to 64 x N floats in registers; of bytes 64 x 32 by 32 x N, integers with int sums. The products are
+// asynchronous; the warpgroup issues them and waits.
 //
 // k_major_matrix<128>(place, pitch); descriptor of a K-major matrix in shared memory: rows of 128 (64, 32) bytes, 64
 //                                    16-bit numbers, whose 16-byte pieces are swizzled as by a map with a swizzle of as
@@ -15,8 +16,8 @@
 // With lane = 4 * g + t of warp w, sums[4 j + e] is row 16 w + g + 8 (e / 2), column 8 j + 2 t + e % 2.
 //
 // The host writes the parts that depend on N and on the type (wgmma_lines): WGMMA, the instruction up to its sums;
-// SUM_NAMES and SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands after them; MAJORS, which of A and
-// B are MN-major.
+// SUM_NAMES and SUMS_OF, its N / 2 sums; A_NAME, B_NAME and ADDS_NAME, the operands after them; SIGNS, that floats are
+// not negated; MAJORS, which of A and B are MN-major.
 #pragma once
 #include "memory.cuh"
 #include "types.cuh"
@@ -53,9 +54,10 @@ template <bool TRANSPOSED> __device__ void stmatrix(void *place, const unsigned 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds) {
+template <class T>
+__device__ inline void wgmma(T (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds) {
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " ADDS_NAME ", 0;\n" WGMMA " {" SUM_NAMES "}, "
-                 A_NAME ", " B_NAME ", adds, 1, 1" MAJORS ";\n}"
+                 A_NAME ", " B_NAME ", adds" SIGNS MAJORS ";\n}"
                  : SUMS_OF(sums)
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
 }
@@ -98,7 +100,8 @@ __device__ inline void stmatrix(void *place, const unsigned (&v)[4]) {
 #define AT int line = __builtin_LINE(), const char *file = __builtin_FILE()
 
 inline void wgmma_fence() {}
-inline void wgmma(float (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds, AT) {
+template <class T>
+inline void wgmma(T (&sums)[SUMS], unsigned long long a, unsigned long long b, bool adds, AT) {
     emulator::here()->services->multiply({"wgmma", file, line}, WGMMA, MAJORS, sums, SUMS, a, b, adds);
 }
 inline void wgmma_commit() { emulator::here()->services->commit_products(); }

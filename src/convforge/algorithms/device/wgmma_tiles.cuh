@@ -160,7 +160,7 @@ struct alignas(COUNT * sizeof(T)) Neighbours {
 
 // Stores the sums of a thread: two of 64 rows, 8 apart, and two columns of each 8; `row` and `column` are the first
 // ones. `store_width` neighbours of the output may be stored as one vector: 1, 2, or, of 16 bits, 4.
-__device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const Place &at, const float (&sums)[SUMS],
+__device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const Place &at, const acc_t (&sums)[SUMS],
                                   int row, int column, int store_width) {
     const index_t of_k = conv.out_strides.c;
     const int end = at.end();
@@ -185,7 +185,7 @@ __device__ inline void store_sums(const Conv &conv, const Tiling &tiling, const 
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         const Output &out = outs[r][i];
-                        const float sum = sums[4 * (j + r) + 2 * half + i];
+                        const acc_t sum = sums[4 * (j + r) + 2 * half + i];
                         if (out.there && k < end) pairs[r].at[i] = output_value(conv, out.n, k, out.p, out.q, sum);
                     }
                 }

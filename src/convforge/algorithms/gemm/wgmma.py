@@ -138,8 +138,8 @@ class GemmWgmma(OnDevice[GemmProblem, GemmWgmmaConfig]):
             GROUP=max(1, config.group // of_cluster), PAIRED=config.paired, A_ACROSS=a_across, B_ACROSS=b_across,
             SHARED_BYTES=config.shared_bytes,
         )  # fmt: skip
-        types = ElementTypes(out=problem.dtype, acc="float32").prelude()
-        lines = (*types, *prelude, *wgmma_lines(config.block_n, TYPES[problem.dtype], (a_across, b_across)))
+        types, kind = ElementTypes(out=problem.dtype, acc="float32").prelude(), TYPES[problem.dtype]
+        lines = (*types, *prelude, *wgmma_lines(config.block_n, kind, kind, (a_across, b_across)))
         struct = _struct()
         source = KernelSource("algorithms/gemm/wgmma.cu", "gemm_wgmma", lines, struct, "Wgmma", feature="a")
         kernel = runtime.compile(source)

@@ -24,11 +24,13 @@ TYPES = {
     "uint16": "unsigned short",
     "int16": "short",
     "int32": "int",
+    "float8_e4m3fn": "e4m3_t",
+    "float8_e5m2": "e5m2_t",
 }
 # NumPy's name of a number's type in a kernel's struct -> ctypes' type.
 NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
 
-_DECLARED = ("struct half_t;", "struct bfloat16_t;")  # declared in every prelude; types.cuh defines them
+_DECLARED = tuple(f"struct {name};" for name in ("half_t", "bfloat16_t", "e4m3_t", "e5m2_t"))  # declared in every prelude; types.cuh defines them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class ElementTypes:
 
     Examples
     --------
-    >>> ElementTypes(w="float16", acc="float32").prelude()[2:]
+    >>> ElementTypes(w="float16", acc="float32").prelude()[4:]
     ('using w_t = half_t;', 'using math_t = float;', 'using acc_t = float;')
     """
 

@@ -33,6 +33,6 @@ extern "C" __global__ void __launch_bounds__(32 * LINES) pixel_rows(const __grid
     for (int i = 0; i < SIDE; i += LINES, to += LINES * cfg::PITCH)
 #pragma unroll
         for (int j = 0; j < SIDE; j += 32 * WORD)
-            if (first + line + i < pixels && c0 + c + j < cfg::PITCH)
+            if ((32 * WORD <= SIDE || c < SIDE) && first + line + i < pixels && c0 + c + j < cfg::PITCH)
                 *reinterpret_cast<unsigned *>(to + j) = *reinterpret_cast<const unsigned *>(&square[line + i][c + j]);
 }

@@ -16,7 +16,7 @@ from convforge.algorithms.host.conv import ArrayView, Strides, address
 from convforge.algorithms.implicit_gemm import split_tiles as tiles
 from convforge.algorithms.implicit_gemm import stages, wgmma_tiles
 from convforge.algorithms.implicit_gemm.split_tiles import SplitConfig
-from convforge.algorithms.implicit_gemm.wgmma import Maps, OnTensorCores, group_refusal, ways_of_x
+from convforge.algorithms.implicit_gemm.wgmma import Maps, OnTensorCores, Put, group_refusal, ways_of_x
 from convforge.algorithms.implicit_gemm.wgmma_configs import in_pairs
 from convforge.algorithms.traits import Mark, MethodCost, Way
 from convforge.backends.facts import DeviceFacts
@@ -147,7 +147,9 @@ class ImplicitGemmSplit(OnTensorCores[SplitConfig]):
     look = Mark("teal", "diamond")
     stem, config_type, preparation = "split", SplitConfig, SplitFilters
     types, products, fewest, why = MappingProxyType({"float32": "f16"}), tiles.PRODUCTS, FEWEST, WHY
-    fields, put = FILTER_FIELDS, staticmethod(put_filters)
+
+    def fields(self, problem: Conv2dProblem, loaded: Conv2dProblem) -> tuple[Mapping[str, Any], Put]:
+        return FILTER_FIELDS, put_filters
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
         return problem_refusal(problem)

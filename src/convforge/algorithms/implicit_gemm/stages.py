@@ -50,8 +50,8 @@ def rows_problem(problem: Conv2dProblem, of_group: int) -> Conv2dProblem:
 
 
 def problem_of_shares(problem: Conv2dProblem) -> Conv2dProblem:
-    """Problem with the sums of one split-K share as its output: float32 in NHWC, without the epilogue."""
-    return problem.replace(out_dtype="float32", out_layout="NHWC", epilogue=Epilogue())
+    """Problem with the sums of one split-K share as its output: in NHWC, without the epilogue."""
+    return problem.replace(out_dtype=problem.acc_dtype, out_layout="NHWC", epilogue=Epilogue())
 
 
 class Squares(ABC):

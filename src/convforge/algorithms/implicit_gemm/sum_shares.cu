@@ -2,7 +2,7 @@
 // order, and applies the epilogue.
 //
 // Threads   THREADS a block. Each computes LANES neighbouring filters of a pixel.
-// Layout    sums[share][pixel of all images][filter], floats.
+// Layout    sums[share][pixel of all images][filter], of four bytes.
 // Limit     memory, mostly L2, which still holds the sums.
 #include "epilogue.cuh"
 #include "memory.cuh"
@@ -11,12 +11,12 @@ constexpr int THREADS = 256, LANES = cfg::K % 4 == 0 ? 4 : 1;
 
 struct SumShares {
     Conv conv;
-    const float *sums;
+    const acc_t *sums;
     int count;  // of outputs
 };
 
 struct alignas(4 * LANES) Sums {
-    float at[LANES];
+    acc_t at[LANES];
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(const __grid_constant__ SumShares args) {
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(const __grid_co
     Sums sums = *reinterpret_cast<const Sums *>(args.sums + first);
 #pragma unroll
     for (int share = 1; share < cfg::SPLIT_K; share++) {
-        const float *from = args.sums + static_cast<long long>(share) * args.count + first;
+        const acc_t *from = args.sums + static_cast<long long>(share) * args.count + first;
         const Sums more = *reinterpret_cast<const Sums *>(from);
 #pragma unroll
         for (int i = 0; i < LANES; i++) sums.at[i] += more.at[i];

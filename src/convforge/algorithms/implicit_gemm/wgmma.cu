@@ -23,10 +23,15 @@
 //           repacks other x. Groups: channels of a group fill whole products.
 // Limit     tensor cores; if K is small, memory.
 // implicit_gemm_tf32 is this kernel on floats; the host passes that name.
+#include "bytes.cuh"
 #include "wgmma_tiles.cuh"
+#include "zero_point.cuh"
 
-constexpr int RESULT_BYTES = 128;  // 64 filters of a pixel
-constexpr int OUT_BYTES = cfg::SCATTERED ? 1024 : 64 * cfg::ROWS_64 * cfg::BLOCK_N * 2;  // of a warpgroup
+constexpr int RESULT = sizeof(out_t);
+// Filters of a pixel in a box of results that the TMA stores, at most 128 bytes.
+constexpr int BOX_FILTERS = RESULT == 1 && !cfg::FILTERS_ON_M && cfg::BLOCK_N % 128 == 0 ? 128 : 64;
+constexpr int RESULT_BYTES = BOX_FILTERS * RESULT;
+constexpr int OUT_BYTES = cfg::SCATTERED ? 1024 : 64 * cfg::ROWS_64 * cfg::BLOCK_N * RESULT;  // of a warpgroup
 
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
 
@@ -35,9 +40,21 @@ struct Wgmma {
     TensorMap pixels, filters, results;
     Tiling tiling;
     int store_width;  // SCATTERED: neighbouring outputs a store
+    Optional<cfg::ZERO_POINT, ZeroPoint>::type zero;
 };
 
-struct Memory {
+// IN_BYTES: bytes by an epilogue that is one multiply-add for each filter. Their factors are in shared memory.
+constexpr bool IN_BYTES = !cfg::SCATTERED && RESULT == 1;
+constexpr bool MULTIPLY_ADD = IN_BYTES && static_cast<acc_t>(1) / 2 == 0 && cfg::DIVISOR == 1 && !cfg::RESIDUAL &&
+                              (cfg::ACTIVATION == IDENTITY || cfg::ACTIVATION == RELU);
+
+struct Factor {
+    epilogue_t scale, bias;
+};
+template <bool> struct Factors {};
+template <> struct Factors<true> { Factor factors[CONSUMERS][BLOCK_FILTERS]; };
+
+struct Memory : Factors<MULTIPLY_ADD> {
     alignas(1024) unsigned char results[CONSUMERS][OUT_BYTES];
     alignas(1024) unsigned char pixels[cfg::PIXEL_STAGES][PIXEL_BYTES];
     alignas(1024) unsigned char filters[cfg::FILTER_STAGES][FILTER_BYTES];
@@ -73,12 +90,155 @@ __device__ inline void load_pixels(const Wgmma &args, Memory *memory, Barriers &
 }
 
 // Results.
+// Subtracts the zero point times the weights from a thread's sums of the rows from 64 * `row` on.
+template <class Args>
+__device__ inline void subtract_zero_point(const Args &args, const Place &at, acc_t (&sums)[SUMS], int row) {
+    if constexpr (cfg::ZERO_POINT) {
+        const int lane = threadIdx.x % 32, first = 64 * row + threadIdx.x % WARPGROUP / 32 * 16 + lane / 4;
+        const int column = lane % 4 * 2;
+        const auto of_pixel = [&](const Output &out) { return tap_sums_at(args.zero, args.conv, out.p, out.q); };
+        if constexpr (cfg::FILTERS_ON_M) {
+            const int k[2] = {at.k + first, at.k + first + 8};
+            Output outs[2] = {output_of(args.conv, args.tiling, at, column),
+                              output_of(args.conv, args.tiling, at, column + 1)};
+            const int *whole = tap_sums_at(args.zero, args.conv, args.zero.first_h, args.zero.first_w);
+            int within[2] = {};
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                if (k[half] < cfg::K) within[half] = whole[k[half]];
+#pragma unroll
+            for (int j = 0; j < SUMS / 4; j++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const bool all = is_inside(args.zero, outs[i].p, outs[i].q);
+                    const int *of_taps = of_pixel(outs[i]);
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        sums[4 * j + 2 * half + i] -= all || k[half] >= cfg::K ? within[half] : of_taps[k[half]];
+                    forward(args.conv, outs[i]);
+                }
+        } else {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int *of_taps = of_pixel(output_of(args.conv, args.tiling, at, first + 8 * half)) + at.k + column;
+#pragma unroll
+                for (int j = 0; j < SUMS / 4; j++) {
+                    if (at.k + column + 8 * j >= cfg::K) continue;
+                    const Neighbours<int, 2> pair = *reinterpret_cast<const Neighbours<int, 2> *>(of_taps + 8 * j);
+#pragma unroll
+                    for (int i = 0; i < 2; i++) sums[4 * j + 2 * half + i] -= pair.at[i];
+                }
+            }
+        }
+    }
+}
+
+// MULTIPLY_ADD: brings the factors of a tile's filters to shared memory, by a warpgroup.
+template <class Shared>
+__device__ inline void load_factors(const Conv &conv, const Place &at, Shared *memory, int warpgroup) {
+    if constexpr (MULTIPLY_ADD)
+        for (int i = threadIdx.x % WARPGROUP; i < BLOCK_FILTERS; i += WARPGROUP) {
+            Factor factor{1, 0};
+            if (at.k + i < cfg::K) {
+                if (cfg::SCALE) factor.scale = conv.scale[(at.k + i) * conv.scale_channels];
+                if (cfg::BIAS) factor.bias = conv.bias[at.k + i];
+            }
+            memory->factors[warpgroup][i] = factor;
+        }
+}
+
+template <class Shared>
+__device__ inline Factor factor_of(const Shared *memory, int warpgroup, int filter) {
+    if constexpr (MULTIPLY_ADD) return memory->factors[warpgroup][filter];
+    return {};
+}
+
+// Four results, one byte each.
+template <class T>
+__device__ inline unsigned finished_bytes(const Wgmma &args, const Place &at, const int (&pixel)[4],
+                                          const int (&filter)[4], const Factor (&factors)[4], const acc_t (&sums)[4]) {
+    if constexpr (MULTIPLY_ADD) {
+        int values[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            values[i] = whole_number(wide(sums[i]) * factors[i].scale + factors[i].bias);
+            if (cfg::ACTIVATION == RELU && limits<T>::low < 0) values[i] = max(values[i], 0);
+        }
+        return packed<T>(values);
+    }
+    unsigned word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int k = at.k + filter[i];
+        const Output out = output_of(args.conv, args.tiling, at, pixel[i]);
+        T value{};
+        if (k < cfg::K && out.there) value = output_value(args.conv, out.n, k, out.p, out.q, sums[i]);
+        word |= static_cast<unsigned>(reinterpret_cast<const unsigned char &>(value)) << 8 * i;
+    }
+    return word;
+}
+
+// transpose_results for results of one byte: 16 bytes are 16 filters of a pixel.
+template <class Shared>
+__device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const acc_t (&sums)[SUMS], int row, int part,
+                                       const Shared *memory, int warpgroup, unsigned char *results) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32, first = 64 * row + 16 * warp + lane / 4;
+    constexpr int SWIZZLED = RESULT_BYTES / 16, OF_PIXELS = 8 / SWIZZLED;  // pieces of a row; rows of 128 bytes
+    if constexpr (cfg::FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
+        Factor factors[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) factors[i] = factor_of(memory, warpgroup, first + i / 2 * 8);
+#pragma unroll
+        for (int j = 0; j < cfg::BLOCK_N / 8; j++) {
+            int pixel[4], filter[4];
+            acc_t own[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                own[i] = sums[4 * j + i];
+                pixel[i] = 8 * j + 2 * (lane % 4) + i % 2, filter[i] = first + i / 2 * 8;
+            }
+            const unsigned four = turned_quads(finished_bytes<out_t>(args, at, pixel, filter, factors, own));
+            const int to = 8 * j + 2 * (lane % 4) + lane / 4 % 2, byte = lane / 8 % 2 * 8 + lane / 16 * 4;
+            *reinterpret_cast<unsigned *>(results + (part * cfg::BLOCK_N + to) * RESULT_BYTES +
+                                          (warp ^ to / OF_PIXELS % SWIZZLED) * 16 + byte) = four;
+        }
+    } else {  // part: 64 pixels, BLOCK_N filters in groups of BOX_FILTERS
+#pragma unroll
+        for (int j = 0; j < cfg::BLOCK_N / 8; j += 2) {
+            int filter[4];
+            Factor factors[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                filter[i] = 8 * (j + i / 2) + 2 * (lane % 4) + i % 2;
+                factors[i] = factor_of(memory, warpgroup, filter[i]);
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int pixel[4];
+                acc_t own[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    pixel[i] = first + 8 * half;
+                    own[i] = sums[4 * (j + i / 2) + 2 * half + i % 2];
+                }
+                const unsigned four = turned_pairs(finished_bytes<out_t>(args, at, pixel, filter, factors, own));
+                const int to = 16 * warp + lane / 4 + 8 * half, piece = j / 2;
+                const int byte = lane % 2 * 8 + lane / 2 % 2 * 4;
+                *reinterpret_cast<unsigned *>(
+                    results + ((part * (cfg::BLOCK_N / BOX_FILTERS) + piece / SWIZZLED) * 64 + to) * RESULT_BYTES +
+                    (piece % SWIZZLED ^ to / OF_PIXELS % SWIZZLED) * 16 + byte) = four;
+            }
+        }
+    }
+}
+
+// Two results of 16 bits.
 __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, const int (&pixel)[2], const int (&k)[2],
-                                         float first, float second) {
-    if constexpr (!HAS_EPILOGUE) return narrow_pair<out_t>(first, second);
+                                         acc_t first, acc_t second) {
+    if constexpr (!HAS_EPILOGUE) return narrow_pair<out_t>(odd_float(first), odd_float(second));
     const Conv &conv = args.conv;
-    const float sums[2] = {first, second};
-    float values[2] = {};
+    const acc_t sums[2] = {first, second};
+    epilogue_t values[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         Output out{};
@@ -86,13 +246,13 @@ __device__ inline unsigned finished_pair(const Wgmma &args, const Place &at, con
         if (k[i] < cfg::K && (!cfg::RESIDUAL || out.there))
             values[i] = epilogue_value(conv, out.n, k[i], out.p, out.q, sums[i]);
     }
-    return narrow_pair<out_t>(values[0], values[1]);  // one instruction for both
+    return narrow_pair<out_t>(odd_float(values[0]), odd_float(values[1]));  // one instruction for both
 }
 
 // Writes the results of a warpgroup's rows from 64 * `row` on to shared memory: a row of 128 bytes is 64 filters of a
 // pixel.
-__device__ inline void transpose_results(const Wgmma &args, const Place &at, const float (&sums)[SUMS], int row, int part,
-                                    unsigned char *results) {
+__device__ inline void transpose_results(const Wgmma &args, const Place &at, const acc_t (&sums)[SUMS], int row, int part,
+                                         unsigned char *results) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll
     for (int j = 0; j < cfg::BLOCK_N / 8; j += 2) {
@@ -120,11 +280,11 @@ __device__ inline void transpose_results(const Wgmma &args, const Place &at, con
 // One thread issues the store of 64 rows of a tile.
 __device__ inline void store_results(const Wgmma &args, const Place &at, int row, int part,
                                      const unsigned char *results) {
-    constexpr int BOXES = cfg::FILTERS_ON_M ? 1 : cfg::BLOCK_N / 64, BOX_PIXELS = cfg::FILTERS_ON_M ? cfg::BLOCK_N : 64;
+    constexpr int BOXES = cfg::FILTERS_ON_M ? 1 : cfg::BLOCK_N / BOX_FILTERS, BOX_PIXELS = cfg::FILTERS_ON_M ? cfg::BLOCK_N : 64;
 #pragma unroll
     for (int i = 0; i < BOXES; i++) {
         const unsigned char *from = results + (part * BOXES + i) * BOX_PIXELS * RESULT_BYTES;
-        const int k = at.k + 64 * (cfg::FILTERS_ON_M ? row : i), pixel = cfg::FILTERS_ON_M ? 0 : 64 * row;
+        const int k = at.k + (cfg::FILTERS_ON_M ? 64 * row : BOX_FILTERS * i), pixel = cfg::FILTERS_ON_M ? 0 : 64 * row;
         if (cfg::GROUPS > 1 && k >= at.end()) continue;  // the filters of a group fill whole boxes
         if (cfg::PATCH) tma_store(args.results, from, k, at.q, at.p + pixel / TILE_W, at.n);
         else tma_store(args.results, from, k, at.first + pixel);
@@ -132,7 +292,7 @@ __device__ inline void store_results(const Wgmma &args, const Place &at, int row
 }
 
 // Consumer: adds the products of a row of channels of a tile's pixels and filters to the sums, or sets the sums.
-__device__ __forceinline__ void multiply_row(float (&sums)[cfg::ROWS_64][SUMS], const unsigned char *pixels,
+__device__ __forceinline__ void multiply_row(acc_t (&sums)[cfg::ROWS_64][SUMS], const unsigned char *pixels,
                                              const unsigned char *filters, int share, bool adds) {
     constexpr int PIECES = PRODUCT_BYTES / 16;
 #pragma unroll
@@ -165,7 +325,11 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             continue;
         }
         const Place at = place_of(args.tiling, tile);
-        float sums[cfg::ROWS_64][SUMS];
+        acc_t sums[cfg::ROWS_64][SUMS];
+        acc_t sums_of_row[cfg::ROWS_64][SUMS];  // TWO_LEVELS
+        if (cfg::TWO_LEVELS)
+#pragma unroll
+            for (int e = 0; e < cfg::ROWS_64 * SUMS; e++) sums[e / SUMS][e % SUMS] = 0;
         if (cfg::PING_PONG) {
             mbarrier_wait(&bars.turn[warpgroup], parity);
             parity ^= 1;
@@ -181,9 +345,19 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
                 const unsigned char *pixel = memory->pixels[pixels.stage] + tap_offset(tap);
                 const unsigned char *filter = memory->filters[stage];
                 wgmma_fence();
-                multiply_row(sums, pixel, filter, share, step > 0);
-                wgmma_commit();
-                wgmma_wait<1>();
+                if constexpr (cfg::TWO_LEVELS) {
+                    multiply_row(sums_of_row, pixel, filter, share, false);
+                    wgmma_commit();
+                    wgmma_wait<0>();
+#pragma unroll
+                    for (int t = 0; t < cfg::ROWS_64; t++)
+#pragma unroll
+                        for (int e = 0; e < SUMS; e++) sums[t][e] += sums_of_row[t][e];
+                } else {
+                    multiply_row(sums, pixel, filter, share, step > 0);
+                    wgmma_commit();
+                    wgmma_wait<1>();
+                }
                 release_stage<cfg::PAIRS_FILTERS>(&bars.filters_empty[max(filters_before, 0)],
                                                   !cfg::RESIDENT && filters_before >= 0);
                 release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_empty[max(pixels_before, 0)],
@@ -199,6 +373,10 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
         release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_empty[max(pixels_before, 0)], true);
         mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], elected && cfg::PING_PONG);
 
+        // Of split-K, the first share subtracts it.
+        if (cfg::SPLIT_K == 1 || at.share == 0)
+#pragma unroll
+            for (int t = 0; t < cfg::ROWS_64; t++) subtract_zero_point(args, at, sums[t], share * cfg::ROWS_64 + t);
         if constexpr (cfg::SCATTERED) {
             const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll
@@ -208,10 +386,13 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             }
         } else {
             if (elected) tma_store_wait_read();
+            load_factors(args.conv, at, memory, warpgroup);
             warpgroup_sync(warpgroup);
 #pragma unroll
             for (int t = 0; t < cfg::ROWS_64; t++)
-                transpose_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results);
+                if constexpr (IN_BYTES)
+                    transpose_bytes(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, results);
+                else transpose_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results);
             fence_proxy_async();
             warpgroup_sync(warpgroup);
             if (elected) {

@@ -9,7 +9,7 @@ from functools import cache, lru_cache, partial
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
-from convforge.algorithms.contract import Buffers, Launch, Plan, PreparedFilter
+from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.host.conv import Divisor, address, conv_constants, conv_struct, divisor, fill
 from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
@@ -38,6 +38,9 @@ C = TypeVar("C", bound=TilesConfig)
 # An array's address and strides in bytes -> its tensor map; None if the TMA cannot access it.
 MapMaker = Callable[[int, tuple[int, ...]], AnyMap | None]
 
+# Fills further fields of a struct from the buffers of a call.
+Put = Callable[[Any, Buffers], None]
+
 # Name of a map in the struct -> its maker (None for an unused map) and the name of its array: one of the call, of the
 # workspace or of the filters.
 Maps = dict[str, tuple[MapMaker | None, str]]
@@ -52,8 +55,7 @@ class OnTensorCores(DeviceConvolution[C]):
     """
 
     stem: ClassVar[str]  # name of the .cu file, its kernel and its struct
-    fields: ClassVar[Mapping[str, Any]] = {}  # further fields of the struct, with types
-    types: ClassVar[Mapping[str, str]]  # NumPy's name of x's type -> PTX's name of the factors' type
+    types: ClassVar[Mapping[str, str]]  # NumPy's name of the type of x or w -> PTX's name of the factors' type
     products: ClassVar[int] = 1  # 16-bit products for one product of this method
     fewest: ClassVar[int]  # channels and filters of a group for which "auto" chooses the method
     why: ClassVar[str]  # reason for this choice
@@ -76,9 +78,14 @@ class OnTensorCores(DeviceConvolution[C]):
         """The step that first writes x to the workspace; None where the TMA loads x itself."""
         return stages.PixelRows(problem, loaded, runtime) if config.repacked else None
 
-    @staticmethod
-    def put(args: Any, buffers: Buffers) -> None:
-        """Fill the further fields of the struct."""
+    def fields(self, problem: Conv2dProblem, loaded: Conv2dProblem) -> tuple[Mapping[str, Any], Put]:
+        """Further fields of the struct, with types, and the function that fills them for a call."""
+        return {}, lambda args, buffers: None
+
+    def prepared(self, problem: Conv2dProblem, loaded: Conv2dProblem, runtime: Runtime) -> Preparation:
+        """The preparation of the weights."""
+        made: Preparation = self.preparation(problem, runtime)
+        return made
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         return Work(problem.flops * self.products / TENSOR_PRODUCTS, problem.least_bytes)
@@ -103,7 +110,8 @@ class OnTensorCores(DeviceConvolution[C]):
         shape = Tiling(total, *(divisor(max(1, count)) for count in (*counts, problem.p, problem.q)))
         shared = config.shared_bytes(problem)
         maps = self.maps(problem, loaded, config)
-        struct = _struct_of(ElementTypes.of(own), self.stem.capitalize(), tuple(maps), tuple(self.fields.items()))
+        fields, put = self.fields(problem, loaded)
+        struct = _struct_of(ElementTypes.of(own), self.stem.capitalize(), tuple(maps), tuple(fields.items()))
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
@@ -112,7 +120,9 @@ class OnTensorCores(DeviceConvolution[C]):
             **self.numbers(problem, config),
         )  # fmt: skip
         names = renamed(f"implicit_gemm_{self.stem}", self.name)
-        lines = *conv_constants(loaded), *prelude, *names, *wgmma_lines(config.columns, self.types[problem.x_dtype])
+        kinds = self.types[problem.x_dtype], self.types[problem.w_dtype]
+        instruction = wgmma_lines(config.columns, *(kinds[::-1] if config.filters_on_m else kinds))
+        lines = *conv_constants(loaded), *prelude, *names, *instruction
         path = f"algorithms/implicit_gemm/{self.stem}.cu"
         kernel = runtime.compile(KernelSource(path, self.name, lines, struct, self.stem.capitalize(), feature="a"))
         cluster = (2,) if config.pairs != "none" else ()
@@ -134,13 +144,13 @@ class OnTensorCores(DeviceConvolution[C]):
                 args.put_map(name, tensor_map, device.tensor_map(tensor_map))
             fill(args.conv, loaded, buffers)
             args.tiling, args.store_width = shape, outputs_together(own, buffers["out"])
-            self.put(args, buffers)
+            put(args, buffers)
             return args
 
         any_way = config.any_way()
         otherwise = None if config == any_way else cache(lambda: self.plan(problem, any_way, runtime))
         launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
-        return around.plan(self, problem, config, launch, self.preparation(problem, runtime))
+        return around.plan(self, problem, config, launch, self.prepared(problem, loaded, runtime))
 
 
 def ways_of_x(problem: Conv2dProblem, config: TilesConfig) -> tuple[Way, ...]:
@@ -162,21 +172,25 @@ def _why_rows(problem: Conv2dProblem, config: TilesConfig) -> Iterator[Reason]:
         )
 
 
-def wgmma_lines(columns: int, kind: str, across: tuple[bool, bool] = (False, False)) -> tuple[str, ...]:
+def wgmma_lines(columns: int, a: str, b: str, across: tuple[bool, bool] = (False, False)) -> tuple[str, ...]:
     """The macros of wgmma.cuh: the instruction for a number of columns, and the names of its operands.
 
-    A and B are K-major, or MN-major where `across` is True, which only 16-bit types may be.
+    `a` and `b` are PTX's names of the types of A and B. A and B are K-major, or MN-major where `across` is True, which
+    only 16-bit types may be.
 
     Examples
     --------
-    >>> wgmma_lines(8, "f16")[2:4]
+    >>> wgmma_lines(8, "f16", "f16")[3:5]
     ('#define SUM_NAMES "%0, %1, %2, %3"', '#define SUMS_OF(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])')
     """
-    sums, depth = columns // 2, 8 if kind == "tf32" else 16
-    names, operands = ", ".join(f"%{i}" for i in range(sums)), ", ".join(f'"+f"(d[{i}])' for i in range(sums))
+    sums, depth = columns // 2, {"tf32": 8, "f16": 16, "bf16": 16}.get(a, 32)
+    total, register = ("s32", "r") if a in ("u8", "s8") else ("f32", "f")
+    names = ", ".join(f"%{i}" for i in range(sums))
+    operands = ", ".join(f'"+{register}"(d[{i}])' for i in range(sums))
     return (
-        f'#define WGMMA "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind}"',
-        f'#define MAJORS "{"" if kind == "tf32" else f", {across[0]:d}, {across[1]:d}"}"',
+        f'#define WGMMA "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{total}.{a}.{b}"',
+        f'#define SIGNS "{", 1, 1" if total == "f32" else ""}"',
+        f'#define MAJORS "{f", {across[0]:d}, {across[1]:d}" if depth == 16 else ""}"',
         f'#define SUM_NAMES "{names}"',
         f"#define SUMS_OF(d) {operands}",
         *(f'#define {name}_NAME "%{sums + i}"' for i, name in enumerate(("A", "B", "ADDS"))),
@@ -260,6 +274,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
     stem, config_type, preparation = "wgmma", WgmmaConfig, FilterRows
     types = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
     fewest, why = 16, "16 bits and many channels: tensor cores, whose tiles the TMA loads"
+    two_levels: ClassVar[bool] = False  # each row's sums are added to others, by multiply-add units
 
     def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
         return types_refusal(problem, self.types) or group_refusal(problem)
@@ -291,6 +306,7 @@ class ImplicitGemmWgmma(OnTensorCores[WgmmaConfig]):
         return {
             "NUMBER_BYTES": itemsize(problem.x_dtype), "ROW_BYTES": config.row_bytes, "HALVES": 1,
             "FILTER_STAGES": held, "SCATTERED": config.scattered, "BY_PIXELS": False,
+            "ZERO_POINT": problem.epilogue.x_zero_point != 0, "TWO_LEVELS": self.two_levels,
         }  # fmt: skip
 
     def maps(self, problem: Conv2dProblem, loaded: Conv2dProblem, config: WgmmaConfig) -> Maps:
@@ -340,8 +356,8 @@ def _why_scattered(problem: Conv2dProblem) -> Iterator[Reason]:
     nbytes, k = problem.k * itemsize(problem.out_dtype), problem.k_per_group
     if problem.out_layout != "NHWC":
         yield Reason("the result is in {layout}", layout=problem.out_layout)
-    if itemsize(problem.out_dtype) != 2:
-        yield Reason("its numbers are of {dtype}, not of 16 bits", dtype=problem.out_dtype)
+    if itemsize(problem.out_dtype) > 2:
+        yield Reason("its numbers are of {dtype}, not of 8 or 16 bits", dtype=problem.out_dtype)
     if nbytes % ALIGNMENT:
         yield Reason("a pixel of it has {count} bytes, which are no multiple of {bytes}", count=nbytes, bytes=ALIGNMENT)
     if problem.groups > 1 and k % tiles.BOX_FILTERS:

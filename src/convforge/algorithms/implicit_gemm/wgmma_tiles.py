@@ -23,7 +23,7 @@ ROWS = (32, 64, ROW_BYTES)
 TILE_W = 8  # columns of outputs that a patch serves, as in wgmma.cu
 PAIRS = ("none", "filters", "pixels")  # operands that two blocks of a cluster may share
 MOST_COLUMNS = 256  # most columns of a product
-BOX_FILTERS = 64  # filters of a TMA box of results
+BOX_FILTERS = 64  # filters of a TMA box of results; of one byte, up to twice as many
 EXTRA_BYTES = 512 + 1024  # shared memory in addition to tiles and their alignment: barriers, the driver's
 MOST_RESIDENT = 36  # most steps whose filters stay in shared memory: each has a barrier
 MOST_COUNT = 2**29  # most tiles or pixels: they are counted in 32 bits, and a block looks ahead
@@ -112,6 +112,11 @@ class WgmmaConfig(TilesConfig):
     def any_way(self) -> Self:
         return replace(self, repacked=True, scattered=True)
 
+    def box_filters(self, problem: Conv2dProblem) -> int:
+        """Filters of a box of results that the TMA stores."""
+        whole = self.filters_on_m or self.columns % (2 * BOX_FILTERS)
+        return BOX_FILTERS if whole or itemsize(problem.out_dtype) > 1 else 2 * BOX_FILTERS
+
     @staticmethod
     def whole_groups(problem: Conv2dProblem) -> int:
         """Channels of a group, padded with zeros so that no product reads channels of another group."""
@@ -132,7 +137,9 @@ class WgmmaConfig(TilesConfig):
         row, held = self.row, filters_held(problem, self, row_channels(problem, self))
         rings = self.pixel_stages * phases * -(-rows * row // 1024) * 1024 + held * filters * row
         results = 1024 if self.scattered else 64 * self.rows * self.columns * itemsize(problem.out_dtype)
-        return -(-(rings + 2 * results) // 1024) * 1024 + 1024
+        # Scale and bias of each filter, for each warpgroup.
+        factors = 2 * 16 * filters if not self.scattered and itemsize(problem.out_dtype) == 1 else 0
+        return -(-(rings + 2 * results) // 1024) * 1024 + -(-factors // 1024) * 1024 + 1024
 
     def refusal(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if self.rows < 1 or not 8 <= self.columns <= MOST_COLUMNS or self.columns % 16:
@@ -142,7 +149,7 @@ class WgmmaConfig(TilesConfig):
                 "the TMA stores 64 filters at a time; {columns} columns are no multiple of that", columns=self.columns
             )
         if not self.scattered and not tma_stores(problem):
-            return Reason("the TMA stores 16 bits, in NHWC, in rows of 16 bytes: set {field}", field="scattered")
+            return Reason("the TMA stores 8 or 16 bits, in NHWC, in rows of 16 bytes: set {field}", field="scattered")
         if not self.repacked and self.needs_rows(problem):
             return Reason("the TMA loads NHWC in rows of 16 bytes, whole groups, and zeros outside: set {field}",
                           field="repacked")  # fmt: skip
@@ -150,6 +157,9 @@ class WgmmaConfig(TilesConfig):
         if self.row_bytes not in ROWS or (self.row_bytes < ROW_BYTES and few > self.row_bytes):
             return Reason("a row of {bytes} bytes does not hold {count} bytes of channels",
                           bytes=self.row_bytes, count=few)  # fmt: skip
+        if not self.scattered and problem.groups > 1 and problem.k_per_group % self.box_filters(problem):
+            return Reason("a group has {count} filters, which are no multiple of {whole}",
+                          count=problem.k_per_group, whole=self.box_filters(problem))  # fmt: skip
         if self.split_k > 1 and not self.scattered:
             return Reason("sums of a share are stored by threads")
         if (reason := split_refusal(problem, self, row_channels(problem, self))) is not None:
@@ -173,7 +183,7 @@ def tma_stores(problem: Conv2dProblem) -> bool:
     """True if the TMA can store the result to an array aligned to 16 bytes."""
     whole = problem.groups == 1 or problem.k_per_group % BOX_FILTERS == 0
     rows = problem.k * itemsize(problem.out_dtype) % ALIGNMENT == 0
-    return problem.out_layout == "NHWC" and itemsize(problem.out_dtype) == 2 and rows and whole
+    return problem.out_layout == "NHWC" and itemsize(problem.out_dtype) <= 2 and rows and whole
 
 
 def row_channels(problem: Conv2dProblem, config: TilesConfig) -> int:
@@ -357,14 +367,16 @@ def rows_map(
 
 
 def results_map(problem: Conv2dProblem, config: WgmmaConfig, at: int, strides: tuple[int, ...]) -> AnyMap | None:
-    """Tensor map of the result, with boxes of 64 filters; None if the result has gaps that boxes cannot skip."""
+    """Tensor map of the result, with boxes of a row of filters; None if the result has gaps that boxes cannot skip."""
     element, pixels = element_of(problem.out_dtype), config.columns if config.filters_on_m else 64
+    filters = config.box_filters(problem)
+    row = filters * itemsize(problem.out_dtype)
     if strides[3] != itemsize(problem.out_dtype):
         return None
     if config.patch:
-        image, box = (problem.k, problem.q, problem.p, problem.n), (BOX_FILTERS, TILE_W, pixels // TILE_W, 1)
-        return TiledMap(at, element, image, strides[2::-1], box, swizzle=ROW_BYTES)
+        image, box = (problem.k, problem.q, problem.p, problem.n), (filters, TILE_W, pixels // TILE_W, 1)
+        return TiledMap(at, element, image, strides[2::-1], box, swizzle=row)
     if strides[1] != problem.q * strides[2] or (strides[0] != problem.p * strides[1] and problem.n > 1):
         return None
     in_a_row = (problem.k, problem.n * problem.p * problem.q)
-    return TiledMap(at, element, in_a_row, (strides[2],), (BOX_FILTERS, pixels), swizzle=ROW_BYTES)
+    return TiledMap(at, element, in_a_row, (strides[2],), (filters, pixels), swizzle=row)

@@ -59,7 +59,7 @@ struct Product {
     bits_t a, b;
     bool adds, done;
     unsigned count, group, threads;  // sums of a thread; the group; threads that have issued it
-    float *sums[WARPGROUP];
+    void *sums[WARPGROUP];
 };
 
 // Products in flight, in a ring; `first` and `next` only increase.

@@ -45,7 +45,7 @@ struct Services {
     void (*store_box)(Site site, const void *map, const void *shared, const Corner *to, unsigned axes);
     void (*commit_stores)();
     void (*await_stores)(unsigned pending);
-    void (*multiply)(Site site, const char *instruction, const char *majors, float *sums, unsigned count, bits_t a,
+    void (*multiply)(Site site, const char *instruction, const char *majors, void *sums, unsigned count, bits_t a,
                      bits_t b, bool adds);  // these three: products.h
     void (*commit_products)();
     void (*await_products)(Site site, unsigned pending);

@@ -1,0 +1,34 @@
+// The zero point of x where a kernel multiplies stored pixels and finds zeros outside the image (TMA):
+//
+//     sum of (x - zero) w = sum of x w - zero * (sum of w over the taps inside the image)
+//
+// The second sum is the same for all outputs whose windows are cut off at the same taps: a class of rows and a class of
+// columns. tap_sums.cu prepares it for every class and filter. All numbers are integers and may wrap around.
+//
+// tap_sums_at(zero, conv, p, q);     zero point times the sums of taps of output (p, q), of filter 0
+#pragma once
+#include "conv.cuh"
+
+struct ZeroPoint {
+    const int *tap_sums;  // [class of rows][class of columns][filter]
+    int pitch;            // from class to class, even
+    int across;           // classes of columns
+    // Outputs before `first` and after `last` along an axis each have a class of their own; all others share one.
+    int first_h, last_h, first_w, last_w;
+};
+
+// A member that is there only if it is USED.
+struct Unused {};
+template <bool USED, class T> struct Optional { using type = T; };
+template <class T> struct Optional<false, T> { using type = Unused; };
+
+__device__ inline bool is_inside(const ZeroPoint &zero, int p, int q) {
+    return zero.first_h <= p && p <= zero.last_h && zero.first_w <= q && q <= zero.last_w;
+}
+
+__device__ inline const int *tap_sums_at(const ZeroPoint &zero, const Conv &conv, int p, int q) {
+    p = min(p, conv.P - 1), q = min(q, conv.Q - 1);  // tiles reach beyond the image
+    const int row = min(p, zero.first_h) + max(p - zero.last_h, 0);
+    const int column = min(q, zero.first_w) + max(q - zero.last_w, 0);
+    return zero.tap_sums + (row * zero.across + column) * zero.pitch;
+}

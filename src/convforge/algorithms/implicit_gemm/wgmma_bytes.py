@@ -1,0 +1,79 @@
+"""Implicit GEMM of bytes on Hopper's tensor cores: integers with exact sums, and 8-bit floats (wgmma.cu)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from convforge.algorithms.contract import Buffers, Preparation
+from convforge.algorithms.implicit_gemm.wgmma import ImplicitGemmWgmma, Put, group_refusal
+from convforge.algorithms.implicit_gemm.zero_point import WithTapSums, ZeroPoint, zero_point_of
+from convforge.algorithms.traits import Mark
+from convforge.backends.runtime import Runtime
+from convforge.errors import Reason
+from convforge.problem import Conv2dProblem
+
+FEWEST_CHANNELS = 16  # of a group
+
+
+class _OfBytes(ImplicitGemmWgmma):
+    """The kernel of wgmma.cu for types of one byte; x and w may have different ones."""
+
+    results: ClassVar[tuple[str, ...]]  # types of the result
+
+    def problem_refusal(self, problem: Conv2dProblem) -> Reason | None:
+        if not {problem.x_dtype, problem.w_dtype} <= set(self.types) or problem.out_dtype not in self.results:
+            return Reason(
+                "x and w must be of types {names}, and the result of types {results}; these are {types}",
+                names=", ".join(self.types), results=", ".join(self.results),
+                types=", ".join((problem.x_dtype, problem.w_dtype, problem.out_dtype)),
+            )  # fmt: skip
+        return group_refusal(problem)
+
+
+class ImplicitGemmInt8(_OfBytes):
+    """Implicit GEMM of 8-bit integers on Hopper's tensor cores, with exact sums in int32.
+
+    The kernel multiplies stored pixels. From each sum it subtracts the zero point of x times the weights of the taps
+    inside the image, whose sums are prepared with the weights: the TMA loads zeros outside.
+    """
+
+    name = "implicit_gemm_int8"
+    summary = "implicit GEMM of 8-bit integers on the tensor cores of Hopper, with exact sums; sm_90"
+    since = "implicit_gemm_wgmma"
+    look = Mark("moss", "square")
+    types = MappingProxyType({"uint8": "u8", "int8": "s8"})
+    results = ("int32", "uint8", "int8", "float16", "bfloat16", "float32", "int16", "uint16")
+    why = "8-bit integers and many channels: tensor cores, whose tiles the TMA loads"
+
+    def fields(self, problem: Conv2dProblem, loaded: Conv2dProblem) -> tuple[Mapping[str, Any], Put]:
+        if not problem.epilogue.x_zero_point:
+            return super().fields(problem, loaded)
+
+        def put(args: Any, buffers: Buffers) -> None:
+            args.zero = zero_point_of(loaded, buffers)
+
+        return {"zero": ZeroPoint}, put
+
+    def prepared(self, problem: Conv2dProblem, loaded: Conv2dProblem, runtime: Runtime) -> Preparation:
+        packed = super().prepared(problem, loaded, runtime)
+        return WithTapSums(packed, problem, loaded, runtime) if problem.epilogue.x_zero_point else packed
+
+
+class ImplicitGemmFp8(_OfBytes):
+    """Implicit GEMM of 8-bit floats on Hopper's tensor cores.
+
+    The units keep about 14 bits of a sum. So after every tap and 128 channels their sums are added to others in float32
+    (DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.3.2).
+    """
+
+    name = "implicit_gemm_fp8"
+    summary = "implicit GEMM of 8-bit floats on the tensor cores of Hopper, with float32 sums of two levels; sm_90"
+    since = "implicit_gemm_int8"
+    look = Mark("moss", "triangle-up")
+    types = MappingProxyType({"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"})
+    results = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+    why = "8-bit floats and many channels: tensor cores, whose tiles the TMA loads"
+    two_levels = takes_fp8 = True
+    precision = "fp8"
