@@ -1,7 +1,9 @@
 // Results of one byte from sums in integers: multiplied and rounded in double, which is exact, by few instructions.
 //
 // wide(sum);              an integer as double
-// whole_number(value);    rounds to an integer, ties to even; saturates; NaN gives 0
+// whole_number<WITHIN>(value);
+//                         rounds to an integer, ties to even; saturates, and NaN gives 0, unless the value is WITHIN
+//                         2^31
 // packed<T>(v);           four integers, saturated to bytes of type T, the first in the low byte
 // turned_pairs(word);     exchanges halves of words: of lanes 2 i and 2 i + 1, the first gets both low halves, the second
 //                         both high halves
@@ -15,11 +17,12 @@ __device__ inline double wide(int sum) {
     return __hiloint2double(0x43300000, sum ^ static_cast<int>(0x80000000u)) - 4503601774854144.0;
 }
 // Near 3 * 2^51 the last bit of a double is one, so the sum rounds, and its last 32 bits are the number.
+template <bool WITHIN>
 __device__ inline int whole_number(double value) {
     constexpr double ONES = 6755399441055744.0;
     const double near = value + ONES;
     const int low = __double2loint(near), beyond = __double2hiint(near) - 0x43380000;
-    if (beyond == low >> 31) return low;
+    if (WITHIN || beyond == low >> 31) return low;
     if (near != near) return 0;
     return beyond < 0 ? -2147483647 - 1 : 2147483647;
 }
@@ -36,6 +39,7 @@ __device__ inline unsigned packed(const int (&v)[4]) {
 }
 #else
 inline double wide(int sum) { return sum; }
+template <bool WITHIN>
 inline int whole_number(double value) { return stored<int>::of(value); }
 template <class T>
 inline unsigned packed(const int (&v)[4]) {

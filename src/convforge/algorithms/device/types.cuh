@@ -94,7 +94,7 @@ template <int FRACTION, int LEAST_EXPONENT>
 __device__ inline unsigned char narrow_byte(float value, float largest) {
     const unsigned bits = bits_of(value), sign = bits >> 24 & 128u;
     float size = float_of(bits & 0x7fffffffu);
-    if (size != size) return static_cast<unsigned char>(sign | 127u);
+    if (size != size) return 127;
     size = size < largest ? size : largest;
     constexpr int BIAS = 1 - LEAST_EXPONENT, DROPPED = 23 - FRACTION;
     const float unit = float_of(static_cast<unsigned>(127 + LEAST_EXPONENT - FRACTION) << 23);  // least positive number
@@ -103,8 +103,21 @@ __device__ inline unsigned char narrow_byte(float value, float largest) {
     // A carry into the exponent gives the correct result.
     return static_cast<unsigned char>(sign | (own + (1u << (DROPPED - 1)) - 1 + (own >> DROPPED & 1u)) >> DROPPED);
 }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+__device__ inline e4m3_t narrow_e4m3(float value) {
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    return {static_cast<unsigned char>(pair)};
+}
+__device__ inline e5m2_t narrow_e5m2(float value) {
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    return {static_cast<unsigned char>(pair)};
+}
+#else
 __device__ inline e4m3_t narrow_e4m3(float value) { return {narrow_byte<3, -6>(value, 448.0f)}; }
 __device__ inline e5m2_t narrow_e5m2(float value) { return {narrow_byte<2, -14>(value, 57344.0f)}; }
+#endif
 
 // Prepares a float64 number for rounding to 16 bits: rounds it to float to odd, which sets the last bit if anything was
 // lost. A value beside a tie of the 16-bit type stays beside it, so it is not rounded twice (Boldo and Melquiond,

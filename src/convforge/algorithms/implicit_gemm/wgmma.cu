@@ -29,11 +29,14 @@
 
 constexpr int RESULT = sizeof(out_t);
 // Filters of a pixel in a box of results that the TMA stores, at most 128 bytes.
-constexpr int BOX_FILTERS = RESULT == 1 && !cfg::FILTERS_ON_M && cfg::BLOCK_N % 128 == 0 ? 128 : 64;
+constexpr int BOX_FILTERS = RESULT > 1 || cfg::FILTERS_ON_M ? 64 : cfg::BLOCK_N % 128 == 0 ? 128
+                                                               : cfg::BLOCK_N % 64 == 0  ? 64 : 32;
 constexpr int RESULT_BYTES = BOX_FILTERS * RESULT;
 constexpr int OUT_BYTES = cfg::SCATTERED ? 1024 : 64 * cfg::ROWS_64 * cfg::BLOCK_N * RESULT;  // of a warpgroup
 
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
+// Without a wait between taps, the compiler would keep the sums of several taps in registers.
+constexpr int UNROLLED = cfg::TWO_LEVELS && cfg::RESIDENT ? 1 : TAPS_AT_ONCE;
 
 struct Wgmma {
     Conv conv;
@@ -147,21 +150,33 @@ __device__ inline void load_factors(const Conv &conv, const Place &at, Shared *m
         }
 }
 
+// True if no sum of integers times its filter's factor is beyond 2^31; the same for all threads of a warp.
+template <class Shared>
+__device__ inline bool all_within(const Shared *memory, int warpgroup) {
+    bool within = true;
+    if constexpr (MULTIPLY_ADD)
+        for (int i = threadIdx.x % 32; i < BLOCK_FILTERS; i += 32) {
+            const Factor factor = memory->factors[warpgroup][i];
+            within = within && fabs(factor.scale) < 0.25 && fabs(factor.bias) < 536870912.0;  // 2^29
+        }
+    return __all_sync(0xffffffffu, within);
+}
+
 template <class Shared>
 __device__ inline Factor factor_of(const Shared *memory, int warpgroup, int filter) {
     if constexpr (MULTIPLY_ADD) return memory->factors[warpgroup][filter];
     return {};
 }
 
-// Four results, one byte each.
-template <class T>
+// Four results, one byte each. WITHIN: as all_within says.
+template <class T, bool WITHIN>
 __device__ inline unsigned finished_bytes(const Wgmma &args, const Place &at, const int (&pixel)[4],
                                           const int (&filter)[4], const Factor (&factors)[4], const acc_t (&sums)[4]) {
     if constexpr (MULTIPLY_ADD) {
         int values[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            values[i] = whole_number(wide(sums[i]) * factors[i].scale + factors[i].bias);
+            values[i] = whole_number<WITHIN>(wide(sums[i]) * factors[i].scale + factors[i].bias);
             if (cfg::ACTIVATION == RELU && limits<T>::low < 0) values[i] = max(values[i], 0);
         }
         return packed<T>(values);
@@ -179,7 +194,7 @@ __device__ inline unsigned finished_bytes(const Wgmma &args, const Place &at, co
 }
 
 // transpose_results for results of one byte: 16 bytes are 16 filters of a pixel.
-template <class Shared>
+template <bool WITHIN, class Shared>
 __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const acc_t (&sums)[SUMS], int row, int part,
                                        const Shared *memory, int warpgroup, unsigned char *results) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32, first = 64 * row + 16 * warp + lane / 4;
@@ -197,7 +212,7 @@ __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const
                 own[i] = sums[4 * j + i];
                 pixel[i] = 8 * j + 2 * (lane % 4) + i % 2, filter[i] = first + i / 2 * 8;
             }
-            const unsigned four = turned_quads(finished_bytes<out_t>(args, at, pixel, filter, factors, own));
+            const unsigned four = turned_quads(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own));
             const int to = 8 * j + 2 * (lane % 4) + lane / 4 % 2, byte = lane / 8 % 2 * 8 + lane / 16 * 4;
             *reinterpret_cast<unsigned *>(results + (part * cfg::BLOCK_N + to) * RESULT_BYTES +
                                           (warp ^ to / OF_PIXELS % SWIZZLED) * 16 + byte) = four;
@@ -221,7 +236,7 @@ __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const
                     pixel[i] = first + 8 * half;
                     own[i] = sums[4 * (j + i / 2) + 2 * half + i % 2];
                 }
-                const unsigned four = turned_pairs(finished_bytes<out_t>(args, at, pixel, filter, factors, own));
+                const unsigned four = turned_pairs(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own));
                 const int to = 16 * warp + lane / 4 + 8 * half, piece = j / 2;
                 const int byte = lane % 2 * 8 + lane / 2 % 2 * 4;
                 *reinterpret_cast<unsigned *>(
@@ -336,7 +351,7 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
         }
         int filters_before = -1, pixels_before = -1;  // stages that products in flight may still read
         for (int slice = 0; slice < SLICES; slice++) {
-#pragma unroll TAPS_AT_ONCE
+#pragma unroll UNROLLED
             for (int tap = 0; tap < TAPS; tap++) {
                 const int step = slice * TAPS + tap, stage = cfg::RESIDENT ? step : filters.stage;
                 if (!cfg::PATCH || tap == 0) mbarrier_wait(&bars.pixels_full[pixels.stage], pixels.parity);
@@ -388,11 +403,14 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             if (elected) tma_store_wait_read();
             load_factors(args.conv, at, memory, warpgroup);
             warpgroup_sync(warpgroup);
+            const bool within = MULTIPLY_ADD && all_within(memory, warpgroup);
 #pragma unroll
             for (int t = 0; t < cfg::ROWS_64; t++)
-                if constexpr (IN_BYTES)
-                    transpose_bytes(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, results);
-                else transpose_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results);
+                if constexpr (!IN_BYTES)
+                    transpose_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results);
+                else if (MULTIPLY_ADD && within)
+                    transpose_bytes<true>(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, results);
+                else transpose_bytes<false>(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, results);
             fence_proxy_async();
             warpgroup_sync(warpgroup);
             if (elected) {

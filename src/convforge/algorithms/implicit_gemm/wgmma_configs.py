@@ -12,11 +12,12 @@ from convforge.algorithms.implicit_gemm import wgmma_tiles as tiles
 from convforge.algorithms.implicit_gemm.wgmma_tiles import TilesConfig, WgmmaConfig
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import FP8, itemsize
 
 # Columns of a product to try, multiples of 16 up to 256; more to try for groups with few filters.
 COLUMNS = (64, 96, 112, 128, 192, 224, 256)
 FEW_COLUMNS = (16, 32, 48)
+OF_BYTES = (160,)  # for bytes as well
 # Configs to try early: of each kind that the model was not fitted to; of each kind of pairs of blocks.
 OTHERS, TRIED_IN_PAIRS = 3, 2
 
@@ -42,6 +43,8 @@ RESIDENT_RINGS = tuple(Ring(True, stages, 2) for stages in (4, 3, 2))
 PRODUCTS_A_CYCLE, READ_A_CYCLE, LOADED_A_CYCLE, MOVED_A_CYCLE = 2100, 106, 60, 50
 # Cycles of a step, and of each copy of filters.
 STEP_CYCLES, COPY_CYCLES = 16, 106
+# Cycles from the last product of a step of 8-bit floats to the addition of its sums.
+TWO_LEVEL_CYCLES = 64
 # Finishing: cycles of a tile, and of each 128 outputs; cycles of a launch.
 FINISH_CYCLES, OUTPUT_CYCLES, START_CYCLES = 475, 25, 2400
 # Adding up split-K shares: cycles of the launch, and bytes that the device reads and writes in a cycle.
@@ -86,6 +89,8 @@ def modelled_cycles(problem: Conv2dProblem, config: WgmmaConfig, facts: DeviceFa
     if tiles.slices_of(problem, channels) == 1:  # a row has all channels, and no product reads past them
         each *= -(-problem.c_per_group * itemsize(problem.x_dtype) // tiles.PRODUCT_BYTES) * tiles.PRODUCT_BYTES / row
     each += STEP_CYCLES
+    if problem.x_dtype in FP8 and config.ping_pong:  # sums are added while the tensor cores wait
+        each += config.columns / 2 + TWO_LEVEL_CYCLES
     products = steps * pixels * filters // (64 * config.columns) * each
     stages = steps // (problem.r * problem.s) if config.patch else steps
     rows = math.prod(tiles.patch_of(problem, config)) * tiles.phases_of(problem) if config.patch else pixels
@@ -118,7 +123,7 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[Wg
     """Configs worth timing with rows of `row` bytes, each with the rings of most stages that fit."""
     channels, k = row // itemsize(problem.x_dtype), problem.k_per_group
     repacked, scattered = WgmmaConfig.needs_rows(problem), not tiles.tma_stores(problem)
-    widths = (*FEW_COLUMNS, *COLUMNS) if k <= FEW_COLUMNS[-1] else COLUMNS
+    widths = (*(FEW_COLUMNS if k <= FEW_COLUMNS[-1] else ()), *COLUMNS, *(OF_BYTES if itemsize(problem.x_dtype) == 1 else ()))
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
         base = WgmmaConfig(
             patch, on_m, ping, columns=columns, repacked=repacked, scattered=scattered, row_bytes=row

@@ -14,7 +14,7 @@ from convforge.backends.facts import DeviceFacts
 from convforge.backends.maps import ALIGNMENT, AnyMap, Im2colMap, TiledMap
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import itemsize
+from convforge.problem.types import FP8, itemsize
 
 # Bytes of a row of channels (a step of one tap), and of the part of it that one product reads. A row may be shorter
 # if it holds all channels.
@@ -23,6 +23,7 @@ ROWS = (32, 64, ROW_BYTES)
 TILE_W = 8  # columns of outputs that a patch serves, as in wgmma.cu
 PAIRS = ("none", "filters", "pixels")  # operands that two blocks of a cluster may share
 MOST_COLUMNS = 256  # most columns of a product
+MOST_OF_TWO_LEVELS = 192  # most columns where each sum of 8-bit floats has two registers
 BOX_FILTERS = 64  # filters of a TMA box of results; of one byte, up to twice as many
 EXTRA_BYTES = 512 + 1024  # shared memory in addition to tiles and their alignment: barriers, the driver's
 MOST_RESIDENT = 36  # most steps whose filters stay in shared memory: each has a barrier
@@ -114,8 +115,9 @@ class WgmmaConfig(TilesConfig):
 
     def box_filters(self, problem: Conv2dProblem) -> int:
         """Filters of a box of results that the TMA stores."""
-        whole = self.filters_on_m or self.columns % (2 * BOX_FILTERS)
-        return BOX_FILTERS if whole or itemsize(problem.out_dtype) > 1 else 2 * BOX_FILTERS
+        if self.filters_on_m or itemsize(problem.out_dtype) > 1:
+            return BOX_FILTERS
+        return next((box for box in (2 * BOX_FILTERS, BOX_FILTERS) if self.columns % box == 0), BOX_FILTERS // 2)
 
     @staticmethod
     def whole_groups(problem: Conv2dProblem) -> int:
@@ -144,10 +146,9 @@ class WgmmaConfig(TilesConfig):
     def refusal(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if self.rows < 1 or not 8 <= self.columns <= MOST_COLUMNS or self.columns % 16:
             return Reason("products of 64 rows have 16 to {most} columns, a multiple of 16", most=MOST_COLUMNS)
-        if not self.scattered and not self.filters_on_m and self.columns % BOX_FILTERS:
-            return Reason(
-                "the TMA stores 64 filters at a time; {columns} columns are no multiple of that", columns=self.columns
-            )
+        if not self.scattered and not self.filters_on_m and self.columns % self.box_filters(problem):
+            return Reason("the TMA stores {whole} filters at a time; {columns} columns are no multiple of that",
+                          whole=self.box_filters(problem), columns=self.columns)  # fmt: skip
         if not self.scattered and not tma_stores(problem):
             return Reason("the TMA stores 8 or 16 bits, in NHWC, in rows of 16 bytes: set {field}", field="scattered")
         if not self.repacked and self.needs_rows(problem):
@@ -164,7 +165,7 @@ class WgmmaConfig(TilesConfig):
             return Reason("sums of a share are stored by threads")
         if (reason := split_refusal(problem, self, row_channels(problem, self))) is not None:
             return reason
-        if self.rows * self.columns > MOST_COLUMNS:
+        if self.rows * self.columns > (MOST_COLUMNS if problem.x_dtype not in FP8 else MOST_OF_TWO_LEVELS):
             return Reason("{rows} products of {columns} columns have more sums than a thread has registers",
                           rows=self.rows, columns=self.columns)  # fmt: skip
         if self.pixel_stages < 2 or (self.filter_stages < 2 and not self.resident):
