@@ -110,7 +110,7 @@ class PlayedGraph:
         return PlayedTensor(dim, stride, data_type)
 
     def conv_fprop(
-        self, image: PlayedTensor, weight: PlayedTensor, compute_data_type: str, **more: Any
+        self, image: PlayedTensor, weight: PlayedTensor, compute_data_type: str = "FLOAT", **more: Any
     ) -> PlayedTensor:
         self.image, self.weight, self.more = image, weight, more
         return self._node("conv", compute_data_type, self._convolve)

@@ -19,7 +19,7 @@ from convforge.algorithms.host.conv import address
 from convforge.backends.runtime import LaunchInfo, Runtime
 from convforge.errors import Reason
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer, limits, numpy_dtype
+from convforge.problem.types import is_integer, numpy_dtype
 
 # float32 holds every integer up to this one, so smaller integer sums are exact in any order.
 EXACT_IN_FLOAT32 = 2**24
@@ -215,12 +215,8 @@ def _first_that_opens(files: list[str]) -> ctypes.CDLL | None:
 
 
 def random_array(shape: tuple[int, ...], dtype: str, runtime: Runtime, seed: int) -> Any:
-    """Upload random numbers: uniform bytes, wider integers of about the lower half of their bits, normal floats."""
+    """Upload random normal numbers; for an integer dtype, integers that use about the lower half of its bits."""
     count, rng = math.prod(shape), np.random.default_rng(seed)
-    if is_integer(dtype) and numpy_dtype(dtype).itemsize == 1:
-        low, high = limits(dtype)
-        some = rng.integers(low, high, min(count, DIFFERENT), numpy_dtype(dtype), endpoint=True)
-        return runtime.upload(np.resize(some, shape))
     some = rng.standard_normal(min(count, DIFFERENT)).astype(np.float32)
     kind = numpy_dtype(dtype)
     if is_integer(dtype):

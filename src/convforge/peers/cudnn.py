@@ -6,7 +6,6 @@ refuses, or that fails when it runs stays in the list with the reason. A "way" b
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal
-
-import numpy as np
 
 from convforge.algorithms.contract import Algorithm, Buffers, Config, Plan, PreparedFilter
 from convforge.algorithms.host.conv import address
@@ -27,17 +24,11 @@ from convforge.backends.runtime import Runtime
 from convforge.errors import Reason, UnsupportedProblem
 from convforge.peers.contract import PeerPlan, absence, packed_address, random_array, tf32_refusal, version
 from convforge.problem import Conv2dProblem
-from convforge.problem.types import is_integer
 
 # Text in the frontend's message for a plan that deselect_numeric_notes has excluded.
 _DESELECTED = "Deselecting execution plan"
 _EXCLUSION = Reason("tensor cores, Winograd or FFT")
-# Element type -> cuDNN's name.
-_TYPES = {
-    "float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16", "float8_e4m3fn": "FP8_E4M3",
-    "float8_e5m2": "FP8_E5M2", "int32": "INT32", "int8": "INT8", "uint8": "UINT8",
-}  # fmt: skip
-FLOATS = ("float32", "float16", "bfloat16")
+_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 # Workspace limit of a way: the device's memory divided by the first number; but at least the second, in bytes.
 WORKSPACE_SHARE, LEAST_LIMIT = 4, 4 << 30
 # Ways with a first timing within this factor of the best are timed again, interleaved.
@@ -72,20 +63,14 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
     ours = False
     look = Mark("cudnn", "square", (2, 3))
 
-    def _refuses_graph(self, problem: Conv2dProblem) -> Reason | None:
-        """Return why cuDNN is not asked for the problem's types, border or epilogue, or None."""
-        if {problem.x_dtype, problem.w_dtype, problem.out_dtype} != {problem.x_dtype} or problem.x_dtype not in FLOATS:
-            return Reason("cuDNN is asked for float32, float16 and bfloat16 alone, the same for x, w and the output")
-        if problem.padding_mode != "zeros" or not problem.epilogue.is_plain:
-            return Reason("cuDNN pads with zeros, and is measured without an epilogue")
-        return None
-
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         frontend = absence("cudnn", "cuDNN's frontend", "nvidia-cudnn-frontend==1.18.0")
         if reason := tf32_refusal(self, problem) or frontend:
             return reason
-        if reason := self._refuses_graph(problem):
-            return reason
+        if {problem.x_dtype, problem.w_dtype, problem.out_dtype} != {problem.x_dtype} or problem.x_dtype not in _TYPES:
+            return Reason("cuDNN is asked for float32, float16 and bfloat16 alone, the same for x, w and the output")
+        if problem.padding_mode != "zeros" or not problem.epilogue.is_plain:
+            return Reason("cuDNN pads with zeros, and is measured without an epilogue")
         if problem.x_layout != problem.out_layout:
             return Reason("x is {x_layout} and the output {out_layout}; cuDNN is asked for one layout",
                           x_layout=problem.x_layout, out_layout=problem.out_layout)  # fmt: skip
@@ -123,8 +108,8 @@ class Cudnn(Algorithm[Conv2dProblem, CudnnConfig]):
         plan_name = Reason("plan {name}", name=f"{number}: {name}")
         note = Reason.joined([plan_name, found.words] if found else [plan_name])
         prepare = CudnnFilter(problem, runtime, note)
-        plan = CudnnPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=f"{number}: {name}",
-                         workspace_bytes=workspace_bytes)  # fmt: skip
+        plan = PeerPlan(self, problem, config, runtime, compute=compute, prepare=prepare, kernel=f"{number}: {name}",
+                        workspace_bytes=workspace_bytes)  # fmt: skip
         plan.takes_gaps = False
         if found is not None:
             plan.choice, plan.ways = found.words, found.table()
@@ -143,13 +128,6 @@ class CudnnTf32(Cudnn):
     summary = "cuDNN's graph API, the fastest of all its plans"
     precision = "tf32"
     look = Mark("cudnn", "triangle-right", (2, 3))
-
-
-class CudnnPlan(PeerPlan):
-    """Plan that reads the epilogue's operands as float32; a call with float64 operands copies them over the host."""
-
-    def lay_operands(self, operands: Buffers) -> Buffers:
-        return {name: _as_float32(array, self.runtime) for name, array in operands.items()}
 
 
 class CudnnFilter:
@@ -177,59 +155,39 @@ class CudnnFilter:
 
 
 class _Graph:
-    """cuDNN's graph of a convolution and its epilogue; builds each plan on first use."""
+    """cuDNN's graph of a convolution; builds each plan on first use."""
 
     def __init__(self, problem: Conv2dProblem, precision: str) -> None:
         import cudnn
 
         self._lock = threading.Lock()
-        self._operands: dict[str, Any] = {}  # name -> the graph's tensor
         with _faults():  # no GPU, or no plan
             self._handle = cudnn.create_handle()
-            self._graph = self._first_supported(problem, precision)
+            self._graph = self._described(problem, precision)
             self.count = int(self._graph.get_execution_plan_count())
         self._built: dict[int, tuple[str, int]] = {}
         self._found: ShortList | None = None
 
-    def _first_supported(self, problem: Conv2dProblem, precision: str) -> Any:
-        """Describe the graph. 8-bit factors without an epilogue: with an identity after the sums, else without it."""
+    def _described(self, problem: Conv2dProblem, precision: str) -> Any:
         import cudnn
 
-        if problem.x_dtype in FLOATS or not problem.epilogue.is_identity:
-            return self._described(problem, precision)
-        try:
-            # The engines that fuse epilogues are faster than those for a convolution alone.
-            return self._described(problem, precision, copies=True)
-        except (RuntimeError, cudnn.cudnnGraphNotSupportedError):
-            return self._described(problem, precision)
-
-    def _described(self, problem: Conv2dProblem, precision: str, copies: bool = False) -> Any:
-        import cudnn
-
-        x_type, w_type, out_type = (_type(name) for name in (problem.x_dtype, problem.w_dtype, problem.out_dtype))
-        sums_type = _type("int32" if is_integer(problem.acc_dtype) else "float32")
-        graph = cudnn.pygraph(io_data_type=x_type, intermediate_data_type=cudnn.data_type.FLOAT,
+        kind = getattr(cudnn.data_type, _TYPES[problem.x_dtype])
+        graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=cudnn.data_type.FLOAT,
                               compute_data_type=cudnn.data_type.FLOAT, handle=self._handle)  # fmt: skip
         x_shape = (problem.n, problem.c, problem.h, problem.w)
         w_shape = (problem.k, problem.c_per_group, problem.r, problem.s)
         last = problem.x_layout == "NHWC"
-        self._x = graph.tensor(name="x", dim=list(x_shape), stride=_strides(x_shape, last), data_type=x_type)
-        self._w = graph.tensor(name="w", dim=list(w_shape), stride=_strides(w_shape, last), data_type=w_type)
+        self._x = graph.tensor(name="x", dim=list(x_shape), stride=_strides(x_shape, last), data_type=kind)
+        self._w = graph.tensor(name="w", dim=list(w_shape), stride=_strides(w_shape, last), data_type=kind)
         top, bottom, left, right = problem.padding
         modes = cudnn._pybind_module.convolution_mode  # not exported
-        sums = graph.conv_fprop(
+        self._out = graph.conv_fprop(
             image=self._x, weight=self._w, pre_padding=[top, left], post_padding=[bottom, right],
-            stride=list(problem.stride), dilation=list(problem.dilation), compute_data_type=sums_type,
+            stride=list(problem.stride), dilation=list(problem.dilation),
             convolution_mode=modes.CONVOLUTION if problem.mode == "convolution" else modes.CROSS_CORRELATION,
         )  # fmt: skip
         out_shape = (problem.n, problem.k, problem.p, problem.q)
-        sums.set_data_type(sums_type).set_dim(list(out_shape)).set_stride(_strides(out_shape, last))
-        self._out = (
-            graph.identity(input=sums, compute_data_type=sums_type) if copies else self._ended(graph, sums, problem)
-        )
-        self._out.set_output(True).set_data_type(out_type).set_dim(list(out_shape)).set_stride(
-            _strides(out_shape, last)
-        )
+        self._out.set_output(True).set_data_type(kind).set_dim(list(out_shape)).set_stride(_strides(out_shape, last))
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.B, cudnn.heur_mode.FALLBACK])
@@ -238,20 +196,6 @@ class _Graph:
             graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.WINOGRAD, notes.FFT])
         graph.check_support()
         return graph
-
-    def _ended(self, graph: Any, sums: Any, problem: Conv2dProblem) -> Any:
-        """Add the epilogue's nodes, in float32, and their operands: one number, or one for each output channel."""
-        ends, value = problem.epilogue, sums
-        for name, node, given in (("scale", graph.mul, ends.scale != "none"), ("bias", graph.add, ends.bias)):
-            if not given:
-                continue
-            k = 1 if name == "scale" and ends.scale == "tensor" else problem.k
-            self._operands[name] = graph.tensor(name=name, dim=[1, k, 1, 1], stride=[k, 1, k, k],
-                                                data_type=_type("float32"))  # fmt: skip
-            value = node(a=value, b=self._operands[name], compute_data_type=_type("float32"))
-        if ends.activation == "relu":
-            value = graph.relu(input=value, compute_data_type=_type("float32"))
-        return value
 
     def name(self, number: int) -> str:
         """cuDNN's name of a plan, which need not be built."""
@@ -272,19 +216,15 @@ class _Graph:
         """Run a plan on a stream; raises LibraryFault if cuDNN refuses it."""
         import cudnn
 
-        held = {name: _as_float32(buffers[name], runtime) for name in self._operands}
         with self._lock:
             cudnn.set_stream(handle=self._handle, stream=runtime.stream_handle(stream))
             w = packed_address(buffers["w"].tensors["w"], "cuDNN")
             places = {self._x: packed_address(buffers["x"], "cuDNN"), self._w: w,
                       self._out: packed_address(buffers["out"], "cuDNN")}  # fmt: skip
-            places |= {tensor: packed_address(held[name], "cuDNN") for name, tensor in self._operands.items()}
             room = buffers.get("workspace")
             workspace = 0 if room is None else address(room)
             with _faults():
                 self._graph.execute_plan_at_index(places, workspace, number, self._handle)
-        if any(held[name] is not buffers[name] for name in held):
-            runtime.synchronize(stream)  # before the copies are freed
 
     def best(self, problem: Conv2dProblem, runtime: Runtime) -> ShortList:
         if self._found is None:
@@ -312,24 +252,6 @@ def _faults() -> Iterator[None]:
 @lru_cache(maxsize=64)
 def _graph(problem: Conv2dProblem, precision: str) -> _Graph:
     return _Graph(problem.replace(precision="strict"), precision)
-
-
-def _type(dtype: str) -> Any:
-    """cuDNN's name of an element type."""
-    import cudnn
-
-    return getattr(cudnn.data_type, _TYPES[dtype])
-
-
-def _as_float32(array: Any, runtime: Any) -> Any:
-    """Copy an operand of the epilogue as float32, over the host; one that is float32 is returned unchanged."""
-    if array.dtype == np.float32:
-        return array
-    if runtime.is_capturing():
-        raise ValueError(f"cuDNN reads float32 operands, and a graph cannot copy one of {array.dtype}: cast it before")
-    copy = runtime.upload(runtime.download(array).astype(np.float32))
-    runtime.synchronize()
-    return copy
 
 
 def _strides(shape: tuple[int, ...], channels_last: bool) -> list[int]:
@@ -435,14 +357,11 @@ def short_list(
     from convforge.timing.stopping import StoppingRule
     from convforge.timing.timer import interleave, measure
 
-    limit, slots, operands = workspace_limit(runtime.facts), _slots(problem, runtime), _operands(problem, runtime)
+    limit, slots = workspace_limit(runtime.facts), _slots(problem, runtime)
     ways, needs = list[Way](), dict[int, int]()
 
     def cycle(number: int, workspace: Any) -> Cycle:
-        calls = [
-            {"x": x, "w": PreparedFilter({"w": w}, 0), **operands, "out": out, "workspace": workspace}
-            for x, w, out in slots
-        ]
+        calls = [{"x": x, "w": PreparedFilter({"w": w}, 0), "out": out, "workspace": workspace} for x, w, out in slots]
         return Cycle(len(calls), lambda i: execute(number, calls[i]))
 
     rule = StoppingRule(samples=FIRST_SAMPLES, patience_s=FIRST_S, budget_s=FIRST_BUDGET_S)
@@ -491,18 +410,6 @@ def _slots(problem: Conv2dProblem, runtime: Runtime) -> list[tuple[Any, Any, Any
         x, w = new(problem.x_shape, problem.x_dtype, seed=seed), new(problem.w_shape, problem.w_dtype, seed=seed + 1)
         slots.append((x, w, runtime.empty(problem.out_shape, problem.out_dtype)))
     return slots
-
-
-def _operands(problem: Conv2dProblem, runtime: Runtime) -> dict[str, Any]:
-    """Make the epilogue's operands, in float32; the scale brings sums of random bytes into the range of a byte."""
-    # The standard deviation of uniform bytes is 74, so that of a sum of products of two is 74^2 sqrt(taps).
-    spread = 74.0**2 * math.sqrt(problem.taps) / 32 if is_integer(problem.acc_dtype) else 1.0
-    rng, made = np.random.default_rng(0), dict[str, Any]()
-    for operand in problem.operands:
-        if operand.role == "epilogue":
-            values = rng.uniform(0.5, 1.5, operand.shape) / (spread if operand.name == "scale" else 1.0)
-            made[operand.name] = runtime.upload(np.asarray(values, np.float32))
-    return made
 
 
 def _line(fault: BaseException) -> str:
