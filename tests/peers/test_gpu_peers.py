@@ -38,7 +38,7 @@ from convforge.verify.plans import upload_inputs
 
 CONVOLUTIONS = [case.text for case in CASES if parse_problem(case.text).operation == "conv2d"]
 GPU_PEERS = [peer for peer in PEERS if peer.backend == "cuda"]
-NEW = [peer for peer in GPU_PEERS if peer.name not in ("cudnn", "cudnn_tf32")]
+NEW = [peer for peer in GPU_PEERS if not peer.name.startswith("cudnn")]
 
 
 # Presence.

@@ -78,6 +78,9 @@ def test_a_librarys_own_array_is_a_result_and_no_output_of_the_next_plans_call()
         def lay(self, x: Any) -> Any:
             return x
 
+        def lay_operands(self, operands: Any) -> Any:
+            return operands
+
         def borrow(self, w: Any) -> Any:
             return w
 

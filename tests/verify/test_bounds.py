@@ -309,6 +309,44 @@ def test_the_separable_passes_in_its_class(r, s, c, seed, sobel):
     assert not compare(problem, "separable", got * np.float32(1.001), right, inputs).ok
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from(["", "+relu", "+residual", "+clippedrelu:9.0"]),
+    st.sampled_from(["i8", "f16", "f32", "i32"]),
+    st.sampled_from(["nhwc", "nchw"]),
+    st.integers(0, 99),
+)
+def test_an_epilogue_in_float32_passes_in_its_class(end, out, layout, seed):
+    """And steps that are no rounding of float32 do not: a scale in float16, or results that are off by one."""
+    text = f"n1c40h9w8_k8r3s3_p1_i8-i8-{out}-i32_{layout}_+scale:channel+bias{end}"
+    problem = parse_problem(text)
+    inputs = make_inputs(problem, "normal", seed)
+    scale = np.exp(np.random.default_rng(seed).standard_normal(8)) / 1e4
+    inputs = dataclasses.replace(inputs, operands={**inputs.operands, "scale": scale})
+    right = truth(problem, inputs)
+    sums = truth(problem.replace(epilogue=Epilogue(), out_dtype="int32"), inputs).value
+    shape = (-1, 1, 1) if layout == "nchw" else (-1,)
+
+    def result(kind):
+        y = sums.astype(np.float32) * scale.astype(kind).astype(np.float32).reshape(shape)
+        y += inputs.operands["bias"].astype(np.float32).reshape(shape)
+        if problem.epilogue.residual:
+            y += inputs.operands["residual"].astype(np.float32)
+        y = activate(y, problem.epilogue.activation, problem.epilogue.alpha)
+        return rounded(y.astype(np.float64), np.dtype(problem.out_dtype)).astype(problem.out_dtype)
+
+    assert compare(problem, "epilogue32", result(np.float32), right, inputs).ok
+    if out == "f32" and not end:
+        assert not compare(problem, "epilogue32", result(np.float16), right, inputs).ok
+        assert not compare(problem, "strict", result(np.float32), right, inputs).ok
+    if out == "i8":
+        exact = rounded(right.value, np.dtype("int8"))
+        inner = (np.abs(right.value) < 100) & (np.abs(right.value - np.rint(right.value)) < 0.4)
+        if inner.any():
+            wrong = np.where(inner, exact + 1, exact).astype(np.int8)
+            assert not compare(problem, "epilogue32", wrong, right, inputs).ok
+
+
 def test_classes_without_a_bound_say_so():
     problem = parse_problem("n1c1h4w4_k1r3s3_f32_nchw")
     inputs = make_inputs(problem)

@@ -13,6 +13,8 @@ from tests.verify.arithmetic import (
     FP16,
     FP32,
     H100,
+    HOPPER_FP8,
+    HOPPER_FP8_TWO_LEVELS,
     TF32,
     TF32_CUT,
     Floats,
@@ -112,6 +114,21 @@ def test_a_class_of_narrow_factors_fails_the_next_narrower_over_many_channels(
     precision: str, data: str, c: int, r: int
 ) -> None:
     narrow_both_ways(precision, data, c, r)
+
+
+@pytest.mark.parametrize("stored", ["float16", "float32"])
+@pytest.mark.parametrize(("c", "r"), [(3, 3), (256, 3), (2048, 1)])
+@pytest.mark.parametrize("data", ["normal", "positive"])
+def test_arrays_of_8_bit_floats_need_sums_in_float32_after_every_128_products(
+    data: str, c: int, r: int, stored: str
+) -> None:
+    problem: Any = problem_of(c, r, "float8_e4m3fn", stored)
+    judge = Judge(problem, inputs_of(problem, data))
+    honest = {"FMA": both(exact, sequential), "Hopper": both(exact, HOPPER_FP8_TWO_LEVELS)}
+    narrower = {"FP16 sums": both(exact, FP16_SUMS)}
+    if c * r * r >= 2048:
+        narrower["14-bit sums"] = both(exact, HOPPER_FP8)
+    check_both_ways(judge, "fp8", honest, narrower)
 
 
 SPLIT = {
@@ -285,7 +302,7 @@ def test_separable_fails_passes_of_narrow_factors(data: str, c: int) -> None:
 
 
 def test_every_class_has_a_gate() -> None:
-    assert set(PRECISIONS) - {"fft", "int8"} <= set(ALLOWED) | set(ROUNDINGS)
+    assert set(PRECISIONS) - {"fft", "int8", "epilogue32"} <= set(ALLOWED) | set(ROUNDINGS)
     problem: Any = problem_of(1, 3)
     judge = Judge(problem, inputs_of(problem, "normal"))
     assert judge.gate is not None

@@ -94,7 +94,8 @@ def refusal(algorithm: AnyAlgorithm, problem: Problem, facts: DeviceFacts) -> Re
         return Reason("it computes {operation}", operation=algorithm.operation)
     if algorithm.backend != facts.backend:
         return Reason("it runs on {backend}", backend=algorithm.backend)
-    if not algorithm.takes_fp8 and (stored := FP8.intersection(array.dtype for array in (*problem.operands, *problem.results))):
+    stored = FP8.intersection(array.dtype for array in (*problem.operands, *problem.results))
+    if stored and not algorithm.takes_fp8:
         return Reason("it does not take {dtype}; cast to float16, bfloat16 or float32", dtype=min(stored))
     reason = algorithm.refuses(problem, facts)
     return reason if reason is not None else precision_refusal(algorithm, problem.precision)

@@ -115,6 +115,10 @@ class Plan:
         """Return the input in the memory layout that suits the plan best, for benchmarks; by default x itself."""
         return x
 
+    def lay_operands(self, operands: Buffers) -> Buffers:
+        """Return the epilogue's operands in the types that the plan reads, for benchmarks; by default unchanged."""
+        return operands
+
     def __call__(self, buffers: Buffers, stream: Any = None) -> Any:
         """Compute the result and return it. The caller owns all buffers.
 
@@ -195,7 +199,7 @@ class Algorithm(ABC, Generic[P, C]):
     nan_spread: ClassVar[str] = "exact"
     # False for peers: other libraries under the same contract, measured with ours but chosen only on request.
     ours: ClassVar[bool] = True
-    takes_fp8: ClassVar[bool] = False  # arrays may be of 8-bit floats
+    takes_fp8: ClassVar[bool] = False  # True if it computes from 8-bit floats
     # Strides that its arrays may have: "any", or non-negative multiples of the element size ("forward").
     reads: ClassVar[str] = "any"
     cost: ClassVar[MethodCost] = MethodCost()  # figures for the cost model

@@ -121,9 +121,9 @@ class Rig:
         laid = self.material.ring.laid(plan)
 
         def call(i: int) -> None:
-            slot = slots[i]
+            slot, (x, operands) = slots[i], laid[i]
             out = None if plan.allocates else slot.out
-            slot.result = plan(plan.buffers(laid[i], prepared[i], slot.operands, out, workspace))
+            slot.result = plan(plan.buffers(x, prepared[i], operands, out, workspace))
 
         return Cycle(len(prepared), call)
 
@@ -196,7 +196,8 @@ def measure_row(
             return row.result("refused", reason, **about)
         rig, slot = Rig.of(plan, material), material.ring.slots[0]
         rig.prepared = [plan.prepare(slot.w)]
-        buffers = plan.buffers(slot.x, rig.prepared[0], slot.operands, slot.out, rig.workspace)
+        operands = plan.lay_operands(slot.operands)
+        buffers = plan.buffers(slot.x, rig.prepared[0], operands, slot.out, rig.workspace)
         plan(buffers)
         plan.runtime.synchronize()
         about["first_call_s"] = clock() - begin

@@ -269,9 +269,10 @@ class Runner:
         config = row.algorithm.configs(problem, self.runtime.facts)[0]
         plan = row.algorithm.plan(problem, config, self.runtime)
         slot = Ring(problem, [make_inputs(problem)], self.runtime, limit_bytes=1).slots[0]
+        operands = plan.lay_operands(slot.operands)
 
         def call() -> None:
-            plan(plan.buffers(slot.x, plan.prepare(slot.w), slot.operands, slot.out))
+            plan(plan.buffers(slot.x, plan.prepare(slot.w), operands, slot.out))
 
         begin = self.clock()
         call()  # compiles

@@ -10,7 +10,7 @@ from typing import Any
 
 from convforge.algorithms import algorithms
 from convforge.algorithms.contract import Algorithm
-from convforge.peers import cublas, cudnn, cupy, npp, opencv, scipy, torch, torch_cuda
+from convforge.peers import cublas, cudnn, cudnn_narrow, cupy, npp, opencv, scipy, torch, torch_cuda
 from convforge.peers.contract import PeerPlan
 
 PEERS: tuple[Algorithm[Any, Any], ...] = (
@@ -27,6 +27,8 @@ PEERS: tuple[Algorithm[Any, Any], ...] = (
     torch.TorchRelu(),
     cudnn.Cudnn(),
     cudnn.CudnnTf32(),
+    cudnn_narrow.CudnnInt8(),
+    cudnn_narrow.CudnnFp8(),
     torch_cuda.TorchConv2dCuda(),
     torch_cuda.TorchConv2dCudaTf32(),
     torch_cuda.TorchConv2dCudaChannelsLast(),

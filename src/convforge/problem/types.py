@@ -24,7 +24,7 @@ DTYPES: dict[str, str] = {
 }
 SHORT_NAMES: dict[str, str] = {long: short for short, long in DTYPES.items()}
 
-# 8-bit floats. The methods that compute them have the precision class "fp8", because they add up in fewer bits.
+# 8-bit floats: methods with `takes_fp8` compute from them.
 FP8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 
 # Types that ml_dtypes adds to NumPy's.
@@ -45,7 +45,8 @@ PRECISIONS: dict[str, str] = {
     "tf32": "factors rounded to TF32 (10 mantissa bits), accumulated in float32",
     "fp16": "factors rounded to float16, accumulated in float32",
     "bf16": "factors rounded to bfloat16, accumulated in float32",
-    "fp8": "factors of 8-bit floats, accumulated in float32 at least after every 128 products",
+    "fp8": "factors rounded to 8-bit floats; sums of 128 products each are added in float32",
+    "epilogue32": "integer sums stay exact; their scale, bias and activation are computed in float32",
     "int8": "factors quantised to int8, accumulated in int32",
 }
 

@@ -72,7 +72,7 @@ class Ring:
         self, problem: Problem, sets: Sequence[Any], runtime: Runtime, *, limit_bytes: int | None = None
     ) -> None:
         shape, dtype = problem.out_shape, np.dtype(problem.out_dtype)
-        self.runtime = runtime
+        self.runtime, self._sets = runtime, len(sets)
         out_bytes = math.prod(shape) * dtype.itemsize
         self.slot_bytes = int(sum(a.nbytes for a in (sets[0].x, sets[0].w) if a is not None)) + out_bytes
         self.size = ring_size(self.slot_bytes, runtime.facts, limit_bytes or ring_limit(runtime.facts))
@@ -89,15 +89,16 @@ class Ring:
         slots, laid = self.slots, self.laid(plan)
 
         def call(i: int) -> None:
-            slot = slots[i]
+            slot, (x, operands) = slots[i], laid[i]
             out = None if plan.allocates else slot.out  # copying from a library's own array does not count as its time
-            slot.result = plan(plan.buffers(laid[i], plan.borrow(slot.w), slot.operands, out, workspace))
+            slot.result = plan(plan.buffers(x, plan.borrow(slot.w), operands, out, workspace))
 
         return Cycle(len(slots), call)
 
-    def laid(self, plan: Any) -> list[Any]:
-        """Return each slot's input in the plan's layout."""
-        return [plan.lay(slot.x) for slot in self.slots]
+    def laid(self, plan: Any) -> list[tuple[Any, Any]]:
+        """Return each slot's input in the plan's layout, and its operands in the plan's types."""
+        operands = {slot.kind: plan.lay_operands(slot.operands) for slot in self.slots[: self._sets]}
+        return [(plan.lay(slot.x), operands[slot.kind]) for slot in self.slots]
 
     def poison(self) -> None:
         """Fill every slot's output with poison, and make it the slot's result."""

@@ -76,6 +76,8 @@ def _of_a_product(problem: GemmProblem, precision: str, truth: Truth, inputs: In
 def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inputs: Inputs) -> Bound:
     if precision == "strict" and sums_are_exact(problem, truth, inputs):
         return EXACT
+    if is_integer(problem.acc_dtype) and precision == "epilogue32":
+        return _of_a_float32_epilogue(problem, truth, inputs)
     if is_integer(problem.acc_dtype):
         return Bound(gamma(_epilogue_roundings(problem), 2.0**-53), 0.0)
     u = unit_roundoff(problem.acc_dtype)
@@ -89,6 +91,25 @@ def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inpu
         raise ValueError(f"no error bound is known for precision {precision!r} of a convolution")
     with np.errstate(invalid="ignore", over="ignore"):
         return Bound(factor, constant, _METHODS[precision](problem, inputs, u))
+
+
+def _of_a_float32_epilogue(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> Bound:
+    """Bound for exact integer sums that are then cast to float32, scaled and shifted by the bias in float32."""
+    ends, roundings = problem.epilogue, 1 + _epilogue_roundings(problem)
+    if ends.is_plain:
+        return EXACT
+    factor = gamma(roundings, 2.0**-24)
+    if ends.activation not in ("identity", "relu", "clipped_relu"):
+        return Bound(factor, 0.0)
+    # The sum is exact, so errors are relative to |scale * sum| <= |y| + |bias| + |residual|, which is far below the
+    # magnitude. These activations never increase a difference, and y is the value where they do not clip it.
+    size = np.abs(truth.value)
+    if ends.bias:
+        bias = np.abs(np.asarray(inputs.operands["bias"], np.float64))
+        size = size + 2 * bias.reshape((-1, 1, 1) if problem.out_layout == "NCHW" else (-1,))
+    if ends.residual:
+        size = size + 2 * np.abs(np.asarray(inputs.operands["residual"], np.float64))
+    return Bound(0.0, 0.0, factor * size)
 
 
 def unit_roundoff(dtype: str) -> float:

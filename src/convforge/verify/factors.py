@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.problem import Conv2dProblem, Problem
+from convforge.problem.types import FP8
 from convforge.verify.inputs import Inputs
 
 Rounding = Callable[[NDArray[Any]], NDArray[np.float32]]
@@ -45,8 +46,7 @@ class Factors(NamedTuple):
 def roundings(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Factors]:
     """Yield the factors in every rounding that a class of :data:`ROUNDINGS` allows, and unrounded; no duplicates."""
     assert inputs.w is not None
-    of_x = _different(_as_float32(inputs.x), ROUNDINGS[precision])
-    of_w = _different(_as_float32(inputs.w), ROUNDINGS[precision])
+    of_x, of_w = (_different(_as_float32(array), _allowed(array, precision)) for array in (inputs.x, inputs.w))
     for (x_name, x, rounding), (w_name, w, _) in itertools.product(of_x, of_w):
         name = f"factors {x_name}" if x_name == w_name else f"x {x_name} and w {w_name}"
         changed = problem
@@ -59,10 +59,20 @@ def roundings(problem: Problem, inputs: Inputs, precision: str) -> Iterator[Fact
 def rounded(problem: Problem, inputs: Inputs, precision: str) -> Factors:
     """Round both factors by the first rounding of a class."""
     assert inputs.w is not None
-    name, rounding = next(iter(ROUNDINGS[precision].items()))
-    with np.errstate(over="ignore"):
-        x, w = rounding(_as_float32(inputs.x)), rounding(_as_float32(inputs.w))
-    return Factors(problem, dataclasses.replace(inputs, x=x, w=w), f"factors {name}")
+    name, made = "as they are", list[NDArray[np.float32]]()
+    for array in (inputs.x, inputs.w):
+        changed = _as_float32(array)
+        if allowed := _allowed(array, precision):
+            name, rounding = next(iter(allowed.items()))
+            with np.errstate(over="ignore"):
+                changed = rounding(changed)
+        made.append(changed)
+    return Factors(problem, dataclasses.replace(inputs, x=made[0], w=made[1]), f"factors {name}")
+
+
+def _allowed(array: NDArray[Any], precision: str) -> dict[str, Rounding]:
+    """Roundings that a class allows for an array; none if it is stored in 8-bit floats, which need no rounding."""
+    return {} if array.dtype.name in FP8 else ROUNDINGS[precision]
 
 
 def _as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
