@@ -255,7 +255,7 @@ def test_a_problem_that_nothing_takes_ends_with_every_reason(run: Callable[..., 
     first, *reasons = ran.err.splitlines()
     assert first == "convforge: nothing that was allowed can compute n1c3h8w8_k4r3s3_st1_p0_f8e4m3_nchw:"
     said = dict(line.strip().split(": ", 1) for line in reasons)
-    assert said["direct_naive"] == "no method computes float8_e4m3fn; cast to float16, bfloat16 or float32"
+    assert said["direct_naive"] == "it does not take float8_e4m3fn; cast to float16, bfloat16 or float32"
     assert "Traceback" not in ran.err
 
 

@@ -110,7 +110,7 @@ def test_other_methods_still_refuse_8_bit_floats() -> None:
     for name in ("cudnn", "cudnn_int8"):
         peer = peer_of("conv2d", name)
         found = refusal(peer, asked(f"{INT8}_f8e4m3_nhwc", peer), FACTS)
-        assert str(found) == "no method computes float8_e4m3fn; cast to float16, bfloat16 or float32"
+        assert str(found) == "it does not take float8_e4m3fn; cast to float16, bfloat16 or float32"
 
 
 def test_operands_are_cast_before_the_timing_or_in_a_call(played: PlayedFrontend) -> None:

@@ -13,6 +13,7 @@ struct ZeroPoint {
     const int *tap_sums;  // [class of rows][class of columns][filter]
     int pitch;            // from class to class, even
     int across;           // classes of columns
+    int one_class;        // all outputs are of one class
     // Outputs before `first` and after `last` along an axis each have a class of their own; all others share one.
     int first_h, last_h, first_w, last_w;
 };

@@ -29,9 +29,12 @@
 
 constexpr int RESULT = sizeof(out_t);
 // Filters of a pixel in a box of results that the TMA stores, at most 128 bytes.
-constexpr int BOX_FILTERS = RESULT > 1 || cfg::FILTERS_ON_M ? 64 : cfg::BLOCK_N % 128 == 0 ? 128
-                                                               : cfg::BLOCK_N % 64 == 0  ? 64 : 32;
-constexpr int RESULT_BYTES = BOX_FILTERS * RESULT;
+constexpr int BOX_FILTERS = cfg::FILTERS_ON_M ? 64 : cfg::BLOCK_N % (128 / RESULT) == 0 ? 128 / RESULT
+                                                 : cfg::BLOCK_N % (64 / RESULT) == 0  ? 64 / RESULT : 32 / RESULT;
+constexpr int RESULT_BYTES = BOX_FILTERS * RESULT, PIECES = RESULT_BYTES / 16;
+// In shared memory the TMA permutes the 16-byte pieces of a row by the number of its 128 bytes.
+constexpr int OF_LINE = PIECES < 8 ? 8 / PIECES : 1;
+__device__ inline int piece_at(int row, int piece) { return piece % PIECES ^ row / OF_LINE % PIECES; }
 constexpr int OUT_BYTES = cfg::SCATTERED ? 1024 : 64 * cfg::ROWS_64 * cfg::BLOCK_N * RESULT;  // of a warpgroup
 
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
@@ -99,6 +102,7 @@ __device__ inline void subtract_zero_point(const Args &args, const Place &at, ac
     if constexpr (cfg::ZERO_POINT) {
         const int lane = threadIdx.x % 32, first = 64 * row + threadIdx.x % WARPGROUP / 32 * 16 + lane / 4;
         const int column = lane % 4 * 2;
+        using Pair = Neighbours<int, 2>;
         const auto of_pixel = [&](const Output &out) { return tap_sums_at(args.zero, args.conv, out.p, out.q); };
         if constexpr (cfg::FILTERS_ON_M) {
             const int k[2] = {at.k + first, at.k + first + 8};
@@ -109,6 +113,11 @@ __device__ inline void subtract_zero_point(const Args &args, const Place &at, ac
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 if (k[half] < cfg::K) within[half] = whole[k[half]];
+            if (args.zero.one_class) {
+#pragma unroll
+                for (int e = 0; e < SUMS; e++) sums[e] -= within[e / 2 % 2];
+                return;
+            }
 #pragma unroll
             for (int j = 0; j < SUMS / 4; j++)
 #pragma unroll
@@ -121,16 +130,18 @@ __device__ inline void subtract_zero_point(const Args &args, const Place &at, ac
                     forward(args.conv, outs[i]);
                 }
         } else {
+            const int *of_taps[2];
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int *of_taps = of_pixel(output_of(args.conv, args.tiling, at, first + 8 * half)) + at.k + column;
+            for (int half = 0; half < 2; half++)
+                of_taps[half] = of_pixel(output_of(args.conv, args.tiling, at, first + 8 * half)) + at.k + column;
 #pragma unroll
-                for (int j = 0; j < SUMS / 4; j++) {
-                    if (at.k + column + 8 * j >= cfg::K) continue;
-                    const Neighbours<int, 2> pair = *reinterpret_cast<const Neighbours<int, 2> *>(of_taps + 8 * j);
+            for (int j = 0; j < SUMS / 4; j++) {
+                if (at.k + column + 8 * j >= cfg::K) continue;
+                Pair taps[2];
+                taps[0] = *reinterpret_cast<const Pair *>(of_taps[0] + 8 * j), taps[1] = taps[0];
+                if (!args.zero.one_class) taps[1] = *reinterpret_cast<const Pair *>(of_taps[1] + 8 * j);
 #pragma unroll
-                    for (int i = 0; i < 2; i++) sums[4 * j + 2 * half + i] -= pair.at[i];
-                }
+                for (int e = 0; e < 4; e++) sums[4 * j + e] -= taps[e / 2].at[e % 2];
             }
         }
     }
@@ -198,7 +209,6 @@ template <bool WITHIN, class Shared>
 __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const acc_t (&sums)[SUMS], int row, int part,
                                        const Shared *memory, int warpgroup, unsigned char *results) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32, first = 64 * row + 16 * warp + lane / 4;
-    constexpr int SWIZZLED = RESULT_BYTES / 16, OF_PIXELS = 8 / SWIZZLED;  // pieces of a row; rows of 128 bytes
     if constexpr (cfg::FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
         Factor factors[4];
 #pragma unroll
@@ -215,7 +225,7 @@ __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const
             const unsigned four = turned_quads(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own));
             const int to = 8 * j + 2 * (lane % 4) + lane / 4 % 2, byte = lane / 8 % 2 * 8 + lane / 16 * 4;
             *reinterpret_cast<unsigned *>(results + (part * cfg::BLOCK_N + to) * RESULT_BYTES +
-                                          (warp ^ to / OF_PIXELS % SWIZZLED) * 16 + byte) = four;
+                                          piece_at(to, warp) * 16 + byte) = four;
         }
     } else {  // part: 64 pixels, BLOCK_N filters in groups of BOX_FILTERS
 #pragma unroll
@@ -240,8 +250,8 @@ __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const
                 const int to = 16 * warp + lane / 4 + 8 * half, piece = j / 2;
                 const int byte = lane % 2 * 8 + lane / 2 % 2 * 4;
                 *reinterpret_cast<unsigned *>(
-                    results + ((part * (cfg::BLOCK_N / BOX_FILTERS) + piece / SWIZZLED) * 64 + to) * RESULT_BYTES +
-                    (piece % SWIZZLED ^ to / OF_PIXELS % SWIZZLED) * 16 + byte) = four;
+                    results + ((part * (cfg::BLOCK_N / BOX_FILTERS) + piece / PIECES) * 64 + to) * RESULT_BYTES +
+                    piece_at(to, piece) * 16 + byte) = four;
             }
         }
     }
@@ -282,12 +292,12 @@ __device__ inline void transpose_results(const Wgmma &args, const Place &at, con
         }
         if (cfg::FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
             const int pixel = 8 * (j + lane / 16) + lane % 8, piece = 2 * warp + lane / 8 % 2;
-            stmatrix<true>(results + (part * cfg::BLOCK_N + pixel) * RESULT_BYTES + (piece ^ pixel % 8) * 16, v);
-        } else {  // part: 64 pixels, BLOCK_N filters in groups of 64
+            stmatrix<true>(results + (part * cfg::BLOCK_N + pixel) * RESULT_BYTES + piece_at(pixel, piece) * 16, v);
+        } else {  // part: 64 pixels, BLOCK_N filters in groups of BOX_FILTERS
             const int pixel = 16 * warp + lane % 16, piece = j + lane / 16;
-            stmatrix<false>(results + ((part * (cfg::BLOCK_N / 64) + piece / 8) * 64 + pixel) * RESULT_BYTES +
-                                      (piece % 8 ^ pixel % 8) * 16,
-                                  v);
+            stmatrix<false>(results + ((part * (cfg::BLOCK_N / BOX_FILTERS) + piece / PIECES) * 64 + pixel) * RESULT_BYTES +
+                                piece_at(pixel, piece) * 16,
+                            v);
         }
     }
 }

@@ -115,9 +115,10 @@ class WgmmaConfig(TilesConfig):
 
     def box_filters(self, problem: Conv2dProblem) -> int:
         """Filters of a box of results that the TMA stores."""
-        if self.filters_on_m or itemsize(problem.out_dtype) > 1:
+        if self.filters_on_m:
             return BOX_FILTERS
-        return next((box for box in (2 * BOX_FILTERS, BOX_FILTERS) if self.columns % box == 0), BOX_FILTERS // 2)
+        size = itemsize(problem.out_dtype)
+        return next((nbytes // size for nbytes in (128, 64) if self.columns % (nbytes // size) == 0), 32 // size)
 
     @staticmethod
     def whole_groups(problem: Conv2dProblem) -> int:

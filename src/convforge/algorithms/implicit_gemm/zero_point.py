@@ -39,7 +39,7 @@ class ZeroPoint(ctypes.Structure):
 
     _fields_ = (
         ("tap_sums", ctypes.c_void_p),
-        *((name, ctypes.c_int) for name in ("pitch", "across", "first_h", "last_h", "first_w", "last_w")),
+        *((name, ctypes.c_int) for name in ("pitch", "across", "one_class", "first_h", "last_h", "first_w", "last_w")),
     )
 
 
@@ -81,8 +81,8 @@ def zero_point_of(problem: Conv2dProblem, buffers: Buffers) -> ZeroPoint:
     """The struct for a call; `problem` is that of the rows which the kernel loads."""
     rows, columns = _classes(problem)
     return ZeroPoint(
-        address(buffers["w"].tensors[NAME]), _pitch(problem), columns.count, rows.first, rows.last, columns.first,
-        columns.last,
+        address(buffers["w"].tensors[NAME]), _pitch(problem), columns.count, rows.count * columns.count == 1,
+        rows.first, rows.last, columns.first, columns.last,
     )  # fmt: skip
 
 
