@@ -195,8 +195,9 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
 
     found = {}
     for node in graph.nodes:
-        if node.op != "call_module" or type(model.get_submodule(node.target)) not in (nn.Conv2d, Conv2d):
-            continue
+        layer = model.get_submodule(node.target) if node.op == "call_module" else None
+        if type(layer) not in (nn.Conv2d, Conv2d) or getattr(layer, "activation", None) is not None:
+            continue  # an activation between a convolution and what follows cannot be folded
         chain: list[str] = []
         last = node
         for kinds in ((nn.BatchNorm2d,), tuple(ACTIVATIONS)):
