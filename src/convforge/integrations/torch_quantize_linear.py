@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from convforge.problem.quantization import BYTES, Quantization
 from convforge.problem.types import limits
@@ -39,6 +39,8 @@ def quantize_linear(x: Any, scale: Any, zero_point: Any, dtype: Any = "uint8") -
     >>> quantize_linear(torch.tensor([-9.0, 0.25, 0.75, 1e9]), 0.5, 10).tolist()
     [0, 10, 12, 255]
     """
+    if isinstance(x, fx.Proxy):  # a symbolic trace records this call
+        return torch.overrides.handle_torch_function(quantize_linear, (x,), x, scale, zero_point, dtype)
     if not x.is_floating_point():
         raise TypeError(f"x is {x.dtype}; quantize_linear takes float tensors")
     name = byte_name(dtype, "dtype")
@@ -77,6 +79,8 @@ def dequantize_linear(x: Any, scale: Any, zero_point: Any, dtype: Any = torch.fl
     >>> dequantize_linear(torch.tensor([0, 10, 12], dtype=torch.uint8), 0.5, 10).tolist()
     [-5.0, 0.0, 1.0]
     """
+    if isinstance(x, fx.Proxy):  # a symbolic trace records this call
+        return torch.overrides.handle_torch_function(dequantize_linear, (x,), x, scale, zero_point, dtype)
     if x.is_floating_point():
         raise TypeError(f"x is {x.dtype}; dequantize_linear takes integers")
     numbers = x - zero_point if x.dtype == torch.int32 else x.to(torch.float32).sub_(zero_point)

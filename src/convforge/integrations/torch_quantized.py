@@ -28,7 +28,7 @@ class QuantConv2d(WithScales):
     weight_scale), `input_scale`, `input_zero_point`, and for a quantised result `output_scale`, `output_zero_point`.
     ``state_dict``, ``load_state_dict``, ``to``, ``deepcopy`` and ``pickle`` take all of them. A change of any of them
     takes effect at the next call. Scales stay float32 under ``half()`` and ``double()``. Integers have no gradients, so
-    no gradient is recorded. :doc:`/quantization` defines the result.
+    no gradient is recorded. The page on quantised convolution defines the result.
 
     The first call, and the first after a change, reads the scales on the host and prepares the weights. Make it before
     a CUDA graph is captured. Buffers that were made in ``torch.inference_mode`` show no changes, so each call prepares.
@@ -138,7 +138,7 @@ class QuantConv2d(WithScales):
         ----------
         conv : torch.nn.Conv2d
         x, output, activation, algorithm, tune
-            As in :class:`QuantConv2d`.
+            As in :class:`QuantConv2d`. A :class:`convforge.torch.Conv2d` keeps its activation.
         per_channel : bool
             A weight scale for each output channel; else one for all.
         widen : bool
@@ -165,7 +165,7 @@ class QuantConv2d(WithScales):
         if not isinstance(conv, nn.Conv2d):
             raise TypeError(f"from_float takes a torch.nn.Conv2d; got {type(conv).__name__}")
         return cls._of(
-            conv, conv.weight, conv.bias, x, output, activation,
+            conv, conv.weight, conv.bias, x, output, activation or getattr(conv, "activation", None),
             per_channel=per_channel, widen=widen, algorithm=algorithm, tune=tune,
         )  # fmt: skip
 
@@ -200,10 +200,10 @@ class QuantConv2d(WithScales):
         numbers, words = self._numbers(), self._words()
         if isinstance(input, fx.Proxy):  # a symbolic trace records the operator
             return torch.ops.convforge.quant_conv2d(input, *numbers, *words)
-        expected = self.input_dtype or "uint8 or int8"
-        if str(input.dtype).removeprefix("torch.") not in (self.input_dtype or BYTES):
+        expected = (self.input_dtype,) if self.input_dtype else BYTES
+        if str(input.dtype).removeprefix("torch.") not in expected:
             raise TypeError(
-                f"the input is {input.dtype}; this layer takes {expected}: quantise it, such as by "
+                f"the input is {input.dtype}; this layer takes {' or '.join(expected)}: quantise it, such as by "
                 "convforge.torch.QuantizeLinear"
             )
         y = operate(input[None] if input.dim() == 3 else input, numbers, words)
@@ -222,9 +222,10 @@ class QuantConv2d(WithScales):
 
     def _words(self) -> Words:
         stride, dilation = pair(self.stride, "stride"), pair(self.dilation, "dilation")
+        around = sides_of(self.padding, self.kernel_size, dilation, stride)
         return Words(
-            self.output_dtype, self.padding_mode, stride, sides_of(self.padding, self.kernel_size, dilation, stride),
-            dilation, self.groups, self.activation or "", self.algorithm, self.tune,
+            self.output_dtype, self.padding_mode, tuple(stride), tuple(around), tuple(dilation), self.groups,
+            self.activation or "", self.algorithm, self.tune,
         )  # fmt: skip
 
 

@@ -35,15 +35,7 @@ _IN_PLACE = (
     operator.ipow, operator.iand, operator.ior, operator.ixor,
 )  # fmt: skip
 # Modules that return their input in eval mode.
-_IDENTITIES = (
-    nn.Identity,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
+_IDENTITIES = (nn.Identity, nn.Dropout, nn.Dropout2d)
 FLOATS = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -99,6 +91,10 @@ def sites(model: Any, graph: Any, settings: Settings) -> list[Site]:
         site = Site(name, layer, node, source, node, why=settings.refusal(name, layer))
         if order.get(changes.get(source), math.inf) < order[node]:
             site.why = site.why or "its input has been changed in place"
+        found.append(site)
+        if (own := getattr(layer, "activation", None)) is not None:  # of a layer of convforge
+            site.activation = own
+            continue
         after = _only_user(site.end)
         norm = _module_of(model, after)
         if type(norm) is nn.BatchNorm2d and norm.running_mean is not None and not is_hooked(norm):
@@ -107,7 +103,6 @@ def sites(model: Any, graph: Any, settings: Settings) -> list[Site]:
         if (activation := _activation(model, after)) is not None:
             site.activation, site.end = activation, after
             site.folded += (str(after.target) if after.op == "call_module" else activation,)
-        found.append(site)
     return found
 
 
@@ -189,16 +184,12 @@ def observed(
     return seen
 
 
-def refusal_of_range(conv: Any, seen: Observer, settings: Settings) -> str:
+def refusal_of_range(seen: Observer) -> str:
     """Return the reason why a convolution of values in this range stays in float; empty if there is none."""
     if not seen.batches:
         return "the batches do not reach it"
     if not (math.isfinite(seen.low) and math.isfinite(seen.high)):
         return f"its input has values from {seen.low:g} to {seen.high:g}, which no scale can represent"
-    numbers = settings.numbers(seen)
-    taps = conv.weight[0].numel()
-    if taps * (magnitude(numbers.dtype) + abs(numbers.zero_point)) * magnitude("int8") > WIDE:
-        return f"sums of {taps} products of {numbers.dtype} with the zero point {numbers.zero_point} can exceed int32"
     return ""
 
 
@@ -210,7 +201,9 @@ def result_type(conv: Any) -> str:
 def layer_of(site: Site, given: Numbers, result: Numbers | None, settings: Settings) -> QuantConv2d:
     """Make the quantised layer of a site; raise ``ValueError`` if its numbers do not fit."""
     conv, norm, activation = site.conv, site.norm, site.activation
-    weight, bias = conv.weight, conv.bias
+    weight, bias, taps = conv.weight, conv.bias, conv.weight[0].numel()
+    if taps * (magnitude(given.dtype) + abs(given.zero_point)) * magnitude("int8") > WIDE:
+        raise ValueError(f"sums of {taps} products of {given.dtype}, zero point {given.zero_point}, can exceed int32")
     if norm is not None:
         weight, bias = folded((weight, bias, norm.running_mean, norm.running_var, norm.weight, norm.bias), norm.eps)
     if activation == "relu6" and result is not None:
@@ -312,9 +305,9 @@ class Plan:
         return made
 
     def _call(self, made: Any, site: Site, layer: Any, given: Any, many: int) -> Any:
-        """Add the call of a quantised layer, under its own name; of its second call, under a name with a number."""
-        shared = sum(node.op == "call_module" and node.target == site.name for node in self.graph.nodes) > 1
-        if shared:
+        """Add the call of a quantised layer; under a new name if the graph uses the float layer elsewhere too."""
+        uses = [str(node.target) for node in self.graph.nodes if node.op in ("call_module", "get_attr")]
+        if uses.count(site.name) > 1 or any(name.startswith(f"{site.name}.") for name in uses):
             called = made.call_module(_placed(self.model, f"{site.name}_call{many}", layer), (given,))
         else:
             above, _, own = site.name.rpartition(".")

@@ -199,7 +199,7 @@ def _by_graph(report: Quantized, graph: Any, batches: Iterable[Any], settings: S
     ranges = observed(copied, graph, batches, wanted, settings)
     for site in found:
         if not site.why:
-            site.why = refusal_of_range(site.conv, ranges[site.source], settings)
+            site.why = refusal_of_range(ranges[site.source])
     while True:  # until every site that remains can be made
         plan = Plan(copied, graph, found, ranges, settings)
         if (made := plan.made()) is not None:
@@ -234,11 +234,12 @@ def _by_hooks(report: Quantized, batches: Iterable[Any], settings: Settings) -> 
         for given in arguments_of(batches):
             copied(*given)
     for path, layer in layers.items():
-        why = reasons[path] or refusal_of_range(layer, seen[path], settings)
+        why = reasons[path] or refusal_of_range(seen[path])
         if not why:
             numbers = settings.numbers(seen[path])
             try:
-                made = layer_of(Site(path, layer, None, None, None), numbers, None, settings)
+                own = getattr(layer, "activation", None)
+                made = layer_of(Site(path, layer, None, None, None, activation=own), numbers, None, settings)
             except ValueError as fault:
                 why = str(fault)
         if why:

@@ -26,6 +26,8 @@ _POOL_SCHEMA = "(Tensor x, int[2] window, int[2] stride, int[2] padding, int[2] 
 # Filters by weights, then by options: (state of the tensors, the tensors, filter). Maximum number for one tensor.
 _FILTERS = WeakTensorKeyDictionary()
 _FILTERS_KEPT = 8
+# Filters that a CUDA graph captured, by weights: its replays read their memory, also after a change of the weights.
+_CAPTURED = WeakTensorKeyDictionary()
 
 
 class Numbers(NamedTuple):
@@ -62,39 +64,50 @@ class Words(NamedTuple):
 
 
 def operate(x: Any, numbers: Numbers, words: Words) -> Any:
-    """Call the operator, without PyTorch's dispatcher where nothing has to see the call."""
+    """Call the operator, without PyTorch's dispatcher where nothing has to see the call. `words` must be hashable."""
     if x.is_meta or is_watched() or any(type(one) not in PLAIN for one in (x, *numbers) if one is not None):
         return torch.ops.convforge.quant_conv2d(x, *numbers, *words)
-    return forward(x, *numbers, *words)
+    return _convolved(x, numbers, words)
 
 
 def forward(x: Any, *given: Any) -> Any:
-    """Compute the operator."""
-    numbers, words = Numbers(*given[: len(Numbers._fields)]), Words(*given[len(Numbers._fields) :])
-    last = is_channels_last(x)
-    y = _filter(x, numbers, words, last)(x.permute(0, 2, 3, 1) if last else x)
-    return y.permute(0, 3, 1, 2) if last else y
+    """Compute the operator, whose arguments come as lists from PyTorch's dispatcher."""
+    numbers, words = _parts([tuple(one) if isinstance(one, list) else one for one in given])
+    return _convolved(x, numbers, words)
+
+
+def _parts(given: Any) -> tuple[Numbers, Words]:
+    count = len(Numbers._fields)
+    return Numbers(*given[:count]), Words(*given[count:])
+
+
+def _convolved(x: Any, numbers: Numbers, words: Words) -> Any:
+    if is_channels_last(x):
+        return _filter(x, numbers, words, True)(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    return _filter(x, numbers, words, False)(x)
 
 
 def _filter(x: Any, numbers: Numbers, words: Words, last: bool) -> Filter:
     """Return the filter of these tensors and options; make it again after one of the tensors has changed."""
-    tensors = [one for one in numbers if one is not None]
-    if any(one.is_inference() for one in tensors):  # no version tells whether it has changed
+    try:
+        state = [None if one is None else (one.data_ptr(), one._version) for one in numbers]
+    except RuntimeError:  # a tensor of inference mode has no version, which would tell whether it has changed
         return _made(x, numbers, words)
-    state = [(one.data_ptr(), one._version) for one in tensors]
-    key = (
-        last, torch.are_deterministic_algorithms_enabled(), len(tensors), words.output_dtype, words.padding_mode,
-        tuple(words.stride), tuple(words.padding), tuple(words.dilation), *words[5:],
-    )  # fmt: skip
+    key = last, torch.are_deterministic_algorithms_enabled(), words
     kept = _FILTERS.setdefault(numbers.weight, {})
     found = kept.get(key)
     if found is None or found[0] != state:
         # An alias of each tensor keeps its memory, so that no other tensor gets these addresses.
-        found = state, [one.detach() for one in tensors], _made(x, numbers, words)
+        aliases = [None if one is None else one.detach() for one in numbers]
+        found = state, aliases, _made(x, numbers, words)
         while len(kept) >= _FILTERS_KEPT:
             kept.pop(next(iter(kept)), None)
         kept[key] = found
     made: Filter = found[2]
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        held = _CAPTURED.setdefault(numbers.weight, [])
+        if made not in held:
+            held.append(made)
     return made
 
 
@@ -129,7 +142,7 @@ def quantization_of(numbers: Numbers, output_dtype: str) -> Quantization:
 
 
 def _fake(x: Any, *given: Any) -> Any:
-    numbers, words = Numbers(*given[: len(Numbers._fields)]), Words(*given[len(Numbers._fields) :])
+    numbers, words = _parts(given)
     dtype = getattr(torch, words.output_dtype) if words.output_dtype else x.dtype
     if numbers.output_scale is None and not words.output_dtype:
         dtype = torch.int32
