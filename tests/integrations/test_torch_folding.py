@@ -250,3 +250,10 @@ def test_hooks_of_all_modules_let_folds_rest(kind: str) -> None:
     finally:
         hook.remove()
     close(model(X), model_of()(X))
+
+
+def test_an_activation_of_the_layer_itself_is_not_folded_over() -> None:
+    model = nn.Sequential(convforge.torch.Conv2d(3, 4, 3, activation="relu"), *model_of()[1:]).eval()
+    expected = model(X)
+    assert replace(model).layers[0].folded == ()
+    close(model(X), expected)

@@ -165,7 +165,8 @@ PASSED: dict[type, type] = {nn.BatchNorm2d: FoldedBatchNorm2d, nn.ReLU: FoldedRe
 
 class _Tracer(fx.Tracer):  # type: ignore[misc]
     def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
-        return isinstance(m, (Conv2d, *PASSED.values())) or bool(super().is_leaf_module(m, module_qualified_name))
+        ours = isinstance(m, (Conv2d, *PASSED.values())) or type(m).__module__.startswith("convforge.")
+        return ours or bool(super().is_leaf_module(m, module_qualified_name))
 
 
 def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
@@ -174,7 +175,7 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
         notes.append("Nothing was folded: hooks are registered for all modules, and would see other calls.")
         return {}
     try:
-        graph = _traced(model)
+        graph = traced(model)
     except Exception as fault:  # any error of a model that cannot be traced
         notes.append(f"Nothing was folded: the model cannot be traced ({first_line(fault)}).")
         return {}
@@ -194,8 +195,9 @@ def folds(model: Any, notes: list[str]) -> dict[str, tuple[str, ...]]:
 
     found = {}
     for node in graph.nodes:
-        if node.op != "call_module" or type(model.get_submodule(node.target)) not in (nn.Conv2d, Conv2d):
-            continue
+        layer = model.get_submodule(node.target) if node.op == "call_module" else None
+        if type(layer) not in (nn.Conv2d, Conv2d) or getattr(layer, "activation", None) is not None:
+            continue  # an activation between a convolution and what follows cannot be folded
         chain: list[str] = []
         last = node
         for kinds in ((nn.BatchNorm2d,), tuple(ACTIVATIONS)):
@@ -254,7 +256,7 @@ def _bounds(names: list[str]) -> list[str]:
     return sorted(path for path in every[0].union(*every) if not all(path in one for one in every))
 
 
-def _traced(model: Any) -> Any:
+def traced(model: Any) -> Any:
     """Trace a model without its hooks, then restore its attributes, which the trace may have changed."""
     before = [(layer, layer.__dict__.copy()) for layer in model.modules()]
     try:

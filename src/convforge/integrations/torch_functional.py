@@ -202,8 +202,8 @@ def _given(
     if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight, bias = (t if t is None or not _is_cast(t) else t.to(dtype) for t in (x, weight, bias))
-    steps, spread = _pair(stride, "stride"), _pair(dilation, "dilation")
-    sides = _sides(padding, weight.shape[-2:], spread, steps)
+    steps, spread = pair(stride, "stride"), pair(dilation, "dilation")
+    sides = sides_of(padding, weight.shape[-2:], spread, steps)
     if padding_mode != "zeros" and any(sides):
         x, sides = nn.functional.pad(x, around(sides), mode=padding_mode), [0, 0, 0, 0]
     whole = x[None] if x.dim() == 3 else x
@@ -215,7 +215,7 @@ def _without_channels(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, mode: str, activation: Any
 ) -> Any:
     """Convolve images without channels in PyTorch, to get its result shape and gradients."""
-    sides = _sides(padding, weight.shape[-2:], _pair(dilation, "dilation"), _pair(stride, "stride"))
+    sides = sides_of(padding, weight.shape[-2:], pair(dilation, "dilation"), pair(stride, "stride"))
     if any(sides):
         x = nn.functional.pad(x, around(sides), mode="constant" if mode == "zeros" else mode)
     y = nn.functional.conv2d(x, weight, bias, stride, 0, dilation, groups)
@@ -242,7 +242,7 @@ def _precision(asked: str) -> str:
     return "strict" if asked == "auto" else asked
 
 
-def _pair(value: Any, name: str) -> list[int]:
+def pair(value: Any, name: str) -> list[int]:
     """Return [vertical, horizontal] from a pair, a number for both axes, or as in PyTorch a sequence of one."""
     if isinstance(value, int | torch.SymInt):
         return [value, value]
@@ -253,7 +253,7 @@ def _pair(value: Any, name: str) -> list[int]:
     raise TypeError(f"{name}={value!r} must be a whole number or a pair (vertical, horizontal)")
 
 
-def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) -> list[int]:
+def sides_of(padding: Any, window: Any, dilation: list[int], stride: list[int]) -> list[int]:
     """Return padding in any form as [top, bottom, left, right]; "same" requires stride 1."""
     if padding == "valid":
         return [0, 0, 0, 0]
@@ -264,5 +264,5 @@ def _sides(padding: Any, window: Any, dilation: list[int], stride: list[int]) ->
         return [vertical // 2, vertical - vertical // 2, horizontal // 2, horizontal - horizontal // 2]
     if isinstance(padding, str):
         raise ValueError(f"padding={padding!r} is unknown; choose 'same', 'valid' or numbers")
-    vertical, horizontal = _pair(padding, "padding")
-    return [*_pair(vertical, "padding"), *_pair(horizontal, "padding")]
+    vertical, horizontal = pair(padding, "padding")
+    return [*pair(vertical, "padding"), *pair(horizontal, "padding")]

@@ -118,13 +118,17 @@ def around(padding: Any) -> list[int]:
 
 
 def _fake(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
-    o = Options(*options)
+    return empty_result(x, weight, Options(*options), _result_dtype(x.dtype, weight.dtype))
+
+
+def empty_result(x: Any, weight: Any, o: Options, dtype: Any) -> Any:
+    """Return an empty tensor with the shape, memory format and device of the result: all that a fake call knows."""
     n, _, h, w = x.shape
     k, _, r, s = weight.shape
     p = (h + sum(o.padding[:2]) - o.dilation[0] * (r - 1) - 1) // o.stride[0] + 1
     q = (w + sum(o.padding[2:]) - o.dilation[1] * (s - 1) - 1) // o.stride[1] + 1
     form = torch.channels_last if is_channels_last(x) else torch.contiguous_format
-    return torch.empty((n, k, p, q), dtype=_result_dtype(x.dtype, weight.dtype), device=x.device, memory_format=form)
+    return torch.empty((n, k, p, q), dtype=dtype, device=x.device, memory_format=form)
 
 
 def _result_dtype(x: Any, weight: Any) -> Any:

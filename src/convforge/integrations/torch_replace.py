@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +35,7 @@ LATE = "not measured: the time for measuring was spent before"
 COMPILING = 0.4
 
 # Types of weights that convforge supports here.
-_TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+TAKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +105,24 @@ class Replaced:
         layer.__class__ = kind
 
     def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
+        rows = [(layer.name or "(the model)", layer.by, ", ".join(layer.folded), layer.why) for layer in self.layers]
+        return table_text(("layer", "by", "folded in", "why"), rows, self.notes)
 
-        table = Table("layer", "by", "folded in", "why")
-        for layer in self.layers:
-            table.add_row(layer.name or "(the model)", layer.by, ", ".join(layer.folded), layer.why)
-        console = Console(width=140, force_terminal=False, color_system=None)
-        with console.capture() as text:
-            console.print(table)
-            for note in self.notes:
-                console.print(note, highlight=False)
-        return str(text.get())
+
+def table_text(columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str]) -> str:
+    """Return a table, and the notes below it, as text."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=140, force_terminal=False, color_system=None)
+    with console.capture() as text:
+        console.print(table)
+        for note in notes:
+            console.print(note, highlight=False)
+    return str(text.get())
 
 
 def replace(
@@ -204,7 +210,7 @@ def replace(
                         begins(path)
                     names = [path, *chains.get(path, ())]
                     report.layers.append(_swapped(model, names, layer, inputs.get(path), bool(example), report))
-                elif why := _left(layer, places[id(layer)]):
+                elif why := reason_left(layer, places[id(layer)]):
                     by_pytorch = getattr(layer.__dict__.get("_fold"), "by_pytorch", False)
                     by = "convforge" if isinstance(layer, Conv2d) and not by_pytorch else "PyTorch"
                     report.layers.append(Layer(path, by, (), why))
@@ -230,7 +236,7 @@ def replace(
     return report
 
 
-def _left(layer: Any, places: int) -> str:
+def reason_left(layer: Any, places: int) -> str:
     """Return the reason why a convolution is not replaced; empty for other modules."""
     if isinstance(layer, FoldedConv2d):
         return "replaced before, with what is folded into it"
@@ -250,7 +256,7 @@ def _left(layer: Any, places: int) -> str:
 def _swapped(model: Any, names: list[str], layer: Any, x: Any, measured: bool, report: Replaced) -> Layer:
     """Decide which library computes a layer, change its class accordingly, and return the decision."""
     path, *behind = names
-    if layer.weight.dtype not in _TAKEN:
+    if layer.weight.dtype not in TAKEN:
         return Layer(path, "PyTorch", (), f"convforge takes no {layer.weight.dtype}")
     fold = fold_of(model, names, False) if behind else None
     if x is None:
@@ -285,7 +291,7 @@ def _calls(
     """Yield the arguments of :func:`convforge.conv2d` for each layer that will be measured."""
     for path, x in inputs.items():
         layer, behind = convolutions[path], chains.get(path, ())
-        if layer.weight.dtype in _TAKEN:
+        if layer.weight.dtype in TAKEN:
             fold = fold_of(model, [path, *behind], False) if behind else None
             with suppress(TypeError, ValueError):  # reported when the layer is timed
                 yield arguments_of(_ours(layer, fold), x)
