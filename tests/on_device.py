@@ -14,7 +14,7 @@ from tests.judged import allowed, judge_of
 from convforge.algorithms import refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, parse_problem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import FP8, is_integer, itemsize
 from convforge.verify import Inputs, Judge, check_plan
 
 OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
@@ -60,6 +60,11 @@ def takes(algorithm: Any, text: str) -> bool:
         return bytes_ and dense and beside and alone and side_by_side and problem.epilogue.x_zero_point == 0
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_wgmma":
         return _is_for_tensor_cores(problem, {"float16"}, {"bfloat16"})
+    if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_int8":
+        bytes_ = all(is_integer(dtype) and itemsize(dtype) == 1 for dtype in (problem.x_dtype, problem.w_dtype))
+        return bytes_ and problem.out_dtype != "float64" and (problem.groups == 1 or problem.c_per_group >= 8)
+    if algorithm.name == "implicit_gemm_fp8":
+        return isinstance(problem, Conv2dProblem) and problem.x_dtype in FP8
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_mma":
         alike = {problem.x_dtype, problem.w_dtype} in ({"float16"}, {"bfloat16"})
         return alike and problem.out_dtype in (problem.x_dtype, "float32")

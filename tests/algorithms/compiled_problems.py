@@ -165,6 +165,18 @@ OWN = {
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",),
         ("n32c128h28w28_k128r3s3_p1_f32_nchw_math-tf32", "n32c64h56w56_k256r1s1_f32_nhwc_+residual+relu_math-tf32"),
     ),
+    "implicit_gemm_int8": (
+        ("n32c128h28w28_k128r3s3_p1_i8-i8-i8-i32_nhwc_+scale:channel+bias",),
+        (
+            "n32c256h14w14_k256r3s3_p1_u8-i8-u8-i32_nhwc_+zero:9+scale:channel+bias",
+            "n2c2560h16w16_k1280r3s3_p1_u8-i8-i32-i32_nhwc_+zero:9",
+            "n32c64h56w56_k256r1s1_i8-i8-f16-i32_nchw_+scale:channel+bias+relu",
+        ),
+    ),
+    "implicit_gemm_fp8": (
+        ("n32c128h28w28_k128r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8_+scale:tensor",),
+        ("n32c256h14w14_k256r3s3_p1_f8e5m2-f8e4m3-f8e4m3-f32_nhwc_math-fp8_+scale:tensor+bias+relu",),
+    ),
     "implicit_gemm_split_mma": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc", "n1c512h7w7_k512r3s3_p1_f32_nchw"),
         (
@@ -264,7 +276,8 @@ FIRST_ARCHITECTURE = {
 }  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.
 ONLY_ARCHITECTURE = {
-    "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90,
+    "implicit_gemm_wgmma": 90, "implicit_gemm_tf32": 90, "implicit_gemm_split": 90, "implicit_gemm_int8": 90,
+    "implicit_gemm_fp8": 90, "tap_sums": 90,
     "gemm_wgmma": 90, "gemm_tf32": 90, "gemm_split": 90,
 }  # fmt: skip
 
