@@ -221,13 +221,10 @@ class Conv2dProblem(FilterProblem):
         if single and abs(zero_point) > 2**24:
             raise ValueError(f"out_zero_point={zero_point} is beyond 2^24, and the epilogue computes in float32")
         if single and not FLOAT32[0] <= scale <= FLOAT32[1]:
-            raise ValueError(
-                f"out_scale={scale} must be from 2^-126 to 2^127, because the epilogue computes in float32"
-            )
+            raise ValueError(f"out_scale={scale} must be from 2^-126 to 2^127: the epilogue computes in float32")
         if single and abs(self.epilogue.residual_scale) > FLOAT32[1]:
             raise ValueError(
-                f"residual_scale={self.epilogue.residual_scale} must be at most 2^127, because the epilogue computes in "
-                "float32"
+                f"residual_scale={self.epilogue.residual_scale} must be at most 2^127: the epilogue computes in float32"
             )
 
     @property

@@ -105,8 +105,8 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
 
     This is so if all numbers are multiples of 1/4 and four times the magnitude is below 1/u. Integer sums are always
     exact, unless an epilogue changes them. With a divisor the limit is 1/u for 8 * divisor * magnitude: then the one
-    division rounds as the truth does, because no quotient crosses a tie (:func:`convforge.filter`). An output scale must
-    be a power of two; above 1 it makes the multiples of 1/4 that many times as small.
+    division rounds as the truth does, because no quotient crosses a tie (:func:`convforge.filter`). An output scale
+    must be a power of two; above 1 it makes the multiples of 1/4 that many times as small.
     """
     ends = problem.epilogue
     alone = ends == Epilogue(x_zero_point=ends.x_zero_point, divisor=ends.divisor)
