@@ -286,7 +286,7 @@ class Filter:
         return "" if note is None else str(note)
 
     def __call__(self, x: Array, out: Array | None = None, *, residual: Array | None = None) -> Array:
-        """Convolve; see :func:`conv2d` for shapes, dtypes and errors."""
+        """Convolve; see :func:`conv2d` for shapes, dtypes, `residual` and errors."""
         result, key = self._calls.again((x, residual), (), out, has_weights=False)
         if result is not None:
             return result
