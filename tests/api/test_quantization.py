@@ -15,6 +15,8 @@ from tests.backends.emulated import needs_emulator
 
 import convforge
 from convforge import Quantization
+from convforge.call.arrays import home_of
+from convforge.call.quantized import QuantizedWeights
 from convforge.problem.types import limits
 
 NAIVE: Any = {"algorithm": "direct_naive"}  # the method that compiles fastest; one test asks them all
@@ -260,6 +262,8 @@ def test_a_relu_is_the_saturation_at_the_zero_point() -> None:
         y = convforge.conv2d(x, w, bias, quantization=q, **NAIVE)
         np.testing.assert_array_equal(convforge.conv2d(x, w, bias, quantization=q, activation="relu", **NAIVE), y)
         assert (y == zero).any()
+        held = QuantizedWeights(q, home_of(w=w), w, bias, ("clipped_relu", 12.75))
+        assert held.fields("uint8", "zeros")["activation"] is None
         wide, short = ("clipped_relu", 12.8), ("clipped_relu", 12.6)  # 255 * 0.05 = 12.75
         np.testing.assert_array_equal(convforge.conv2d(x, w, bias, quantization=q, activation=wide, **NAIVE), y)
         assert convforge.conv2d(x, w, bias, quantization=q, activation=short, **NAIVE).max() < y.max()

@@ -110,8 +110,11 @@ class _Epilogue:
         low, high = limits(dtype)
         if self._zero_point != low:
             return False
-        name, alpha = self._given.activation, self._alpha
-        return name == "relu" or (name == "clipped_relu" and alpha is not None and alpha + self._zero_point >= high)
+        if self._given.activation == "relu":
+            return True
+        # Rounding is monotonic, so every number from the limit on is stored as the largest value, with it or without.
+        alpha = self._alpha
+        return self._given.activation == "clipped_relu" and bool(np.rint((alpha or 0.0) + self._zero_point) >= high)
 
 
 def quantized_weights(
