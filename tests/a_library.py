@@ -66,6 +66,9 @@ class ALibrary:
     def cast(self, array: Any, dtype: str) -> There:
         return There(np.array(array.lies, dtype, order="C"))
 
+    def from_host(self, array: Any, device: str) -> There:
+        return There(array.copy())
+
     def copy(self, target: Any, source: Any) -> None:
         target.lies[...] = source.lies
 

@@ -227,6 +227,10 @@ CONV2D = [
     Case("n1c3h12w13_k4r3s3_p1_u8-i8-f32-i32_nchw_+scale:channel+bias+gelu"),
     Case("n2c3h21w80_k3r5s5_p2_replicate_g3_u8-i8-u8-i32_nhwc", every_config=True),
     Case("n1c2h19w48_k2r4s3_p2x1_g2_i8-i8-i32-i32_nchw_+scale:channel+bias"),
+    # A scale of the residual; a scale and a zero point of the output.
+    Case("n1c4h12w13_k4r3s3_p1_g4_u8-i8-u8-i32_nchw_+zero:99+scale:channel+bias+residual:0.37+relu+out:0.7:7", FLOATS),
+    Case("n1c3h12w13_k4r3s3_p1_i8-i8-i8-i32_nchw_+scale:tensor+silu+out:0.03:-7"),
+    Case("n2c3h9w10_k4r3s3_p1_f32_nchw_+bias+residual:-0.37+gelu+out:0.3:0", FLOATS),
     # Integer biases and residuals of any size: float32 cannot represent most of them.
     Case("n1c4h12w16_k4r3s3_p1_g4_u8-i8-i32-i32_nchw_+bias+residual+relu"),
     Case("n1c8h7w8_k8r1s1_u8-i8-i32-i32_nchw_+bias+residual"),

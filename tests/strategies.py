@@ -47,11 +47,16 @@ def dtypes_of(problem: Any) -> tuple[str, ...]:
 @st.composite
 def epilogues(draw: Any, dtypes: tuple[str, ...]) -> Epilogue:
     """Draw any epilogue that these types allow."""
-    activation = draw(st.sampled_from(["identity", *ACTIVATIONS]))
+    activation, residual = draw(st.sampled_from(["identity", *ACTIVATIONS])), draw(st.booleans())
     return Epilogue(
         scale=draw(st.sampled_from(["none", "tensor", "channel"])),
         bias=draw(st.booleans()),
-        residual=draw(st.booleans()),
+        residual=residual,
+        residual_scale=draw(st.sampled_from([1.0, 1.0, -0.5, 0.3])) if residual else 1.0,
+        out_scale=draw(st.sampled_from([1.0, 1.0, 4.0, 0.3])),
+        out_zero_point=draw(st.integers(*limits(dtypes[2])).filter(lambda z: abs(z) <= 2**24))
+        if is_integer(dtypes[2]) and draw(st.booleans())
+        else 0,
         activation=activation,
         x_zero_point=draw(st.integers(*limits(dtypes[0]))) if is_integer(dtypes[3]) else 0,
         divisor=draw(st.sampled_from([1, 1, 9, 2**24])),

@@ -48,6 +48,7 @@ def conv2d(
     tune: bool | None = None,
     workspace_limit: int | None = None,
     quantization: Quantization | None = None,
+    residual: Array | None = None,
     out: Array | None = None,
 ) -> Array:
     """Convolve a batch of images in 2D: cross-correlation, as in neural networks.
@@ -98,8 +99,10 @@ def conv2d(
     quantization : Quantization, optional
         Scales and zero points of 8-bit x and w, of which `bias` is then int32. Each call prepares the weights and the
         epilogue again, and reads a bias on a GPU back; a :class:`Filter` prepares them once.
+    residual : array of the result's shape and dtype, optional
+        Added before the activation; with `quantization` by the scale and zero point that it names for it.
     out : array, optional
-        Array of x's library that receives the result; it may overlap x. JAX arrays cannot be written to.
+        Array of x's library that receives the result; it may overlap x and `residual`. JAX arrays cannot be written to.
 
     Returns
     -------
@@ -132,13 +135,14 @@ def conv2d(
         None if plain else kinds(stride, padding, dilation, groups, deterministic, tune, workspace_limit, activation),
         *(layout, padding_mode, mode, activation, precision, algorithm, config, device),
     )
-    result, key = (None, None) if quantization is not None else _CALLS.again((x, w, bias), options, out)
+    once = quantization is not None or residual is not None
+    result, key = (None, None) if once else _CALLS.again((x, w, bias), options, out)
     if result is not None:
         return result
     return convolved(
-        _CALLS, key, x, w, bias, out, quantization=quantization, stride=stride, padding=padding, dilation=dilation,
-        groups=groups, layout=layout, padding_mode=padding_mode, mode=mode, activation=activation, precision=precision,
-        algorithm=algorithm, config=config, device=device, deterministic=deterministic, tune=tune,
+        _CALLS, key, x, w, bias, out, quantization=quantization, residual=residual, stride=stride, padding=padding,
+        dilation=dilation, groups=groups, layout=layout, padding_mode=padding_mode, mode=mode, activation=activation,
+        precision=precision, algorithm=algorithm, config=config, device=device, deterministic=deterministic, tune=tune,
         workspace_limit=workspace_limit,
     )  # fmt: skip
 
@@ -156,21 +160,25 @@ _PROBLEM_OPTIONS = {
 def convolved(
     calls: Calls, key: Any, x: Array, w: Array, bias: Array | None, out: Array | None = None, *,
     prepare: Callable[[Plan, Any, Any], PreparedFilter] | None = None,
-    quantization: Quantization | QuantizedWeights | None = None, **options: Any,
+    quantization: Quantization | QuantizedWeights | None = None, residual: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
     """Compute :func:`conv2d` without the call cache, and store the call in `calls` under `key`.
 
     `options` are those of conv2d; `prepare` returns the prepared weights for a plan and a stream.
     """
     choice = {name: options.pop(name, default) for name, default in _PLAN_OPTIONS.items()}
-    home = home_of(x=x, w=w, bias=bias, out=out) if prepare is None else home_of(w=w, x=x, out=out)
+    others = {"residual": residual, "out": out}
+    home = home_of(x=x, w=w, bias=bias, **others) if prepare is None else home_of(w=w, x=x, **others)
+    addend = None if residual is None else home.read(residual, "residual", (3, 4))
     if quantization is None:
-        problem, view, weights, vector = _conv2d_problem(home, x, w, bias, options)
+        problem, view, weights, vector = _conv2d_problem(home, x, w, bias, {**options, "residual": addend})
         added = None if vector is None else home.operand(vector, bias, problem.operand_dtype)
         operands = {} if added is None else {"bias": added}
     else:
-        problem, view, weights, operands = _quantized_problem(home, x, w, bias, quantization, options)
+        problem, view, weights, operands = _quantized_problem(home, x, w, bias, addend, quantization, options)
         vector = added = None
+    if addend is not None:
+        operands = {**operands, "residual": addend}
     stream = home.stream()
     x_filled, w_filled = home.filled(view, problem.x_shape), home.filled(weights, problem.w_shape)
     as_given = x_filled is view and (prepare is not None or (added is vector and w_filled is weights))
@@ -193,16 +201,17 @@ def _conv2d_problem(
 
 
 def _quantized_problem(
-    home: Home, x: Array, w: Array, bias: Array | None, quantization: Quantization | QuantizedWeights,
+    home: Home, x: Array, w: Array, bias: Array | None, residual: Any, quantization: Quantization | QuantizedWeights,
     options: Mapping[str, Any],
 ) -> tuple[Conv2dProblem, Any, Any, dict[str, Any]]:  # fmt: skip
     """Return the problem of a quantised convolution, the views of x and w, and the operands of the epilogue."""
     held = quantization
     if not isinstance(held, QuantizedWeights):
-        held = quantized_weights(held, home, w, bias)
+        held = quantized_weights(held, home, w, bias, options.get("activation"))
+    held.quantization.check_residual(residual is not None)
     view, weights = home.read(x, "x", (3, 4)), held.w
-    fields = held.fields(dtype_name(view), options.get("activation"), options.get("padding_mode", "zeros"))
-    problem = conv2d_problem(view, weights, **{**options, **fields})
+    fields = held.fields(dtype_name(view), options.get("padding_mode", "zeros"))
+    problem = conv2d_problem(view, weights, residual=residual, **{**options, **fields})
     return problem, view, weights, held.operands
 
 
@@ -235,7 +244,7 @@ class Filter:
     w, bias
         As in :func:`conv2d`. The filter keeps copies.
     **options
-        The other arguments of :func:`conv2d`, except `out`.
+        The other arguments of :func:`conv2d`, except `residual` and `out`, which belong to a call.
 
     Examples
     --------
@@ -253,10 +262,13 @@ class Filter:
         self.bias: Array = None if bias is None else home.kept(bias, "bias", (1,))
         unknown = set(options) - _PROBLEM_OPTIONS - _PLAN_OPTIONS.keys()
         if unknown:
-            raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out")
+            raise TypeError(f"Filter takes no option {', '.join(sorted(unknown))}; it takes conv2d's, except out "
+                            "and residual, which a call takes")  # fmt: skip
         quantization = options.get("quantization")
         self._held = {} if quantization is None else {
-            "quantization": quantized_weights(quantization, home, self.w, self.bias, kept=True)
+            "quantization": quantized_weights(
+                quantization, home, self.w, self.bias, options.get("activation"), kept=True
+            )
         }  # fmt: skip
         self._options = options
         self._kept: dict[Any, PreparedFilter] = {}
@@ -273,12 +285,12 @@ class Filter:
         note = None if self._last is None else self._last.note
         return "" if note is None else str(note)
 
-    def __call__(self, x: Array, out: Array | None = None) -> Array:
-        """Convolve; see :func:`conv2d` for shapes, dtypes and errors."""
-        result, key = self._calls.again((x,), (), out)
+    def __call__(self, x: Array, out: Array | None = None, *, residual: Array | None = None) -> Array:
+        """Convolve; see :func:`conv2d` for shapes, dtypes, `residual` and errors."""
+        result, key = self._calls.again((x, residual), (), out, has_weights=False)
         if result is not None:
             return result
-        options = {**self._options, **self._held}
+        options = {**self._options, **self._held, "residual": residual}
         return convolved(self._calls, key, x, self.w, self.bias, out, prepare=self._prepare, **options)
 
     def _prepare(self, plan: Plan, w: Any, stream: Any) -> PreparedFilter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from fractions import Fraction
 from typing import Any
@@ -14,6 +15,8 @@ from tests.backends.emulated import needs_emulator
 
 import convforge
 from convforge import Quantization
+from convforge.call.arrays import home_of
+from convforge.call.quantized import QuantizedWeights
 from convforge.problem.types import limits
 
 NAIVE: Any = {"algorithm": "direct_naive"}  # the method that compiles fastest; one test asks them all
@@ -29,18 +32,36 @@ def draws(seed: int, x: tuple[int, ...], w: tuple[int, ...], x_dtype: str = "uin
     return rng.integers(low, high + 1, x, x_dtype), rng.integers(w_low, w_high + 1, w, w_dtype), bias
 
 
-def defined(x: Any, w: Any, bias: Any, q: Quantization, dtype: str, **options: Any) -> Any:
-    """The definition in exact numbers: a float64 convolution of whole numbers is exact, and so are fractions."""
+def exact_sums(x: Any, w: Any, bias: Any, q: Quantization, **options: Any) -> Any:
+    """The sums, exactly: a float64 convolution of whole numbers."""
     plain = (x.astype(np.float64) - q.x_zero_point, w - q.w_zero_point.reshape(-1, 1, 1, 1).astype(np.float64))
     sums = convforge.conv2d(*plain, algorithm="direct_naive", **options)
     sums += 0 if bias is None else bias.reshape(-1, 1, 1)
+    return sums
+
+
+def defined(
+    x: Any, w: Any, bias: Any, q: Quantization, dtype: str, *, activation: Any = None, residual: Any = None,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """The definition in fractions, for activations of linear pieces."""
+    sums = exact_sums(x, w, bias, q, **options)
     if q.output is None:
         return sums.astype(np.int32)
-    multipliers = np.broadcast_to(q.multiplier, w.shape[0])
+    multipliers = [Fraction(float(m)) for m in np.broadcast_to(q.multiplier, w.shape[0])]
+    added = Fraction(float(q.residual_multiplier))
+    name, alpha = (activation, 0.0) if activation is None or isinstance(activation, str) else activation
+    slope, most = Fraction(alpha), Fraction(alpha / float(q.out_scale))
+    act: Any = {
+        None: lambda y: y, "identity": lambda y: y, "relu": lambda y: max(y, Fraction()),
+        "leaky_relu": lambda y: y if y > 0 else y * slope, "clipped_relu": lambda y: min(max(y, Fraction()), most),
+    }[name]  # fmt: skip
     found, (low, high) = np.empty(sums.shape, dtype), limits(dtype)
     for at, value in np.ndenumerate(sums):
-        exact = Fraction(float(multipliers[at[1]])) * int(value) + q.zero_point
-        found[at] = min(max(round(exact), low), high)  # Python rounds fractions half to even
+        exact = multipliers[at[1]] * int(value)
+        if residual is not None:
+            exact += added * (int(residual[at]) - q.residual_zero_point)
+        found[at] = min(max(round(act(exact) + q.zero_point), low), high)  # Python rounds fractions half to even
     return found
 
 
@@ -114,16 +135,71 @@ def test_the_definition(seed: int, x_zero: int, zeros: str, power: int, quantise
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2) if layout == "NHWC" else y, expected)
 
 
+PIECES = [None, "relu", "identity", ("leaky_relu", 0.125), ("clipped_relu", 6.0), ("clipped_relu", 0.8)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from(["uint8", "int8"]),
+       zeros=st.tuples(*3 * [st.integers(0, 255)]), activation=st.sampled_from(PIECES), power=st.integers(-15, -4),
+       has_residual=st.booleans(), binary=st.booleans())  # fmt: skip
+def test_activations_and_residuals_by_the_definition(
+    seed: int, dtype: str, zeros: tuple[int, ...], activation: Any, power: int, has_residual: bool, binary: bool
+) -> None:
+    """Binary scales give many ties; with others, no number but a whole one is near a tie."""
+    x, w, bias = draws(seed, (1, 3, 6, 7), (4, 3, 2, 3), dtype)
+    low = limits(dtype)[0]
+    added = draws(seed + 1, (1, 4, 5, 5), (1, 1, 1, 1), dtype)[0] if has_residual else None
+    scales = np.float32(2.0**power) * np.array([1, 1.5, 0.75, 3], np.float32)
+    scale, of_residual = (0.5, 0.75) if binary else (0.37, 0.21)
+    q = Quantization(
+        x=(0.5, low + zeros[0]), w=(scales, 0), output=(scale, low + zeros[1]),
+        residual=(of_residual, low + zeros[2]) if has_residual else None,
+    )  # fmt: skip
+    given: Any = {"activation": activation, "residual": added}
+    y = convforge.conv2d(x, w, bias, quantization=q, **given, **NAIVE)
+    np.testing.assert_array_equal(y, defined(x, w, bias, q, dtype, **given))
+
+
+CURVES: dict[str, Any] = {
+    "sigmoid": lambda y: 1 / (1 + np.exp(-y)), "tanh": np.tanh, "silu": lambda y: y / (1 + np.exp(-y)),
+    "gelu": lambda y: y * np.vectorize(math.erfc)(-y * math.sqrt(0.5)) / 2,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("device", DEVICES)
-def test_every_method_that_takes_it_gives_the_same_bits(device: str) -> None:
+@pytest.mark.parametrize("activation", CURVES)
+def test_other_activations_have_the_real_number(activation: str, device: str) -> None:
+    x, w, bias = draws(11, (1, 3, 6, 7), (4, 3, 2, 3))
+    added = draws(12, (1, 4, 5, 5), (1, 1, 1, 1))[0]
+    q = Quantization(
+        x=(0.02, 101), w=(np.array([1, 2, 3, 4]) * 1e-3, 0), output=(1 / 60, 119), residual=(0.03, 70)
+    )  # fmt: skip
+    y = convforge.conv2d(
+        x, w, bias, quantization=q, activation=activation, residual=added, device=device, **NAIVE
+    )  # fmt: skip
+    sums = exact_sums(x, w, bias, q)
+    real = sums * q.real_multiplier.reshape(-1, 1, 1) + float(np.float32(0.03)) * (added - 70.0)
+    exact = np.clip(CURVES[activation](real) / float(np.float32(1 / 60)) + 119, 0, 255)
+    assert np.abs(y - exact).max() <= 0.5 + 1e-9
+    assert len(np.unique(y)) > 20
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("zero", "activation"), [(0, None), (7, "relu"), (3, ("leaky_relu", 0.25))])
+def test_every_method_that_takes_it_gives_the_same_bits(zero: int, activation: Any, device: str) -> None:
     x, w, bias = draws(3, (2, 8, 10, 12), (8, 1, 3, 3))
-    q = Quantization(x=(0.02, 130), w=(np.linspace(0.01, 0.2, 8), 0), output=(0.3, 0))
-    expected = defined(x, w, bias, q, "uint8", padding=1, groups=8)
+    scales: Any = {"x": (0.02, 130), "w": (np.linspace(0.01, 0.2, 8), 0), "output": (0.3, zero)}
+    added = draws(4, x.shape, (1, 1, 1, 1))[0] if activation else None
+    q = Quantization(**scales, residual=(0.7, 33) if activation else None)
+    given: Any = {"activation": activation, "residual": added}
+    expected = defined(x, w, bias, q, "uint8", padding=1, groups=8, **given)
     found = {}
     for info in convforge.algorithms(device=device):
         if info.operation == "conv2d" and info.ours:
             try:
-                y = convforge.conv2d(x, w, bias, 1, 1, 1, 8, quantization=q, algorithm=info.name, device=device)
+                y = convforge.conv2d(
+                    x, w, bias, 1, 1, 1, 8, quantization=q, algorithm=info.name, device=device, **given
+                )
             except convforge.UnsupportedProblem:
                 continue
             found[info.name] = y
@@ -186,10 +262,71 @@ def test_a_relu_is_the_saturation_at_the_zero_point() -> None:
         y = convforge.conv2d(x, w, bias, quantization=q, **NAIVE)
         np.testing.assert_array_equal(convforge.conv2d(x, w, bias, quantization=q, activation="relu", **NAIVE), y)
         assert (y == zero).any()
-    q = Quantization(x=(0.01, 128), w=(0.02, 0), output=(0.05, 3))
-    for activation in ("relu", ("clipped_relu", 6.0), "gelu"):
-        with pytest.raises(ValueError, match="ask for output='float32'"):
-            convforge.conv2d(x, w, bias, quantization=q, activation=activation)
+        held = QuantizedWeights(q, home_of(w=w), w, bias, ("clipped_relu", 12.75))
+        assert held.fields("uint8", "zeros")["activation"] is None
+        wide, short = ("clipped_relu", 12.8), ("clipped_relu", 12.6)  # 255 * 0.05 = 12.75
+        np.testing.assert_array_equal(convforge.conv2d(x, w, bias, quantization=q, activation=wide, **NAIVE), y)
+        assert convforge.conv2d(x, w, bias, quantization=q, activation=short, **NAIVE).max() < y.max()
+
+
+def residual_layer() -> tuple[Any, ...]:
+    x, w, bias = draws(13, (2, 4, 7, 8), (3, 4, 3, 3))
+    added = draws(14, (2, 3, 7, 8), (1, 1, 1, 1))[0]
+    return x, w, bias, added, Quantization(x=(0.02, 5), w=(0.01, 0), output=(0.2, 3), residual=(0.3, 117))
+
+
+def test_a_filter_takes_another_residual_in_each_call() -> None:
+    x, w, bias, added, q = residual_layer()
+    options: Any = {"padding": 1, "quantization": q, "activation": "relu", **NAIVE}
+    layer = convforge.Filter(w, bias, **options)
+    for shift in range(4):  # the first calls of each shape are not those of the call cache
+        now = added + np.uint8(shift)
+        expected = convforge.conv2d(x, w, bias, residual=now, **options)
+        np.testing.assert_array_equal(layer(x, residual=now), expected)
+        np.testing.assert_array_equal(layer(x[1], residual=now[1]), expected[1])
+        channels_last = np.ascontiguousarray(now.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        np.testing.assert_array_equal(layer(x, residual=channels_last), expected)
+        assert layer(x, now, residual=now) is now, "the result replaces the residual"
+        np.testing.assert_array_equal(now, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_a_result_in_floats_adds_a_residual_of_floats(dtype: str) -> None:
+    x, w, bias, _, q = residual_layer()
+    added = np.random.default_rng(2).standard_normal((2, 3, 7, 8)).astype(dtype)
+    sums = exact_sums(x, w, bias, q, padding=1) * float(q.real_multiplier)
+    for residual, value in ((None, added.astype(np.float64)), ((0.25, 3), 0.25 * (added.astype(np.float64) - 3))):
+        into_floats = Quantization(x=q.x, w=q.w, output=dtype, residual=residual)
+        y = convforge.conv2d(
+            x, w, bias, padding=1, quantization=into_floats, activation="relu", residual=added, **NAIVE
+        )  # fmt: skip
+        assert y.dtype == dtype
+        np.testing.assert_allclose(y, np.maximum(sums + value, 0), rtol=np.finfo(dtype).eps, atol=1e-12)
+
+
+def test_sums_in_int32_add_a_residual_as_it_is() -> None:
+    x, w, bias, _, q = residual_layer()
+    added = np.full((2, 3, 7, 8), 2**31 - 1, np.int32)
+    added[0] = np.random.default_rng(3).integers(-(2**30), 2**30, (3, 7, 8))
+    sums = Quantization(x=q.x, w=q.w)
+    y = convforge.conv2d(x, w, bias, padding=1, quantization=sums, residual=added, **NAIVE)
+    expected = exact_sums(x, w, bias, sums, padding=1) + added
+    np.testing.assert_array_equal(y, np.clip(expected, -(2**31), 2**31 - 1).astype(np.int32))
+
+
+def test_a_residual_without_quantization() -> None:
+    rng = np.random.default_rng(4)
+    x, w = (rng.integers(-9, 9, shape).astype(np.float32) for shape in ((2, 4, 7, 8), (3, 4, 3, 3)))
+    added = rng.integers(-99, 99, (2, 3, 7, 8)).astype(np.float32)
+    expected = np.maximum(convforge.conv2d(x, w, padding=1, **NAIVE) + added, 0)
+    y = convforge.conv2d(x, w, padding=1, activation="relu", residual=added, **NAIVE)
+    np.testing.assert_array_equal(y, expected)
+    layer = convforge.Filter(w, padding=1, activation="relu", **NAIVE)
+    for _ in range(3):
+        np.testing.assert_array_equal(layer(x, residual=added), expected)
+        np.testing.assert_array_equal(
+            layer(x), np.maximum(expected * 0 + convforge.conv2d(x, w, padding=1, **NAIVE), 0)
+        )
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
@@ -212,6 +349,7 @@ def test_a_filter_prepares_once_for_arrays_of_every_library(library: str) -> Non
 
 
 X, W = np.zeros((1, 2, 4, 4), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
+Y = np.zeros((1, 3, 2, 2), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +377,25 @@ X, W = np.zeros((1, 2, 4, 4), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
          "there are 3 output channels"),
         (lambda: convforge.conv2d(np.zeros((1, 64, 4, 4), np.uint8), np.zeros((1, 64, 3, 3), np.uint8),
                                   quantization=Quantization(x=(1.0, 0), w=(1.0, 3))), ValueError, "or 128 for uint8"),
+        (lambda: Quantization(x=(1.0, 0), w=(1.0, 0), residual=(1.0, 0)), ValueError, "sums in int32 have no scale"),
+        (lambda: Quantization(x=(1.0, 0), w=(1.0, 0), output=(1.0, 0), residual=1.0), TypeError, "must be a pair"),
+        (lambda: Quantization(x=(1.0, 0), w=(1.0, 0), output=(1.0, 0), residual=([1.0], 0)), ValueError,
+         "the residual and the output have one scale"),
+        (lambda: Quantization(x=(1.0, 0), w=(1.0, 0), output=(1.0, 0), residual=(-1.0, 0)), ValueError,
+         "of residual must be positive"),
+        (lambda: Quantization(x=(1.0, 0), w=(1.0, 0), output=(1e-9, 0), residual=(1e30, 0)), ValueError,
+         "must be positive and finite"),
+        (lambda: call(output=(1.0, 0), residual=(1.0, 256), added=Y), ValueError,
+         "the zero point 256 of residual must be a value of uint8"),
+        (lambda: call(output=(1.0, 0), residual=(1.0, 2)), ValueError, "give the call a residual too"),
+        (lambda: convforge.Filter(W, quantization=Quantization(x=(1.0, 0), w=(1.0, 0), output=(1.0, 0),
+                                                               residual=(1.0, 2)))(X), ValueError,
+         "give the call a residual too"),
+        (lambda: call(output=(1.0, 0), added=Y), ValueError, r"Quantization\(residual=\)"),
+        (lambda: call(added=Y.astype(np.int32)[0]), ValueError, r"residual has shape \(3, 2, 2\); the result has"),
+        (lambda: call(added=Y), ValueError, "residual is uint8 and the result is int32; cast the residual"),
+        (lambda: convforge.Filter(W, residual=Y), TypeError, "and residual, which a call takes"),
+        (lambda: call(output=(1.0, 3), activation="swish"), ValueError, "activation='swish' is unknown"),
         (lambda: convforge.conv2d(X.astype(np.int16), W, quantization=Quantization(x=(1.0, 0), w=(1.0, 0))),
          TypeError, "with quantization it must be one of uint8, int8"),
     ],
@@ -248,6 +405,10 @@ def test_mistakes_are_named(make: Any, kind: type[Exception], words: str) -> Non
         make()
 
 
-def call(x: Any = (1.0, 0), w: Any = (1.0, 0), output: Any = None, bias: Any = None) -> Any:
+def call(
+    x: Any = (1.0, 0), w: Any = (1.0, 0), output: Any = None, bias: Any = None, residual: Any = None, added: Any = None,
+    activation: Any = None,
+) -> Any:  # fmt: skip
     """Convolve zeros by these numbers."""
-    return convforge.conv2d(X, W, bias, quantization=Quantization(x=x, w=w, output=output))
+    q = Quantization(x=x, w=w, output=output, residual=residual)
+    return convforge.conv2d(X, W, bias, quantization=q, residual=added, activation=activation)

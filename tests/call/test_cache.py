@@ -88,6 +88,28 @@ def test_a_call_made_again_is_the_call(library: ALibrary, name: str, with_bias: 
     assert kept() == 1, "all three are one kind, which can be made again"
 
 
+@pytest.mark.parametrize("batch", [(2,), ()])
+def test_a_residual_of_a_filter_is_another_one_in_each_call(library: ALibrary, batch: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    q = convforge.Quantization(x=(0.02, 5), w=(0.01, 0), output=(0.2, 3), residual=(0.3, 117))
+    w, bias = rng.integers(-127, 128, (4, 3, 3, 3), np.int8), rng.integers(-9999, 9999, 4, np.int32)
+    options: Any = {"padding": 1, "quantization": q, "activation": ("leaky_relu", 0.25), "algorithm": "direct_tiled"}
+    layer = convforge.Filter(there(w), there(bias), **options)
+    for again in range(4):
+        x, added = (
+            rng.integers(0, 256, (*batch, 3, 9, 12), np.uint8),
+            rng.integers(0, 256, (*batch, 4, 9, 12), np.uint8),
+        )
+        expected = convforge.conv2d(x, w, bias, residual=added, device="emulator", **options)
+        residual, out = there(added), there(np.empty_like(added))
+        np.testing.assert_array_equal(layer(there(x), residual=residual).lies, expected, f"call {again}")
+        assert layer(there(x), out, residual=residual) is out
+        np.testing.assert_array_equal(out.lies, expected)
+        assert layer(there(x), residual, residual=residual) is residual
+        np.testing.assert_array_equal(residual.lies, expected)
+    assert len(layer._calls) == 2, "with a result of the caller's, and without"
+
+
 def test_it_is_the_launches_alone_that_are_made_again(library: ALibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = there(whole(1, 3, 9, 9)), there(whole(4, 3, 3, 3))
     convforge.conv2d(x, w)

@@ -39,13 +39,16 @@ def any_conv2d(draw):
     acc = draw(st.sampled_from(["", "float32", "float64"]))
     name = draw(st.sampled_from(sorted(ACTIVATIONS)))
     alpha = None if ACTIVATIONS[name][1] is None else draw(st.floats(0, 1e30))
+    residual = draw(st.booleans())
     fields = {
         "x_dtype": x, "w_dtype": w, "acc_dtype": acc,
         "out_dtype": draw(st.sampled_from(["", *sorted(DTYPES.values())])),
         "w_layout": draw(st.sampled_from(["KCRS", "KRSC"])), "precision": draw(st.sampled_from(sorted(PRECISIONS))),
-        "epilogue": Epilogue(bias=draw(st.booleans()), residual=draw(st.booleans()), activation=name, alpha=alpha,
+        "epilogue": Epilogue(bias=draw(st.booleans()), residual=residual, activation=name, alpha=alpha,
                              scale=draw(st.sampled_from(["none", "tensor", "channel"])),
-                             divisor=draw(st.integers(1, 2**31 - 1))),
+                             divisor=draw(st.integers(1, 2**31 - 1)),
+                             residual_scale=draw(st.floats(-1e30, 1e30)) if residual else 1.0,
+                             out_scale=draw(st.floats(1e-30, 1e30)), out_zero_point=draw(st.integers(-128, 255))),
     }  # fmt: skip
     if problem.padding_mode == "constant":
         fields["padding_value"] = draw(st.floats(-1e30, 1e30))
@@ -188,6 +191,42 @@ def test_tuning_keys_forget_the_exact_size_and_compile_keys_all_of_it(problem):
     for key in (tuning_key(problem), compile_key(problem), result_key(problem)):
         assert " " not in key
         assert "/" not in key
+
+
+@pytest.mark.parametrize(("text", "bucket"), [
+    ("+zero:119+scale:tensor+relu+out:1.0:7", "+zero:1+scale:tensor+relu+out:1.0:1"),
+    ("+zero:-3+scale:tensor+relu", "+zero:1+scale:tensor+relu"),
+    ("+residual:0.25+sigmoid+out:1e-05:0", "+residual:2.0+sigmoid+out:2.0:0"),
+    ("+residual+clippedrelu:2.5", "+residual+clippedrelu:6.0"),
+])  # fmt: skip
+def test_numbers_that_kernels_are_given_make_no_bucket_of_their_own(text, bucket):
+    layer = "n1c4h64w64_k4r3s3_st1_p1_i8-i8-i8-i32_nhwc_"
+    assert tuning_key(parse_problem(layer + text)) == layer + bucket
+    assert compile_key(parse_problem(layer + text)) == f"c4_k4r3s3_st1_p1_i8-i8-i8-i32_nhwc_{bucket}"
+
+
+@pytest.mark.parametrize(("dtypes", "text", "message"), [
+    ("f32", "+residual:inf", "residual_scale=inf must be finite"),
+    ("f32", "+residual:1e39", "residual_scale=1e+39 must be at most 2^127"),
+    ("f32", "+residual:", "could not convert string to float"),
+    ("f32", "+out:nan:0", "out_scale=nan must be finite"),
+    ("f32", "+out:0.0:0", "out_scale=0.0 must be positive"),
+    ("f32", "+out:1e-45:0", "out_scale=1e-45 must be from 2^-126 to 2^127"),
+    ("f32", "+out:2.0", "'out:2.0' in epilogue '+out:2.0' is unknown"),
+    ("f32", "+out:1.0:3", "out_zero_point=3 goes with an integer output alone; it is float32"),
+    ("u8-i8-f32-i32", "+out:1.0:3", "out_zero_point=3 goes with an integer output alone; it is float32"),
+    ("u8-i8-u8-i32", "+out:1.0:-1", "out_zero_point=-1 must be a value of uint8, 0 to 255"),
+    ("f32-f32-i32-f32", "+out:1.0:16777217", "out_zero_point=16777217 is beyond 2^24"),
+])  # fmt: skip
+def test_a_scale_or_zero_point_that_cannot_be_is_refused(dtypes, text, message):
+    with pytest.raises(ValueError) as refused:
+        parse_problem(f"n1c1h8w8_k1r3s3_{dtypes}_nchw_{text}")
+    assert message in str(refused.value)
+
+
+def test_a_scale_of_no_residual_is_refused():
+    with pytest.raises(ValueError, match=r"residual_scale=2.0 goes with a residual alone"):
+        Epilogue(residual_scale=2.0)
 
 
 def test_keys_of_other_operations():

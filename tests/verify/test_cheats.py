@@ -249,6 +249,8 @@ EPILOGUES = [
     ("+scale:channel+bias", {"scale": "none"}, "missing scale"),
     ("+over:9+bias", {"divisor": 1}, "not divided"),
     ("+residual+tanh", {"residual": False}, "missing residual"),
+    ("+residual:0.37+tanh", {"residual_scale": 1.0}, "scale of the residual ignored"),
+    ("+bias+tanh+out:0.37:0", {"out_scale": 1.0}, "scale of the output ignored"),
 ]
 
 

@@ -38,10 +38,15 @@ def conv2d_problem(
     x_zero_point: int = 0,
     scale: str = "none",
     has_bias: bool = False,
+    residual: View | None = None,
+    residual_scale: float = 1.0,
+    out_scale: float = 1.0,
+    out_zero_point: int = 0,
 ) -> Conv2dProblem:
     """Make the problem of conv2d's arguments; errors are those of :func:`convforge.conv2d`.
 
-    `scale`, `has_bias` and `x_zero_point` describe an epilogue whose tensors are not the caller's: a quantised one.
+    `scale`, `has_bias` and the numbers of :class:`Epilogue` describe a quantised epilogue, whose tensors scale and bias
+    are not the caller's.
 
     A problem has at least one channel and one pixel. If x has none, the problem gets a channel of zeros per group, or a
     pixel of zeros in place of one of padding, which give the same sums. :meth:`Home.filled` makes these arrays.
@@ -52,7 +57,10 @@ def conv2d_problem(
     problem = (_known_problem if known else _problem)(
         x.shape, w.shape, dtype_name(x), dtype_name(w), has_bias or bias is not None, stride, padding, dilation, groups,
         layout, padding_mode, padding_value, mode, activation, precision, out_dtype, x_zero_point, scale,
+        residual is not None, residual_scale, out_scale, out_zero_point,
     )  # fmt: skip
+    if residual is not None:
+        _check_residual(residual, problem.out_shape[len(problem.out_shape) - len(x.shape) :], problem.out_dtype)
     if bias is not None and bias.shape != (problem.k,):
         raise ValueError(
             f"bias has shape {bias.shape}; there are {problem.k} output channels, so it must be ({problem.k},)"
@@ -65,7 +73,8 @@ def conv2d_problem(
 def _problem(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], x_dtype: str, w_dtype: str, has_bias: bool, stride: IntPair,
     padding: Padding, dilation: IntPair, groups: int, layout: str, padding_mode: str, padding_value: float, mode: str,
-    activation: Activation, precision: str, out_dtype: str, x_zero_point: int, scale: str,
+    activation: Activation, precision: str, out_dtype: str, x_zero_point: int, scale: str, has_residual: bool,
+    residual_scale: float, out_scale: float, out_zero_point: int,
 ) -> Conv2dProblem:  # fmt: skip
     for name, word in (("layout", layout), ("mode", mode), ("precision", precision)):
         check_word(word, name)
@@ -97,12 +106,23 @@ def _problem(
         n=n, c=c or groups, h=h, w=width, k=k, r=r, s=s, stride=strides, padding=sides, dilation=dilations,
         groups=groups, padding_mode=mode_of_padding, padding_value=padding_value, mode=mode, x_dtype=x_dtype,
         w_dtype=w_dtype, out_dtype=out_dtype, x_layout=layout, precision=precision,
-        epilogue=_epilogue(activation, bias=has_bias, x_zero_point=x_zero_point, scale=scale),
+        epilogue=epilogue_of(
+            activation, bias=has_bias, x_zero_point=x_zero_point, scale=scale, residual=has_residual,
+            residual_scale=residual_scale, out_scale=out_scale, out_zero_point=out_zero_point,
+        ),
     )  # fmt: skip
 
 
 # For numbers and strings only: `typed` does not check inside tuples, where True and 1.0 equal 1.
 _known_problem = lru_cache(maxsize=1024, typed=True)(_problem)
+
+
+def _check_residual(residual: View, shape: tuple[int, ...], dtype: str) -> None:
+    """Raise ``ValueError`` unless the residual has the result's shape and type."""
+    if residual.shape != shape:
+        raise ValueError(f"residual has shape {residual.shape}; the result has {shape}, and they must be equal")
+    if dtype_name(residual) != dtype:
+        raise ValueError(f"residual is {dtype_name(residual)} and the result is {dtype}; cast the residual to {dtype}")
 
 
 def _one_pixel(size: int, before: int, after: int) -> tuple[int, int, int]:
@@ -205,7 +225,8 @@ def _sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int, str
     return n, c, h, w, layout
 
 
-def _epilogue(activation: Activation, **fields: Any) -> Epilogue:
+def epilogue_of(activation: Activation, **fields: Any) -> Epilogue:
+    """The epilogue with an activation as users give it: a name, or a name and a number."""
     if activation is None or isinstance(activation, str):
         return Epilogue(activation=activation or "identity", **fields)
     if isinstance(activation, Sequence) and len(activation) == 2:

@@ -155,14 +155,17 @@ class Calls:
         self._count = 0
         self._generation = generation
 
-    def again(self, inputs: tuple[Any, ...], options: tuple[Any, ...], out: Any = None) -> tuple[Any, Any]:
+    def again(
+        self, inputs: tuple[Any, ...], options: tuple[Any, ...], out: Any = None, *, has_weights: bool = True
+    ) -> tuple[Any, Any]:
         """Repeat a cached call. Returns its result, or None if it is not cached; and the key to cache it, or None.
 
-        The last input may be None.
+        The last input may be None. The second input is the weights, unless `has_weights` is False.
         """
         given = inputs if inputs[-1] is not None else inputs[:-1]
         arrays = given if out is None else (*given, out)
-        kind, weights = (options, out is None, len(given)), id(given[1]) if len(given) > 1 else None
+        kind = (options, out is None, len(given))
+        weights = id(given[1]) if has_weights and len(given) > 1 else None
         try:
             calls = self._kept.get(kind)
         except TypeError:  # an option that is not hashable, such as a list

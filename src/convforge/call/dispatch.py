@@ -164,21 +164,26 @@ def run(
 ) -> Any:  # fmt: skip
     """Run a plan on the caller's arrays, and return the caller's result.
 
-    x and w are views from :meth:`Home.read`; if x has no batch axis, neither has the result. `keep` caches the call;
-    see :meth:`Calls.keeper`.
+    x and w are views from :meth:`Home.read`; if x has no batch axis, neither have the residual and the result. `keep`
+    caches the call; see :meth:`Calls.keeper`. With prepared weights, the caller's arrays are x and the residual; else
+    they are x, w and the operands.
     """
     shape, dtype = plan.problem.out_shape, plan.problem.out_dtype
     lacks_batch = len(shape) - x.ndim
-    inputs = tuple([array for array in (x, w, operands.get("bias")) if array is not None])
+    inputs = tuple([array for array in (x, w, operands.get("bias"), operands.get("residual")) if array is not None])
     output = home.output(out, shape[lacks_batch:], dtype, inputs)
     first = (None,) * lacks_batch
     x_whole, out_whole = (x[first], output.view[first]) if first else (x, output.view)
+    if first and "residual" in operands:
+        operands = {**operands, "residual": operands["residual"][first]}
+    residual = {name: array for name, array in operands.items() if name == "residual"}
+    fixed = {name: array for name, array in operands.items() if name != "residual"}
 
     if keep is not None and output.wanted is None and stream is not None:
-        moving = {plan.input: x_whole}
+        moving = {plan.input: x_whole, **residual}
         if prepared is None:
             moving |= {plan.weights: w, **operands} if plan.weights else {}
-        ready = ready_for(plan, home, moving, out_whole, prepared, operands, stream,
+        ready = ready_for(plan, home, moving, out_whole, prepared, fixed, stream,
                           shape=output.view.shape, given=out is not None)  # fmt: skip
         places = [address(array) for array in (*moving.values(), output.view)]
         aligned = out is not None or not places[-1] % ALIGNMENT
@@ -189,10 +194,14 @@ def run(
     if keep is not None and output.wanted is None and stream is None and plan.runtime.facts.backend == "cpu":
 
         def compute(inputs: tuple[Any, ...], out: Any) -> None:
-            x, w, bias = (*inputs, None, None)[:3]
+            x, *others = inputs
             x, out = (x[first], out[first]) if first else (x, out)
-            weights = plan.borrow(w) if prepared is None else prepared
-            plan(plan.buffers(x, weights, operands if bias is None else {"bias": bias}, out))
+            if prepared is None:
+                w, bias = (*others, None, None)[:2]
+                plan(plan.buffers(x, plan.borrow(w), operands if bias is None else {"bias": bias}, out))
+            else:
+                named = dict(zip(residual, (array[first] if first else array for array in others), strict=True))
+                plan(plan.buffers(x, prepared, {**fixed, **named}, out))
 
         keep(HostReady(home.library, shape[lacks_batch:], dtype, compute))
     return output.finish(stream)

@@ -1,8 +1,9 @@
 """The weights and the epilogue of a quantised convolution: :class:`Quantization` in the terms of a problem.
 
-The kernels compute ``multiplier * sum + offset`` in float64 and round it once, half to even. `offset` is ``multiplier *
-bias + zero_point``. All of this is exact for sums and biases below 2^28 and multipliers from 2^-20 to 1, so the result
-is that of the definition.
+The kernels compute ``activation(multiplier * sum + offset + r * residual) + zero_point`` in float64 and round it once,
+half to even. `offset` is ``multiplier * bias - r * residual_zero_point``. Without an activation it holds the zero point
+too. All of this is exact for sums and biases below 2^28 and multipliers from 2^-20 to 1, so the result is that of the
+definition; docs/quantization.md has the limits for a residual.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from convforge.call.arguments import Activation, epilogue_of
 from convforge.call.arrays import Home, dtype_name
 from convforge.call.dispatch import at_home, runtime_of
 from convforge.problem.borders import padding_mode_of
-from convforge.problem.quantization import BYTES, Quantization
+from convforge.problem.quantization import Quantization
 from convforge.problem.types import WIDE, limits, magnitude
+
+# Activations that commute with a positive scale: they may be computed in units of the output.
+LINEAR_PIECES = ("identity", "relu", "leaky_relu", "clipped_relu")
 
 
 class QuantizedWeights:
-    """Views of weights without a zero point, and of the operands of the epilogue, for one filter on one device."""
+    """Views of weights without a zero point, and the epilogue with its operands, for one filter on one device."""
 
-    def __init__(self, quantization: Quantization, home: Home, w: Any, bias: Any) -> None:
+    def __init__(self, quantization: Quantization, home: Home, w: Any, bias: Any, activation: Activation) -> None:
         stream = home.stream()
         sends = quantization.output is not None or bias is not None or quantization.w_zero_point.any()
         if stream is not None and stream.capturing and sends:
@@ -32,23 +37,16 @@ class QuantizedWeights:
         self.quantization, self.k = quantization, int(view.shape[0])
         quantization.check_weights(dtype_name(view), self.k)
         self.w = _without_zero_point(quantization.w_zero_point, home, w, view)
-        vector = None if bias is None else home.read(bias, "bias", (1,))
-        offset = np.zeros(self.k)
-        if vector is not None:
-            if dtype_name(vector) != "int32":
-                raise TypeError(f"bias is {dtype_name(vector)}; with quantization it must be int32, of scale x * w")
-            if vector.shape != (self.k,):
-                raise ValueError(f"bias has shape {vector.shape}; there are {self.k} output channels")
-            offset += vector if home.on_host else _downloaded(vector, home)
+        self._end = _Epilogue(quantization, activation)
+        offset = np.zeros(self.k) + self._end.offset(_bias(home, bias, self.k))
         self.operands: dict[str, Any] = {}
         if quantization.output is not None:
-            multiplier = quantization.multiplier.astype(np.float64)
+            multiplier = self._end.multiplier
             self.operands["scale"] = home.upload(multiplier.reshape(-1) if multiplier.ndim else multiplier)
-            offset = multiplier * offset + quantization.zero_point
         if offset.any():
             self.operands["bias"] = home.upload(offset)
 
-    def fields(self, x_dtype: str, activation: Any, padding_mode: str) -> dict[str, Any]:
+    def fields(self, x_dtype: str, padding_mode: str) -> dict[str, Any]:
         """Arguments of :func:`convforge.call.arguments.conv2d_problem` for an x of this type."""
         quantization = self.quantization
         quantization.check_input(x_dtype)
@@ -59,27 +57,89 @@ class QuantizedWeights:
                 "the zero point 0, or 128 for uint8"
             )
         result = quantization.result_dtype(x_dtype)
-        if activation is not None and result in BYTES:
-            _check_saturating(activation, result, quantization)
-            activation = None
         scale = "none" if quantization.output is None else "channel" if quantization.multiplier.ndim else "tensor"
-        constant = padding_mode_of(padding_mode, "padding_mode") == "constant"
+        if padding_mode_of(padding_mode, "padding_mode") == "constant":
+            padding_mode = "zeros"  # both stand for the number 0
         return {
-            "out_dtype": result, "x_zero_point": quantization.x_zero_point, "scale": scale,
-            "has_bias": "bias" in self.operands, "activation": activation,
-            "padding_value": quantization.x_zero_point if constant else 0,
+            "out_dtype": result, "x_zero_point": quantization.x_zero_point, "padding_mode": padding_mode,
+            "scale": scale, "has_bias": "bias" in self.operands, "activation": self._end.activation(result),
+            "residual_scale": 1.0 if quantization.residual is None else self._end.residual_multiplier,
+            "out_scale": self._end.out_scale, "out_zero_point": self._end.zero_point,
         }  # fmt: skip
 
 
-def quantized_weights(quantization: Any, home: Home, w: Any, bias: Any, *, kept: bool = False) -> QuantizedWeights:
+class _Epilogue:
+    """The numbers of a quantised epilogue.
+
+    An activation of linear pieces is computed in units of the output, so `multiplier` contains 1 / scale. Others need
+    the real number: their value is divided by the output's scale. An activation that saturation replaces is dropped.
+    """
+
+    def __init__(self, quantization: Quantization, activation: Activation) -> None:
+        self._given, self._zero_point = epilogue_of(activation), quantization.zero_point
+        self._is_quantized = isinstance(quantization.output, tuple | list)
+        in_units = self._given.activation in LINEAR_PIECES
+        self.multiplier = (quantization.multiplier if in_units else quantization.real_multiplier).astype(np.float64)
+        self.residual_multiplier = float(quantization.residual_multiplier if in_units else quantization.residual_scale)
+        self.out_scale = 1.0 if in_units else float(quantization.out_scale)
+        self._residual = self.residual_multiplier * quantization.residual_zero_point
+        self._sums = quantization.output is None
+        self._alpha = self._given.alpha
+        if self._given.activation == "clipped_relu" and self._alpha is not None:
+            self._alpha /= float(quantization.out_scale)
+        # Zero point -128 belongs to int8. With the zero point 0 it makes no difference where it is added.
+        folds = self._given.activation == "identity" or self._saturates("int8")
+        self.zero_point = 0 if folds else self._zero_point
+
+    def offset(self, bias: NDArray[Any] | int) -> NDArray[Any] | float:
+        """The epilogue's bias from that of the layer, which is one of the sums."""
+        if self._sums:
+            return bias
+        offset: NDArray[Any] | float = self.multiplier * bias + (self._zero_point - self.zero_point) - self._residual
+        return offset
+
+    def activation(self, dtype: str) -> Activation:
+        """The activation of a result of this type, with its parameter in the units where it is computed."""
+        name = self._given.activation
+        if name == "identity" or (self._is_quantized and self._saturates(dtype)):
+            return None
+        return name if self._alpha is None else (name, self._alpha)
+
+    def _saturates(self, dtype: str) -> bool:
+        """True if saturation of a result of this type is the activation."""
+        low, high = limits(dtype)
+        if self._zero_point != low:
+            return False
+        if self._given.activation == "relu":
+            return True
+        # Rounding is monotonic, so every number from the limit on is stored as the largest value, with it or without.
+        alpha = self._alpha
+        return self._given.activation == "clipped_relu" and bool(np.rint((alpha or 0.0) + self._zero_point) >= high)
+
+
+def quantized_weights(
+    quantization: Any, home: Home, w: Any, bias: Any, activation: Activation, *, kept: bool = False
+) -> QuantizedWeights:
     """Make :class:`QuantizedWeights` on the device of the arrays; wait for it if they are kept for any stream."""
     if not isinstance(quantization, Quantization):
         raise TypeError(f"quantization={quantization!r} must be a convforge.Quantization")
     with at_home(home.runs_on(None)):
-        made = QuantizedWeights(quantization, home, w, bias)
+        made = QuantizedWeights(quantization, home, w, bias, activation)
         if kept and not home.on_host:
             runtime_of(home.device).synchronize(home.stream())
         return made
+
+
+def _bias(home: Home, bias: Any, k: int) -> NDArray[Any] | int:
+    """The bias of a quantised layer on the host; 0 without one."""
+    if bias is None:
+        return 0
+    vector = home.read(bias, "bias", (1,))
+    if dtype_name(vector) != "int32":
+        raise TypeError(f"bias is {dtype_name(vector)}; with quantization it must be int32, of scale x * w")
+    if vector.shape != (k,):
+        raise ValueError(f"bias has shape {vector.shape}; there are {k} output channels")
+    return np.asarray(vector if home.on_host else _downloaded(vector, home), np.float64)
 
 
 def _downloaded(view: Any, home: Home) -> NDArray[Any]:
@@ -98,16 +158,3 @@ def _without_zero_point(zeros: NDArray[np.int64], home: Home, w: Any, view: Any)
         return (np.asarray(view, np.int16) - zeros.reshape(shape).astype(np.int16)).astype(dtype)
     shifted = home.library.cast(w, "int16") - home.library.from_host(zeros.reshape(shape).astype(np.int16), home.device)
     return home.library.view(home.library.cast(shifted, dtype))
-
-
-def _check_saturating(activation: Any, dtype: str, quantization: Quantization) -> None:
-    """Raise ``ValueError`` unless the result's saturation is the activation."""
-    low = limits(dtype)[0]
-    if activation == "identity":
-        return
-    if activation == "relu" and quantization.zero_point == low:
-        return  # every number below the zero point, 0, saturates to it
-    raise ValueError(
-        f"activation={activation!r} of a result in {dtype} with the zero point {quantization.zero_point}: only a relu "
-        f"whose zero point is {low}, the least value, is exact; ask for output='float32'"
-    )

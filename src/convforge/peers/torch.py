@@ -217,7 +217,8 @@ class TorchConv2dPacked(TorchConv2dChannelsLast):
 
 def epilogue_refusal(problem: Conv2dProblem) -> Reason | None:
     epilogue = problem.epilogue
-    if epilogue.scale != "none" or epilogue.residual or epilogue.x_zero_point or epilogue.divisor != 1:
+    scaled = epilogue.scale != "none" or epilogue.divisor != 1 or epilogue.is_requantized
+    if scaled or epilogue.residual or epilogue.x_zero_point:
         return Reason("conv2d of PyTorch ends with a bias and an activation; it has no epilogue {epilogue}",
                       epilogue=str(epilogue))  # fmt: skip
     if is_integer(problem.acc_dtype) and not epilogue.is_identity:

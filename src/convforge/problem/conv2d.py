@@ -28,6 +28,9 @@ MODES = ("cross-correlation", "convolution")
 LAYOUTS = ("NCHW", "NHWC")
 FILTER_LAYOUTS = ("KCRS", "KRSC")
 
+# Smallest normal number of float32, and its largest power of two.
+FLOAT32 = (2.0**-126, 2.0**127)
+
 # Field -> its possible values.
 WORDS: dict[str, tuple[str, ...]] = {
     "padding_mode": tuple(PADDING_MODES),
@@ -204,6 +207,25 @@ class Conv2dProblem(FilterProblem):
             raise ValueError(f"x_zero_point={zero_point} goes with integer x and w alone")
         if divisor > 2**24 and self.acc_dtype == "float32":
             raise ValueError(f"divisor={divisor} is beyond 2^24; sum in float64: cast the filter to it")
+        self._check_requantization()
+
+    def _check_requantization(self) -> None:
+        """Check the numbers of the epilogue that a residual and an output of their own scales have."""
+        scale, zero_point = self.epilogue.out_scale, self.epilogue.out_zero_point
+        single = self.acc_dtype == "float32"  # then the epilogue computes in float32
+        if zero_point and not is_integer(self.out_dtype):
+            raise ValueError(f"out_zero_point={zero_point} goes with an integer output alone; it is {self.out_dtype}")
+        low, high = limits(self.out_dtype) if zero_point else (0, 0)
+        if not low <= zero_point <= high:
+            raise ValueError(f"out_zero_point={zero_point} must be a value of {self.out_dtype}, {low} to {high}")
+        if single and abs(zero_point) > 2**24:
+            raise ValueError(f"out_zero_point={zero_point} is beyond 2^24, and the epilogue computes in float32")
+        if single and not FLOAT32[0] <= scale <= FLOAT32[1]:
+            raise ValueError(f"out_scale={scale} must be from 2^-126 to 2^127: the epilogue computes in float32")
+        if single and abs(self.epilogue.residual_scale) > FLOAT32[1]:
+            raise ValueError(
+                f"residual_scale={self.epilogue.residual_scale} must be at most 2^127: the epilogue computes in float32"
+            )
 
     @property
     def operands(self) -> tuple[Operand, ...]:

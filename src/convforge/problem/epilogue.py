@@ -1,7 +1,8 @@
-"""The epilogue, applied to each sum before it is stored: divisor, scale, bias, residual, activation, rounding."""
+"""The epilogue, applied to each sum before it is stored: scale, bias, residual, activation, output scale, rounding."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +21,17 @@ ACTIVATIONS: dict[str, tuple[str, float | None]] = {
 
 # Prefix of a part of the text form, such as "over" of "over:9" -> (field, type of its value).
 _READERS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "zero": ("x_zero_point", int), "over": ("divisor", int), "scale": ("scale", str)
+    "zero": ("x_zero_point", int), "over": ("divisor", int), "scale": ("scale", str),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """y = activation(scale * sum / divisor + bias + residual), rounded and saturated to the output's type.
+    """The operations between a sum and the output::
 
-    The tensors (scale, bias, residual) are operands of the call.
+        y = activation(scale * sum / divisor + bias + residual_scale * residual) / out_scale + out_zero_point
+
+    y is rounded and saturated to the output's type. The tensors (scale, bias, residual) are operands of the call.
 
     Parameters
     ----------
@@ -46,6 +49,12 @@ class Epilogue:
         Zero point: a value of x's type, subtracted from integer x before it is multiplied; padding has this value.
     divisor : int
         From 1 to 2^31 - 1. Divides each sum, with one rounding: a mean filter has integer taps and a divisor.
+    residual_scale : float
+        Finite. Multiplies the residual; 1 without a residual.
+    out_scale : float
+        Positive and finite. Divides the activation's value.
+    out_zero_point : int
+        Added after that: a value of the output's type, which is then an integer type.
 
     Raises
     ------
@@ -65,6 +74,9 @@ class Epilogue:
     alpha: float | None = None
     x_zero_point: int = 0
     divisor: int = 1
+    residual_scale: float = 1.0
+    out_scale: float = 1.0
+    out_zero_point: int = 0
 
     def __post_init__(self) -> None:
         if self.scale not in ("none", "tensor", "channel"):
@@ -73,6 +85,14 @@ class Epilogue:
             raise ValueError(f"activation={self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}")
         if not 1 <= self.divisor < 2**31:
             raise ValueError(f"divisor={self.divisor} must be from 1 to 2^31 - 1")
+        for name in ("residual_scale", "out_scale"):
+            if not math.isfinite(number := float(getattr(self, name))):
+                raise ValueError(f"{name}={number} must be finite")
+            object.__setattr__(self, name, number)
+        if self.residual_scale != 1 and not self.residual:
+            raise ValueError(f"residual_scale={self.residual_scale} goes with a residual alone")
+        if self.out_scale <= 0:
+            raise ValueError(f"out_scale={self.out_scale} must be positive")
         default = ACTIVATIONS[self.activation][1]
         if default is None and self.alpha is not None:
             raise ValueError(f"activation={self.activation!r} takes no alpha; got {self.alpha}")
@@ -94,6 +114,26 @@ class Epilogue:
         return self == Epilogue(x_zero_point=self.x_zero_point)
 
     @property
+    def is_requantized(self) -> bool:
+        """True if the scale of the residual, or the scale or zero point of the output, takes part."""
+        return (self.residual_scale, self.out_scale, self.out_zero_point) != (1, 1, 0)
+
+    @property
+    def bucket(self) -> Epilogue:
+        """The epilogue with a fixed value for each number that only run-time arguments of the kernels carry.
+
+        Examples
+        --------
+        >>> str(Epilogue(activation="clipped_relu", alpha=2.5, x_zero_point=119, out_zero_point=3).bucket)
+        '+zero:1+clippedrelu:6.0+out:1.0:1'
+        """
+        return dataclasses.replace(
+            self, alpha=None, x_zero_point=int(self.x_zero_point != 0),
+            residual_scale=1.0 if self.residual_scale == 1 else 2.0, out_scale=1.0 if self.out_scale == 1 else 2.0,
+            out_zero_point=int(self.out_zero_point != 0),
+        )  # fmt: skip
+
+    @property
     def activation_code(self) -> int:
         """The activation's number in compiled kernels."""
         return list(ACTIVATIONS).index(self.activation)
@@ -106,8 +146,9 @@ class Epilogue:
             f"over:{self.divisor}": self.divisor != 1,
             f"scale:{self.scale}": self.scale != "none",
             "bias": self.bias,
-            "residual": self.residual,
-            name if self.alpha is None else f"{name}:{self.alpha!r}".replace("+", ""): name != "identity",
+            "residual" if self.residual_scale == 1 else f"residual:{_text(self.residual_scale)}": self.residual,
+            name if self.alpha is None else f"{name}:{_text(self.alpha)}": name != "identity",
+            f"out:{_text(self.out_scale)}:{self.out_zero_point}": (self.out_scale, self.out_zero_point) != (1, 0),
         }
         return "".join(f"+{part}" for part, is_given in parts.items() if is_given)
 
@@ -123,6 +164,11 @@ class Epilogue:
                 fields[name] = read(tail)
             elif part in ("bias", "residual"):
                 fields[part] = True
+            elif head == "residual":
+                fields |= {"residual": True, "residual_scale": float(tail)}
+            elif head == "out" and tail.count(":") == 1:
+                scale, _, zero_point = tail.partition(":")
+                fields |= {"out_scale": float(scale), "out_zero_point": int(zero_point)}
             elif head in names:
                 fields["activation"] = names[head]
                 if tail:
@@ -130,3 +176,8 @@ class Epilogue:
             else:
                 raise ValueError(f"{part!r} in epilogue {text!r} is unknown")
         return cls(**fields)  # type: ignore[arg-type]
+
+
+def _text(number: float) -> str:
+    """Text of a float without a plus sign, which separates the parts of an epilogue."""
+    return repr(number).replace("+", "")

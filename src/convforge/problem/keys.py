@@ -51,14 +51,18 @@ def result_key(problem: Problem) -> str:
 def tuning_key(problem: Problem) -> str:
     """The key of a stored choice: the problem's bucket, with batch, height and width rounded up to powers of two.
 
-    It also contains the other tokens of :func:`compile_key`: in one bucket, a config always has the same kernels.
+    It also contains the other tokens of :func:`compile_key`: in one bucket, a config always has the same kernels. The
+    numbers of an epilogue that kernels have as run-time arguments are those of :attr:`Epilogue.bucket`.
 
     Examples
     --------
     >>> tuning_key(parse_problem("n3c3h1000w1002_k3r3s3_st1_p1_f32_nchw"))
     'n4c3h1024w1024_k3r3s3_st1_p1_f32_nchw_v8'
+    >>> tuning_key(parse_problem("n1c3h64w64_k3r3s3_u8-i8-u8-i32_nchw_+zero:119+scale:tensor+relu+out:1.0:7"))
+    'n1c3h64w64_k3r3s3_st1_p0_u8-i8-u8-i32_nchw_+zero:1+scale:tensor+relu+out:1.0:1_v16x2'
     """
     form = _FORMS[problem.operation]
+    problem = _with_bucket(problem)
     return "_".join([form.size(problem, _bucket), *form.tokens(problem), *form.compiled(problem)])
 
 
@@ -75,8 +79,16 @@ def compile_key(problem: Problem) -> str:
     'c3_k3r3s3_st1_p1_f32_nchw'
     """
     form = _FORMS[problem.operation]
+    problem = _with_bucket(problem)
     tokens = [token for token in form.tokens(problem) if token != "ceil"]
     return "_".join([form.kernel(problem), *tokens, *form.compiled(problem)])
+
+
+def _with_bucket(problem: Problem) -> Problem:
+    """The problem with the epilogue of its bucket."""
+    if not isinstance(problem, Conv2dProblem) or problem.epilogue.bucket == problem.epilogue:
+        return problem
+    return problem.replace(epilogue=problem.epilogue.bucket)
 
 
 def is_small_plane(problem: Conv2dProblem) -> bool:

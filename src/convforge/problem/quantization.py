@@ -31,6 +31,8 @@ class Quantization:
     - `output` is (scale, zero_point): ``saturate(rint(multiplier[k] * sum + zero_point))`` with ``multiplier =
       float32(float32(x_scale * w_scale) / scale)``, in float64, ties to even. That is ONNX's QLinearConv.
 
+    An activation and a residual come before the rounding; docs/quantization.md has the formulas.
+
     Parameters
     ----------
     x : (float, int)
@@ -40,12 +42,15 @@ class Quantization:
     output : None, {"float16", "float32", "float64"}, (float, int) or (float, int, {"uint8", "int8"})
         The result, see above. A quantised result has the type that a third element names, or that of a zero point of
         NumPy, or x's.
+    residual : None or (float, int)
+        Scale and zero point of the residual, which has the result's type. None: a result in floats or int32 adds the
+        residual as it is, and a quantised result takes none.
 
     Raises
     ------
     TypeError, ValueError
         A scale is not a positive finite number, a zero point no whole number, a multiplier is 0 or infinite in
-        float32, or `output` is none of these forms.
+        float32, `output` is none of these forms, or int32 sums have a `residual`.
 
     Examples
     --------
@@ -59,28 +64,44 @@ class Quantization:
     x: tuple[float, int]
     w: tuple[ArrayLike, ArrayLike]
     output: tuple[float, int] | tuple[float, int, str] | str | None = None
+    residual: tuple[float, int] | None = None
     x_zero_point: int = field(init=False, repr=False)
     w_scale: NDArray[np.float32] = field(init=False, repr=False)  # () or (K,)
     w_zero_point: NDArray[np.int64] = field(init=False, repr=False)  # () or (K,)
     multiplier: NDArray[np.float32] = field(init=False, repr=False)  # () or (K,)
     zero_point: int = field(init=False, repr=False)  # of the result; 0 without one
     out_dtype: str = field(init=False, repr=False)  # of the result; empty: that of x
+    real_multiplier: NDArray[np.float32] = field(init=False, repr=False)  # float32(x_scale * w_scale): () or (K,)
+    out_scale: np.float32 = field(init=False, repr=False)  # of the result; 1 without one
+    residual_scale: np.float32 = field(init=False, repr=False)  # 1 without one
+    residual_multiplier: np.float32 = field(init=False, repr=False)  # float32(residual_scale / out_scale)
+    residual_zero_point: int = field(init=False, repr=False)  # 0 without one
 
     def __post_init__(self) -> None:
         scale, zero = _two(self.x, "x")
         w_scale, w_zero = _two(self.w, "w")
         x_scale, scales = _scales(scale, "x"), _scales(w_scale, "w")
         out_scale, zero_point, out_dtype = self._output()
-        if any(np.ndim(one) for one in (x_scale, zero, out_scale, zero_point)):
-            raise ValueError("x and the output have one scale and one zero point each; only w has them by channel")
+        if self.residual is not None and self.output is None:
+            raise ValueError(f"residual={self.residual!r}: sums in int32 have no scale; they add a residual as it is")
+        added_scale, added_zero = (1.0, 0) if self.residual is None else _two(self.residual, "residual")
+        residual_scale, residual_zero = _scales(added_scale, "residual"), _zero_points(added_zero, "residual")
+        if any(np.ndim(one) for one in (x_scale, zero, out_scale, zero_point, residual_scale, residual_zero)):
+            raise ValueError(
+                "x, the residual and the output have one scale and one zero point each; only w has them by channel"
+            )
         with np.errstate(over="ignore", under="ignore"):
-            multiplier = scales * x_scale / out_scale
-        if not (np.isfinite(multiplier) & (multiplier > 0)).all():
-            raise ValueError(f"the scales give the multiplier {multiplier} in float32; it must be positive and finite")
+            real = scales * x_scale
+            multiplier, residual_multiplier = real / out_scale, residual_scale / out_scale
+        for number in (multiplier,) if self.residual is None else (multiplier, residual_multiplier):
+            if not (np.isfinite(number) & (number > 0)).all():
+                raise ValueError(f"the scales give the multiplier {number} in float32; it must be positive and finite")
         found: dict[str, Any] = {
             "x_zero_point": int(_zero_points(zero, "x")), "w_scale": scales,
             "w_zero_point": _zero_points(w_zero, "w"), "multiplier": np.asarray(multiplier, np.float32),
-            "zero_point": int(zero_point), "out_dtype": out_dtype,
+            "zero_point": int(zero_point), "out_dtype": out_dtype, "real_multiplier": np.asarray(real, np.float32),
+            "out_scale": np.float32(out_scale), "residual_scale": np.float32(residual_scale),
+            "residual_multiplier": np.float32(residual_multiplier), "residual_zero_point": int(residual_zero),
         }  # fmt: skip
         for name, value in found.items():
             object.__setattr__(self, name, value)
@@ -121,6 +142,14 @@ class Quantization:
         _check_zero_point("x", dtype, self.x_zero_point)
         if (result := self.result_dtype(dtype)) in BYTES:
             _check_zero_point("output", result, self.zero_point)
+            _check_zero_point("residual", result, self.residual_zero_point)
+
+    def check_residual(self, given: bool) -> None:
+        """Raise ``ValueError`` unless a call gives a residual if and only if this has its numbers, or needs none."""
+        if self.residual is not None and not given:
+            raise ValueError(f"the quantization has residual={self.residual!r}; give the call a residual too")
+        if given and self.residual is None and isinstance(self.output, tuple | list):
+            raise ValueError("a quantised result adds a residual by its scale and zero point: Quantization(residual=)")
 
 
 def _check_type(name: str, dtype: str) -> None:

@@ -82,7 +82,7 @@ def _of_a_convolution(problem: Conv2dProblem, precision: str, truth: Truth, inpu
         return Bound(gamma(_epilogue_roundings(problem), 2.0**-53), 0.0)
     u = unit_roundoff(problem.acc_dtype)
     n = problem.taps + _cast_roundings(problem) + _epilogue_roundings(problem)
-    factor, constant = gamma(n, u), n * _smallest(problem.acc_dtype)
+    factor, constant = gamma(n, u), n * _smallest(problem.acc_dtype) * max(1.0, 1 / problem.epilogue.out_scale)
     if precision == "strict":
         return Bound(factor, constant)
     if precision in NARROWED:
@@ -126,7 +126,8 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
 
     This is so if all numbers are multiples of 1/4 and four times the magnitude is below 1/u. Integer sums are always
     exact, unless an epilogue changes them. With a divisor the limit is 1/u for 8 * divisor * magnitude: then the one
-    division rounds as the truth does, because no quotient crosses a tie (:func:`convforge.filter`).
+    division rounds as the truth does, because no quotient crosses a tie (:func:`convforge.filter`). An output scale
+    must be a power of two; above 1 it makes the multiples of 1/4 that many times as small.
     """
     ends = problem.epilogue
     alone = ends == Epilogue(x_zero_point=ends.x_zero_point, divisor=ends.divisor)
@@ -141,9 +142,11 @@ def sums_are_exact(problem: Conv2dProblem, truth: Truth, inputs: Inputs) -> bool
     scale = np.asarray(inputs.operands.get("scale", 1.0), np.float64)
     if not (_whole(4 * scale) and _whole(inputs.operands.get("bias")) and _whole(inputs.operands.get("residual"))):
         return False
+    if not _whole(4 * ends.residual_scale) or math.frexp(ends.out_scale)[0] != 0.5:
+        return False
     smallest_scale = min(1.0, float(np.abs(scale).min(initial=1.0)))
     u = 2.0**-53 if is_integer(problem.acc_dtype) else unit_roundoff(problem.acc_dtype)
-    quarters = (4 if ends.divisor == 1 else 8 * ends.divisor) * truth.magnitude
+    quarters = (4 if ends.divisor == 1 else 8 * ends.divisor) * max(1.0, ends.out_scale) * truth.magnitude
     return smallest_scale > 0 and _fits(quarters / smallest_scale, u)
 
 
@@ -248,13 +251,14 @@ def _cast_roundings(problem: Conv2dProblem) -> int:
 def _epilogue_roundings(problem: Conv2dProblem) -> int:
     ends = problem.epilogue
     of_activation = {"identity": 0, "relu": 0, "leaky_relu": 3, "clipped_relu": 3}
-    simple = 2 * ((ends.divisor != 1) + (ends.scale != "none") + ends.bias + ends.residual)
+    before = (ends.divisor != 1) + (ends.scale != "none") + ends.bias + ends.residual + (ends.residual_scale != 1)
+    simple = 2 * (before + (ends.out_scale != 1) + (ends.out_zero_point != 0))
     return simple + of_activation.get(ends.activation, ACTIVATION_ROUNDINGS)
 
 
 def _gain(problem: Conv2dProblem, inputs: Inputs) -> NDArray[np.float64]:
     """Factor by which the epilogue scales errors of the sums: (K, 1, 1) for an NCHW output, (1, 1, K) for NHWC."""
-    scale = np.full(problem.k, 1 / problem.epilogue.divisor)
+    scale = np.full(problem.k, 1 / (problem.epilogue.divisor * problem.epilogue.out_scale))
     if problem.epilogue.scale != "none":
         scale = scale * np.abs(np.asarray(inputs.operands["scale"], np.float64))
     gain = scale * max(1.13, abs(problem.epilogue.alpha or 0.0))

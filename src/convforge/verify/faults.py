@@ -267,11 +267,14 @@ def _border_skipped(problem: Conv2dProblem, inputs: Inputs) -> Floats:
 def _of_epilogues(problem: Conv2dProblem, inputs: Inputs) -> Iterator[Suspect]:
     others: dict[str, dict[str, Any]] = {
         "missing bias": {"bias": False},
-        "missing residual": {"residual": False},
+        "missing residual": {"residual": False, "residual_scale": 1.0},
         "not divided": {"divisor": 1},
         "missing scale": {"scale": "none"},
         "missing activation": {"activation": "identity", "alpha": None},
         "zero point ignored": {"x_zero_point": 0},
+        "scale of the residual ignored": {"residual_scale": 1.0},
+        "scale of the output ignored": {"out_scale": 1.0},
+        "zero point of the output ignored": {"out_zero_point": 0},
     }
     for label, fields in others.items():
         plain = dataclasses.replace(problem.epilogue, **fields)

@@ -267,8 +267,9 @@ class Gate:
         assert inputs.w is not None
         # By Parseval the energy of an output channel is at most (sum over c of ||x_c|| ||w_kc||_1)^2.
         absolute = np.abs(inputs.w.astype(np.float64)).sum(axis=(2, 3))
-        norm = sums_of_groups(problem, np.sqrt(fft_energy(problem, inputs)), absolute) / problem.epilogue.divisor
-        if problem.epilogue.scale != "none":
+        ends = problem.epilogue
+        norm = sums_of_groups(problem, np.sqrt(fft_energy(problem, inputs)), absolute) / (ends.divisor * ends.out_scale)
+        if ends.scale != "none":
             norm = norm * np.abs(np.asarray(inputs.operands["scale"], np.float64))
         dense = problem.p * problem.q * problem.stride[0] * problem.stride[1]
         allowed = FFT_CONSTANT * u * math.sqrt(fft_levels(problem)) * norm / math.sqrt(dense)

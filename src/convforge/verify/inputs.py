@@ -113,7 +113,7 @@ def _operands(rng: np.random.Generator, problem: Problem, kind: str) -> dict[str
         quarters = rng.integers(1, 6, shape) / 4
         scale: Any = np.asarray(quarters if exact else np.exp(rng.standard_normal(shape) / 2) / 4, dtype)
         if is_integer(problem.acc_dtype) and not exact:  # brings sums of full-range integers into the output's range
-            scale = (scale * (64.0 / max(problem.largest_sum**0.5, 1.0))).astype(dtype)
+            scale = (scale * (ends.out_scale * 64.0 / max(problem.largest_sum**0.5, 1.0))).astype(dtype)
             scale = scale * 2.0 ** (rng.integers(-40, 40, shape, endpoint=True) * (rng.random(shape) < 0.25))
         found["scale"] = scale
     if ends.bias and is_integer(problem.acc_dtype) and not exact:

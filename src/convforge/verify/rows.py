@@ -24,6 +24,7 @@ from convforge.verify.truth import (
     epilogue_steps,
     from_rows,
     gemm_sums,
+    requantization_steps,
     some_rows,
     to_rows,
 )
@@ -87,6 +88,11 @@ class ConvolutionRows:
                 if ends.activation == "leaky_relu":
                     variance = variance * max(1.0, (ends.alpha or 0.0) ** 2)
             value = activate(value, ends.activation, ends.alpha)
+            for apply, operand in requantization_steps(problem, dtype):
+                value = apply(value, operand)
+                if apply is not np.add:
+                    variance = apply(variance, operand.astype(np.float64) ** 2)
+                variance = variance + 2 * rounding()
         return value.astype(np.float64), variance
 
     def taken(self, out: NDArray[Any], items: Items) -> NDArray[Any]:

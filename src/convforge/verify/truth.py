@@ -145,7 +145,10 @@ def epilogue(
         slope = max(1.0, abs(ends.alpha or 0.0))
     if (slope, floor) != (1.0, 0.0):
         magnitude = magnitude * slope + floor
-    return activate(value, ends.activation, ends.alpha), magnitude
+    value = activate(value, ends.activation, ends.alpha)
+    for apply, operand in requantization_steps(problem, np.dtype(np.float64)):
+        value, magnitude = apply(value, operand), apply(magnitude, np.abs(operand))
+    return value, magnitude
 
 
 def epilogue_steps(
@@ -160,7 +163,19 @@ def epilogue_steps(
     if ends.bias:
         yield np.add, np.asarray(operands["bias"], dtype).reshape(-1, 1)
     if ends.residual:
-        yield np.add, some_rows(problem, np.asarray(operands["residual"]), items).astype(dtype)
+        residual = some_rows(problem, np.asarray(operands["residual"]), items).astype(dtype)
+        yield np.add, residual if ends.residual_scale == 1 else residual * dtype.type(ends.residual_scale)
+
+
+def requantization_steps(
+    problem: Conv2dProblem, dtype: np.dtype[Any]
+) -> Iterator[tuple[np.ufunc, NDArray[np.floating[Any]]]]:
+    """Yield the epilogue's operations after the activation, each with its operand in `dtype`."""
+    ends = problem.epilogue
+    if ends.out_scale != 1:
+        yield np.divide, np.asarray(ends.out_scale, dtype)
+    if ends.out_zero_point:
+        yield np.add, np.asarray(ends.out_zero_point, dtype)
 
 
 # Activation -> its largest slope, and the size of internal terms that are rounded for every y.

@@ -5,7 +5,8 @@
 //   C, K, GROUPS, C_GROUP = C / GROUPS, K_GROUP = K / GROUPS     channels and outputs, in total and of one group
 //   R, S, STRIDE_H, STRIDE_W, DILATION_H, DILATION_W             size and steps of the filter
 //   BORDER                                                       border mode: see border.cuh
-//   DIVISOR, SCALE, BIAS, RESIDUAL, ACTIVATION                   the epilogue: see epilogue.cuh
+//   DIVISOR, SCALE, BIAS, RESIDUAL, ACTIVATION, RESIDUAL_SCALE, OUT_SCALE, OUT_ZERO_POINT
+//                                                                the epilogue: see epilogue.cuh
 //   x_t, w_t, out_t, math_t, acc_t                               types of storage, of factors, of sums
 //   epilogue_t, operand_t, index_t                               types of the epilogue's arithmetic, of its scale and
 //                                                                bias, and of offsets (long long beyond 2^31 elements)
@@ -15,6 +16,23 @@
 // Strides of an array in elements.
 struct Strides {
     long long n, c, h, w;
+};
+
+// Numbers of the epilogue that few problems have. Without them the struct is empty: it then lies in the last bytes of
+// struct Conv, which are padding, so that the place of every other field is the same.
+template <bool PRESENT> struct Requantization {
+    __device__ epilogue_t of_residual(epilogue_t residual) const { return residual; }
+    __device__ epilogue_t of_result(epilogue_t value) const { return value; }
+};
+template <> struct Requantization<true> {
+    epilogue_t residual_scale, out_scale, out_zero_point;
+    __device__ epilogue_t of_residual(epilogue_t residual) const {
+        return cfg::RESIDUAL_SCALE ? residual_scale * residual : residual;
+    }
+    __device__ epilogue_t of_result(epilogue_t value) const {
+        if (cfg::OUT_SCALE) value /= out_scale;
+        return cfg::OUT_ZERO_POINT ? value + out_zero_point : value;
+    }
 };
 
 struct Conv {
@@ -30,6 +48,7 @@ struct Conv {
     acc_t zero;          // subtracted from every pixel: the zero point of x
     epilogue_t alpha;        // parameter of the activation
     int scale_channels;  // 1: a scale for each output channel; 0: one for all
+    Requantization<cfg::RESIDUAL_SCALE || cfg::OUT_SCALE || cfg::OUT_ZERO_POINT> requantization;
 };
 
 // Offset of element (n, c, h, w), in elements.

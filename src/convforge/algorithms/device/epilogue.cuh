@@ -1,12 +1,14 @@
-// The epilogue: out = activation(sum / DIVISOR * scale + bias + residual), rounded to the output's type. It is applied
-// in the registers that hold the sums, so a fused bias or activation causes no memory traffic of its own.
+// The epilogue: out = activation(sum / DIVISOR * scale + bias + residual_scale * residual) / out_scale + out_zero_point,
+// rounded to the output's type. It is applied in the registers that hold the sums, so a fused bias or activation causes
+// no memory traffic of its own.
 #pragma once
 #include "conv.cuh"
 
 enum Activation { IDENTITY, RELU, LEAKY_RELU, CLIPPED_RELU, SIGMOID, TANH, SILU, GELU };
 
 constexpr bool HAS_EPILOGUE =
-    cfg::DIVISOR != 1 || cfg::SCALE || cfg::BIAS || cfg::RESIDUAL || cfg::ACTIVATION != IDENTITY;
+    cfg::DIVISOR != 1 || cfg::SCALE || cfg::BIAS || cfg::RESIDUAL || cfg::ACTIVATION != IDENTITY || cfg::OUT_SCALE ||
+    cfg::OUT_ZERO_POINT;
 
 // The activation. NaN stays NaN.
 __device__ inline epilogue_t activated(epilogue_t y, epilogue_t alpha) {
@@ -26,8 +28,11 @@ __device__ inline epilogue_t epilogue_value(const Conv &conv, int n, int k, int 
     if constexpr (cfg::DIVISOR != 1) value /= cfg::DIVISOR;
     if constexpr (cfg::SCALE) value *= conv.scale[k * conv.scale_channels];
     if constexpr (cfg::BIAS) value += conv.bias[k];
-    if constexpr (cfg::RESIDUAL) value += as<epilogue_t>(conv.residual[offset_of(conv.residual_strides, n, k, p, q)]);
-    return activated(value, conv.alpha);
+    if constexpr (cfg::RESIDUAL) {
+        const epilogue_t residual = as<epilogue_t>(conv.residual[offset_of(conv.residual_strides, n, k, p, q)]);
+        value += conv.requantization.of_residual(residual);
+    }
+    return conv.requantization.of_result(activated(value, conv.alpha));
 }
 
 // The same, rounded to out_t.

@@ -34,7 +34,6 @@ from convforge.algorithms.host.conv import (
     is_aligned,
     pixel_channels,
 )
-from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution, least_refusal
 from convforge.algorithms.host.resident import with_occupancy_cap
 from convforge.algorithms.host.staged import Filter, StagedWeights, staged_bytes, staging_refusal
@@ -334,7 +333,7 @@ def _compiled(problem: Conv2dProblem, config: BoxesConfig, box: Box, struct: Any
 
 def _struct(problem: Conv2dProblem) -> Any:
     rest = {"tiles": ctypes.c_int, "across": Divisor, "down": Divisor, "aligned_out": ctypes.c_int}
-    fields = {"map": MapField, "conv": conv_struct(ElementTypes.of(problem)), "filter": Filter, **rest}
+    fields = {"map": MapField, "conv": conv_struct(problem), "filter": Filter, **rest}
     return struct_with_maps("Boxes", fields.items())
 
 

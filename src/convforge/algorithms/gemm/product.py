@@ -39,12 +39,12 @@ class _Store(ctypes.Structure):
 
 
 @cache
-def _gemm_struct(types: ElementTypes | None = None, wide: bool = False) -> type[ctypes.Structure]:
-    """struct Gemm of gemm.cuh: for a convolution of these types, else for a matrix."""
+def _gemm_struct(conv: type[ctypes.Structure] | None = None, wide: bool = False) -> type[ctypes.Structure]:
+    """struct Gemm of gemm.cuh: for a convolution with this struct Conv, else for a matrix."""
     store: type[ctypes.Structure] = _Store
-    if types is not None:
+    if conv is not None:
         first = ctypes.c_longlong if wide else ctypes.c_int
-        fields = [("conv", conv_struct(types)), ("first", first), ("vectors", ctypes.c_int)]
+        fields = [("conv", conv), ("first", first), ("vectors", ctypes.c_int)]
         store = type("Store", (ctypes.Structure,), {"_fields_": fields})
     sizes = [(name, ctypes.c_int) for name in "MNK"]
     return type("Gemm", (ctypes.Structure,), {"_fields_": [("a", Operand), ("b", Operand), ("store", store), *sizes]})
@@ -103,7 +103,7 @@ class Product:
             self.struct = _gemm_struct()
             prelude = _matrix_types(dtype, b_dtype or dtype)
         else:
-            self.struct = _gemm_struct(ElementTypes.of(convolution), convolution.needs_wide_index)
+            self.struct = _gemm_struct(conv_struct(convolution), convolution.needs_wide_index)
             prelude = ("#define CONVOLUTION", *conv_constants(convolution, dtype))
         self.arguments = self.struct if around is None else around(self.struct)
         source = KernelSource(path, name, (*prelude, *own), self.arguments, self.arguments.__name__)

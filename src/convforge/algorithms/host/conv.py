@@ -37,15 +37,22 @@ class Strides(ctypes.Structure):
     _fields_ = [(axis, ctypes.c_longlong) for axis in "nchw"]
 
 
+def conv_struct(problem: Conv2dProblem) -> type[ctypes.Structure]:
+    """struct Conv of conv.cuh for a problem's types and epilogue; one object for all problems with the same fields."""
+    return _conv_struct(ElementTypes.of(problem), problem.epilogue.is_requantized)
+
+
 @cache
-def conv_struct(types: ElementTypes) -> type[ctypes.Structure]:
-    """struct Conv of conv.cuh for these types."""
+def _conv_struct(types: ElementTypes, requantized: bool) -> type[ctypes.Structure]:
     pointers = [(name, ctypes.c_void_p) for name in ("x", "w", "out", "scale", "bias", "residual")]
     strides = [(f"{name}_strides", Strides) for name in ("x", "out", "residual")]
     sizes = [(name, ctypes.c_int) for name in ("N", "H", "W", "P", "Q", "top", "left")]
     acc, epilogue = NUMBERS[types.acc], NUMBERS[types.epilogue]
     numbers = [("outside", acc), ("zero", acc), ("alpha", epilogue)]
     fields = [*pointers, *strides, *sizes, *numbers, ("scale_channels", ctypes.c_int)]
+    if requantized:  # else the struct is empty in C++, and lies in padding
+        own = [(name, epilogue) for name in ("residual_scale", "out_scale", "out_zero_point")]
+        fields.append(("requantization", type("Requantization", (ctypes.Structure,), {"_fields_": own})))
     return type("Conv", (ctypes.Structure,), {"_fields_": fields})
 
 
@@ -60,7 +67,11 @@ def conv_constants(problem: Conv2dProblem, math: str = "") -> tuple[str, ...]:
         "BORDER": list(PADDING_MODES).index(problem.padding_mode),
         "ACTIVATION": list(ACTIVATIONS).index(epilogue.activation), "DIVISOR": epilogue.divisor,
     }  # fmt: skip
-    flags = {"SCALE": epilogue.scale != "none", "BIAS": epilogue.bias, "RESIDUAL": epilogue.residual}
+    flags = {
+        "SCALE": epilogue.scale != "none", "BIAS": epilogue.bias, "RESIDUAL": epilogue.residual,
+        "RESIDUAL_SCALE": epilogue.residual_scale != 1, "OUT_SCALE": epilogue.out_scale != 1,
+        "OUT_ZERO_POINT": epilogue.out_zero_point != 0,
+    }  # fmt: skip
     index = "long long" if problem.needs_wide_index else "int"
     return (*ElementTypes.of(problem, math).prelude(), *constants(**numbers, **flags), f"using index_t = {index};")
 
@@ -72,9 +83,7 @@ def address(array: Any) -> int:
 
 def with_conv(name: str, problem: Conv2dProblem, **fields: Any) -> type[ctypes.Structure]:
     """Type of a kernel's struct: struct Conv, then the kernel's own fields."""
-    return type(
-        name, (ctypes.Structure,), {"_fields_": [("conv", conv_struct(ElementTypes.of(problem))), *fields.items()]}
-    )
+    return type(name, (ctypes.Structure,), {"_fields_": [("conv", conv_struct(problem)), *fields.items()]})
 
 
 def fill(conv: Any, problem: Conv2dProblem, buffers: Buffers) -> None:
@@ -101,6 +110,10 @@ def fill(conv: Any, problem: Conv2dProblem, buffers: Buffers) -> None:
     number = float if not is_integer(problem.acc_dtype) else int
     conv.outside, conv.zero = number(problem.outside), number(epilogue.x_zero_point)
     conv.alpha = float(epilogue.alpha or 0.0)
+    if epilogue.is_requantized:
+        own = conv.requantization
+        own.residual_scale, own.out_scale = epilogue.residual_scale, epilogue.out_scale
+        own.out_zero_point = float(epilogue.out_zero_point)
 
 
 def _operand(array: Any, problem: Conv2dProblem) -> int:

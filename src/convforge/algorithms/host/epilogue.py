@@ -32,6 +32,9 @@ class EpilogueArguments(NamedTuple):
     whole: bool  # the output and the sums are integers
     low: Any  # smallest value of an integer output; high is the largest
     high: Any
+    residual_scale: Any  # multiplies the residual; 1 if there is none
+    out_scale: Any  # divides the activation's value; 1 if there is none
+    out_zero_point: Any  # added after that; 0 if there is none
 
 
 def values_dtype(problem: Conv2dProblem) -> np.dtype[np.generic]:
@@ -78,6 +81,9 @@ def _arguments(problem: Conv2dProblem, buffers: Buffers) -> EpilogueArguments:
         whole=whole,
         low=limit.type(limits[0]),
         high=limit.type(limits[1]),
+        residual_scale=values.type(epilogue.residual_scale),
+        out_scale=values.type(epilogue.out_scale),
+        out_zero_point=values.type(epilogue.out_zero_point),
     )
 
 

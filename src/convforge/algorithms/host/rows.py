@@ -240,6 +240,19 @@ def activate_row(row: Any, n: Any, code: Any, alpha: Any) -> None:
 
 
 @jit
+def requantize_row(row: Any, n: Any, epilogue: Any) -> None:
+    """Divide by the output's scale and add its zero point."""
+    if epilogue.out_scale != 1:
+        scale = epilogue.out_scale
+        for q in range(n):
+            row[q] /= scale
+    if epilogue.out_zero_point != 0:
+        zero_point = epilogue.out_zero_point
+        for q in range(n):
+            row[q] += zero_point
+
+
+@jit
 def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, start: Any, step: Any, epilogue: Any,
               residual_start: Any, residual_step: Any) -> None:  # fmt: skip
     """Store sums [first, first + n) of output channel `k` as elements ``out[start + q * step]``, through the epilogue.
@@ -265,13 +278,15 @@ def store_row(sums: Any, first: Any, n: Any, values: Any, k: Any, out: Any, star
         for q in range(n):
             values[q] += bias
     if epilogue.residual.size:
+        factor = epilogue.residual_scale
         if epilogue.half:
             for q in range(n):
-                values[q] += half_to_float(np.uint16(epilogue.residual[residual_start + q * residual_step]))
+                values[q] += factor * half_to_float(np.uint16(epilogue.residual[residual_start + q * residual_step]))
         else:
             for q in range(n):
-                values[q] += epilogue.residual[residual_start + q * residual_step]
+                values[q] += factor * epilogue.residual[residual_start + q * residual_step]
     activate_row(values, n, epilogue.code, epilogue.alpha)
+    requantize_row(values, n, epilogue)
     store_plain(values, 0, n, out, start, step, epilogue)
 
 
@@ -310,8 +325,10 @@ def store_pixels(sums: Any, first: Any, pitch: Any, pixels: Any, n: Any, values:
         if epilogue.residual.size:
             for i in range(n):
                 element = epilogue.residual[residual_start + q * epilogue.place[4] + i * step * epilogue.place[2]]
-                values[i] += half_to_float(np.uint16(element)) if epilogue.half else element
+                widened = half_to_float(np.uint16(element)) if epilogue.half else element
+                values[i] += epilogue.residual_scale * widened
         activate_row(values, n, epilogue.code, epilogue.alpha)
+        requantize_row(values, n, epilogue)
         store_plain(values, 0, n, out, at, step * place[2], epilogue)
 
 

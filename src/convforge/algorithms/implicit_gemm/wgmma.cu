@@ -49,10 +49,12 @@ struct Wgmma {
     Optional<cfg::ZERO_POINT, ZeroPoint>::type zero;
 };
 
-// IN_BYTES: bytes by an epilogue that is one multiply-add for each filter. Their factors are in shared memory.
+// IN_BYTES: the TMA stores bytes. MULTIPLY_ADD: their epilogue is a multiply-add for each filter, whose factors are in
+// shared memory, perhaps one for the residual, and bounds: a relu or clipped relu of integers is a bound of the result.
 constexpr bool IN_BYTES = !cfg::SCATTERED && RESULT == 1;
-constexpr bool MULTIPLY_ADD = IN_BYTES && static_cast<acc_t>(1) / 2 == 0 && cfg::DIVISOR == 1 && !cfg::RESIDUAL &&
-                              (cfg::ACTIVATION == IDENTITY || cfg::ACTIVATION == RELU);
+constexpr bool MULTIPLY_ADD =
+    IN_BYTES && static_cast<acc_t>(1) / 2 == 0 && cfg::DIVISOR == 1 && !cfg::OUT_SCALE &&
+    (cfg::ACTIVATION == IDENTITY || cfg::ACTIVATION == RELU || cfg::ACTIVATION == CLIPPED_RELU);
 
 struct Factor {
     epilogue_t scale, bias;
@@ -157,14 +159,34 @@ __device__ inline void load_factors(const Conv &conv, const Place &at, Shared *m
                 if (cfg::SCALE) factor.scale = conv.scale[(at.k + i) * conv.scale_channels];
                 if (cfg::BIAS) factor.bias = conv.bias[at.k + i];
             }
+            if (cfg::OUT_ZERO_POINT) factor.bias = conv.requantization.of_result(factor.bias);
             memory->factors[warpgroup][i] = factor;
         }
 }
 
+// What all results of a tile have in common, for MULTIPLY_ADD.
+struct Finish {
+    int low, high;            // bounds of the results
+    epilogue_t residual;      // factor of the residual
+    bool words;               // four filters of a pixel's residual are an aligned word
+};
+
+__device__ inline Finish finish_of(const Conv &conv) {
+    Finish finish{-2147483647 - 1, 2147483647, conv.requantization.of_residual(1), false};
+    if constexpr (MULTIPLY_ADD) {
+        if (cfg::ACTIVATION != IDENTITY) finish.low = whole_number<false>(conv.requantization.of_result(0));
+        if (cfg::ACTIVATION == CLIPPED_RELU) finish.high = whole_number<false>(conv.requantization.of_result(conv.alpha));
+        const Strides &steps = conv.residual_strides;
+        const long long all = steps.n | steps.h | steps.w | reinterpret_cast<long long>(conv.residual);
+        finish.words = cfg::RESIDUAL && steps.c == 1 && all % 4 == 0;
+    }
+    return finish;
+}
+
 // True if no sum of integers times its filter's factor is beyond 2^31; the same for all threads of a warp.
 template <class Shared>
-__device__ inline bool all_within(const Shared *memory, int warpgroup) {
-    bool within = true;
+__device__ inline bool all_within(const Shared *memory, int warpgroup, const Finish &finish) {
+    bool within = fabs(finish.residual) < 1048576.0;  // 2^20
     if constexpr (MULTIPLY_ADD)
         for (int i = threadIdx.x % 32; i < BLOCK_FILTERS; i += 32) {
             const Factor factor = memory->factors[warpgroup][i];
@@ -179,16 +201,28 @@ __device__ inline Factor factor_of(const Shared *memory, int warpgroup, int filt
     return {};
 }
 
-// Four results, one byte each. WITHIN: as all_within says.
+// The residual of four filters of a pixel, from filter k on.
+__device__ inline unsigned residual_word(const Wgmma &args, const Place &at, int pixel, int k) {
+    const Output out = output_of(args.conv, args.tiling, at, pixel);
+    if (!out.there || k >= cfg::K) return 0;
+    const out_t *from = args.conv.residual + offset_of(args.conv.residual_strides, out.n, k, out.p, out.q);
+    return *reinterpret_cast<const unsigned *>(from);
+}
+
+// Four results, one byte each. WITHIN: as all_within says, and residuals are given as four bytes.
 template <class T, bool WITHIN>
 __device__ inline unsigned finished_bytes(const Wgmma &args, const Place &at, const int (&pixel)[4],
-                                          const int (&filter)[4], const Factor (&factors)[4], const acc_t (&sums)[4]) {
-    if constexpr (MULTIPLY_ADD) {
+                                          const int (&filter)[4], const Factor (&factors)[4], const acc_t (&sums)[4],
+                                          const Finish &finish, unsigned residual) {
+    if constexpr (MULTIPLY_ADD && (WITHIN || !cfg::RESIDUAL)) {
         int values[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            values[i] = whole_number<WITHIN>(wide(sums[i]) * factors[i].scale + factors[i].bias);
-            if (cfg::ACTIVATION == RELU && limits<T>::low < 0) values[i] = max(values[i], 0);
+            epilogue_t value = wide(sums[i]) * factors[i].scale + factors[i].bias;
+            if (cfg::RESIDUAL) value += finish.residual * wide(static_cast<T>(residual >> 8 * i));
+            values[i] = whole_number<WITHIN>(value);
+            if (cfg::ACTIVATION != IDENTITY) values[i] = max(values[i], finish.low);
+            if (cfg::ACTIVATION == CLIPPED_RELU) values[i] = min(values[i], finish.high);
         }
         return packed<T>(values);
     }
@@ -207,7 +241,9 @@ __device__ inline unsigned finished_bytes(const Wgmma &args, const Place &at, co
 // transpose_results for results of one byte: 16 bytes are 16 filters of a pixel.
 template <bool WITHIN, class Shared>
 __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const acc_t (&sums)[SUMS], int row, int part,
-                                       const Shared *memory, int warpgroup, unsigned char *results) {
+                                       const Shared *memory, int warpgroup, const Finish &finish,
+                                       unsigned char *results) {
+    constexpr bool WORDS = MULTIPLY_ADD && WITHIN && cfg::RESIDUAL;  // the residual is read as the results are stored
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32, first = 64 * row + 16 * warp + lane / 4;
     if constexpr (cfg::FILTERS_ON_M) {  // part: 64 filters, BLOCK_N pixels
         Factor factors[4];
@@ -222,8 +258,11 @@ __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const
                 own[i] = sums[4 * j + i];
                 pixel[i] = 8 * j + 2 * (lane % 4) + i % 2, filter[i] = first + i / 2 * 8;
             }
-            const unsigned four = turned_quads(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own));
             const int to = 8 * j + 2 * (lane % 4) + lane / 4 % 2, byte = lane / 8 % 2 * 8 + lane / 16 * 4;
+            unsigned added = 0;
+            if (WORDS) added = turned_quads(residual_word(args, at, to, at.k + 64 * row + 16 * warp + byte));
+            const unsigned four =
+                turned_quads(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own, finish, added));
             *reinterpret_cast<unsigned *>(results + (part * cfg::BLOCK_N + to) * RESULT_BYTES +
                                           piece_at(to, warp) * 16 + byte) = four;
         }
@@ -246,9 +285,12 @@ __device__ inline void transpose_bytes(const Wgmma &args, const Place &at, const
                     pixel[i] = first + 8 * half;
                     own[i] = sums[4 * (j + i / 2) + 2 * half + i % 2];
                 }
-                const unsigned four = turned_pairs(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own));
                 const int to = 16 * warp + lane / 4 + 8 * half, piece = j / 2;
                 const int byte = lane % 2 * 8 + lane / 2 % 2 * 4;
+                unsigned added = 0;
+                if (WORDS) added = turned_pairs(residual_word(args, at, pixel[0], at.k + 16 * piece + byte));
+                const unsigned four =
+                    turned_pairs(finished_bytes<out_t, WITHIN>(args, at, pixel, filter, factors, own, finish, added));
                 *reinterpret_cast<unsigned *>(
                     results + ((part * (cfg::BLOCK_N / BOX_FILTERS) + piece / PIECES) * 64 + to) * RESULT_BYTES +
                     piece_at(to, piece) * 16 + byte) = four;
@@ -413,14 +455,19 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
             if (elected) tma_store_wait_read();
             load_factors(args.conv, at, memory, warpgroup);
             warpgroup_sync(warpgroup);
-            const bool within = MULTIPLY_ADD && all_within(memory, warpgroup);
+            const Finish finish = finish_of(args.conv);
+            const bool within =
+                MULTIPLY_ADD && (!cfg::RESIDUAL || finish.words) && all_within(memory, warpgroup, finish);
 #pragma unroll
             for (int t = 0; t < cfg::ROWS_64; t++)
                 if constexpr (!IN_BYTES)
                     transpose_results(args, at, sums[t], share * cfg::ROWS_64 + t, t, results);
                 else if (MULTIPLY_ADD && within)
-                    transpose_bytes<true>(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, results);
-                else transpose_bytes<false>(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, results);
+                    transpose_bytes<true>(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, finish,
+                                          results);
+                else
+                    transpose_bytes<false>(args, at, sums[t], share * cfg::ROWS_64 + t, t, memory, warpgroup, finish,
+                                           results);
             fence_proxy_async();
             warpgroup_sync(warpgroup);
             if (elected) {

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, TypeVar
 
 from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation, PreparedFilter
 from convforge.algorithms.host.conv import Divisor, address, conv_constants, conv_struct, divisor, fill
-from convforge.algorithms.host.element_types import ElementTypes
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
 from convforge.algorithms.host.pack_channels import ChannelPacker, UnpackedWeights
 from convforge.algorithms.host.resident import persistent, with_occupancy_cap
@@ -111,7 +110,7 @@ class OnTensorCores(DeviceConvolution[C]):
         shared = config.shared_bytes(problem)
         maps = self.maps(problem, loaded, config)
         fields, put = self.fields(problem, loaded)
-        struct = _struct_of(ElementTypes.of(own), self.stem.capitalize(), tuple(maps), tuple(fields.items()))
+        struct = _struct_of(conv_struct(own), self.stem.capitalize(), tuple(maps), tuple(fields.items()))
         prelude = constants(
             PATCH=config.patch, FILTERS_ON_M=config.filters_on_m, PING_PONG=config.ping_pong, ROWS_64=config.rows,
             BLOCK_N=config.columns, PIXEL_STAGES=config.pixel_stages, RESIDENT=config.resident,
@@ -234,9 +233,9 @@ class Tiling(ctypes.Structure):
 
 
 @lru_cache(maxsize=64)
-def _struct_of(types: ElementTypes, name: str, maps: tuple[str, ...], fields: tuple[tuple[str, Any], ...]) -> Any:
+def _struct_of(conv: Any, name: str, maps: tuple[str, ...], fields: tuple[tuple[str, Any], ...]) -> Any:
     fixed = {"tiling": Tiling, "store_width": ctypes.c_int}
-    own: Mapping[str, Any] = {"conv": conv_struct(types), **dict.fromkeys(maps, MapField), **fixed, **dict(fields)}
+    own: Mapping[str, Any] = {"conv": conv, **dict.fromkeys(maps, MapField), **fixed, **dict(fields)}
     return struct_with_maps(name, own.items())
 
 

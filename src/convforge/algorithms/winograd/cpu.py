@@ -192,7 +192,8 @@ def products(u: Any, v: Any, out: Any, g: Any, epilogue: Any, values: Any, sizes
     direct = not (epilogue.residual.size or epilogue.half or epilogue.integer)
     inner = EpilogueArguments(epilogue.plain, epilogue.divisor, epilogue.scale, epilogue.bias, epilogue.residual,
                               epilogue.place, epilogue.code, epilogue.alpha, False, False, False, epilogue.low,
-                              epilogue.high)  # fmt: skip
+                              epilogue.high, epilogue.residual_scale, epilogue.out_scale,
+                              epilogue.out_zero_point)  # fmt: skip
     block_u = a * a * sizes.filter_pitch
     for item in range(begin, end):
         block, panel = item // panels, item % panels
