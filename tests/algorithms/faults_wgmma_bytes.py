@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.algorithms.planted import Run, of_file
+from tests.algorithms.planted import SYNC, Run, of_file
 
 from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
 
@@ -40,7 +40,7 @@ BYTES_FAULTS = [
          PIXELS),
         ("one class for all, of points alone", "sums[e] -= within[e / 2 % 2];", "sums[e] -= within[0];", POINTS),
         ("every share subtracts the zero point", "if (cfg::SPLIT_K == 1 || at.share == 0)", "if (true)", SHARED),
-        ("no relu", "values[i] = max(values[i], 0);", "", RELU),
+        ("no relu", "values[i] = max(values[i], finish.low);", ";", RELU),
         ("the neighbour's residual", "output_value(args.conv, out.n, k, out.p, out.q, sums[i])",
          "output_value(args.conv, out.n, k, out.p, out.q ? out.q - 1 : 0, sums[i])", RESIDUAL),
         ("pieces of bytes in plain order", "piece_at(to, warp) * 16 + byte", "warp * 16 + byte"),
@@ -74,6 +74,7 @@ BYTES_FAULTS = [
         ("a stride that is not taken", "output * axis.step;", "output;"),
         ("taps above as if they were not dilated", "(-start + axis.dilation - 1) / axis.dilation : 0", "-start : 0"),
         ("taps below the image", "range.end = room", "range.first += 0 * room"),
+        ("sums of taps before all have come", f"    {SYNC}\n", ""),
         ("zero point left out", "= args.zero * sum;", "= sum;"),
     ),
 ]  # fmt: skip

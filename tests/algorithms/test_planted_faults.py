@@ -20,6 +20,7 @@ from tests.algorithms.faults import FAULTS
 from tests.algorithms.faults_gemm_wgmma import GEMM_WGMMA_FAULTS
 from tests.algorithms.faults_split import FILTER_FAULTS, PIXEL_FAULTS, SPLIT_FAULTS
 from tests.algorithms.faults_wgmma import PACKING_FAULTS, ROWS_FAULTS, SHARES_FAULTS, WGMMA_FAULTS
+from tests.algorithms.faults_wgmma_bytes import BYTES_FAULTS
 from tests.algorithms.planted import Fault, Run
 from tests.algorithms.ranks import fault_of_factors, filters_of_every_rank
 from tests.algorithms.split_inputs import split_judge
@@ -147,7 +148,7 @@ def check_that_it_is_noticed(fault: Fault, folder: Path) -> None:
 
 
 # Of the kernels of Hopper. A GPU must notice these too, in tests/gpu.
-HOPPER_FAULTS = [*WGMMA_FAULTS, *SPLIT_FAULTS, *GEMM_WGMMA_FAULTS]
+HOPPER_FAULTS = [*WGMMA_FAULTS, *BYTES_FAULTS, *SPLIT_FAULTS, *GEMM_WGMMA_FAULTS]
 
 
 @needs_emulator
@@ -198,7 +199,7 @@ def test_every_barrier_has_a_fault(file: Path) -> None:
     barriers = file.read_text(encoding="utf-8").count("__syncthreads();")
     here = [
         fault
-        for fault in (*FAULTS, *ROWS_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS, *PIXEL_FAULTS)
+        for fault in (*FAULTS, *BYTES_FAULTS, *ROWS_FAULTS, *PACKING_FAULTS, *FILTER_FAULTS, *PIXEL_FAULTS)
         if ALGORITHMS / fault.file == file
     ]
     mine = [fault for fault in here if "__syncthreads();" in fault.old]

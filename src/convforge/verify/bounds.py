@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convforge.problem import Conv2dProblem, Epilogue, GemmProblem, Problem
-from convforge.problem.types import finfo, is_integer, numpy_dtype, to_float
+from convforge.problem.types import FP8, finfo, is_integer, numpy_dtype, to_float
 from convforge.verify.inputs import Inputs
 from convforge.verify.truth import Floats, Truth, conv2d_truth, matrices
 
@@ -155,11 +155,14 @@ def rounded(values: Any, dtype: np.dtype[Any]) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
         if is_integer(dtype.name):
             return np.asarray(np.nan_to_num(within_range(np.rint(values), dtype), nan=0.0), np.float64)
-        return to_float(np.asarray(values), dtype).astype(np.float64)
+        return to_float(np.asarray(within_range(values, dtype)), dtype).astype(np.float64)
 
 
 def within_range(values: Floats, dtype: np.dtype[Any]) -> Floats:
-    """Clip values to the range of an integer dtype, because saturation is no error; float dtypes change nothing."""
+    """Clip values to the range of an integer or 8-bit float, which saturate; other float dtypes change nothing."""
+    if dtype.name in FP8:
+        most = float(finfo(dtype).max)
+        return np.clip(values, -most, most)
     return np.clip(values, float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)) if is_integer(dtype.name) else values
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from convforge.backends.cpu.jit import jit_exact
 
 BLOCK = 1 << 14
-FLOAT32_BITS, FLOAT64_BITS = 23, 52
+FP8_BITS, FLOAT32_BITS, FLOAT64_BITS = 3, 23, 52  # the most that FP8 has
 
 
 @jit_exact
@@ -58,4 +58,6 @@ def rounded(value: Any, form: Any) -> Any:
         return np.float64(np.float32(value))
     exponent = max(math.frexp(value)[1] - 1, exponent) - bits
     nearest = math.ldexp(np.rint(math.ldexp(value, -exponent)), exponent)
-    return nearest if least <= nearest <= most else math.copysign(np.inf, value)
+    if least <= nearest <= most:
+        return nearest
+    return math.copysign(most if bits <= FP8_BITS else np.inf, value)  # FP8 saturates
