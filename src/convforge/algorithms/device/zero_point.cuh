@@ -5,7 +5,8 @@
 // The second sum is the same for all outputs whose windows are cut off at the same taps: a class of rows and a class of
 // columns. tap_sums.cu prepares it for every class and filter. All numbers are integers and may wrap around.
 //
-// tap_sums_at(zero, conv, p, q);     zero point times the sums of taps of output (p, q), of filter 0
+// tap_sums_of(zero, conv, p, q);     where zero point times the sums of taps of output (p, q) begin in zero.tap_sums
+// tap_sums_inside(zero);             the same for outputs whose windows are inside the image
 #pragma once
 #include "conv.cuh"
 
@@ -23,13 +24,13 @@ struct Unused {};
 template <bool USED, class T> struct Optional { using type = T; };
 template <class T> struct Optional<false, T> { using type = Unused; };
 
-__device__ inline bool is_inside(const ZeroPoint &zero, int p, int q) {
-    return zero.first_h <= p && p <= zero.last_h && zero.first_w <= q && q <= zero.last_w;
+__device__ inline int tap_sums_inside(const ZeroPoint &zero) {
+    return (zero.first_h * zero.across + zero.first_w) * zero.pitch;
 }
 
-__device__ inline const int *tap_sums_at(const ZeroPoint &zero, const Conv &conv, int p, int q) {
+__device__ inline int tap_sums_of(const ZeroPoint &zero, const Conv &conv, int p, int q) {
     p = min(p, conv.P - 1), q = min(q, conv.Q - 1);  // tiles reach beyond the image
     const int row = min(p, zero.first_h) + max(p - zero.last_h, 0);
     const int column = min(q, zero.first_w) + max(q - zero.last_w, 0);
-    return zero.tap_sums + (row * zero.across + column) * zero.pitch;
+    return (row * zero.across + column) * zero.pitch;
 }

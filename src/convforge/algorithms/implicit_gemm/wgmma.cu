@@ -62,7 +62,10 @@ struct Factor {
 template <bool> struct Factors {};
 template <> struct Factors<true> { Factor factors[CONSUMERS][BLOCK_FILTERS]; };
 
-struct Memory : Factors<MULTIPLY_ADD> {
+template <bool> struct Classes {};
+template <> struct Classes<true> { int classes[CONSUMERS][BLOCK_PIXELS]; };
+
+struct Memory : Factors<MULTIPLY_ADD>, Classes<cfg::ZERO_POINT> {
     alignas(1024) unsigned char results[CONSUMERS][OUT_BYTES];
     alignas(1024) unsigned char pixels[cfg::PIXEL_STAGES][PIXEL_BYTES];
     alignas(1024) unsigned char filters[cfg::FILTER_STAGES][FILTER_BYTES];
@@ -98,52 +101,66 @@ __device__ inline void load_pixels(const Wgmma &args, Memory *memory, Barriers &
 }
 
 // Results.
-// Subtracts the zero point times the weights from a thread's sums of the rows from 64 * `row` on.
-template <class Args>
-__device__ inline void subtract_zero_point(const Args &args, const Place &at, acc_t (&sums)[SUMS], int row) {
+// ZERO_POINT: writes for each pixel of a tile where the sums of taps of its class begin, by a warpgroup.
+template <class Args, class Shared>
+__device__ inline void write_classes(const Args &args, const Place &at, Shared *memory, int warpgroup) {
     if constexpr (cfg::ZERO_POINT) {
-        const int lane = threadIdx.x % 32, first = 64 * row + threadIdx.x % WARPGROUP / 32 * 16 + lane / 4;
-        const int column = lane % 4 * 2;
+        if (args.zero.one_class) return;
+        warpgroup_sync(warpgroup);  // all have read those of the tile before
+        for (int i = threadIdx.x % WARPGROUP; i < BLOCK_PIXELS; i += WARPGROUP) {
+            const Output out = output_of(args.conv, args.tiling, at, i);
+            memory->classes[warpgroup][i] = tap_sums_of(args.zero, args.conv, out.p, out.q);
+        }
+        warpgroup_sync(warpgroup);
+    }
+}
+
+// Subtracts the zero point times the weights from a thread's sums of the rows from 64 * `row` on.
+template <class Args, class Shared>
+__device__ inline void subtract_zero_point(const Args &args, const Place &at, const Shared *memory, int warpgroup,
+                                           acc_t (&sums)[SUMS], int row) {
+    if constexpr (cfg::ZERO_POINT) {
         using Pair = Neighbours<int, 2>;
-        const auto of_pixel = [&](const Output &out) { return tap_sums_at(args.zero, args.conv, out.p, out.q); };
+        const int lane = threadIdx.x % 32, first = 64 * row + threadIdx.x % WARPGROUP / 32 * 16 + lane / 4;
+        const int column = lane % 4 * 2, inside = tap_sums_inside(args.zero);
+        const int *classes = memory->classes[warpgroup];
         if constexpr (cfg::FILTERS_ON_M) {
-            const int k[2] = {at.k + first, at.k + first + 8};
-            Output outs[2] = {output_of(args.conv, args.tiling, at, column),
-                              output_of(args.conv, args.tiling, at, column + 1)};
-            const int *whole = tap_sums_at(args.zero, args.conv, args.zero.first_h, args.zero.first_w);
+            const int *of_filters[2];
             int within[2] = {};
 #pragma unroll
-            for (int half = 0; half < 2; half++)
-                if (k[half] < cfg::K) within[half] = whole[k[half]];
+            for (int half = 0; half < 2; half++) {
+                of_filters[half] = args.zero.tap_sums + min(at.k + first + 8 * half, cfg::K - 1);
+                within[half] = of_filters[half][inside];
+            }
             if (args.zero.one_class) {
 #pragma unroll
                 for (int e = 0; e < SUMS; e++) sums[e] -= within[e / 2 % 2];
                 return;
             }
 #pragma unroll
-            for (int j = 0; j < SUMS / 4; j++)
+            for (int j = 0; j < SUMS / 4; j++) {
+                const Pair pixels = *reinterpret_cast<const Pair *>(classes + 8 * j + column);
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const bool all = is_inside(args.zero, outs[i].p, outs[i].q);
-                    const int *of_taps = of_pixel(outs[i]);
-#pragma unroll
-                    for (int half = 0; half < 2; half++)
-                        sums[4 * j + 2 * half + i] -= all || k[half] >= cfg::K ? within[half] : of_taps[k[half]];
-                    forward(args.conv, outs[i]);
+                for (int e = 0; e < 4; e++) {
+                    const int from = pixels.at[e % 2];
+                    sums[4 * j + e] -= from == inside ? within[e / 2] : of_filters[e / 2][from];
                 }
+            }
         } else {
-            const int *of_taps[2];
+            const int *of_pixels[2];
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                of_taps[half] = of_pixel(output_of(args.conv, args.tiling, at, first + 8 * half)) + at.k + column;
+                of_pixels[half] =
+                    args.zero.tap_sums + (args.zero.one_class ? 0 : classes[first + 8 * half]) + at.k + column;
 #pragma unroll
             for (int j = 0; j < SUMS / 4; j++) {
                 if (at.k + column + 8 * j >= cfg::K) continue;
-                Pair taps[2];
-                taps[0] = *reinterpret_cast<const Pair *>(of_taps[0] + 8 * j), taps[1] = taps[0];
-                if (!args.zero.one_class) taps[1] = *reinterpret_cast<const Pair *>(of_taps[1] + 8 * j);
 #pragma unroll
-                for (int e = 0; e < 4; e++) sums[4 * j + e] -= taps[e / 2].at[e % 2];
+                for (int half = 0; half < 2; half++) {
+                    const Pair taps = *reinterpret_cast<const Pair *>(of_pixels[half] + 8 * j);
+#pragma unroll
+                    for (int i = 0; i < 2; i++) sums[4 * j + 2 * half + i] -= taps.at[i];
+                }
             }
         }
     }
@@ -440,10 +457,13 @@ __device__ inline void multiply_tiles(const Wgmma &args, Memory *memory, Barrier
         release_stage<cfg::PAIRS_PIXELS>(&bars.pixels_empty[max(pixels_before, 0)], true);
         mbarrier_arrive_if(&bars.turn[warpgroup ^ 1], elected && cfg::PING_PONG);
 
-        // Of split-K, the first share subtracts it.
-        if (cfg::SPLIT_K == 1 || at.share == 0)
+        // Of split-K, the first share subtracts the zero point.
+        if (cfg::ZERO_POINT && (cfg::SPLIT_K == 1 || at.share == 0)) {
+            write_classes(args, at, memory, warpgroup);
 #pragma unroll
-            for (int t = 0; t < cfg::ROWS_64; t++) subtract_zero_point(args, at, sums[t], share * cfg::ROWS_64 + t);
+            for (int t = 0; t < cfg::ROWS_64; t++)
+                subtract_zero_point(args, at, memory, warpgroup, sums[t], share * cfg::ROWS_64 + t);
+        }
         if constexpr (cfg::SCATTERED) {
             const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
 #pragma unroll

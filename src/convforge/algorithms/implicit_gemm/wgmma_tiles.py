@@ -141,8 +141,9 @@ class WgmmaConfig(TilesConfig):
         rings = self.pixel_stages * phases * -(-rows * row // 1024) * 1024 + held * filters * row
         results = 1024 if self.scattered else 64 * self.rows * self.columns * itemsize(problem.out_dtype)
         # Scale and bias of each filter, for each warpgroup.
-        factors = 2 * 16 * filters if not self.scattered and itemsize(problem.out_dtype) == 1 else 0
-        return -(-(rings + 2 * results) // 1024) * 1024 + -(-factors // 1024) * 1024 + 1024
+        ahead = 2 * 16 * filters if not self.scattered and itemsize(problem.out_dtype) == 1 else 0
+        ahead += 2 * 4 * pixels if problem.epilogue.x_zero_point else 0  # classes of pixels
+        return -(-(rings + 2 * results) // 1024) * 1024 + -(-ahead // 1024) * 1024 + 1024
 
     def refusal(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         if self.rows < 1 or not 8 <= self.columns <= MOST_COLUMNS or self.columns % 16:
