@@ -91,8 +91,9 @@ PARTS: dict[str, dict[str, Part]] = {
             f"{LAYERS},direct_tiled,im2col,cudnn,torch_conv2d",
             search=6,
         ),
-        "int8": Part(methods="implicit_gemm_int8,implicit_gemm_wgmma,depthwise_*,cudnn,cudnn_int8", search=20),
-        "fp8": Part(methods="implicit_gemm_fp8,implicit_gemm_wgmma,cudnn,cudnn_fp8", search=20),
+        "bytes": Part(
+            methods="implicit_gemm_int8,implicit_gemm_fp8,depthwise_channels,cudnn,cudnn_int8,cudnn_fp8", search=20
+        ),
         "depthwise": Part(methods="depthwise_*,direct_boxes,cudnn,torch_conv2d,torch_conv2d_channels_last"),
         "filters": Part(methods="separable,fft*,depthwise_planes,direct_tiled,cudnn,torch_conv2d,cupy_ndimage"),
         "memory": Part(methods="direct_*"),

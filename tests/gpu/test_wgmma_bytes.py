@@ -32,9 +32,12 @@ WHOLE = (
     "n1c64h8w9_k64r1s1_u8-i8-u8-i32_nhwc_+zero:200+scale:tensor+bias+residual:0.7+clippedrelu:40.0+out:1.0:9",
     "n2c128h8w8_k160r1s1_u8-u8-i8-i32_nhwc_+scale:channel+residual", "n1c32h9w9_k48r3s3_p1_i8-u8-i32-i32_nhwc",
     "n1c64h9w9_k96r3s3_p1_i8-i8-i8-i32_nhwc_+scale:tensor+residual+out:0.5:3+sigmoid",
-    "n1c272h7w7_k130r3s3_p2_d2_u8-u8-i32-i32_nhwc_+zero:200", "n2c24h9w10_k20r3s3_p1_i8-i8-f16-i32_nchw_+zero:-3+scale:tensor",
-    "n2c64h9w9_k256r3s3_p1_g2_i8-u8-i8-i32_nhwc_+scale:channel+bias+relu", "n1c40h9w8_k48r3s3_p1_g4_u8-i8-f32-i32_nhwc_+zero:3",
-    "n2c40h9w7_k40r3s3_p1_reflect_u8-i8-u8-i32_nhwc_+zero:9+scale:channel+bias", "n1c3h20w21_k32r7s7_st2_p3_u8-i8-u8-i32_nhwc_+zero:128+scale:tensor",
+    "n1c272h7w7_k130r3s3_p2_d2_u8-u8-i32-i32_nhwc_+zero:200",
+    "n2c24h9w10_k20r3s3_p1_i8-i8-f16-i32_nchw_+zero:-3+scale:tensor",
+    "n2c64h9w9_k256r3s3_p1_g2_i8-u8-i8-i32_nhwc_+scale:channel+bias+relu",
+    "n1c40h9w8_k48r3s3_p1_g4_u8-i8-f32-i32_nhwc_+zero:3",
+    "n2c40h9w7_k40r3s3_p1_reflect_u8-i8-u8-i32_nhwc_+zero:9+scale:channel+bias",
+    "n1c3h20w21_k32r7s7_st2_p3_u8-i8-u8-i32_nhwc_+zero:128+scale:tensor",
 )  # fmt: skip
 FLOATS = (
     "n1c128h9w9_k160r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8_+scale:tensor",

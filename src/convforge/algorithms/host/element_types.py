@@ -30,7 +30,9 @@ TYPES = {
 # NumPy's name of a number's type in a kernel's struct -> ctypes' type.
 NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int32": ctypes.c_int}
 
-_DECLARED = tuple(f"struct {name};" for name in ("half_t", "bfloat16_t", "e4m3_t", "e5m2_t"))  # declared in every prelude; types.cuh defines them
+_DECLARED = tuple(
+    f"struct {name};" for name in ("half_t", "bfloat16_t", "e4m3_t", "e5m2_t")
+)  # declared in every prelude; types.cuh defines them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 // Since implicit_gemm_mma: no thread gathers pixels, and no lane holds fragments of A or B. The TMA loads
 //           pixels and filters to shared memory in the order that the tensor cores read, and stores the results.
 //           Threads only issue instructions, wait, and apply the epilogue. x and w have 16 bits, or are floats of which
-//           the first 19 bits are multiplied (TF32), in NHWC. Sums are floats.
+//           the first 19 bits are multiplied (TF32), or bytes, in NHWC. Sums are floats, or of integers int.
 //
 // Threads   three warpgroups of 128 threads: a producer, of which two threads load, and two consumers, which multiply.
 //           Registers move from the producer to the consumers.
@@ -22,7 +22,10 @@
 // Needs     zeros at the border; rows of channels, addresses and strides that are multiples of 16 bytes. pixel_rows.cu
 //           repacks other x. Groups: channels of a group fill whole products.
 // Limit     tensor cores; if K is small, memory.
-// implicit_gemm_tf32 is this kernel on floats; the host passes that name.
+// Bytes     TWO_LEVELS: the sums of one row of 8-bit floats are added to others by multiply-add units, because the tensor
+//           cores keep 14 bits of them. ZERO_POINT: that of integer pixels is subtracted from the sums (zero_point.cuh).
+//           Results of one byte are four filters of a pixel in a word, after lanes have exchanged bytes (bytes.cuh).
+// implicit_gemm_tf32, implicit_gemm_int8 and implicit_gemm_fp8 are this kernel on other types; the host passes the name.
 #include "bytes.cuh"
 #include "wgmma_tiles.cuh"
 #include "zero_point.cuh"

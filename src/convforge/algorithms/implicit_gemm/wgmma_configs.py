@@ -123,7 +123,8 @@ def fitting(problem: Conv2dProblem, facts: DeviceFacts, row: int) -> Iterator[Wg
     """Configs worth timing with rows of `row` bytes, each with the rings of most stages that fit."""
     channels, k = row // itemsize(problem.x_dtype), problem.k_per_group
     repacked, scattered = WgmmaConfig.needs_rows(problem), not tiles.tma_stores(problem)
-    widths = (*(FEW_COLUMNS if k <= FEW_COLUMNS[-1] else ()), *COLUMNS, *(OF_BYTES if itemsize(problem.x_dtype) == 1 else ()))
+    few, more = FEW_COLUMNS if k <= FEW_COLUMNS[-1] else (), OF_BYTES if itemsize(problem.x_dtype) == 1 else ()
+    widths = (*few, *COLUMNS, *more)
     for patch, on_m, ping, columns in product((True, False), (True, False), (True, False), widths):
         base = WgmmaConfig(
             patch, on_m, ping, columns=columns, repacked=repacked, scattered=scattered, row_bytes=row

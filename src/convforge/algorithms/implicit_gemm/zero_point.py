@@ -51,7 +51,7 @@ class Classes(NamedTuple):
 
     first: int
     last: int
-    count: int
+    classes: int
 
     @classmethod
     def of(cls, size: int, before: int, outputs: int, step: int, reach: int) -> Classes:
@@ -60,7 +60,7 @@ class Classes(NamedTuple):
         Examples
         --------
         >>> Classes.of(size=8, before=1, outputs=8, step=1, reach=2)  # the first output, the last one, the others
-        Classes(first=1, last=6, count=3)
+        Classes(first=1, last=6, classes=3)
         """
         first = min(-(-before // step), outputs)
         last = max(first, (size - 1 - reach + before) // step)
@@ -81,13 +81,13 @@ def zero_point_of(problem: Conv2dProblem, buffers: Buffers) -> ZeroPoint:
     """The struct for a call; `problem` is that of the rows which the kernel loads."""
     rows, columns = _classes(problem)
     return ZeroPoint(
-        address(buffers["w"].tensors[NAME]), _pitch(problem), columns.count, rows.count * columns.count == 1,
+        address(buffers["w"].tensors[NAME]), _pitch(problem), columns.classes, rows.classes * columns.classes == 1,
         rows.first, rows.last, columns.first, columns.last,
     )  # fmt: skip
 
 
 class WithTapSums(Preparation):
-    """A preparation of weights that also makes the sums of taps; `loaded` is the problem of the rows that are loaded."""
+    """A preparation of weights that also makes the sums of taps; `loaded` is the problem of what the TMA loads."""
 
     def __init__(self, inner: Preparation, weights: Conv2dProblem, loaded: Conv2dProblem, runtime: Runtime) -> None:
         rows, columns = _classes(loaded)
@@ -110,7 +110,7 @@ class WithTapSums(Preparation):
             return _TapSums(address(w), address(buffers[NAME]), strides, h, w_axis, channels, pitch, zero, flip)
 
         launch = Launch(info, runtime.compile(source), arguments, runtime)
-        self._wrap(inner, runtime, {NAME: ((rows.count * columns.count, pitch), "int32")}, launch)
+        self._wrap(inner, runtime, {NAME: ((rows.classes * columns.classes, pitch), "int32")}, launch)
 
     def _wrap(self, inner: Preparation, runtime: Runtime, own: dict[str, Any], launch: Launch) -> None:
         def finish(buffers: Buffers, stream: Any) -> PreparedFilter:

@@ -80,7 +80,7 @@ UNSEEN inline void store_box(Site site, const void *map, const void *shared, con
 }
 
 // A product of a warpgroup reads both operands once. Each thread counts as one load of its share.
-UNSEEN inline void multiply(Site site, const char *instruction, const char *majors, float *sums, unsigned count,
+UNSEEN inline void multiply(Site site, const char *instruction, const char *majors, void *sums, unsigned count,
                             bits_t a, bits_t b, bool adds) {
     constexpr unsigned ROWS = 64, ROW_BYTES = 32, THREADS = 128;
     emulator_recorder.shared_reads++;
