@@ -19,12 +19,18 @@
 // Split-K| with SPLIT_K, several blocks compute parts of the steps of a tile, and sum_shares.cu adds up their sums.
 // Any       stride, padding, border, dilation, groups, layout, C and K.
 // Limit     that of gemm_mma; with few channels, the gather.
-// implicit_gemm_tf32_mma is this kernel on floats; the host passes that name.
+// Bytes     implicit_gemm_int8_mma: integers of 8 bits, multiplied as they are stored, with exact sums. The zero point of
+//           x times the weights of the taps inside the image is subtracted from a sum (zero_point.cuh). If the epilogue
+//           is a multiply-add and results are bytes, it is computed in float where that is exact (bytes.cuh).
+//           implicit_gemm_fp8_mma: 8-bit floats. Sums of at most 128 products are added to others in float.
+// implicit_gemm_tf32_mma is this kernel on floats; the host passes these names.
 #include "border.cuh"
+#include "bytes.cuh"
 #include "conv.cuh"
 #include "epilogue.cuh"
 #include "mma.cuh"
 #include "mma_tiles.cuh"
+#include "zero_point.cuh"
 
 constexpr int PITCH = (cfg::C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = cfg::R * cfg::S;
 constexpr int STEPS = (TAPS * PITCH + cfg::BLOCK_K - 1) / cfg::BLOCK_K;
@@ -33,6 +39,7 @@ constexpr int SHARE_STEPS = (STEPS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;  // steps
 struct ImplicitMma {
     Conv conv;
     int store_width;  // neighbouring outputs a store: 1, or 2 or 8 filters, or PIXEL_RUN pixels
+    Optional<cfg::ZERO_POINT, ZeroPoint>::type zero;
 };
 
 static_assert(!cfg::WHOLE_PIECES || cfg::C_GROUP == PITCH, "the last piece of a tap is whole");
@@ -106,7 +113,7 @@ __device__ constexpr int pixel_of(int line) {
 }
 
 // True if the results of a lane in four products are eight neighbouring filters.
-constexpr bool IN_EIGHTS = cfg::OUT_CHANNELS_LAST && sizeof(out_t) == 2 && COLUMNS % 4 == 0;
+constexpr bool IN_EIGHTS = cfg::OUT_CHANNELS_LAST && sizeof(out_t) <= 2 && COLUMNS % 4 == 0;
 
 // Copies a piece if bits do not describe the window, or the piece is not aligned channels of one pixel.
 __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &window, const KIndex &at) {
@@ -216,6 +223,41 @@ __device__ inline Results results_of(const Conv &conv, int group, int share, ind
 // The first of a lane's two filters in product j.
 __device__ __forceinline__ int filter_at(int n0, int j) { return n0 + lane_column<IN_EIGHTS>(j, threadIdx.x % 4); }
 
+// The sums of a tile before its first product: minus the zero point times the weights of the taps inside the image.
+template <class Args>
+__device__ __forceinline__ void begin_sums(const Args &args, const Part &part, int m0, int n0, WarpSums &sums) {
+    if constexpr (cfg::ZERO_POINT) {
+        const Conv &conv = args.conv;
+        const int g = threadIdx.x % 32 / 4, first_k = part.group * cfg::K_GROUP;
+        const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
+        const int *whole = tap_sums_at(args.zero, conv, args.zero.first_h, args.zero.first_w) + first_k;
+        int beyond[2 * ROWS];  // the class of each pixel; 0: no tap is outside
+#pragma unroll
+        for (int i = 0; i < 2 * ROWS; i++) {
+            const index_t m = part.tile_m + m0 + pixel_of(8 * i + g);
+            const Column at = column_of(conv, m < pixels ? m : pixels - 1);
+            beyond[i] = static_cast<int>(tap_sums_at(args.zero, conv, at.p, at.q) + first_k - whole);
+        }
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            const int n = part.tile_n + filter_at(n0, j);
+            if (n >= cfg::K_GROUP) continue;
+            const auto pair_at = [&](const int *from) {
+                if (cfg::GROUPS == 1 || cfg::K_GROUP % 2 == 0) return load_vector<2>(from);
+                Vector<int, 2> pair;
+                pair.at[0] = from[0], pair.at[1] = n + 1 < cfg::K_GROUP ? from[1] : 0;
+                return pair;
+            };
+            const Vector<int, 2> usual = pair_at(whole + n);
+#pragma unroll
+            for (int i = 0; i < 2 * ROWS; i++) {
+                const Vector<int, 2> own = beyond[i] == 0 ? usual : pair_at(whole + beyond[i] + n);
+                sums[i / 2][j][i % 2 * 2] = -own.at[0], sums[i / 2][j][i % 2 * 2 + 1] = -own.at[1];
+            }
+        }
+    }
+}
+
 // Stores the results of a pixel. pair_of(j) returns the lane's two neighbouring filters of product j.
 template <class Out, class PairOf>
 __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Results &to, int n0,
@@ -227,7 +269,11 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
             for (int j = 0; j < COLUMNS; j += 4) {
                 Vector<Out, EIGHT> eight;
 #pragma unroll
-                for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
+                for (int v = 0; v < 4; v++) {
+                    const Vector<Out, 2> pair = pair_of(j + v);
+                    if constexpr (sizeof(Out) == 2) eight.word.bits[v] = pair.word.bits;
+                    else eight.at[2 * v] = pair.at[0], eight.at[2 * v + 1] = pair.at[1];
+                }
                 const int n = filter_at(n0, j);
                 if (to.inside && n < cfg::K_GROUP) store_vector(to.first + n, eight);
             }
@@ -259,8 +305,8 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
         const Results own = results_of(conv, group, share, m0 + 8 * i + g);
         const auto pair_of = [&](int j) {
             const int n = filter_at(n0, j);
-            const float *sum = sums[i / 2][j] + i % 2 * 2;
-            const auto result = [&](int k, float of) { return output_value(conv, own.at.n, k, own.at.p, own.at.q, of); };
+            const sum_t *sum = sums[i / 2][j] + i % 2 * 2;
+            const auto result = [&](int k, sum_t of) { return output_value(conv, own.at.n, k, own.at.p, own.at.q, of); };
             Vector<Out, 2> pair;
             pair.word = {};
             if (own.inside && n < cfg::K_GROUP) pair.at[0] = result(first_k + n, sum[0]);
@@ -287,7 +333,7 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
             const int n = filter_at(n0, j / 2) + j % 2;
             if (!own.inside || n >= cfg::K_GROUP) continue;
             const auto result = [&](const Column &at, int v) {
-                const float sum = sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2];
+                const sum_t sum = sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2];
                 return output_value(conv, at.n, first_k + n, at.p, at.q, sum);
             };
             if (args.store_width == cfg::PIXEL_RUN) {
@@ -305,6 +351,131 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
             }
         }
     }
+}
+
+// True if results are bytes, and integers times a scale plus a bias.
+constexpr bool RESCALED = sizeof(out_t) == 1 && static_cast<acc_t>(1) / 2 == 0 && HAS_EPILOGUE && cfg::DIVISOR == 1 &&
+                          !cfg::RESIDUAL && (cfg::ACTIVATION == IDENTITY || cfg::ACTIVATION == RELU);
+
+// Scale and bias of a filter of a group.
+struct MultiplyAdd {
+    double scale, bias;
+    __device__ MultiplyAdd(const Conv &conv, int group, int n) : scale(1), bias(0) {
+        const int k = group * cfg::K_GROUP + min(n, cfg::K_GROUP - 1);
+        if constexpr (cfg::SCALE) scale = conv.scale[k * conv.scale_channels];
+        if constexpr (cfg::BIAS) bias = conv.bias[k];
+    }
+};
+
+template <class Out, int COUNT, class By>
+__device__ __forceinline__ Vector<Out, COUNT> rescale(const Conv &conv, int group, int n, int step,
+                                                      const int (&sums)[COUNT], const By &by) {
+    return rescaled<Out, cfg::ACTIVATION == RELU>(sums, by, [&](int i, int sum) {
+        const MultiplyAdd filter(conv, group, n + i * step);
+        return rescaled_exactly<Out, cfg::ACTIVATION == RELU>(sum, filter.scale, filter.bias);
+    });
+}
+
+// Where the results of a pixel and a group are stored, from its first filter on, as an offset; -1 for pixels outside.
+__device__ inline index_t offset_of_results(const Conv &conv, int group, int share, index_t m) {
+    const Results to = results_of(conv, group, share, m);
+    return to.inside ? static_cast<index_t>(to.first - conv.out) : -1;
+}
+
+// RESCALED: finish_filters, with a lane's filters of four products, or of one, at once.
+template <class Out>
+__device__ inline void rescale_filters(const ImplicitMma &args, int group, int share, index_t m0, int n0,
+                                       const WarpSums &sums) {
+    constexpr int TOGETHER = IN_EIGHTS ? 4 : 1, FILTERS = 2 * TOGETHER;
+    const Conv &conv = args.conv;
+    const index_t step = conv.out_strides.c;
+    index_t first[2 * ROWS];
+#pragma unroll
+    for (int i = 0; i < 2 * ROWS; i++)
+        first[i] = offset_of_results(conv, group, share, m0 + 8 * i + threadIdx.x % 32 / 4);
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j += TOGETHER) {
+        const int n = filter_at(n0, j);
+        Rescaling by[FILTERS];
+        float certain = 1;  // of all of them, as registers are few
+#pragma unroll
+        for (int v = 0; v < FILTERS; v++) {
+            const MultiplyAdd filter(conv, group, n + v);
+            by[v] = rescaling_of(filter.scale, filter.bias);
+            certain = fminf(certain, by[v].certain);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * ROWS; i++) {
+            int own[FILTERS];
+#pragma unroll
+            for (int v = 0; v < FILTERS; v++) own[v] = sums[i / 2][j + v / 2][i % 2 * 2 + v % 2];
+            const auto bytes = rescale<Out>(conv, group, n, 1, own, [&](int v) { return Rescaling{by[v].scale, by[v].bias, certain}; });
+            if (first[i] < 0 || n >= cfg::K_GROUP) continue;
+            if (FILTERS == EIGHT && args.store_width == EIGHT) {
+                store_vector(conv.out + (first[i] + n), bytes);
+                continue;
+            }
+#pragma unroll
+            for (int v = 0; v < FILTERS; v += 2) {
+                if (n + v >= cfg::K_GROUP) break;
+                out_t *to = conv.out + (first[i] + (n + v) * step);
+                Vector<Out, 2> pair;
+                pair.at[0] = bytes.at[v], pair.at[1] = bytes.at[v + 1];
+                if (cfg::OUT_CHANNELS_LAST && args.store_width > 1) {
+                    store_vector(to, pair);
+                    continue;
+                }
+                to[0] = pair.at[0];
+                if (n + v + 1 < cfg::K_GROUP) to[step] = pair.at[1];
+            }
+        }
+    }
+}
+
+// RESCALED: finish_pixels.
+template <class Out>
+__device__ inline void rescale_pixels(const ImplicitMma &args, int group, int share, index_t m0, int n0,
+                                      const WarpSums &sums) {
+    const Conv &conv = args.conv;
+    const int g = threadIdx.x % 32 / 4;
+    const index_t step = conv.out_strides.c;
+    index_t first[2 * ROWS];
+#pragma unroll
+    for (int i = 0; i < 2 * ROWS; i += cfg::PIXEL_RUN)
+        first[i] = offset_of_results(conv, group, share, m0 + 8 * i + g * cfg::PIXEL_RUN);
+#pragma unroll
+    for (int j = 0; j < 2 * COLUMNS; j++) {
+        const int n = filter_at(n0, j / 2) + j % 2;
+        const MultiplyAdd filter(conv, group, n);
+        const Rescaling by = rescaling_of(filter.scale, filter.bias);
+#pragma unroll
+        for (int i = 0; i < 2 * ROWS; i += cfg::PIXEL_RUN) {
+            int own[cfg::PIXEL_RUN];
+#pragma unroll
+            for (int v = 0; v < cfg::PIXEL_RUN; v++) own[v] = sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2];
+            const auto run = rescale<Out>(conv, group, n, 0, own, [&](int) { return by; });
+            if (first[i] < 0 || n >= cfg::K_GROUP) continue;
+            if (args.store_width == cfg::PIXEL_RUN) {
+                store_vector(conv.out + (first[i] + n * step), run);
+                continue;
+            }
+#pragma unroll
+            for (int v = 0; v < cfg::PIXEL_RUN; v++) {
+                const Results one = results_of(conv, group, share, m0 + 8 * i + g * cfg::PIXEL_RUN + v);
+                if (one.inside) one.first[n * step] = run.at[v];
+            }
+        }
+    }
+}
+
+template <class Out>
+__device__ __forceinline__ void finish(const ImplicitMma &args, int group, int share, index_t m0, int n0,
+                                       const WarpSums &sums) {
+    constexpr bool BYTES = RESCALED && sizeof(Out) == 1;
+    if constexpr (BYTES && cfg::PIXEL_RUN > 1) rescale_pixels<Out>(args, group, share, m0, n0, sums);
+    else if constexpr (BYTES) rescale_filters<Out>(args, group, share, m0, n0, sums);
+    else if constexpr (cfg::PIXEL_RUN > 1) finish_pixels<Out>(args, group, share, m0, n0, sums);
+    else finish_filters<Out>(args, group, share, m0, n0, sums);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const __grid_constant__ ImplicitMma args) {
@@ -327,6 +498,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
     begin_steps(stages, ask);
     for (unsigned i = blockIdx.x;;) {
         WarpSums sums = {};
+        if (cfg::ZERO_POINT && part.share == 0) begin_sums(args, part, m0, n0, sums);
         multiply_steps<true, true>(sums, stages, part.steps(), m0, n0, ask);
         const Part done = part;
         i += gridDim.x;
@@ -335,9 +507,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
             load.begin(part);
             begin_steps(stages, ask);
         }
-        const index_t m = done.tile_m + m0;
-        if constexpr (cfg::PIXEL_RUN > 1) finish_pixels<out_t>(args, done.group, done.share, m, done.tile_n + n0, sums);
-        else finish_filters<out_t>(args, done.group, done.share, m, done.tile_n + n0, sums);
+        finish<out_t>(args, done.group, done.share, done.tile_m + m0, done.tile_n + n0, sums);
         if (i >= parts) break;
     }
 }
