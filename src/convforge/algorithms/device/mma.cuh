@@ -3,7 +3,7 @@
 //
 // mma_bytes<A, B>(next, a, b, sums);
 //                                  A and B are signed or unsigned char; sums are exact, and wrap around
-// mma_fp8<A, B>(next, a, b, sums); A and B are e4m3_t or e5m2_t (from sm_89 on): the units keep few bits of a sum
+// mma_fp8<A, B>(sums, a, b);       A and B are e4m3_t or e5m2_t (from sm_89 on); the units keep few bits of a sum
 // add_bytes<A, B>(sums, a, b);     either product, added to its sums
 //
 // Fragments of lane = 4 * g + t (PTX ISA, mma.m16n8k32):
@@ -51,14 +51,12 @@ __device__ inline void mma_bytes(int (&next)[4], const unsigned (&a)[4], const u
 
 #define MULTIPLY_FP8(types)                                                               \
     asm("mma.sync.aligned.m16n8k32.row.col.f32." types ".f32 "                            \
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"             \
-        : "=f"(next[0]), "=f"(next[1]), "=f"(next[2]), "=f"(next[3])                      \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(sums[0]), \
-          "f"(sums[1]), "f"(sums[2]), "f"(sums[3]))
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                 \
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                      \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 
 template <class A, class B>
-__device__ inline void mma_fp8(float (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                               const float (&sums)[4]) {
+__device__ inline void mma_fp8(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     if constexpr (IS_E4M3<A> && IS_E4M3<B>) MULTIPLY_FP8("e4m3.e4m3");
     else if constexpr (IS_E4M3<A>) MULTIPLY_FP8("e4m3.e5m2");
     else if constexpr (IS_E4M3<B>) MULTIPLY_FP8("e5m2.e4m3");
@@ -97,11 +95,9 @@ inline void mma_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b
 }
 
 template <class A, class B>
-inline void mma_fp8(float (&next)[4], const unsigned (&a)[4], const unsigned (&b)[2], const float (&sums)[4], AT) {
+inline void mma_fp8(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
     const char *types = IS_E4M3<A> ? IS_E4M3<B> ? "e4m3.e4m3" : "e4m3.e5m2" : IS_E4M3<B> ? "e5m2.e4m3" : "e5m2.e5m2";
-    float found[4] = {sums[0], sums[1], sums[2], sums[3]};
-    emulator::here()->services->multiply_fragments({"mma_fp8", file, line}, types, found, a, b);
-    for (int i = 0; i < 4; i++) next[i] = found[i];
+    emulator::here()->services->multiply_fragments({"mma_fp8", file, line}, types, sums, a, b);
 }
 
 inline const char *type_name(half_t) { return "f16"; }
@@ -122,7 +118,7 @@ __device__ __forceinline__ void add_bytes(int (&sums)[4], const unsigned (&a)[4]
 }
 template <class A, class B>
 __device__ __forceinline__ void add_bytes(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    mma_fp8<A, B>(sums, a, b, sums);
+    mma_fp8<A, B>(sums, a, b);
 }
 
 // Order of columns in which the sums of a lane in four products are eight neighbours, so that it stores eight results of

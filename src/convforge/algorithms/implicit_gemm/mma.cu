@@ -21,15 +21,15 @@
 // Limit     that of gemm_mma; with few channels, the gather.
 // Bytes     implicit_gemm_int8_mma: integers of 8 bits, multiplied as they are stored, with exact sums. The zero point of
 //           x times the weights of the taps inside the image is subtracted from a sum (zero_point.cuh). If the epilogue
-//           is a multiply-add and results are bytes, it is computed in float where that is exact (bytes.cuh).
+//           is a multiply-add and results are bytes, it is computed in float where that is exact (rescaled.cuh).
 //           implicit_gemm_fp8_mma: 8-bit floats. Sums of at most 128 products are added to others in float.
 // implicit_gemm_tf32_mma is this kernel on floats; the host passes these names.
 #include "border.cuh"
-#include "bytes.cuh"
 #include "conv.cuh"
 #include "epilogue.cuh"
 #include "mma.cuh"
 #include "mma_tiles.cuh"
+#include "rescaled.cuh"
 #include "zero_point.cuh"
 
 constexpr int PITCH = (cfg::C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = cfg::R * cfg::S;
@@ -231,27 +231,24 @@ __device__ __forceinline__ void begin_sums(const Args &args, const Part &part, i
         const int g = threadIdx.x % 32 / 4, first_k = part.group * cfg::K_GROUP;
         const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
         const int *whole = tap_sums_at(args.zero, conv, args.zero.first_h, args.zero.first_w) + first_k;
-        int beyond[2 * ROWS];  // the class of each pixel; 0: no tap is outside
+        const auto pair_at = [&](const int *from, int j) {
+            const int n = min(part.tile_n + filter_at(n0, j), (cfg::K_GROUP - 1) / 2 * 2);
+            if (cfg::GROUPS == 1 || cfg::K_GROUP % 2 == 0) return load_vector<2>(from + n);
+            Vector<int, 2> pair;
+            pair.at[0] = from[n], pair.at[1] = n + 1 < cfg::K_GROUP ? from[n + 1] : 0;
+            return pair;
+        };
+        Vector<int, 2> usual[COLUMNS];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) usual[j] = pair_at(whole, j);
 #pragma unroll
         for (int i = 0; i < 2 * ROWS; i++) {
             const index_t m = part.tile_m + m0 + pixel_of(8 * i + g);
             const Column at = column_of(conv, m < pixels ? m : pixels - 1);
-            beyond[i] = static_cast<int>(tap_sums_at(args.zero, conv, at.p, at.q) + first_k - whole);
-        }
+            const int *of_pixel = tap_sums_at(args.zero, conv, at.p, at.q) + first_k;
 #pragma unroll
-        for (int j = 0; j < COLUMNS; j++) {
-            const int n = part.tile_n + filter_at(n0, j);
-            if (n >= cfg::K_GROUP) continue;
-            const auto pair_at = [&](const int *from) {
-                if (cfg::GROUPS == 1 || cfg::K_GROUP % 2 == 0) return load_vector<2>(from);
-                Vector<int, 2> pair;
-                pair.at[0] = from[0], pair.at[1] = n + 1 < cfg::K_GROUP ? from[1] : 0;
-                return pair;
-            };
-            const Vector<int, 2> usual = pair_at(whole + n);
-#pragma unroll
-            for (int i = 0; i < 2 * ROWS; i++) {
-                const Vector<int, 2> own = beyond[i] == 0 ? usual : pair_at(whole + beyond[i] + n);
+            for (int j = 0; j < COLUMNS; j++) {
+                const Vector<int, 2> own = of_pixel == whole ? usual[j] : pair_at(of_pixel, j);
                 sums[i / 2][j][i % 2 * 2] = -own.at[0], sums[i / 2][j][i % 2 * 2 + 1] = -own.at[1];
             }
         }
@@ -317,6 +314,18 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
     }
 }
 
+// Bytes of a run of pixels of a filter.
+template <class Out, class SumOf>
+__device__ __forceinline__ Vector<Out, cfg::PIXEL_RUN> rescaled_run(const Conv &conv, int group, int n,
+                                                                    const SumOf &sum_of) {
+    const MultiplyAdd filter(conv, group, n);
+    const Rescaling by = rescaling_of(filter.scale, filter.bias);
+    int sums[cfg::PIXEL_RUN];
+#pragma unroll
+    for (int v = 0; v < cfg::PIXEL_RUN; v++) sums[v] = sum_of(v);
+    return rescale<Out>(conv, group, n, 0, sums, [&](int) { return by; });
+}
+
 // NCHW: a lane has a run of pixels of two filters in each product. Pixels of one vector belong to one image.
 template <class Out>
 __device__ inline void finish_pixels(const ImplicitMma &args, int group, int share, index_t m0, int n0,
@@ -332,9 +341,12 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
         for (int j = 0; j < 2 * COLUMNS; j++) {
             const int n = filter_at(n0, j / 2) + j % 2;
             if (!own.inside || n >= cfg::K_GROUP) continue;
+            [[maybe_unused]] Vector<Out, cfg::PIXEL_RUN> bytes;
+            const auto sum_of = [&](int v) { return sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]; };
+            if constexpr (RESCALED<Out>) bytes = rescaled_run<Out>(conv, group, n, sum_of);
             const auto result = [&](const Column &at, int v) {
-                const sum_t sum = sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2];
-                return output_value(conv, at.n, first_k + n, at.p, at.q, sum);
+                if constexpr (RESCALED<Out>) return bytes.at[v];
+                else return output_value(conv, at.n, first_k + n, at.p, at.q, sum_of(v));
             };
             if (args.store_width == cfg::PIXEL_RUN) {
                 Vector<Out, cfg::PIXEL_RUN> run;
@@ -353,46 +365,31 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
     }
 }
 
-// True if results are bytes, and integers times a scale plus a bias.
-constexpr bool RESCALED = sizeof(out_t) == 1 && static_cast<acc_t>(1) / 2 == 0 && HAS_EPILOGUE && cfg::DIVISOR == 1 &&
-                          !cfg::RESIDUAL && (cfg::ACTIVATION == IDENTITY || cfg::ACTIVATION == RELU);
-
-// Scale and bias of a filter of a group.
-struct MultiplyAdd {
-    double scale, bias;
-    __device__ MultiplyAdd(const Conv &conv, int group, int n) : scale(1), bias(0) {
-        const int k = group * cfg::K_GROUP + min(n, cfg::K_GROUP - 1);
-        if constexpr (cfg::SCALE) scale = conv.scale[k * conv.scale_channels];
-        if constexpr (cfg::BIAS) bias = conv.bias[k];
+// Stores the results of filters n and n + 1 of a pixel.
+template <class Out>
+__device__ __forceinline__ void store_pair(const ImplicitMma &args, out_t *first, int n, const Vector<Out, 2> &pair) {
+    if (args.store_width > 1 && cfg::OUT_CHANNELS_LAST) {
+        store_vector(first + n, pair);
+        return;
     }
-};
-
-template <class Out, int COUNT, class By>
-__device__ __forceinline__ Vector<Out, COUNT> rescale(const Conv &conv, int group, int n, int step,
-                                                      const int (&sums)[COUNT], const By &by) {
-    return rescaled<Out, cfg::ACTIVATION == RELU>(sums, by, [&](int i, int sum) {
-        const MultiplyAdd filter(conv, group, n + i * step);
-        return rescaled_exactly<Out, cfg::ACTIVATION == RELU>(sum, filter.scale, filter.bias);
-    });
+    const index_t step = args.conv.out_strides.c;
+    first[n * step] = pair.at[0];
+    if (n + 1 < cfg::K_GROUP) first[(n + 1) * step] = pair.at[1];
 }
 
-// Where the results of a pixel and a group are stored, from its first filter on, as an offset; -1 for pixels outside.
-__device__ inline index_t offset_of_results(const Conv &conv, int group, int share, index_t m) {
-    const Results to = results_of(conv, group, share, m);
-    return to.inside ? static_cast<index_t>(to.first - conv.out) : -1;
-}
-
-// RESCALED: finish_filters, with a lane's filters of four products, or of one, at once.
+// finish_filters for RESCALED results, with a lane's filters of four products, or of one, at once.
 template <class Out>
 __device__ inline void rescale_filters(const ImplicitMma &args, int group, int share, index_t m0, int n0,
                                        const WarpSums &sums) {
     constexpr int TOGETHER = IN_EIGHTS ? 4 : 1, FILTERS = 2 * TOGETHER;
     const Conv &conv = args.conv;
-    const index_t step = conv.out_strides.c;
-    index_t first[2 * ROWS];
+    index_t first[2 * ROWS];  // offsets of the results of each pixel, from its first filter on
+    unsigned inside = 0;
 #pragma unroll
-    for (int i = 0; i < 2 * ROWS; i++)
-        first[i] = offset_of_results(conv, group, share, m0 + 8 * i + threadIdx.x % 32 / 4);
+    for (int i = 0; i < 2 * ROWS; i++) {
+        const Results to = results_of(conv, group, share, m0 + 8 * i + threadIdx.x % 32 / 4);
+        first[i] = static_cast<index_t>(to.first - conv.out), inside |= static_cast<unsigned>(to.inside) << i;
+    }
 #pragma unroll
     for (int j = 0; j < COLUMNS; j += TOGETHER) {
         const int n = filter_at(n0, j);
@@ -409,8 +406,9 @@ __device__ inline void rescale_filters(const ImplicitMma &args, int group, int s
             int own[FILTERS];
 #pragma unroll
             for (int v = 0; v < FILTERS; v++) own[v] = sums[i / 2][j + v / 2][i % 2 * 2 + v % 2];
-            const auto bytes = rescale<Out>(conv, group, n, 1, own, [&](int v) { return Rescaling{by[v].scale, by[v].bias, certain}; });
-            if (first[i] < 0 || n >= cfg::K_GROUP) continue;
+            const auto by_all = [&](int v) { return Rescaling{by[v].scale, by[v].bias, certain}; };
+            const auto bytes = rescale<Out>(conv, group, n, 1, own, by_all);
+            if (!(inside >> i & 1) || n >= cfg::K_GROUP) continue;
             if (FILTERS == EIGHT && args.store_width == EIGHT) {
                 store_vector(conv.out + (first[i] + n), bytes);
                 continue;
@@ -418,51 +416,9 @@ __device__ inline void rescale_filters(const ImplicitMma &args, int group, int s
 #pragma unroll
             for (int v = 0; v < FILTERS; v += 2) {
                 if (n + v >= cfg::K_GROUP) break;
-                out_t *to = conv.out + (first[i] + (n + v) * step);
                 Vector<Out, 2> pair;
                 pair.at[0] = bytes.at[v], pair.at[1] = bytes.at[v + 1];
-                if (cfg::OUT_CHANNELS_LAST && args.store_width > 1) {
-                    store_vector(to, pair);
-                    continue;
-                }
-                to[0] = pair.at[0];
-                if (n + v + 1 < cfg::K_GROUP) to[step] = pair.at[1];
-            }
-        }
-    }
-}
-
-// RESCALED: finish_pixels.
-template <class Out>
-__device__ inline void rescale_pixels(const ImplicitMma &args, int group, int share, index_t m0, int n0,
-                                      const WarpSums &sums) {
-    const Conv &conv = args.conv;
-    const int g = threadIdx.x % 32 / 4;
-    const index_t step = conv.out_strides.c;
-    index_t first[2 * ROWS];
-#pragma unroll
-    for (int i = 0; i < 2 * ROWS; i += cfg::PIXEL_RUN)
-        first[i] = offset_of_results(conv, group, share, m0 + 8 * i + g * cfg::PIXEL_RUN);
-#pragma unroll
-    for (int j = 0; j < 2 * COLUMNS; j++) {
-        const int n = filter_at(n0, j / 2) + j % 2;
-        const MultiplyAdd filter(conv, group, n);
-        const Rescaling by = rescaling_of(filter.scale, filter.bias);
-#pragma unroll
-        for (int i = 0; i < 2 * ROWS; i += cfg::PIXEL_RUN) {
-            int own[cfg::PIXEL_RUN];
-#pragma unroll
-            for (int v = 0; v < cfg::PIXEL_RUN; v++) own[v] = sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2];
-            const auto run = rescale<Out>(conv, group, n, 0, own, [&](int) { return by; });
-            if (first[i] < 0 || n >= cfg::K_GROUP) continue;
-            if (args.store_width == cfg::PIXEL_RUN) {
-                store_vector(conv.out + (first[i] + n * step), run);
-                continue;
-            }
-#pragma unroll
-            for (int v = 0; v < cfg::PIXEL_RUN; v++) {
-                const Results one = results_of(conv, group, share, m0 + 8 * i + g * cfg::PIXEL_RUN + v);
-                if (one.inside) one.first[n * step] = run.at[v];
+                store_pair<Out>(args, conv.out + first[i], n + v, pair);
             }
         }
     }
@@ -471,10 +427,8 @@ __device__ inline void rescale_pixels(const ImplicitMma &args, int group, int sh
 template <class Out>
 __device__ __forceinline__ void finish(const ImplicitMma &args, int group, int share, index_t m0, int n0,
                                        const WarpSums &sums) {
-    constexpr bool BYTES = RESCALED && sizeof(Out) == 1;
-    if constexpr (BYTES && cfg::PIXEL_RUN > 1) rescale_pixels<Out>(args, group, share, m0, n0, sums);
-    else if constexpr (BYTES) rescale_filters<Out>(args, group, share, m0, n0, sums);
-    else if constexpr (cfg::PIXEL_RUN > 1) finish_pixels<Out>(args, group, share, m0, n0, sums);
+    if constexpr (cfg::PIXEL_RUN > 1) finish_pixels<Out>(args, group, share, m0, n0, sums);
+    else if constexpr (RESCALED<Out>) rescale_filters<Out>(args, group, share, m0, n0, sums);
     else finish_filters<Out>(args, group, share, m0, n0, sums);
 }
 
@@ -498,7 +452,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
     begin_steps(stages, ask);
     for (unsigned i = blockIdx.x;;) {
         WarpSums sums = {};
-        if (cfg::ZERO_POINT && part.share == 0) begin_sums(args, part, m0, n0, sums);
+        if (cfg::ZERO_POINT && (cfg::SPLIT_K == 1 || part.share == 0)) begin_sums(args, part, m0, n0, sums);
         multiply_steps<true, true>(sums, stages, part.steps(), m0, n0, ask);
         const Part done = part;
         i += gridDim.x;

@@ -1,5 +1,7 @@
 // Matrix products of a warp (mma.sync), and loads of their fragments from shared memory (ldmatrix).
 //
+// Sums of integers are exact, and wrap around. 8-bit floats are summed as in sum_of_14_bits.
+//
 // Every lane registers its fragments. The last lane that arrives computes for all of them, so each fragment is read
 // once, and a lane waits once for a product.
 #pragma once
