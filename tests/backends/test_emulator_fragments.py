@@ -91,15 +91,14 @@ def test_a_product_of_a_warp(call: str, kinds: tuple[str, str], tmp_path: Path) 
 def test_a_product_of_8_bit_floats(kinds: tuple[str, str], tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     types = [numpy_dtype({"e4m3_t": "float8_e4m3fn", "e5m2_t": "float8_e5m2"}[kind]) for kind in kinds]
-    factors = [
-        random.standard_normal(shape).astype(dtype) for shape, dtype in zip(((16, 32), (32, 8)), types, strict=True)
-    ]
+    shapes = ((16, 32), (32, 8))
+    factors = [random.standard_normal(shape).astype(dtype) for shape, dtype in zip(shapes, types, strict=True)]
     first, second = (factor.astype(np.float64) for factor in factors)
     call = f"mma_fp8<{kinds[0]}, {kinds[1]}>(sums, a, b)"
     kernel = source(tmp_path, PRODUCT.format(sum="float", call=call), "unsigned", "float", '#include "mma.cuh"')
     words = fragments(*(factor.view(np.uint8) for factor in factors))
     out = run(kernel, words, np.zeros(128, np.float32), 32).reshape(16, 8)
-    # Each of 32 products and the sum may lose what is below 13 bits after the first of the largest; then the sum is cut.
+    # Each of 32 products and the sum are cut off at 13 bits after the first of the largest; then so is the sum.
     largest = np.maximum(1, np.abs(first[:, :, None] * second).max(axis=1))
     error = np.abs(out - (1 + first @ second))
     assert (error <= 33 * 2.0**-13 * largest + 2.0**-13 * np.abs(out)).all()
