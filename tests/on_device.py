@@ -14,7 +14,7 @@ from tests.judged import allowed, judge_of
 from convforge.algorithms import refusal
 from convforge.backends.facts import DeviceFacts
 from convforge.problem import Conv2dProblem, GemmProblem, Pool2dProblem, parse_problem
-from convforge.problem.types import is_integer, itemsize
+from convforge.problem.types import FP8, is_integer, itemsize
 from convforge.verify import Inputs, Judge, check_plan
 
 OTHER = {"NCHW": "NHWC", "NHWC": "NCHW"}
@@ -37,6 +37,9 @@ def takes(algorithm: Any, text: str) -> bool:
         return False
     if isinstance(problem, GemmProblem):
         return _takes_product(algorithm, problem)
+    stored = {array.dtype for array in (*problem.operands, *problem.results)}
+    if isinstance(problem, Conv2dProblem) and stored & FP8 and not algorithm.takes_fp8:
+        return False
     if isinstance(problem, Conv2dProblem) and algorithm.name.startswith("depthwise_"):
         if algorithm.name == "depthwise_rows":
             return _has_whole_rows(problem)
