@@ -67,7 +67,8 @@ def sums_around_ties(scale: float, bias: float, reach: int = 2) -> NDArray[Any]:
     ties = np.arange(-130, 257) + 0.5
     if scale == 0 or not np.isfinite(scale) or not np.isfinite(bias):
         return ends
-    near = np.rint((ties - bias) / scale)[:, None] + np.arange(-reach, reach + 1)
+    with np.errstate(over="ignore"):
+        near = np.rint((ties - bias) / scale)[:, None] + np.arange(-reach, reach + 1)
     return np.unique(np.clip(np.concatenate([near.ravel(), ends]), -(2**31), 2**31 - 1))
 
 

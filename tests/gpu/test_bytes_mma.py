@@ -49,7 +49,7 @@ def of(text: str) -> tuple[Any, Any]:
     return (INT8 if problem.acc_dtype == "int32" else FP8), problem
 
 
-@pytest.mark.one_in(16)
+@pytest.mark.one_in(32)
 @pytest.mark.parametrize("kind", ["normal", "integers"])
 @pytest.mark.parametrize("text", [*INTEGERS, *FLOATS])
 def test_tiles_are_right(text: str, kind: str) -> None:
@@ -66,7 +66,7 @@ def test_tiles_are_right(text: str, kind: str) -> None:
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("border", PADDING_MODES)
 def test_zero_points_at_every_border(border: str) -> None:
     mode = {"zeros": "", "constant": "constant9.0_"}.get(border, f"{border}_")
@@ -84,7 +84,6 @@ def test_bytes_are_stored_eight_at_a_time() -> None:
     for text, config, together in (
         ("n2c16h4w8_k24r3s3_p1_u8-i8-u8-i32_nhwc_+scale:channel+bias", WIDE, 8),
         ("n2c16h4w8_k22r3s3_p1_u8-i8-u8-i32_nhwc_+scale:channel+bias", WIDE, 2),
-        ("n2c16h4w8_k24r3s3_p1_u8-i8-u8-i32_nhwc_+scale:channel+bias", NARROW, 2),
         ("n2c16h4w8_k5r3s3_p1_u8-i8-u8-i32_nchw_+scale:channel+bias", ImplicitMmaConfig(64, 16, 64, 64, 16, 3), 8),
         ("n2c16h4w8_k24r3s3_p1_f8e4m3-f8e4m3-f8e4m3-f32_nhwc_math-fp8", WIDE, 8),
     ):  # fmt: skip
@@ -99,12 +98,13 @@ def test_bytes_are_stored_eight_at_a_time() -> None:
         assert launch.fill(plan.buffers(x, w, operands, out)).store_width == together
 
 
-def test_a_nan_reaches_the_outputs_whose_window_holds_it() -> None:
-    for text in (FLOATS[0], FLOATS[2]):
-        method, problem = of(text)
-        for config in (WIDE, shared(problem, WIDE, 2)):
-            verdict = check_nan_spread(method.plan(problem, config, hopper()), "nan")
-            assert verdict.ok, f"{config}: {verdict.message}"
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("text", [FLOATS[0], FLOATS[2]])
+def test_a_nan_reaches_the_outputs_whose_window_holds_it(text: str) -> None:
+    method, problem = of(text)
+    for config in (WIDE, shared(problem, WIDE, 2)):
+        verdict = check_nan_spread(method.plan(problem, config, hopper()), "nan")
+        assert verdict.ok, f"{config}: {verdict.message}"
 
 
 def test_long_sums_of_8_bit_floats_are_of_two_levels() -> None:
