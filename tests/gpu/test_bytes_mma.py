@@ -107,6 +107,14 @@ def test_a_nan_reaches_the_outputs_whose_window_holds_it(text: str) -> None:
         assert verdict.ok, f"{config}: {verdict.message}"
 
 
+@pytest.mark.thorough
+def test_parts_of_large_filters_end_with_whole_pieces() -> None:
+    """A part that is packed together has 16 of 24 channels; the zeros after the last channel are written too."""
+    text = "n1c24h36w36_k2r35s35_f8e4m3-f8e4m3-f32-f32_nhwc_math-fp8"
+    verdict = check_plan(FP8.plan(parse_problem(text), WIDE, hopper()), judge_of(text, "normal"))
+    assert verdict.ok, verdict.message
+
+
 def test_long_sums_of_8_bit_floats_are_of_two_levels() -> None:
     """Sums of 4608 products, which the units' 14 bits alone would not hold."""
     text = "n1c512h3w3_k16r3s3_p1_f8e4m3-f8e4m3-f32-f32_nhwc_math-fp8"
