@@ -231,6 +231,10 @@ CONV2D = [
     Case("n1c4h12w13_k4r3s3_p1_g4_u8-i8-u8-i32_nchw_+zero:99+scale:channel+bias+residual:0.37+relu+out:0.7:7", FLOATS),
     Case("n1c3h12w13_k4r3s3_p1_i8-i8-i8-i32_nchw_+scale:tensor+silu+out:0.03:-7"),
     Case("n2c3h9w10_k4r3s3_p1_f32_nchw_+bias+residual:-0.37+gelu+out:0.3:0", FLOATS),
+    Case("n2c32h9w10_k24r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias+relu", FLOATS),
+    # 8-bit floats, of both kinds.
+    Case("n1c24h9w10_k20r3s3_p1_f8e4m3-f8e5m2-f16-f32_nhwc_+bias", FLOATS),
+    Case("n2c16h7w9_k18r2s3_st2_p1_f8e5m2-f8e4m3-f32-f32_nchw"),
     # Integer biases and residuals of any size: float32 cannot represent most of them.
     Case("n1c4h12w16_k4r3s3_p1_g4_u8-i8-i32-i32_nchw_+bias+residual+relu"),
     Case("n1c8h7w8_k8r1s1_u8-i8-i32-i32_nchw_+bias+residual"),

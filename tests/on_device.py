@@ -37,6 +37,9 @@ def takes(algorithm: Any, text: str) -> bool:
         return False
     if isinstance(problem, GemmProblem):
         return _takes_product(algorithm, problem)
+    stored = {array.dtype for array in (*problem.operands, *problem.results)}
+    if isinstance(problem, Conv2dProblem) and stored & FP8 and not algorithm.takes_fp8:
+        return False
     if isinstance(problem, Conv2dProblem) and algorithm.name.startswith("depthwise_"):
         if algorithm.name == "depthwise_rows":
             return _has_whole_rows(problem)
@@ -80,6 +83,9 @@ def takes(algorithm: Any, text: str) -> bool:
         return alike and problem.groups == 1 and problem.c <= 4 and problem.taps >= 16
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32_mma":
         return {problem.x_dtype, problem.w_dtype, problem.out_dtype} == {"float32"}
+    if isinstance(problem, Conv2dProblem) and algorithm.name in ("implicit_gemm_int8_mma", "implicit_gemm_fp8_mma"):
+        taken = {*algorithm.types}
+        return {problem.x_dtype, problem.w_dtype} <= taken and problem.out_dtype in algorithm.results
     if isinstance(problem, Conv2dProblem) and algorithm.name == "im2col_tf32":
         return problem.acc_dtype == problem.out_dtype == "float32"
     if isinstance(problem, Conv2dProblem) and algorithm.name == "implicit_gemm_tf32":

@@ -156,6 +156,25 @@ OWN = {
     "implicit_gemm_tf32_mma": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",), ("n32c128h28w28_k128r3s3_p1_f32_nchw_+bias+relu_math-tf32",),
     ),
+    "implicit_gemm_int8_mma": (
+        (
+            "n32c64h56w56_k64r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
+            "n1c512h7w7_k512r3s3_p1_u8-i8-u8-i32_nchw_+zero:128+scale:channel+bias",
+        ),
+        (
+            "n32c128h28w28_k128r3s3_p1_u8-i8-u8-i32_nchw_+zero:128+scale:channel+bias+relu",
+            "n32c64h56w56_k256r1s1_i8-i8-f16-i32_nhwc_+zero:3+scale:channel+bias+residual+relu",
+            "n2c12h9w7_k40r3s3_p1_reflect_g2_u8-i8-f32-i32_nhwc_+zero:9+bias",
+            "n32c64h56w56_k64r3s3_p1_i8-i8-i32-i32_nhwc",
+        ),
+    ),
+    "implicit_gemm_fp8_mma": (
+        (
+            "n32c64h56w56_k64r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8",
+            "n1c512h7w7_k512r3s3_p1_f8e5m2-f8e4m3-f32-f32_nchw_+scale:channel+bias_math-fp8",
+        ),
+        ("n32c128h28w28_k128r3s3_p1_f8e4m3-f8e4m3-f8e4m3-f32_nhwc_+bias+residual+relu_math-fp8",),
+    ),
     "im2col_tf32": (
         ("n32c64h56w56_k64r3s3_p1_f32_nhwc_math-tf32",), ("n32c128h28w28_k128r3s3_p1_f32_nchw_+bias+relu_math-tf32",),
     ),
@@ -272,6 +291,7 @@ FIRST_ARCHITECTURE = {
     "implicit_gemm_mma": 80, "sum_shares": 80, "pack_channels": 80, "implicit_gemm_few_channels": 80,
     "implicit_gemm_tf32_mma": 80, "gemm_tf32_mma": 80, "im2col_tf32": 80,
     "implicit_gemm_split_few_channels": 80, "few_filters": 80, "implicit_gemm_few_outputs": 80, "tap_columns": 80,
+    "implicit_gemm_int8_mma": 80, "tap_sums": 80, "implicit_gemm_fp8_mma": 89,
     "implicit_gemm_split_mma": 80, "gemm_split_mma": 80, "split_filters": 80, "split_pixels": 80, "pixel_rows": 80,
 }  # fmt: skip
 # Methods of instructions that one architecture alone has, and what prepares their filters.
@@ -284,9 +304,10 @@ ONLY_ARCHITECTURE = {
 # The kernels that spill or have a stack frame, and bytes of a thread, by architecture; all others have neither.
 # gemm_vectorised: with the 138 and 132 registers that it would take, an SM would hold one block of it, not
 # two. direct_boxes spills nothing, but has a stack frame. implicit_gemm_split spills once a tile: 112 columns have 168
-# sums in a thread.
+# sums in a thread. implicit_gemm_int8_mma: an address that is the same in every step.
 SPILLS = {
     "gemm_vectorised": {"sm_61": 8, "sm_70": 48}, "direct_boxes": {"sm_120": 8}, "implicit_gemm_split": {"sm_90": 24},
+    "implicit_gemm_int8_mma": {"sm_80": 4},
 }  # fmt: skip
 
 # On sm_90 alone, as each compile takes its time: the layer in NHWC, stride 2, other types, an epilogue, places that

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.algorithms.faults_bytes_mma import BYTES_MMA_FAULTS
 from tests.algorithms.faults_depthwise_batch import BATCH_FAULTS
 from tests.algorithms.faults_depthwise_mma import MMA_FAULTS
 from tests.algorithms.faults_few_channels import FEW_CHANNELS_FAULTS
@@ -367,6 +368,7 @@ FAULTS = [
     *FEW_OUTPUTS_FAULTS,
     *SPLIT_FEW_CHANNELS_FAULTS,
     *SPLIT_MMA_FAULTS,
+    *BYTES_MMA_FAULTS,
     *SEPARABLE_FAULTS,
     *of_file("direct/tiled.cu", TILED,
         ("no halo columns", "cfg::STRIDE_W + cfg::DILATION_W * (cfg::S - 1) + 1", "cfg::STRIDE_W + 1"),
@@ -661,7 +663,7 @@ FAULTS = [
         ("the first tile's copies for all", "            load.begin(part);\n", "", EIGHTS_MMA),
         ("the next tile's results for this one's", "done.tile_m + m0", "part.tile_m + m0", EIGHTS_MMA),
         ("all shares in one place", "(share * pixels * cfg::K + first)", "(first)", SHARES_MMA),
-        ("eight outputs of the first product", "pair_of(j + v).word.bits", "pair_of(j).word.bits", EIGHTS_MMA),
+        ("eight outputs of the first product", "pair = pair_of(j + v);", "pair = pair_of(j);", EIGHTS_MMA),
         ("eight filters as they come", "part.tile_n + column_at<IN_EIGHTS>(line)", "part.tile_n + line",
          EIGHTS_MMA),
         ("eight filters of the first lines for all", "filters + column_at<IN_EIGHTS>(i * LINES) *", "filters + 0 *",
@@ -691,7 +693,7 @@ FAULTS = [
          "next.template load<K_MAJOR_A, K_MAJOR_B>(now, m0, n0, 0)"),
         ("no check at the ragged edge", "j < left ? place[j * step] : math_t{};", "place[j * step];"),
         ("the first eight bytes twice", "store_vector(to + first, numbers)", "store_vector(to, numbers)", RAGGED_BYTES),
-        ("bytes of one type for both", "mma_bytes<x_t, w_t>", "mma_bytes<x_t, x_t>", BYTES_MMA),
+        ("bytes of one type for both", "add_bytes<x_t, w_t>", "add_bytes<x_t, x_t>", BYTES_MMA),
         ("pieces beyond the end", "copy_async16(tile.piece(own, piece), place, there);",
          "copy_async16(tile.piece(own, piece), place);", PIECES_MMA),
         ("eight of K twice, of rows", "m + lane % 16, k / PIECE + lane / 16)", "m + lane % 16, k / PIECE)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.algorithms.planted import SYNC, Run, of_file
+from tests.algorithms.planted import Run, of_file
 
 from convforge.algorithms.implicit_gemm.wgmma_tiles import WgmmaConfig
 
@@ -42,8 +42,8 @@ BYTES_FAULTS = [
          "classes[first + 8 * half]) + column", PIXELS),
         ("the classes of the first pixels alone", "i < BLOCK_PIXELS; i += WARPGROUP) {\n            const Output",
          "i < min(BLOCK_PIXELS, 32); i += WARPGROUP) {\n            const Output"),
-        ("every share subtracts the zero point", "cfg::ZERO_POINT && (cfg::SPLIT_K == 1 || at.share == 0)", "cfg::ZERO_POINT",
-         SHARED),
+        ("every share subtracts the zero point", "cfg::ZERO_POINT && (cfg::SPLIT_K == 1 || at.share == 0)",
+         "cfg::ZERO_POINT", SHARED),
         ("no relu", "values[i] = max(values[i], finish.low);", ";", RELU),
         ("the neighbour's residual", "output_value(args.conv, out.n, k, out.p, out.q, sums[i])",
          "output_value(args.conv, out.n, k, out.p, out.q ? out.q - 1 : 0, sums[i])", RESIDUAL),
@@ -78,7 +78,6 @@ BYTES_FAULTS = [
         ("a stride that is not taken", "output * axis.step;", "output;"),
         ("taps above as if they were not dilated", "(-start + axis.dilation - 1) / axis.dilation : 0", "-start : 0"),
         ("taps below the image", "range.end = room", "range.first += 0 * room"),
-        ("sums of taps before all have come", f"    {SYNC}\n", ""),
         ("zero point left out", "= args.zero * sum;", "= sum;"),
     ),
 ]  # fmt: skip

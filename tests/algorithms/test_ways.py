@@ -77,6 +77,7 @@ def test_every_plan_with_another_one_behind_it_is_among_these() -> None:
         *("implicit_gemm_split_mma", "gemm_split_mma", "implicit_gemm_tf32_mma", "gemm_tf32_mma"),
         "im2col_tf32",
         *("implicit_gemm_split_few_channels", "implicit_gemm_few_outputs"),
+        "implicit_gemm_int8_mma",
     }
     found |= {"im2col"}  # its default has one way, other configs several
     assert found == {a.name for a in algorithms() if a.backend == "cuda" and type(a).ways is not Algorithm.ways}

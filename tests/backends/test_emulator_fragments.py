@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tests.backends.emulated import ORDERS, needs_emulator, run, source
 
 from convforge.backends.emulator import EmulatorError, EmulatorRuntime
+from convforge.problem.types import numpy_dtype
 
 pytestmark = needs_emulator
 
@@ -82,6 +83,26 @@ def test_a_product_of_a_warp(call: str, kinds: tuple[str, str], tmp_path: Path) 
         out = run(kernel, fragments(first, second), np.zeros(128, sums), 32, runtime=EmulatorRuntime(*order))
         error = np.abs(out.reshape(16, 8) - exact)
         assert (error <= (0 if whole else 20 * 2.0**-24 * bound)).all()
+
+
+@pytest.mark.parametrize(
+    "kinds", [("e4m3_t", "e4m3_t"), ("e4m3_t", "e5m2_t"), ("e5m2_t", "e4m3_t"), ("e5m2_t", "e5m2_t")]
+)
+def test_a_product_of_8_bit_floats(kinds: tuple[str, str], tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    types = [numpy_dtype({"e4m3_t": "float8_e4m3fn", "e5m2_t": "float8_e5m2"}[kind]) for kind in kinds]
+    shapes = ((16, 32), (32, 8))
+    factors = [random.standard_normal(shape).astype(dtype) for shape, dtype in zip(shapes, types, strict=True)]
+    first, second = (factor.astype(np.float64) for factor in factors)
+    call = f"mma_fp8<{kinds[0]}, {kinds[1]}>(sums, a, b)"
+    kernel = source(tmp_path, PRODUCT.format(sum="float", call=call), "unsigned", "float", '#include "mma.cuh"')
+    words = fragments(*(factor.view(np.uint8) for factor in factors))
+    out = run(kernel, words, np.zeros(128, np.float32), 32).reshape(16, 8)
+    # Each of 32 products and the sum are cut off at 13 bits after the first of the largest; then so is the sum.
+    largest = np.maximum(1, np.abs(first[:, :, None] * second).max(axis=1))
+    error = np.abs(out - (1 + first @ second))
+    assert (error <= 33 * 2.0**-13 * largest + 2.0**-13 * np.abs(out)).all()
+    assert error.max() > 0
 
 
 def test_infinities_and_nans_spread_as_products_do(tmp_path: Path) -> None:

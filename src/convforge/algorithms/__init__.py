@@ -28,6 +28,7 @@ from convforge.algorithms.implicit_gemm import device as implicit_gemm
 from convforge.algorithms.implicit_gemm.few_channels import ImplicitGemmFewChannels
 from convforge.algorithms.implicit_gemm.few_outputs import ImplicitGemmFewOutputs
 from convforge.algorithms.implicit_gemm.mma import ImplicitGemmMma, ImplicitGemmTf32Mma
+from convforge.algorithms.implicit_gemm.mma_bytes import ImplicitGemmFp8Mma, ImplicitGemmInt8Mma
 from convforge.algorithms.implicit_gemm.split import ImplicitGemmSplit
 from convforge.algorithms.implicit_gemm.split_few_channels import ImplicitGemmSplitFewChannels
 from convforge.algorithms.implicit_gemm.split_mma import ImplicitGemmSplitMma
@@ -67,6 +68,7 @@ _ON_DEVICE: tuple[Callable[[str], AnyAlgorithm], ...] = (
     *(implicit_gemm.ImplicitGemm, ImplicitGemmMma, ImplicitGemmFewChannels, ImplicitGemmFewOutputs),
     *(ImplicitGemmWgmma, ImplicitGemmInt8, ImplicitGemmFp8),
     *(ImplicitGemmTf32, ImplicitGemmSplit, ImplicitGemmTf32Mma, ImplicitGemmSplitMma, ImplicitGemmSplitFewChannels),
+    *(ImplicitGemmInt8Mma, ImplicitGemmFp8Mma),
     *(pool.MaxPool, elementwise.Relu),
 )
 ON_DEVICE: tuple[AnyAlgorithm, ...] = tuple(new(backend) for backend in ("cuda", "emulator") for new in _ON_DEVICE)

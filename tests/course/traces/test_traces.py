@@ -81,6 +81,16 @@ OTHERS = [
         "n1c8h9w10_k24r3s3_p1_f32_nhwc_math-tf32",
         "block_m=32,block_n=32,block_k=16,warp_m=16,warp_n=16,stages=2",
     ),
+    (
+        "implicit_gemm_int8_mma",
+        "n1c32h9w10_k24r3s3_p1_u8-i8-u8-i32_nhwc_+zero:128+scale:channel+bias",
+        "block_m=32,block_n=32,block_k=64,warp_m=16,warp_n=32,stages=2",
+    ),
+    (
+        "implicit_gemm_fp8_mma",
+        "n1c32h9w10_k24r3s3_p1_f8e4m3-f8e4m3-f16-f32_nhwc_math-fp8",
+        "block_m=32,block_n=32,block_k=64,warp_m=16,warp_n=16,stages=2",
+    ),
     ("gemm_tf32_mma", "m37n40k24_f32_math-tf32", "block_m=32,block_n=32,block_k=16,warp_m=16,warp_n=16,stages=2"),
     ("gemm_split_mma", "m21n19k40_f32", "block_m=32,block_n=32,warp_m=16,warp_n=16,stages=2"),
 ]

@@ -1,7 +1,10 @@
 // Products of small numbers: dp4a, which adds four products of bytes in one instruction, and matrix products of a warp
 // on tensor cores (from sm_80 on): 16 x 32 by 32 x 8 bytes, added to 16 x 8 sums.
 //
-// mma_bytes<A, B>(sums, a, b);     A and B are signed or unsigned char
+// mma_bytes<A, B>(next, a, b, sums);
+//                                  A and B are signed or unsigned char; sums are exact, and wrap around
+// mma_fp8<A, B>(sums, a, b);       A and B are e4m3_t or e5m2_t (from sm_89 on); the units keep few bits of a sum
+// add_bytes<A, B>(sums, a, b);     either product, added to its sums
 //
 // Fragments of lane = 4 * g + t (PTX ISA, mma.m16n8k32):
 //   a[0], a[1]    row g and row g + 8 of the first matrix, columns 4 t to 4 t + 3, a byte each
@@ -20,6 +23,9 @@
 #include "types.cuh"
 
 constexpr int MMA_ROWS = 16, MMA_COLUMNS = 8, MMA_BYTES = 32, MMA_HALVES = 16;
+
+template <class T> constexpr bool IS_E4M3 = false;
+template <> constexpr bool IS_E4M3<e4m3_t> = true;
 
 #if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
 
@@ -42,6 +48,22 @@ __device__ inline void mma_bytes(int (&next)[4], const unsigned (&a)[4], const u
 }
 
 #undef MULTIPLY_BYTES
+
+#define MULTIPLY_FP8(types)                                                               \
+    asm("mma.sync.aligned.m16n8k32.row.col.f32." types ".f32 "                            \
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                 \
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                      \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+
+template <class A, class B>
+__device__ inline void mma_fp8(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    if constexpr (IS_E4M3<A> && IS_E4M3<B>) MULTIPLY_FP8("e4m3.e4m3");
+    else if constexpr (IS_E4M3<A>) MULTIPLY_FP8("e4m3.e5m2");
+    else if constexpr (IS_E4M3<B>) MULTIPLY_FP8("e5m2.e4m3");
+    else MULTIPLY_FP8("e5m2.e5m2");
+}
+
+#undef MULTIPLY_FP8
 
 template <class T> __device__ void mma_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 
@@ -72,6 +94,12 @@ inline void mma_bytes(int (&next)[4], const unsigned (&a)[4], const unsigned (&b
     for (int i = 0; i < 4; i++) next[i] = found[i];
 }
 
+template <class A, class B>
+inline void mma_fp8(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], AT) {
+    const char *types = IS_E4M3<A> ? IS_E4M3<B> ? "e4m3.e4m3" : "e4m3.e5m2" : IS_E4M3<B> ? "e5m2.e4m3" : "e5m2.e5m2";
+    emulator::here()->services->multiply_fragments({"mma_fp8", file, line}, types, sums, a, b);
+}
+
 inline const char *type_name(half_t) { return "f16"; }
 inline const char *type_name(bfloat16_t) { return "bf16"; }
 
@@ -84,13 +112,22 @@ inline void mma_halves(float (&sums)[4], const unsigned (&a)[4], const unsigned 
 
 #endif
 
-// Order of columns in which the sums of a lane in four products are eight neighbours, so that it stores eight 16-bit
-// results as one vector. Lane 4 * g + t has columns 2 t and 2 t + 1 of each product of 8 columns, so line 8 j + 2 t + e
+template <class A, class B>
+__device__ __forceinline__ void add_bytes(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    mma_bytes<A, B>(sums, a, b, sums);
+}
+template <class A, class B>
+__device__ __forceinline__ void add_bytes(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    mma_fp8<A, B>(sums, a, b);
+}
+
+// Order of columns in which the sums of a lane in four products are eight neighbours, so that it stores eight results of
+// one or two bytes as one vector. Lane 4 * g + t has columns 2 t and 2 t + 1 of each product of 8 columns, so line 8 j + 2 t + e
 // of 32 gets column 8 t + 2 j + e.
 //
 // column_at<EIGHTS>(line);     the column at a line of B's tile; without EIGHTS, the line itself
 // lane_column<EIGHTS>(j, t);   the first of the two columns of a lane in product j
-constexpr int EIGHT = 8;  // 16-bit results of 16 bytes
+constexpr int EIGHT = 8;  // results in at most 16 bytes
 
 // From a line below a power of 2 to that line plus a multiple of the power, columns change as from line 0.
 template <bool EIGHTS>

@@ -38,11 +38,16 @@ static_assert(sizeof(factor_t) <= 4, "factors are bytes, of 16 bits, or floats, 
 constexpr int PIECE = 16 / sizeof(factor_t);  // numbers in 16 bytes
 constexpr int MMA_DEPTH = 2 * PIECE;          // of K, in a product
 
-#ifdef FACTORS_ARE_BYTES  // A's are of x_t, and B's of w_t
-using sum_t = int;
+#ifdef FACTORS_ARE_BYTES  // A's are of x_t, and B's of w_t: integers or 8-bit floats
+using sum_t = acc_t;
 #else
 using sum_t = float;
 #endif
+
+// The units may keep as few as 14 bits of a sum of 8-bit floats. So sums of at most MOST_OF_UNITS products are added to
+// others in float (DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.3.2).
+constexpr bool TWO_LEVELS = sizeof(factor_t) == 1 && static_cast<sum_t>(1) / 2 != 0;
+constexpr int MOST_OF_UNITS = 128;
 
 // The type of `mma_halves`. Not used for floats and bytes.
 template <class T> struct narrow { using type = half_t; };
@@ -203,7 +208,7 @@ __device__ __forceinline__ void round_factors(unsigned (&words)[4]) {
 // fragments of the same number of words.
 __device__ __forceinline__ void multiply_factors(sum_t (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #ifdef FACTORS_ARE_BYTES
-    mma_bytes<x_t, w_t>(sums, a, b, sums);
+    add_bytes<x_t, w_t>(sums, a, b);
 #else
     if constexpr (sizeof(factor_t) == 4) mma_tf32(sums, a, b);
     else mma_halves<Narrow>(sums, a, b);
@@ -239,6 +244,16 @@ struct Factors {
     }
 };
 
+// Adds sums to others, and sets them to zero.
+__device__ __forceinline__ void add_sums(WarpSums &sums, WarpSums &others) {
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sums[i][j][e] += others[i][j][e], others[i][j][e] = 0;
+}
+
 // Issues the copies of the first STAGES - 1 steps. ask(step, tiles) issues this thread's copies of a step.
 template <class Tiles, class Ask>
 __device__ __forceinline__ void begin_steps(Tiles *stages, const Ask &ask) {
@@ -263,6 +278,7 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
         __syncthreads();                // so has every other's, and all have loaded what they need of the last one
     };
     Factors factors[2];
+    [[maybe_unused]] WarpSums of_units = {};
     meet();
     ask_for(cfg::STAGES - 1, stages[cfg::STAGES - 1]);
     factors[0].template load<K_MAJOR_A, K_MAJOR_B>(stages[0], m0, n0, 0);
@@ -279,6 +295,11 @@ __device__ __forceinline__ void multiply_steps(WarpSums &sums, Tiles *stages, in
                 meet();
                 if (step + 1 < steps) next.template load<K_MAJOR_A, K_MAJOR_B>(stages[stage], m0, n0, 0);
                 ask_for(step + cfg::STAGES, now);
+            }
+            if constexpr (TWO_LEVELS) {
+                factors[k / MMA_DEPTH % 2].multiply(of_units);
+                if ((k + MMA_DEPTH) % MOST_OF_UNITS == 0 || k + MMA_DEPTH == cfg::BLOCK_K) add_sums(sums, of_units);
+                continue;
             }
             factors[k / MMA_DEPTH % 2].multiply(sums);
         }

@@ -19,12 +19,18 @@
 // Split-K| with SPLIT_K, several blocks compute parts of the steps of a tile, and sum_shares.cu adds up their sums.
 // Any       stride, padding, border, dilation, groups, layout, C and K.
 // Limit     that of gemm_mma; with few channels, the gather.
-// implicit_gemm_tf32_mma is this kernel on floats; the host passes that name.
+// Bytes     implicit_gemm_int8_mma: integers of 8 bits, multiplied as they are stored, with exact sums. The zero point of
+//           x times the weights of the taps inside the image is subtracted from a sum (zero_point.cuh). If the epilogue
+//           is a multiply-add and results are bytes, it is computed in float where that is exact (rescaled.cuh).
+//           implicit_gemm_fp8_mma: 8-bit floats. Sums of at most 128 products are added to others in float.
+// implicit_gemm_tf32_mma is this kernel on floats; the host passes these names.
 #include "border.cuh"
 #include "conv.cuh"
 #include "epilogue.cuh"
 #include "mma.cuh"
 #include "mma_tiles.cuh"
+#include "rescaled.cuh"
+#include "zero_point.cuh"
 
 constexpr int PITCH = (cfg::C_GROUP + PIECE - 1) / PIECE * PIECE, TAPS = cfg::R * cfg::S;
 constexpr int STEPS = (TAPS * PITCH + cfg::BLOCK_K - 1) / cfg::BLOCK_K;
@@ -33,6 +39,7 @@ constexpr int SHARE_STEPS = (STEPS + cfg::SPLIT_K - 1) / cfg::SPLIT_K;  // steps
 struct ImplicitMma {
     Conv conv;
     int store_width;  // neighbouring outputs a store: 1, or 2 or 8 filters, or PIXEL_RUN pixels
+    Optional<cfg::ZERO_POINT, ZeroPoint>::type zero;
 };
 
 static_assert(!cfg::WHOLE_PIECES || cfg::C_GROUP == PITCH, "the last piece of a tap is whole");
@@ -106,7 +113,7 @@ __device__ constexpr int pixel_of(int line) {
 }
 
 // True if the results of a lane in four products are eight neighbouring filters.
-constexpr bool IN_EIGHTS = cfg::OUT_CHANNELS_LAST && sizeof(out_t) == 2 && COLUMNS % 4 == 0;
+constexpr bool IN_EIGHTS = cfg::OUT_CHANNELS_LAST && sizeof(out_t) <= 2 && COLUMNS % 4 == 0;
 
 // Copies a piece if bits do not describe the window, or the piece is not aligned channels of one pixel.
 __device__ inline void copy_pixel(math_t *to, const Conv &conv, const Window &window, const KIndex &at) {
@@ -216,6 +223,38 @@ __device__ inline Results results_of(const Conv &conv, int group, int share, ind
 // The first of a lane's two filters in product j.
 __device__ __forceinline__ int filter_at(int n0, int j) { return n0 + lane_column<IN_EIGHTS>(j, threadIdx.x % 4); }
 
+// The sums of a tile before its first product: minus the zero point times the weights of the taps inside the image.
+template <class Args>
+__device__ __forceinline__ void begin_sums(const Args &args, const Part &part, int m0, int n0, WarpSums &sums) {
+    if constexpr (cfg::ZERO_POINT) {
+        const Conv &conv = args.conv;
+        const int g = threadIdx.x % 32 / 4, first_k = part.group * cfg::K_GROUP;
+        const index_t pixels = static_cast<index_t>(conv.N) * conv.P * conv.Q;
+        const int *whole = args.zero.tap_sums + tap_sums_inside(args.zero) + first_k;
+        const auto pair_at = [&](const int *from, int j) {
+            const int n = min(part.tile_n + filter_at(n0, j), (cfg::K_GROUP - 1) / 2 * 2);
+            if (cfg::GROUPS == 1 || cfg::K_GROUP % 2 == 0) return load_vector<2>(from + n);
+            Vector<int, 2> pair;
+            pair.at[0] = from[n], pair.at[1] = n + 1 < cfg::K_GROUP ? from[n + 1] : 0;
+            return pair;
+        };
+        Vector<int, 2> usual[COLUMNS];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) usual[j] = pair_at(whole, j);
+#pragma unroll
+        for (int i = 0; i < 2 * ROWS; i++) {
+            const index_t m = part.tile_m + m0 + pixel_of(8 * i + g);
+            const Column at = column_of(conv, m < pixels ? m : pixels - 1);
+            const int *of_pixel = args.zero.tap_sums + tap_sums_of(args.zero, conv, at.p, at.q) + first_k;
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) {
+                const Vector<int, 2> own = of_pixel == whole ? usual[j] : pair_at(of_pixel, j);
+                sums[i / 2][j][i % 2 * 2] = -own.at[0], sums[i / 2][j][i % 2 * 2 + 1] = -own.at[1];
+            }
+        }
+    }
+}
+
 // Stores the results of a pixel. pair_of(j) returns the lane's two neighbouring filters of product j.
 template <class Out, class PairOf>
 __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Results &to, int n0,
@@ -227,7 +266,11 @@ __device__ __forceinline__ void store_filters(const ImplicitMma &args, const Res
             for (int j = 0; j < COLUMNS; j += 4) {
                 Vector<Out, EIGHT> eight;
 #pragma unroll
-                for (int v = 0; v < 4; v++) eight.word.bits[v] = pair_of(j + v).word.bits;
+                for (int v = 0; v < 4; v++) {
+                    const Vector<Out, 2> pair = pair_of(j + v);
+                    if constexpr (sizeof(Out) == 2) eight.word.bits[v] = pair.word.bits;
+                    else eight.at[2 * v] = pair.at[0], eight.at[2 * v + 1] = pair.at[1];
+                }
                 const int n = filter_at(n0, j);
                 if (to.inside && n < cfg::K_GROUP) store_vector(to.first + n, eight);
             }
@@ -259,8 +302,8 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
         const Results own = results_of(conv, group, share, m0 + 8 * i + g);
         const auto pair_of = [&](int j) {
             const int n = filter_at(n0, j);
-            const float *sum = sums[i / 2][j] + i % 2 * 2;
-            const auto result = [&](int k, float of) { return output_value(conv, own.at.n, k, own.at.p, own.at.q, of); };
+            const sum_t *sum = sums[i / 2][j] + i % 2 * 2;
+            const auto result = [&](int k, sum_t of) { return output_value(conv, own.at.n, k, own.at.p, own.at.q, of); };
             Vector<Out, 2> pair;
             pair.word = {};
             if (own.inside && n < cfg::K_GROUP) pair.at[0] = result(first_k + n, sum[0]);
@@ -269,6 +312,18 @@ __device__ inline void finish_filters(const ImplicitMma &args, int group, int sh
         };
         store_filters<Out>(args, own, n0, pair_of);
     }
+}
+
+// Bytes of a run of pixels of a filter.
+template <class Out, class SumOf>
+__device__ __forceinline__ Vector<Out, cfg::PIXEL_RUN> rescaled_run(const Conv &conv, int group, int n,
+                                                                    const SumOf &sum_of) {
+    const MultiplyAdd filter(conv, group, n);
+    const Rescaling by = rescaling_of(filter.scale, filter.bias);
+    int sums[cfg::PIXEL_RUN];
+#pragma unroll
+    for (int v = 0; v < cfg::PIXEL_RUN; v++) sums[v] = sum_of(v);
+    return rescale<Out>(conv, group, n, 0, sums, [&](int) { return by; });
 }
 
 // NCHW: a lane has a run of pixels of two filters in each product. Pixels of one vector belong to one image.
@@ -286,9 +341,12 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
         for (int j = 0; j < 2 * COLUMNS; j++) {
             const int n = filter_at(n0, j / 2) + j % 2;
             if (!own.inside || n >= cfg::K_GROUP) continue;
+            [[maybe_unused]] Vector<Out, cfg::PIXEL_RUN> bytes;
+            const auto sum_of = [&](int v) { return sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2]; };
+            if constexpr (RESCALED<Out>) bytes = rescaled_run<Out>(conv, group, n, sum_of);
             const auto result = [&](const Column &at, int v) {
-                const float sum = sums[(i + v) / 2][j / 2][(i + v) % 2 * 2 + j % 2];
-                return output_value(conv, at.n, first_k + n, at.p, at.q, sum);
+                if constexpr (RESCALED<Out>) return bytes.at[v];
+                else return output_value(conv, at.n, first_k + n, at.p, at.q, sum_of(v));
             };
             if (args.store_width == cfg::PIXEL_RUN) {
                 Vector<Out, cfg::PIXEL_RUN> run;
@@ -305,6 +363,73 @@ __device__ inline void finish_pixels(const ImplicitMma &args, int group, int sha
             }
         }
     }
+}
+
+// Stores the results of filters n and n + 1 of a pixel.
+template <class Out>
+__device__ __forceinline__ void store_pair(const ImplicitMma &args, out_t *first, int n, const Vector<Out, 2> &pair) {
+    if (args.store_width > 1 && cfg::OUT_CHANNELS_LAST) {
+        store_vector(first + n, pair);
+        return;
+    }
+    const index_t step = args.conv.out_strides.c;
+    first[n * step] = pair.at[0];
+    if (n + 1 < cfg::K_GROUP) first[(n + 1) * step] = pair.at[1];
+}
+
+// finish_filters for RESCALED results, with a lane's filters of four products, or of one, at once.
+template <class Out>
+__device__ inline void rescale_filters(const ImplicitMma &args, int group, int share, index_t m0, int n0,
+                                       const WarpSums &sums) {
+    constexpr int TOGETHER = IN_EIGHTS ? 4 : 1, FILTERS = 2 * TOGETHER;
+    const Conv &conv = args.conv;
+    index_t first[2 * ROWS];  // offsets of the results of each pixel, from its first filter on
+    unsigned inside = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * ROWS; i++) {
+        const Results to = results_of(conv, group, share, m0 + 8 * i + threadIdx.x % 32 / 4);
+        first[i] = static_cast<index_t>(to.first - conv.out), inside |= static_cast<unsigned>(to.inside) << i;
+    }
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j += TOGETHER) {
+        const int n = filter_at(n0, j);
+        Rescaling by[FILTERS];
+        float certain = 1;  // of all of them, as registers are few
+#pragma unroll
+        for (int v = 0; v < FILTERS; v++) {
+            const MultiplyAdd filter(conv, group, n + v);
+            by[v] = rescaling_of(filter.scale, filter.bias);
+            certain = fminf(certain, by[v].certain);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * ROWS; i++) {
+            int own[FILTERS];
+#pragma unroll
+            for (int v = 0; v < FILTERS; v++) own[v] = sums[i / 2][j + v / 2][i % 2 * 2 + v % 2];
+            const auto by_all = [&](int v) { return Rescaling{by[v].scale, by[v].bias, certain}; };
+            const auto bytes = rescale<Out>(conv, group, n, 1, own, by_all);
+            if (!(inside >> i & 1) || n >= cfg::K_GROUP) continue;
+            if (FILTERS == EIGHT && args.store_width == EIGHT) {
+                store_vector(conv.out + (first[i] + n), bytes);
+                continue;
+            }
+#pragma unroll
+            for (int v = 0; v < FILTERS; v += 2) {
+                if (n + v >= cfg::K_GROUP) break;
+                Vector<Out, 2> pair;
+                pair.at[0] = bytes.at[v], pair.at[1] = bytes.at[v + 1];
+                store_pair<Out>(args, conv.out + first[i], n + v, pair);
+            }
+        }
+    }
+}
+
+template <class Out>
+__device__ __forceinline__ void finish(const ImplicitMma &args, int group, int share, index_t m0, int n0,
+                                       const WarpSums &sums) {
+    if constexpr (cfg::PIXEL_RUN > 1) finish_pixels<Out>(args, group, share, m0, n0, sums);
+    else if constexpr (RESCALED<Out>) rescale_filters<Out>(args, group, share, m0, n0, sums);
+    else finish_filters<Out>(args, group, share, m0, n0, sums);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const __grid_constant__ ImplicitMma args) {
@@ -327,6 +452,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
     begin_steps(stages, ask);
     for (unsigned i = blockIdx.x;;) {
         WarpSums sums = {};
+        if (cfg::ZERO_POINT && (cfg::SPLIT_K == 1 || part.share == 0)) begin_sums(args, part, m0, n0, sums);
         multiply_steps<true, true>(sums, stages, part.steps(), m0, n0, ask);
         const Part done = part;
         i += gridDim.x;
@@ -335,9 +461,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) implicit_gemm_mma(const
             load.begin(part);
             begin_steps(stages, ask);
         }
-        const index_t m = done.tile_m + m0;
-        if constexpr (cfg::PIXEL_RUN > 1) finish_pixels<out_t>(args, done.group, done.share, m, done.tile_n + n0, sums);
-        else finish_filters<out_t>(args, done.group, done.share, m, done.tile_n + n0, sums);
+        finish<out_t>(args, done.group, done.share, done.tile_m + m0, done.tile_n + n0, sums);
         if (i >= parts) break;
     }
 }

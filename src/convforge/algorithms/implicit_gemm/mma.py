@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import starmap
 from typing import Any, ClassVar
 
-from convforge.algorithms.contract import Buffers, Launch, Plan
+from convforge.algorithms.contract import Buffers, Launch, Plan, Preparation
 from convforge.algorithms.gemm import mma
-from convforge.algorithms.gemm.mma import PRODUCTS, TYPES, GemmMmaConfig, device_refusal, tiling
+from convforge.algorithms.gemm.mma import MOST_SUMS, PRODUCTS, TYPES, GemmMmaConfig, device_refusal, tiling
 from convforge.algorithms.gemm.mma import SIZE as TYPE_BYTES
 from convforge.algorithms.host.conv import conv_constants, fill, is_aligned, with_conv
 from convforge.algorithms.host.on_device import DeviceConvolution, renamed, require, types_refusal
@@ -29,6 +29,9 @@ from convforge.problem.types import itemsize
 
 PIECE_BYTES = 16  # bytes of channels that one copy loads
 EIGHT = 8  # outputs of one store of a lane
+
+# Fills further fields of a struct from the buffers of a call.
+Put = Callable[[Any, Buffers], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,27 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
     types: ClassVar[tuple[str, ...]] = TYPES
     products: ClassVar[float] = PRODUCTS  # products in the time of one float32 multiply-add
     why: ClassVar[str] = "16 bits and many channels: tensor cores, whose factors warps hold"
+    rank: ClassVar[Rank] = Rank.TENSOR_CORES_OF_WARPS
+    lines: ClassVar[tuple[str, ...]] = ()  # further source lines
 
     def work_for(self, problem: Conv2dProblem) -> Work:
         return Work(problem.flops / self.products, problem.least_bytes)
 
     def preference_for(self, problem: Conv2dProblem, facts: DeviceFacts) -> Preference | None:
         many = min(problem.c_per_group, problem.k_per_group) >= 16 and problem.x_dtype in self.types
-        return Preference(Rank.TENSOR_CORES_OF_WARPS, self.why) if many else None
+        return Preference(self.rank, self.why) if many else None
+
+    def most_sums(self, facts: DeviceFacts) -> int:
+        """Most sums of a lane, for which registers are left by its other numbers."""
+        return MOST_SUMS
+
+    def fields(self, problem: Conv2dProblem, loaded: Conv2dProblem) -> tuple[Mapping[str, Any], Put]:
+        """Further fields of the struct, with types, and the function that fills them for a call."""
+        return {}, lambda args, buffers: None
+
+    def prepared(self, problem: Conv2dProblem, loaded: Conv2dProblem, runtime: Runtime) -> Preparation:
+        """The preparation of the weights; `loaded` is the problem of the pixels that the kernel loads."""
+        return ChannelPacker(problem, runtime, whole=piece_of(problem))
 
     def refuses(self, problem: Conv2dProblem, facts: DeviceFacts) -> Reason | None:
         return types_refusal(problem, self.types) or device_refusal(facts)
@@ -104,8 +121,7 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         layers; then the best of the others.
         """
         size = itemsize(problem.x_dtype)
-        # Rounding float32 to TF32 needs registers.
-        narrow = [tile for tile in TILES if size <= TYPE_BYTES or tile.warp_m * tile.warp_n <= 64 * 32]
+        narrow = [tile for tile in TILES if tile.warp_m * tile.warp_n <= 32 * self.most_sums(facts)]
         run = math.gcd(problem.p * problem.q, EIGHT) if problem.out_layout == "NCHW" else EIGHT
         every = [replace(config, block_k=config.block_k * TYPE_BYTES // size, run=run) for config in narrow]
         ordered = stages.ordered_with_shares(
@@ -131,13 +147,15 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
         require(config, run_refusal(config.run))
         # A thread holds the results of every eighth pixel of its warp, before they are reordered.
         whole, run = why_one_by_one(loaded) is None, contiguous_outputs(own, config.run, config.warp_m // 8)
-        struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int)
+        fields, put = self.fields(problem, loaded)
+        struct = with_conv("ImplicitMma", own, store_width=ctypes.c_int, **fields)
         prelude = constants(
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, **dict(shape.constants), SPLIT_K=config.split_k,
             WHOLE_PIECES=whole, OUT_CHANNELS_LAST=own.out_layout == "NHWC", PIXEL_RUN=run,
+            ZERO_POINT=problem.epilogue.x_zero_point != 0,
         )  # fmt: skip
         names = renamed("implicit_gemm_mma", self.name)
-        lines = (*conv_constants(loaded, problem.x_dtype), *prelude, *names)
+        lines = (*self.lines, *conv_constants(loaded, problem.x_dtype), *prelude, *names)
         path = "algorithms/implicit_gemm/mma.cu"
         kernel = runtime.compile(KernelSource(path, self.name, lines, struct, "ImplicitMma"))
         tiles = shape.tiles(problem.n * problem.p * problem.q, problem.k_per_group, problem.groups) * config.split_k
@@ -150,16 +168,18 @@ class ImplicitGemmMma(DeviceConvolution[ImplicitMmaConfig]):
 
         def arguments(buffers: Buffers) -> Any:
             args = struct()
-            fill(args.conv, loaded, around.buffers(buffers))
+            buffers = around.buffers(buffers)
+            fill(args.conv, loaded, buffers)
             if whole and not is_aligned(args.conv.x, args.conv.x_strides, *vectors, size):
                 return None
             args.store_width = store_width(own, args.conv, config.warp_n, run)
+            put(args, buffers)
             return args
 
         any_way = replace(config, repacked=True)
         otherwise = cache(lambda: self.plan(problem, any_way, runtime)) if whole and not config.repacked else None
         launch = Launch(with_occupancy_cap(runtime, kernel, info), kernel, arguments, runtime, otherwise=otherwise)
-        return around.plan(self, problem, config, launch, ChannelPacker(problem, runtime, whole=piece_of(problem)))
+        return around.plan(self, problem, config, launch, self.prepared(problem, loaded, runtime))
 
 
 class ImplicitGemmTf32Mma(ImplicitGemmMma):
@@ -176,6 +196,9 @@ class ImplicitGemmTf32Mma(ImplicitGemmMma):
     types = ("float32",)
     products = PRODUCTS / 2
     why = "many channels, and TF32 is allowed: tensor cores"
+
+    def most_sums(self, facts: DeviceFacts) -> int:
+        return 64  # rounding float32 to TF32 needs registers
 
 
 def piece_of(problem: Conv2dProblem) -> int:
@@ -225,7 +248,7 @@ def store_width(problem: Conv2dProblem, conv: Any, filters: int, pixels: int = 1
     size, may = itemsize(problem.out_dtype), [pixels]
     if problem.out_layout == "NHWC":
         count, sizes, run = problem.k_per_group, {"n": problem.n, "h": problem.p, "w": problem.q}, {"c": 1}
-        may = [EIGHT, 2] if size == 2 and filters % 32 == 0 else [2]  # four lanes exchange two outputs of each
+        may = [EIGHT, 2] if size <= 2 and filters % 32 == 0 else [2]  # four lanes exchange two outputs of each
     elif of_row:
         count, sizes, run = problem.q, {"n": problem.n, "c": problem.k, "h": problem.p}, {"w": 1}
     else:

@@ -42,7 +42,7 @@ class ImplicitGemmInt8(_OfBytes):
     name = "implicit_gemm_int8"
     summary = "implicit GEMM of 8-bit integers on the tensor cores of Hopper, with exact sums; sm_90"
     since = "implicit_gemm_wgmma"
-    look = Mark("moss", "square")
+    look = Mark("moss", "triangle-left")
     types = MappingProxyType({"uint8": "u8", "int8": "s8"})
     results = ("int32", "uint8", "int8", "float16", "bfloat16", "float32", "int16", "uint16")
     why = "8-bit integers and many channels: tensor cores, whose tiles the TMA loads"
@@ -71,7 +71,7 @@ class ImplicitGemmFp8(_OfBytes):
     name = "implicit_gemm_fp8"
     summary = "implicit GEMM of 8-bit floats on the tensor cores of Hopper, with float32 sums of two levels; sm_90"
     since = "implicit_gemm_int8"
-    look = Mark("moss", "triangle-up")
+    look = Mark("moss", "triangle-right")
     types = MappingProxyType({"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"})
     results = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
     why = "8-bit floats and many channels: tensor cores, whose tiles the TMA loads"

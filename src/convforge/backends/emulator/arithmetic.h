@@ -118,6 +118,13 @@ inline int __float2int_rd(float x) { return __float2int_rn(floorf(x)); }
 inline int __float2int_ru(float x) { return __float2int_rn(ceilf(x)); }
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 
+inline long long emulator_bits(double x) {
+    long long bits;
+    __builtin_memcpy(&bits, &x, 8);
+    return bits;
+}
+inline int __double2hiint(double x) { return static_cast<int>(emulator_bits(x) >> 32); }
+inline int __double2loint(double x) { return static_cast<int>(emulator_bits(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }

@@ -1,5 +1,7 @@
 // Matrix products of a warp (mma.sync), and loads of their fragments from shared memory (ldmatrix).
 //
+// Sums of integers are exact, and wrap around. 8-bit floats are summed as in sum_of_14_bits.
+//
 // Every lane registers its fragments. The last lane that arrives computes for all of them, so each fragment is read
 // once, and a lane waits once for a product.
 #pragma once
@@ -82,6 +84,27 @@ inline void multiply_words(const Together *const *lanes) {
     }
 }
 
+// The same for 8-bit floats: the sum and all products, each cut off as in sum_of_14_bits.
+inline void multiply_fp8(const Together *const *lanes, Kind first, Kind second) {
+    constexpr unsigned ROWS = 16, COLUMNS = 8, DEPTH = 32;
+    const auto lane = [&](unsigned i) { return static_cast<const Fragments *>(lanes[i]); };
+    const auto number = [](unsigned word, unsigned i, Kind kind) {
+        const unsigned char byte = static_cast<unsigned char>(word >> 8 * i);
+        return number_of(&byte, kind);
+    };
+    for (unsigned m = 0; m < ROWS; m++)
+        for (unsigned n = 0; n < COLUMNS; n++) {
+            float *sum = static_cast<float *>(lane(m % 8 * 4 + n / 2)->sums) + m / 8 * 2 + n % 2;
+            double numbers[DEPTH + 1] = {*sum};
+            for (unsigned k = 0; k < DEPTH; k++) {
+                const unsigned w = k / 4, t = w % 4, half = w / 4;
+                numbers[k + 1] = number(lane(m % 8 * 4 + t)->a[half * 2 + m / 8], k % 4, first) *
+                                 number(lane(n * 4 + t)->b[half], k % 4, second);
+            }
+            *sum = sum_of_14_bits(numbers, DEPTH + 1);
+        }
+}
+
 inline void multiply_all(Region *, Site site, const Together *const *lanes) {
     const char *types = static_cast<const Fragments *>(lanes[0])->types;
     const auto are = [&](const char *name) { return !strcmp(types, name); };
@@ -92,6 +115,10 @@ inline void multiply_all(Region *, Site site, const Together *const *lanes) {
     else if (are("s8.u8")) multiply_words<Bytes<signed char, unsigned char>>(lanes);
     else if (are("u8.s8")) multiply_words<Bytes<unsigned char, signed char>>(lanes);
     else if (are("u8.u8")) multiply_words<Bytes<unsigned char, unsigned char>>(lanes);
+    else if (are("e4m3.e4m3")) multiply_fp8(lanes, E4M3, E4M3);
+    else if (are("e4m3.e5m2")) multiply_fp8(lanes, E4M3, E5M2);
+    else if (are("e5m2.e4m3")) multiply_fp8(lanes, E5M2, E4M3);
+    else if (are("e5m2.e5m2")) multiply_fp8(lanes, E5M2, E5M2);
     else refuse(site, "the emulator multiplies no such types");
 }
 
