@@ -31,6 +31,7 @@ PROBLEMS = (
     *("m256n256k256_f16", "m256n256k256_tb_bf16", "m256n256k256_f32"),
     *("n2c3h56w56_k16r3s3_st1_p1_f16_nchw", "n2c3h56w56_k16r3s3_st1_p1_f32_nchw"),
     *("n1c64h56w56_k3r3s3_st1_p1_f16_nhwc", "n1c64h56w57_k3r3s3_st1_p1_f16_nchw"),
+    "n1c64h56w57_k64r3s3_st1_p1_f8e4m3-f8e4m3-f16-f32_nhwc",
 )
 
 
@@ -77,7 +78,7 @@ def test_every_plan_with_another_one_behind_it_is_among_these() -> None:
         *("implicit_gemm_split_mma", "gemm_split_mma", "implicit_gemm_tf32_mma", "gemm_tf32_mma"),
         "im2col_tf32",
         *("implicit_gemm_split_few_channels", "implicit_gemm_few_outputs"),
-        "implicit_gemm_int8_mma",
+        *("implicit_gemm_int8", "implicit_gemm_fp8", "implicit_gemm_int8_mma", "implicit_gemm_fp8_mma"),
     }
     found |= {"im2col"}  # its default has one way, other configs several
     assert found == {a.name for a in algorithms() if a.backend == "cuda" and type(a).ways is not Algorithm.ways}
@@ -143,7 +144,7 @@ def test_why_every_call_writes_x_as_rows(text: str, why: list[str]) -> None:
     ("text", "why"),
     [
         ("n2c64h28w28_k64r3s3_st1_p1_f16_nchw", ["the result is in NCHW"]),
-        ("n2c64h28w28_k64r3s3_st1_p1_f16-f16-f32-f32_nhwc", ["its numbers are of float32, not of 16 bits"]),
+        ("n2c64h28w28_k64r3s3_st1_p1_f16-f16-f32-f32_nhwc", ["its numbers are of float32, not of 8 or 16 bits"]),
         ("n2c64h28w28_k65r3s3_st1_p1_f16_nhwc", ["a pixel of it has 130 bytes"]),
         ("n2c128h28w28_k192r3s3_st1_p1_g2_f16_nhwc", ["a group has 96 filters, which are no multiple of 64"]),
     ],

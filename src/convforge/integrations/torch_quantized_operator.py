@@ -165,5 +165,6 @@ def _fake_pool(x: Any, window: Any, stride: Any, padding: Any, dilation: Any, ce
 
 for _name, _schema, _impl, _fake_impl in ((_NAME, _SCHEMA, forward, _fake), (_POOL, _POOL_SCHEMA, pool, _fake_pool)):
     torch.library.define(_name, _schema, tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.impl(_name, ("cpu", "cuda"), _impl)
+    # While compiled code runs, Dynamo would trace the first call, which prepares weights in generators and fails.
+    torch.library.impl(_name, ("cpu", "cuda"), torch._disable_dynamo(_impl))
     torch.library.register_fake(_name, _fake_impl)
