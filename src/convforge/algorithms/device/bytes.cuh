@@ -28,11 +28,8 @@ __device__ inline double wide(int sum) {
 template <bool WITHIN>
 __device__ inline int whole_number(double value) {
     constexpr double ONES = 6755399441055744.0;
-    const double near = value + ONES;
-    const int low = __double2loint(near), beyond = __double2hiint(near) - 0x43380000;
-    if (WITHIN || beyond == low >> 31) return low;
-    if (near != near) return 0;
-    return beyond < 0 ? -2147483647 - 1 : 2147483647;
+    if (WITHIN) return __double2loint(value + ONES);
+    return value != value ? 0 : __double2int_rn(value);
 }
 template <class T>
 __device__ inline unsigned packed(const int (&v)[4]) {

@@ -14,7 +14,8 @@
 // True if results, of type Out, are bytes, and integers times a scale plus a bias.
 template <class Out>
 constexpr bool RESCALED = sizeof(Out) == 1 && static_cast<acc_t>(1) / 2 == 0 && HAS_EPILOGUE && cfg::DIVISOR == 1 &&
-                          !cfg::RESIDUAL && !cfg::OUT_SCALE && !cfg::OUT_ZERO_POINT && (cfg::ACTIVATION == IDENTITY || cfg::ACTIVATION == RELU);
+                          !cfg::RESIDUAL && !cfg::OUT_SCALE && !cfg::OUT_ZERO_POINT &&
+                          (cfg::ACTIVATION == IDENTITY || cfg::ACTIVATION == RELU);
 
 // Scale and bias of a filter of a group.
 struct MultiplyAdd {
